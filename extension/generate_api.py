@@ -1,8 +1,8 @@
-"""Writes `src/api.ts`: TypeScript interfaces of what the panel and the server exchange.
+"""Generate `src/api.ts`: TypeScript interfaces of the data that the panel and the server exchange.
 
-Run ``python generate_api.py`` after a change of `gipfel_extension/server/answers.py`, of `task_answers.py`
-beside it or of a request's model. json-schema-to-typescript would need a JSON Schema between the two, and
-writes neither `readonly` nor names that begin with I.
+Run ``python generate_api.py`` after a change of `gipfel_extension/server/responses.py`, of
+`gipfel_extension/server/task_responses.py` or of a model of requests. json-schema-to-typescript is not used,
+because it needs a JSON Schema and writes neither `readonly` nor names that begin with I.
 """
 
 import inspect
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from gipfel_extension.routes.batch import BatchRequest
-from gipfel_extension.server import answers, task_answers
+from gipfel_extension.server import responses, task_responses
 from gipfel_extension.server.launches import LogPosition
 from gipfel_extension.server.views import View
 from gipfel_extension.telemetry.figures.heat import HEAT_METRICS
@@ -28,20 +28,22 @@ _HEAD = """\
 /* eslint max-lines: "off" */
 import type { PartialJSONObject } from '@lumino/coreutils';
 """
-#: Models of the domain and of requests that the panel reads or sends too.
+#: Models outside of the modules of responses that the panel reads or sends.
 _OTHERS = (Device, Parameter, LogPosition, View, BatchRequest)
-_PLAIN = {str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}
+_PRIMITIVES = {str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}
 _WIDTH = 110
 
 
 def _models() -> list[type[Any]]:
     declared = [
         each
-        for module in (answers, task_answers)
+        for module in (responses, task_responses)
         for each in vars(module).values()
-        if inspect.isclass(each) and issubclass(each, answers.Answer) and each.__module__ == module.__name__
+        if inspect.isclass(each)
+        and issubclass(each, responses.ResponseModel)
+        and each.__module__ == module.__name__
     ]
-    return [*_OTHERS, *(each for each in declared if each is not answers.Answer)]
+    return [*_OTHERS, *(each for each in declared if each is not responses.ResponseModel)]
 
 
 def _name(model: type[Any]) -> str:
@@ -51,9 +53,9 @@ def _name(model: type[Any]) -> str:
 def _type(hint: Any) -> str:
     """Return the TypeScript type of an annotation."""
     inner = get_args(hint)
-    found = _PLAIN.get(hint) if inspect.isclass(hint) else None
-    if hint == task_answers.CellWord:
-        found = "CellWord"
+    found = _PRIMITIVES.get(hint) if inspect.isclass(hint) else None
+    if hint == task_responses.CellVerdict:
+        found = "CellVerdict"
     elif get_origin(hint) is Literal:
         found = " | ".join(f"'{each}'" for each in inner)
     elif get_origin(hint) in (Union, types.UnionType):
@@ -68,26 +70,26 @@ def _type(hint: Any) -> str:
     elif hint in _models():
         found = _name(hint)
     if found is None:
-        raise TypeError(f"{hint} has no TypeScript type here: declare it in `answers` or `task_answers`.")
+        raise TypeError(f"{hint} has no TypeScript type here: declare it in `responses` or `task_responses`.")
     return found
 
 
 def _mapping(key: Any, value: Any) -> str:
     if value is Any:
         return "PartialJSONObject"
-    if key == task_answers.CellWord:
-        return f"Readonly<Partial<Record<CellWord, {_type(value)}>>>"
+    if key == task_responses.CellVerdict:
+        return f"Readonly<Partial<Record<CellVerdict, {_type(value)}>>>"
     return f"Readonly<Record<string, {_type(value)}>>"
 
 
 def _members(model: type[Any]) -> list[tuple[str, Any, bool]]:
-    """Name, annotation, and whether the key may be missing."""
+    """Return the name and annotation of each field, and whether its key may be missing."""
     hints = get_type_hints(model)
     if is_dataclass(model):
         return [(each.name, hints[each.name], False) for each in fields(model)]
-    answered = issubclass(model, answers.Answer)
+    is_response = issubclass(model, responses.ResponseModel)
     return [
-        (name, hints[name], answered and not field.is_required())
+        (name, hints[name], is_response and not field.is_required())
         for name, field in model.model_fields.items()
     ]
 
@@ -101,7 +103,7 @@ def _comment(text: str) -> str:
 
 def _interface(model: type[Any]) -> str:
     text = inspect.getdoc(model) or ""
-    # The parameters of a docstring are about Python's names.
+    # The section of parameters is only for Python.
     text = text.partition("\nParameters\n")[0]
     lines = [
         f"  readonly {name}{'?' if optional else ''}: {_type(hint)};\n"
@@ -112,20 +114,20 @@ def _interface(model: type[Any]) -> str:
 
 def generate() -> str:
     """Return the file's text."""
-    words = " | ".join(f"'{each}'" for each in get_args(task_answers.CellWord))
-    messages = " | ".join(_name(each) for each in get_args(answers.StreamMessage))
+    verdicts = " | ".join(f"'{each}'" for each in get_args(task_responses.CellVerdict))
+    messages = " | ".join(_name(each) for each in get_args(responses.StreamMessage))
     metrics = ",\n".join(f"  ['{name}', '{metric.label}']" for name, metric in HEAT_METRICS.items())
     heat = f"export const HEAT_METRICS: readonly (readonly [string, string])[] = [\n{metrics}\n];\n"
     parts = [
         _HEAD,
-        f"/** A verdict of a check on a node, or why there is none. */\nexport type CellWord =\n  {words};\n",
+        f"/** Verdict of a check on a node, or its state. */\nexport type CellVerdict =\n  {verdicts};\n",
         *(_interface(model) for model in _models()),
-        f"/** What the stream sends. */\nexport type StreamMessage = {messages};\n",
-        f"/** The metrics of the heat map, with what they are called. */\n{heat}",
+        f"/** Messages of the stream. */\nexport type StreamMessage = {messages};\n",
+        f"/** Metrics of the heat map, with their labels. */\n{heat}",
     ]
     return "\n".join(parts)
 
 
 if __name__ == "__main__":
     TARGET.write_text(generate())
-    sys.stdout.write(f"{TARGET} is written.\n")
+    sys.stdout.write(f"Wrote {TARGET}.\n")

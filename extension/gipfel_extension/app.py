@@ -1,4 +1,4 @@
-"""Server extension: its configuration, and start and end of what the routes use."""
+"""Server extension: its configuration, and startup and shutdown of the objects that the routes use."""
 
 import asyncio
 import os
@@ -10,8 +10,8 @@ from traitlets import Float, List, TraitError, Unicode, validate
 from gipfel_cluster.model import GipfelError
 
 from .routes import ROUTES
-from .server.activity import ServerUse
-from .server.lifetime import LifetimeSettings, ServerLifetime, hub_of
+from .server.activity import ActivityMonitor
+from .server.lifetime import LifetimeSettings, ServerLifetime, hub_connection
 from .server.telemetry import ServerTelemetry
 from .server.vetting import ServerVetting
 
@@ -26,41 +26,41 @@ class GipfelExtension(ExtensionApp):
         None,
         allow_none=True,
         help="Seconds between two samples of the recorders that this server starts, at least 0.1. "
-        "Default: None, which is 0.1 where the GPUs count that fast, with means over 1 s in the live stream, "
-        "and else 1. The recorder of a job has the interval that the job was started with.",
+        "Default: None, which means 0.1 for GPUs that update their counters that often (the live stream then "
+        "has means over 1 s), and 1 for others. The recorder of a job uses the interval of the job.",
     ).tag(config=True)
     sources = List(
         Unicode(),
         default_value=["host", "auto"],
-        help="What a server outside a job records of its own machine: 'host', 'nvml', 'auto' (NVML where "
+        help="Sources that a server outside a job records on its machine: 'host', 'nvml', 'auto' (NVML if "
         "there is a GPU), 'replay:FILE' or 'synthetic:NAME'. Default: host and auto. Empty: only the host.",
     ).tag(config=True)
 
     time_left_notices = List(
         Float(min=0),
         default_value=[30.0, 10.0, 2.0],
-        help="Minutes before the end of the job's time at which the lab shows a notice. Default: 30, 10, 2.",
+        help="Minutes before the end of the job at which JupyterLab shows a notice. Default: 30, 10, 2.",
     ).tag(config=True)
     report_interval = Float(
         30.0,
         min=0.5,
-        help="Seconds between two reports to the hub on whether this server is used. Default: 30.",
+        help="Seconds between two activity reports to the hub. Default: 30.",
     ).tag(config=True)
     orphan_grace = Float(
         600.0,
         min=0,
-        help="Seconds for which the hub must refuse this server's token before it ends. Default: 600.",
+        help="Seconds for which the hub must refuse this server's token before it stops. Default: 600.",
     ).tag(config=True)
     gpu_threshold = Float(
         0.05,
-        help="The share of a minute from which a GPU counts as working, 0 to 1. Default: 0.05.",
+        help="Activity in the last minute from which a GPU counts as busy, 0 to 1. Default: 0.05.",
     ).tag(config=True)
 
     advice_hold = Float(
         60.0,
         min=0,
-        help="Seconds for which the samples must show the reason for an advice before the panel shows it, "
-        "and for which they must not before it stops. Default: 60.",
+        help="Seconds for which evidence must be present before the panel shows an advice, and absent before "
+        "the panel removes it. Default: 60.",
     ).tag(config=True)
 
     _reporting: asyncio.Task[None] | None = None
@@ -73,7 +73,7 @@ class GipfelExtension(ExtensionApp):
         return value
 
     def initialize_settings(self) -> None:
-        """Make what the routes use; nothing is started before the event loop runs."""
+        """Create the objects that the routes use; they start once the event loop runs."""
         self.telemetry = ServerTelemetry(
             interval=self.interval,
             sources=tuple(self.sources) or ("host",),
@@ -83,17 +83,17 @@ class GipfelExtension(ExtensionApp):
         )
         self.settings["gipfel"] = self.telemetry
         self.settings["gipfel_vetting"] = ServerVetting({})
-        self.use = ServerUse(self.settings, self.telemetry)
+        self.activity = ActivityMonitor(self.settings, self.telemetry)
         self.lifetime = self.settings["gipfel_lifetime"] = ServerLifetime(
             settings=LifetimeSettings(
                 notices=tuple(minutes * 60 for minutes in self.time_left_notices),
-                beat=self.report_interval,
+                report_interval=self.report_interval,
                 orphan_grace=self.orphan_grace,
             ),
-            hub=hub_of(os.environ),
-            ends=self._ends,
-            indicators=self.use.indicators,
-            end=self._end,
+            hub=hub_connection(os.environ),
+            job_end=self._job_end,
+            indicators=self.activity.indicators,
+            stop_server=self._stop_server,
             log=self.log,
             gpu_threshold=self.gpu_threshold,
         )
@@ -102,31 +102,31 @@ class GipfelExtension(ExtensionApp):
         """Add the routes."""
         self.handlers.extend([(rf"/{path}/?", handler) for path, handler in ROUTES])
 
-    async def _ends(self) -> float | None:
-        """Return when the job's time ends as its node learned it, in seconds since 1970."""
+    async def _job_end(self) -> float | None:
+        """Return the end of the job as its node knows it, in seconds since 1970."""
         try:
-            run, _ = await self.telemetry.started()
+            run, _ = await self.telemetry.ensure_started()
         except GipfelError:
             return None
         ends = (await asyncio.to_thread(run.describe))["ends_ns"]
         return None if ends is None else ends / 1e9
 
-    def _end(self, line: str) -> None:
-        self.log.critical("%s", line)
+    def _stop_server(self, reason: str) -> None:
+        self.log.critical("%s", reason)
         if self.serverapp is not None:
             self.serverapp.stop(from_signal=True)
 
     async def _start_jupyter_server_extension(self, serverapp: Any) -> None:  # noqa: ARG002
-        self.use.watch_saving()
+        self.activity.watch_saving()
         self._reporting = asyncio.ensure_future(self.lifetime.run())
         try:
-            await self.telemetry.started()
+            await self.telemetry.ensure_started()
         except GipfelError as error:
-            # A server without plots is better than no server; the panel shows the same line.
+            # The server starts without plots; the panel shows the same message.
             self.log.error("%s", error)
 
     async def stop_extension(self) -> None:
-        """End recorders and feed with the server."""
+        """Stop the recorders and the feed."""
         if self._reporting is not None:
             self._reporting.cancel()
         await self.settings["gipfel_vetting"].stop()

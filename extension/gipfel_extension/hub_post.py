@@ -1,4 +1,4 @@
-"""Requests of a job to its hub, with the token of its own server."""
+"""Requests of a job to its hub, with the token of its server."""
 
 import json
 import urllib.request
@@ -11,11 +11,11 @@ def post_to_hub(path: str, content: object, environment: Mapping[str, str], *, l
     Raises
     ------
     OSError
-        The hub can't be reached, or refused it (`urllib.error.HTTPError`).
+        The hub can't be reached, or refused the request (`urllib.error.HTTPError`).
     KeyError
-        No hub has started this process.
+        No hub started this process.
     """
-    request = urllib.request.Request(  # noqa: S310 - the hub's own address, from the hub
+    request = urllib.request.Request(  # noqa: S310 - the address comes from the hub
         environment["JUPYTERHUB_API_URL"].rstrip("/") + path,
         data=json.dumps(content).encode(),
         headers={
@@ -24,6 +24,6 @@ def post_to_hub(path: str, content: object, environment: Mapping[str, str], *, l
         },
         method="POST",
     )
-    # An EDF may name a proxy for the internet, which the hub is not on, and which must not see the token.
+    # An EDF may set a proxy for the internet. It can't reach the hub and must not see the token.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     opener.open(request, timeout=limit_s).close()

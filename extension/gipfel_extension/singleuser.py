@@ -1,4 +1,8 @@
-"""Single-user server: it binds its port first, keeps the socket, and reports the port to the hub."""
+"""Single-user server: it binds its port before it starts, and reports the port to the hub.
+
+`PrivateKernelSpecs` are kernelspecs for a shared node: their kernels open no port that other users could
+reach.
+"""
 
 import http
 import os
@@ -8,45 +12,85 @@ import threading
 import time
 import urllib.error
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 from urllib.parse import urlsplit, urlunsplit
 
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_server.gateway.gateway_client import GatewayClient
 from jupyter_server.serverapp import ServerApp
 from jupyterhub.singleuser.extension import JupyterHubSingleUser
+from traitlets import Bool, default
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.ports import PORTS_VARIABLE, PortRange, hold_port
+from gipfel_cluster.ports import PORTS_VARIABLE, PortRange, bind_port
+from gipfel_cluster.runtime.kernel_launch import with_private_sockets
 
-from .cli.in_terminals import prepare_terminals
+from .cli.lab_terminals import prepare_terminals
 from .hub_post import post_to_hub
 from .kernels import offer_image_kernel
-from .kernels.private_specs import private
 
-_ANSWER_S = 30.0
-_PATIENCE_S = 300.0
+DEBUGGER_VARIABLE = "GIPFEL_DEBUGGER"
+
+
+class PrivateKernelSpecs(KernelSpecManager):
+    """Mixin that `with_private_specs` adds to a class of kernelspec managers."""
+
+    debugger = Bool(
+        help="Whether the debugger is offered. It listens on a port of the node, and every user of the node "
+        "who connects to it runs code as the kernel's user: set it only where the node is yours alone. "
+        "Default: whether $GIPFEL_DEBUGGER is 1.",
+    ).tag(config=True)
+
+    @default("debugger")
+    def _debugger_of_the_site(self) -> bool:
+        return os.environ.get(DEBUGGER_VARIABLE) == "1"
+
+    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
+        """Return a kernelspec whose kernel opens no ports."""
+        spec: KernelSpec = super().get_kernel_spec(kernel_name)
+        spec.argv = with_private_sockets(spec.argv)
+        if not self.debugger:
+            spec.metadata = {**spec.metadata, "debugger": False}
+        return spec
+
+    def get_all_specs(self) -> dict[str, Any]:
+        """Return all kernelspecs by name, in the form for JupyterLab."""
+        found: dict[str, Any] = super().get_all_specs()
+        if not self.debugger:
+            for each in found.values():
+                each["spec"]["metadata"] = {**each["spec"].get("metadata", {}), "debugger": False}
+        return found
+
+
+def with_private_specs(manager: type[KernelSpecManager]) -> type[KernelSpecManager]:
+    """Return a class of kernelspec managers with `PrivateKernelSpecs` as a mixin."""
+    return type(manager.__name__, (PrivateKernelSpecs, manager), {})
+
+
+_RESPONSE_LIMIT_S = 30.0
+_RETRY_LIMIT_S = 300.0
 _PAUSE_S = 1.0
 
 
 class HeldSocketServerApp(ServerApp):
-    """A server on sockets that were bound before it started, whose kernels open no ports.
+    """Jupyter server on sockets that were bound before it started; its kernels open no ports.
 
-    Choosing a port, closing it and binding it again is a race that another process on the node can win.
+    If the port were closed and bound again, another process on the node could take it in between.
     """
 
     held: ClassVar[Sequence[socket.socket]] = ()
 
     def init_configurables(self) -> None:
-        """Make the server's parts, with the kernelspecs of a shared node."""
-        # The default of the next line asks it; the server makes the same one a moment later.
+        """Create the server's components, with kernelspecs for a shared node."""
+        # The default of `kernel_spec_manager_class` reads it; the server creates the same instance later.
         self.gateway_config = GatewayClient.instance(parent=self)
-        # Kernels of a gateway run elsewhere, and its kernelspecs are asked for asynchronously.
+        # Kernels of a gateway run on other machines, and its kernelspecs are fetched asynchronously.
         if not self.gateway_config.gateway_enabled:
-            self.kernel_spec_manager_class = private(self.kernel_spec_manager_class)
+            self.kernel_spec_manager_class = with_private_specs(self.kernel_spec_manager_class)
         super().init_configurables()
 
     def _find_http_port(self) -> None:
-        """Skip the search: the port is held."""
+        """Do nothing: the port is already bound."""
 
     def _bind_http_server_tcp(self) -> bool:
         self.http_server.add_sockets(list(self.held))
@@ -57,35 +101,35 @@ class HeldSocketServerApp(ServerApp):
         try:
             report_port(self.held[0].getsockname()[1], dict(os.environ))
         except OSError as error:
-            self.log.critical("The hub did not take this server's port, so it ends: %s", error)
+            self.log.critical("The hub did not accept this server's port, so the server stops: %s", error)
             self.io_loop.add_callback(self.stop)
 
 
 class GipfelSingleUser(JupyterHubSingleUser):
-    """JupyterHub's single-user extension on a server whose socket is held."""
+    """JupyterHub's single-user server as a `HeldSocketServerApp`."""
 
     serverapp_class = HeldSocketServerApp
 
     @classmethod
     def get_extension_package(cls) -> str:
-        """Return the package whose extension is loaded: JupyterHub's, not that of this class."""
+        """Return the package of the extension to load, which is JupyterHub's and not that of this class."""
         return "jupyterhub"
 
 
 def report_port(port: int, environment: dict[str, str]) -> None:
-    """Report to the hub on which port this server answers, with the server's own token.
+    """Report the port of this server to the hub, with the server's token.
 
-    A hub that does not answer may be restarting: it is asked again for five minutes.
+    A hub that does not respond may be restarting, so the request is repeated for five minutes.
 
     Raises
     ------
     OSError
-        The hub refused the port, or could not be reached.
+        The hub refused the port, or can't be reached.
     """
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _RETRY_LIMIT_S
     while True:
         try:
-            return post_to_hub("/gipfel/server", {"port": port}, environment, limit_s=_ANSWER_S)
+            return post_to_hub("/gipfel/server", {"port": port}, environment, limit_s=_RESPONSE_LIMIT_S)
         except urllib.error.HTTPError as error:
             if error.code < http.HTTPStatus.INTERNAL_SERVER_ERROR or time.monotonic() > deadline:
                 raise
@@ -96,13 +140,13 @@ def report_port(port: int, environment: dict[str, str]) -> None:
 
 
 def main() -> None:
-    """Bind, then start JupyterLab behind the hub's login."""
+    """Bind a port, then start JupyterLab with the hub's authentication."""
     address = urlsplit(os.environ.get("JUPYTERHUB_SERVICE_URL", ""))
     if not address.scheme:
-        sys.exit("This server is started by a hub: JUPYTERHUB_SERVICE_URL is not set.")
+        sys.exit("JUPYTERHUB_SERVICE_URL is not set: this server must be started by a hub.")
     try:
         ports = PortRange.parse(os.environ.get(PORTS_VARIABLE, ""))
-        HeldSocketServerApp.held = (hold_port(address.hostname or "", ports),)
+        HeldSocketServerApp.held = (bind_port(address.hostname or "", ports),)
     except GipfelError as error:
         sys.exit(f"gipfel: {error}")
     port = HeldSocketServerApp.held[0].getsockname()[1]
@@ -111,7 +155,7 @@ def main() -> None:
     problem = offer_image_kernel(os.environ)
     if problem:
         sys.stderr.write(f"gipfel: {problem}\n")
-    # A node is shared: messages to kernels go through files of the user's own, not through ports of the node.
+    # Nodes are shared, so kernels use sockets that only the user can access, and no TCP ports.
     arguments = ["--KernelManager.transport=ipc", *prepare_terminals(os.environ)]
     if os.geteuid() == 0:
         arguments.append("--allow-root")

@@ -2,11 +2,11 @@
 /* eslint max-lines: "off" */
 import type { PartialJSONObject } from '@lumino/coreutils';
 
-/** A verdict of a check on a node, or why there is none. */
-export type CellWord =
+/** Verdict of a check on a node, or its state. */
+export type CellVerdict =
   'pass' | 'degraded' | 'inconclusive' | 'not_run' | 'not_applicable' | 'fail' | 'running' | 'waiting';
 
-/** A GPU, known by its UUID, or the host as the job sees it. */
+/** A GPU, identified by its UUID, or the host as the job sees it. */
 export interface IDevice {
   readonly uuid: string;
   readonly kind: 'gpu' | 'host';
@@ -17,7 +17,7 @@ export interface IDevice {
   readonly simulated: boolean;
 }
 
-/** A parameter as its notebook's cell writes it: `type` is the annotation, empty without one. */
+/** A parameter in the notebook's `parameters` cell; `type` is its annotation, empty without one. */
 export interface IParameter {
   readonly name: string;
   readonly type: string;
@@ -25,15 +25,18 @@ export interface IParameter {
   readonly help: string;
 }
 
-/** Position up to which a page has read a log; `inside` are ranks in the middle of a traceback. */
+/**
+ * Position up to which a page has read a log: a byte offset for each rank. `in_traceback` are the ranks whose
+ * next line belongs to a traceback.
+ */
 export interface ILogPosition {
   readonly offsets: Readonly<Record<string, number>>;
-  readonly inside: readonly number[];
+  readonly in_traceback: readonly number[];
 }
 
 /**
- * Selection of samples that a page asks for. `gpus` are UUIDs of those that are shown one by one; `metric` is
- * the heat map's.
+ * Selection of samples on a page. `window` is the time range in seconds. `gpus` are the UUIDs of GPUs with a
+ * figure of their own. `metric` is the metric of the heat map.
  */
 export interface IView {
   readonly type: 'view';
@@ -43,7 +46,7 @@ export interface IView {
   readonly gpus: readonly string[];
 }
 
-/** Values of the dialog; paths are the server's, values text as typed (empty: the default). */
+/** Values of the dialog: paths below the server's root, and texts as typed (empty: the default). */
 export interface IBatchRequest {
   readonly path: string;
   readonly output: string;
@@ -60,8 +63,9 @@ export interface IBatchRequest {
 }
 
 /**
- * State of the samples that the server reads. `interval` is seconds between two samples; `last_ns` is UTC
- * nanoseconds of the newest one, rounded to what a double holds; `message` is one line for people.
+ * State of the samples that the server reads. `interval` is the number of seconds between two samples.
+ * `last_ns` is the time of the newest sample in UTC nanoseconds, rounded to a double. `message` is one line
+ * for users.
  */
 export interface ISaturationStatus {
   readonly state: 'live' | 'starting' | 'stale' | 'absent';
@@ -73,16 +77,15 @@ export interface ISaturationStatus {
   readonly message: string;
 }
 
-/** Environment of a job. */
+/** EDF of a job. */
 export interface IRunEdf {
   readonly name: string;
   readonly digest: string;
 }
 
 /**
- * What this notebook server runs in. `ends_ns` is UTC nanoseconds at which the job's time ends; `no_gpu` says
- * why there is no GPU though some were asked for, and is empty where none were; `message` says why there is
- * no run.
+ * Run of this notebook server. `ends_ns` is the end of the job in UTC nanoseconds. `no_gpu` is the reason why
+ * requested GPUs are missing, and empty if none were requested. `message` is the reason why there is no run.
  */
 export interface IRunInfo {
   readonly run: string | null;
@@ -97,16 +100,16 @@ export interface IRunInfo {
   readonly record: PartialJSONObject;
 }
 
-/** Since when nothing runs, and when the server is stopped for it. */
+/** Start of the idle time, and the time at which the server is stopped for being idle. */
 export interface IIdle {
   readonly since_ms: number;
   readonly stop_ms: number;
 }
 
 /**
- * When this server ends; times are UTC milliseconds of the server's clock. `notices_s` are seconds before the
- * end at which a notice is due, `extend_s` those that may be added with one press, 0 where none; `idle` is
- * null while a stop for idleness is far.
+ * Lifetime of this server; times are UTC milliseconds of the server's clock. `notices_s` are the seconds
+ * before the end at which the user gets a notice. `extend_s` is the number of seconds that one extension
+ * adds, 0 if the job can't be extended. `idle` is null unless the server will soon be stopped for being idle.
  */
 export interface ILifetime {
   readonly now_ms: number;
@@ -137,7 +140,7 @@ export interface ICells {
   readonly y: readonly number[];
 }
 
-/** The time range of a device's samples that shows why something is advised; times in UTC nanoseconds. */
+/** Time range of a device's samples that an advice is based on; times in UTC nanoseconds. */
 export interface IEvidence {
   readonly device: string;
   readonly metrics: readonly string[];
@@ -145,7 +148,7 @@ export interface IEvidence {
   readonly end_ns: number;
 }
 
-/** What to turn, and the page that documents it. */
+/** Setting that an advice recommends to change, and the page that documents it. */
 export interface IKnob {
   readonly name: string;
   readonly link: string;
@@ -157,24 +160,24 @@ export interface IAdvice {
   readonly sentence: string;
   readonly action: string;
   readonly gain: number;
-  readonly expect: string;
+  readonly gain_text: string;
   readonly knob: IKnob;
   readonly evidence: readonly IEvidence[];
 }
 
-/** What became of the advice of an earlier run of the same program, a sentence each. */
-export interface ISince {
+/** Effect of the advice for an earlier run of the same program; each line is a sentence. */
+export interface IAdviceEffect {
   readonly lines: readonly string[];
 }
 
-/** Score of one GPU; null where it is unknown. */
+/** Score of one GPU; null if it is unknown. */
 export interface IGpuScore {
   readonly uuid: string;
   readonly score: number | null;
   readonly utilization: number | null;
 }
 
-/** How far the GPUs of a job are apart. */
+/** Spread of the scores of a job's GPUs: tenth percentile, lowest score, and gap to the mean. */
 export interface ISpread {
   readonly p10: number;
   readonly worst: number;
@@ -183,10 +186,10 @@ export interface ISpread {
 }
 
 /**
- * A score as `gipfel score --json` prints it; unknown numbers are null. `bottleneck` is the largest part of
- * 100, null where samples are too far apart to say; `range` are bounds of the score that faster samples could
- * show; `whole_points` are the score and the losses as whole numbers that add up to 100; `means_s` is seconds
- * over which the scored values are means, null where they are the samples.
+ * A score as `gipfel score --json` prints it; unknown numbers are null. `bottleneck` is the largest loss,
+ * null if samples are too far apart to determine it. `range` are bounds of the score that samples at a
+ * shorter interval could give. `integer_points` are the score and the losses as integers that add up to 100.
+ * `means_s` is the number of seconds over which the scored values are means, null if they are samples.
  */
 export interface IScore {
   readonly score: number | null;
@@ -194,9 +197,9 @@ export interface IScore {
   readonly range: readonly [number, number] | null;
   readonly binding: Readonly<Record<string, number | null>>;
   readonly losses: Readonly<Record<string, number | null>>;
-  readonly whole_points: Readonly<Record<string, number>> | null;
+  readonly integer_points: Readonly<Record<string, number>> | null;
   readonly advice: readonly IAdvice[];
-  readonly since?: ISince | null;
+  readonly advice_effect?: IAdviceEffect | null;
   readonly confidence: number | null;
   readonly gpus: readonly IGpuScore[];
   readonly spread: ISpread | null;
@@ -208,8 +211,8 @@ export interface IScore {
 }
 
 /**
- * How busy the GPUs are now. `share` is from 0 to 1, a mean over GPUs and seconds, null where no GPU has a
- * recent sample of a `metric`.
+ * Current GPU activity. `share` is the mean of `metric` over GPUs and the last seconds, from 0 to 1; null if
+ * no GPU has a recent sample.
  */
 export interface IGpuActivity {
   readonly gpus: number;
@@ -218,7 +221,7 @@ export interface IGpuActivity {
   readonly simulated: boolean;
 }
 
-/** Something that happened to the recording or to a GPU; the time is UTC in milliseconds. */
+/** Event of a recorder or a GPU; the time is UTC in milliseconds. */
 export interface IRunEvent {
   readonly time_ms: number;
   readonly node: string;
@@ -227,7 +230,7 @@ export interface IRunEvent {
   readonly message: string;
 }
 
-/** A run of the user's. */
+/** A run of the user; `current` is true for the run of this server. */
 export interface IRunName {
   readonly run: string;
   readonly job_id: string;
@@ -243,7 +246,10 @@ export interface IRuns {
   readonly runs: readonly IRunName[];
 }
 
-/** A time range of a run. `growing` where something records the run now, and asking again is worthwhile. */
+/**
+ * Figures and events of a time range of a run. `growing` is true while the run is recorded, so that a later
+ * request gets more samples.
+ */
 export interface ITimeRange {
   readonly run: string;
   readonly figures: Readonly<Record<string, IFigure>>;
@@ -253,7 +259,7 @@ export interface ITimeRange {
   readonly growing: boolean;
 }
 
-/** One number of two runs. */
+/** One measurement of two runs. */
 export interface IDifference {
   readonly name: string;
   readonly unit: string;
@@ -270,16 +276,16 @@ export interface IComparison {
   readonly figure: IFigure;
 }
 
-/** Figures of the stream; `whole` where these are all of them, rather than some that were missing. */
+/** Figures in the stream; `complete` is false if the message has only figures that the page lacked. */
 export interface IFiguresMessage {
   readonly type: 'figures';
   readonly figures: Readonly<Record<string, IFigure>>;
-  readonly whole: boolean;
+  readonly complete: boolean;
   readonly gpus: readonly IDevice[];
   readonly status: ISaturationStatus;
 }
 
-/** Points that came in since the last message. By the `uid` of their trace, and cells of the heat map. */
+/** New points since the last message: of traces by their `uid`, and cells of the heat map. */
 export interface ISamplesMessage {
   readonly type: 'samples';
   readonly status: ISaturationStatus;
@@ -287,14 +293,14 @@ export interface ISamplesMessage {
   readonly cells?: ICells | null;
 }
 
-/** A new score of what the stream shows. */
+/** New score of the samples in the stream. */
 export interface IScoreMessage {
   readonly type: 'score';
   readonly document: IScore;
   readonly events: readonly IRunEvent[];
 }
 
-/** A new state of the samples. */
+/** Changed state of the samples. */
 export interface IStatusMessage {
   readonly type: 'status';
   readonly status: ISaturationStatus;
@@ -302,34 +308,35 @@ export interface IStatusMessage {
 
 /** One check on one node. */
 export interface IGridCell {
-  readonly verdict: CellWord;
+  readonly verdict: CellVerdict;
   readonly reason: string;
 }
 
 /** One node, with its cells in the order of the checks. */
 export interface IGridRow {
   readonly node: string;
-  readonly verdict: CellWord;
+  readonly verdict: CellVerdict;
   readonly vetted: boolean;
   readonly running: string;
   readonly cells: readonly IGridCell[];
 }
 
 /**
- * What is wrong with whom. `owner` says whose fault it is: node, link, image, protocol or site, else empty.
+ * A component that failed, with the checks and the reason. `owner` is the owner of the fault: node, link,
+ * image, protocol or site; else empty.
  */
 export interface ICulprit {
   readonly who: string;
   readonly checks: string;
-  readonly verdict: CellWord;
+  readonly verdict: CellVerdict;
   readonly reason: string;
   readonly fix: string;
   readonly owner: string;
 }
 
 /**
- * A report as far as a page shows it; times in UTC nanoseconds. `more` counts the verdicts of nodes without a
- * row.
+ * The part of a vetting report that a page shows; times in UTC nanoseconds. `more` is the number of nodes
+ * without a row, by verdict.
  */
 export interface IGrid {
   readonly protocol: string;
@@ -341,7 +348,7 @@ export interface IGrid {
   readonly done: number;
   readonly checks: readonly string[];
   readonly rows: readonly IGridRow[];
-  readonly more: Readonly<Partial<Record<CellWord, number>>>;
+  readonly more: Readonly<Partial<Record<CellVerdict, number>>>;
   readonly culprits: readonly ICulprit[];
   readonly more_culprits: number;
   readonly exclude: string;
@@ -350,29 +357,30 @@ export interface IGrid {
 }
 
 /**
- * State of the newest vetting of this server's run. `own` where this server has started it and can stop it.
- * The grid is missing where it is the version that the page has.
+ * State of the newest vetting of this server's run. `can_stop` is true if this server has started the vetting
+ * and can stop it. The grid is missing if the page has its version. `updated_ms` is the time of the last
+ * change of the report.
  */
 export interface IVetting {
   readonly state: 'none' | 'starting' | 'running' | 'ended' | 'interrupted' | 'gone' | 'error';
   readonly version: string;
   readonly problem: string;
-  readonly own: boolean;
-  readonly heard_ms: number;
+  readonly can_stop: boolean;
+  readonly updated_ms: number;
   readonly now_ms: number;
   readonly grid?: IGrid | null;
 }
 
-/** A protocol that can be run. */
+/** A protocol in the list: shipped, in the user's own directory, or in the notebook's directory. */
 export interface IProtocolListing {
-  readonly kind: 'shipped' | 'own' | 'beside';
+  readonly kind: 'shipped' | 'user' | 'notebook';
   readonly file: string;
   readonly name: string;
   readonly description: string;
   readonly problem: string;
 }
 
-/** Protocols to choose from; `registry` where the site has one. */
+/** Protocols to choose from; `registry` is true if the site has a registry. */
 export interface IProtocols {
   readonly protocols: readonly IProtocolListing[];
   readonly registry: boolean;
@@ -384,41 +392,42 @@ export interface IProtocolCheck {
   readonly type: string;
 }
 
-/** What a text means as a protocol; `lines` are those of the problems, from 1 on, 0 for none. */
-export interface IProtocolMeaning {
+/** Checks and problems of a protocol; `lines` are line numbers of the problems from 1, 0 for none. */
+export interface IProtocolContent {
   readonly valid: boolean;
   readonly problems: readonly string[];
   readonly lines: readonly number[];
   readonly checks: readonly IProtocolCheck[];
 }
 
-/** How far a launch is; `fraction` is from 0 to 1. */
+/** Progress of a launch in steps; `fraction` is from 0 to 1. */
 export interface ILaunchProgress {
   readonly step: number | null;
   readonly total: number | null;
   readonly fraction: number | null;
 }
 
-/** How fast a launch is. */
-export interface ILaunchCourse {
+/** Current rates of a launch: steps per second, and the rate `rate_name` that its program logs. */
+export interface ITrainingCurve {
   readonly rate: number | null;
   readonly rate_name: string;
   readonly steps_per_s: number | null;
 }
 
 /**
- * A launch. `id` is `RUN/N`, or `N` of a launch outside of runs; `word` the outcome once it has ended, else
- * the phase, or `silent` where it has not reported for long; `says` why it failed or waits, as one sentence.
- * `traces` and `dumps` are the ranks that left a trace of torch's profiler or a dump of its flight recorder.
+ * A launch. `id` is `RUN/N`, or `N` for a launch outside of runs. `status` is the outcome of an ended launch,
+ * else the phase, or `silent` if the launch has not reported recently. `message` is the reason why it failed
+ * or waits, as one sentence. `traces` and `dumps` are the ranks that have written a trace of torch's profiler
+ * or a dump of its flight recorder.
  */
 export interface ILaunch {
   readonly id: string;
   readonly number: number;
   readonly name: string;
   readonly title: string;
-  readonly word: string;
+  readonly status: string;
   readonly phase: string;
-  readonly says: string;
+  readonly message: string;
   readonly ranks: number;
   readonly node_count: number;
   readonly restarts: number;
@@ -426,36 +435,37 @@ export interface ILaunch {
   readonly started_ns: number | null;
   readonly ended_ns: number | null;
   readonly progress: ILaunchProgress;
-  readonly course: ILaunchCourse;
+  readonly training_curve: ITrainingCurve;
   readonly notebook: boolean;
   readonly traces: readonly number[];
   readonly dumps: readonly number[];
 }
 
-/** The newest launches, those that run first. */
+/** The newest launches, running ones first. */
 export interface ILaunches {
   readonly launches: readonly ILaunch[];
 }
 
 /**
- * A piece of a log: rank, text, milliseconds since 1970 or null, and whether the line is about an error.
- * `flight` is what torch's flight recorder reports.
+ * Lines of a log: rank, text, milliseconds since 1970 or null, and whether the line is about an error.
+ * `flight_recorder` is the report of torch's flight recorder, by lines.
  */
 export interface ILogPage {
   readonly lines: readonly (readonly [number, string, number | null, boolean])[];
   readonly position: ILogPosition;
   readonly more: boolean;
   readonly ended: boolean;
-  readonly flight: readonly string[];
+  readonly flight_recorder: readonly string[];
 }
 
 /**
- * What the dialog shows for a notebook. `open` where the parameters of the notebook's language are unknown,
- * so that any name may be right; `scheduler` is where a job runs by default, `schedulers` where it can run.
+ * Content of the dialog for a notebook. `any_parameter` is true if the notebook's language can't be
+ * inspected, so that any name may be a parameter. `scheduler` is the default, `schedulers` are all that can
+ * be used.
  */
 export interface IBatchForm {
   readonly parameters: readonly IParameter[];
-  readonly open: boolean;
+  readonly any_parameter: boolean;
   readonly scheduler: string;
   readonly schedulers: readonly string[];
   readonly edf: string;
@@ -464,8 +474,8 @@ export interface IBatchForm {
 }
 
 /**
- * One run of a batch notebook. `output` is the server's path of the executed notebook, which may still run;
- * null where there is none to open.
+ * One run of a batch notebook. `done` of `cells` code cells are finished. `output` is the API path of the
+ * executed notebook, which may still be running; null if it can't be opened.
  */
 export interface IBatchTask {
   readonly job_id: string;
@@ -480,7 +490,7 @@ export interface IBatchTask {
   readonly output: string | null;
 }
 
-/** A job that was submitted at `time` seconds since 1970; `more` tasks are not listed. */
+/** A job that was submitted at `time` seconds since 1970; `more` is the number of unlisted tasks. */
 export interface IBatchJob {
   readonly job_id: string;
   readonly scheduler: string;
@@ -495,10 +505,10 @@ export interface IBatchJobs {
   readonly jobs: readonly IBatchJob[];
 }
 
-/** What the stream sends. */
+/** Messages of the stream. */
 export type StreamMessage = IFiguresMessage | ISamplesMessage | IScoreMessage | IStatusMessage;
 
-/** The metrics of the heat map, with what they are called. */
+/** Metrics of the heat map, with their labels. */
 export const HEAT_METRICS: readonly (readonly [string, string])[] = [
   ['SM_ACTIVE', 'SM active'],
   ['PIPE_TENSOR_ACTIVE', 'tensor active'],

@@ -6,24 +6,24 @@ import type * as React from 'react';
 
 import type { IRunInfo } from './api';
 
-/** One part of the panel. */
+/** A section of the panel. */
 export interface ISection {
-  /** Names it in the page, such as `saturation`. */
+  /** ID in the page, such as `saturation`. */
   readonly id: string;
   /** The heading, translated. */
   readonly title: string;
-  /** Whether it begins closed. */
-  readonly folded?: boolean;
-  /** A few words beside the heading, also while it is closed; a `role="status"` where they change. */
+  /** True to start collapsed. */
+  readonly collapsed?: boolean;
+  /** Short text next to the heading, also while the section is collapsed; use `role="status"` if it changes. */
   readonly Summary?: React.ComponentType;
-  /** What is below the heading; mounted only while the section is open. */
+  /** The content below the heading; mounted only while the section is open. */
   readonly Body: React.ComponentType;
-  /** Called with whether the section is visible: open, the panel shown, the page in front. Rest while it is not. */
+  /** Called when the section becomes visible (it is open, panel and page are visible) or not; pause polling then. */
   setVisible?(visible: boolean): void;
 }
 
 /**
- * The panel in the right sidebar: what this server runs in, and the sections below it.
+ * The panel in the right sidebar: the run of this server, and the sections below it.
  *
  * An extension that requires it adds a section of its own:
  *
@@ -35,11 +35,11 @@ export interface ISection {
 export interface IGipfelPanel {
   /** Add a section, and remove it when the returned object is disposed; the section with the lowest rank is first. */
   addSection(section: ISection, options?: { readonly rank?: number }): IDisposable;
-  /** What this server runs in; null until the server has answered. */
+  /** The run that this server belongs to; null until the server has responded. */
   readonly run: IRunInfo | null;
-  /** Emitted when `run` is read again. */
+  /** Emitted when `run` was fetched again. */
   readonly runChanged: ISignal<IGipfelPanel, void>;
-  /** Read again what this server runs in. */
+  /** Fetch `run` again. */
   refreshRun(): Promise<void>;
 }
 
@@ -50,7 +50,7 @@ export const IGipfelPanel = new Token<IGipfelPanel>(
 
 /** Views of launches for other parts of the page. */
 export interface IGipfelLaunches {
-  /** Create the view of one launch by its ID; null where this server does not know it. */
+  /** Create the view of one launch by its ID; null if this server does not know it. */
   createView(id: string): Promise<Widget | null>;
 }
 

@@ -7,9 +7,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-#: What neither an image nor an EDF may change in a job: the hub's words to its server, and what the scheduler
-#: granted.
-BINDING = (
+#: Variables that neither an image nor an EDF may change in a job: the hub passes settings to its server in
+#: them, and the scheduler names the granted resources.
+PROTECTED_VARIABLES = (
     "JUPYTERHUB_*",
     "JPY_*",
     "JUPYTER_*",
@@ -23,24 +23,24 @@ BINDING = (
     "LOGNAME",
 )
 
-#: Lists of places: of the host's values these lead to places that an image hasn't got.
-PLACES = frozenset(("PATH", "MANPATH", "CPATH", "LIBRARY_PATH", "SHELL", "PYTHONPATH", "PYTHONHOME"))
+#: Variables whose values on the host are paths that do not exist in an image.
+PATH_VARIABLES = frozenset(("PATH", "MANPATH", "CPATH", "LIBRARY_PATH", "SHELL", "PYTHONPATH", "PYTHONHOME"))
 
-#: Where an image says which variables it brings, from the weakest: the files that Apptainer, Charliecloud and
-#: Enroot write of its OCI configuration. Sources: Apptainer's ``insertEnv``, ch-run(1) on ``--set-env``,
-#: Enroot's ``docker::_configure``.
+#: Files that declare an image's variables; later files override earlier ones. Apptainer, Charliecloud and
+#: Enroot write them from the image's OCI configuration. Sources: Apptainer's ``insertEnv``, ch-run(1) on
+#: ``--set-env``, Enroot's ``docker::_configure``.
 IMAGE_FILES = (".singularity.d/env/10-docker2singularity.sh", "ch/environment", "etc/environment")
 
 
 def parse_environment(text: str) -> dict[str, str]:
-    """Read the variables of one of `IMAGE_FILES`; quotes around a value are not part of it.
+    """Parse the variables of one of `IMAGE_FILES`; quotes around a value are not part of it.
 
-    A line with a NUL, which no variable can hold, is left out.
+    Lines with a NUL, which no variable can contain, are ignored.
     """
     variables = {}
     for line in text.splitlines():
         if "\0" in line:
-            # Options are handed on with NULs between them: an image must not bring any of its own.
+            # Options are passed on separated by NULs: an image must not be able to add options.
             continue
         rest = line.lstrip()
         first, *others = rest.split(None, 1) or [""]
@@ -51,15 +51,16 @@ def parse_environment(text: str) -> dict[str, str]:
     return variables
 
 
-def _value(name: str, written: str, *, exported: bool) -> str:
-    if exported and len(written) >= 2 and written[0] == written[-1] == '"':
-        # Apptainer's lines: with a default the host's value would win there; in an EDF the image's does.
-        inside = written[1:-1]
+def _value(name: str, text: str, *, exported: bool) -> str:
+    if exported and len(text) >= 2 and text[0] == text[-1] == '"':
+        # Apptainer writes the image's value as a default, which the host's overrides; with an EDF the image's
+        # wins.
+        inside = text[1:-1]
         start, end = f'${{{name}:-"', '"}'
         if inside.startswith(start) and inside.endswith(end) and len(inside) >= len(start) + len(end):
             inside = inside[len(start) : -len(end)]
         return _unescaped(inside)
-    value = written.strip()
+    value = text.strip()
     if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
         return value[1:-1]
     return value
@@ -76,20 +77,22 @@ def compose(
     host: "Mapping[str, str]",
     image: "Mapping[str, str]",
     edf: "Mapping[str, str]",
-    binding: "Iterable[str]",
+    protected: "Iterable[str]",
 ) -> dict[str, str]:
-    """Compose the environment of a container: the host's, over it the image's, then the EDF's.
+    """Compose the environment of a container from the host's variables, the image's and the EDF's.
+
+    The image's override the host's, and the EDF's override both.
 
     Parameters
     ----------
     edf
-        An empty value takes the variable away.
-    binding
-        Names that keep the host's value, where it has one, whatever image and EDF say. One that ends in ``*``
-        stands for a family that is the host's alone: its other members are refused.
+        An empty value removes the variable.
+    protected
+        Names that keep the host's value if the host sets them. ``PREFIX_*`` protects every name with this
+        prefix: image and EDF can't add any of them either.
     """
-    families = tuple(name[:-1] for name in binding if name.endswith("*"))
-    names = {name for name in binding if not name.endswith("*")}
+    families = tuple(name[:-1] for name in protected if name.endswith("*"))
+    names = {name for name in protected if not name.endswith("*")}
 
     def may_set(name: str) -> bool:
         return not name.startswith(families) and (name not in names or name not in host)
@@ -107,5 +110,5 @@ def compose(
 
 
 def without_tokens(variables: "Mapping[str, str]") -> dict[str, str]:
-    """Return variables without secrets, for a process that needs none."""
+    """Return the variables without tokens, for a process that needs none."""
     return {name: value for name, value in variables.items() if "TOKEN" not in name}

@@ -1,9 +1,9 @@
 """System calls that Python 3.11 does not have: namespaces, mounts, and dying with the parent process.
 
-Every container starts with this module: it imports nothing that takes long, and runs without ``site``.
+Every container start imports this module: it avoids slow imports, and runs without ``site``.
 """
 
-# The part of ctypes in C, from which its other part makes classes that are not needed here, for 2 ms.
+# The C part of ctypes alone: its Python part takes 2 ms to define classes that are not needed here.
 import _ctypes
 import posix
 import select
@@ -28,7 +28,7 @@ _AT_RECURSIVE = 0x8000
 
 
 class SandboxError(Exception):
-    """A container that can't be made: one line for a person."""
+    """A container can't be made; the message is one line for the user."""
 
 
 class _Int(_ctypes._SimpleCData):  # type: ignore[type-arg]  # noqa: SLF001
@@ -45,34 +45,39 @@ class _Function(_ctypes.CFuncPtr):
 
 
 def _call(name: str, *arguments: object) -> None:
-    # Of this process itself, which has the C library.
-    process = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
-    if _Function(_ctypes.dlsym(process, name))(*arguments) != 0:
+    # None is this process itself, which has loaded the C library.
+    library = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
+    if _Function(_ctypes.dlsym(library, name))(*arguments) != 0:
         number = _ctypes.get_errno()
         raise OSError(number, posix.strerror(number))
 
 
-def unshare(what: int) -> None:
-    """Leave namespaces for new ones; one of processes is for children only.
+def unshare(flags: int) -> None:
+    """Move this process into new namespaces; a new PID namespace applies to its children only.
+
+    Parameters
+    ----------
+    flags
+        `NEW_MOUNT`, `NEW_USER` and `NEW_PID`, as of unshare(2).
 
     Raises
     ------
     SandboxError
-        The machine refuses.
+        The kernel refuses.
     """
     try:
-        _call("unshare", what)
+        _call("unshare", flags)
     except OSError as error:
         raise SandboxError(f"This machine refuses namespaces ({error.strerror}).") from error
 
 
 def make_read_only(path: str) -> None:
-    """Make a mount and those below it read-only.
+    """Make a mount and all mounts below it read-only.
 
     Raises
     ------
     SandboxError
-        The kernel can't; it is older than 5.12.
+        The kernel can't, because it is older than 5.12.
     """
     import ctypes
 
@@ -90,12 +95,12 @@ def make_read_only(path: str) -> None:
 
 
 def enter_namespaces() -> None:
-    """Enter a user namespace, where one is root, with mounts and, for children, processes of its own.
+    """Enter new user and mount namespaces as root, and a new PID namespace for the children of this process.
 
     Raises
     ------
     SandboxError
-        The machine refuses.
+        The kernel refuses.
     """
     user, group = posix.geteuid(), posix.getegid()
     try:
@@ -110,29 +115,32 @@ def enter_namespaces() -> None:
 
 
 def mount(
-    source: str, target: str, kind: str = "", *, flags: int = 0, options: str = "", what: str = ""
+    source: str, target: str, kind: str = "", *, flags: int = 0, options: str = "", label: str = ""
 ) -> None:
     """Mount a file system, or bind one path to another with `BIND`.
 
     Raises
     ------
     SandboxError
-        It fails; ``what`` names the thing in the message.
+        It fails; the message names ``label``, else the target.
     """
     words = (source.encode(), target.encode(), kind.encode() or None, _UnsignedLong(flags), options.encode())
     try:
         _call("mount", *words)
     except OSError as error:
-        raise SandboxError(f"{what or target} can't be mounted: {error.strerror}.") from error
+        raise SandboxError(f"{label or target} can't be mounted: {error.strerror}.") from error
 
 
 def die_with_parent(number: int = _SIGKILL) -> None:
-    """Ask for a signal when the thread that started this process ends; lost when credentials change."""
+    """Let the kernel signal this process when the thread that started it ends.
+
+    A change of this process's credentials undoes it.
+    """
     _call("prctl", _PR_SET_PDEATHSIG, _UnsignedLong(number), 0, 0, 0)
 
 
 def is_closed(reader: int) -> bool:
-    """Return whether the other end of a pipe is gone, and with it the process that held it."""
+    """Return whether the other end of a pipe is closed, because the process that had it open has ended."""
     poll = select.poll()
     poll.register(reader, select.POLLIN)
     return bool(poll.poll(0))

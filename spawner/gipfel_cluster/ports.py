@@ -1,4 +1,4 @@
-"""Ports that a server may listen on, and a socket on the first free one."""
+"""Port ranges that a server may use, and listening sockets on free ports."""
 
 import errno
 import random
@@ -13,18 +13,18 @@ from pydantic import Field, model_validator
 
 from .model import Frozen, GipfelError
 
-#: The environment variable by which a server learns its range.
+#: The environment variable that tells a server its range.
 PORTS_VARIABLE = "GIPFEL_SERVER_PORTS"
 
 _RANGE = re.compile(r"\s*([0-9]{1,5})\s*(?:-\s*([0-9]{1,5})\s*)?")
-_ANYWHERE = frozenset(("", "*", "0.0.0.0", "::"))  # noqa: S104 - recognized, not bound
-# The kernel's ephemeral ports: see ip(7).
-_GIVEN_OUT = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_ALL_ADDRESSES = frozenset(("", "*", "0.0.0.0", "::"))  # noqa: S104 - recognized, not bound
+# The range of the kernel's ephemeral ports: see ip(7).
+_EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _Port = Annotated[int, Field(ge=1024, le=65535)]
 
 
 class PortRange(Frozen):
-    """Ports from ``first`` to ``last``, both included; by default all that a user may bind."""
+    """Ports from ``first`` to ``last``, both included; by default all ports that a user may bind."""
 
     first: _Port = 1024
     last: _Port = 65535
@@ -42,14 +42,14 @@ class PortRange(Frozen):
         Raises
         ------
         GipfelError
-            It is not a valid range of ports from 1024 to 65535.
+            The text is not a valid range of ports from 1024 to 65535.
         """
         if not text.strip():
             return None
-        found = _RANGE.fullmatch(text)
+        match = _RANGE.fullmatch(text)
         try:
-            if found:
-                return cls(first=int(found[1]), last=int(found[2] or found[1]))
+            if match:
+                return cls(first=int(match[1]), last=int(match[2] or match[1]))
         except ValueError:
             pass
         raise GipfelError(
@@ -63,21 +63,21 @@ class PortRange(Frozen):
         return f"{self.first}-{self.last}"
 
     def shuffled(self) -> Iterator[int]:
-        """Return every port once, from a random one on: servers that start together rarely collide."""
+        """Return every port once, starting at a random one: servers that start together rarely collide."""
         count = self.last - self.first + 1
         start = random.randrange(count)  # noqa: S311 - spreads, hides nothing
         return (self.first + (start + offset) % count for offset in range(count))
 
 
-def hold_port(address: str, ports: PortRange | None) -> socket.socket:
+def bind_port(address: str, ports: PortRange | None) -> socket.socket:
     """Return a listening socket on an address of this machine; ``0.0.0.0``, ``::`` and ``""`` mean all.
 
-    It is bound once and kept: choosing a port, closing it and binding it again is a race.
+    The socket stays bound: choosing a port, closing it and binding it again is a race.
 
     Raises
     ------
     GipfelError
-        Every port of the range is taken, or the address can't be bound.
+        Every port of the range is in use, or the address can't be bound.
     """
     for port in ports.shuffled() if ports else (0,):
         try:
@@ -88,41 +88,41 @@ def hold_port(address: str, ports: PortRange | None) -> socket.socket:
                     f"No port can be bound on {address or 'this node'}: {error.strerror or error}."
                 ) from error
     raise GipfelError(
-        f"All ports {ports} of {socket.gethostname()} are taken.",
+        f"All ports {ports} of {socket.gethostname()} are in use.",
         "Stop another server on this node or ask the hub's administrators for more ports.",
     )
 
 
-def spare_ports(address: str, count: int = 1) -> list[int]:
-    """Return free ports, all different, for servers that bind them later.
+def free_ports(address: str, count: int = 1) -> list[int]:
+    """Return different free ports for servers that bind them later.
 
-    They are below those that the kernel gives out by itself, so that neither a connection nor a server that
-    takes any port gets one of them meanwhile.
+    They are below the kernel's ephemeral range, so that neither an outgoing connection nor a server that
+    binds port 0 gets one of them in the meantime.
 
     Raises
     ------
     GipfelError
-        As of `hold_port`.
+        As for `bind_port`.
     """
     try:
-        first = int(_GIVEN_OUT.read_text().split()[0])
+        first = int(_EPHEMERAL_RANGE.read_text().split()[0])
     except (OSError, ValueError, IndexError):
         first = 0
     ports = PortRange(first=10000, last=first - 1) if first > 12000 else None
     with ExitStack() as held:
-        return [held.enter_context(hold_port(address, ports)).getsockname()[1] for _ in range(count)]
+        return [held.enter_context(bind_port(address, ports)).getsockname()[1] for _ in range(count)]
 
 
 def _listen(address: str, port: int) -> socket.socket:
-    if address in _ANYWHERE:
-        # One socket for both families, so that there is one port to win.
+    if address in _ALL_ADDRESSES:
+        # One socket for both families, so that IPv4 and IPv6 get the same port.
         if socket.has_dualstack_ipv6():
             listener = _create(("::", port), socket.AF_INET6, both=True)
         else:
             listener = _create(("0.0.0.0", port), socket.AF_INET)  # noqa: S104 - the hub is another machine
     else:
-        family, _, _, _, found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-        listener = _create((str(found[0]), port), family)
+        family, _, _, _, resolved = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+        listener = _create((str(resolved[0]), port), family)
     listener.settimeout(0)
     return listener
 
@@ -130,8 +130,8 @@ def _listen(address: str, port: int) -> socket.socket:
 def _create(address: tuple[str, int], family: int, *, both: bool = False) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        # A port of a server that has just ended can be bound again. Of two sockets that bind it at once, one
-        # fails to listen.
+        # The port of a server that has just ended can be bound again. If two sockets bind it at the same
+        # time, one of them fails to listen.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if both else 1)

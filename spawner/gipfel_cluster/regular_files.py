@@ -1,7 +1,7 @@
 """Read files that other processes may have written, such as those of a run folder.
 
-A pipe under a file's name would keep a reader waiting for ever, and a file can be of any length.
-``gipfel_extension.telemetry.files`` is the same for what runs without this package.
+A named pipe in place of a file would block a reader for ever, and a file can have any length.
+``gipfel_extension.telemetry.files`` has the same functions for programs that run without this package.
 """
 
 import errno
@@ -11,24 +11,24 @@ from pathlib import Path
 from typing import BinaryIO
 
 
-def read_regular(path: Path, most_bytes: int) -> bytes:
+def read_regular(path: Path, max_bytes: int) -> bytes:
     """Return the content of a file.
 
     Raises
     ------
     OSError
-        It can't be opened, is a pipe, a device, a directory or a link, or is longer than `most_bytes`.
+        It can't be opened, is a pipe, a device, a directory or a link, or is longer than `max_bytes`.
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
-        content = b"" if size > most_bytes else file.read(most_bytes + 1)
-    if max(size, len(content)) > most_bytes:
-        raise OSError(errno.EFBIG, f"it is larger than {most_bytes} bytes", str(path))
+        content = b"" if size > max_bytes else file.read(max_bytes + 1)
+    if max(size, len(content)) > max_bytes:
+        raise OSError(errno.EFBIG, f"it is larger than {max_bytes} bytes", str(path))
     return content
 
 
-def read_tail(path: Path, most_bytes: int) -> bytes:
-    """Return the last bytes of a file, at most `most_bytes`.
+def read_tail(path: Path, max_bytes: int) -> bytes:
+    """Return the last bytes of a file, at most `max_bytes`.
 
     Raises
     ------
@@ -36,8 +36,8 @@ def read_tail(path: Path, most_bytes: int) -> bytes:
         It can't be opened, or is a pipe, a device, a directory or a link.
     """
     with open_regular(path) as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))
-        return file.read(most_bytes)
+        file.seek(max(0, os.fstat(file.fileno()).st_size - max_bytes))
+        return file.read(max_bytes)
 
 
 def open_regular(path: Path) -> BinaryIO:

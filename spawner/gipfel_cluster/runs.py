@@ -1,7 +1,7 @@
-"""The run folder of a job, and private folders on a node's local disk.
+"""The run folder of a job, and private directories on a node's local disk.
 
-`RunFolder` is the record of everything that is shown. `ScratchFolder` has a path that is short enough for
-sockets; `LiveFolder` is one that a file in the run folder leads to.
+`RunFolder` holds the record, the samples and the score of a job. `ScratchFolder` is a directory whose path is
+short enough for sockets; `LiveFolder` is a scratch folder whose path is written to a file in the run folder.
 """
 
 import contextlib
@@ -21,34 +21,35 @@ from typing import Any
 from .model import GipfelError
 from .regular_files import read_regular
 
-_MOST_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _SCRATCH_PREFIX = "gipfel-"
 _LOCK_FILE = "lock"
-_SETTLED_S = 60.0
+_MIN_AGE_S = 60.0
 # A socket's path may have 107 characters: TMPDIR is often too long, and on a remote file system.
-_SCRATCH_ROOT = Path("/tmp")  # noqa: S108 - mkdtemp makes a folder that its owner alone can enter
-_MOST_NOTE_BYTES = 64 << 10
+_SCRATCH_ROOT = Path("/tmp")  # noqa: S108 - mkdtemp makes a directory that its owner alone can enter
+_MAX_LIVE_FILE_BYTES = 64 << 10
 
 
 def runs_root(environment: dict[str, str] | None = None) -> Path:
-    """Return the folder of all run folders: ``$GIPFEL_RUNS``, else ``~/.gipfel/runs``."""
+    """Return the directory of all run folders: ``$GIPFEL_RUNS``, else ``~/.gipfel/runs``."""
     environment = dict(os.environ) if environment is None else environment
-    given = environment.get("GIPFEL_RUNS")
-    if given:
-        return Path(given).expanduser()
+    configured = environment.get("GIPFEL_RUNS")
+    if configured:
+        return Path(configured).expanduser()
     return Path(environment.get("HOME") or Path.home()) / ".gipfel" / "runs"
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder and its missing parents, each for its owner alone (0700).
+    """Create a directory and its missing parents, each accessible to its owner alone (0700).
 
-    ``mkdir(mode=0o700, parents=True)`` gives its mode to the last one only: ``~/.gipfel`` would be open.
+    ``mkdir(mode=0o700, parents=True)`` applies the mode to the last one only: others could read
+    ``~/.gipfel``.
     """
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(mode=0o700, exist_ok=True)
-    # A file of this name is an error, as with mkdir.
+    # Raises if a file has this name, as mkdir does.
     folder.mkdir(exist_ok=True)
 
 
@@ -72,18 +73,19 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder ``<runs>/<cluster>-<job id>`` of one job; its owner alone can enter it (0700)."""
+    """The directory ``<runs>/<cluster>-<job id>`` of one job; its owner alone can enter it (0700)."""
 
     path: Path
 
     @classmethod
     def create(cls, root: Path, cluster: str, job_id: str) -> "RunFolder":
-        """Make the folder, or reuse the one that a requeued job left.
+        """Create the directory, or reuse that of the same job before it was requeued.
 
         Raises
         ------
         GipfelError
-            The name holds other than letters, digits, dot, dash and underscore, or the folder can't be made.
+            The name has characters other than letters, digits, dot, dash and underscore, or the directory
+            can't be created.
         """
         name = f"{cluster}-{job_id}"
         if not _NAME.fullmatch(name):
@@ -96,8 +98,8 @@ class RunFolder:
             (path / "telemetry").mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise GipfelError(
-                f"The run folder {path} can't be made: {error.strerror}.",
-                "Set GIPFEL_RUNS to a folder that you can write to.",
+                f"The run folder {path} can't be created: {error.strerror}.",
+                "Set GIPFEL_RUNS to a directory that you can write to.",
             ) from error
         return cls(path)
 
@@ -108,7 +110,7 @@ class RunFolder:
 
     @property
     def telemetry(self) -> Path:
-        """Return the folder of the recorder's segments."""
+        """Return the directory of the recorder's segments."""
         return self.path / "telemetry"
 
     def write_record(self, record: dict[str, Any]) -> None:
@@ -116,14 +118,14 @@ class RunFolder:
         write_atomically(self.path / "record.json", json.dumps(record, indent=2, sort_keys=True) + "\n")
 
     def read_record(self) -> dict[str, Any]:
-        """Return the content of ``record.json``; an empty dictionary where there is none yet."""
+        """Return the content of ``record.json``; an empty dictionary if the file does not exist yet."""
         try:
-            content = json.loads(read_regular(self.path / "record.json", _MOST_BYTES))
+            content = json.loads(read_regular(self.path / "record.json", _MAX_BYTES))
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, RecursionError) as error:
-            why = getattr(error, "strerror", None) or str(error)
-            raise GipfelError(f"The record of run {self.name} can't be read: {why}.") from error
+            reason = getattr(error, "strerror", None) or str(error)
+            raise GipfelError(f"The record of run {self.name} can't be read: {reason}.") from error
         if not isinstance(content, dict):
             raise GipfelError(f"The record of run {self.name} can't be read: it is not a JSON object.")
         return content
@@ -131,9 +133,9 @@ class RunFolder:
 
 @dataclass(frozen=True)
 class ScratchFolder:
-    """A short-lived private folder (0700) on the local disk, locked by its process.
+    """A short-lived private directory (0700) on the local disk, locked by its process.
 
-    A process that is killed removes nothing: the next one of the same user removes unlocked folders.
+    A process that is killed leaves its directory behind: the user's next process removes the unlocked ones.
     """
 
     path: Path
@@ -141,7 +143,7 @@ class ScratchFolder:
 
     @classmethod
     def create(cls, root: Path = _SCRATCH_ROOT) -> "ScratchFolder":
-        """Make a folder, and remove what killed processes of this user left."""
+        """Create a directory, and remove those that killed processes of this user left behind."""
         for abandoned in root.glob(f"{_SCRATCH_PREFIX}*"):
             with contextlib.suppress(OSError):
                 _remove_if_abandoned(abandoned)
@@ -151,16 +153,16 @@ class ScratchFolder:
         return cls(path, lock)
 
     def remove(self) -> None:
-        """Remove the folder and its content."""
+        """Remove the directory and its content."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
 
 
 def _remove_if_abandoned(path: Path) -> None:
     about = path.lstat()
-    # A folder is not locked yet in the moment after it was made.
-    fresh = time.time() - about.st_mtime < _SETTLED_S
-    if fresh or not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
+    # A directory is not locked yet right after it was created.
+    is_new = time.time() - about.st_mtime < _MIN_AGE_S
+    if is_new or not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
         return
     lock = os.open(path / _LOCK_FILE, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
@@ -172,56 +174,56 @@ def _remove_if_abandoned(path: Path) -> None:
 
 @dataclass(frozen=True)
 class LiveFolder:
-    """A private folder for sockets, and the file in the run folder that names it."""
+    """A private directory for sockets, and ``live-<node>.json`` in the run folder, which holds its path."""
 
     scratch: ScratchFolder
-    note: Path
+    live_file: Path
 
     @classmethod
-    def beside(cls, run: Path, node: str) -> "LiveFolder | None":
-        """Make both; None where they can't be made, since a run is recorded without a stream too.
+    def create(cls, run: Path, node: str) -> "LiveFolder | None":
+        """Create both; return None if that fails, since a run can be recorded without a live stream.
 
         Parameters
         ----------
         node
-            This node's name; of several that make one for it the last is found.
+            This node's name. If several processes create one for a node, readers find the last one.
         """
         try:
             scratch = ScratchFolder.create()
         except OSError:
             return None
-        note = _note(run, node)
+        live_file = _live_file(run, node)
         try:
-            write_atomically(note, json.dumps({"node": node, "sockets": str(scratch.path)}) + "\n")
+            write_atomically(live_file, json.dumps({"node": node, "sockets": str(scratch.path)}) + "\n")
         except OSError:
             scratch.remove()
             return None
-        return cls(scratch, note)
+        return cls(scratch, live_file)
 
     @property
     def path(self) -> Path:
-        """Return the folder for sockets."""
+        """Return the directory for sockets."""
         return self.scratch.path
 
     def remove(self) -> None:
         """Remove both."""
-        if live_sockets(self.note.parent, self.note.stem.removeprefix("live-")) == self.path:
+        if live_sockets(self.live_file.parent, self.live_file.stem.removeprefix("live-")) == self.path:
             with suppress(OSError):
-                self.note.unlink()
+                self.live_file.unlink()
         self.scratch.remove()
 
 
 def live_sockets(run: Path, node: str) -> Path | None:
-    """Return the folder of a run's sockets on this node; None where there is none that is this user's own."""
+    """Return the directory of a run's sockets on this node; None if this user owns no such directory."""
     try:
-        path = Path(json.loads(read_regular(_note(run, node), _MOST_NOTE_BYTES))["sockets"])
+        path = Path(json.loads(read_regular(_live_file(run, node), _MAX_LIVE_FILE_BYTES))["sockets"])
         about = path.lstat()
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    # A run folder may belong to another user, and lead anywhere.
+    # A run folder may belong to another user, and its file may name any path.
     own = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
     return path if own and not stat.S_IMODE(about.st_mode) & 0o077 else None
 
 
-def _note(run: Path, node: str) -> Path:
+def _live_file(run: Path, node: str) -> Path:
     return run / f"live-{''.join(c if c.isalnum() or c in '._-' else '_' for c in node)}.json"

@@ -1,4 +1,4 @@
-"""JupyterHub side: a spawner that starts notebook servers in jobs, inside EDF containers."""
+"""JupyterHub side: a spawner that starts notebook servers as jobs, inside EDF containers."""
 
 from batchspawner.api import BatchSpawnerAPIHandler
 from jupyterhub.apihandlers import default_handlers
@@ -6,12 +6,12 @@ from jupyterhub.apihandlers.users import UserServerAPIHandler
 from jupyterhub.handlers import default_handlers as page_handlers
 from jupyterhub.handlers.pages import SpawnHandler
 
-from .handlers.form import ROUTES, CheckedServerHandler, PlainSpawnHandler
+from .handlers.form import ROUTES, ValidatedServerHandler, ValidatedSpawnHandler
 from .handlers.own_server import (
     ActivityRouteHandler,
+    BatchspawnerRouteHandler,
     ExtendRouteHandler,
     ServerRouteHandler,
-    StockRouteHandler,
     VettingRouteHandler,
 )
 from .handlers.servers import HUB_TEMPLATES, ServersPageHandler, ServersRouteHandler, StopRouteHandler
@@ -19,21 +19,21 @@ from .spawner import EDFSpawner
 
 __all__ = ["HUB_TEMPLATES", "EDFSpawner"]
 
-# Importing batchspawner registers a route where a server's token may set any attribute of its spawner, the
-# command that runs as the user among them. A hub imports all installed spawners, whichever is its own.
+# Importing batchspawner registers a route on which a server's token can set any attribute of its spawner,
+# including the command that runs as the user. A hub imports all installed spawners, even unused ones.
 default_handlers[:] = [
-    (each[0], StockRouteHandler, *each[2:]) if each[1] is BatchSpawnerAPIHandler else each
+    (each[0], BatchspawnerRouteHandler, *each[2:]) if each[1] is BatchSpawnerAPIHandler else each
     for each in default_handlers
 ]
-# JupyterHub stores options before its spawner can refuse them.
+# JupyterHub stores user options before its spawner can reject them.
 default_handlers[:] = [
-    (each[0], CheckedServerHandler, *each[2:]) if each[1] is UserServerAPIHandler else each
+    (each[0], ValidatedServerHandler, *each[2:]) if each[1] is UserServerAPIHandler else each
     for each in default_handlers
 ]
 default_handlers += [each for each in ROUTES if each not in default_handlers]
-# JupyterHub logs a stack for each mistake in a form or a link.
+# JupyterHub logs a stack trace for each invalid form or link.
 page_handlers[:] = [
-    (each[0], PlainSpawnHandler, *each[2:]) if each[1] is SpawnHandler else each for each in page_handlers
+    (each[0], ValidatedSpawnHandler, *each[2:]) if each[1] is SpawnHandler else each for each in page_handlers
 ]
 if not any(each[1] is ServerRouteHandler for each in default_handlers):
     default_handlers += [

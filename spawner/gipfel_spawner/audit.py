@@ -1,4 +1,4 @@
-"""Audit log of servers: JSON lines in one file that only its owner reads."""
+"""Audit log of servers: JSON lines in one file that only its owner can read."""
 
 import json
 import logging
@@ -11,17 +11,17 @@ from pydantic import Field
 
 from gipfel_cluster.model import Frozen, GipfelError, one_line
 
-#: What an `AuditEvent` can be of.
+#: Kinds of `AuditEvent`.
 Event = Literal["start", "failure", "stop", "end", "cull", "extend"]
-_LONGEST_WORDS = 300
-_MOST_READ_BYTES = 64 << 20
+_MAX_REASON_CHARACTERS = 300
+_MAX_READ_BYTES = 64 << 20
 
 
 class AuditEvent(Frozen):
     """One event in the life of a server.
 
-    ``stop`` is asked for, ``end`` came by itself, ``failure`` is a start that came to nothing. ``gpus`` are
-    all that the job asked for. No token, no environment and no option but these.
+    ``stop`` was requested, ``end`` happened without a request, ``failure`` is a failed start. ``gpus`` is the
+    total over all nodes. Events contain no token, no environment and no other user options.
     """
 
     event: Event
@@ -34,20 +34,20 @@ class AuditEvent(Frozen):
     nodes: tuple[str, ...] = ()
     gpus: int = 0
     state: str = ""
-    """The scheduler's last word on the job."""
+    """Last state of the job that the scheduler reported."""
     reason: str = ""
     by: str = ""
-    """Who asked for it through the hub's pages of servers; empty for the user, and where nobody did."""
+    """Name of the administrator or service that requested it; empty for the user, and without a request."""
     gpu_hours_saved: float | None = Field(None, ge=0)
 
 
 class AuditLog:
-    """Audit log in a file, each event one write: a reader never sees half a line, a rotation loses none.
+    """Audit log in a file. Each event is one write: readers never see a partial line, rotation loses none.
 
     Parameters
     ----------
     path
-        The file; it is made when needed, for its owner alone, and opened anew for each line.
+        The file. It is created when needed, with mode 0600, and reopened for each line.
     """
 
     def __init__(self, path: Path, log: logging.Logger) -> None:
@@ -56,12 +56,12 @@ class AuditLog:
         self._saved: tuple[int, int, float] = (0, 0, 0.0)
 
     def write(self, event: AuditEvent) -> None:
-        """Append one line; a file that can't be written is a warning in the hub's log, not a failed start."""
+        """Append one line; if the file can't be written, log a warning instead of failing the start."""
         content = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             **event.model_dump(mode="json", exclude_none=True),
         }
-        content["reason"] = one_line(event.reason)[:_LONGEST_WORDS]
+        content["reason"] = one_line(event.reason)[:_MAX_REASON_CHARACTERS]
         line = (json.dumps(content, ensure_ascii=False) + "\n").encode(errors="replace")
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
@@ -74,7 +74,7 @@ class AuditLog:
             self._log.warning("The audit log %s can't be written: %s", self.path, error.strerror)
 
     def saved_gpu_hours(self) -> float:
-        """Return the GPU hours that culling has saved, from the lines since the last call and before.
+        """Return the GPU hours that culling has saved so far; lines read by earlier calls are not read again.
 
         Raises
         ------
@@ -84,22 +84,22 @@ class AuditLog:
         inode, offset, hours = self._saved
         try:
             with self.path.open("rb") as file:
-                about = os.fstat(file.fileno())
-                if about.st_ino != inode or about.st_size < offset:
+                stat = os.fstat(file.fileno())
+                if stat.st_ino != inode or stat.st_size < offset:
                     offset, hours = 0, 0.0
                 file.seek(offset)
-                lines = file.read(_MOST_READ_BYTES)
+                lines = file.read(_MAX_READ_BYTES)
         except FileNotFoundError:
             return 0.0
         except OSError as error:
             raise GipfelError(f"The audit log {self.path} can't be read: {error.strerror}.") from error
-        whole = lines[: lines.rfind(b"\n") + 1]
-        hours += sum(_saved(line) for line in whole.splitlines() if b'"cull"' in line)
-        self._saved = (about.st_ino, offset + len(whole), hours)
+        complete = lines[: lines.rfind(b"\n") + 1]
+        hours += sum(_saved_hours(line) for line in complete.splitlines() if b'"cull"' in line)
+        self._saved = (stat.st_ino, offset + len(complete), hours)
         return hours
 
 
-def _saved(line: bytes) -> float:
+def _saved_hours(line: bytes) -> float:
     try:
         content = json.loads(line)
         return float(content["gpu_hours_saved"]) if content["event"] == "cull" else 0.0

@@ -1,9 +1,9 @@
-"""Culling service: stops servers that the hub calls due, through the hub's API and with its scopes.
+"""Culling service: stops idle servers through the hub's API.
 
 ``python -m gipfel_spawner.culling`` is a managed service of JupyterHub with the scopes ``list:users``,
-``read:servers`` and ``delete:servers``. The spawner decides when a server is due (``idle_limit`` and
-``idle_warning``): it counts GPU work and running steps, which the times of last activity that
-jupyterhub-idle-culler reads do not, and an open tab that polls keeps no GPU.
+``read:servers`` and ``delete:servers``. The spawner decides which servers are due (``idle_limit`` and
+``idle_warning``). Unlike the last-activity times that jupyterhub-idle-culler reads, its decision includes GPU
+work and running job steps, and ignores the polling of an open browser tab.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gipfel_cluster.process.liveness import end_with_parent
+from gipfel_cluster.process.tree import end_with_parent
 
 _ANSWER_S = 60.0
 
@@ -36,16 +36,16 @@ class Culler:
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._url = environment["JUPYTERHUB_API_URL"].rstrip("/") + "/gipfel/servers"
         self._token = environment["JUPYTERHUB_API_TOKEN"]
-        # The hub is not behind the proxy that the environment may name for the internet.
+        # The hub is reached directly, even if the environment names a proxy for the internet.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def cull(self) -> tuple[str, ...]:
-        """Stop what is due now; returns the names, as ``user/server``.
+        """Stop the servers that are due, and return their names as ``user/server``.
 
         Raises
         ------
         OSError
-            The hub did not answer, or refused to list its servers.
+            The hub did not answer or refused to list its servers.
         """
         due = [each for each in self._call("")["servers"] if each["cull_due"]]
         return tuple(name for each in due if (name := self._stop(each)))
@@ -55,7 +55,7 @@ class Culler:
         try:
             self._call("/stop", {"user": server["user"], "server": server["server"], "idle": True})
         except urllib.error.HTTPError as error:
-            # In use again since the question, or gone.
+            # The server is in use again since the listing, or has ended.
             _log.info("%s is not stopped: %s", name, error)
             return ""
         _log.warning("%s was idle for %d min and is stopped.", name, (server["idle_s"] or 0) // 60)
@@ -74,14 +74,14 @@ class Culler:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Cull every ``--every`` seconds until the hub ends the service."""
     parser = argparse.ArgumentParser(prog="python -m gipfel_spawner.culling", description=main.__doc__)
-    parser.add_argument("--every", type=float, default=60.0, help="seconds between two rounds")
-    parser.add_argument("--with-parent", type=int, help="end with the parent process, which has this id")
+    parser.add_argument("--every", type=float, default=60.0, help="seconds between two checks")
+    parser.add_argument("--with-parent", type=int, help="end when the parent process with this PID ends")
     given = parser.parse_args(arguments)
     if given.with_parent:
         end_with_parent(given.with_parent)
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     if "JUPYTERHUB_API_TOKEN" not in os.environ:
-        _log.error("This is a service of a hub: JUPYTERHUB_API_TOKEN is not set.")
+        _log.error("JUPYTERHUB_API_TOKEN is not set. Run this program as a service of JupyterHub.")
         return 2
     culler = Culler(os.environ)
     while True:

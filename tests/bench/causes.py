@@ -22,7 +22,7 @@ def main() -> int:
     report = BUILD / "causes.json"
     rows = json.loads(report.read_text())["rows"] if report.exists() else None
     if rows is None:
-        _, rows = run("causes", _SEED, _REDUCED, say=lambda text: print(text, file=sys.stderr))
+        _, rows = run("causes", _SEED, _REDUCED, report=lambda text: print(text, file=sys.stderr))
     for row in rows:
         print(json.dumps(row), flush=True)
     return 0 if all(row["holds"] for row in rows) else 1

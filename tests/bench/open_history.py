@@ -31,7 +31,7 @@ LIMIT_S, ZOOM_S = 1.0, 5.0
 NODES, GPUS, SECONDS = 256, 4, 3600
 ROUNDS = 5
 _LINES = (*GPU_LINES, *HOST_LINES, *IO_LINES)
-_METRICS = tuple(dict.fromkeys(name for line in _LINES for name in (line.metric, line.of) if name))
+_METRICS = tuple(dict.fromkeys(name for line in _LINES for name in (line.metric, line.percent_of) if name))
 
 
 def main() -> int:

@@ -27,7 +27,7 @@ from jupyterhub.user import User
 from parts.full_hub import hub_cpu
 from sqlalchemy.orm import object_session
 
-from gipfel_cluster.scheduler.command import own_name
+from gipfel_cluster.scheduler.command import current_user_name
 from gipfel_spawner import EDFSpawner
 
 STARTING, RUNNING = 200, 800
@@ -64,7 +64,9 @@ def _real_hub(folder: Path) -> float:
     (folder / "next").write_text(str(_FIRST))
     (folder / "tokens").unlink()
     (folder / "jobs").write_text(_jobs(queued=range(_FIRST + RUNNING, _FIRST + RUNNING + STARTING)))
-    return hub_cpu(folder, own_name(), running=RUNNING, queued=STARTING, settle_s=SETTLE_S, window_s=WINDOW_S)
+    return hub_cpu(
+        folder, current_user_name(), running=RUNNING, queued=STARTING, settle_s=SETTLE_S, window_s=WINDOW_S
+    )
 
 
 def _jobs(*, queued: range) -> str:
@@ -108,7 +110,7 @@ def _user() -> User:
     app.init_db()
     for role in get_default_roles():
         create_role(app.db, role)
-    entry = orm.User(name=own_name())
+    entry = orm.User(name=current_user_name())
     app.db.add(entry)
     app.db.commit()
     return User(entry, {})

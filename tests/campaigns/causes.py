@@ -1,13 +1,12 @@
 """How often score, causes and advice are right on workload shapes whose cause is known.
 
-A cell is a shape, drawn so many times with sizes, noise and phase of its own, sampled ten times a second
-and once a second. A draw is *wrong* where a bottleneck is named that is not accepted, where a loss is
-outside of its bounds, or where advice is given that does not fit; it is *right* where the bottleneck is
-accepted; "cannot tell" is the rest. ``peer`` in the rows is one rule: the largest of the plain means of
-pipes, memory and what is left of the engine.
+A cell is a shape, drawn several times with random sizes, noise and phase, sampled at 10 Hz and at 1 Hz. A
+draw is *wrong* if the bottleneck is not an accepted one, a loss is outside of its bounds, or unwanted advice
+is given; it is *right* if the bottleneck is accepted, and otherwise "cannot tell". ``peer`` in the rows is a
+simple rule for comparison: the largest of the means of pipes, memory, idle engine and SMs without work.
 
 A third of the first shapes, chosen by a checksum of their names, was held out while rules were tuned. The
-shapes in ``workloads/later.py`` were written after that, and no rule was changed on what they showed.
+shapes in ``workloads/later.py`` were written after that, and no rule was changed because of them.
 """
 
 import zlib
@@ -26,13 +25,13 @@ from gipfel_extension.telemetry.sample import SampleTable
 DRAWS = 50
 MEASURED = (Path(__file__).resolve().parents[2] / "extension" / "gipfel_extension" / "saturation",)
 FINE_S, COARSE_S, TRUTH_S = 0.1, 1.0, 0.01
-#: Points by which noise alone moves a score.
+#: Points by which noise alone changes a score.
 _NOISE = 1.0
 WRONG, RIGHT, HELD = 0.02, 0.85, 0.95
 
 
 def held_out(shape: Shape) -> str:
-    """Return "later" or "held out" for a shape with which no rule was tuned, else an empty text."""
+    """Return "later" or "held out" for a shape with which no rule was tuned, else an empty string."""
     if shape.draw.__module__ == later.__name__:
         return "later"
     return "held out" if zlib.crc32(shape.name.encode()) % 3 == 0 else ""
@@ -44,7 +43,7 @@ def cells(seed: int, draws: int) -> dict[str, Callable[[], dict[str, Any]]]:
 
 
 def measure(shape: Shape, seed: int, draws: int) -> dict[str, Any]:
-    """Count one shape."""
+    """Return the counts of one shape."""
     tally = {
         "draws": draws,
         "right": 0,
@@ -69,9 +68,9 @@ def measure(shape: Shape, seed: int, draws: int) -> dict[str, Any]:
         truth = score_table(job.sampled(TRUTH_S)).total
         assert coarse is not None
         assert truth is not None
-        tally["in range"] += coarse.least - _NOISE <= truth.score <= coarse.most + _NOISE
+        tally["in range"] += coarse.lower_bound - _NOISE <= truth.score <= coarse.upper_bound + _NOISE
         tally["coarse wrong"] += coarse.bottleneck not in (*shape.accepted, "unexplained", None)
-        widths.append(coarse.most - coarse.least)
+        widths.append(coarse.upper_bound - coarse.lower_bound)
     return {
         **tally,
         "held out": held_out(shape),
@@ -81,14 +80,16 @@ def measure(shape: Shape, seed: int, draws: int) -> dict[str, Any]:
 
 
 def judge(shape: Shape, table: SampleTable, job: JobScore) -> tuple[str, str]:
-    """Return ``right``, ``wrong`` or ``cannot tell`` for one draw, and what was said."""
+    """Return ``right``, ``wrong`` or ``cannot tell`` for one draw, and the result that led to it."""
     total = job.total
     if total is None:
         return "cannot tell", "no score"
-    off = [loss for loss, (least, most) in shape.bounds.items() if not least <= total.losses[loss] <= most]
-    advice = [each.rule for each in advise(table, job) if each.rule in shape.silent]
-    if off or advice:
-        return "wrong", " ".join((*(f"{loss}={total.losses[loss]:.0f}" for loss in off), *advice))
+    out_of_bounds = [
+        loss for loss, (least, most) in shape.bounds.items() if not least <= total.losses[loss] <= most
+    ]
+    advice = [each.rule for each in advise(table, job) if each.rule in shape.unwanted_advice]
+    if out_of_bounds or advice:
+        return "wrong", " ".join((*(f"{loss}={total.losses[loss]:.0f}" for loss in out_of_bounds), *advice))
     named = total.bottleneck
     if named in shape.accepted or (named is None and "unexplained" in shape.accepted):
         return "right", named or "none named"
@@ -96,10 +97,10 @@ def judge(shape: Shape, table: SampleTable, job: JobScore) -> tuple[str, str]:
 
 
 def _peer(table: SampleTable) -> str:
-    """Return the largest mean of pipes, memory, idle engine and SMs without work: what a dashboard shows."""
+    """Return the largest mean of pipes, memory, idle engine and SMs without work, as on a dashboard."""
     means: dict[str, list[float]] = {"compute": [], "memory": [], "idle": [], "launch": []}
     for gpu in table.gpus:
-        columns = table.of(gpu.uuid)
+        columns = table[gpu.uuid]
         pipes = [columns[f"PIPE_{pipe}_ACTIVE"] for pipe in ("TENSOR", "FP64", "FP32", "FP16")]
         engine = columns["GR_ENGINE_ACTIVE"]
         means["compute"].append(float(np.nanmean(np.maximum.reduce(pipes))))
@@ -110,7 +111,7 @@ def _peer(table: SampleTable) -> str:
 
 
 def line(document: Mapping[str, Any]) -> str:
-    """Return one cell in a line."""
+    """Return a cell's document as one line of text."""
     said = ", ".join(
         f"{what} {count}" for what, count in sorted(document["seen"].items(), key=lambda each: -each[1])
     )
@@ -119,7 +120,7 @@ def line(document: Mapping[str, Any]) -> str:
 
 
 def summary(documents: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows: all shapes, those that were held out, and those that were written last."""
+    """Return the rows for all shapes, for those held out, and for those written last."""
     rows = []
     for title, chosen in (
         ("all shapes", list(documents.values())),

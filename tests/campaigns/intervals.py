@@ -4,9 +4,9 @@ import math
 
 
 def wilson(count: int, of: int, z: float = 1.96) -> tuple[float, float]:
-    """Return the interval of a share by Wilson (1927, doi:10.1080/01621459.1927.10502953).
+    """Return the confidence interval of a share by Wilson (1927, doi:10.1080/01621459.1927.10502953).
 
-    (0, 1) where nothing was counted.
+    It is (0, 1) for a count of nothing.
     """
     if not of:
         return 0.0, 1.0

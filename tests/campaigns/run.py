@@ -1,10 +1,10 @@
-"""``make campaign NAME=causes|vetting``: count how often verdicts are right, on work that is drawn at random.
+"""``make campaign NAME=causes|vetting``: count how often verdicts are right on random cases.
 
-A campaign is a file here with ``cells(seed, draws)`` (name to a function without arguments that returns a
+A campaign is a module here with ``cells(seed, draws)`` (name to a function without arguments that returns a
 JSON document, the same for the same seed) and ``summary(documents)`` (rows as ``make bench`` prints them).
-Cells run side by side, one process per core. A finished cell is kept in ``build/campaigns/NAME-<digest>``, so
-that a campaign that was interrupted goes on where it was; the digest is of the code that is measured.
-``build/campaigns/NAME.json`` holds all of it at the end.
+Cells run in parallel, one process per core. A finished cell is stored in ``build/campaigns/NAME-<digest>``,
+so that an interrupted campaign can continue; the digest is that of the measured code.
+``build/campaigns/NAME.json`` holds all results at the end.
 """
 
 import argparse
@@ -28,7 +28,7 @@ Documents = Mapping[str, Any]
 
 
 def digest(folders: Sequence[Path], settings: str) -> str:
-    """Return a digest of all Python files below folders, and of what was asked for."""
+    """Return a digest of all Python files below some directories, and of the settings."""
     found = hashlib.sha256(settings.encode())
     for path in sorted(path for folder in folders for path in folder.rglob("*.py")):
         found.update(path.read_bytes())
@@ -42,9 +42,9 @@ def run(
     *,
     only: str = "",
     workers: int | None = None,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Run what is left of a campaign; return its documents by cell, and its rows."""
+    """Run the cells that are not finished; return the documents by cell, and the rows."""
     module = importlib.import_module(name)
     cells = [cell for cell in module.cells(seed, draws) if only in cell]
     folder = BUILD / f"{name}-{digest([HERE, *module.MEASURED], f'{seed} {draws}')}"
@@ -52,11 +52,11 @@ def run(
     done = {
         cell: json.loads(path.read_text()) for cell in cells if (path := folder / f"{cell}.json").exists()
     }
-    left = [cell for cell in cells if cell not in done]
-    if done and left:
-        say(f"{len(done)} of {len(cells)} cells were measured before; going on with the others.")
+    remaining = [cell for cell in cells if cell not in done]
+    if done and remaining:
+        report(f"{len(done)} of {len(cells)} cells are finished already; running the others.")
     with ProcessPoolExecutor(workers or os.cpu_count() or 1) as pool:
-        running = {pool.submit(_cell, name, seed, draws, cell): cell for cell in left}
+        running = {pool.submit(_cell, name, seed, draws, cell): cell for cell in remaining}
         try:
             for future in as_completed(running):
                 cell = running[future]
@@ -64,10 +64,10 @@ def run(
                 temporary = folder / f".{cell}.json"
                 temporary.write_text(json.dumps(done[cell]))
                 temporary.replace(folder / f"{cell}.json")
-                say(f"[{len(done)}/{len(cells)}] {cell}: {module.line(done[cell])}")
+                report(f"[{len(done)}/{len(cells)}] {cell}: {module.line(done[cell])}")
         except KeyboardInterrupt:
             pool.shutdown(cancel_futures=True)
-            say(f"Interrupted: {len(done)} of {len(cells)} cells are kept. The same command goes on.")
+            report(f"Interrupted: {len(done)} of {len(cells)} cells are stored. Run this again to continue.")
             raise
     return done, module.summary(done)
 
@@ -89,15 +89,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     draws = given.draws or importlib.import_module(given.name).DRAWS
 
-    def say(text: str) -> None:
+    def report(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
     try:
-        done, rows = run(given.name, given.seed, draws, only=given.only, workers=given.workers, say=say)
+        done, rows = run(given.name, given.seed, draws, only=given.only, workers=given.workers, report=report)
     except KeyboardInterrupt:
         return 130
-    report = {"name": given.name, "seed": given.seed, "draws": draws, "rows": rows, "cells": done}
-    (BUILD / f"{given.name}.json").write_text(json.dumps(report, indent=1) + "\n")
+    document = {"name": given.name, "seed": given.seed, "draws": draws, "rows": rows, "cells": done}
+    (BUILD / f"{given.name}.json").write_text(json.dumps(document, indent=1) + "\n")
     for row in rows:
         print(json.dumps(row))
     return 0 if all(row["holds"] for row in rows) else 1

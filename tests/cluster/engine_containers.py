@@ -92,7 +92,7 @@ class Containers:
         self.place, self.user, self.engine, self.image = place, user, engine, image
         self.scratch = Path(tempfile.mkdtemp(prefix="g-", dir="/tmp"))
         user.own(self.scratch, 0o700)
-        self.hardware = Hardware(cdi_folders=(str(self.scratch / "cdi"),), libraries=lambda: "")
+        self.hardware = Hardware(cdi_directories=(str(self.scratch / "cdi"),), libraries=lambda: "")
         self.become = ("setpriv", f"--reuid={user.uid}", f"--regid={user.uid}", "--clear-groups")
         #: Programs that may outlive a container.
         self.lasting: tuple[str, ...] = ()
@@ -105,7 +105,7 @@ class Containers:
         *,
         mounts: Sequence[Mount] = (),
         environment: dict[str, str] | None = None,
-        binding: tuple[str, ...] = (),
+        protected: tuple[str, ...] = (),
         workdir: str = "",
         **edf: object,
     ) -> Invocation:
@@ -121,7 +121,7 @@ class Containers:
                 **self.variables,
                 **(environment or {}),
             },
-            binding=binding,
+            protected=protected,
             workdir=workdir,
             scratch=str(self.scratch),
         )

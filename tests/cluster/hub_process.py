@@ -14,7 +14,7 @@ from hub_user import HubUser
 from one_machine import wait_until
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.ports import spare_ports
+from gipfel_cluster.ports import free_ports
 
 READY_LIMIT_S = 60.0
 _REPOSITORY = Path(__file__).resolve().parents[2]
@@ -42,7 +42,7 @@ def _environment() -> dict[str, str]:
 
 def free_port() -> int:
     """Return a port of loopback for a server that binds it later."""
-    return spare_ports("127.0.0.1")[0]
+    return free_ports("127.0.0.1")[0]
 
 
 def end_proxy(state: Path) -> None:

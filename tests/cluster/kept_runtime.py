@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runtime import Runtime, build_runtime
-from gipfel_cluster.runtime.kernels import first_kernels
+from gipfel_cluster.runtime.kernels import initial_kernels
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -57,4 +57,4 @@ def runtime_to_serve(progress: Callable[[str], None]) -> Path:
         folder = Path("/var/cache/gipfel/runtime")
         folder.parent.mkdir(mode=0o755, exist_ok=True)
     # As for `make up`: without them the Python of many an image is no kernel.
-    return kept_runtime(folder, kernels=first_kernels(folder), progress=progress)
+    return kept_runtime(folder, kernels=initial_kernels(folder), progress=progress)

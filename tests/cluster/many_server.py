@@ -5,7 +5,7 @@ import json
 import os
 import urllib.request
 
-from gipfel_cluster.ports import PORTS_VARIABLE, PortRange, hold_port
+from gipfel_cluster.ports import PORTS_VARIABLE, PortRange, bind_port
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -21,7 +21,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 server = http.server.ThreadingHTTPServer(("", 0), Handler, bind_and_activate=False)
 server.socket.close()
-server.socket = hold_port("0.0.0.0", PortRange.parse(os.environ.get(PORTS_VARIABLE, "")))
+server.socket = bind_port("0.0.0.0", PortRange.parse(os.environ.get(PORTS_VARIABLE, "")))
 server.socket.settimeout(None)
 request = urllib.request.Request(
     os.environ["JUPYTERHUB_API_URL"] + "/gipfel/server",

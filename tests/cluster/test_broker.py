@@ -176,7 +176,7 @@ def test_a_virtual_environment_becomes_a_kernel_without_ipykernel(
     server.ask(f"api/kernels/{number}", method="DELETE")
     # In the server's own image that Python is missing, and it says so.
     status, _, errors = _gipfel(kernel, "kernel", "add", "--venv", f"{home}/analysis")
-    assert (status, "is not here: /usr/bin/python3" in errors) == (1, True), errors
+    assert (status, "does not exist here: /usr/bin/python3" in errors) == (1, True), errors
     status, name, errors = _gipfel(
         kernel, "kernel", "add", "other", "--venv", f"{home}/analysis", "--name", "analysis"
     )
@@ -226,7 +226,10 @@ print(open("/proc/%d/cmdline" % os.getppid()).read().encode().hex())"""
         (("/tmp/in.ipynb", "x.ipynb"), "The host does not see /tmp/in.ipynb"),
         (("in.ipynb", "/tmp/x.ipynb"), "The host does not see /tmp"),
         (("in.ipynb", "x.ipynb", "--edf", "nowhere"), "no EDF of this name"),
-        (("in.ipynb", "x.ipynb", "--scheduler", "local"), "only its own scheduler is reached: slurm"),
+        (
+            ("in.ipynb", "x.ipynb", "--scheduler", "local"),
+            "can submit to the scheduler of its job only, which is slurm",
+        ),
         (("in.ipynb", "x.ipynb", "--partition", "nowhere"), "partition"),
     ],
 )

@@ -172,18 +172,18 @@ def test_doctor_in_the_container_and_in_a_job_without_one(
     status, inside = session.kernel.value("[done.returncode, json.loads(done.stdout)]")
     found = {each["name"]: each for each in inside["findings"]}
     job = session.kernel.value("__import__('os').environ['SLURM_JOB_ID']")
-    assert found["this job"]["what"].startswith(f"{job} on ")
-    assert found["this job"]["what"].endswith(", in the container of click, entered by bubblewrap.")
+    assert found["this job"]["message"].startswith(f"{job} on ")
+    assert found["this job"]["message"].endswith(", in the container of click, started by bubblewrap.")
     through = found["jobs from here"]
-    assert (through["status"], "Slurm answers: partitions " in through["what"]) == ("ok", True)
-    assert "4 nodes and 16 GPUs, counted by partition" in through["what"]
+    assert (through["status"], "Slurm answers: partitions " in through["message"]) == ("ok", True)
+    assert "4 nodes and 16 GPUs, counted by partition" in through["message"]
     # The cluster's GPUs are GPUs in name: two were asked for, and no driver is here.
-    lacking = [name for name, each in found.items() if each["status"] == "missing"]
-    assert (status, inside["ok"], lacking) == (1, False, ["NVIDIA (NVML)"])
-    assert "This job asked for 2 GPUs" in found["NVIDIA (NVML)"]["what"]
+    missing = [name for name, each in found.items() if each["status"] == "missing"]
+    assert (status, inside["ok"], missing) == (1, False, ["NVIDIA (NVML)"])
+    assert "This job requested 2 GPUs" in found["NVIDIA (NVML)"]["message"]
     home = found["home"]
-    assert (home["status"], "gone when the job ends" in home["what"]) == ("warning", True)
-    assert found["run folders"]["what"].startswith(f"{session.unix.home}/.gipfel/runs/")
+    assert (home["status"], "deleted when the job ends" in home["message"]) == ("warning", True)
+    assert found["run folders"]["message"].startswith(f"{session.unix.home}/.gipfel/runs/")
     assert found["hub"]["status"] == "ok"
 
     settings = [f"{name}={value}" for name, value in cluster.environment.items()]
@@ -191,7 +191,7 @@ def test_doctor_in_the_container_and_in_a_job_without_one(
     plain = session.unix.run("env", *settings, f"HOME={session.unix.home}", *asked_plain, limit_s=60)
     document = json.loads(plain.stdout)
     found = {each["name"]: each for each in document["findings"]}
-    assert found["this job"]["what"].endswith(", not started by Gipfel."), plain.stderr
+    assert found["this job"]["message"].endswith(", not started by Gipfel."), plain.stderr
     assert found["Slurm"]["status"] == "ok"
     assert found["engine bubblewrap"]["status"] == found["runtime"]["status"] == "ok"
     assert (plain.returncode, document["ok"]) == (0, True)

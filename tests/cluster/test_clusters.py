@@ -207,7 +207,7 @@ def test_the_form_offers_each_cluster_what_it_has(place: Place) -> None:
         assert "debug: " in groups["alps-debug"]
         assert "normal: " not in groups["alps-debug"]
         assert "normal: 4 of 4 gh200 idle" in groups["bristen"]
-        assert ask(cluster="bristen", gpus=4, time="10") == {"start": "", "words": "now"}
+        assert ask(cluster="bristen", gpus=4, time="10") == {"start": "", "text": "now"}
         assert "There is no partition normal" in ask(cluster="alps-debug", partition="normal")["problem"]
         assert ask(cluster="eiger") == {
             "problem": "There is no cluster eiger. Pick one of alps, alps-debug, bristen, here.",
@@ -248,7 +248,7 @@ def test_a_broker_that_is_gone_ends_no_server(place: Place) -> None:
         ({"user": "nobody-of-that-name"}, "no unix user"),
         ({"user": "a;id"}, "can't use the request's"),
         ({"user": "--help"}, "can't use the request's"),
-        ({"site_arguments": ["--uid=0"]}, "takes no arguments"),
+        ({"site_arguments": ["--uid=0"]}, "accepts no arguments"),
         ({"name": "a\n#SBATCH --uid=0"}, "can't use the request's"),
         ({"script": "id"}, "can't use the request's"),
         ({"environment": {"SBATCH_UID": "0"}}, "can't use the request's"),

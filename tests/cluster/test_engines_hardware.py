@@ -88,7 +88,7 @@ def containers(
     if reason:
         pytest.skip(reason)
     containers = Containers(engine_place, engine_user, request.param, str(engine_place / "needs.sqsh"))
-    containers.hardware = Hardware(cdi_folders=(), libraries=lambda: listed(driver))
+    containers.hardware = Hardware(cdi_directories=(), libraries=lambda: listed(driver))
     yield containers
     containers.end()
 
@@ -100,7 +100,7 @@ def specified(containers: Containers, driver: Path, *, as_yaml: bool) -> None:
         (folder / "nvidia.yaml").write_text(yaml.safe_dump(specification(driver)))
     else:
         (folder / "nvidia.json").write_text(json.dumps(specification(driver)))
-    containers.hardware = Hardware(cdi_folders=(str(folder),), libraries=lambda: "")
+    containers.hardware = Hardware(cdi_directories=(str(folder),), libraries=lambda: "")
 
 
 @pytest.mark.parametrize("image", ["needs.sqsh", "root"])
@@ -112,7 +112,7 @@ def test_a_program_of_the_image_finds_the_hosts_driver(containers, engine_place,
 
 
 def test_without_a_driver_on_the_host_there_is_none(containers):
-    containers.hardware = Hardware(cdi_folders=(), libraries=lambda: "")
+    containers.hardware = Hardware(cdi_directories=(), libraries=lambda: "")
     status, _, err = containers.run("needs-cuda")
     assert status == 127
     assert "libcuda.so.1" in err

@@ -61,7 +61,7 @@ def test_variables_folder_and_entry_point(containers):
     options = {
         "environment": {"HOST": ODD, "BOTH": "h", "GONE": "h", "EDF": "h", "HUB_TOKEN": "h"},
         "env": {"EDF": ODD, "GONE": "", "PATH": "/bin:/of/the/edf", "HUB_TOKEN": "e"},
-        "binding": ("HUB_*",),
+        "protected": ("HUB_*",),
     }
     command = [
         "sh",

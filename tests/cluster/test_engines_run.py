@@ -95,7 +95,7 @@ def test_the_environment_is_host_then_image_then_edf_but_what_binds_stays(contai
         "cat",
         "/proc/self/environ",
         environment={"HOST": ODD, "BOTH": "h", "EDF": "h", "GONE": "h", "BOUND": "h", "HUB_TOKEN": "h"},
-        binding=("BOUND", "HUB_*"),
+        protected=("BOUND", "HUB_*"),
         env={
             "EDF": ODD,
             "GONE": "",

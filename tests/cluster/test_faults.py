@@ -173,7 +173,7 @@ def test_a_full_disk_under_the_log_is_explained(place: Place, running: str) -> N
         assert wait_until(lambda: "full" not in place.servers() or "failed" in place.failure("full"), 40)
         said = place.failure("full")
         assert "full" in said, said
-        assert "What to do" in said or "over its quota" in said, said
+        assert "What to do" in said or "within its quota" in said, said
         assert place.ready(running)
     finally:
         (place.user.home / "big").unlink(missing_ok=True)

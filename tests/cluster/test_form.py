@@ -18,12 +18,12 @@ from one_machine import OneMachine, wait_until
 from unix_users import UnixUser
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.scheduler.command import own_name
+from gipfel_cluster.scheduler.command import current_user_name
 from gipfel_cluster.scheduler.notation import GpuCount
 from gipfel_cluster.scheduler.protocol import JobRequest, Partition
 from gipfel_cluster.scheduler.slurm import SlurmScheduler
-from gipfel_spawner.form.fit import check_choices
 from gipfel_spawner.form.options import OptionError, UserOptions
+from gipfel_spawner.form.validation import check_choices
 
 pytestmark = pytest.mark.cluster
 
@@ -54,9 +54,9 @@ def quiet(cluster: OneMachine) -> Iterator[OneMachine]:
     """The cluster without jobs, before and after."""
 
     def end() -> None:
-        cluster.call(["scancel", f"--user={own_name()}"])
+        cluster.call(["scancel", f"--user={current_user_name()}"])
         assert wait_until(lambda: not jobs(cluster), 30)
-        assert wait_until(lambda: partition(cluster).idle == 2, 30)
+        assert wait_until(lambda: partition(cluster).idle_nodes == 2, 30)
 
     end()
     yield cluster
@@ -65,14 +65,14 @@ def quiet(cluster: OneMachine) -> Iterator[OneMachine]:
 
 def test_idle_gpus_follow_the_jobs(quiet: OneMachine) -> None:
     before = partition(quiet)
-    assert before.all_gpus == before.idle_gpus == (GpuCount(type="gh200", count=8),)
-    assert (before.default, before.seconds, before.default_seconds) == (True, 86400, 3600)
-    assert (before.nodes, before.idle, before.cpus, before.memory) == (2, 2, 16, 65536)
+    assert before.total_gpus == before.idle_gpus == (GpuCount(type="gh200", count=8),)
+    assert (before.default, before.time_limit_s, before.default_time_limit_s) == (True, 86400, 3600)
+    assert (before.nodes, before.idle_nodes, before.cpus, before.memory) == (2, 2, 16, 65536)
     job = asyncio.run(scheduler(quiet).submit(request(gpus_per_node=3)))
     assert wait_until(lambda: partition(quiet).idle_gpus == (GpuCount(type="gh200", count=5),), 30)
     # The other partition is made of the same nodes.
     assert partition(quiet, "debug").idle_gpus == (GpuCount(type="gh200", count=5),)
-    assert partition(quiet).idle == 1
+    assert partition(quiet).idle_nodes == 1
     asyncio.run(scheduler(quiet).cancel(job))
     assert wait_until(lambda: partition(quiet).idle_gpus == (GpuCount(type="gh200", count=8),), 30)
     quiet.call(["scontrol", "update", "NodeName=node02", "State=DRAIN", "Reason=test"])
@@ -89,7 +89,7 @@ def test_an_expected_start_is_slurms_own_and_makes_no_job(
     ours = scheduler(quiet)
     assert asyncio.run(ours.expected_start(request(user, gpus_per_node=4))) == ""
     asyncio.run(ours.submit(request(nodes=2, gpus_per_node=4, time="60")))
-    assert wait_until(lambda: partition(quiet).idle == 0, 30)
+    assert wait_until(lambda: partition(quiet).idle_nodes == 0, 30)
     start = datetime.fromisoformat(asyncio.run(ours.expected_start(request(user, gpus_per_node=1))))
     ahead = start - datetime.now().astimezone()
     assert timedelta(minutes=55) < ahead < timedelta(minutes=65)
@@ -211,9 +211,9 @@ def test_the_hubs_page_shows_what_slurm_has(
             path = f"/hub/api/gipfel/users/{user.name}/{what}"
             return browser.post(path, json=content, headers={"X-XSRFToken": xsrf()}).raise_for_status().json()
 
-        assert ask("expected-start", {"gpus": 1, "time": "10"}) == {"start": "", "words": "now"}
+        assert ask("expected-start", {"gpus": 1, "time": "10"}) == {"start": "", "text": "now"}
         asyncio.run(scheduler(quiet).submit(request(gpus_per_node=4, time="60")))
-        assert wait_until(lambda: partition(quiet).idle == 0, 30)
+        assert wait_until(lambda: partition(quiet).idle_nodes == 0, 30)
         later = ask("expected-start", {"gpus": 4, "time": "10"})
         assert "start" in later, later
         assert datetime.fromisoformat(later["start"]) > datetime.now().astimezone() + timedelta(minutes=30)

@@ -119,11 +119,14 @@ def test_a_notebook_runs_on_the_nodes_that_pass_and_every_rank_is_traced(place: 
 
 REFUSED = [
     (("--edf", "none", "--", "reduce.py"), "there is no EDF of this name"),
-    (("--edf", "torch", "--", "nowhere.py"), "is not there inside the container"),
+    (("--edf", "torch", "--", "nowhere.py"), "does not exist inside the container"),
     (("--edf", "bare", "--", "reduce.py"), "FAILED image"),
-    (("--edf", "torch", "--nodes", "2:1", "--", "reduce.py"), "the fewest nodes are more than the most"),
+    (
+        ("--edf", "torch", "--nodes", "2:1", "--", "reduce.py"),
+        "the smallest number of nodes is larger than the largest",
+    ),
     (("--edf", "torch", "--env", "HF_TOKEN=x", "--", "reduce.py"), "looks like a secret"),
-    (("--edf", "torch", "--where", "here", "--", "reduce.py"), "not in a job whose GPUs"),
+    (("--edf", "torch", "--in-job", "--", "reduce.py"), "not in a job whose GPUs"),
     (("--edf", "torch", "--checkpoint", "c", "--min-free", "1e9", "--", "reduce.py"), "GiB free"),
 ]  # fmt: skip
 

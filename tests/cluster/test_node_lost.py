@@ -139,7 +139,7 @@ class Job:
 def _times(table: SampleTable, node: str) -> dict[str, set[int]]:
     """Device to the times of its samples, of one node."""
     return {
-        device.uuid: set(table.of(device.uuid)["time_ns"].tolist())
+        device.uuid: set(table[device.uuid]["time_ns"].tolist())
         for device in table.devices
         if device.node == node
     }
@@ -161,7 +161,7 @@ def test_a_node_that_dies_is_named_and_nothing_flushed_is_lost(mortal: OneMachin
         before = {job.number: _times(read_samples(job.telemetry), second) for job in both}
         psutil.Process(mortal.pid(second)).send_signal(signal.SIGKILL)
         # At once on the page, whose stream has fallen silent; as an event, when that has lasted.
-        words = f"The recorder on {second} has been silent for "
+        words = f"The recorder on {second} has sent nothing for "
         assert wait_until(lambda: words in going_on.page()["state"]["message"], _LIMIT_S), going_on.told()
         assert going_on.page()["state"]["state"] == "stale"
         assert wait_until(lambda: second in going_on.happened("node_lost"), _LIMIT_S), going_on.told()
@@ -179,7 +179,8 @@ def test_a_node_that_dies_is_named_and_nothing_flushed_is_lost(mortal: OneMachin
             ),
             _LIMIT_S,
         ), going_on.told()
-        assert any(words in note for note in going_on.score()["notes"]), going_on.score()["notes"]
+        note = f"The recorder on {second} has written no samples for "
+        assert any(note in each for each in going_on.score()["notes"]), going_on.score()["notes"]
     finally:
         for job in both:
             job.run.mkdir(parents=True, exist_ok=True)
@@ -208,5 +209,5 @@ def test_a_node_that_dies_is_named_and_nothing_flushed_is_lost(mortal: OneMachin
     # Slurm ends the step of a node that is down: said at most once, not with every attempt to start it.
     assert going_on.happened("recorder_lost") in ([], [first]), going_on.told()
     notes = going_on.score()["notes"]
-    assert any(note.startswith(f"{second}: {words}") for note in notes), notes
-    assert any(note.startswith(f"The samples of {second} end up to") for note in notes), notes
+    assert any(each.startswith(f"{second}: {note}") for each in notes), notes
+    assert any(each.startswith(f"The samples of {second} end up to") for each in notes), notes

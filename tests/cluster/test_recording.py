@@ -127,7 +127,7 @@ def test_every_node_is_recorded_from_beginning_to_end(cluster: OneMachine, world
     assert [each.node for each in events if each.kind == "recorder_ended"].count(second) == 1
     for node in (first, second):
         end = json.loads((telemetry / f"{node}.recorder.json").read_text())
-        assert (end["how"], end["expected"], end["lost"]) == ("SIGKILL", False, 1)
+        assert (end["description"], end["expected"], end["unexpected_ends"]) == ("SIGKILL", False, 1)
     assert {(place.rank, place.node) for place in read_ranks(telemetry)} == {(0, first), (1, second)}
     assert not _recorders(telemetry, first)
     assert not _recorders(telemetry, second)

@@ -16,7 +16,7 @@ from gipfel_cluster.model import GipfelError
 from gipfel_extension.registry import queries
 from gipfel_extension.registry.cases import StepView, steps
 from gipfel_extension.registry.nodes import SlurmNodes
-from gipfel_extension.registry.records import Refused, Sender
+from gipfel_extension.registry.records import RefusedError, Sender
 from gipfel_extension.registry.rules import load_rules
 from gipfel_extension.registry.schema import open_database
 from gipfel_extension.registry.service import Registry
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.cluster
 
 _SETTINGS = {
     "confirm_jobs": True,
-    "drain": {"cluster": "tests", "dry_run": False, "per_hour": 2, "most_share": 0.5},
+    "drain": {"cluster": "tests", "dry_run": False, "per_hour": 2, "max_share": 0.5},
 }
 
 
@@ -95,24 +95,24 @@ def test_two_users_jobs_drain_a_node_and_only_ours_is_resumed(
 
     async def send(name: str, report: SharedReport, *, vouched: bool = False) -> None:
         await registry.receive(report, Sender(name=name, vouched=vouched))
-        await registry.settled()
+        await registry.wait_until_idle()
 
     async def the_step(action: str) -> StepView:
-        (step,) = await registry.ask(lambda session: steps(session, waiting=True))
+        (step,) = await registry.query(lambda session: steps(session, waiting=True))
         assert step.action == action
         return step
 
     async def story() -> None:
         # Slurm says whose job it is, and which nodes it has.
         for name, node, job in ((bob, "node01", first), (ada, "node02", first)):
-            with pytest.raises(Refused, match=f"Job {job} is not yours, or does not have these nodes"):
+            with pytest.raises(RefusedError, match=f"Job {job} is not yours, or does not have these nodes"):
                 await send(name, _report(node, job))
         for job in ("999999", "1; touch /tmp/x", "--help", "1,2"):
             assert await SlurmNodes(environment).job(job) is None
         await send(ada, _report("node01", first))
         await send(bob, _report("node01", second))
-        told = await registry.ask(lambda session: queries.node_history(session, "tests", "node01"))
-        assert [(each.reporter, each.confirmed) for each in told] == [(bob, True), (ada, True)]
+        results = await registry.query(lambda session: queries.node_history(session, "tests", "node01"))
+        assert [(each.reporter, each.confirmed) for each in results] == [(bob, True), (ada, True)]
 
         # Drained with a reason of ours; running jobs go on.
         drain = await the_step("drain")
@@ -128,7 +128,7 @@ def test_two_users_jobs_drain_a_node_and_only_ours_is_resumed(
         await send("service:ops", _report("node02", "1"), vouched=True)
         other = next(
             each
-            for each in await registry.ask(lambda session: steps(session, waiting=True))
+            for each in await registry.query(lambda session: steps(session, waiting=True))
             if each.node == "node02"
         )
         with pytest.raises(
@@ -144,14 +144,16 @@ def test_two_users_jobs_drain_a_node_and_only_ours_is_resumed(
         await send("service:ops", _report("node01", "1", verdict="pass", codes=[]), vouched=True)
         resume = await the_step("resume")
         cluster.call(["scontrol", "update", "NodeName=node01", "Reason=fan | broken"])
-        with pytest.raises(GipfelError, match=r"drained by somebody else: fan \| broken"):
+        with pytest.raises(GipfelError, match=r"drained for another reason: fan \| broken"):
             await registry.recovery.decide(resume.id, "approve", "olga")
         assert "drain" in _node(cluster, "node01")[0]
         cluster.call(["scontrol", "update", "NodeName=node01", f"Reason={reason}"])
         await registry.recovery.decide(resume.id, "approve", "olga")
         assert wait_until(lambda: "drain" not in _node(cluster, "node01")[0], 30)
         events = [
-            (each.event, each.node) for each in await registry.ask(queries.last_done) if each.actor == "olga"
+            (each.event, each.node)
+            for each in await registry.query(queries.recent_audit_lines)
+            if each.actor == "olga"
         ]
         assert events.count(("drain", "node01")) == events.count(("resume", "node01")) == 1
 

@@ -145,5 +145,5 @@ def test_an_image_without_a_shell_lets_nobody_in_and_says_so(
     )
     assert wait_until(lambda: job.state() == "COMPLETED", LIMIT_S), job.log()
     assert "it ran" in job.log()
-    assert "gipfel: this container can't be reached by ssh: the image has no shell /bin/bash." in job.log()
+    assert "gipfel: this container has no ssh server: the image has no shell /bin/bash." in job.log()
     assert not list(job.run.glob("ssh-*.json"))

@@ -116,7 +116,7 @@ def test_a_killed_rank_a_stopped_rank_and_a_stopped_agent_are_each_named(four: F
     killed, stopped = vetted.of("node04", "all together"), vetted.of("node03", "all together")
     assert (killed["verdict"], stopped["verdict"]) == ("fail", "fail")
     assert "killed by signal 9" in killed["reason"]
-    assert "stopped by a signal" in stopped["reason"]
+    assert "stopped by SIGSTOP" in stopped["reason"]
     lost = vetted.of("node02", "agent")
     assert lost["verdict"] == "fail"
     assert "stopped or hangs" in lost["reason"]
@@ -135,7 +135,7 @@ def test_a_killed_agent_is_lost_and_the_rest_goes_on(four: FourNodes) -> None:
     run.pid_of("node03", "run.worker")
     run.send("node03", "gipfel_extension.cli vet", signal.SIGKILL)
     vetted = run.wait()
-    assert "was killed, or the node was cut off" in vetted.of("node03", "agent")["reason"]
+    assert "was killed, or the node lost its network" in vetted.of("node03", "agent")["reason"]
     assert vetted.report["good_nodes"] == ["node01", "node02", "node04"], vetted.printed
     assert vetted.report["exit_status"] == 0
     # Slurm's own word for the step: the highest status of its tasks.
@@ -234,7 +234,7 @@ def test_a_job_is_submitted_again_without_its_bad_node(four: FourNodes) -> None:
     reports = sorted(folder.glob("runs/*/vetting.json"), key=os.path.getmtime)
     first, second = (json.loads(each.read_text()) for each in reports)
     assert (first["bad_nodes"], first["exit_status"]) == (["node02"], 1)
-    assert "Submitted again as job" in first["outcome"]
+    assert "resubmitted as job" in first["outcome"]
     assert "--exclude=node[02,04]" in first["outcome"]
     assert (second["good_nodes"], second["exit_status"]) == (["node01", "node03"], 0)
 

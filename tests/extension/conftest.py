@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from postgres import postgres_missing, running_postgres
 
-from gipfel_extension.server.task_answers import ROUTE_ANSWERS
+from gipfel_extension.server.task_responses import ROUTE_RESPONSES
 
 _TOKEN = "a-token-of-the-tests"
 _START_S = 40.0
@@ -52,7 +52,7 @@ class JupyterServer:
             text = error.read().decode()
             return error.code, json.loads(text) if text.startswith("{") else text
         # The panel's interfaces are generated from these models.
-        if model := ROUTE_ANSWERS.get((method, path.partition("?")[0])):
+        if model := ROUTE_RESPONSES.get((method, path.partition("?")[0])):
             model.model_validate(content)
         return status, content
 

@@ -175,11 +175,11 @@ def opened(
     *,
     interval: float = 1.0,
     metrics: tuple[str, ...] = (),
-    opens: Any = None,
+    can_open: Any = None,
     **environment: str,
 ) -> tuple[NvmlSource, SetClock]:
     clock = SetClock()
-    how = {"metrics": metrics, "opens": opens or (lambda minor: True)}
+    how = {"metrics": metrics, "can_open": can_open or (lambda minor: True)}
     return NvmlSource(environment=environment, clock=clock, interval=interval, library=library, **how), clock
 
 

@@ -78,7 +78,7 @@ class Site:
         self.now += 10**9
         sender = Sender(name=user, vouched=vouched)
         new = await self.registry.receive(self.report(*nodes, job=job or user, **entry), sender)
-        await self.registry.settled()
+        await self.registry.wait_until_idle()
         return new
 
     def report(self, *nodes: str, job: str = "7", cluster: str = "alps", **entry: Any) -> SharedReport:
@@ -97,7 +97,7 @@ class Site:
         )  # fmt: skip
 
     async def waiting(self) -> list[StepView]:
-        return list(await self.registry.ask(lambda session: steps(session, waiting=True)))
+        return list(await self.registry.query(lambda session: steps(session, waiting=True)))
 
     async def try_to_approve(self, step: StepView) -> list[str]:
         try:
@@ -107,8 +107,8 @@ class Site:
         return []
 
     async def audit(self) -> list[tuple[str, str, str]]:
-        done = await self.registry.ask(queries.last_done)
-        return [(each.actor, each.event, each.words) for each in reversed(done)]
+        done = await self.registry.query(queries.recent_audit_lines)
+        return [(each.actor, each.event, each.detail) for each in reversed(done)]
 
 
 def run_story(database: str, story: Callable[[Site], Coroutine[Any, Any, None]], **settings: Any) -> None:
@@ -120,4 +120,4 @@ def run_story(database: str, story: Callable[[Site], Coroutine[Any, Any, None]],
         site.engine.dispose()
 
 
-DRAIN = {"cluster": "alps", "dry_run": False, "per_hour": 2, "most_share": 0.05}
+DRAIN = {"cluster": "alps", "dry_run": False, "per_hour": 2, "max_share": 0.05}

@@ -12,8 +12,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "extension"))
 
 import generate_api
 from gipfel_extension.routes import ROUTES
-from gipfel_extension.server.answers import Answer, Lifetime, StreamMessage
-from gipfel_extension.server.task_answers import ROUTE_ANSWERS
+from gipfel_extension.server.responses import Lifetime, ResponseModel, StreamMessage
+from gipfel_extension.server.task_responses import ROUTE_RESPONSES
 
 
 def test_the_committed_interfaces_are_current():
@@ -22,14 +22,14 @@ def test_the_committed_interfaces_are_current():
 
 
 def test_a_changed_model_changes_the_interfaces(monkeypatch):
-    class Extended(Answer):
+    class Extended(ResponseModel):
         """What is new."""
 
         seconds: float | None
         names: tuple[str, ...] = ()
 
-    Extended.__module__ = generate_api.answers.__name__
-    monkeypatch.setattr(generate_api.answers, "Extended", Extended, raising=False)
+    Extended.__module__ = generate_api.responses.__name__
+    monkeypatch.setattr(generate_api.responses, "Extended", Extended, raising=False)
     expected = (
         "/** What is new. */\nexport interface IExtended {\n"
         "  readonly seconds: number | null;\n  readonly names?: readonly string[];\n}\n"
@@ -38,20 +38,20 @@ def test_a_changed_model_changes_the_interfaces(monkeypatch):
 
 
 def test_a_type_without_a_counterpart_is_refused(monkeypatch):
-    class Odd(Answer):
+    class Odd(ResponseModel):
         """Holds what JSON can't."""
 
         place: Path
 
-    Odd.__module__ = generate_api.answers.__name__
-    monkeypatch.setattr(generate_api.answers, "Odd", Odd, raising=False)
+    Odd.__module__ = generate_api.responses.__name__
+    monkeypatch.setattr(generate_api.responses, "Odd", Odd, raising=False)
     with pytest.raises(TypeError, match="has no TypeScript type here"):
         generate_api.generate()
 
 
 def test_each_answer_is_of_a_route_that_there_is():
     routes = {pattern for pattern, _ in ROUTES}
-    assert {path for _, path in ROUTE_ANSWERS} <= routes
+    assert {path for _, path in ROUTE_RESPONSES} <= routes
 
 
 def test_an_answer_that_lacks_a_key_is_refused():

@@ -142,7 +142,7 @@ def test_what_render_shows_is_what_a_job_gets(gipfel, tmp_path, monkeypatch):
     status, written = gipfel("edf", "render", "x", "--engine", "pyxis", "--json", "--", "true")
     document = json.loads(written)
     assert (status, document["environment"]) == (0, {"A": "1"})
-    assert "the scheduler's: JUPYTERHUB_API_URL, SLURM_NTASKS." in document["notes"][0]
+    assert "the scheduler: JUPYTERHUB_API_URL, SLURM_NTASKS." in document["notes"][0]
 
 
 def test_render_says_that_no_container_is_entered(gipfel, tmp_path):
@@ -153,7 +153,7 @@ def test_render_says_that_no_container_is_entered(gipfel, tmp_path):
         assert "no container is entered" in document["notes"][0]
     document = json.loads(gipfel("edf", "render", "bare", "--engine", "ce", "--json", "--", "x")[1])
     assert document["argv"][:2] == ["srun", f"--environment={tmp_path}/bare.toml"]
-    assert "no container is entered unless" in document["notes"][0]
+    assert "no container is started unless" in document["notes"][0]
     assert (
         json.loads(gipfel("edf", "render", "bare", "--engine", "host", "--json", "--", "x")[1])["notes"] == []
     )

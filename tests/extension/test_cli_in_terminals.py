@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gipfel_extension.cli.in_terminals import prepare_terminals
+from gipfel_extension.cli.lab_terminals import prepare_terminals
 
 
 @pytest.fixture

@@ -176,12 +176,12 @@ def test_a_virtual_environment_becomes_a_kernel(gipfel: Gipfel, tmp_path: Path) 
         (("broken",), "broken.toml"),
         (("boxed",), "/nowhere/image.sqsh"),
         (("plain", "--python", "/no/such/python"), "There is no /no/such/python in the container"),
-        (("plain", "--python", "runtime", "--name", "../up"), "can't name a kernel"),
-        (("plain", "--python", "runtime", "--name", "python3"), "can't name a kernel"),
+        (("plain", "--python", "runtime", "--name", "../up"), "is not a valid kernel name"),
+        (("plain", "--python", "runtime", "--name", "python3"), "is not a valid kernel name"),
         (("plain", "--python", "runtime", "--name", "theirs"), "did not make"),
-        (("--venv", "nowhere"), "There is no folder"),
+        (("--venv", "nowhere"), "There is no directory"),
         (("--venv", "."), "has no bin/python"),
-        (("--venv", "gone"), "is not here: /no/such/python"),
+        (("--venv", "gone"), "does not exist here: /no/such/python"),
     ],
 )
 def test_what_cant_be_a_kernel_is_one_line(
@@ -212,7 +212,7 @@ def test_every_command_has_an_example(gipfel: Gipfel) -> None:
 
 
 def test_kernels_are_listed_and_removed(gipfel: Gipfel, tmp_path: Path) -> None:
-    assert "there are none" in gipfel("list").stderr
+    assert "no kernel is registered" in gipfel("list").stderr
     assert gipfel("add", "plain", "--no-check", "--name", "One").returncode == 0
     assert gipfel("list").stdout == "One\tplain (Python)\tEDF plain, Python: image\n"
     (row,) = json.loads(gipfel("list", "--json").stdout)

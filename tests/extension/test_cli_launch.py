@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gipfel_cluster.model import counted
+from gipfel_cluster.model import pluralize
 from gipfel_extension.cli.launch import launch
 from gipfel_extension.cli.launch_view import printable, row
 from gipfel_extension.training.launches.logs import last_lines, read_logs
@@ -64,7 +64,7 @@ def test_a_launch_is_listed_by_its_name_and_leads_to_its_score(folder: Path) -> 
     assert f"`gipfel score {folder.parents[1]}/alps-7` shows its score" in shown
     told = json.loads(_says("show", "3", "--json"))
     # Each word means one thing: `where` is the launch's, as in the list.
-    assert told["where"] == json.loads(_says("list", "--json"))[0]["where"] == "here"
+    assert told["in_job"] is json.loads(_says("list", "--json"))[0]["in_job"] is True
     assert told["processes"]["0"]["started_ns"] == 5
 
 
@@ -89,7 +89,7 @@ def test_a_row_of_the_list_has_a_name_and_why_it_was_restarted_or_failed() -> No
         "   2  failed     1 node, 2 ranks  train.ipynb; restart 2: rank 0 on a: no space; "
         "rank 0 on a: The notebook can't be run: There is no kernel 'x' here. " + "Give one. " * 5 + "…"
     )
-    assert [counted(each, "rank") for each in (0, 1, 2)] == ["0 ranks", "1 rank", "2 ranks"]
+    assert [pluralize(each, "rank") for each in (0, 1, 2)] == ["0 ranks", "1 rank", "2 ranks"]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_the_last_lines_are_read_from_the_end(tmp_path: Path) -> None:
     (tmp_path / "rank-1.log").write_bytes(b"".join(b"old %d\n" % each for each in range(100)))
     times = [[1, {"1": 700 + 90}], [2, {"0": size * 10_000}], [3, {"0": size * 20_000}]]
     (tmp_path / "times.jsonl").write_text("\n".join(json.dumps(each) for each in times) + "\n")
-    whole = list(read_logs(tmp_path, most_bytes=1 << 30).lines)
+    whole = list(read_logs(tmp_path, max_bytes=1 << 30).lines)
     for count in (0, 1, 3, 500, 15_000, 20_050, 30_000):
         lines, cursor = last_lines(tmp_path, count)
         assert lines == (whole[-count:] if count else [])

@@ -121,6 +121,6 @@ def test_runtime_build_refuses_a_folder_that_holds_something_else(gipfel, tmp_pa
     (tmp_path / "mine" / "file").write_text("x")
     done = gipfel("runtime", "build", "mine")
     assert done.returncode == 1
-    assert "holds something that is not a runtime" in _one_line(done)
+    assert "exists and is not a runtime" in _one_line(done)
     assert "can't be a runtime's prefix" in _one_line(gipfel("runtime", "build", "new", "--prefix", "a b"))
     assert not (tmp_path / "new").exists()

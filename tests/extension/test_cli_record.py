@@ -159,7 +159,7 @@ def test_it_is_live_for_a_notebook_and_takes_metrics_from_a_file(started, runs, 
     assert run_at(folder(runs), {}).sockets is None
     (run.path / f"live-{node_name({})}.json").write_text(json.dumps({"sockets": "/tmp"}))
     assert run_at(folder(runs), {}).sockets is None
-    loss = read_metrics(folder(runs)).of("loss")
+    loss = read_metrics(folder(runs)).find("loss")
     assert loss is not None
     assert loss.values.tolist() == [0.5]
 
@@ -337,7 +337,7 @@ def test_a_full_disk_never_touches_the_command(environment, tmp_path):
     assert sum("metrics.jsonl can't be written" in line for line in done.stderr.splitlines()) == 1
     # Putting the live stream away gives the disk some room back, which the recorder or the record takes.
     assert (json.loads(record)["ended"] is None) == (
-        "The record of this run lacks its end: No space left" in done.stderr
+        "The end of this run can't be written to its record: No space left" in done.stderr
     )
 
 

@@ -117,8 +117,8 @@ def test_the_score_of_nodes_ranks_and_gpus_is_saved_and_the_samples_shrink(gipfe
     assert (run / "score.json").stat().st_mode & 0o777 == 0o600
     assert saved["score"] == pytest.approx(37.5, abs=0.02)
     assert saved["utilization"] == 1.0
-    assert (saved["interval_s"], saved["coarser"]["interval_s"]) == (1.0, 10.0)
-    assert saved["coarser"]["score"] == pytest.approx(saved["score"], abs=1.0)
+    assert (saved["interval_s"], saved["coarser_score"]["interval_s"]) == (1.0, 10.0)
+    assert saved["coarser_score"]["score"] == pytest.approx(saved["score"], abs=1.0)
     assert saved["weights"] == {"compute": 1.0, "memory": 1.0, "interconnect": 1.0}
     assert [(rank["rank"], rank["gpus"]) for rank in saved["ranks"]] == [
         (number, [each.uuid]) for number, each in enumerate(before.gpus)
@@ -126,7 +126,7 @@ def test_the_score_of_nodes_ranks_and_gpus_is_saved_and_the_samples_shrink(gipfe
     assert all(rank["score"] == pytest.approx(37.5, abs=0.02) for rank in saved["ranks"])
     assert {each["node"] for each in saved["gpus"]} == {"nid1", "nid2"}
     assert saved["segments"] == {"closed": 2, "open": 0, "torn": 0, "unreadable": 0}
-    assert any("nid3 of the job's 3 nodes left no sample" in note for note in saved["notes"])
+    assert any("no samples of nid3 of the job's 3 nodes" in note for note in saved["notes"])
     # It has ended: its samples are Parquet now, and say the same.
     assert len(list((run / "telemetry").glob("*.closed.parquet"))) == 2
     assert not list((run / "telemetry").glob("*.arrows"))
@@ -144,7 +144,7 @@ def test_only_a_run_folder_takes_a_score(gipfel, run, tmp_path):
     assert gipfel("export", "alps-4711", "-o", "x.parquet")[0] == 0
     status, _, told = gipfel("score", "x.parquet", "--save")
     assert (status, told.count("\n")) == (1, 1)
-    assert "no run folder" in told
+    assert "not a run folder" in told
 
 
 def test_torn_late_and_missing_parts_are_named(gipfel, run):
@@ -166,8 +166,8 @@ def test_what_alternates_within_ten_samples_is_told(gipfel, tmp_path):
     make_run(tmp_path / "runs" / "alps-2", _alternating(pattern), {"ended": None})
     document = json.loads(gipfel("score", "alps-2", "--json")[1])
     assert document["score"] == pytest.approx(100.0, abs=0.1)
-    assert document["coarser"]["score"] == pytest.approx(50.0, abs=1.0)
-    assert any("Of means over 10 s the score would be 50" in note for note in document["notes"])
+    assert document["coarser_score"]["score"] == pytest.approx(50.0, abs=1.0)
+    assert any("With samples every 10 s the score would be 50" in note for note in document["notes"])
 
 
 def test_a_page_says_what_coarse_samples_leave_open(gipfel, tmp_path):
@@ -202,8 +202,8 @@ def test_export_holds_every_sample(gipfel, run):
         assert "nid3" in told
     again = open_recording(Path("samples.parquet")).table
     for device in whole.devices:
-        for metric, column in whole.of(device.uuid).items():
-            np.testing.assert_array_equal(again.of(device.uuid)[metric], column, err_msg=metric)
+        for metric, column in whole[device.uuid].items():
+            np.testing.assert_array_equal(again[device.uuid][metric], column, err_msg=metric)
     rows = pyarrow.csv.read_csv("samples.csv")
     assert rows.num_rows == whole.rows
     assert rows.column_names[:4] == ["device", "node", "name", "time_ns"]

@@ -12,8 +12,16 @@ from pathlib import Path
 import pytest
 
 from gipfel_cluster.scheduler import SlurmPresence
-from gipfel_extension.doctor import cluster, containers, directories, gpus, network, operating, versions
-from gipfel_extension.doctor.examine import Examination, Finding, Probe, Subject, examine, lines_of, summary
+from gipfel_extension.doctor import cluster, containers, directories, gpus, hub_operation, network, versions
+from gipfel_extension.doctor.examine import (
+    Examination,
+    Finding,
+    Probe,
+    ProbeTopic,
+    examine,
+    format_lines,
+    summary,
+)
 from gipfel_extension.doctor.machine import Answer, Machine, run_here
 from gipfel_extension.doctor.probes import probes
 
@@ -97,16 +105,16 @@ def test_a_configured_slurm_that_does_not_answer_is_missing(made, answer, fix):
     made.answers["sinfo --noheader"] = answer
     found = cluster.slurm(made.machine())
     assert found.status == "missing"
-    assert answer.why in found.what
+    assert answer.error in found.message
     assert fix in found.fix
 
 
 def test_a_cluster_is_counted_and_its_accounts_named(made):
     made.slurm()
     found = cluster.slurm(made.machine())
-    assert (found.status, "gpu, debug: 5 nodes and 16 GPUs" in found.what) == ("ok", True)
+    assert (found.status, "gpu, debug: 5 nodes and 16 GPUs" in found.message) == ("ok", True)
     made.answers["sacctmgr"] = Answer(output="a100|a100||normal|normal|\n")
-    assert "May charge a100; by default a100" in cluster.account(made.machine()).what
+    assert "Accounts: a100; default: a100" in cluster.account(made.machine()).message
     made.answers["sacctmgr"] = Answer(output="")
     found = cluster.account(made.machine())
     assert (found.status, "sacctmgr add user ada" in found.fix) == ("warning", True)
@@ -115,8 +123,8 @@ def test_a_cluster_is_counted_and_its_accounts_named(made):
 def test_in_a_container_the_broker_is_what_counts(made):
     inside = {"GIPFEL_RUN": "/r", "GIPFEL_ENGINE": "bubblewrap", "GIPFEL_SOCKETS": str(made.root)}
     asked = probes(made.machine(), operator=False)
-    hidden = [each for each in asked if each.subject.group in {"Cluster", "Containers"}]
-    found = {each.subject.name: each.look(made.machine(**inside)) for each in hidden}
+    hidden = [each for each in asked if each.topic.group in {"Cluster", "Containers"}]
+    found = {each.topic.name: each.check(made.machine(**inside)) for each in hidden}
     assert found.pop("jobs from here").status == "missing"
     assert {each.status for each in found.values()} == {"not applicable"}
 
@@ -132,33 +140,33 @@ def test_in_a_jobs_container_it_says_which_and_judges_what_is_there(made):
         "/proc/self/mounts", "overlay / overlay rw 0 0\nnas:/r /home/ada/.gipfel/runs/alps-7 nfs4 rw 0 0\n"
     )
     machine = made.machine(**inside)
-    asked = {each.subject.name: each for each in probes(machine, operator=False)}
-    assert not {each.subject.name for each in asked.values() if each.subject.group == "Containers"}
-    found = asked["this job"].look(machine)
-    assert found.what == "7 on n1, 2 nodes, in the container of torch, entered by bubblewrap."
+    asked = {each.topic.name: each for each in probes(machine, operator=False)}
+    assert not {each.topic.name for each in asked.values() if each.topic.group == "Containers"}
+    found = asked["this job"].check(machine)
+    assert found.message == "7 on n1, 2 nodes, in the container of torch, started by bubblewrap."
     # Two GPUs were asked for and none is here.
     found = gpus.nvml(machine)
-    assert (found.status, found.what) == (
-        "missing", "This job asked for 2 GPUs, and no driver shows one here.",
+    assert (found.status, found.message) == (
+        "missing", "This job requested 2 GPUs, but no GPU is visible.",
     )  # fmt: skip
     assert found.fix.startswith("Start it again on a node with GPUs")
     found = directories.home(machine)
-    assert (found.status, "gone when the job ends" in found.what, "mounts = [" in found.fix) == (
+    assert (found.status, "deleted when the job ends" in found.message, "mounts = [" in found.fix) == (
         "warning", True, True,
     )  # fmt: skip
     found = directories.runs(machine)
-    assert (found.status, "alps-7: writable" in found.what, "shared (nfs4)" in found.what) == (
+    assert (found.status, "alps-7: writable" in found.message, "shared (nfs4)" in found.message) == (
         "ok",
         True,
         True,
     )
     # The same job without a container, and no job at all.
     plain = made.machine(**{**inside, "GIPFEL_ENGINE": "host"})
-    assert asked["this job"].look(plain).what == "7 on n1, 2 nodes, without a container."
+    assert asked["this job"].check(plain).message == "7 on n1, 2 nodes, without a container."
     assert directories.home(plain).status == "ok"
-    assert asked["this job"].look(made.machine()).status == "not applicable"
+    assert asked["this job"].check(made.machine()).status == "not applicable"
     foreign = made.machine(SLURM_JOB_ID="9", SLURMD_NODENAME="n3")
-    assert asked["this job"].look(foreign).what == "9 on n3, not started by Gipfel."
+    assert asked["this job"].check(foreign).message == "9 on n3, not started by Gipfel."
 
 
 def test_only_the_engine_that_was_chosen_is_needed(made):
@@ -202,7 +210,7 @@ def test_fuse_and_subordinate_ids(made):
     assert containers.fuse(made.machine()).status == "ok"
     made.file("/etc/subuid", "ada:100000:65536\n")
     found = containers.subordinate(made.machine())
-    assert (found.status, "/etc/subgid" in found.what, "usermod" in found.fix) == ("warning", True, True)
+    assert (found.status, "/etc/subgid" in found.message, "usermod" in found.fix) == ("warning", True, True)
     made.file("/etc/subgid", "1000:100000:65536\n")
     assert "apt install uidmap" in containers.subordinate(made.machine()).fix
     made.programs.add("newuidmap")
@@ -222,7 +230,7 @@ def test_gpus_are_opened_in_a_process_of_their_own(made):
     made.file("/dev/nvidia0")
     source = "python3 -m gipfel_extension.doctor.gpu_sources"
     made.answers[f"{source} nvml"] = Answer(output='{"name": "nvml+gpm", "gpus": ["GH200", "GH200"]}\n')
-    assert gpus.nvml(made.machine()).what == "2 x GH200."
+    assert gpus.nvml(made.machine()).message == "2 x GH200."
     assert gpus.profiling(made.machine()).status == "ok"
     assert gpus.nvml(made.machine(CUDA_VISIBLE_DEVICES="")).status == "not applicable"
     made.answers[f"{source} nvml"] = Answer(output='{"name": "nvml", "gpus": ["A100"]}\n')
@@ -249,27 +257,27 @@ def test_directories_are_tried_and_their_file_systems_told_apart(made):
         "/dev/sda / ext4 rw 0 0\nnas:/h /home nfs4 rw 0 0\nlocal /home/ada/\\040x xfs rw 0 0\n",
     )
     found = directories.home(made.machine())
-    assert (found.status, "shared (nfs4)" in found.what) == ("ok", True)
+    assert (found.status, "shared (nfs4)" in found.message) == ("ok", True)
     assert directories.file_system(made.machine(), Path("/home/ada/ x/y")) == "xfs"
     # What is made only when it is needed is judged by where it will be.
     found = directories.runs(made.machine())
-    assert (found.status, "/home/ada/.gipfel/runs: writable" in found.what) == ("ok", True)
+    assert (found.status, "/home/ada/.gipfel/runs: writable" in found.message) == ("ok", True)
     assert list((made.root / "home/ada").iterdir()) == []
     assert directories.scratch(made.machine()).status == "not applicable"
     made.file("/file")
     found = directories.runs(made.machine(GIPFEL_RUNS="/file"))
     assert (found.status, "GIPFEL_RUNS" in found.fix) == ("missing", True)
     assert directories.scratch(made.machine(SCRATCH="/file")).status == "warning"
-    assert "local (ext4)" in directories.local(made.machine()).what
+    assert "local (ext4)" in directories.local(made.machine()).message
 
 
 def test_ports(made, free_listener):
-    assert network.ports(made.machine()).status == "ok"
+    assert network.server_port(made.machine()).status == "ok"
     port = free_listener.getsockname()[1]
-    found = network.ports(made.machine(GIPFEL_SERVER_PORTS=str(port)))
-    assert (found.status, "taken" in found.what) == ("missing", True)
+    found = network.server_port(made.machine(GIPFEL_SERVER_PORTS=str(port)))
+    assert (found.status, "in use" in found.message) == ("missing", True)
     found = network.hub(made.machine(JUPYTERHUB_API_URL="http://127.0.0.1:1/hub/api"))
-    assert (found.status, "does not answer" in found.what) == ("missing", True)
+    assert (found.status, "does not answer" in found.message) == ("missing", True)
     assert network.browser(made.machine(GIPFEL_PORT="x")).status == "missing"
 
 
@@ -285,52 +293,52 @@ def test_an_old_kernel_and_packages(made):
     made.file("/proc/sys/kernel/osrelease", "6.8.0-generic\n")
     made.file("/etc/os-release", 'PRETTY_NAME="Made 1"\n')
     found = versions.system(made.machine())
-    assert (found.status, found.what.startswith("Made 1, kernel 6.8.0-generic")) == ("ok", True)
+    assert (found.status, found.message.startswith("Made 1, kernel 6.8.0-generic")) == ("ok", True)
     assert versions.packages(made.machine()).status == "ok"
     made.programs.add("podman")
     made.answers["/usr/bin/podman"] = Answer(output="podman version 4.3.1\n")
-    assert versions.programs(made.machine()).what == "podman 4.3.1."
+    assert versions.programs(made.machine()).message == "podman 4.3.1."
 
 
 def test_what_a_hub_needs(made):
-    assert operating.node(made.machine()).status == "missing"
+    assert hub_operation.node(made.machine()).status == "missing"
     made.programs.add("node")
     for version, status in (("v18.19.0\n", "missing"), ("v22.1.0\n", "ok")):
         made.answers["/usr/bin/node"] = Answer(output=version)
-        assert operating.node(made.machine()).status == status
+        assert hub_operation.node(made.machine()).status == status
     # On one machine a hub needs neither sudo nor an address.
     assert (
-        operating.acting(made.machine()).status
-        == operating.address(made.machine()).status
+        hub_operation.acting(made.machine()).status
+        == hub_operation.address(made.machine()).status
         == "not applicable"
     )
     made.slurm()
-    found = operating.acting(made.machine())
+    found = hub_operation.acting(made.machine())
     assert (found.status, "/etc/sudoers.d/gipfel" in found.fix) == ("missing", True)
     made.file("/proc/self/status", "CapEff:\t00000000000000c0\n")
-    assert operating.acting(made.machine()).status == "ok"
+    assert hub_operation.acting(made.machine()).status == "ok"
     made.answers["hostname"] = Answer(output="10.0.0.5 \n")
-    found = operating.address(made.machine())
+    found = hub_operation.address(made.machine())
     assert (found.status, "GIPFEL_HUB_IP=10.0.0.5" in found.fix) == ("missing", True)
-    assert operating.address(made.machine(GIPFEL_HUB_IP="10.0.0.5")).status == "ok"
-    assert operating.extending(made.machine()).status == "not applicable"
-    assert operating.extending(made.machine(GIPFEL_EXTEND_BY="1:00:00")).status == "missing"
+    assert hub_operation.address(made.machine(GIPFEL_HUB_IP="10.0.0.5")).status == "ok"
+    assert hub_operation.extending(made.machine()).status == "not applicable"
+    assert hub_operation.extending(made.machine(GIPFEL_EXTEND_BY="1:00:00")).status == "missing"
     made.answers["sacctmgr"] = Answer(output="Operator\n")
-    assert operating.extending(made.machine(GIPFEL_EXTEND_BY="1:00:00")).status == "ok"
+    assert hub_operation.extending(made.machine(GIPFEL_EXTEND_BY="1:00:00")).status == "ok"
 
 
 def test_a_hubs_state_is_for_its_user_alone(made):
     made.file("/srv/hub/jupyterhub.sqlite")
     (made.root / "srv/hub").chmod(0o755)
-    found = operating.state(made.machine(GIPFEL_STATE="/srv/hub"))
+    found = hub_operation.state(made.machine(GIPFEL_STATE="/srv/hub"))
     assert (found.status, found.fix) == ("missing", "chmod 700 /srv/hub")
     (made.root / "srv/hub").chmod(0o700)
-    assert operating.state(made.machine(GIPFEL_STATE="/srv/hub")).status == "ok"
+    assert hub_operation.state(made.machine(GIPFEL_STATE="/srv/hub")).status == "ok"
 
 
 def test_a_probe_that_hangs_or_raises_is_a_finding_and_the_others_answer(made):
     released = threading.Event()
-    subjects = [Subject(name=name, group="Any") for name in ("hangs", "raises", "answers")]
+    subjects = [ProbeTopic(name=name, group="Any") for name in ("hangs", "raises", "answers")]
 
     def hangs(_machine):
         released.wait(60)
@@ -345,8 +353,8 @@ def test_a_probe_that_hangs_or_raises_is_a_finding_and_the_others_answer(made):
     released.set()
     assert time.monotonic() - began < 30
     assert [each.status for each in found] == ["missing", "warning", "ok"]
-    assert "no answer within" in found[0].what
-    assert "RuntimeError: odd" in found[1].what
+    assert "No result within" in found[0].message
+    assert "RuntimeError: odd" in found[1].message
 
 
 def test_a_command_that_hangs_is_ended(tmp_path):
@@ -354,21 +362,21 @@ def test_a_command_that_hangs_is_ended(tmp_path):
     program.write_text("#!/bin/sh\nexec sleep 600\n")
     program.chmod(0o755)
     answer = run_here((str(program),), os.environ, limit=0.3)
-    assert (answer.ok, "did not answer within" in answer.why) == (False, True)
-    assert "can't be run" in run_here((str(tmp_path / "none"),), os.environ).why
+    assert (answer.ok, "did not answer within" in answer.error) == (False, True)
+    assert "can't be run" in run_here((str(tmp_path / "none"),), os.environ).error
 
 
 def test_lines_keep_to_80_columns_and_to_ascii_where_asked():
     def finding(status):
-        return Finding(name="a name", group="Group", status=status, what="words " * 40, fix="sudo " * 40)
+        return Finding(name="a name", group="Group", status=status, message="words " * 40, fix="sudo " * 40)
 
     examination = Examination(findings=tuple(map(finding, ("ok", "missing", "warning", "not applicable"))))
-    lines = [line for line, _ in lines_of(examination, plain=True)]
+    lines = [line for line, _ in format_lines(examination, plain=True)]
     assert max(map(len, lines)) <= 80
     assert "\n".join(lines).isascii()
     assert sum("missing: words" in line for line in lines) == 1
     assert summary(examination) == "Missing: a name. Warnings: 1."
-    assert summary(Examination(findings=())) == "Everything that is needed is here."
+    assert summary(Examination(findings=())) == "Nothing required is missing."
 
 
 def test_this_machine_and_then_with_a_slurm_that_is_broken(tmp_path):

@@ -93,9 +93,9 @@ def test_late_ranks_missing_dumps_and_a_healthy_run(
         )
     report = report_of(tmp_path)
     assert not report.findings
-    assert [(each.place.rank, round(each.behind_ms)) for each in report.stragglers] == [(1, 30)]
+    assert [(each.location.rank, round(each.behind_ms)) for each in report.stragglers] == [(1, 30)]
     assert main(["flight-recorder", str(tmp_path)]) == 0
-    assert "Nothing is wrong" in capsys.readouterr().out
+    assert "The recorded calls show no fault" in capsys.readouterr().out
     (tmp_path / "rank_2").unlink()
     (finding,) = report_of(tmp_path).findings
     assert (finding.kind, finding.missing[0].rank) == ("no_dump", 2)
@@ -146,5 +146,5 @@ def test_what_torch_itself_writes_is_read(tmp_path: Path) -> None:
     subprocess.run(argv, env=variables, check=True, capture_output=True, timeout=120)
     dump = read_dump((tmp_path / "rank_0").read_bytes(), 0)
     assert [each.operation for each in dump.entries] == ["gloo:all_reduce"] * 4
-    assert dump.entries[0].where.startswith("<string>")
+    assert dump.entries[0].location.startswith("<string>")
     assert not report_of(tmp_path).findings

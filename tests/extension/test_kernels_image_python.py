@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from jupyter_client.manager import KernelManager
 
-from gipfel_cluster.runtime.kernels import place_kernels
-from gipfel_extension.kernels.examine import examine, find_image_python, offer_image_kernel, rank_kernel
+from gipfel_cluster.runtime.kernels import install_kernels
+from gipfel_extension.kernels import check_python, find_image_python, offer_image_kernel, rank_kernel
 
 OLD = "#!/bin/sh\ncase \"$1\" in -c) echo 3.6;; *) echo 'SyntaxError' >&2; exit 1;; esac\n"
 
@@ -22,7 +22,7 @@ def runtime(tmp_path: Path) -> Path:
     packages = folder / f"lib/python{sys.version_info.major}.{sys.version_info.minor}"
     packages.mkdir(parents=True)
     (packages / "site-packages").symlink_to(Path(sys.prefix) / packages.relative_to(folder) / "site-packages")
-    place_kernels({}, folder)
+    install_kernels({}, folder)
     (folder / "bin").mkdir()
     program(folder / "bin/python3", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     own = folder / "share/jupyter/kernels/python3"
@@ -78,7 +78,7 @@ def test_the_first_python_on_the_path_is_found_and_never_the_runtimes(runtime: P
     assert find_image_python(path, runtime) == f"{image}/python3"
 
 
-def test_it_takes_the_usual_name_and_the_runtimes_gets_another(
+def test_image_kernel_is_python3_and_the_runtimes_is_renamed(
     runtime: Path, image: Path, environment: dict[str, str]
 ) -> None:
     plain_python(image / "python3")
@@ -97,7 +97,7 @@ def test_it_takes_the_usual_name_and_the_runtimes_gets_another(
 @pytest.mark.parametrize(
     "change", [{"GIPFEL_ENGINE": "host"}, {"PATH": "/nowhere"}, {"JUPYTER_RUNTIME_DIR": ""}]
 )
-def test_elsewhere_nothing_changes(
+def test_outside_of_containers_nothing_changes(
     runtime: Path, image: Path, environment: dict[str, str], change: dict[str, str]
 ) -> None:
     plain_python(image / "python3")
@@ -107,10 +107,10 @@ def test_elsewhere_nothing_changes(
     assert environment == before
 
 
-def test_one_that_is_too_old_tells_its_version_and_why(
+def test_too_old_python_reports_its_version_and_the_reason(
     runtime: Path, image: Path, environment: dict[str, str]
 ) -> None:
-    found = examine(str(program(image / "python3", OLD)), runtime / "kernels/start.py")
+    found = check_python(str(program(image / "python3", OLD)), runtime / "kernels/start.py")
     assert (found.version, found.problem) == (
         "3.6", "The image's Python 3.6 is too old for the runtime's kernels.",
     )  # fmt: skip
@@ -118,12 +118,15 @@ def test_one_that_is_too_old_tells_its_version_and_why(
     assert list(specifications(environment)) == ["image"]
 
 
-def test_one_that_does_not_run_is_told_as_such(runtime: Path, image: Path) -> None:
+def test_python_that_does_not_run_is_reported(runtime: Path, image: Path) -> None:
     broken = program(image / "python3", "#!/nowhere/python\n")
-    assert examine(str(broken), runtime / "kernels/start.py").problem == f"The image's {broken} does not run."
+    assert (
+        check_python(str(broken), runtime / "kernels/start.py").problem
+        == f"The image's {broken} does not run."
+    )
 
 
-def test_every_cell_of_an_unusable_one_gives_the_reason(
+def test_unusable_kernel_answers_every_cell_with_the_reason(
     runtime: Path, image: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(image / "python3", OLD)

@@ -9,9 +9,8 @@ from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import KernelManager
 
 from gipfel_cluster.runtime import kernel_launch
-from gipfel_cluster.runtime.kernel_launch import without_ports
-from gipfel_extension.kernels.private_specs import DEBUGGER_VARIABLE, private
-from gipfel_extension.singleuser import HeldSocketServerApp
+from gipfel_cluster.runtime.kernel_launch import with_private_sockets
+from gipfel_extension.singleuser import DEBUGGER_VARIABLE, HeldSocketServerApp, with_private_specs
 
 
 class _Sites(KernelSpecManager):
@@ -46,22 +45,22 @@ def test_no_kernelspec_offers_the_debugger_unless_the_site_or_the_user_says_so(
     for name in found:
         assert manager.get_kernel_spec(name).metadata["debugger"] is False
     assert found["theirs"]["spec"]["metadata"]["mine"] == 1
-    assert private(_Sites)(debugger=True).get_all_specs()["theirs"]["spec"]["metadata"]["debugger"]
+    assert with_private_specs(_Sites)(debugger=True).get_all_specs()["theirs"]["spec"]["metadata"]["debugger"]
     monkeypatch.setenv(DEBUGGER_VARIABLE, "1")
-    assert private(_Sites)().get_all_specs()["theirs"]["spec"]["metadata"]["debugger"]
+    assert with_private_specs(_Sites)().get_all_specs()["theirs"]["spec"]["metadata"]["debugger"]
 
 
 def test_only_ipykernels_own_launcher_is_replaced(folder: Path) -> None:
     ours = kernel_launch.__file__
-    theirs = private(_Sites)().get_kernel_spec("theirs").argv
+    theirs = with_private_specs(_Sites)().get_kernel_spec("theirs").argv
     assert theirs == ["/opt/conda/bin/python", "-Xfrozen_modules=off", ours, "-f", "{file}"]
     for other in (["R", "-e", "IRkernel::main()"], ["python", "-m", "bash_kernel", "-f", "x"], ["python"]):
-        assert without_ports(other) == other
+        assert with_private_sockets(other) == other
 
 
 def test_a_kernel_listens_on_no_port_and_shows_what_its_forked_child_prints(folder: Path) -> None:
     manager = KernelManager(
-        kernel_name="python3", transport="ipc", kernel_spec_manager=private(_Sites)(),
+        kernel_name="python3", transport="ipc", kernel_spec_manager=with_private_specs(_Sites)(),
         connection_file=str(folder / "k.json"),
     )  # fmt: skip
     manager.start_kernel()

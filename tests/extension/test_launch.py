@@ -16,10 +16,14 @@ import pytest
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.process.tree import Process
 from gipfel_cluster.scheduler.notation import expand_hostlist
-from gipfel_cluster.workloads.places import new_directory
+from gipfel_cluster.workloads.directory import new_directory
 from gipfel_extension.training import rank_program
-from gipfel_extension.training.launches.allocation import choose_gpus, granted_gpus, held_gpus, running_here
-from gipfel_extension.training.launches.folder import find_folder, known_folders
+from gipfel_extension.training.launches.allocation import (
+    choose_gpus,
+    granted_gpus,
+    held_gpus,
+    launches_in_job,
+)
 from gipfel_extension.training.launches.launchers import LAUNCHERS, Attempt, check_attempt, launcher_of
 from gipfel_extension.training.launches.logs import read_logs
 from gipfel_extension.training.launches.progress import read_progress
@@ -27,8 +31,10 @@ from gipfel_extension.training.launches.rendezvous import addresses_of
 from gipfel_extension.training.record.spec import LaunchSpec, nodes_range, parameter_value
 from gipfel_extension.training.record.state import (
     LaunchState,
+    find_folder,
     first_failure,
-    read_notes,
+    known_folders,
+    read_rank_records,
     read_state,
     write_state,
 )
@@ -95,14 +101,14 @@ def test_accelerate_and_srun_get_no_room_for_a_guess() -> None:
 
 @pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "127.0.1.1", "::1", "0.0.0.0", ""])
 def test_several_nodes_never_meet_on_the_loopback(address: str) -> None:
-    with pytest.raises(GipfelError, match="no other node reaches it"):
+    with pytest.raises(GipfelError, match="which other nodes can't reach"):
         check_attempt(_attempt(addresses=(address, "10.0.0.2")))
     check_attempt(_attempt(1, addresses=("127.0.0.1",)))
 
 
 def test_names_that_lead_to_the_loopback_are_refused() -> None:
     assert addresses_of(["anything"], {}, slurm=False) == ("127.0.0.1",)
-    with pytest.raises(GipfelError, match=r"no other node reaches it|can't be resolved"):
+    with pytest.raises(GipfelError, match=r"which other nodes can't reach|can't be resolved"):
         addresses_of(["localhost", "localhost"], {}, slurm=False)
 
 
@@ -181,7 +187,7 @@ def test_gpus_that_another_launch_holds_are_not_given_twice(tmp_path: Path) -> N
         choose_gpus(["n1"], 3, 4, taken)
     assert granted_gpus({"CUDA_VISIBLE_DEVICES": "0,GPU-1"}) == 2
     assert granted_gpus({"CUDA_VISIBLE_DEVICES": ""}) == granted_gpus({}) == 0
-    assert running_here({"GIPFEL_RUN": str(tmp_path)}) == ("launch", "launch")
+    assert launches_in_job({"GIPFEL_RUN": str(tmp_path)}) == ("launch", "launch")
 
 
 def test_folders_are_numbered_and_found(tmp_path: Path) -> None:
@@ -218,7 +224,7 @@ def test_logs_are_merged_by_the_time_at_which_they_grew(tmp_path: Path) -> None:
         file.write(b" no more\n")
     assert [each.text for each in read_logs(tmp_path, page.cursor).lines] == ["zero torn no more"]
     assert [each.rank for each in read_logs(tmp_path, ranks=(1,)).lines] == [1, 1]
-    small = read_logs(tmp_path, most_bytes=8)
+    small = read_logs(tmp_path, max_bytes=8)
     assert small.more
     assert [each.text for each in small.lines] == ["zero a", "one a"]
 
@@ -226,7 +232,7 @@ def test_logs_are_merged_by_the_time_at_which_they_grew(tmp_path: Path) -> None:
 def test_the_first_failing_rank_is_that_of_the_last_start(tmp_path: Path) -> None:
     (tmp_path / "errors").mkdir()
     for name, rank, at in (("0-0-1", 1, 1), ("0-1-3", 3, 30), ("0-1-2", 2, 20), ("1-0-0", 0, 5)):
-        content = {"rank": rank, "node": "n", "message": "broke", "time_ns": at, "where": "t.py:3"}
+        content = {"rank": rank, "node": "n", "message": "broke", "time_ns": at, "location": "t.py:3"}
         (tmp_path / "errors" / f"{name}.json").write_text(json.dumps(content))
     (tmp_path / "errors" / "0-1-9.json").write_text("{torn")
     found = first_failure(tmp_path, 0)
@@ -349,7 +355,7 @@ def test_a_rank_says_when_it_began_also_at_its_end(tmp_path: Path) -> None:
     argv = [sys.executable, str(tmp_path / "program.py"), "rank"]
     done = subprocess.run(argv, env={"PATH": os.defpath, "RANK": "0"}, timeout=60, check=False)
     assert done.returncode == 3
-    note = read_notes(tmp_path)[0]
+    note = read_rank_records(tmp_path)[0]
     assert note.status == 3
     assert note.started_ns is not None
     assert note.ended_ns is not None

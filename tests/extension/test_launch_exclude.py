@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.steps import StepSetting
+from gipfel_cluster.steps import StepJob
 from gipfel_extension.training.launches import allocation
 from gipfel_extension.training.launches.allocation import vetted_nodes
 from gipfel_extension.training.record.spec import LaunchPlan, LaunchSpec
@@ -24,13 +24,13 @@ from gipfel_extension.training.record.spec import LaunchPlan, LaunchSpec
 def test_excluded_nodes_are_not_used(exclude: str, left: tuple[str, ...]) -> None:
     spec = LaunchSpec(target="train.py", nodes=1, exclude=exclude)
     plan = LaunchPlan(spec=spec, folder="/f", host_folder="/f", target="/train.py", directory="/")
-    setting = StepSetting.model_construct(nodes=("n1", "n2", "n3", "n10"))
+    setting = StepJob.model_construct(nodes=("n1", "n2", "n3", "n10"))
     assert vetted_nodes(plan, setting, {}, lambda: False) == left
 
 
 @pytest.mark.parametrize(
     ("exclude", "told"),
-    [("n2", "exclude the bad nodes with --exclude"), ("", "excluding nodes does not help")],
+    [("n2", "Exclude the bad nodes with --exclude"), ("", "excluding nodes does not help")],
 )
 def test_only_nodes_that_are_at_fault_themselves_are_to_be_left_out(
     exclude: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -46,6 +46,6 @@ def test_only_nodes_that_are_at_fault_themselves_are_to_be_left_out(
     plan = LaunchPlan(
         spec=spec, folder=str(tmp_path), host_folder=str(tmp_path), target="/train.py", directory="/"
     )
-    setting = StepSetting.model_construct(nodes=("n1", "n2"), edf="", run="")
+    setting = StepJob.model_construct(nodes=("n1", "n2"), edf="", run="")
     with pytest.raises(GipfelError, match=told):
         vetted_nodes(plan, setting, {}, lambda: False)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gipfel_extension.training.launch import DryRun, Launch, launch
-from gipfel_extension.training.preflight import Holder, end_holders
+from gipfel_extension.training.preflight import Holder, terminate_holders
 from gipfel_extension.training.record.spec import LaunchSpec
 
 _LIMIT_S = 120
@@ -26,7 +26,7 @@ case "$1" in
 esac
 exit 0
 """
-_SPEC = LaunchSpec(target="train.py", where="here", launcher="srun")
+_SPEC = LaunchSpec(target="train.py", in_job=True, launcher="srun")
 
 
 class Place:
@@ -101,7 +101,7 @@ def test_a_kernel_is_named_then_ended_and_what_was_kept_back_goes_on(place: Plac
     kernel, bystander = place.kernel("/home/ada/big.ipynb"), place.start()
     place.held(kernel.pid)
     who = f"pid {kernel.pid} (the kernel of /home/ada/big.ipynb)"
-    refused = place.gipfel("launch", "--where", "here", "--launcher", "srun", "--", "train.py")
+    refused = place.gipfel("launch", "--in-job", "--launcher", "srun", "--", "train.py")
     assert refused.returncode == 1
     last = refused.stderr.splitlines()[-1]
     assert who in last
@@ -109,7 +109,7 @@ def test_a_kernel_is_named_then_ended_and_what_was_kept_back_goes_on(place: Plac
     assert "`gipfel rerun 1`" in last
     # A check ends nothing, whatever is asked.
     looked = place.gipfel(
-        "launch", "--where", "here", "--launcher", "srun", "--dry-run", "--kill-holders", "--", "train.py"
+        "launch", "--in-job", "--launcher", "srun", "--dry-run", "--kill-holders", "--", "train.py"
     )
     assert looked.returncode == 1
     assert kernel.poll() is None
@@ -118,7 +118,7 @@ def test_a_kernel_is_named_then_ended_and_what_was_kept_back_goes_on(place: Plac
     assert done.returncode == 0, done.stderr
     said = [line for line in done.stderr.splitlines() if who in line]
     assert len(said) == 1
-    assert "ends" in said[0]
+    assert "Terminating" in said[0]
     assert kernel.wait(_LIMIT_S) == -15
     assert bystander.poll() is None
     assert done.stdout.strip().rpartition("/")[2] == "1", "what was held back continues under its ID"
@@ -137,19 +137,19 @@ def test_only_processes_of_this_user_and_job_are_ended(place: Place) -> None:
     everybody = [each.pid for each in (ours, other_job, rank, unknown, foreign) if each]
     place.held(*everybody, os.getpid(), os.getppid(), 1, 2**22 + 5)
     found = {each.pid: each for each in place.holders()}
-    assert {pid for pid, each in found.items() if not each.kept} == {ours.pid}
-    assert found[os.getpid()].own
-    assert not found[os.getppid()].own
-    assert "rank of a launch" in found[rank.pid].kept
+    assert {pid for pid, each in found.items() if not each.protected} == {ours.pid}
+    assert found[os.getpid()].is_caller
+    assert not found[os.getppid()].is_caller
+    assert "rank of a launch" in found[rank.pid].protected
     if foreign:
-        assert "another user" in found[foreign.pid].kept
+        assert "another user" in found[foreign.pid].protected
     # The command is started by this process, which it leaves alone.
     place.held(os.getpid(), other_job.pid)
-    done = place.gipfel("launch", "--where", "here", "--launcher", "srun", "--kill-holders", "--", "train.py")
+    done = place.gipfel("launch", "--in-job", "--launcher", "srun", "--kill-holders", "--", "train.py")
     assert done.returncode == 1
-    assert "it has started this one" in done.stderr
+    assert "it is an ancestor of this process" in done.stderr
     assert "Ends" not in done.stderr
-    assert end_holders(tuple(found.values()), _LIMIT_S) == ()
+    assert terminate_holders(tuple(found.values()), _LIMIT_S) == ()
     assert ours.wait(_LIMIT_S) == -15
     assert all(each.poll() is None for each in place.running if each is not ours)
 
@@ -160,7 +160,7 @@ def test_a_number_that_is_another_process_by_now_is_left_alone(place: Place) -> 
     (holder,) = place.holders()
     assert holder.process is not None
     earlier = holder.process.model_copy(update={"start": holder.process.start - 1})
-    assert end_holders((holder.model_copy(update={"process": earlier}),), 1) == ()
+    assert terminate_holders((holder.model_copy(update={"process": earlier}),), 1) == ()
     assert process.poll() is None
 
 
@@ -180,7 +180,7 @@ case "$1" in
 esac
 """)
     (found,) = place.holders()
-    assert (found.pid, found.kept) == (holder.pid, "")
+    assert (found.pid, found.protected) == (holder.pid, "")
     assert found.name == f"x {bystander.pid}, GPU-a, y"
 
 
@@ -193,5 +193,5 @@ def test_a_process_that_does_not_end_is_named(place: Place) -> None:
         time.sleep(0.05)
     place.held(stubborn.pid)
     holders = place.holders()
-    assert end_holders(holders, 0.5) == holders
+    assert terminate_holders(holders, 0.5) == holders
     assert stubborn.poll() is None

@@ -12,7 +12,7 @@ import pytest
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.workloads.submission import ChosenRuntime, submission_context
 from gipfel_extension.training.launch import DryRun, Launch, launch
-from gipfel_extension.training.launches.target import callers_python
+from gipfel_extension.training.launches.planning import caller_python
 from gipfel_extension.training.record.spec import LaunchSpec
 
 _PROGRAM = """
@@ -87,11 +87,11 @@ def test_without_an_activated_environment_path_decides_unless_only_ours_has_torc
         program.parent.mkdir()
         program.write_text(f"#!/bin/sh\nexit {has}\n")
         program.chmod(0o755)
-    assert callers_python({"PATH": f"{tmp_path}/with:/bin"}) == f"{tmp_path}/with/python3"
+    assert caller_python({"PATH": f"{tmp_path}/with:/bin"}) == f"{tmp_path}/with/python3"
     # This test's own Python has torch.
-    assert callers_python({"PATH": f"{tmp_path}/without:/bin"}) == ""
-    assert callers_python({"PATH": str(Path(sys.executable).parent)}) == ""
-    assert callers_python({"PATH": str(tmp_path)}) == ""
+    assert caller_python({"PATH": f"{tmp_path}/without:/bin"}) == ""
+    assert caller_python({"PATH": str(Path(sys.executable).parent)}) == ""
+    assert caller_python({"PATH": str(tmp_path)}) == ""
 
 
 def test_a_runtime_for_images_takes_no_rank_of_this_machine(tmp_path: Path) -> None:

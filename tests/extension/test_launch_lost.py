@@ -14,14 +14,14 @@ import pytest
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.process.tree import Process
 from gipfel_cluster.scheduler import JobStatus, LocalScheduler, Scheduler
-from gipfel_cluster.workloads.directory import LOCK, hold_supervisor_lock, is_supervised, settled_in_queue
+from gipfel_cluster.workloads.directory import LOCK, hold_supervisor_lock, is_supervised, refresh_queued_state
 from gipfel_extension.training.launch import Launch
 from gipfel_extension.training.launches.allocation import excluded_nodes, held_gpus
 from gipfel_extension.training.launches.notebook import resumes
 from gipfel_extension.training.launches.progress import read_progress, read_training_curve
 from gipfel_extension.training.launches.supervisor import requeue
 from gipfel_extension.training.record.spec import LaunchSpec
-from gipfel_extension.training.record.state import LaunchState, read_state, settled_state, write_state
+from gipfel_extension.training.record.state import LaunchState, read_state, refresh_state, write_state
 from gipfel_extension.vetting.history.exclusions import Exclusion, Exclusions
 from gipfel_extension.vetting.history.store import History
 
@@ -49,14 +49,14 @@ def test_a_launch_whose_supervisor_is_killed_has_ended_and_its_gpus_are_free(tmp
     gone = Process(pid=os.getpid(), start=1, boot="another")
     folder, state = _folder(tmp_path / "launches/1", gpus={"n1": (0, 1)}, supervisor=gone)
     assert is_supervised(folder) is None
-    assert settled_state(folder) == state, "nobody ever held its lock: that says nothing"
+    assert refresh_state(folder) == state, "nobody ever held its lock: that says nothing"
     keeper = subprocess.Popen(
         [sys.executable, "-c", _HOLD, str(folder)], stdout=subprocess.PIPE, text=True, cwd="/"
     )
     try:
         assert keeper.stdout is not None
         assert keeper.stdout.readline() == "held\n"
-        assert settled_state(folder).phase == "running", "it lives, and only the disk may be full"
+        assert refresh_state(folder).phase == "running", "it lives, and only the disk may be full"
         assert not Launch(folder).silent
         assert held_gpus(tmp_path / "launches/2", "7") == {"n1": {0, 1}}
     finally:
@@ -71,10 +71,10 @@ def test_a_launch_whose_supervisor_is_killed_has_ended_and_its_gpus_are_free(tmp
 
 
 def test_a_launch_has_one_supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gipfel_cluster.workloads.directory._PATIENCE_S", 0.0)
+    monkeypatch.setattr("gipfel_cluster.workloads.directory._LOCK_TIMEOUT_S", 0.0)
     with (
         hold_supervisor_lock(tmp_path),
-        pytest.raises(GipfelError, match="supervised already"),
+        pytest.raises(GipfelError, match="supervises the workload"),
         hold_supervisor_lock(tmp_path),
     ):
         pass
@@ -99,7 +99,7 @@ def test_what_ended_before_it_began_does_not_wait_for_ever(tmp_path: Path) -> No
         folder, state = _folder(tmp_path / name, phase="queued", **more)
         for log in ("job.log", "supervisor.log"):
             (folder / log).write_text("starting\nno disk is left\n")
-        return settled_in_queue(folder, state, scheduler)
+        return refresh_queued_state(folder, state, scheduler)
 
     waits = JobStatus(answer="running", state="PENDING")
     assert settled("1", _Queue(waits)).phase == "queued"
@@ -110,7 +110,7 @@ def test_what_ended_before_it_began_does_not_wait_for_ever(tmp_path: Path) -> No
     assert settled("4", None).reason == "It never started: no disk is left"
     folder, _ = _folder(tmp_path / "5", phase="queued")
     fresh = write_state(folder, read_state(folder))
-    assert settled_in_queue(folder, fresh, None).phase == "queued"
+    assert refresh_queued_state(folder, fresh, None).phase == "queued"
 
 
 def test_two_launches_of_a_run_show_their_own_metrics(tmp_path: Path) -> None:

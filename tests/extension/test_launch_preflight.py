@@ -43,7 +43,7 @@ def test_a_kernel_that_holds_a_gpu_is_named_by_its_notebook(tmp_path: Path, mode
         program.parent.mkdir()
         program.write_text(_NVIDIA_SMI.format(mode=mode, pid=kernel.pid))
         program.chmod(0o755)
-        spec = LaunchSpec(target="train.py", where="here", launcher="srun")
+        spec = LaunchSpec(target="train.py", in_job=True, launcher="srun")
         made = launch(spec, _environment(tmp_path), directory=tmp_path, dry_run=True)
     finally:
         kernel.kill()
@@ -63,7 +63,7 @@ def test_slurms_commands_without_a_cluster_leave_the_launch_to_this_machine(tmp_
     assert isinstance(made, DryRun)
     (found,) = [each for each in made.preflight if each.check == "scheduler"]
     assert found.verdict == "warn"
-    assert found.message.endswith("This machine is used.")
+    assert found.message.endswith("The job runs on this machine.")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_slurms_commands_without_a_cluster_leave_the_launch_to_this_machine(tmp_
 )
 def test_names_that_nobody_knows_start_nothing(tmp_path: Path, wrong: dict[str, str], said: str) -> None:
     (tmp_path / "train.py").touch()
-    spec = LaunchSpec.model_validate({"target": "train.py", "where": "here", **wrong})
+    spec = LaunchSpec.model_validate({"target": "train.py", "in_job": True, **wrong})
     with pytest.raises(GipfelError, match=said):
         launch(spec, _environment(tmp_path), directory=tmp_path)
     assert not list((tmp_path / "alps-7" / "launches").iterdir())

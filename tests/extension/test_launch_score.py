@@ -10,10 +10,10 @@ from click.testing import CliRunner
 from saturation_tables import START_NS, busy, gpu, host, table
 
 from gipfel_extension.cli.launch import launch
-from gipfel_extension.telemetry.ranks import RankPlace, ranks_file, ranks_text
+from gipfel_extension.telemetry.ranks import RankLocation, ranks_file, ranks_json
 from gipfel_extension.telemetry.store.segments import Provenance, SegmentWriter
 from gipfel_extension.training.launch import Launch
-from gipfel_extension.training.launches.score import launch_score, launch_since
+from gipfel_extension.training.launches.score import launch_advice_effect, launch_score
 from gipfel_extension.training.record.spec import LaunchPlan, LaunchSpec
 from gipfel_extension.training.record.state import LaunchState
 from gipfel_widgets.launch_static import FollowedLaunch
@@ -46,8 +46,8 @@ def _state(telemetry: Path, **more: object) -> LaunchState:
 
 
 def _place(telemetry: Path, gpu_uuid: str | None) -> None:
-    place = RankPlace(0, "nid1", 7, gpu_uuid, "python3")
-    ranks_file(telemetry, "nid1", "job").write_text(ranks_text([place]))
+    place = RankLocation(0, "nid1", 7, gpu_uuid, "python3")
+    ranks_file(telemetry, "nid1", "job").write_text(ranks_json([place]))
 
 
 def test_a_simulated_source_beside_a_launch_is_no_score_of_it(telemetry: Path) -> None:
@@ -82,7 +82,7 @@ def _launched(folder: Path, telemetry: Path, number: int, active: float, *option
     (launch / "plan.json").write_text(plan.model_dump_json())
     start_ns = START_NS + number * 1000 * 10**9
     found = table({gpu(): busy(tensor=active / 2, dram=0.0, active=active)}, length=length)
-    times = found.of(gpu().uuid)["time_ns"]
+    times = found[gpu().uuid]["time_ns"]
     times += start_ns - START_NS
     origin = Provenance("nid1", f"job{number}", "nvml", simulated=False, interval=1.0, devices=found.devices)
     writer = SegmentWriter(telemetry, origin, start_ns=start_ns)
@@ -106,8 +106,8 @@ def test_the_next_launch_of_a_script_says_what_became_of_the_advice(
     launches = telemetry.parent / "launches"
     first = _launched(launches, telemetry, 1, 0.5)
     second = _launched(launches, telemetry, 2, 0.8, "--compile")
-    assert launch_since(first, environment) is None
-    since = launch_since(second, environment)
+    assert launch_advice_effect(first, environment) is None
+    since = launch_advice_effect(second, environment)
     assert since is not None
     assert since.lines[0] == (
         "Since run local-1/1: you tried torch.compile (option compile, launch from 50 to 20 points): "
@@ -118,11 +118,11 @@ def test_the_next_launch_of_a_script_says_what_became_of_the_advice(
     assert {each["rule"]: each["speedup"] for each in kept["advice"]}["compile"] == [1.0, 2.0]
     for segment in telemetry.iterdir():
         segment.unlink()
-    assert launch_since(second, environment) == since
+    assert launch_advice_effect(second, environment) == since
     monkeypatch.setenv("GIPFEL_RUNS", str(runs))
     shown = CliRunner().invoke(launch, ["show", str(second)], standalone_mode=False)
     assert since.lines[0] in shown.stdout
     followed = FollowedLaunch(Launch(second))
     for _ in range(2):
         followed.poll()
-        assert followed.document["says"].startswith(since.lines[0])
+        assert followed.document["message"].startswith(since.lines[0])

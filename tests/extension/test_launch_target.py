@@ -12,10 +12,10 @@ import pytest
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.workloads.submission import submission_context
 from gipfel_extension.training.launch import DryRun, launch
-from gipfel_extension.training.launches.folder import launches_folder
 from gipfel_extension.training.launches.launchers import Attempt, launcher_of
 from gipfel_extension.training.launches.planning import plan_launch, shown_command, started_command
 from gipfel_extension.training.record.spec import LaunchSpec
+from gipfel_extension.training.record.state import launches_folder
 
 _CELL = {
     "cell_type": "code",
@@ -49,9 +49,9 @@ def _dry(folder: Path, spec: dict[str, Any], **more: str) -> DryRun:
     ("target", "content", "said"),
     [
         ("gone.py", None, r"^There is no file \S+/gone.py\. Check the name\.$"),
-        ("python", None, r"'python' is not a script: .* Leave it out: `gipfel launch … -- train.py`"),
+        ("python", None, r"'python' is not a script; .* Leave it out: `gipfel launch … -- train.py`"),
         ("python3.11", None, "Leave it out"),
-        ("torchrun", None, "for a module, use -m"),
+        ("torchrun", None, "For a module, use -m"),
         ("folder", "folder", "is a directory"),
         ("run.sh", "echo $RANK\n", "is a shell script; ranks run Python"),
         ("run", "#!/usr/bin/env bash\npython train.py\n", "is a shell script"),
@@ -97,7 +97,7 @@ def test_a_python_script_of_any_name_passes(tmp_path: Path, line: str) -> None:
     [
         ("", "", None, ""),
         ("python3", "", None, ""),
-        ("my-env", "", "warn", "The notebook's kernel 'my-env' is not installed: python3 runs it."),
+        ("my-env", "", "warn", "The notebook's kernel 'my-env' is not installed: python3 runs the notebook."),
         ("my-env", "other", "fail", "There is no kernel 'other' here."),
         ("my-env", "python3", None, ""),
     ],
@@ -131,7 +131,9 @@ def test_a_notebook_whose_kernel_is_not_installed_runs_with_pythons_own(tmp_path
     notebook = _notebook(tmp_path / "train.ipynb", kernel="my-env")
     done = _rank_0(tmp_path, notebook)
     assert done.returncode == 0, done.stderr
-    assert "gipfel: The notebook's kernel 'my-env' is not installed: python3 runs it." in done.stderr
+    assert (
+        "gipfel: The notebook's kernel 'my-env' is not installed: python3 runs the notebook." in done.stderr
+    )
     assert "ran" in done.stdout
 
 

@@ -262,8 +262,8 @@ def test_a_mistake_leaves_the_output_as_it_was(tmp_path: Path) -> None:
     words = ("--engine", "gipfel", "in.ipynb", "out.ipynb")
     for given, said in (
         (("-p", "cuont", "2"), "Did you mean 'count'?"),
-        (("-p", "count", "many"), "wants 'count' as int"),
-        (("-r", "count", "2"), "wants 'count' as int"),
+        (("-p", "count", "many"), "declares 'count' as int"),
+        (("-r", "count", "2"), "declares 'count' as int"),
     ):
         done = _papermill(*words, *given, folder=tmp_path)
         assert done.returncode == 1

@@ -186,7 +186,7 @@ def test_a_cell_that_ends_the_run_itself_loses_no_finished_cell(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ({"parameters_yaml": ("b: &x [*x]",)}, "it holds itself"),
+        ({"parameters_yaml": ("b: &x [*x]",)}, "it contains itself"),
         ({"parameters_yaml": ("b: 0x" + "f" * 9000,)}, "a number that is too long"),
         ({"grid": ("b=[0x" + "f" * 9000 + "]",)}, "a number that is too long"),
         ({"parameters_yaml": ("b: !!python/object/apply:os.system ['id']",)}, "is not valid YAML"),
@@ -195,10 +195,10 @@ def test_a_cell_that_ends_the_run_itself_loses_no_finished_cell(tmp_path: Path) 
         ({"parameters_file": (".",)}, "Is a directory"),
         ({"grid": ("a=0..9999", "b=0..9999")}, "100000000 points"),
         ({"grid": ("a=0..99999",)}, "can't be used"),
-        ({"grid": ("a=[1, [2]]",)}, "wants 'a' as int"),
-        ({"parameters": (("c = 1; d", "1"),)}, "can't be the name of a parameter"),
-        ({"parameters": (("import", "1"),)}, "can't be the name of a parameter"),
-        ({"parameters": (("a", "1\nb = 2"),)}, "wants 'a' as int"),
+        ({"grid": ("a=[1, [2]]",)}, "declares 'a' as int"),
+        ({"parameters": (("c = 1; d", "1"),)}, "is not a valid name of a parameter"),
+        ({"parameters": (("import", "1"),)}, "is not a valid name of a parameter"),
+        ({"parameters": (("a", "1\nb = 2"),)}, "declares 'a' as int"),
         ({"output": Path("out-\udcff.ipynb")}, "is not UTF-8 text"),
     ],
 )
@@ -213,7 +213,7 @@ def test_a_bomb_of_aliases_is_refused_by_its_size(tmp_path: Path) -> None:
     inside = "x"
     for level in range(12):
         inside = f"&l{level} [{inside}{f', *l{level - 1}' * 9 if level else ', x' * 9}]"
-    _refuses(tmp_path, {"parameters_yaml": (f"b: {inside}",)}, "values, at most 100000")
+    _refuses(tmp_path, {"parameters_yaml": (f"b: {inside}",)}, "values, but at most 100000")
 
 
 def _refuses(folder: Path, words: dict[str, Any], said: str) -> None:

@@ -164,11 +164,11 @@ def test_a_plan_is_the_fastest_that_fits_and_says_so(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--model", "70B", "--gpus", "8"), "It does not fit"),
-        (("--model", "7B", "--gpus", "8", "--gpu", "abacus"), "is not known. Choose one of"),
+        (("--model", "70B", "--gpus", "8"), "The model does not fit"),
+        (("--model", "7B", "--gpus", "8", "--gpu", "abacus"), "is unknown. Choose one of"),
         (("--layers", "2", "--hidden", "100", "--heads", "3", "--gpus", "8"), "multiple of heads"),
         (("--gpus", "8"), "Give --model, or --layers"),
-        (("--model", "x", "--gpus", "8"), "no number of parameters"),
+        (("--model", "x", "--gpus", "8"), "not a number of parameters"),
         (("--model", "9" * 400, "--gpus", "8"), "Give smaller numbers"),
         (("--model", "7B", "--gpus", "8", "--memory", "nan"), "Give smaller numbers"),
         (("--model", "7B", "--gpus", "7", "--batch", "3"), "No layout divides"),

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from gipfel_extension.saturation.report import record_lines
-from gipfel_extension.telemetry.redaction import HIDDEN, is_secret, shown_command_line, shown_record
+from gipfel_extension.telemetry.redaction import HIDDEN, is_secret, redact_command_line, redact_record
 from gipfel_extension.training.record.spec import LaunchSpec
 
 _S = "s3cr3t"
@@ -28,7 +28,7 @@ _S = "s3cr3t"
     ],
 )
 def test_values_of_secrets_are_hidden(line: str) -> None:
-    shown = shown_command_line(shlex.split(line))
+    shown = redact_command_line(shlex.split(line))
     assert HIDDEN in shown
     assert _S not in shown
 
@@ -44,7 +44,7 @@ def test_values_of_secrets_are_hidden(line: str) -> None:
     ],
 )
 def test_other_words_stay_as_they_were_typed(line: str) -> None:
-    assert shown_command_line(shlex.split(line)) == shlex.join(shlex.split(line))
+    assert redact_command_line(shlex.split(line)) == shlex.join(shlex.split(line))
 
 
 def test_names() -> None:
@@ -60,7 +60,7 @@ def test_a_record_is_shown_without_them() -> None:
         "nodes": ["n1", "n2"],
         "exit_status": 0,
     }
-    shown = shown_record(record)
+    shown = redact_record(record)
     assert _S not in str(shown)
     assert shown["options"]["parameters"][1] == ["lr", "0.1"]
     assert (shown["edf"]["env"]["HF_HOME"], shown["nodes"], shown["exit_status"]) == ("/x", ["n1", "n2"], 0)
@@ -74,5 +74,5 @@ def test_a_record_is_shown_without_them() -> None:
 def test_long_words_take_no_long_time() -> None:
     begun = time.process_time()
     for piece in ("a ", "-", "'", "https://", "authorization ", "a.b-", "a:", "?a", "&", "\"'", "x=", "  "):
-        shown_command_line([piece * (100_000 // len(piece)) + " x"])
+        redact_command_line([piece * (100_000 // len(piece)) + " x"])
     assert time.process_time() - begun < 5

@@ -12,8 +12,8 @@ from sqlalchemy import text
 
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.registry import queries
-from gipfel_extension.registry.pages import grid
-from gipfel_extension.registry.records import Refused, Sender
+from gipfel_extension.registry.pages import build_grid
+from gipfel_extension.registry.records import RefusedError, Sender
 from gipfel_extension.registry.schema import Base, open_database
 from gipfel_extension.vetting.history.site_registry import SharedReport
 from gipfel_extension.vetting.model import Verdict
@@ -73,7 +73,7 @@ def test_what_cannot_be_true_is_refused(run_site: Any) -> None:
             ({"entries": base["record"]["entries"] * 50_001}, 413),
         ):
             report = SharedReport.model_validate(base | {"record": base["record"] | change})
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(RefusedError) as refused:
                 await site.registry.receive(report, Sender(name="eve"))
             assert refused.value.status == status, change
 
@@ -83,9 +83,9 @@ def test_what_cannot_be_true_is_refused(run_site: Any) -> None:
 def test_the_scheduler_is_asked_whose_job_it_was(run_site: Any) -> None:
     async def story(site: Site) -> None:
         site.nodes.jobs = {"1": ("ada", frozenset({"n001"})), "2": ("bob", frozenset({"n001", "n002"}))}
-        with pytest.raises(Refused, match="Job 2 is not yours"):
+        with pytest.raises(RefusedError, match="Job 2 is not yours"):
             await site.send("eve", "n001", job="2")
-        with pytest.raises(Refused, match="does not have these nodes"):
+        with pytest.raises(RefusedError, match="does not have these nodes"):
             await site.send("ada", "n001", "n050", job="1")
         # Jobs that the scheduler has forgotten are kept, and no rule goes by them.
         await site.send("eve", "n001", job="77")
@@ -94,8 +94,8 @@ def test_the_scheduler_is_asked_whose_job_it_was(run_site: Any) -> None:
         await site.send("ada", "n001", job="1")
         await site.send("bob", "n001", job="2")
         assert [each.node for each in await site.waiting()] == ["n001"]
-        told = await site.registry.ask(lambda session: queries.node_history(session, "alps", "n001"))
-        assert [(each.reporter, each.confirmed) for each in told] == [
+        results = await site.registry.query(lambda session: queries.node_history(session, "alps", "n001"))
+        assert [(each.reporter, each.confirmed) for each in results] == [
             ("bob", True), ("ada", True), ("mallory", False), ("eve", False),
         ]  # fmt: skip
 
@@ -104,30 +104,30 @@ def test_the_scheduler_is_asked_whose_job_it_was(run_site: Any) -> None:
 
 def test_questions(run_site: Any) -> None:
     async def story(site: Site) -> None:
-        figure = {"check": "matmul", "type": "matmul", "verdict": "pass", "codes": [], "unit": "TFLOP/s"}
+        fields = {"check": "matmul", "type": "matmul", "verdict": "pass", "codes": [], "unit": "TFLOP/s"}
         for number in range(40):
-            await site.send("eve", "n001", job=str(number), figure=1.0, **figure)
+            await site.send("eve", "n001", job=str(number), measurement=1.0, **fields)
         since = site.now - HOUR
 
         def baselines() -> Any:
-            return site.registry.ask(lambda s: queries.baselines(s, "alps", "GH200", since_ns=since))
+            return site.registry.query(lambda s: queries.baselines(s, "alps", "GH200", since_ns=since))
 
         assert await baselines() == ()
         for user, node, value in (("ada", "n002", 800.0), ("bob", "n003", 810.0), ("ada", "n004", 790.0)):
-            await site.send(user, node, figure=value, **figure)
+            await site.send(user, node, measurement=value, **fields)
         (found,) = await baselines()
-        # One node with forty figures is still one node.
+        # One node with forty measurements is still one node.
         assert (found.median, found.nodes) == (795.0, 4)
         for user in ("ada", "bob"):
             await site.send(user, "n009", check="nvlink", type="nvlink", reason=f"by {user}")
         await site.send("ada", "n008", verdict="degraded")
-        worst = await site.registry.ask(lambda s: queries.worst_nodes(s, "alps", since_ns=since))
+        worst = await site.registry.query(lambda s: queries.worst_nodes(s, "alps", since_ns=since))
         assert [(each.node, each.bad, each.users) for each in worst] == [("n009", 2, 2), ("n008", 1, 1)]
-        table = await site.registry.ask(lambda s: grid(s, "alps", since_ns=since))
+        table = await site.registry.query(lambda s: build_grid(s, "alps", since_ns=since))
         assert table.checks == ("nvlink", "xid")
         cell = table.cells["n009"]["nvlink"]
-        assert (cell.verdict, cell.bad, cell.of, cell.reason) == (Verdict.FAIL, 2, 2, "by bob")
-        other = await site.registry.ask(lambda s: grid(s, "bristen", since_ns=since))
+        assert (cell.verdict, cell.bad, cell.total, cell.reason) == (Verdict.FAIL, 2, 2, "by bob")
+        other = await site.registry.query(lambda s: build_grid(s, "bristen", since_ns=since))
         assert (other.nodes, other.checks) == ((), ())
 
     run_site(story, reports_per_hour=100)
@@ -140,11 +140,11 @@ def test_a_user_takes_back_all_they_sent_and_time_takes_the_rest(run_site: Any) 
         await site.send("bob", "n001")
         assert await site.registry.withdraw("ada") == 2
         for node, left in (("n001", 1), ("n002", 0)):
-            told = await site.registry.ask(lambda s, n=node: queries.node_history(s, "alps", n))
-            assert len(told) == left
+            results = await site.registry.query(lambda s, n=node: queries.node_history(s, "alps", n))
+            assert len(results) == left
         site.now += 11 * 24 * HOUR
-        await site.registry.forget()
-        assert await site.registry.ask(lambda s: queries.node_history(s, "alps", "n001")) == ()
+        await site.registry.delete_old()
+        assert await site.registry.query(lambda s: queries.node_history(s, "alps", "n001")) == ()
         assert await site.audit() == []
 
     run_site(story, keep_days=10)
@@ -155,10 +155,10 @@ def test_whoever_takes_back_what_they_sent_cannot_send_without_end(run_site: Any
         for turn in range(3):
             for number in range(2):
                 await site.send("eve", "n001", job=f"{turn}{number}")
-            with pytest.raises(Refused, match="More than 2 reports"):
+            with pytest.raises(RefusedError, match="More than 2 reports"):
                 await site.send("eve", "n001", job=f"{turn}9")
             assert await site.registry.withdraw("eve") == 2
-        with pytest.raises(Refused, match="withdrawals") as refused:
+        with pytest.raises(RefusedError, match="withdrawals") as refused:
             await site.registry.withdraw("eve")
         assert refused.value.status == 429
         assert await site.registry.withdraw("ada") == 0
@@ -175,9 +175,9 @@ def test_many_users_at_once_lose_nothing(run_site: Any) -> None:
         new = await asyncio.gather(
             *(site.registry.receive(r, s) for r, s in zip(reports, senders, strict=True))
         )
-        await site.registry.settled()
+        await site.registry.wait_until_idle()
         assert all(new)
-        worst = await site.registry.ask(lambda s: queries.worst_nodes(s, "alps", since_ns=0))
+        worst = await site.registry.query(lambda s: queries.worst_nodes(s, "alps", since_ns=0))
         assert {(each.bad, each.users) for each in worst} == {(6, 6)}
         # One case for each node, however many reports came at once.
         waiting = await site.waiting()

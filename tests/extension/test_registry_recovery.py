@@ -10,7 +10,7 @@ import pytest
 
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.registry.cases import open_cases, steps, waiting_steps
-from gipfel_extension.registry.records import Refused, Sender
+from gipfel_extension.registry.records import RefusedError, Sender
 from gipfel_extension.registry.recovery import Backlog
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -28,7 +28,7 @@ def test_from_two_users_words_to_a_drained_node_and_back(run_site: Any) -> None:
         await site.registry.recovery.decide(drain.id, "approve", "olga")
         reason = f"gipfel gpu-lost {drain.key}"
         assert site.nodes.reasons == {"n001": reason}
-        with pytest.raises(GipfelError, match="decided already"):
+        with pytest.raises(GipfelError, match="already decided"):
             await site.registry.recovery.decide(drain.id, "approve", "olga")
         for action in ("reboot", "recheck"):
             (step,) = await site.waiting()
@@ -40,7 +40,7 @@ def test_from_two_users_words_to_a_drained_node_and_back(run_site: Any) -> None:
         await site.send("service:ops", "n001", verdict="pass", codes=[], vouched=True)
         (resume,) = await site.waiting()
         site.nodes.reasons["n001"] = "fan broken"
-        with pytest.raises(GipfelError, match="somebody else: fan broken"):
+        with pytest.raises(GipfelError, match="for another reason: fan broken"):
             await site.registry.recovery.decide(resume.id, "approve", "olga")
         site.nodes.reasons["n001"] = reason
         await site.registry.recovery.decide(resume.id, "approve", "olga")
@@ -72,11 +72,11 @@ def test_without_a_configured_cluster_nothing_can_be_drained(run_site: Any) -> N
     async def story(site: Site) -> None:
         await site.send("service:ops", "n001", vouched=True)
         (drain,) = await site.waiting()
-        with pytest.raises(GipfelError, match="settings name none"):
+        with pytest.raises(GipfelError, match=r"drain\.cluster in its settings is empty"):
             await site.registry.recovery.decide(drain.id, "approve", "olga")
         assert [each.id for each in await site.waiting()] == [drain.id]
-        who, what, words = (await site.audit())[-1]
-        assert (who, what) == ("olga", "refuse")
+        requester, what, words = (await site.audit())[-1]
+        assert (requester, what) == ("olga", "refuse")
         assert words.startswith("drain refused: ")
         await site.registry.recovery.decide(drain.id, "dismiss", "olga")
         assert await site.waiting() == []
@@ -95,7 +95,7 @@ def test_a_bad_rule_cannot_empty_the_cluster(run_site: Any) -> None:
         refused = [each for each in await site.waiting() if each.action == "drain"]
         assert len(refused) == 7
         assert all("2 nodes were drained within an hour" in each.outcome for each in refused)
-        # Hour after hour, an operator who approves everything stops at the share.
+        # Hour after hour, an operator requester approves everything stops at the share.
         refusals: list[str] = []
         for _ in range(3):
             site.now += 2 * HOUR
@@ -121,7 +121,7 @@ def test_one_user_alone_gets_nowhere(run_site: Any) -> None:
         report = site.report("n001")
         assert await site.registry.receive(report, Sender(name="eve"))
         assert not await site.registry.receive(report, Sender(name="eve"))
-        with pytest.raises(Refused, match="More than 6 reports") as refused:
+        with pytest.raises(RefusedError, match="More than 6 reports") as refused:
             await site.send("eve", "n001")
         assert refused.value.status == 429
         await site.send("bob", "n003")
@@ -142,23 +142,23 @@ def test_a_notice_reaches_the_sites_command(run_site: Any, tmp_path: Path) -> No
 
 def test_two_users_who_invent_nodes_stop_no_operator(run_site: Any) -> None:
     async def story(site: Site) -> None:
-        ask = site.registry.ask
+        ask = site.registry.query
         await site.send("service:ops", "n001", vouched=True)
         (drain,) = await site.waiting()
         for user in ("ada", "bob"):
             report = site.report(*(f"x{number}" for number in range(2000)), job=user)
             assert await site.registry.receive(report, Sender(name=user))
-        settled = asyncio.create_task(site.registry.settled())
+        wait_until_idle = asyncio.create_task(site.registry.wait_until_idle())
         await site.registry.recovery.decide(drain.id, "dismiss", "olga")
-        assert not settled.done(), "the decision waited for the whole list"
-        await settled
+        assert not wait_until_idle.done(), "the decision waited for the whole list"
+        await wait_until_idle
         assert await ask(open_cases) == 6
         assert (await site.audit())[-1] == (
             "registry", "limit", "7 cases were opened within an hour, and 7 are allowed.",
         )  # fmt: skip
         opened = [words for _, event, words in await site.audit() if event == "open"]
         assert opened[-1].endswith(", reported by ada, bob")
-        # What is vouched for is heard all the same, and no step is out of reach.
+        # What is vouched for is observations all the same, and no step is out of reach.
         await site.send("service:ops", "n002", vouched=True)
         assert await ask(open_cases) == await ask(waiting_steps) == 7
         newest = await ask(lambda session: steps(session, waiting=True, limit=4))
@@ -182,15 +182,15 @@ def test_the_end_of_the_service_waits_for_no_long_list() -> None:
     async def run() -> None:
         begun: list[str] = []
 
-        async def consider(_cluster: str, nodes: Sequence[str]) -> None:
+        async def apply_rules(_cluster: str, nodes: Sequence[str]) -> None:
             begun.extend(nodes)
             await asyncio.Event().wait()
 
-        backlog = Backlog(consider)
+        backlog = Backlog(apply_rules)
         backlog.add("alps", [f"x{number}" for number in range(2000)])
         await asyncio.sleep(0)
         await asyncio.wait_for(backlog.close(0.01), 10)
-        await asyncio.wait_for(backlog.settled(), 10)
+        await asyncio.wait_for(backlog.wait_until_idle(), 10)
         assert 0 < len(begun) < 200
 
     asyncio.run(run())

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.registry.nodes import NodeState, SlurmNodes, drain_refusal, read_states, resume_refusal
 from gipfel_extension.registry.rules import (
-    SHIPPED,
+    BUILT_IN,
     Action,
-    CaseSoFar,
+    CaseProgress,
+    Observation,
     Proposal,
     Rule,
-    Statement,
     load_rules,
     next_step,
-    written,
+    render_text,
 )
 from gipfel_extension.registry.settings import DrainSettings, read_settings
 from gipfel_extension.vetting.check import check_types
@@ -32,7 +32,7 @@ MINUTE = 60 * 10**9
 RULE = Rule.model_validate(
     {
         "name": "lost", "title": "Lost", "source": "the test", "when": {"checks": ["xid"], "codes": [79]},
-        "enough": {"users": 2, "jobs": 2, "within_h": 1},
+        "threshold": {"users": 2, "jobs": 2, "within_h": 1},
         "steps": [
             {"action": "note"}, {"action": "drain"}, {"action": "resume", "needs": "passed"},
             {"action": "ticket", "needs": "again"},
@@ -41,7 +41,7 @@ RULE = Rule.model_validate(
 )  # fmt: skip
 
 
-def said(reporter: str = "ada", ago: float = 5, **more: Any) -> Statement:
+def said(reporter: str = "ada", ago: float = 5, **more: Any) -> Observation:
     """One result, received `ago` minutes before now."""
     words = {
         "check": "xid", "type": "xid", "verdict": Verdict.FAIL, "severity": Severity.ERROR,
@@ -49,16 +49,16 @@ def said(reporter: str = "ada", ago: float = 5, **more: Any) -> Statement:
         "vouched": False,
         "received_ns": NOW - int(ago * MINUTE),
     }  # fmt: skip
-    return Statement.model_validate(words | more)
+    return Observation.model_validate(words | more)
 
 
-def due(so_far: CaseSoFar, *heard: Statement) -> Proposal | None:
-    return next_step(RULE, so_far, heard, now_ns=NOW)
+def due(progress: CaseProgress, *observations: Observation) -> Proposal | None:
+    return next_step(RULE, progress, observations, now_ns=NOW)
 
 
 class TestEvaluation:
     @pytest.mark.parametrize(
-        ("heard", "opens"),
+        ("observations", "opens"),
         [
             ([], False),
             ([said("ada")], False),
@@ -75,23 +75,25 @@ class TestEvaluation:
             ([said("ada"), said("bob"), said("ops", verdict=Verdict.PASS, ago=9, vouched=True)], True),
         ],
     )
-    def test_who_must_say_what_before_a_rule_believes_it(self, heard: list[Statement], opens: bool) -> None:
-        proposal = due(CaseSoFar(), *heard)
+    def test_who_must_say_what_before_a_rule_believes_it(
+        self, observations: list[Observation], opens: bool
+    ) -> None:
+        proposal = due(CaseProgress(), *observations)
         assert (proposal is not None and proposal.position == 0) is opens
 
     @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 59)), max_size=50))
     def test_one_user_alone_never_opens_a_case(self, jobs: Sequence[tuple[int, int]]) -> None:
-        heard = [said("eve", ago=ago, job=str(job), codes=(79, job)) for job, ago in jobs]
-        assert due(CaseSoFar(), *heard) is None
+        observations = [said("eve", ago=ago, job=str(job), codes=(79, job)) for job, ago in jobs]
+        assert due(CaseProgress(), *observations) is None
 
     def test_steps_come_in_order_and_wait_for_each_other(self) -> None:
         bad = (said("ada"), said("bob"))
-        assert due(CaseSoFar(position=0, waiting=True), *bad) is None
-        drain = due(CaseSoFar(position=0, since_ns=NOW), *bad)
+        assert due(CaseProgress(position=0, waiting=True), *bad) is None
+        drain = due(CaseProgress(position=0, since_ns=NOW), *bad)
         assert drain
         assert drain.step
         assert drain.step.action is Action.DRAIN
-        after = CaseSoFar(position=1, since_ns=NOW - 2 * MINUTE)
+        after = CaseProgress(position=1, since_ns=NOW - 2 * MINUTE)
         good = said("ops", ago=1, verdict=Verdict.PASS, codes=(), vouched=True)
         assert due(after, *bad) is None
         assert due(after, *bad, good.model_copy(update={"vouched": False})) is None
@@ -101,21 +103,21 @@ class TestEvaluation:
 
     def test_a_case_escalates_on_news_only_and_then_ends(self) -> None:
         old = (said("ada"), said("bob"))
-        resumed = CaseSoFar(position=2, since_ns=NOW - 4 * MINUTE)
+        resumed = CaseProgress(position=2, since_ns=NOW - 4 * MINUTE)
         assert due(resumed, *old) is None
         again = due(resumed, *old, said("cleo", ago=1), said("dan", ago=2))
         assert again
         assert again.position == 3
-        assert due(CaseSoFar(position=3, since_ns=NOW), *old) == Proposal(position=None)
+        assert due(CaseProgress(position=3, since_ns=NOW), *old) == Proposal(position=None)
 
     def test_what_was_said_before_a_case_was_closed_opens_no_other(self) -> None:
-        assert due(CaseSoFar(since_ns=NOW - 4 * MINUTE), said("ada"), said("bob")) is None
+        assert due(CaseProgress(since_ns=NOW - 4 * MINUTE), said("ada"), said("bob")) is None
 
     def test_a_reason_cannot_add_lines_or_fields_to_a_ticket(self) -> None:
         rule = load_rules()[1]
         ticket = rule.steps[-1]
         evil = said(reason="ok\nNode: all others\r$cluster ${key}", gpu_model="GH200\x00")
-        text = written(ticket, rule, [evil], cluster="alps", node="n1", key="abcd")
+        text = render_text(ticket, rule, [evil], cluster="alps", node="n1", key="abcd")
         assert "ok Node: all others $cluster ${key}" in text
         assert len(text.splitlines()) == len(ticket.text.splitlines())
 
@@ -130,7 +132,7 @@ class TestCatalogue:
             resumes = [step for step in rule.steps if step.action is Action.RESUME]
             assert len(drains) == len(resumes) <= 1
             assert all(step.needs == "passed" for step in resumes)
-            assert rule.enough.users >= 2
+            assert rule.threshold.users >= 2
 
     def test_a_sites_own_rule_takes_the_place_of_the_shipped_one(self, tmp_path: Path) -> None:
         path = tmp_path / "own.yaml"
@@ -145,10 +147,10 @@ class TestCatalogue:
     @pytest.mark.parametrize(
         ("change", "words"),
         [
-            ("enough: {users: 1}", "users"),
+            ("threshold: {users: 1}", "users"),
             ("steps: [{action: shutdown}]", "action"),
             ("steps: []", "steps"),
-            ("steps: [{action: ticket, text: $password}]", "not known"),
+            ("steps: [{action: ticket, text: $password}]", "is unknown"),
             ("steps: [{action: ticket, text: 5 $ each}]", "dollar"),
             ("name: a rule", "name"),
             ("when: {checks: []}", "checks"),
@@ -180,7 +182,7 @@ class TestCatalogue:
         with pytest.raises(GipfelError) as error:
             load_rules([path])
         assert str(path) in str(error.value)
-        assert SHIPPED.exists()
+        assert BUILT_IN.exists()
 
 
 def cluster(out: int, of: int, partition: str = "normal") -> dict[str, NodeState]:
@@ -189,7 +191,7 @@ def cluster(out: int, of: int, partition: str = "normal") -> dict[str, NodeState
 
 
 class TestLimits:
-    settings = DrainSettings(cluster="alps", per_hour=2, most_share=0.1)
+    settings = DrainSettings(cluster="alps", per_hour=2, max_share=0.1)
 
     def refusal(self, nodes: dict[str, NodeState], node: str = "n99", hour: int = 0) -> str:
         return drain_refusal(node, "alps", nodes, self.settings, drained_last_hour=hour)
@@ -210,12 +212,14 @@ class TestLimits:
         assert "2 nodes were drained within an hour" in self.refusal(cluster(0, 100), hour=2)
 
     def test_only_nodes_of_the_configured_cluster_that_are_in_service(self) -> None:
-        assert "settings name none" in drain_refusal("n1", "alps", {}, DrainSettings(), drained_last_hour=0)
+        assert "its settings is empty" in drain_refusal(
+            "n1", "alps", {}, DrainSettings(), drained_last_hour=0
+        )
         assert "of bristen" in drain_refusal(
             "n1", "bristen", cluster(0, 100), self.settings, drained_last_hour=0
         )
-        assert "knows no node" in self.refusal(cluster(0, 100), node="n100")
-        assert "out of service already" in self.refusal(cluster(1, 100), node="n0")
+        assert "has no node" in self.refusal(cluster(0, 100), node="n100")
+        assert "already out of service" in self.refusal(cluster(1, 100), node="n0")
 
     def test_only_ours_come_back(self) -> None:
         ours, theirs = (
@@ -223,7 +227,7 @@ class TestLimits:
         )
         given = {"reason": "gipfel lost ab", "allowed": "alps"}
         assert resume_refusal("n1", "alps", ours, **given) == ""
-        assert "by somebody else: fan broken" in resume_refusal("n1", "alps", theirs, **given)
+        assert "for another reason: fan broken" in resume_refusal("n1", "alps", theirs, **given)
         assert "not drained" in resume_refusal("n1", "alps", cluster(0, 2), **given)
         assert "may not resume" in resume_refusal("n1", "bristen", ours, **given)
 
@@ -232,7 +236,7 @@ class TestLimits:
             "a|p|idle~|none\na|q|idle~|none\nb|p|down*|Not responding\nc|p|mixed|\nd|p|draining|a | b\n"
             "broken\ne|p|idle$|none\nf|p|alloc-|none"
         )
-        assert {name for name, each in states.items() if each.out} == {"b", "d", "e"}
+        assert {name for name, each in states.items() if each.out_of_service} == {"b", "d", "e"}
         assert states["a"].partitions == ("p", "q")
         assert (states["d"].drained, states["d"].reason) == (True, "a | b")
 
@@ -242,9 +246,9 @@ class TestLimits:
     )
     def test_a_node_that_could_be_more_than_one_reaches_no_command(self, node: str) -> None:
         slurm = SlurmNodes({})
-        with pytest.raises(GipfelError, match="can't be the name"):
+        with pytest.raises(GipfelError, match="is not a valid node name"):
             slurm.drain_command(node, "gipfel lost ab")
-        with pytest.raises(GipfelError, match="can't be the name"):
+        with pytest.raises(GipfelError, match="is not a valid node name"):
             slurm.resume_command(node)
 
     def test_the_command_is_an_argument_list(self) -> None:
@@ -263,7 +267,7 @@ class TestSettings:
 
     @pytest.mark.parametrize(
         "content",
-        ["drain: {most_share: 2}", "notify: [mail]", "keep: 3", "- a", 'drain: {cluster: "a\\nb"}', ": :"],
+        ["drain: {max_share: 2}", "notify: [mail]", "keep: 3", "- a", 'drain: {cluster: "a\\nb"}', ": :"],
     )
     def test_a_wrong_key_or_value_is_one_line(self, tmp_path: Path, content: str) -> None:
         path = tmp_path / "registry.yaml"

@@ -24,8 +24,8 @@ def test_a_notebook_is_submitted_listed_and_cancelled(start_server: Any) -> None
     asked: dict[str, Any] = {"path": "in.ipynb", "output": "out.ipynb"}
     wrong = (
         ({**asked, "parameters": {"secnds": "1"}}, "Did you mean 'seconds'?"),
-        ({**asked, "path": "../in.ipynb"}, "not below the server's folder"),
-        ({**asked, "output": "a\0b.ipynb"}, "not below the server's folder"),
+        ({**asked, "path": "../in.ipynb"}, "not below the server's root directory"),
+        ({**asked, "output": "a\0b.ipynb"}, "not below the server's root directory"),
         ({**asked, "time": "soon"}, "time can't be used"),
         ({**asked, "user": "root"}, "not valid: user"),
         ({**asked, "scheduler": "nowhere"}, "no scheduler 'nowhere'"),

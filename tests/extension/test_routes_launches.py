@@ -121,7 +121,7 @@ def test_launches_are_listed_read_stopped_and_launched_again(start_server: Any) 
         return found
 
     server.wait(lambda: {row[0] for row in log()["lines"]} == {0, 1}, 120)
-    assert first()["word"] == "running"
+    assert first()["status"] == "running"
     page = log(rank=1)
     assert {row[0] for row in page["lines"]} == {1}
     assert [row[1] for row in page["lines"] if row[3]][-1] == "ValueError: <b> no"
@@ -137,19 +137,19 @@ def test_launches_are_listed_read_stopped_and_launched_again(start_server: Any) 
         ("stop", {"launch": "a\nb/1"}, "not valid"),
         ("log", {"launch": name, "rank": -1}, "not valid"),
         ("log", {"launch": name, "position": {"offsets": {"x": 1}}}, "not valid"),
-        ("again", [], "not valid"),
+        ("rerun", [], "not valid"),
         ("notebook", {"launch": name}, "no executed notebook"),
     )
     for action, body, said in wrong:
         status, answer = server.call(f"gipfel/launches/{action}", "POST", body)
         assert (status, said in answer["message"]) == (400, True), answer
-    for action in ("log", "stop", "again", "notebook"):
+    for action in ("log", "stop", "rerun", "notebook"):
         status, _ = server.call(f"gipfel/launches/{action}", "POST", {"launch": name}, Authorization="")
         assert status == 403
     assert server.call("gipfel/launches", Authorization="")[0] == 403
 
     assert server.call("gipfel/launches/stop", "POST", {"launch": name})[0] == 200
-    server.wait(lambda: first()["word"] == "stopped", 120)
+    server.wait(lambda: first()["status"] == "stopped", 120)
     assert log()["ended"]
 
     # A run folder that the file browser hides: the notebook opens by a link.
@@ -163,6 +163,6 @@ def test_launches_are_listed_read_stopped_and_launched_again(start_server: Any) 
     assert (first()["traces"], first()["dumps"]) == ([0, 10], [1])
 
     (server.root / "go").touch()
-    assert server.call("gipfel/launches/again", "POST", {"launch": name})[0] == 201
-    server.wait(lambda: first(2)["word"] == "completed", 240)
+    assert server.call("gipfel/launches/rerun", "POST", {"launch": name})[0] == 201
+    server.wait(lambda: first(2)["status"] == "completed", 240)
     assert first(2)["title"] == first()["title"]

@@ -57,7 +57,10 @@ def test_a_server_without_a_job_has_no_end(server):
     assert leaving["notices_s"] == [1800, 600, 120]
     assert abs(leaving["now_ms"] - time.time() * 1000) < 60_000
     status, answer = server.call("gipfel/lifetime/extend", "POST", {})
-    assert (status, answer["message"]) == (400, "This server's time can't be extended: no hub started it.")
+    assert (status, answer["message"]) == (
+        400,
+        "The time of this server can't be extended, because no hub started it.",
+    )
 
 
 def test_the_hub_hears_the_jobs_end_and_has_the_last_word_on_it(start_server, tmp_path, hub):

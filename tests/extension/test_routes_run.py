@@ -42,12 +42,12 @@ def test_a_run_folder_that_is_gone_is_said_in_one_line(start_server, tmp_path):
     server = start_server(GIPFEL_RUN=str(tmp_path / "gone"))
     status, run = server.call("gipfel/run")
     assert (status, run["run"]) == (200, None)
-    assert "is not there" in run["message"]
+    assert "does not exist" in run["message"]
     assert "\n" not in run["message"]
     assert server.call("gipfel/saturation")[0] == 400
     message = json.loads(server.stream().recv())
     assert (message["type"], message["status"]["state"]) == ("status", "absent")
-    assert "is not there" in message["status"]["message"]
+    assert "does not exist" in message["status"]["message"]
 
 
 def test_nothing_is_left_when_the_server_ends(start_server):

@@ -55,7 +55,7 @@ def test_the_stream_sends_figures_and_then_only_newer_points(server):
     stream = server.stream()
     sent = list(messages(stream, 5))
     assert sent[0]["type"] == "figures"
-    assert sent[0]["whole"] is True
+    assert sent[0]["complete"] is True
     known = {
         trace["uid"]: list(trace["x"]) for figure in sent[0]["figures"].values() for trace in figure["data"]
     }
@@ -104,7 +104,7 @@ def test_a_page_looks_at_gpus_and_gets_their_figures_points_and_the_score(start_
     assert score["document"]["simulated"] is True
     # Only what is missing is sent when one more GPU is looked at.
     stream.send(json.dumps({**view, "gpus": [second, figures["gpus"][2]["uuid"]]}))
-    more = first(stream, lambda m: m["type"] == "figures" and not m["whole"])
+    more = first(stream, lambda m: m["type"] == "figures" and not m["complete"])
     assert list(more["figures"]) == [f"gpu/{figures['gpus'][2]['uuid']}"]
     stream.send(json.dumps({"type": "view", "window": "wide"}))
     stream.settimeout(20)

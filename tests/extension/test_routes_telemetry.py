@@ -60,7 +60,7 @@ def test_a_recorded_segment_is_replayed_from_the_users_folders_only(server, sour
     for path in (outside, "link.arrows", "../../etc/passwd"):
         status, answer = source("POST", {"source": f"replay:{path}"})
         assert status == 400
-        assert "outside your folders" in answer["message"]
+        assert "outside your directories" in answer["message"]
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def test_a_recorded_segment_is_replayed_from_the_users_folders_only(server, sour
         ({"source": "synthetic:"}, "not a simulated source"),
         ({"source": "synthetic:nonsense"}, "nonsense"),
         ({"source": "replay:missing.arrows"}, "no file"),
-        ({"source": "replay:~nobody-of-that-name/x"}, "can't be a file"),
-        ({"source": "replay:" + "a" * 5000}, "can't be a file"),
+        ({"source": "replay:~nobody-of-that-name/x"}, "is not a valid path"),
+        ({"source": "replay:" + "a" * 5000}, "is not a valid path"),
         ({"source": "synthetic:idle\n"}, "not valid"),
         ({"source": "synthetic:idle", "more": 1}, "not valid"),
         ({}, "not valid"),

@@ -24,11 +24,11 @@ def test_a_run_is_started_followed_and_named_and_hostile_requests_are_not(start_
 
     wrong: tuple[tuple[dict[str, Any], str], ...] = (
         ({"kind": "shipped", "file": "../quick"}, "no longer exists"),
-        ({"kind": "beside", "file": "/etc/passwd"}, "no longer exists"),
-        ({"kind": "beside", "file": "a.yaml", "directory": "../.."}, "not below"),
-        ({"kind": "beside", "file": "a.yaml", "directory": "nowhere"}, "There is no folder"),
-        ({"kind": "beside", "file": "a.yaml", "directory": "a" * 4000}, "can't be a folder"),
-        ({"kind": "own", "file": "a\nb"}, "not valid"),
+        ({"kind": "notebook", "file": "/etc/passwd"}, "no longer exists"),
+        ({"kind": "notebook", "file": "a.yaml", "directory": "../.."}, "not below"),
+        ({"kind": "notebook", "file": "a.yaml", "directory": "nowhere"}, "There is no directory"),
+        ({"kind": "notebook", "file": "a.yaml", "directory": "a" * 4000}, "is not a valid directory"),
+        ({"kind": "user", "file": "a\nb"}, "not valid"),
         ({"kind": "shipped", "file": "quick", "skip_vetted": "9 h; rm"}, "not valid"),
         ({"kind": "shipped", "file": "quick", "action": "abort"}, "not valid"),
     )
@@ -37,7 +37,7 @@ def test_a_run_is_started_followed_and_named_and_hostile_requests_are_not(start_
         assert (status, said in answer["message"]) == (400, True), answer
 
     status, answer = server.call(f"gipfel/vetting/protocols?directory={'a' * 5000}")
-    assert (status, "can't be a folder" in answer["message"]) == (400, True)
+    assert (status, "is not a valid directory" in answer["message"]) == (400, True)
 
     # What is typed is looked at, kept beside the notebook, and never over something that is there.
     _, meant = server.call("gipfel/vetting/protocols", "POST", {"text": "checks: ["})
@@ -53,11 +53,11 @@ def test_a_run_is_started_followed_and_named_and_hostile_requests_are_not(start_
     (server.root / "sub").mkdir()
     saved = {"directory": "sub", "name": "strict", "text": _STRICT}
     assert server.call("gipfel/vetting/protocols", "PUT", saved) == (
-        200, {"kind": "beside", "file": "strict.yaml"},
+        200, {"kind": "notebook", "file": "strict.yaml"},
     )  # fmt: skip
     for asked, said in (
-        (saved, "is there already"),
-        ({**saved, "name": "../strict"}, "can't name"),
+        (saved, "already exists"),
+        ({**saved, "name": "../strict"}, "not a valid name"),
         ({**saved, "name": "x", "text": "not: one"}, "is not a key of a protocol"),
         ({**saved, "name": "x", "text": "a" * 300_000}, "not valid"),
         ({**saved, "directory": "\0"}, "not valid"),
@@ -68,15 +68,15 @@ def test_a_run_is_started_followed_and_named_and_hostile_requests_are_not(start_
     (server.root / "sub" / "conda.yaml").write_text("dependencies: []\n")
     (server.root / "sub" / "broken.yaml").write_text("checks: 7\n")
     _, listed = server.call("gipfel/vetting/protocols?directory=sub")
-    beside = {each["file"]: each["problem"] for each in listed["protocols"] if each["kind"] == "beside"}
+    beside = {each["file"]: each["problem"] for each in listed["protocols"] if each["kind"] == "notebook"}
     assert sorted(beside) == ["broken.yaml", "strict.yaml"]
     assert "not a list of checks" in beside["broken.yaml"]
     assert {"quick", "cpu"} <= {each["name"] for each in listed["protocols"] if each["kind"] == "shipped"}
-    _, read = server.call("gipfel/vetting/protocols?directory=sub&kind=beside&file=strict.yaml")
+    _, read = server.call("gipfel/vetting/protocols?directory=sub&kind=notebook&file=strict.yaml")
     assert (read["text"], read["valid"]) == (_STRICT, True)
 
-    assert start(kind="beside", file="strict.yaml", directory="sub")[0] == 201
-    assert "runs already" in start(kind="shipped", file="cpu")[1]["message"]
+    assert start(kind="notebook", file="strict.yaml", directory="sub")[0] == 201
+    assert "already running" in start(kind="shipped", file="cpu")[1]["message"]
 
     def ended(state: str) -> Any:
         seen = server.call("gipfel/vetting")[1]
@@ -95,13 +95,13 @@ def test_a_run_is_started_followed_and_named_and_hostile_requests_are_not(start_
     assert server.call("gipfel/vetting?run=../..")[0] == 400
 
     # A protocol that can't be used, and a run that is stopped.
-    assert start(kind="beside", file="broken.yaml", directory="sub")[0] == 201
+    assert start(kind="notebook", file="broken.yaml", directory="sub")[0] == 201
     assert "not a list of checks" in server.wait(lambda: ended("error"), 120)["problem"]
     assert start(kind="shipped", file="cpu")[0] == 201
     server.wait(lambda: ended("running"), 120)
     assert server.call("gipfel/vetting", "DELETE")[0] == 200
     stopped = server.wait(lambda: ended("interrupted"), 60)
-    assert (stopped["own"], stopped["grid"]["complete"]) == (False, False)
+    assert (stopped["can_stop"], stopped["grid"]["complete"]) == (False, False)
 
     assert server.call("gipfel/vetting/consent") == (200, {"share": False})
     assert server.call("gipfel/vetting/consent", "POST", {"share": True}) == (200, {"share": True})

@@ -16,7 +16,7 @@ from gipfel_extension.telemetry.files import open_log, open_regular, read_json, 
 from gipfel_extension.telemetry.user_metrics import MetricsReader
 from gipfel_extension.training.flight_recorder import read_dump, report_of
 from gipfel_extension.training.record.state import LaunchState, write_state
-from gipfel_extension.vetting.external_run import ReportFile
+from gipfel_extension.vetting.report_file import ReportFile
 
 _OF_A_LAUNCH = (
     "state.json", "spec.json", "plan.json", "command.txt", "preflight.json", "times.jsonl", "rank-0.log",
@@ -37,13 +37,14 @@ from gipfel_cluster.runs import live_sockets
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.saturation import score_table
 from gipfel_extension.server.history import TimeRange
-from gipfel_extension.server.launches import flight_of, list_launches, log_page
+from gipfel_extension.server.launches import list_launches, log_page
 from gipfel_extension.server.runs import list_runs
 from gipfel_extension.server.vetting import ServerVetting
 from gipfel_extension.server.views import View
 from gipfel_extension.telemetry.store.compaction import compact
 from gipfel_extension.training.launch import Launch
-from gipfel_extension.training.papermill.engine import about_run
+from gipfel_extension.training.launch_summary import flight_recorder_lines
+from gipfel_extension.training.papermill.engine import run_metadata
 import pyarrow.json, pyarrow.parquet
 run = Path(sys.argv[1])
 environment = {"GIPFEL_RUNS": str(run.parent), "GIPFEL_RUN": str(run)}
@@ -52,7 +53,7 @@ launches = list_launches(environment)
 for each in (run / "launches").iterdir():
     launch = Launch(each)
     log_page(launch, None, None)
-    flight_of(launch)
+    flight_recorder_lines(launch.folder)
     for look in (launch.settle, lambda: launch.resumed_spec, lambda: launch.ranks):
         try:
             look()
@@ -63,7 +64,7 @@ stretch = TimeRange(run)
 answer = stretch.answer(View())
 document = stretch.document()
 vetting = asyncio.run(ServerVetting(environment).view(run, known="", rows=40))
-about_run(run)
+run_metadata(run)
 compact(run / "telemetry")
 live_sockets(run, "n")
 try:
@@ -125,8 +126,8 @@ def test_what_is_in_a_runs_files_keeps_nobody_from_the_others(tmp_path: Path, ki
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
     shown = {each["number"]: each for each in found["launches"]}
-    assert [shown[number]["word"] for number in (1, 2, 3)] == ["completed", "unreadable", "failed"]
-    assert "can't be read" in shown[2]["says"]
+    assert [shown[number]["status"] for number in (1, 2, 3)] == ["completed", "unreadable", "failed"]
+    assert "can't be read" in shown[2]["message"]
     assert found["vetting"]["state"] == "error"
     assert "vetting" in found["vetting"]["problem"]
     assert found["cpu_s"] < 10
@@ -183,7 +184,7 @@ def test_metrics_are_read_on_over_holes_and_from_the_beginning_of_another_file(t
     found = reader.metrics().series[0]
     assert found.values.tolist() == [1, 2, 4]
     # Zeros beside the hole, a line without an end in sight, and a rank that is none.
-    assert reader.metrics().damaged == 3
+    assert reader.metrics().damaged_lines == 3
     assert time.process_time() - begun < 2
     path.unlink()
     path.write_bytes(_metric(9))
@@ -211,8 +212,8 @@ def test_a_report_that_is_damaged_is_read_once(tmp_path: Path, monkeypatch: pyte
     file = ReportFile(tmp_path)
     for _ in range(2):
         with pytest.raises(Exception, match="not a vetting report"):
-            file.look()
-        monkeypatch.setattr("gipfel_extension.vetting.external_run.read_report", None)
+            file.refresh()
+        monkeypatch.setattr("gipfel_extension.vetting.report_file.read_report", None)
 
 
 def _shared(depth: int) -> Any:
@@ -261,4 +262,4 @@ def test_numbers_of_a_dump_that_are_none_are_missing_and_values_that_are_shared_
     assert report.ranks == (0, 1)
     assert not report.unreadable
     dump = read_dump((tmp_path / "rank_1").read_bytes(), 1)
-    assert [each.where for each in dump.entries] == ["train.py:3"] * 3
+    assert [each.location for each in dump.entries] == ["train.py:3"] * 3

@@ -9,7 +9,7 @@ import pytest
 
 from gipfel_extension.saturation import Workload, advise, score_table
 from gipfel_extension.saturation.advice import RULES, Advice
-from gipfel_extension.saturation.advice.checkpoint import daly, writes_of, young
+from gipfel_extension.saturation.advice.checkpoint import daly, write_bursts_of, young
 from gipfel_extension.saturation.settings import Thresholds
 from gipfel_extension.telemetry.sample import Device, SampleTable
 
@@ -110,8 +110,8 @@ def test_gpus_that_lost_alike_are_named_together():
 
 
 def test_a_loss_without_a_remedy_is_told_as_it_is():
-    own = found({gpu(): busy(tensor=0.3, dram=0.3, active=0.9)})["untreated-unexplained"]
-    assert own.sentence == "No recorded series shows why GPU 0 lost 57 % of the time."
+    own = found({gpu(): busy(tensor=0.3, dram=0.3, active=0.9)})["unaddressed-unexplained"]
+    assert own.sentence == "No recorded metric shows why GPU 0 lost 57 % of the time."
     assert own.gain == 0.0
 
 
@@ -132,7 +132,7 @@ def test_a_clock_a_little_below_its_maximum_at_the_power_limit_is_no_advice():
     assert "capping" not in found({gpu(): usual})
     cut = busy(tensor=0.9, active=1.0, CLOCKS_EVENT_REASONS=4.0, SM_CLOCK=990.0)
     assert found({gpu(): cut})["capping"].sentence.startswith(
-        "The power limit held the clock of GPU 0 at 50 %"
+        "The power limit kept the clock of GPU 0 at 50 %"
     )
 
 
@@ -190,7 +190,7 @@ def test_where_the_work_is_unknown_the_advice_says_whom_it_is_for(rule):
 def test_what_no_rule_may_speak_about_is_told_as_a_loss():
     full, length = stretched(SPEAKS["activation-checkpointing"])
     own = found(full, length, Workload(kind="inference"))
-    assert "GPU 0 lost" in own["untreated-occupancy"].sentence
+    assert "GPU 0 lost" in own["unaddressed-occupancy"].sentence
 
 
 def test_the_gain_is_a_computed_range_of_speed_too():
@@ -201,8 +201,8 @@ def test_the_gain_is_a_computed_range_of_speed_too():
     eighth = found({gpu(): WELL})["quarter-precision"]
     # Near its ceiling all the time: FP8 takes half of it at best.
     assert eighth.speedup == pytest.approx((1.0, 2.0))
-    assert "(\u2264 2.00\u00d7 faster)" in eighth.expect
-    assert found({gpu(): busy(tensor=0.3, dram=0.3, active=0.9)})["untreated-unexplained"].speedup is None
+    assert "(\u2264 2.00\u00d7 faster)" in eighth.gain_text
+    assert found({gpu(): busy(tensor=0.3, dram=0.3, active=0.9)})["unaddressed-unexplained"].speedup is None
 
 
 @pytest.mark.parametrize("rule", SPEAKS)
@@ -265,7 +265,9 @@ def test_half_of_the_gpus_that_have_work_are_not_to_blame_for_the_other_half():
     works, waits = busy(tensor=0.8, active=0.9, NVLINK_TX_BYTES=1e9), busy(tensor=0.01, dram=0.0, active=0.1)
     own = found({gpu(i): works if i < 2 else waits for i in range(4)})["slow-rank"]
     assert own.sentence == "GPUs 2 and 3 had little to do 80 % of the time while GPUs 0 and 1 worked."
-    assert own.action == "See what GPUs 2 and 3 lacked then, such as input, or share the work evenly."
+    assert (
+        own.action == "Find out what GPUs 2 and 3 lacked then, such as input, or distribute the work evenly."
+    )
 
 
 def test_late_input_is_to_blame_for_uneven_work_whichever_gpu_lacks_it():
@@ -283,17 +285,20 @@ def test_late_input_is_to_blame_for_uneven_work_whichever_gpu_lacks_it():
     reads = {"CPU_CORES_USED": [1.0, 9.0, 1.0] * 20, "CPU_UTIL": 0.3}
     late, others = of(off, works), of(spins, spins)
     own = found({gpu(0): late, **{gpu(i): others for i in (1, 2, 3)}, host(): reads}, length=60)["slow-rank"]
-    assert own.sentence.endswith("while GPU 0 worked on input that had come late.")
-    assert own.action == "Mend the input of GPU 0 first."
+    assert own.sentence.endswith("while GPU 0 worked on input that arrived late.")
+    assert own.action == "Speed up the input of GPU 0 first."
     starved, well = of(off, spins), of(works, works)
     own = found({gpu(0): well, **{gpu(i): starved for i in (1, 2, 3)}, host(): reads}, length=60)["slow-rank"]
-    assert own.action == "See what GPUs 1, 2 and 3 lacked then, such as input, or share the work evenly."
+    assert (
+        own.action
+        == "Find out what GPUs 1, 2 and 3 lacked then, such as input, or distribute the work evenly."
+    )
 
 
 def test_where_each_waits_in_turn_none_is_slow():
     turns = [[0.1 if turn % 4 != own else 0.9 for turn in range(40)] for own in range(4)]
     own = found({gpu(i): busy(tensor=0.05, active=turns[i], NVLINK_TX_BYTES=1e9) for i in range(4)})
-    assert own["slow-rank"].sentence.startswith("All GPUs waited up to ")
+    assert own["slow-rank"].sentence.startswith("All GPUs waited for each other alternately, up to ")
     assert "GPU 0" not in own["slow-rank"].sentence + own["slow-rank"].action
 
 
@@ -356,9 +361,9 @@ def test_young_and_daly():
 def test_write_time_and_distance_are_measured():
     written = ([0.0] * 17 + [2e9] * 3) * 5
     given = table({gpu(): WELL, host(): {"IO_WRITE_BYTES": written}}, length=100)
-    writes = writes_of(given, Thresholds(), 1.0)
+    writes = write_bursts_of(given, Thresholds(), 1.0)
     assert (writes.seconds, writes.distance, len(writes.starts_ns)) == (3.0, 20.0, 5)
     assert writes.host == host().uuid
     own = found({gpu(): WELL, host(): {"IO_WRITE_BYTES": written}}, length=100)["checkpoint-interval"]
     assert own.sentence == "5 checkpoints of 3 s each came every 20 s."
-    assert writes_of(table({gpu(): WELL}, length=3), Thresholds(), 1.0) is None
+    assert write_bursts_of(table({gpu(): WELL}, length=3), Thresholds(), 1.0) is None

@@ -39,8 +39,8 @@ def test_shapes_are_drawn_alike_from_the_same_seed_only():
 def test_a_campaign_goes_on_where_it_was(tmp_path, monkeypatch):
     monkeypatch.setattr("run.BUILD", tmp_path)
     said: list[str] = []
-    first, _ = run("causes", 3, 1, only="matmul-bf16", workers=1, say=said.append)
-    second, rows = run("causes", 3, 1, only="matmul-", workers=1, say=said.append)
+    first, _ = run("causes", 3, 1, only="matmul-bf16", workers=1, report=said.append)
+    second, rows = run("causes", 3, 1, only="matmul-", workers=1, report=said.append)
     assert first["matmul-bf16"] == second["matmul-bf16"]
     assert sum("matmul-bf16:" in each for each in said) == 1
     assert {row["name"].split(":")[0] for row in rows} == {"causes"}

@@ -9,7 +9,7 @@ import pytest
 from gipfel_extension.saturation import Weights, ceilings_of
 from gipfel_extension.saturation.ceilings import LINKS, TABLE, slice_of
 from gipfel_extension.saturation.levels import fractions, levels_of
-from gipfel_extension.saturation.loss_breakdown import staircase_of
+from gipfel_extension.saturation.loss_breakdown import loss_breakdown_of
 from gipfel_extension.telemetry.sources.gpm import GPM_METRICS
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -19,7 +19,7 @@ from saturation_tables import H100, busy, gpu, table
 
 def levels(weights: Weights | None = None, name: str = H100, **values: object):
     device = gpu(name=name)
-    columns = table({device: busy(**values)}, length=1).of(device.uuid)
+    columns = table({device: busy(**values)}, length=1)[device.uuid]
     return levels_of(columns, ceilings_of(name), weights or Weights())
 
 
@@ -112,7 +112,7 @@ def test_one_value_above_one_is_missing_and_many_make_the_metric_faulty():
     device = gpu()
     tensor = np.full(200, 0.5)
     tensor[3] = 1.2
-    columns = table({device: busy(tensor=tensor)}, length=200).of(device.uuid)
+    columns = table({device: busy(tensor=tensor)}, length=200)[device.uuid]
     found = levels_of(columns, ceilings_of(H100), Weights())
     assert np.isnan(fractions(columns, "PIPE_TENSOR_ACTIVE")).sum() == 1
     assert found.faulty == ()
@@ -161,15 +161,21 @@ def test_utilization_stands_in_for_a_missing_engine():
 
 
 def test_the_steps():
-    steps = staircase_of(levels(tensor=0.3, dram=0.0, active=0.5, engine=0.8))
-    assert [one(step) for step in (steps.off, steps.empty, steps.waiting)] == pytest.approx([0.2, 0.3, 0.2])
+    steps = loss_breakdown_of(levels(tensor=0.3, dram=0.0, active=0.5, engine=0.8))
+    assert [one(step) for step in (steps.gpu_idle, steps.sms_empty, steps.sms_stalled)] == pytest.approx(
+        [0.2, 0.3, 0.2]
+    )
 
 
 def test_without_sm_activity_all_between_engine_and_pipes_is_waiting():
-    steps = staircase_of(levels(tensor=0.3, dram=0.0, active=float("nan"), engine=0.8))
-    assert [one(step) for step in (steps.off, steps.empty, steps.waiting)] == pytest.approx([0.2, 0.0, 0.5])
+    steps = loss_breakdown_of(levels(tensor=0.3, dram=0.0, active=float("nan"), engine=0.8))
+    assert [one(step) for step in (steps.gpu_idle, steps.sms_empty, steps.sms_stalled)] == pytest.approx(
+        [0.2, 0.0, 0.5]
+    )
 
 
 def test_links_alone_keep_a_gpu_from_being_off():
-    steps = staircase_of(levels(tensor=0.0, dram=0.0, active=0.0, engine=0.0, NVLINK_TX_BYTES=360e9))
-    assert [one(step) for step in (steps.off, steps.empty, steps.waiting)] == pytest.approx([0.2, 0.0, 0.0])
+    steps = loss_breakdown_of(levels(tensor=0.0, dram=0.0, active=0.0, engine=0.0, NVLINK_TX_BYTES=360e9))
+    assert [one(step) for step in (steps.gpu_idle, steps.sms_empty, steps.sms_stalled)] == pytest.approx(
+        [0.2, 0.0, 0.0]
+    )

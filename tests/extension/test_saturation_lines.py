@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gipfel_extension.saturation import advise, score_table
-from gipfel_extension.saturation.report.lines import text_of
+from gipfel_extension.saturation.report.lines import score_text
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -15,7 +15,7 @@ from saturation_tables import busy, gpu, host, table
 def lines(series: object, label: str = "alps-48812", environment: str = "", length: int = 10) -> list[str]:
     given = table(series, length=length)
     job = score_table(given)
-    return list(text_of(job, advise(given, job), label=label, environment=environment))
+    return list(score_text(job, advise(given, job), label=label, environment=environment))
 
 
 def test_the_first_four_lines():
@@ -74,7 +74,7 @@ def test_a_gain_is_said_as_the_range_that_panel_and_report_show():
     advice = advise(given, job)
     (workers,) = [each for each in advice if each.rule == "loader-workers"]
     assert 1 <= workers.gain_least < workers.gain
-    said = " ".join(text_of(job, advice, label="x"))
+    said = " ".join(score_text(job, advice, label="x"))
     text = " ".join(said.split())
     assert f"num_workers. (+{workers.gain_least:.0f} to +{workers.gain:.0f} points (" in text
-    assert all(each.expect in text for each in advice)
+    assert all(each.gain_text in text for each in advice)

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gipfel_extension.saturation import Settings, Weights, advise, document_of, score_table
-from gipfel_extension.saturation.report.lines import WIDTH, text_of
-from gipfel_extension.saturation.result import whole_points
+from gipfel_extension.saturation.report.lines import WIDTH, score_text
+from gipfel_extension.saturation.result import integer_points
 from gipfel_extension.telemetry.metric_table import GPU_METRICS, HOST_METRICS, SCORE_PARTS
 from gipfel_extension.telemetry.sample import SampleTable
 
@@ -71,8 +71,8 @@ def test_score_and_losses_are_parts_of_a_hundred(found, chosen):
         assert sum(total.binding.values()) <= 1.0 + 1e-9
         assert sum(total.points.values()) == pytest.approx(total.score, abs=1e-6)
         assert total.bottleneck in {None, *total.points, *total.losses}
-        assert total.least - 1e-9 <= total.score <= total.most + 1e-9
-        assert sum(total.in_turn.values()) <= total.most + 1e-6
+        assert total.lower_bound - 1e-9 <= total.score <= total.upper_bound + 1e-9
+        assert sum(total.sequential_points.values()) <= total.upper_bound + 1e-6
     assert 0.0 <= job.confidence <= 1.0
     for trace in job.traces:
         whole = trace.levels.saturation + sum(trace.losses.values())
@@ -87,7 +87,7 @@ def test_rows_without_a_value_change_the_confidence_and_not_the_score(found, see
     rng = np.random.default_rng(seed)
     columns = {}
     for device in found.devices:
-        own = found.of(device.uuid)
+        own = found[device.uuid]
         # Less than half an interval after a sample, so that it is the same beat.
         after = np.flatnonzero(rng.random(len(own["time_ns"])) < 0.5)
         times = own["time_ns"][after] + int(found.interval * 4e8)
@@ -97,7 +97,7 @@ def test_rows_without_a_value_change_the_confidence_and_not_the_score(found, see
             for name, column in own.items()
         }
         columns[device.uuid]["time_ns"] = columns[device.uuid]["time_ns"].astype(np.int64)
-    hosts = {host.uuid: found.of(host.uuid) for host in found.hosts}
+    hosts = {host.uuid: found[host.uuid] for host in found.hosts}
     before, after_ = score_table(found), score_table(replace(found, columns={**columns, **hosts}))
     for one, other in zip(before.gpus, after_.gpus, strict=True):
         assert (one.total is None) == (other.total is None)
@@ -110,7 +110,7 @@ def test_rows_without_a_value_change_the_confidence_and_not_the_score(found, see
 def test_a_missing_sample_lowers_the_confidence_alone(lost, tensor):
     steady = table({gpu(): busy(tensor=tensor), gpu(1): busy(tensor=tensor / 2)}, length=20)
     holes = table({gpu(): busy(tensor=tensor), gpu(1): busy(tensor=tensor / 2)}, length=20)
-    for name, column in holes.of(gpu().uuid).items():
+    for name, column in holes[gpu().uuid].items():
         if not name.endswith("_ns"):
             column[sorted(lost)] = np.nan
     rows = np.array([row for row in range(20) if row not in lost])
@@ -137,7 +137,7 @@ def test_no_advice_without_its_evidence_in_the_table(found):
         assert advice.knob.link.startswith("https://")
         assert 0.0 <= advice.gain <= 100.0
         for shown in advice.evidence:
-            own = found.of(shown.device)
+            own = found[shown.device]
             inside = (own["time_ns"] >= shown.start_ns) & (own["time_ns"] <= shown.end_ns)
             assert inside.any(), advice.rule
             assert shown.metrics, advice.rule
@@ -149,7 +149,7 @@ def test_no_advice_without_its_evidence_in_the_table(found):
 def test_the_terminals_lines_fit_and_the_document_is_json(found):
     job = score_table(found)
     advice = advise(found, job)
-    lines = list(text_of(job, advice, label="x" * 200, environment="y" * 200))
+    lines = list(score_text(job, advice, label="x" * 200, environment="y" * 200))
     assert all(len(line) <= WIDTH for line in lines)
     document = document_of(job, advice)
     assert "NaN" not in repr(document)
@@ -159,6 +159,6 @@ def test_the_terminals_lines_fit_and_the_document_is_json(found):
 @given(st.lists(st.floats(0.0, 1.0), min_size=2, max_size=9).filter(lambda parts: sum(parts) > 0.01))
 def test_whole_points_add_up(parts):
     share = {str(place): 100.0 * part / sum(parts) for place, part in enumerate(parts)}
-    whole = whole_points(share)
+    whole = integer_points(share)
     assert sum(whole.values()) == 100
     assert all(abs(whole[name] - share[name]) < 1.0 for name in share)

@@ -54,7 +54,7 @@ def test_the_worked_example():
     )
     assert f"the bottleneck is {total.bottleneck}." in text
     assert total.binding == pytest.approx({"compute": 0.4, "memory": 0.4, "interconnect": 0.0})
-    assert f"the score would be up to {total.most:.3g}" in text
+    assert f"the score would be up to {total.upper_bound:.3g}" in text
     assert re.search(r"confidence is .* = ([0-9.]+)\. ", text)[1] == f"{job.confidence:.2f}"
     assert (job.startup, job.gpus[0].samples) == (1.0, 5)
 

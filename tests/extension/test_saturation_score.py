@@ -166,7 +166,7 @@ def test_a_metric_in_per_cent_is_an_error_of_the_source():
 
 def test_a_gpu_weighs_by_the_time_that_it_was_held():
     found = table({gpu(0): busy(tensor=1.0), gpu(1): busy(tensor=0.5)}, length=40)
-    columns = {key: values[:10] for key, values in found.of(gpu(1).uuid).items()}
+    columns = {key: values[:10] for key, values in found[gpu(1).uuid].items()}
     job = score_table(replace(found, columns={**found.columns, gpu(1).uuid: columns}))
     assert job.total.score == pytest.approx((40 * 100 + 10 * 50) / 50)
 
@@ -188,12 +188,12 @@ def test_the_score_is_a_range_where_phases_may_alternate_within_a_sample():
     )
     assert score_table(fine).total.score == pytest.approx(100.0)
     coarse = score_table(table({gpu(): busy(tensor=0.5, dram=0.45, active=1.0)}, length=40)).total
-    assert (coarse.score, coarse.least, coarse.most) == pytest.approx((50.0, 50.0, 100.0))
+    assert (coarse.score, coarse.lower_bound, coarse.upper_bound) == pytest.approx((50.0, 50.0, 100.0))
     # Half compute and half waiting, or half compute and half memory: neither can be told.
     assert coarse.bottleneck is None or coarse.points[coarse.bottleneck] == pytest.approx(50.0)
     steady = score_table(table({gpu(): busy(tensor=0.9, dram=0.05, active=1.0)}, length=40)).total
     assert steady.bottleneck == "compute"
-    assert steady.most - steady.least < 7
+    assert steady.upper_bound - steady.lower_bound < 7
 
 
 def test_no_bottleneck_is_named_where_coarser_samples_would_show_another_score():
@@ -208,7 +208,7 @@ def test_no_bottleneck_is_named_where_coarser_samples_would_show_another_score()
 
     coarse, fine = scored(1.0), scored(0.1)
     assert (coarse.score, fine.score) == pytest.approx((100.0, 100.0))
-    assert coarse.hidden > 10.0
+    assert coarse.coarse_difference > 10.0
     assert (coarse.bottleneck, fine.bottleneck) == (None, "compute")
 
 
@@ -296,7 +296,7 @@ def test_a_score_without_a_resource_is_a_lower_bound_and_says_so():
 
 def test_each_sample_counts_for_its_own_recorders_interval():
     found = table({gpu(): busy(tensor=[1.0] * 10 + [0.0] * 3, dram=0.0)}, length=13)
-    columns = found.of(gpu().uuid)
+    columns = found[gpu().uuid]
     # Ten samples in a second, then three in thirty seconds.
     seconds = np.concatenate((np.arange(10) * 0.1, 11.0 + np.arange(3) * 10.0))
     columns["time_ns"] = START_NS + (seconds * 1e9).astype(np.int64)
@@ -307,7 +307,7 @@ def test_each_sample_counts_for_its_own_recorders_interval():
 
 def test_a_clock_that_was_set_wrong_costs_no_memory():
     found = table({gpu(): busy(), gpu(1): busy()}, length=3)
-    found.of(gpu().uuid)["time_ns"][0] = 0
+    found[gpu().uuid]["time_ns"][0] = 0
     job = score_table(found)
     assert job.total.score == pytest.approx(60.0)
     assert job.confidence < 0.01

@@ -9,7 +9,7 @@ import pytest
 
 from gipfel_extension.saturation import advise, score_table
 from gipfel_extension.saturation.advice import Advice, Knob
-from gipfel_extension.saturation.advice.steady import HOLD_S, SteadyAdvice, steady
+from gipfel_extension.saturation.advice.debounce import HOLD_S, DebouncedAdvice, debounce
 from gipfel_extension.server.analysis import SaturationAnalysis
 from gipfel_extension.telemetry.sample import SampleTable
 
@@ -26,7 +26,7 @@ def shown_over(found: dict[float, list[Advice]], hold_s: float = 60.0) -> dict[f
     """What is shown at each time at which the rules are looked at."""
     history, shown = {}, {}
     for now, given in found.items():
-        history, now_shown = steady(history, given, now, hold_s)
+        history, now_shown = debounce(history, given, now, hold_s)
         shown[now] = [each.rule for each in now_shown]
     return shown
 
@@ -62,10 +62,10 @@ def test_what_comes_and_goes_does_not_flicker():
 
 
 def test_it_has_its_newest_words_and_the_greatest_gain_comes_first():
-    history, _ = steady({}, [advice("a", sentence="old"), advice("b", 20.0)], 0)
-    history, now = steady(history, [advice("a", sentence="new"), advice("b", 20.0)], 60)
+    history, _ = debounce({}, [advice("a", sentence="old"), advice("b", 20.0)], 0)
+    history, now = debounce(history, [advice("a", sentence="new"), advice("b", 20.0)], 60)
     assert [(each.rule, each.sentence) for each in now] == [("b", ""), ("a", "new")]
-    history, now = steady(history, [advice("a", 30.0, "newer")], 65)
+    history, now = debounce(history, [advice("a", 30.0, "newer")], 65)
     assert [(each.rule, each.sentence) for each in now] == [("a", "newer"), ("b", "")]
 
 
@@ -83,9 +83,9 @@ def test_one_who_looks_later_sees_what_the_samples_have_shown_for_long(length, r
         return advise(part, score_table(part))
 
     given = small_kernels(length)
-    view = SteadyAdvice()
+    view = DebouncedAdvice()
     shown = {each.rule for each in view.shown(600.0, given, find, find(given), 1000.0)}
-    assert {rule for rule in shown if not rule.startswith("untreated")} == rules
+    assert {rule for rule in shown if not rule.startswith("unaddressed")} == rules
     # Another one looks at the same time as before, and begins with what is known.
     again = {each.rule for each in view.shown(600.0, given, find, find(given), 1000.0 + HOLD_S)}
     assert {"compile", "cuda-graphs"} <= again

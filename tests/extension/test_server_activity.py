@@ -9,9 +9,15 @@ import time
 import numpy as np
 import pytest
 
-from gipfel_extension.server.activity import Idleness, Indicators, ProgramWatch, busy_with, gpu_share
-from gipfel_extension.server.answers import GpuActivity
-from gipfel_extension.server.current_activity import current_activity
+from gipfel_extension.server.activity import (
+    Idleness,
+    Indicators,
+    ProgramWatch,
+    busy_with,
+    current_activity,
+    gpu_share,
+)
+from gipfel_extension.server.responses import GpuActivity
 from gipfel_extension.telemetry.sample import Device, SampleTable
 
 NOW_NS = 1_000_000_000_000
@@ -38,7 +44,7 @@ def table(**devices: dict[str, list[float]]) -> SampleTable:
         (Indicators(busy_kernels=3), ("3 busy kernels",)),
         (Indicators(gpu_share=0.04), ()),
         (Indicators(gpu_share=0.05), ("GPU 5%",)),
-        (Indicators(gpu_share=math.nan), ("GPUs that nothing is heard of",)),
+        (Indicators(gpu_share=math.nan), ("GPUs without recent samples",)),
         (Indicators(steps=("srun", "srun", "mpirun")), ("a step (mpirun)", "a step (srun)")),
         (Indicators(cores=0.4), ()),
         (Indicators(cores=7.25), ("7.2 CPU cores",)),

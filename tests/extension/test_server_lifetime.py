@@ -11,7 +11,7 @@ from gipfel_cluster.model import GipfelError
 from gipfel_extension.server.activity import Indicators
 from gipfel_extension.server.lifetime import (
     HubRefusedError,
-    HubSilentError,
+    HubUnavailableError,
     LifetimeSettings,
     LifetimeStatus,
     ServerLifetime,
@@ -52,16 +52,16 @@ class World:
         self.leaving = ServerLifetime(
             settings=LifetimeSettings(orphan_grace=600),
             hub=hub,
-            ends=on_node,
+            job_end=on_node,
             indicators=look,
-            end=self.ended.append,
+            stop_server=self.ended.append,
             log=logging.getLogger("leaving-test"),
             clock=lambda: self.now,
         )
 
     def beat(self, after: float = 0.0) -> dict[str, Any]:
         self.now += after
-        asyncio.run(self.leaving.beat())
+        asyncio.run(self.leaving.report_once())
         return self.leaving.describe()
 
 
@@ -124,7 +124,7 @@ def test_the_warning_is_as_long_as_it_should_be_however_late_it_came():
 
 def test_a_hub_that_is_silent_never_ends_a_server():
     hub = FakeHub()
-    hub.error = HubSilentError("The hub does not answer.")
+    hub.error = HubUnavailableError("The hub does not answer.")
     world = World(hub)
     for _ in range(5):
         world.beat(3600)
@@ -139,7 +139,7 @@ def test_a_hub_that_refuses_for_long_ends_a_server_with_a_line():
     world.beat(599)
     assert world.ended == []
     world.beat(1)
-    assert world.ended == ["The hub has not known this server for 600 s, so it ends."]
+    assert world.ended == ["The hub has refused this server's token for 600 s, so the server stops."]
 
 
 def test_a_hub_that_knows_the_server_again_is_believed():
@@ -161,6 +161,6 @@ def test_an_extension_moves_the_end_and_a_refusal_is_one_line():
     assert world.beat()["extend_s"] == 3600
     asyncio.run(world.leaving.extend())
     assert world.leaving.describe()["ends_ms"] == 23_600_000
-    hub.error = HubSilentError("This server's time can't be extended.")
+    hub.error = HubUnavailableError("This server's time can't be extended.")
     with pytest.raises(GipfelError, match="can't be extended"):
         asyncio.run(world.leaving.extend())

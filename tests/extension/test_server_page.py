@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from gipfel_extension.server.analysis import Analysed
-from gipfel_extension.server.broadcast import MOST_WAITING, Event, Page
+from gipfel_extension.server.analysis import AnalysisResult
+from gipfel_extension.server.broadcast import MOST_WAITING, FeedUpdate, Page
 from gipfel_extension.server.views import BUCKETS, HEAT_BUCKETS, JobMeans, LiveView, View, figures_of
 from gipfel_extension.telemetry.figures.lines import coarsened
 from gipfel_extension.telemetry.sample import Device, Sample
@@ -22,8 +22,8 @@ GPUS = [Device(f"GPU-{n}", "gpu", "x", n, node=f"n{n}") for n in range(3)]
 HOST = Device("host:n0", "host", "n0", None, node="n0")
 
 
-def event(number: int) -> Event:
-    return Event({"last_ns": number}, (), ())
+def event(number: int) -> FeedUpdate:
+    return FeedUpdate({"last_ns": number}, (), ())
 
 
 def gpu(number: int, second: float, value: float | None) -> Sample:
@@ -50,7 +50,7 @@ def test_a_page_waits_for_an_event_a_score_or_another_look():
     async def read():
         page = Page(View())
         loop = asyncio.get_running_loop()
-        score = Analysed(600.0, {"score": 1}, ())
+        score = AnalysisResult(600.0, {"score": 1}, ())
         for call, argument, take in (
             (page.put, event(7), lambda: page.pop()[0]),
             (page.set_analysed, score, page.pop_analysed),
@@ -103,26 +103,26 @@ def test_a_view_gets_each_point_once_and_only_of_the_gpus_that_it_shows():
     table = simulated(30)
     shown, hidden = table.gpus[0].uuid, table.gpus[1].uuid
     view = View(gpus=(shown, "GPU-that-is-gone"), metric="DRAM_ACTIVE")
-    overview = Overview.of_table(table, BUCKETS)
+    overview = Overview.from_table(table, BUCKETS)
     figures = figures_of(overview, coarsened(overview, HEAT_BUCKETS), view, None)
     assert set(figures) == {"job", "host", "heat", f"gpu/{shown}"}
     live = LiveView(view)
-    live.drawn(figures, {gpu.uuid: table.last_ns for gpu in table.gpus})
+    live.record_drawn(figures, {gpu.uuid: table.last_ns for gpu in table.gpus})
     values = {"SM_ACTIVE": 0.5, "DRAM_ACTIVE": 0.25, "SM_CLOCK": None}
     old = [Sample(table.last_ns, 0, shown, values)]
     new = [Sample(table.last_ns + 10**9, 0, uuid, values) for uuid in (shown, hidden)]
     job = {"job/SM_ACTIVE": {"x": [START // 10**6, table.last_ns // 10**6 + 1000], "y": [1.0, 2.0]}}
-    news = live.news([*old, *new], job, {"metrics/loss": {"x": [1], "y": [1.0]}})
+    new_points = live.new_points([*old, *new], job, {"metrics/loss": {"x": [1], "y": [1.0]}})
     time = table.last_ns // 10**6 + 1000
-    assert news["traces"] == {
+    assert new_points["traces"] == {
         "job/SM_ACTIVE": {"x": [time], "y": [2.0]},
         f"{shown}/SM_ACTIVE": {"x": [time], "y": [50.0]},
         f"{shown}/DRAM_ACTIVE": {"x": [time], "y": [25.0]},
         f"{shown}/SM_CLOCK": {"x": [time], "y": [None]},
     }
-    assert news["cells"]["row"] == [0, 0, 1]
-    assert news["cells"]["y"] == [25.0, 25.0, 25.0]
-    assert "traces" not in live.news([], job, {})
+    assert new_points["cells"]["row"] == [0, 0, 1]
+    assert new_points["cells"]["y"] == [25.0, 25.0, 25.0]
+    assert "traces" not in live.new_points([], job, {})
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from jupyter_server.gateway.gateway_client import GatewayClient
 
-from gipfel_extension.kernels.private_specs import PrivateSpecs
-from gipfel_extension.singleuser import HeldSocketServerApp, report_port
+from gipfel_extension.singleuser import HeldSocketServerApp, PrivateKernelSpecs, report_port
 
 
 class Hub(http.server.ThreadingHTTPServer):
@@ -86,6 +85,6 @@ def test_a_server_that_names_no_kernelspecs_gets_private_ones(
     app = HeldSocketServerApp()
     app.init_configurables()
     try:
-        assert isinstance(app.kernel_spec_manager, PrivateSpecs)
+        assert isinstance(app.kernel_spec_manager, PrivateKernelSpecs)
     finally:
         GatewayClient.clear_instance()

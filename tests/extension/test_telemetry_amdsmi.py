@@ -81,7 +81,7 @@ class SetClock:
         return ended.is_set()
 
 
-def test_amd_smi_under_dcgms_names() -> None:
+def test_amdsmi_values_have_dcgm_names() -> None:
     library, clock = FakeAmd(), SetClock()
     environment = {"ROCR_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "0", "GIPFEL_NODE": "n1"}
     source = AmdSource(SourceRequest(environment=environment, clock=clock), library=library)
@@ -105,7 +105,7 @@ def test_amd_smi_under_dcgms_names() -> None:
     assert library.open == 0
 
 
-def test_amd_smi_without_rocm_or_without_a_gpu_is_one_line(
+def test_amdsmi_without_rocm_or_gpu_raises_source_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     # The module raises while it is imported where ROCm's library is missing.

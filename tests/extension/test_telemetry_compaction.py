@@ -55,19 +55,19 @@ def record(folder: Path, seconds: int = 600, *, start: int = START, close: bool 
 def same(one: SampleTable, other: SampleTable) -> None:
     assert one.devices == other.devices
     for device in one.devices:
-        assert set(one.of(device.uuid)) == set(other.of(device.uuid))
-        for name, column in one.of(device.uuid).items():
-            np.testing.assert_array_equal(column, other.of(device.uuid)[name], err_msg=name)
+        assert set(one[device.uuid]) == set(other[device.uuid])
+        for name, column in one[device.uuid].items():
+            np.testing.assert_array_equal(column, other[device.uuid][name], err_msg=name)
 
 
-def test_the_same_samples_and_summaries_on_less_disk(tmp_path):
+def test_compaction_keeps_samples_and_summaries_in_less_space(tmp_path):
     closed = record(tmp_path, 3600)
     (tmp_path / "x-1-0.arrows").write_bytes(b"torn")
     running = record(tmp_path, 20, start=START + 4000, close=False)
     before, seen = read_samples(tmp_path), read_overview(tmp_path, buckets=100)
     size = sum(path.stat().st_size for path in tmp_path.iterdir())
     done = compact(tmp_path)
-    assert (done.converted, done.left) == (1, ())
+    assert (done.converted, done.skipped) == (1, ())
     assert not closed.exists()
     assert running.exists()
     parquet = closed.with_name(closed.name.replace(".closed.arrows", ".closed.parquet"))
@@ -86,7 +86,7 @@ def test_the_same_samples_and_summaries_on_less_disk(tmp_path):
 
 
 @pytest.mark.parametrize("state", ["stream", "packed"])
-def test_a_part_of_the_time_and_of_the_metrics_is_that_of_the_whole(tmp_path, state):
+def test_time_range_and_metrics_read_from_parquet_match_the_stream(tmp_path, state):
     # Long enough for several pieces of a file.
     closed = record(tmp_path, 18_000)
     whole = read_samples(tmp_path)
@@ -102,16 +102,16 @@ def test_a_part_of_the_time_and_of_the_metrics_is_that_of_the_whole(tmp_path, st
         part = read_samples(tmp_path, since_ns=since, until_ns=until, metrics=wanted)
         assert part.devices == whole.devices
         for device in whole.devices:
-            columns = whole.of(device.uuid)
+            columns = whole[device.uuid]
             inside = (columns["time_ns"] >= since) & (columns["time_ns"] <= until)
-            own = part.of(device.uuid)
+            own = part[device.uuid]
             times = ("time_ns", "monotonic_ns")
             assert set(own) == {*times, *(wanted if device.kind == "gpu" else ())}
             for name, column in own.items():
                 np.testing.assert_array_equal(column, columns[name][inside], err_msg=name)
 
 
-def test_a_segment_that_would_grow_stays(tmp_path):
+def test_segment_that_would_grow_is_not_converted(tmp_path):
     closed = record(tmp_path, 4)
     assert compact(tmp_path).converted == 0
     assert closed.exists()
@@ -119,7 +119,7 @@ def test_a_segment_that_would_grow_stays(tmp_path):
 
 
 @pytest.mark.parametrize("case", ["symlink", "torn", "foreign", "pipe"])
-def test_what_can_not_be_trusted_is_left_and_named(tmp_path, case):
+def test_damaged_or_foreign_segments_are_skipped_with_a_reason(tmp_path, case):
     closed = record(tmp_path / "elsewhere", 600)
     folder = tmp_path / "telemetry"
     folder.mkdir()
@@ -134,13 +134,13 @@ def test_what_can_not_be_trusted_is_left_and_named(tmp_path, case):
         os.mkfifo(name)
     done = compact(folder)
     assert done.converted == 0
-    assert len(done.left) == 1
-    assert closed.name in done.left[0]
+    assert len(done.skipped) == 1
+    assert closed.name in done.skipped[0]
     assert closed.exists()
     assert os.path.lexists(name)
 
 
-def test_a_crash_between_rename_and_removal_is_put_right(tmp_path):
+def test_compaction_resumes_after_a_crash_between_rename_and_removal(tmp_path):
     closed = record(tmp_path)
     content, before = closed.read_bytes(), read_samples(tmp_path)
     compact(tmp_path)
@@ -151,7 +151,7 @@ def test_a_crash_between_rename_and_removal_is_put_right(tmp_path):
     same(before, read_samples(tmp_path))
 
 
-def test_a_parquet_that_is_damaged_is_made_anew(tmp_path):
+def test_damaged_parquet_file_is_rewritten(tmp_path):
     closed = record(tmp_path)
     before = read_samples(tmp_path)
     closed.with_name(closed.name.replace(".closed.arrows", ".closed.parquet")).write_bytes(b"PAR1 half")
@@ -195,7 +195,7 @@ def ended(process: subprocess.Popen[str]) -> None:
         stream.close()
 
 
-def test_sigkill_in_the_middle_and_two_at_a_time_lose_nothing(tmp_path):
+def test_killed_and_concurrent_compactions_lose_no_samples(tmp_path):
     for number in range(8):
         record(tmp_path, 600, start=START + 1000 * number)
     before = read_samples(tmp_path)
@@ -226,7 +226,7 @@ def test_sigkill_in_the_middle_and_two_at_a_time_lose_nothing(tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_full_disk_leaves_the_segment(tmp_path, monkeypatch):
+def test_full_disk_keeps_the_stream_segment(tmp_path, monkeypatch):
     closed = record(tmp_path)
     before = closed.read_bytes()
 
@@ -235,18 +235,18 @@ def test_a_full_disk_leaves_the_segment(tmp_path, monkeypatch):
 
     monkeypatch.setattr(compaction, "write_parquet", full)
     done = compact(tmp_path)
-    assert (done.converted, len(done.left)) == (0, 1)
-    assert "No space" in done.left[0]
+    assert (done.converted, len(done.skipped)) == (0, 1)
+    assert "No space" in done.skipped[0]
     assert closed.read_bytes() == before
     assert not list(tmp_path.glob(".*"))
 
 
-def test_no_further_one_is_begun_after_the_deadline(tmp_path):
+def test_no_conversion_starts_after_the_deadline(tmp_path):
     record(tmp_path)
     record(tmp_path, start=START + 1000)
     times = iter([0.0, 2.0])
     done = compact(tmp_path, deadline=1.0, monotonic=lambda: next(times))
-    assert (done.converted, len(done.left)) == (1, 1)
+    assert (done.converted, len(done.skipped)) == (1, 1)
 
 
 def test_a_segment_that_is_renamed_under_a_reader_is_found(tmp_path):
@@ -258,7 +258,7 @@ def test_a_segment_that_is_renamed_under_a_reader_is_found(tmp_path):
     same(before, read_segment(closed))
 
 
-def test_only_the_record_says_that_a_run_has_ended(tmp_path):
+def test_run_has_ended_depends_only_on_the_record(tmp_path):
     assert not run_has_ended(tmp_path)
     for content, expected in (
         ("{}", False),
@@ -286,7 +286,7 @@ def test_readers_and_writers_of_one_folder_at_a_time(tmp_path):
     thread = threading.Thread(target=write)
     thread.start()
     try:
-        assert compact(tmp_path).left == ()
+        assert compact(tmp_path).skipped == ()
         assert {s.state for s in read_samples(tmp_path).segments} <= {"closed", "open", "torn"}
     finally:
         stop.set()

@@ -33,7 +33,7 @@ def dcgmi(tmp_path: Path) -> Path:
     return program
 
 
-def test_dcgm_gives_the_jobs_gpus_in_our_units(dcgmi: Path) -> None:
+def test_dcgm_returns_the_jobs_gpus_in_metric_table_units(dcgmi: Path) -> None:
     request = SourceRequest(
         0.1,
         environment={"CUDA_VISIBLE_DEVICES": "1", "GIPFEL_NODE": "n1"},
@@ -61,7 +61,7 @@ def test_dcgm_gives_the_jobs_gpus_in_our_units(dcgmi: Path) -> None:
     ] * 3
 
 
-def test_dcgm_that_ends_is_an_error_and_is_started_again(dcgmi: Path, tmp_path: Path) -> None:
+def test_exited_dcgmi_raises_and_is_restarted(dcgmi: Path, tmp_path: Path) -> None:
     source = DcgmSource(SourceRequest(0.1, environment={}), program=str(dcgmi))
     try:
         assert until(lambda: source.read()[0].values["SM_ACTIVE"])
@@ -74,7 +74,7 @@ def test_dcgm_that_ends_is_an_error_and_is_started_again(dcgmi: Path, tmp_path: 
         source.close()
 
 
-def test_auto_asks_dcgm_too_where_no_gpu_has_gpm(dcgmi: Path, tmp_path: Path) -> None:
+def test_auto_reads_dcgm_too_where_no_gpu_has_gpm(dcgmi: Path, tmp_path: Path) -> None:
     library = nvml_stand_in.build(tmp_path)
     # The daemon's second GPU is the driver's second.
     text = dcgmi.read_text().replace(f"{_A100}2", "GPU-57a9d000-0000-4000-8000-000000000001")
@@ -104,7 +104,7 @@ def test_auto_asks_dcgm_too_where_no_gpu_has_gpm(dcgmi: Path, tmp_path: Path) ->
         process.wait(30)
     table = read_samples(folder)
     assert table.source == "nvml+dcgm"
-    first, other = (table.of(device.uuid) for device in table.gpus)
+    first, other = (table[device.uuid] for device in table.gpus)
     # The driver's own numbers stay, and a GPU that the daemon doesn't know has no others.
     assert np.isfinite([*first["FB_USED"], *other["FB_USED"]]).all()
     assert np.isnan([*first["SM_ACTIVE"], other["SM_ACTIVE"][-1]]).all()
@@ -124,7 +124,7 @@ def _stat(path: Path) -> list[str]:
         return []
 
 
-def test_dcgm_without_a_daemon_says_so(tmp_path: Path) -> None:
+def test_dcgm_without_a_daemon_raises_source_error(tmp_path: Path) -> None:
     program = tmp_path / "dcgmi"
     program.write_text(
         "#!/bin/sh\necho 'Error: unable to establish a connection to the specified host' >&2\nexit 1\n"
@@ -132,5 +132,5 @@ def test_dcgm_without_a_daemon_says_so(tmp_path: Path) -> None:
     program.chmod(0o755)
     with pytest.raises(SourceError, match="unable to establish"):
         DcgmSource(SourceRequest(environment={}), program=str(program))
-    with pytest.raises(SourceError, match="is not on this node"):
+    with pytest.raises(SourceError, match="is not installed on this node"):
         DcgmSource(SourceRequest(environment={}), program="a-program-that-is-not-here")

@@ -11,7 +11,7 @@ from gipfel_extension.telemetry.metric_table import (
     TABLE,
     unit_of,
 )
-from gipfel_extension.telemetry.sources.dcgm_text import metric_of, number_of
+from gipfel_extension.telemetry.sources.dcgm import metric_of, number_of
 from gipfel_extension.telemetry.sources.gpm import ALL_METRICS
 
 #: DCGM's number: classic name, NVML's name of the GPM metric, kind (share of time, or rate of bytes).
@@ -63,25 +63,25 @@ def test_a_profiled_field_is_the_gpm_metric_of_the_same_meaning(number):
     name, gpm, kind = _PROFILED[number]
     field = DCGM_FIELDS[number]
     assert (field.dcgm_name, field.name) == (name, name)
-    assert field.gpm == getattr(pynvml, f"NVML_GPM_METRIC_{gpm}")
+    assert field.gpm_id == getattr(pynvml, f"NVML_GPM_METRIC_{gpm}")
     assert (field.unit, field.dcgm_factor, field.gpm_factor) == (
         ("1", 1.0, 0.01) if kind == "share" else ("B/s", 1.0, 1024 * 1024)
     )
-    assert ALL_METRICS[name] == (field.gpm, field.gpm_factor)
+    assert ALL_METRICS[name] == (field.gpm_id, field.gpm_factor)
 
 
 def test_plain_fields_have_their_units():
     assert {
         number: (DCGM_FIELDS[number].name, DCGM_FIELDS[number].dcgm_factor) for number in _PLAIN
     } == _PLAIN
-    assert {number: DCGM_FIELDS[number].gpm for number in _CACHES} == _CACHES
+    assert {number: DCGM_FIELDS[number].gpm_id for number in _CACHES} == _CACHES
 
 
 def test_links_are_counted_from_tx_by_dcgm_and_from_rx_by_gpm():
     for link in range(18):
         sent, received = DCGM_FIELDS[1040 + 2 * link], DCGM_FIELDS[1041 + 2 * link]
         assert (sent.name, received.name) == (f"NVLINK_L{link}_TX_BYTES", f"NVLINK_L{link}_RX_BYTES")
-        assert (sent.gpm, received.gpm) == (63 + 2 * link, 62 + 2 * link)
+        assert (sent.gpm_id, received.gpm_id) == (63 + 2 * link, 62 + 2 * link)
 
 
 def test_every_metric_has_one_field_and_the_unit_that_it_is_recorded_in():

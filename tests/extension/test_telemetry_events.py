@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from recorder_process import OneGpu, TwoClocks
 
 
-def test_a_gpu_that_is_slowed_down_is_told_once(tmp_path: Path) -> None:
+def test_throttled_gpu_gets_one_event(tmp_path: Path) -> None:
     clock = TwoClocks()
     source = OneGpu(clock)
     recorder = Recorder([source], Settings(tmp_path, "n1"), clock=clock)
@@ -31,7 +31,7 @@ def test_a_gpu_that_is_slowed_down_is_told_once(tmp_path: Path) -> None:
     assert "temperature" in event.message
 
 
-def test_events_of_others_and_half_lines_are_counted_not_fatal(tmp_path: Path) -> None:
+def test_damaged_event_lines_are_counted(tmp_path: Path) -> None:
     one = Event(5, "n1", "xid", "GPU-1", "The driver reports XID 79.")
     two = Event(3, "n2", "of a later version", "", "Something.")
     lines = [
@@ -51,7 +51,7 @@ def test_events_of_others_and_half_lines_are_counted_not_fatal(tmp_path: Path) -
     (tmp_path / "n2-job.events.jsonl").mkdir()
     found = read_event_files(tmp_path)
     assert found.events == (two, one)
-    assert found.damaged == 8
+    assert found.damaged_lines == 8
     assert read_events(tmp_path / "nowhere") == ()
     (tmp_path / "n1-job.ranks.json").write_text('[{"rank": 1}]')
     assert read_ranks(tmp_path) == ()
@@ -63,21 +63,21 @@ def test_a_node_that_joins_late_one_that_is_lost_and_one_that_comes_back(tmp_pat
     def write(node: str, size: int, number: int = 1_700_000_000_000_000_000) -> None:
         (tmp_path / f"{node}-{number}-0.arrows").write_bytes(bytes(size))
 
-    assert signs.look(tmp_path, 110.0) == []
+    assert signs.check(tmp_path, 110.0) == []
     write("n2", 10)
     write("n3-a", 10)
-    assert signs.look(tmp_path, 120.0) == []
-    assert [each[:2] for each in signs.look(tmp_path, 131.0)] == [("node_lost", "n3")]
+    assert signs.check(tmp_path, 120.0) == []
+    assert [each[:2] for each in signs.check(tmp_path, 131.0)] == [("node_lost", "n3")]
     write("n2", 20)
-    assert [each[:2] for each in signs.look(tmp_path, 151.0)] == [("node_lost", "n3-a")]
+    assert [each[:2] for each in signs.check(tmp_path, 151.0)] == [("node_lost", "n3-a")]
     write("n3", 5)
     write("n3-a", 5, 1_700_000_000_000_000_009)
-    told = signs.look(tmp_path, 181.0)
+    told = signs.check(tmp_path, 181.0)
     assert [each[:2] for each in told] == [("late_join", "n3"), ("node_back", "n3-a")]
-    assert told[0][2] == "The recorder on n3 began 81 s after the job."
+    assert told[0][2] == "The recorder on n3 started 81 s after the job."
     assert {each[0] for each in told} <= set(KINDS)
-    assert [each[:2] for each in signs.look(tmp_path, 182.0)] == [("node_lost", "n2")]
-    assert signs.look(tmp_path / "nowhere", 183.0) == []
+    assert [each[:2] for each in signs.check(tmp_path, 182.0)] == [("node_lost", "n2")]
+    assert signs.check(tmp_path / "nowhere", 183.0) == []
 
 
 @pytest.mark.parametrize(
@@ -90,5 +90,5 @@ def test_a_node_that_joins_late_one_that_is_lost_and_one_that_comes_back(tmp_pat
         ({"SLURM_JOB_NODELIST": "n[1-3]"}, ()),
     ],
 )
-def test_which_nodes_are_the_others(environment: dict[str, str], others: tuple[str, ...]) -> None:
+def test_other_nodes_of_the_job(environment: dict[str, str], others: tuple[str, ...]) -> None:
     assert remote_nodes(environment, "n1") == others

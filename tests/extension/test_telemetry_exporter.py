@@ -45,7 +45,7 @@ def exporter() -> Iterator[tuple[str, type[_Scraped]]]:
     server.server_close()
 
 
-def test_an_exporter_shows_the_jobs_gpus_alone(exporter: tuple[str, type[_Scraped]]) -> None:
+def test_exporter_returns_only_the_jobs_gpus(exporter: tuple[str, type[_Scraped]]) -> None:
     url, handler = exporter
     environment = {"CUDA_VISIBLE_DEVICES": "1", "GIPFEL_NODE": "n1"}
     source = open_source(f"exporter:{url}", SourceRequest(environment=environment, metrics=("MEM_CLOCK",)))
@@ -62,7 +62,7 @@ def test_an_exporter_shows_the_jobs_gpus_alone(exporter: tuple[str, type[_Scrape
     source.close()
 
 
-def test_an_exporter_of_another_node_or_none_is_one_line(exporter: tuple[str, type[_Scraped]]) -> None:
+def test_exporter_of_another_node_or_none_raises_source_error(exporter: tuple[str, type[_Scraped]]) -> None:
     url, handler = exporter
     handler.text = "up 1\n"
     with pytest.raises(SourceError, match="no GPU of this job"):

@@ -105,7 +105,7 @@ def test_256_nodes_arrive_once_each_with_their_name(sockets):
         assert not any(sender.dropped for sender in senders)
 
 
-def test_a_head_that_is_started_again_gets_what_it_missed_and_nothing_twice(sockets):
+def test_restarted_head_receives_missed_ticks_without_duplicates(sockets):
     keys = FanInKeys.make()
     with LiveReader(sockets) as reader:
         with receiving(sockets, keys) as receiver:
@@ -137,11 +137,11 @@ def test_a_tick_that_comes_twice_is_published_once(sockets):
         connected(reader, sender)
         before = receiver.received
         # The acknowledgement is not looked at until the tick was sent again.
-        acknowledged, sender._acknowledged = sender._acknowledged, lambda: None
+        acknowledged, sender._receive_acknowledgements = sender._receive_acknowledgements, lambda: None
         sender.send(tick(1))
         clock[0] += 10.0
         sender._exchange()
-        sender._acknowledged = acknowledged
+        sender._receive_acknowledgements = acknowledged
         assert until([sender], lambda: sender.waiting == 0 and receiver.repeated == 1)
         assert receiver.received == before + 1
         assert [t.seq for t in gathered(reader, bool)] == [1]
@@ -183,7 +183,7 @@ def other_keys(keys: FanInKeys, case: str) -> FanInKeys | None:
 
 
 @pytest.mark.parametrize("case", ["wrong server key", "wrong client key", "no key", "plain"])
-def test_anyone_else_is_refused(sockets, case):
+def test_clients_without_the_jobs_keys_are_refused(sockets, case):
     keys = FanInKeys.make()
     with receiving(sockets, keys) as receiver, LiveReader(sockets) as reader:
         endpoint = f"tcp://127.0.0.1:{receiver.port}"
@@ -220,7 +220,7 @@ def test_anyone_else_is_refused(sockets, case):
         friend.close(limit=0)
 
 
-def test_the_process_says_port_and_keys_and_ends_with_a_signal(sockets):
+def test_receiver_prints_port_and_keys_and_ends_at_a_signal(sockets):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIPFEL_FAN_IN")}
     argv = [sys.executable, "-m", "gipfel_extension.telemetry.live.receiver", "--address", "127.0.0.1"]
     argv += ["--sockets", str(sockets)]
@@ -251,7 +251,7 @@ def test_the_process_says_port_and_keys_and_ends_with_a_signal(sockets):
         process.stdout.close()
 
 
-def test_what_is_no_key_or_endpoint_is_one_line():
+def test_invalid_key_or_endpoint_raises_source_error():
     keys = FanInKeys.make()
     assert FanInKeys.from_environment({}) is None
     assert FanInKeys.from_environment(keys.to_environment()) is not None

@@ -92,7 +92,7 @@ def test_no_two_lines_of_a_row_share_a_colour_or_a_dash():
             )
 
 
-def test_simulated_is_said_in_title_and_mark_and_only_then():
+def test_simulated_values_are_labeled_in_title_and_annotation():
     layout = saturation_figure(simulated(), window_s=60.0)["layout"]
     assert "simulated" in layout["title"]["text"]
     assert "simulated" in [note["text"] for note in layout["annotations"]]
@@ -200,7 +200,7 @@ def test_every_launch_has_a_line_of_its_own_named_by_its_number():
     assert [(uid, trace["name"], set(trace["y"])) for uid, trace in own.items()] == [
         ("metrics/loss/run/1/rank-0", "launch 1", {1.0}),
         ("metrics/loss/run/2/rank-0", "launch 2", {2.0}),
-        ("metrics/loss", "in no launch", {3.0}),
+        ("metrics/loss", "outside of launches", {3.0}),
         ("metrics/speed/run/2/rank-0", "speed", {4.0}),
     ]
     # In one plot, with a legend, and apart for those who see no colours.
@@ -216,7 +216,7 @@ def test_every_launch_has_a_line_of_its_own_named_by_its_number():
     assert static_image(figure)
 
 
-def test_of_many_launches_the_newest_are_drawn_and_of_two_runs_the_run_is_named():
+def test_newest_launches_are_drawn_and_labeled_with_their_run():
     many = UserMetrics(
         tuple(logged("loss", [1.0] * 9, start=n, launch=f"{'ab'[n % 2]}<b>/{n}") for n in range(20))
     )
@@ -227,7 +227,7 @@ def test_of_many_launches_the_newest_are_drawn_and_of_two_runs_the_run_is_named(
     assert len({(each.line.light, each.line.dash) for each in row.lines}) == 6
 
 
-def test_the_users_metrics_are_rows_on_the_same_axis():
+def test_user_metrics_are_rows_on_the_same_axis():
     table = simulated(60)
     metrics = UserMetrics(
         (
@@ -278,8 +278,8 @@ def test_seldom_logged_values_are_joined_and_few_metrics_are_drawn():
 def test_a_live_view_gets_each_point_once_and_a_figure_for_a_new_metric(tmp_path):
     path = tmp_path / "metrics.jsonl"
     feed = MetricsFeed(path)
-    assert feed.drawn().series == ()
-    assert feed.new() == {}
+    assert feed.all_metrics().series == ()
+    assert feed.new_points() == {}
 
     def write(step: int, **values: float | None) -> None:
         times = {"time_ns": START + step * 10**9, "monotonic_ns": step}
@@ -287,19 +287,19 @@ def test_a_live_view_gets_each_point_once_and_a_figure_for_a_new_metric(tmp_path
             file.write(json.dumps({**times, "node": "n", "rank": None, "values": values}) + "\n")
 
     write(0, loss=1.0)
-    assert feed.new() is None
-    assert feed.drawn().names == ("loss",)
+    assert feed.new_points() is None
+    assert feed.all_metrics().names == ("loss",)
     write(1, loss=None)
     write(2, loss=3.0)
-    assert feed.new() == {
+    assert feed.new_points() == {
         "metrics/loss": {"x": [START // 10**6 + 1000, START // 10**6 + 2000], "y": [None, 3.0]}
     }
-    assert feed.new() == {}
+    assert feed.new_points() == {}
     write(3, speed=1.0)
-    assert feed.new() is None
+    assert feed.new_points() is None
 
 
-def test_a_second_launch_in_a_live_view_asks_for_a_figure_and_gets_points_of_its_own(tmp_path):
+def test_second_launch_in_a_live_view_needs_a_new_figure(tmp_path):
     path = tmp_path / "metrics.jsonl"
     feed = MetricsFeed(path)
 
@@ -309,13 +309,13 @@ def test_a_second_launch_in_a_live_view_asks_for_a_figure_and_gets_points_of_its
             file.write(json.dumps({**times, "node": "n", "rank": 0, "values": {"loss": loss}}) + "\n")
 
     write(0, "run/1", 1.0)
-    feed.drawn()
+    feed.all_metrics()
     write(1, "run/2", 5.0)
-    assert feed.new() is None
-    feed.drawn()
+    assert feed.new_points() is None
+    feed.all_metrics()
     write(2, "run/1", 2.0)
     write(3, "run/2", 6.0)
-    new = feed.new()
+    new = feed.new_points()
     assert new is not None
     assert {uid: points["y"] for uid, points in new.items()} == {
         "metrics/loss/run/1/rank-0": [2.0], "metrics/loss/run/2/rank-0": [6.0]
@@ -334,10 +334,10 @@ def test_ranks_that_log_one_after_the_other_are_a_line_each_live_and_after_a_rel
             file.write(json.dumps({**times, "node": "n", "rank": rank, "values": values}) + "\n")
 
     write(0, 1, 9.0)
-    feed.drawn()
+    feed.all_metrics()
     write(1, 0, 5.0)
-    assert feed.new() is None
-    (row,) = metric_rows(feed.drawn())
+    assert feed.new_points() is None
+    (row,) = metric_rows(feed.all_metrics())
     assert row.row.title == "loss · launch 4"
     assert [(each.line.label, each.metric.values.tolist()) for each in row.lines] == [
         ("rank 0", [5.0]),
@@ -345,16 +345,16 @@ def test_ranks_that_log_one_after_the_other_are_a_line_each_live_and_after_a_rel
     ]
     write(2, 1, 8.0)
     write(3, 0, 4.0)
-    new = feed.new()
+    new = feed.new_points()
     assert new is not None
     assert {uid: points["y"] for uid, points in new.items()} == {
         "metrics/loss/run/4/rank-0": [4.0],
         "metrics/loss/run/4/rank-1": [8.0],
     }
-    assert [each.uid for each in metric_rows(MetricsFeed(path).drawn())[0].lines] == sorted(new)
+    assert [each.uid for each in metric_rows(MetricsFeed(path).all_metrics())[0].lines] == sorted(new)
 
 
-def test_of_many_ranks_the_first_are_drawn_and_the_title_says_so():
+def test_first_ranks_of_many_are_drawn_and_named_in_the_title():
     many = UserMetrics(tuple(logged("loss", [1.0] * 9, rank=rank, launch="a/1") for rank in range(64)))
     (row,) = metric_rows(many)
     assert [each.metric.rank for each in row.lines] == list(range(8))
@@ -362,7 +362,7 @@ def test_of_many_ranks_the_first_are_drawn_and_the_title_says_so():
     assert len({(each.line.light, each.line.dash) for each in row.lines}) == 8
 
 
-def test_a_saved_figure_is_coarse_and_keeps_its_course_and_its_pauses():
+def test_saved_figure_is_coarser_and_keeps_gaps():
     seconds = [second for second in range(600) if not 200 <= second < 260]
     samples = [gpu_sample(second + second % 3 / 100, SM_ACTIVE=second / 600) for second in seconds]
     table = SampleTable.from_samples(samples, (GPU,), interval=1.0)
@@ -380,7 +380,7 @@ def test_a_saved_figure_is_coarse_and_keeps_its_course_and_its_pauses():
     assert plotly.graph_objects.Figure(saved["data"], saved["layout"])
 
 
-def test_a_saved_figure_keeps_the_times_of_what_is_logged_now_and_then():
+def test_saved_figure_keeps_times_of_irregular_metrics():
     x = [0, 10, 5000, 5010, 60_000, 60_010, 200_000]
     trace = {"type": "scatter", "uid": "metrics/loss", "x": x, "y": [3.14159, 3, 2, None, 1, 1, 0.5]}
     ((saved),) = saved_figure({"data": [trace], "layout": {}})["data"]

@@ -17,8 +17,8 @@ from gipfel_extension.recorder.__main__ import main
 from gipfel_extension.saturation import Settings as ScoreSettings
 from gipfel_extension.saturation import Weights, score_table
 from gipfel_extension.saturation.loss_breakdown import score_parts
-from gipfel_extension.server.analysis import judged
-from gipfel_extension.server.history import table_of
+from gipfel_extension.server.analysis import score_document
+from gipfel_extension.server.history import means_table
 from gipfel_extension.telemetry.metric_table import SCORE_PARTS
 from gipfel_extension.telemetry.sample import Device, Sample, SampleTable
 from gipfel_extension.telemetry.sources import SourceRequest, open_source
@@ -107,21 +107,21 @@ def test_fast_counters_are_read_ten_times_a_second_and_streamed_once(tmp_path):
     assert all(len(tick.samples) == 3 for tick in ticks)
     fine = read_samples(fine_folder(tmp_path))
     assert fine.interval == 0.1
-    assert [len(fine.of(gpu.uuid)["time_ns"]) for gpu in fine.gpus] == [10 * SECONDS] * 2
+    assert [len(fine[gpu.uuid]["time_ns"]) for gpu in fine.gpus] == [10 * SECONDS] * 2
     assert not list(fine_folder(tmp_path).glob("*.summary"))
     seconds = read_samples(tmp_path)
     assert (seconds.interval, seconds.segments[0].state) == (1.0, "closed")
     # The last second was not full, and is there all the same.
-    assert len(seconds.of("GPU-0")["time_ns"]) == SECONDS + 1
+    assert len(seconds["GPU-0"]["time_ns"]) == SECONDS + 1
     # The second to which a sample belongs ends with it: phases 1 to 9, and 0.
-    row = {name: column[2] for name, column in seconds.of("GPU-0").items()}
+    row = {name: column[2] for name, column in seconds["GPU-0"].items()}
     assert row["PCIE_RX_BYTES"] == pytest.approx(4.5e9, rel=2e-4)
     assert row["PIPE_TENSOR_ACTIVE"] == pytest.approx(0.24, rel=2e-4)
     assert row["CLOCKS_EVENT_REASONS"] == 12.0
     assert row["FB_USED"] == 2.0**30 * 21
 
 
-def test_the_score_of_what_is_left_is_that_of_the_fine_samples(tmp_path):
+def test_score_of_one_second_means_equals_that_of_fine_samples(tmp_path):
     telemetry = tmp_path / "run" / "telemetry"
     recorded(telemetry)
     finest = read_finest(telemetry)
@@ -133,26 +133,28 @@ def test_the_score_of_what_is_left_is_that_of_the_fine_samples(tmp_path):
     assert left.interval == 1.0
     compact(telemetry)
     packed = read_finest(telemetry)
-    means = table_of(read_overview(telemetry, buckets=3))
+    means = means_table(read_overview(telemetry, buckets=3))
     for table, near in ((left, 0.01), (packed, 0.01), (means, 0.5)):
         kept = score_table(table)
-        assert kept.finest == 0.1
-        for name in ("score", "least", "most"):
+        assert kept.scored_interval == 0.1
+        for name in ("score", "lower_bound", "upper_bound"):
             assert getattr(kept.total, name) == pytest.approx(getattr(fine.total, name), abs=near)
-        for name in ("points", "binding", "in_turn"):
+        for name in ("points", "binding", "sequential_points"):
             assert getattr(kept.total, name) == pytest.approx(getattr(fine.total, name), abs=near)
         assert kept.total.bottleneck == fine.total.bottleneck
-    assert "The score is of samples every 0.1 s" in judged(means, telemetry)["notes"][0]
+    assert "The score uses samples every 0.1 s" in score_document(means, telemetry)["notes"][0]
     # Of plain seconds the score is another one, and that is told.
     other = score_table(left, ScoreSettings(Weights(compute=0.999)))
     assert fine.total.score - other.total.score > 15.0
     document = ScoredRun.of(tmp_path / "run").document()
     assert document["interval_s"] == 0.1
-    assert document["coarser"]["interval_s"] == 1.0
-    assert document["coarser"]["difference"] == pytest.approx(fine.total.score - other.total.score, abs=0.1)
+    assert document["coarser_score"]["interval_s"] == 1.0
+    assert document["coarser_score"]["difference"] == pytest.approx(
+        fine.total.score - other.total.score, abs=0.1
+    )
 
 
-def test_fine_samples_that_are_not_all_there_are_not_scored(tmp_path):
+def test_incomplete_fine_samples_are_not_scored(tmp_path):
     recorded(tmp_path)
     (segment,) = fine_folder(tmp_path).glob("*.arrows")
     content = segment.read_bytes()
@@ -160,9 +162,9 @@ def test_fine_samples_that_are_not_all_there_are_not_scored(tmp_path):
     assert read_finest(tmp_path).interval == 1.0
 
 
-def test_a_short_stretch_is_drawn_from_the_fine_samples(tmp_path):
+def test_short_time_range_is_drawn_from_fine_samples(tmp_path):
     recorded(tmp_path)
-    times = read_samples(tmp_path).of("GPU-0")["time_ns"]
+    times = read_samples(tmp_path)["GPU-0"]["time_ns"]
     overview = read_overview(tmp_path, start_ns=int(times[5]), end_ns=int(times[15]), buckets=600)
     assert (overview.interval, overview.bucket_ns) == (0.1, 10**8)
     cores = overview.mean["CPU_CORES_USED"][[d.kind for d in overview.devices].index("host")]
@@ -172,10 +174,13 @@ def test_a_short_stretch_is_drawn_from_the_fine_samples(tmp_path):
 
 def test_a_site_sets_how_long_fine_samples_are_kept(tmp_path):
     none = tmp_path / "none"
-    recorded(none, kept=FineRetention.of({"GIPFEL_FINE_HOURS": "0"}))
+    recorded(none, kept=FineRetention.from_environment({"GIPFEL_FINE_HOURS": "0"}))
     assert not fine_folder(none).exists()
-    assert score_table(read_finest(none)).finest == 0.1
-    assert FineRetention.of({"GIPFEL_FINE_HOURS": "x", "GIPFEL_FINE_MEGABYTES": "-1"}) == FineRetention()
+    assert score_table(read_finest(none)).scored_interval == 0.1
+    assert (
+        FineRetention.from_environment({"GIPFEL_FINE_HOURS": "x", "GIPFEL_FINE_MEGABYTES": "-1"})
+        == FineRetention()
+    )
 
     folder = tmp_path / "fine"
     folder.mkdir()
@@ -185,12 +190,12 @@ def test_a_site_sets_how_long_fine_samples_are_kept(tmp_path):
         os.utime(path, ns=(0, 3600 * 10**9 * number))
     (folder / "n1-x-10-0.closed.arrows").write_bytes(bytes(10))
     (folder / "notes").write_text("not ours")
-    FineRetention(hours=4, megabytes=1.0).prune(folder, 5 * 3600 * 10**9, own="n1")
+    FineRetention(hours=4, megabytes=1.0).prune(folder, 5 * 3600 * 10**9, name_prefix="n1")
     left = sorted(path.name for path in folder.iterdir())
     assert left == ["n1-14-0.closed.arrows", "n1-15-0.arrows", "n1-x-10-0.closed.arrows", "notes"]
 
 
-def test_saving_a_score_removes_what_earlier_runs_kept_too_long(tmp_path, monkeypatch):
+def test_saving_a_score_removes_old_fine_samples_of_other_runs(tmp_path, monkeypatch):
     for name in ("a-1", "a-2"):
         recorded(tmp_path / name / "telemetry", seconds=3)
     (old,) = fine_folder(tmp_path / "a-1" / "telemetry").glob("*.arrows")
@@ -205,14 +210,14 @@ def test_saving_a_score_removes_what_earlier_runs_kept_too_long(tmp_path, monkey
 
 def test_gpm_is_fast_and_a_gpu_without_it_is_not():
     def opened(library: FakeNvml) -> NvmlSource:
-        return NvmlSource(environment={}, clock=SetClock(), library=library, opens=lambda _: True)
+        return NvmlSource(environment={}, clock=SetClock(), library=library, can_open=lambda _: True)
 
     assert opened(FakeNvml(gpm={2: 50.0})).fine
     assert not opened(FakeNvml()).fine
 
 
 @pytest.mark.parametrize(("asked", "fast"), [((), True), (("--interval", "0.1"), False)])
-def test_the_recorder_is_fast_where_it_may_choose(tmp_path, monkeypatch, asked, fast):
+def test_recorder_reads_fine_samples_without_a_requested_interval(tmp_path, monkeypatch, asked, fast):
     trace = tmp_path / "trace.parquet"
     clock = TwoClocks()
     source = Phases(clock)
@@ -233,4 +238,4 @@ def test_the_recorder_is_fast_where_it_may_choose(tmp_path, monkeypatch, asked, 
     table = read_samples(tmp_path / "t")
     assert table.interval == (1.0 if fast else 0.1)
     assert fine_folder(tmp_path / "t").exists() is fast
-    assert set(SCORE_PARTS) <= set(table.of(table.gpus[0].uuid)) or not fast
+    assert set(SCORE_PARTS) <= set(table[table.gpus[0].uuid]) or not fast

@@ -42,7 +42,7 @@ def test_ids_are_pynvmls():
     }
 
 
-def test_gpm_in_our_units_and_what_it_refuses_is_missing():
+def test_gpm_values_are_converted_and_refused_ones_are_missing():
     library = FakeNvml(gpm=HOPPER)
     source, clock = opened(library)
     clock.now_ns = 10**9
@@ -73,7 +73,7 @@ def test_windows_follow_each_other_without_a_gap():
     assert [(first[2], second[2]) for first, second in library.requests] == [(1, 2), (2, 3), (3, 4)]
 
 
-def test_a_window_shorter_than_gpm_can_do_is_missing_and_goes_on():
+def test_too_short_gpm_window_is_missing_and_continues():
     library = FakeNvml(gpus=1, gpm=HOPPER)
     source, clock = opened(library, interval=0.05)
     clock.now_ns = 50_000_000
@@ -83,7 +83,7 @@ def test_a_window_shorter_than_gpm_can_do_is_missing_and_goes_on():
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
-def test_a_number_that_is_none_is_missing(value):
+def test_invalid_gpm_value_is_missing(value):
     source, clock = opened(FakeNvml(gpus=1, gpm={**HOPPER, 2: value}))
     clock.now_ns = 10**9
     assert source.read()[0].values["SM_ACTIVE"] is None
@@ -146,7 +146,7 @@ def test_a_recorder_reads_gpm_over_the_c_interface(tmp_path):
         assert recorder.wait(10) == 0
     table = read_samples(tmp_path / "telemetry")
     assert (table.source, [device.uuid for device in table.gpus]) == ("nvml+gpm", ["GPU-0123-4567"])
-    last = {name: float(column[-1]) for name, column in table.of("GPU-0123-4567").items()}
+    last = {name: float(column[-1]) for name, column in table["GPU-0123-4567"].items()}
     expected = {
         "SM_ACTIVE": 0.02,
         "PIPE_TENSOR_ACTIVE": 0.05,

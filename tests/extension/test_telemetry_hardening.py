@@ -28,7 +28,7 @@ def fill(path: Path) -> None:
             pass
 
 
-def test_sigstop_leaves_a_gap_and_a_whole_record(tmp_path: Path) -> None:
+def test_sigstop_leaves_a_gap_and_intact_segments(tmp_path: Path) -> None:
     with running(tmp_path, "--source", "synthetic:idle:1") as process:
         assert until(lambda: read_samples(tmp_path).rows > 3)
         process.send_signal(signal.SIGSTOP)
@@ -41,13 +41,13 @@ def test_sigstop_leaves_a_gap_and_a_whole_record(tmp_path: Path) -> None:
         process.terminate()
         assert process.wait(20) == 0
     table = read_samples(tmp_path)
-    steps = np.diff(table.of(table.gpus[0].uuid)["time_ns"]) / 1e9
+    steps = np.diff(table[table.gpus[0].uuid]["time_ns"]) / 1e9
     # What was missed is left out, not made up for.
     assert steps.max() >= gap - 0.5
     assert [each.state for each in table.segments] == ["closed"]
 
 
-def test_a_source_that_gives_no_numbers_ends_nothing(tmp_path: Path) -> None:
+def test_source_with_invalid_values_does_not_end_the_recording(tmp_path: Path) -> None:
     clock = TwoClocks()
     source = OneGpu(clock)
     recorder = Recorder([source], Settings(tmp_path, "n1", flush=0.5), clock=clock)
@@ -56,12 +56,12 @@ def test_a_source_that_gives_no_numbers_ends_nothing(tmp_path: Path) -> None:
         recorder.tick()
         clock.wait(1.0, threading.Event())
     recorder.close()
-    levels = sorted(read_samples(tmp_path).of("GPU-1")["SM_ACTIVE"] * 1024)
+    levels = sorted(read_samples(tmp_path)["GPU-1"]["SM_ACTIVE"] * 1024)
     assert levels == pytest.approx([1, 3, 4, 5], rel=1e-3)
     assert {"source_lost", "samples_lost"} <= set(kinds(tmp_path))
 
 
-def test_without_whoever_started_it_a_recorder_ends_at_once(tmp_path: Path) -> None:
+def test_recorder_ends_if_its_parent_has_ended_before(tmp_path: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait(20)
     # Named, it is known also where it ended while the recorder was loaded.
@@ -71,7 +71,7 @@ def test_without_whoever_started_it_a_recorder_ends_at_once(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a small file system")
-def test_a_full_disk_costs_no_sample_when_it_has_room_again(tmp_path: Path) -> None:
+def test_full_disk_loses_no_samples_if_space_is_freed(tmp_path: Path) -> None:
     folder = tmp_path / "telemetry"
     folder.mkdir()
     mounted = subprocess.run(
@@ -92,7 +92,7 @@ def test_a_full_disk_costs_no_sample_when_it_has_room_again(tmp_path: Path) -> N
             process.terminate()
             assert process.wait(20) == 0
         table = read_samples(folder)
-        steps = np.diff(table.of(table.gpus[0].uuid)["time_ns"]) / 1e9
+        steps = np.diff(table[table.gpus[0].uuid]["time_ns"]) / 1e9
         assert steps.max() < 2.0, steps
         assert {"disk_full", "disk_back"} <= set(kinds(folder))
         assert "samples_lost" not in kinds(folder)
@@ -102,7 +102,7 @@ def test_a_full_disk_costs_no_sample_when_it_has_room_again(tmp_path: Path) -> N
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_two_recorders_of_one_name_keep_apart(tmp_path: Path) -> None:
+def test_second_recorder_with_the_same_name_is_renamed(tmp_path: Path) -> None:
     folder, sockets = tmp_path / "telemetry", tmp_path / "s"
     sockets.mkdir()
     more = ("--source", "host", "--sockets", sockets)

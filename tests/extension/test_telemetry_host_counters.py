@@ -9,8 +9,8 @@ from gipfel_extension.telemetry.sources.node_counters import (
     lustre_counters,
     network_counters,
     nfs_counters,
+    parse_lustre_stats,
     parse_mountstats,
-    parse_stats,
 )
 
 _DATA = Path(__file__).parent / "data"
@@ -18,7 +18,7 @@ _DATA = Path(__file__).parent / "data"
 
 def test_lustre_counters_of_a_client(tmp_path: Path) -> None:
     text = (_DATA / "lustre_stats.txt").read_text()
-    assert parse_stats(text.splitlines()) == {
+    assert parse_lustre_stats(text.splitlines()) == {
         "LUSTRE_READ_BYTES": 13419520000.0,
         "LUSTRE_WRITE_BYTES": 41943650.0,
         "LUSTRE_METADATA_OPS": 1525.0 + 1520 + 20114 + 3 + 99,
@@ -31,7 +31,7 @@ def test_lustre_counters_of_a_client(tmp_path: Path) -> None:
     assert lustre_counters(tmp_path)["LUSTRE_WRITE_BYTES"] == 2 * 41943650.0
     # Half a line, words, and a file that is none of it.
     odd = ["read_bytes 1 samples", "open x samples [usec]", "write_bytes 1 samples [bytes] 0 1 nine", "", "x"]
-    assert set(parse_stats(odd).values()) == {0.0}
+    assert set(parse_lustre_stats(odd).values()) == {0.0}
 
 
 def test_infiniband_is_counted_by_its_ports(tmp_path: Path) -> None:

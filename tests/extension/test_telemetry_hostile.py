@@ -78,25 +78,25 @@ def answering() -> Iterator[Callable[[bytes, bytes], str]]:
         (b"", b"x", "takes too long"),
         (b"220 smtp.site.ch\r\n", b"", "doesn't answer"),
         (b"", b"", "doesn't answer"),
-        (b"HTTP/1.0 200 OK\r\nContent-Length: 1000\r\n\r\nshort", b"", "breaks off"),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 1000\r\n\r\nshort", b"", "closed early"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"", "doesn't answer"),
         (b"HTTP/1.0 200 OK\r\nContent-Length: x\r\n\r\n" + b"y" * (1 << 20), b"", "more than 0 MiB"),
         (b"HTTP/1.0 302 Found\r\nLocation: file:///etc/passwd\r\n\r\n", b"", "answers 302"),
-        (b"HTTP/1.0 302 Found\r\nLocation: ftp://127.0.0.1/x\r\n\r\n", b"", "sends us to"),
-        (b"HTTP/1.0 302 Found\r\nLocation: http://localhost/\r\n\r\n", b"", "sends us to"),
+        (b"HTTP/1.0 302 Found\r\nLocation: ftp://127.0.0.1/x\r\n\r\n", b"", "redirects to"),
+        (b"HTTP/1.0 302 Found\r\nLocation: http://localhost/\r\n\r\n", b"", "redirects to"),
         (b"HTTP/1.0 302 Found\r\nLocation: /\r\n\r\n", b"", "answers 302"),
         (b"HTTP/1.0 500 Oops\r\n\r\n" + b"[" * 30_000, b"", "answers 500"),
     ],
 )
-def test_a_server_that_is_slow_lies_or_sends_us_away_is_one_line_in_time(
+def test_slow_invalid_or_redirecting_servers_raise_source_error_in_time(
     answering: Callable[[bytes, bytes], str], first: bytes, then: bytes, words: str
 ) -> None:
     url = answering(first, then)
     with pytest.raises(SourceError, match=words):
-        get(url, seconds=1.0 if then else 30.0, most_bytes=1 << 19, environment={})
+        get(url, seconds=1.0 if then else 30.0, max_bytes=1 << 19, environment={})
 
 
-def test_an_exporters_odd_numbers_times_and_labels_are_missing(
+def test_invalid_exporter_values_times_and_labels_are_missing(
     answering: Callable[[bytes], str],
 ) -> None:
     odd = [
@@ -140,7 +140,7 @@ def test_an_exporters_odd_numbers_times_and_labels_are_missing(
         {"a": 1},
     ],
 )
-def test_a_prometheus_that_answers_with_something_else_is_one_line(
+def test_invalid_prometheus_response_raises_source_error(
     answering: Callable[[bytes], str], result: object
 ) -> None:
     answer = {"status": "success", "data": {"resultType": "matrix", "result": result}}
@@ -153,7 +153,7 @@ def test_a_prometheus_that_answers_with_something_else_is_one_line(
             open_prometheus_range(f"{url}?nodes=n1&start=0&end=60", {})
 
 
-def test_pipes_in_a_run_folder_keep_nobody_waiting(tmp_path: Path) -> None:
+def test_pipes_in_a_run_folder_do_not_block_readers(tmp_path: Path) -> None:
     telemetry = tmp_path / "telemetry"
     telemetry.mkdir()
     names = ("record.json", "metrics.jsonl", "telemetry/a.events.jsonl", "telemetry/a.ranks.json")

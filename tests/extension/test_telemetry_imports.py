@@ -10,7 +10,7 @@ from gipfel_extension.saturation import score_table
 from gipfel_extension.telemetry.imports import Recording, open_recording
 from gipfel_extension.telemetry.metric_table import GPU_METRICS
 from gipfel_extension.telemetry.sample import Device, Sample, SampleTable, SourceError
-from gipfel_extension.telemetry.sources.dcgm_text import BLANKS, number_or_nan
+from gipfel_extension.telemetry.sources.dcgm import BLANKS, number_or_nan
 from gipfel_extension.telemetry.store.segments import Provenance, SegmentWriter, write_parquet
 
 GPU = Device("GPU-8c1f", "gpu", "NVIDIA GH200 120GB", 0, node="nid001")
@@ -54,7 +54,7 @@ def gssr(folder: Path, content: object, name: str = "x_job_4711_step_0_proc_2.js
 
 
 def column(found: Recording, metric: str, place: int = 0) -> list[float | None]:
-    values = found.table.of(found.table.devices[place].uuid)[metric]
+    values = found.table[found.table.devices[place].uuid][metric]
     return [None if np.isnan(value) else float(value) for value in values]
 
 
@@ -69,7 +69,7 @@ def test_gssr_json(tmp_path):
     assert column(found, "PIPE_TENSOR_ACTIVE") == [0.7] * 4
     assert column(found, "PCIE_TX_BYTES") == [1e9, 1e9, 3e9, None]
     assert column(found, "NVLINK_TX_BYTES") == [None] * 4
-    times = found.table.of("nid001:2")["time_ns"]
+    times = found.table["nid001:2"]["time_ns"]
     assert (times[-1], np.diff(times).tolist()) == (1_700_000_002 * 10**9, [500_000_000] * 3)
     assert found.table.interval == 0.5
     job = score_table(found.table, ranks=found.ranks)
@@ -77,7 +77,7 @@ def test_gssr_json(tmp_path):
     assert job.ranks[0].total.score == pytest.approx(70.0)
 
 
-def test_gssr_json_says_which_gpus_it_lost(tmp_path):
+def test_gssr_json_notes_missing_gpus(tmp_path):
     many = {**GSSR, "metadata": {**GSSR["metadata"], "n_gpus": 4}}
     assert open_recording(gssr(tmp_path, many)).notes[0].startswith("gssr wrote 1 of the 4 GPUs")
     assert not any("of the" in note for note in open_recording(gssr(tmp_path, GSSR)).notes[:1])
@@ -97,7 +97,7 @@ def test_gssr_json_of_all_processes_is_one_job(tmp_path):
     assert len([rank for rank in score_table(found.table, ranks=found.ranks).ranks if rank.total]) == 4
 
 
-def test_a_gpu_that_two_processes_recorded_is_taken_once(tmp_path):
+def test_gpu_recorded_by_two_processes_is_imported_once(tmp_path):
     for rank in range(2):
         about = {**GSSR["metadata"], "proc_id": rank}
         gssr(tmp_path, {**GSSR, "metadata": about}, f"x_proc_{rank}.json")
@@ -152,9 +152,9 @@ def test_gssr_record_csv(tmp_path):
         assert column(found, "FB_USED") == [3000 * 2.0**20] * 3
         assert column(found, "FB_TOTAL") == [4096 * 2.0**20] * 3
         assert column(found, "POWER_USAGE") == [612.5] * 3
-        times = found.table.of("step_0/proc_0:0")["time_ns"]
+        times = found.table["step_0/proc_0:0"]["time_ns"]
         assert times.tolist() == [(1774611527 + second) * 10**9 for second in range(3)]
-        assert any("1 lines are torn" in note for note in found.notes)
+        assert any("1 truncated lines" in note for note in found.notes)
         assert score_table(found.table).total.score == pytest.approx(60.0)
     assert open_recording(path).label == "job 4711"
 
@@ -218,18 +218,18 @@ def test_exporter_text_with_times(tmp_path):
     path = tmp_path / "scrapes.txt"
     path.write_text(exporter(3, stamped=True))
     found = open_recording(path)
-    assert np.diff(found.table.of("GPU-0")["time_ns"]).tolist() == [15 * 10**9] * 2
+    assert np.diff(found.table["GPU-0"]["time_ns"]).tolist() == [15 * 10**9] * 2
     assert score_table(found.table).interval == 15.0
     assert not any("no times" in note for note in found.notes)
 
 
-def test_a_single_scrape_says_that_it_is_one(tmp_path):
+def test_single_scrape_has_a_note(tmp_path):
     path = tmp_path / "one.prom"
     path.write_text(exporter(1))
     assert any("single scrape" in note for note in open_recording(path).notes)
 
 
-def test_mig_instances_are_devices_of_their_own(tmp_path):
+def test_mig_instances_are_separate_devices(tmp_path):
     path = tmp_path / "mig.prom"
     path.write_text(
         'DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="0",UUID="GPU-x",GPU_I_PROFILE="1g.24gb",GPU_I_ID="5"} 0.17\n'
@@ -253,7 +253,7 @@ def sample(second: int) -> Sample:
     return Sample(second * 10**9, second * 10**9, GPU.uuid, dict.fromkeys(GPU_METRICS) | values)
 
 
-def test_our_own_files(tmp_path):
+def test_gipfel_files(tmp_path):
     telemetry = tmp_path / "alps-4711" / "telemetry"
     telemetry.mkdir(parents=True)
     origin = Provenance("nid001", "job", "nvml+gpm", simulated=False, interval=1.0, devices=(GPU,))
@@ -289,7 +289,7 @@ def test_our_own_files(tmp_path):
         ("x.bin", bytes(range(256))),
     ],
 )
-def test_what_is_no_recording_is_refused_in_one_line(tmp_path, name, content):
+def test_invalid_recording_raises_source_error(tmp_path, name, content):
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(SourceError) as refused:

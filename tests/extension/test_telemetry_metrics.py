@@ -25,20 +25,20 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "metrics.jsonl"
 
 
-def test_ranks_apart_and_missing_is_no_zero(file, tmp_path):
+def test_ranks_are_separate_and_missing_values_are_nan(file, tmp_path):
     file.write_text(line(0, loss=1.5) + line(0, rank=1, loss=2.5) + line(1, loss=None) + line(2, val=3))
     found = read_metrics(tmp_path)
     assert found.names == ("step", "loss", "val")
     assert [(each.name, each.rank, len(each.values)) for each in found.series if each.name == "loss"] == [
         ("loss", 0, 2), ("loss", 1, 1)
     ]  # fmt: skip
-    loss = found.of("loss")
+    loss = found.find("loss")
     # Noted as missing at step 1; not noted at all at step 2.
     assert np.isnan(loss.values).tolist() == [False, True]
     assert loss.time_ns.tolist() == [START, START + 10**9]
     assert loss.monotonic_ns.tolist() == [0, 10**9]
-    assert found.of("loss", rank=1).values.tolist() == [2.5]
-    assert found.of("nope") is None
+    assert found.find("loss", rank=1).values.tolist() == [2.5]
+    assert found.find("nope") is None
     assert found.between(START + 2 * 10**9, START + 9 * 10**9).names == ("step", "val")
 
 
@@ -52,35 +52,35 @@ def test_ranks_apart_and_missing_is_no_zero(file, tmp_path):
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("length", [3, 3000])
-def test_a_line_that_is_none_is_counted_and_left_out(file, tmp_path, odd, length):
+def test_invalid_lines_are_counted_and_skipped(file, tmp_path, odd, length):
     lines = [line(step) for step in range(length)]
     file.write_text("".join([*lines[:2], odd + "\n", *lines[2:]]))
     found = read_metrics(tmp_path)
-    assert found.of("step").values.tolist() == list(range(length))
-    assert found.damaged == 1
+    assert found.find("step").values.tolist() == list(range(length))
+    assert found.damaged_lines == 1
 
 
 @pytest.mark.parametrize("length", [1, 4000])
-def test_a_last_line_without_an_end_waits_for_it(file, length):
+def test_unfinished_last_line_is_read_when_complete(file, length):
     text = "".join(line(step) for step in range(length + 1))
     file.write_text(text[:-7])
     reader = MetricsReader(file)
     assert reader.poll()
-    assert len(reader.metrics().of("step").values) == length
+    assert len(reader.metrics().find("step").values) == length
     with file.open("a") as more:
         more.write(text[-7:])
     assert reader.poll()
-    assert reader.metrics().of("step").values.tolist() == list(range(length + 1))
+    assert reader.metrics().find("step").values.tolist() == list(range(length + 1))
     assert not reader.poll()
-    assert reader.metrics().damaged == 0
+    assert reader.metrics().damaged_lines == 0
 
 
-def test_texts_are_no_numbers_and_wide_integers_are_rounded(file, tmp_path):
+def test_text_values_are_skipped_and_wide_integers_rounded(file, tmp_path):
     file.write_text(line(0, phase="warm-up", tokens=2**62, flag=True, big=10**400))
     found = read_metrics(tmp_path)
     assert found.names == ("step", "tokens", "flag", "big")
-    assert (found.of("tokens").values[0], found.of("flag").values[0]) == (2.0**62, 1.0)
-    assert np.isnan(found.of("big").values[0])
+    assert (found.find("tokens").values[0], found.find("flag").values[0]) == (2.0**62, 1.0)
+    assert np.isnan(found.find("big").values[0])
 
 
 def of_launch(text: str, launch: object) -> str:
@@ -88,7 +88,7 @@ def of_launch(text: str, launch: object) -> str:
 
 
 @pytest.mark.parametrize("length", [3, 3000])
-def test_launches_of_one_run_are_told_apart_and_the_newest_counts(file, tmp_path, length):
+def test_launches_of_a_run_are_separate_and_the_newest_is_the_default(file, tmp_path, length):
     # Two at a time, and a cell of the notebook beside them.
     rows = []
     for step in range(length):
@@ -97,28 +97,32 @@ def test_launches_of_one_run_are_told_apart_and_the_newest_counts(file, tmp_path
     rows.insert(0, line(0, rank=None, loss=3.0))
     file.write_text("".join(rows))
     found = read_metrics(tmp_path)
-    assert found.damaged == 0
+    assert found.damaged_lines == 0
     assert found.launches("loss") == ("", "run/1", "run/2")
     assert sorted((m.launch, m.rank or 0, set(m.values)) for m in found.series if m.name == "loss") == [
         ("", 0, {3.0}), ("run/1", 0, {1.0}), ("run/2", 0, {2.0}), ("run/2", 1, {9.0})
     ]  # fmt: skip
-    newest = found.of("loss")
+    newest = found.find("loss")
     assert (newest.launch, newest.rank, set(newest.values.tolist())) == ("run/2", 0, {2.0})
-    assert len(found.of("loss", launch="run/1").values) == length
-    assert found.of("loss", rank=1).launch == "run/2"
-    assert set(found.of("loss", launch="").values.tolist()) == {3.0}
+    assert len(found.find("loss", launch="run/1").values) == length
+    assert found.find("loss", rank=1).launch == "run/2"
+    assert set(found.find("loss", launch="").values.tolist()) == {3.0}
 
 
-def test_a_launch_that_is_no_text_is_none(file, tmp_path):
+def test_launch_that_is_not_text_is_ignored(file, tmp_path):
     file.write_text(of_launch(line(0, loss=1.0), 7) + of_launch(line(1, loss=2.0), None))
     found = read_metrics(tmp_path)
-    assert (found.launches(), found.of("loss").values.tolist(), found.damaged) == (("",), [1.0, 2.0], 0)
+    assert (found.launches(), found.find("loss").values.tolist(), found.damaged_lines) == (
+        ("",),
+        [1.0, 2.0],
+        0,
+    )
 
 
 def test_calls_that_were_lost_are_known(file, tmp_path):
     later = json.loads(line(1)) | {"lost": 12}
     file.write_text(line(0) + json.dumps(later) + "\n")
-    assert read_metrics(tmp_path).lost == 12
+    assert read_metrics(tmp_path).lost_calls == 12
 
 
 @pytest.mark.parametrize("rank", [None, 0])
@@ -165,8 +169,11 @@ def test_several_processes_write_one_file_while_it_is_read(file, tmp_path):
         reader.poll()
     reader.poll()
     found = reader.metrics()
-    assert (found.damaged, [each.rank for each in found.series if each.name == "step"].sort()) == (0, None)
-    assert all(found.of("step", rank).values.tolist() == list(range(3000)) for rank in range(4))
+    assert (found.damaged_lines, [each.rank for each in found.series if each.name == "step"].sort()) == (
+        0,
+        None,
+    )
+    assert all(found.find("step", rank).values.tolist() == list(range(3000)) for rank in range(4))
 
 
 _IN_TEN_SECONDS = """
@@ -177,7 +184,7 @@ used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
 resource.setrlimit(resource.RLIMIT_CPU, (int(used) + 10, int(used) + 20))
 resource.setrlimit(resource.RLIMIT_DATA, (2 << 30, 2 << 30))
 found = read_metrics(Path(sys.argv[1]))
-print(len(found.series), found.damaged)
+print(len(found.series), found.damaged_lines)
 """
 
 

@@ -42,7 +42,7 @@ def test_metrics_from_a_file_of_the_workload(tmp_path: Path) -> None:
     (tmp_path / "new").replace(path)
     follower.poll()
     found = read_metrics(run)
-    loss = found.of("loss", None)
+    loss = found.find("loss", None)
     assert loss is not None
     assert sorted(each.name for each in found.series if each.rank == 3) == ["loss", "step"]
     values = {
@@ -59,8 +59,8 @@ def test_metrics_from_a_file_of_the_workload(tmp_path: Path) -> None:
         (now, 0.0625),
         (now, 0.03125),
     }
-    assert found.of("tps") is not None
-    assert found.damaged == 1
+    assert found.find("tps") is not None
+    assert found.damaged_lines == 1
     # A pipe would keep the recorder waiting for whoever writes into it.
     path.unlink()
     follower.poll()

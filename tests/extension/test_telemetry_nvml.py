@@ -71,13 +71,13 @@ def test_a_gpu_that_is_lost_is_an_event_once():
     source.close()
 
 
-def test_only_what_the_control_group_opens():
+def test_nvml_lists_only_gpus_that_the_cgroup_permits():
     def odd(minor: int) -> bool:
         return minor % 2 == 1
 
-    source, _ = opened(FakeNvml(gpus=4), opens=odd)
+    source, _ = opened(FakeNvml(gpus=4), can_open=odd)
     assert [device.uuid for device in source.devices] == ["GPU-gpu1", "GPU-gpu3"]
-    source, _ = opened(FakeNvml(gpus=4), opens=odd, CUDA_VISIBLE_DEVICES="1")
+    source, _ = opened(FakeNvml(gpus=4), can_open=odd, CUDA_VISIBLE_DEVICES="1")
     assert [device.uuid for device in source.devices] == ["GPU-gpu3"]
     source, _ = opened(FakeNvml(gpus=4), SLURM_STEP_GPUS="0,2")
     assert [device.uuid for device in source.devices] == ["GPU-gpu0", "GPU-gpu2"]

@@ -10,7 +10,7 @@ import pytest
 
 from gipfel_extension.saturation import advise, document_of, score_table
 from gipfel_extension.saturation.report.document import compare_documents
-from gipfel_extension.saturation.result import shares_of
+from gipfel_extension.saturation.result import points_over_time
 from gipfel_extension.server.views import View, figures_of, metrics_of
 from gipfel_extension.telemetry.events import Event
 from gipfel_extension.telemetry.figures.heat import HEAT_METRICS, heat_figure
@@ -35,10 +35,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from simulated_tables import EMPTY, START, simulated
 
 TABLE = simulated(180)
-OVERVIEW = Overview.of_table(TABLE, 180)
+OVERVIEW = Overview.from_table(TABLE, 180)
 JOB = score_table(TABLE)
 DOCUMENT = document_of(JOB, advise(TABLE, JOB))
-SHARES = shares_of(JOB)
+SHARES = points_over_time(JOB)
 
 
 def many(count: int, *, nodes: int = 1, seconds: int = 20) -> Overview:
@@ -49,7 +49,7 @@ def many(count: int, *, nodes: int = 1, seconds: int = 20) -> Overview:
     ]
     values = dict.fromkeys(GPU_METRICS, 0.5)
     samples = [Sample(START + s * 10**9, 0, gpu.uuid, values) for s in range(seconds) for gpu in gpus]
-    return Overview.of_table(SampleTable.from_samples(samples, gpus, interval=1.0), seconds)
+    return Overview.from_table(SampleTable.from_samples(samples, gpus, interval=1.0), seconds)
 
 
 def figures(overview: Overview, *, dark: bool) -> dict[str, dict]:
@@ -69,7 +69,7 @@ def figures(overview: Overview, *, dark: bool) -> dict[str, dict]:
 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize(
-    "overview", [OVERVIEW, Overview.of_table(EMPTY), many(64)], ids=["simulated", "empty", "many"]
+    "overview", [OVERVIEW, Overview.from_table(EMPTY), many(64)], ids=["simulated", "empty", "many"]
 )
 def test_plotly_and_matplotlib_accept_every_figure(overview, dark):
     for name, figure in figures(overview, dark=dark).items():
@@ -91,12 +91,12 @@ def test_plotly_can_select_a_hatched_area():
 
 def test_the_job_is_the_mean_of_its_gpus():
     lines = {trace["uid"]: trace for trace in job_figure(OVERVIEW)["data"]}
-    each = [TABLE.of(gpu.uuid)["SM_ACTIVE"] for gpu in TABLE.gpus]
+    each = [TABLE[gpu.uuid]["SM_ACTIVE"] for gpu in TABLE.gpus]
     assert lines["job/SM_ACTIVE"]["y"] == pytest.approx(100 * np.mean(each, axis=0), abs=1e-3)
     assert lines["job/SM_ACTIVE"]["x"][0] == START // 10**6
 
 
-def test_simulated_is_said_in_every_figure():
+def test_every_figure_labels_simulated_values():
     for name, figure in figures(OVERVIEW, dark=False).items():
         if name not in ("host", "no score", "shares"):
             assert "simulated" in json.dumps(figure["layout"]), name
@@ -108,8 +108,8 @@ def test_a_heat_map_has_a_row_per_gpu_and_holes_where_nothing_is_known():
     (trace,) = figure["data"]
     assert figure["layout"]["meta"]["devices"] == [gpu.uuid for gpu in TABLE.gpus]
     assert np.shape(trace["z"]) == (4, len(OVERVIEW.time_ns))
-    assert trace["z"][0][0] == pytest.approx(100 * TABLE.of(TABLE.gpus[0].uuid)["SM_ACTIVE"][0], abs=0.06)
-    later = Overview.of_table(
+    assert trace["z"][0][0] == pytest.approx(100 * TABLE[TABLE.gpus[0].uuid]["SM_ACTIVE"][0], abs=0.06)
+    later = Overview.from_table(
         SampleTable.from_samples(
             [Sample(START + s * 10**9, 0, "GPU-1", {"SM_ACTIVE": 0.5}) for s in (0, 1, 9)],
             [Device("GPU-1", "gpu", "x", 0)],
@@ -127,7 +127,7 @@ def test_a_thousand_gpus_fit_on_the_page():
     assert len(layout["yaxis"]["tickvals"]) <= 16
     assert layout["yaxis"]["ticktext"][0] == "nid0000"
     # A line per GPU would be a black bar: mean, lowest and highest stand for them.
-    assert {trace["name"] for trace in time_series_figure(overview)["data"]} == {"mean", "lowest", "highest"}
+    assert {trace["name"] for trace in time_series_figure(overview)["data"]} == {"mean", "minimum", "maximum"}
 
 
 def test_the_papers_first_figure_begins_with_plain_utilization():
@@ -145,7 +145,7 @@ def test_the_papers_first_figure_begins_with_plain_utilization():
     assert len({(trace["line"]["color"], trace["line"]["dash"]) for trace in lines}) == 4
 
 
-def test_score_and_losses_are_a_staircase_to_a_hundred():
+def test_score_and_losses_add_up_to_100_in_the_figure():
     (bar,) = score_figure(DOCUMENT)["data"]
     assert bar["y"][0] == "score"
     ends = [begin + length for begin, length in zip(bar["base"], bar["x"], strict=True)]
@@ -175,7 +175,7 @@ def test_the_shares_of_each_bucket_add_up_to_a_hundred():
 def test_a_title_is_above_as_many_lines_as_the_legend_takes_in_320_pixels(names: list[str], lines: int):
     plot = Plot("title", tuple({"name": name} for name in names))
     alone = Plot("title", plot.traces, legend=False)
-    assert plot.head - alone.head == 19 * lines
+    assert plot.header_pixels - alone.header_pixels == 19 * lines
 
 
 def test_events_and_evidence_are_marked_where_they_are():
@@ -196,7 +196,7 @@ def test_events_and_evidence_are_marked_where_they_are():
     assert static_image(spanned) != static_image(marked)
 
 
-def test_the_users_metrics_stand_on_the_same_axis():
+def test_user_metrics_are_drawn_on_the_same_axis():
     times = START + np.arange(0, 180, 10) * 10**9
     rate = UserMetric("tokens_per_s", "n1", 0, times, times - START, np.linspace(1e4, 2e4, 18))
     for figure in (job_figure(OVERVIEW, metrics=UserMetrics((rate,))),):
@@ -248,7 +248,7 @@ def test_a_pause_is_a_gap_and_a_late_sample_is_not():
     assert len(x) == len(y) == len(values) - 21 + 1
 
 
-def test_coarser_buckets_are_means_and_some_devices_are_some():
+def test_coarser_buckets_are_means_and_devices_can_be_selected():
     coarse = coarsened(OVERVIEW, 60)
     assert len(coarse.time_ns) <= 60
     fine = OVERVIEW.mean["SM_ACTIVE"][0]
@@ -262,8 +262,8 @@ def test_coarser_buckets_are_means_and_some_devices_are_some():
 @pytest.mark.parametrize("metric", ["SM_ACTIVE", "GPU_TEMP"])
 def test_a_view_names_all_metrics_that_its_figures_show(gpus, metric):
     view = View(gpus=gpus, metric=metric)
-    part = Overview.of_table(TABLE, 60, metrics=metrics_of(view))
-    whole = Overview.of_table(TABLE, 60)
+    part = Overview.from_table(TABLE, 60, metrics=metrics_of(view))
+    whole = Overview.from_table(TABLE, 60)
     assert set(part.mean) < set(whole.mean)
     drawn = figures_of(part, coarsened(part, 20), view, None)
     assert drawn == figures_of(whole, coarsened(whole, 20), view, None)

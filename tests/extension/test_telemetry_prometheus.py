@@ -141,11 +141,11 @@ def test_a_time_range_as_a_recording(prometheus: str) -> None:
     table = recording.table
     assert [device.uuid for device in table.gpus] == ["GPU-n1-0", "GPU-n1-1"]
     assert table.interval == pytest.approx(1.0, abs=0.3)
-    columns = table.of("GPU-n1-1")
+    columns = table["GPU-n1-1"]
     assert len(columns["time_ns"]) >= 3
     assert np.diff(columns["SM_ACTIVE"]) == pytest.approx(1 / 10000)
     assert np.isnan(columns["POWER_USAGE"]).all()
-    assert any("share nodes" in note for note in recording.notes)
+    assert any("shared nodes" in note for note in recording.notes)
     # The same as a person asks for it, where everything else is a path.
     asked = open_recording(Path(f"prometheus:{question}"))
     assert asked.table.rows == table.rows
@@ -153,7 +153,7 @@ def test_a_time_range_as_a_recording(prometheus: str) -> None:
     assert [device.uuid for device in some.table.gpus] == ["GPU-n1-1"]
 
 
-def test_what_a_prometheus_refuses_or_has_not_is_one_line(prometheus: str) -> None:
+def test_prometheus_errors_and_missing_gpus_raise_source_error(prometheus: str) -> None:
     for question, words in (
         ("nodes=n1", "is not a valid time"),
         ("start=1&end=2", "names no nodes"),
@@ -168,7 +168,7 @@ def test_what_a_prometheus_refuses_or_has_not_is_one_line(prometheus: str) -> No
         assert "\n" not in str(caught.value)
     with pytest.raises(SourceError, match="no GPU of this job on n3"):
         open_source(f"prometheus:{prometheus}", SourceRequest(environment={"GIPFEL_NODE": "n3"}))
-    with pytest.raises(SourceError, match="has no name"):
+    with pytest.raises(SourceError, match="name of this node is unknown"):
         open_source(f"prometheus:{prometheus}", SourceRequest(environment={}))
     with pytest.raises(SourceError, match="answers 404"):
         open_source(f"prometheus:{prometheus}/elsewhere", SourceRequest(environment={"GIPFEL_NODE": "n1"}))

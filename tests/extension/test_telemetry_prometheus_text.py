@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from gipfel_extension.saturation import advise, document_of, score_table
 from gipfel_extension.telemetry.imports import open_recording
-from gipfel_extension.telemetry.prometheus_text import Target, prometheus_text
+from gipfel_extension.telemetry.prometheus_text import JobLabels, prometheus_text
 from gipfel_extension.telemetry.sample import Device
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from saturation_tables import busy, gpu, host, table
 
-TARGET = Target("alps-48812", "alps", "48812")
+LABELS = JobLabels("alps-48812", "alps", "48812")
 
 
 def recorded():
@@ -27,7 +27,7 @@ def recorded():
 
 
 def text(found, document=None, late_s: float = 1.0) -> str:
-    return prometheus_text(found, document, TARGET, now_ns=(found.last_ns or 0) + int(late_s * 1e9))
+    return prometheus_text(found, document, LABELS, now_ns=(found.last_ns or 0) + int(late_s * 1e9))
 
 
 def value(line: str) -> float:
@@ -70,12 +70,12 @@ def test_it_reads_back_as_the_exporters_text(tmp_path):
     (device,) = again.gpus
     assert (device.uuid, device.name, device.node) == (gpu().uuid, gpu().name, gpu().node)
     for metric in ("GPU_UTIL", "FB_USED", "PIPE_TENSOR_ACTIVE", "NVLINK_TX_BYTES"):
-        np.testing.assert_allclose(again.of(device.uuid)[metric], found.of(device.uuid)[metric][-1:])
+        np.testing.assert_allclose(again[device.uuid][metric], found[device.uuid][metric][-1:])
 
 
 def test_what_is_missing_old_or_simulated_has_no_line():
     found = recorded()
-    found.of(gpu().uuid)["DRAM_ACTIVE"][-1] = np.nan
+    found[gpu().uuid]["DRAM_ACTIVE"][-1] = np.nan
     assert not lines(text(found), "DCGM_FI_PROF_DRAM_ACTIVE")
     assert not lines(text(found), "DCGM_FI_PROF_C2C_TX_ALL_BYTES")
     assert text(found, late_s=3600) == ""

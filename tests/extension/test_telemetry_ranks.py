@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from gipfel_extension.telemetry.events import read_events
-from gipfel_extension.telemetry.ranks import gpus_by_rank, read_ranks
+from gipfel_extension.telemetry.ranks import gpu_uuids_by_rank, read_ranks
 from gipfel_extension.telemetry.store.segments import read_samples
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -64,7 +64,7 @@ def test_ranks_xids_and_metrics_on_request_over_the_c_interface(tmp_path: Path) 
             each.communicate(b"\n", timeout=20)
     places = read_ranks(folder)
     # Rank 2 computes on a GPU that isn't this recorder's; rank 7 is another job's.
-    assert gpus_by_rank(places) == {0: [uuids[0]], 1: [uuids[1], uuids[3]]}
+    assert gpu_uuids_by_rank(places) == {0: [uuids[0]], 1: [uuids[1], uuids[3]]}
     assert [(each.rank, each.gpu_uuid) for each in places if each.gpu_uuid is None] == [(2, None)]
     assert {each.pid for each in places} == {each.pid for each in ranks[:3]}
     found = {
@@ -75,6 +75,6 @@ def test_ranks_xids_and_metrics_on_request_over_the_c_interface(tmp_path: Path) 
     assert found == {(uuids[1], "The driver reports XID 79"), (uuids[3], "The driver reports XID 31")}
     table = read_samples(folder)
     assert [device.uuid for device in table.gpus] == [uuids[0], uuids[1], uuids[3]]
-    columns = table.of(uuids[0])
+    columns = table[uuids[0]]
     assert np.nanmax(columns["MEM_CLOCK"]) == 1980
     assert np.isfinite(columns["NVDEC0_ACTIVE"]).any()

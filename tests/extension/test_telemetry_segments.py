@@ -57,16 +57,16 @@ def test_reads_back_values_devices_and_what_is_missing(tmp_path):
     )
     table = read_samples(tmp_path)
     assert table.devices == (HOST, GPU)
-    gpu = table.of(GPU.uuid)
+    gpu = table[GPU.uuid]
     assert gpu["time_ns"].tolist() == [10**9]
     assert gpu["monotonic_ns"].tolist() == [5 * 10**9 + 1]
     assert gpu["SM_ACTIVE"].tolist() == [0.5]
     assert gpu["PCIE_TX_BYTES"].tolist() == [25 * 2.0**30]
     assert np.isnan(gpu["FB_USED"][0])
     assert np.isnan(gpu["POWER_USAGE"][0])
-    assert table.of(HOST.uuid)["CPU_UTIL"].tolist() == [0.0]
+    assert table[HOST.uuid]["CPU_UTIL"].tolist() == [0.0]
     assert set(gpu) == {"time_ns", "monotonic_ns", *GPU_METRICS}
-    assert set(table.of(HOST.uuid)) == {"time_ns", "monotonic_ns", *HOST_METRICS}
+    assert set(table[HOST.uuid]) == {"time_ns", "monotonic_ns", *HOST_METRICS}
     assert table.source == "host, nvml+gpm"
     assert table.interval == 1.0
     assert not table.simulated
@@ -99,7 +99,7 @@ def test_torn_at_every_byte_of_the_last_batch(tmp_path):
         torn.write_bytes(content[:length])
         table = read_segment(torn)
         complete = length == len(content)
-        assert table.of(GPU.uuid)["SM_ACTIVE"].tolist() == (
+        assert table[GPU.uuid]["SM_ACTIVE"].tolist() == (
             [0.125, 0.25, 0.375] if complete else [0.125, 0.25]
         ), length
         expected = "open" if length in (before, len(content)) else "torn"
@@ -151,14 +151,14 @@ def test_two_recorders_in_one_folder(tmp_path):
     assert simulated not in read_samples(tmp_path, simulated=False).devices
     both = read_samples(tmp_path)
     assert both.simulated
-    assert both.of(GPU.uuid)["SM_ACTIVE"].tolist() == [0.125, 0.25]
-    assert both.of(simulated.uuid)["SM_ACTIVE"].tolist() == [0.75]
+    assert both[GPU.uuid]["SM_ACTIVE"].tolist() == [0.125, 0.25]
+    assert both[simulated.uuid]["SM_ACTIVE"].tolist() == [0.75]
 
 
 def test_since_leaves_out_older_samples_and_keeps_devices(tmp_path):
     written(tmp_path, [[gpu_sample(s, SM_ACTIVE=s / 8) for s in (1, 2, 3)]])
     table = read_samples(tmp_path, since_ns=2 * 10**9)
-    assert table.of(GPU.uuid)["SM_ACTIVE"].tolist() == [0.25, 0.375]
+    assert table[GPU.uuid]["SM_ACTIVE"].tolist() == [0.25, 0.375]
     assert table.devices == (HOST, GPU)
 
 
@@ -179,14 +179,14 @@ def test_parquet_holds_the_same_table(tmp_path):
     again = read_parquet(tmp_path / "trace.parquet")
     assert again.devices == table.devices
     for device in table.devices:
-        for name, column in table.of(device.uuid).items():
-            np.testing.assert_array_equal(again.of(device.uuid)[name], column)
+        for name, column in table[device.uuid].items():
+            np.testing.assert_array_equal(again[device.uuid][name], column)
 
 
 def test_a_union_holds_each_time_once():
     table = SampleTable.from_samples([gpu_sample(2, SM_ACTIVE=0.2), gpu_sample(1, SM_ACTIVE=0.1)], [GPU])
     again = SampleTable.from_samples([gpu_sample(2, SM_ACTIVE=0.2), gpu_sample(3, SM_ACTIVE=0.3)], [GPU])
-    assert table.merged(again).of(GPU.uuid)["SM_ACTIVE"].tolist() == [0.1, 0.2, 0.3]
+    assert table.merged(again)[GPU.uuid]["SM_ACTIVE"].tolist() == [0.1, 0.2, 0.3]
 
 
 def test_devices_survive_json():
@@ -209,12 +209,12 @@ def test_a_recording_of_before_a_metric_was_known_still_reads(tmp_path):
     content = pyarrow.parquet.read_table(tmp_path / "now.parquet").drop_columns(sorted(later))
     pyarrow.parquet.write_table(content, tmp_path / "old.parquet")
     table = read_parquet(tmp_path / "old.parquet")
-    assert table.of(GPU.uuid)["SM_ACTIVE"].tolist() == [0.5]
-    assert all(np.isnan(table.of(GPU.uuid)[metric]).all() for metric in later)
+    assert table[GPU.uuid]["SM_ACTIVE"].tolist() == [0.5]
+    assert all(np.isnan(table[GPU.uuid][metric]).all() for metric in later)
     # A run whose recorder was replaced by a newer one holds both.
     both = table.merged(new.since(0))
-    assert set(both.of(GPU.uuid)) >= later
-    assert new.of(GPU.uuid)["CLOCKS_EVENT_REASONS"].tolist() == [4.0]
+    assert set(both[GPU.uuid]) >= later
+    assert new[GPU.uuid]["CLOCKS_EVENT_REASONS"].tolist() == [4.0]
 
 
 @settings(max_examples=200, deadline=None)
@@ -234,15 +234,15 @@ def test_a_range_is_read_alone_and_a_clock_that_was_set_back_hides_nothing(tmp_p
     start = 1_700_000_000
     seconds = [*range(start, start + 400), *range(start + 100, start + 300)]
     written(tmp_path, [[gpu_sample(s, SM_ACTIVE=0.5)] for s in seconds])
-    whole = read_samples(tmp_path).of(GPU.uuid)["time_ns"]
+    whole = read_samples(tmp_path)[GPU.uuid]["time_ns"]
     for since, until in ((0, 10), (150, 160), (390, 500), (None, 1), (399, None), (2000, 3000)):
         first, last = (None if each is None else (start + each) * 10**9 for each in (since, until))
         table = read_samples(tmp_path, since_ns=first, until_ns=last)
         expected = whole[(whole >= (first or 0)) & (whole <= (last or 2**62))]
-        assert table.of(GPU.uuid)["time_ns"].tolist() == expected.tolist()
+        assert table[GPU.uuid]["time_ns"].tolist() == expected.tolist()
 
 
-def test_what_is_no_file_of_ours_is_a_state_and_never_waited_for(tmp_path):
+def test_foreign_files_are_unreadable_and_never_block(tmp_path):
     good = written(tmp_path, [[gpu_sample(1, SM_ACTIVE=0.5)]])
     os.mkfifo(tmp_path / "pipe.arrows")
     (tmp_path / "folder.arrows").mkdir()
@@ -261,13 +261,13 @@ def test_what_is_no_file_of_ours_is_a_state_and_never_waited_for(tmp_path):
     assert states.pop(good.path.name) == "open"
     assert set(states.values()) == {"unreadable"}
     assert len(states) == 4
-    assert table.of(GPU.uuid)["SM_ACTIVE"].tolist() == [0.5]
+    assert table[GPU.uuid]["SM_ACTIVE"].tolist() == [0.5]
 
 
-def test_metrics_that_were_asked_for_travel_along(tmp_path):
+def test_requested_metrics_are_stored(tmp_path):
     origin = replace(ORIGIN, extra=("NVLINK_L0_TX_BYTES",))
     writer = written(tmp_path, [[gpu_sample(1, NVLINK_L0_TX_BYTES=1024.0)]], origin)
     table = read_segment(writer.close())
     write_parquet(table, tmp_path / "x.parquet")
     for each in (table, read_parquet(tmp_path / "x.parquet")):
-        assert each.of(GPU.uuid)["NVLINK_L0_TX_BYTES"].tolist() == [1024.0]
+        assert each[GPU.uuid]["NVLINK_L0_TX_BYTES"].tolist() == [1024.0]

@@ -13,7 +13,7 @@ from gipfel_extension.telemetry.metric_table import GPU_METRICS, HOST_METRICS
 from gipfel_extension.telemetry.sample import Device, Sample, SampleTable, SourceError
 from gipfel_extension.telemetry.sources import SourceRequest, SystemClock, open_source
 from gipfel_extension.telemetry.sources.host import HostSource, ProcessTree, job_cgroup
-from gipfel_extension.telemetry.sources.own_gpus import visible
+from gipfel_extension.telemetry.sources.job_gpus import select_uuids
 from gipfel_extension.telemetry.sources.simulated import ReplaySource, SyntheticSource
 from gipfel_extension.telemetry.store.segments import write_parquet
 
@@ -64,7 +64,7 @@ def test_children_that_have_ended_count():
     assert tree.usage().cpu_seconds - before >= 0.35
 
 
-def test_strangers_are_read_once_and_descendants_always():
+def test_other_processes_are_read_once_and_descendants_always():
     tree = ProcessTree(os.getpid())
     tree.usage()
     child = subprocess.Popen(
@@ -80,7 +80,7 @@ def test_strangers_are_read_once_and_descendants_always():
         child.communicate(b"\n", timeout=10)
 
 
-def test_a_job_that_is_gone_is_missing_and_not_zero():
+def test_ended_job_has_missing_values():
     child = subprocess.Popen(["true"])
     child.wait()
     source = HostSource(child.pid, environment={"GIPFEL_NODE": "n1"}, clock=SystemClock())
@@ -153,7 +153,7 @@ def test_io_that_a_cgroup_does_not_count_is_that_of_the_jobs_processes(tmp_path)
     assert sample.values["IO_READ_BYTES"] == 0
 
 
-def test_a_cgroup_that_is_no_jobs_own_is_not_the_jobs(tmp_path):
+def test_cgroup_outside_of_a_job_is_not_used(tmp_path):
     proc, cgroups = fake_job(tmp_path)
     (proc / "77/cgroup").write_text("0::/system.slice/sshd.service\n")
     assert job_cgroup(77, proc=proc, mount=cgroups) is None
@@ -183,7 +183,7 @@ UUIDS = ["GPU-aaaa-1", "GPU-aabb-2", "MIG-cccc-3"]
     ],
 )
 def test_cuda_visible_devices(selection, seen):
-    assert list(visible(UUIDS, selection)) == seen
+    assert list(select_uuids(UUIDS, selection)) == seen
 
 
 @pytest.mark.parametrize("name", ["training", "idle", "starved"])
@@ -237,7 +237,7 @@ def test_replay_plays_a_recording_at_its_own_pace_again_and_again(tmp_path):
     "spec",
     ["nothing", "host:x", "synthetic:", "synthetic:unheard-of", "replay:/nowhere.arrows", "replay:", ""],
 )
-def test_a_source_that_cannot_be_opened_is_one_line(spec):
+def test_source_that_cannot_be_opened_raises_source_error(spec):
     with pytest.raises(SourceError) as caught:
         open_source(spec, SourceRequest(environment={}))
     assert caught.value.problem
@@ -245,14 +245,14 @@ def test_a_source_that_cannot_be_opened_is_one_line(spec):
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_no_recording_is_one_line(tmp_path):
+def test_invalid_replay_file_raises_source_error(tmp_path):
     for name, content in (("a.arrows", b"hello"), ("b.parquet", b"PAR1 hello PAR1"), ("c.parquet", b"")):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(SourceError):
             open_source(f"replay:{tmp_path / name}", SourceRequest(environment={}))
 
 
-def test_auto_without_a_gpu_is_nothing():
+def test_auto_without_a_gpu_has_no_devices():
     source = open_source("auto", SourceRequest(environment={"CUDA_VISIBLE_DEVICES": ""}))
     assert source.devices == ()
     assert source.read() == []

@@ -92,7 +92,7 @@ def test_a_tick_survives_the_wire():
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"seq": 1}', b"\xff\xfe", b'{"seq": {}}', b"null"])
-def test_what_is_no_tick_is_a_value_error(data):
+def test_invalid_tick_raises_value_error(data):
     with pytest.raises(ValueError):  # noqa: PT011 - any is good
         Tick.decode(data)
 
@@ -117,7 +117,7 @@ def test_a_reader_finds_recorders_that_start_later_and_skips_garbage(run):
     assert received == tick()
 
 
-def test_a_feed_that_nobody_closes_keeps_no_process_alive(run):
+def test_unclosed_feed_does_not_keep_the_process_alive(run):
     run.record("host")
     program = (
         "import gc, sys\n"
@@ -143,7 +143,7 @@ def test_a_publisher_never_waits_for_a_reader(run):
     assert time.monotonic() - started < 5
 
 
-def test_a_socket_that_cannot_be_made_is_one_line(run):
+def test_socket_that_cannot_be_created_raises_source_error(run):
     for folder in (run.sockets / "missing", run.sockets / ("x" * 120)):
         with pytest.raises(SourceError) as caught:
             Publisher(folder, "job")
@@ -176,20 +176,20 @@ def test_a_feed_that_comes_late_has_what_was_recorded(run):
     until(first, lambda: first.state()["last_ns"] >= late.state()["last_ns"])
     uuid = late.devices()[0].uuid
     until(late, lambda: late.state()["last_ns"] >= first.state()["last_ns"])
-    steps = late.table().of(uuid)["time_ns"]
+    steps = late.table()[uuid]["time_ns"]
     assert np.diff(steps).max() < 0.35e9
     first.close()
     late.close()
 
 
-def test_killed_it_is_stale_and_says_so_and_live_again_after_a_restart(run):
+def test_killed_recorder_is_stale_and_live_again_after_a_restart(run):
     recorder = run.record("synthetic:training")
     feed = SaturationFeed(run.telemetry, run.sockets)
     until(feed, lambda: feed.table().rows >= 8)
     recorder.send_signal(signal.SIGKILL)
     recorder.wait(10)
     until(feed, lambda: feed.state()["state"] == "stale")
-    assert "The recorder on n1 has been silent" in feed.state()["message"]
+    assert "The recorder on n1 has sent nothing" in feed.state()["message"]
     before = feed.table().rows
     run.record("synthetic:training")
     until(feed, lambda: feed.state()["state"] == "live" and feed.table().rows > before)
@@ -242,7 +242,7 @@ def test_without_sockets_the_segments_are_followed(run):
     assert not {(s.device, s.time_ns) for s in samples} & {(s.device, s.time_ns) for s in more}
 
 
-def test_judging_recorders():
+def test_status_of_recorders():
     second = 10**9
     recorder = RecorderState(
         "job", "n1", "nvml", 1.0, last_ns=100 * second, live=True, devices={"GPU-1": GPU}

@@ -51,7 +51,7 @@ def cut(table: SampleTable, since_ns: int | None, until_ns: int | None) -> dict[
     first, last = since_ns or 0, until_ns or 2**63 - 1
     found = {}
     for device in DEVICES:
-        columns = table.of(device.uuid)
+        columns = table[device.uuid]
         pairs = zip(columns["time_ns"].tolist(), columns["SM_ACTIVE"].tolist(), strict=True)
         found[device.uuid] = {time: value for time, value in pairs if first <= time <= last}
     return found
@@ -87,7 +87,9 @@ def read_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("seconds", [evenly, with_a_pause, of_many_sizes])
-def test_a_stretch_holds_what_the_whole_holds(tmp_path: Path, seconds: Callable[[int], list[float]]) -> None:
+def test_part_of_a_stream_has_the_same_samples_as_the_whole(
+    tmp_path: Path, seconds: Callable[[int], list[float]]
+) -> None:
     path = write(tmp_path / "run", seconds)
     whole = read_stream(path)
     last_ns = whole.last_ns
@@ -99,7 +101,7 @@ def test_a_stretch_holds_what_the_whole_holds(tmp_path: Path, seconds: Callable[
         assert part.devices == DEVICES
 
 
-def test_a_stretch_reads_a_part_of_the_file(tmp_path: Path, read_bytes: list[int]) -> None:
+def test_time_range_reads_only_a_part_of_the_file(tmp_path: Path, read_bytes: list[int]) -> None:
     path = write(tmp_path / "run", evenly)
     size = path.stat().st_size
     middle = START + _BATCHES * 10**9
@@ -108,14 +110,14 @@ def test_a_stretch_reads_a_part_of_the_file(tmp_path: Path, read_bytes: list[int
     assert 61 * len(DEVICES) <= table.rows < 100 * len(DEVICES)
     assert 0 < sum(read_bytes) < size / 2
     for device in DEVICES:
-        assert (np.diff(table.of(device.uuid)["time_ns"]) > 0).all()
+        assert (np.diff(table[device.uuid]["time_ns"]) > 0).all()
 
 
 @pytest.mark.parametrize(
     ("tail", "state"), [(b"", "open"), (bytes(600), "torn"), (b"\xff\xff\xff\xff\x60", "torn")]
 )
 @pytest.mark.parametrize("lost", [0, 1, 37, 500])
-def test_how_it_ends_is_told_of_a_stretch_as_of_the_whole(
+def test_part_of_a_stream_has_the_same_state_as_the_whole(
     tmp_path: Path, tail: bytes, state: str, lost: int
 ) -> None:
     path = write(tmp_path / "run", evenly)
@@ -131,7 +133,7 @@ def test_how_it_ends_is_told_of_a_stretch_as_of_the_whole(
     assert whole.segments[0].state == (state if not lost else "torn")
 
 
-def test_the_end_mark_of_a_closed_segment_counts_in_a_stretch(tmp_path: Path) -> None:
+def test_part_of_a_closed_segment_is_closed(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     writer = SegmentWriter(folder, ORIGIN, start_ns=START)
@@ -163,7 +165,7 @@ def test_a_stream_whose_clock_was_set_is_read_whole(
         assert cut(part, None, None) == cut(whole, since_ns, since_ns + 20 * 10**9)
 
 
-def test_damage_within_the_stretch_is_told_as_of_the_whole(tmp_path: Path) -> None:
+def test_damage_in_a_part_is_reported_as_in_the_whole(tmp_path: Path) -> None:
     path = write(tmp_path / "run", evenly)
     content = bytearray(path.read_bytes())
     place = len(content) // 2
@@ -178,7 +180,7 @@ def test_damage_within_the_stretch_is_told_as_of_the_whole(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("kind", "value"), [(pa.string(), "x"), (pa.struct({"a": pa.int64()}), {"a": 1})])
-def test_a_stream_of_other_columns_is_no_error(tmp_path: Path, kind: pa.DataType, value: object) -> None:
+def test_stream_with_other_columns_is_unreadable(tmp_path: Path, kind: pa.DataType, value: object) -> None:
     metadata = pa.ipc.open_stream(write(tmp_path / "run", evenly, batches=1).read_bytes()).schema.metadata
     times = pa.array([value] * 8, kind)
     values = pa.array([[float(n)] for n in range(8)])
@@ -191,7 +193,7 @@ def test_a_stream_of_other_columns_is_no_error(tmp_path: Path, kind: pa.DataType
     assert read_stream(other, since_ns=START).segments[0].state == "unreadable"
 
 
-def test_a_short_stream_and_one_of_nobody_are_read_whole(tmp_path: Path) -> None:
+def test_short_and_empty_streams_are_read_completely(tmp_path: Path) -> None:
     path = write(tmp_path / "run", evenly, batches=20)
     other = tmp_path / "other"
     other.write_bytes(os.urandom(2**20))

@@ -53,7 +53,7 @@ def close_to(one: Overview, other: Overview) -> None:
 
 @pytest.mark.parametrize("state", ["open", "closed", "packed", "two segments", "summaries gone"])
 @pytest.mark.parametrize(("seconds", "level"), [(3600, 10), (20_000, 60)])
-def test_the_picture_is_that_of_the_samples(tmp_path, state, seconds, level):
+def test_overview_of_summaries_matches_that_of_samples(tmp_path, state, seconds, level):
     if state == "two segments":
         # A bucket that two segments share.
         record(tmp_path, START, seconds // 2 + 3)
@@ -71,7 +71,9 @@ def test_the_picture_is_that_of_the_samples(tmp_path, state, seconds, level):
     assert found.interval == 1.0
     table = read_samples(tmp_path)
     end = int(found.time_ns[-1]) + found.bucket_ns - 1
-    whole = Overview.of_table(replace(table, interval=level), 600, start_ns=int(found.time_ns[0]), end_ns=end)
+    whole = Overview.from_table(
+        replace(table, interval=level), 600, start_ns=int(found.time_ns[0]), end_ns=end
+    )
     if state == "open":
         # The bucket that was being filled is in the samples alone.
         assert seconds - 10 <= found.count["CPU_UTIL"].sum() <= seconds
@@ -98,7 +100,7 @@ def test_nothing_is_an_overview_without_devices(tmp_path):
     for folder in (tmp_path, tmp_path / "nowhere"):
         found = read_overview(folder)
         assert (found.devices, len(found.time_ns)) == ((), 0)
-    empty = Overview.of_table(SampleTable.from_samples([], [GPU]))
+    empty = Overview.from_table(SampleTable.from_samples([], [GPU]))
     assert (empty.devices, empty.mean["SM_ACTIVE"].shape) == ((GPU,), (1, 0))
 
 
@@ -126,7 +128,7 @@ def test_a_summary_is_cut_anywhere_and_repeats_nothing(tmp_path):
 
 @settings(max_examples=150, deadline=None)
 @given(place=st.integers(0, 5000), value=st.integers(0, 255), packed=st.booleans())
-def test_a_flipped_byte_costs_a_summary_at_most(tmp_path_factory, place, value, packed):
+def test_flipped_byte_damages_at_most_a_summary(tmp_path_factory, place, value, packed):
     folder = tmp_path_factory.mktemp("flipped")
     record(folder, START, 900)
     if packed:
@@ -139,7 +141,7 @@ def test_a_flipped_byte_costs_a_summary_at_most(tmp_path_factory, place, value, 
     assert read_samples(folder).rows == 1800
 
 
-def test_a_summary_that_was_not_written_to_the_end_is_not_believed(tmp_path):
+def test_incomplete_summary_is_not_used(tmp_path):
     path = record(tmp_path, START, 3600, close=False)
     stem = path.with_name(path.name.removesuffix(".arrows"))
     for level in (10, 60):
@@ -182,7 +184,7 @@ def test_any_samples_are_all_counted_once(rows, buckets):
         [GPU],
         interval=1.0,
     )
-    found = Overview.of_table(table, buckets)
+    found = Overview.from_table(table, buckets)
     known = [level for level in own.values() if level is not None]
     assert len(found.time_ns) <= buckets + 1
     assert int(found.count["SM_ACTIVE"].sum()) == len(known)

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from gipfel_cluster.job.spec import VettingProgress
+from gipfel_cluster.job import VettingProgress
 from gipfel_cluster.scheduler.excluded_nodes import exclude_nodes, excluded_nodes, remaining_variables
-from gipfel_cluster.steps.container import setting_of_host
-from gipfel_extension.vet_first import VetFirst, progress_of, what_is_wrong
+from gipfel_cluster.steps.container import step_job_from_environment
+from gipfel_extension.vet_first import VetFirst, summarize_failures, vetting_progress
 from gipfel_extension.vetting.model import CheckResult, Owner, Scope, Verdict
 from gipfel_extension.vetting.protocol import ProtocolCheck, VettingProtocol
 from gipfel_extension.vetting.report import VettingReport, make_report, read_report
@@ -108,7 +108,7 @@ def test_abort_names_node_and_reason_and_report_starts_all_the_same(tmp_path: Pa
     assert found is not None
     # A variable that the environment lacks is not the node's fault.
     assert found.cause == "vetting-image"
-    assert "other nodes it would fail alike" in found.fix
+    assert "ther nodes would fail in the same way" in found.fix
     assert "administrators" not in found.fix
     node = read_report(tmp_path / "run").bad_nodes[0]
     assert f"{node}: variable: WANTED is not set, and must be '<1>'" in found.reason
@@ -149,7 +149,7 @@ def test_of_several_nodes_the_server_goes_on_with_those_that_are_fit(tmp_path: P
     assert hub.told[-1]["outcome"].endswith("n2: variable: it is not set. The server starts without n2.")
     assert excluded_nodes(str(run)) == {"n2"}
     assert Location.of(environment).nodes == ("n1", "n3")
-    setting = setting_of_host(environment)
+    setting = step_job_from_environment(environment)
     assert (setting.nodes, setting.cpus) == (("n1", "n3"), 4)
     assert remaining_variables(environment, {"n2"}) == {
         "SLURM_JOB_NODELIST": "n[1,3]", "SLURM_NNODES": "2", "SLURM_JOB_CPUS_PER_NODE": "8,4",
@@ -161,7 +161,7 @@ def test_of_several_nodes_the_server_goes_on_with_those_that_are_fit(tmp_path: P
         problem, without = decided(bad, "shrink", here=here)
         assert (bool(problem), without) == (True, ())
         assert hub.told[-1]["outcome"].endswith("No server starts.")
-    assert "The server would run on n2 itself." in problem
+    assert "The server would run on n2, which failed." in problem
     problem, without = decided({"n2"}, "abort")
     assert ("1 of 3 nodes not fit" in problem, without) == (True, ())
     assert decided({"n2"}, "report") == ("", ())
@@ -183,7 +183,7 @@ def test_the_page_says_whose_fault_it_is_and_what_that_one_can_do(
     kind: str, verdict: Verdict, owner: Owner | None, bad: set[str], cause: str
 ) -> None:
     report = report_of_nodes(("n1", "n2", "n3"), bad, kind=kind, verdict=verdict, owner=owner)
-    line = f"gipfel: vet first: {what_is_wrong(report)}"
+    line = f"gipfel: vet first: {summarize_failures(report)}"
     found = explain(Evidence(state="FAILED", log=line))
     assert found is not None
     assert found.cause == cause
@@ -204,7 +204,9 @@ def test_what_other_nodes_would_not_mend_is_said_first() -> None:
     report = make_report(protocol, ("n1", "n2", "n3"), results, started_ns=1, ended_ns=2, complete=True)
     assert report.exclude == "n1"
     assert {each.owner for each in report.nodes} == {Owner.IMAGE}
-    assert what_is_wrong(report).startswith("Fault of the image: 3 of 3 nodes not fit by strict: n1: environ")
+    assert summarize_failures(report).startswith(
+        "Fault of the image: 3 of 3 nodes not fit by strict: n1: environ"
+    )
 
 
 def test_a_slow_pair_of_two_nodes_is_said_as_theirs() -> None:
@@ -215,7 +217,7 @@ def test_a_slow_pair_of_two_nodes_is_said_as_theirs() -> None:
     ]
     protocol = VettingProtocol(name="strict", checks=(check,))
     report = make_report(protocol, ("n1", "n2"), results, started_ns=1, ended_ns=2, complete=True)
-    found = explain(Evidence(state="FAILED", log=f"gipfel: vet first: {what_is_wrong(report)}"))
+    found = explain(Evidence(state="FAILED", log=f"gipfel: vet first: {summarize_failures(report)}"))
     assert found is not None
     assert found.cause == "vetting-link"
 
@@ -275,4 +277,4 @@ def test_a_job_that_is_cancelled_meanwhile_ends_and_starts_no_server(tmp_path: P
     assert "the server has" not in said
     report = read_report(tmp_path / "run")
     assert (report.complete, report.vetted) == (False, False)
-    assert progress_of(report).ended
+    assert vetting_progress(report).ended

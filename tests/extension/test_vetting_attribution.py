@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from vetting_simulator import HEALTHY, Allocation, Node, measured
 
 from gipfel_extension.vetting.attribution.conclude import conclude
+from gipfel_extension.vetting.attribution.measurements import PairMeasurement, PairSettings, PairState
 from gipfel_extension.vetting.attribution.rounds import next_round
-from gipfel_extension.vetting.attribution.state import PairMeasurement, PairSettings, PairState
 from gipfel_extension.vetting.model import CheckResult, Verdict
 from gipfel_extension.vetting.statistics import summary
 

@@ -27,7 +27,7 @@ def _ended(child: Any, limit_s: float = 30) -> Any:
 
 def test_a_child_at_its_limit_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
     script = f"sleep 4242 & echo $! >{tmp_path}/pid; echo said; wait"
-    child = start_program(["sh", "-c", script], given=b"", environment=os.environ, limit_s=1)
+    child = start_program(["sh", "-c", script], stdin=b"", environment=os.environ, limit_s=1)
     _ended(child)
     assert (child.timed_out, child.killed, bytes(child.output)) == (True, True, b"said\n")
     pid = int((tmp_path / "pid").read_text())
@@ -38,7 +38,7 @@ def test_a_child_at_its_limit_is_killed_with_all_that_it_started(tmp_path: Path)
 
 
 def test_a_stopped_child_is_noticed_long_before_its_limit() -> None:
-    child = start_program(["sleep", "1000"], given=b"", environment=os.environ, limit_s=900)
+    child = start_program(["sleep", "1000"], stdin=b"", environment=os.environ, limit_s=900)
     os.kill(child.pid, signal.SIGSTOP)
     assert _ended(child, 60).stopped
 
@@ -47,7 +47,7 @@ def test_a_function_in_a_child_gives_bytes_or_says_what_broke() -> None:
     assert bytes(_ended(start_function(lambda: b"x" * 300_000, limit_s=30)).output) == b"x" * 300_000
     broken = _ended(start_function(lambda: bytes(1 // 0), limit_s=30))
     assert broken.status == 1
-    assert b"ZeroDivisionError" in broken.said
+    assert b"ZeroDivisionError" in broken.errors
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "campaigns"))
 import vetting as campaign
 from vetting_simulator import measured
 
-from gipfel_extension.vetting.attribution.suspicion import by_chance
+from gipfel_extension.vetting.attribution.suspicion import slow_probability
 from gipfel_extension.vetting.model import Verdict
 
 
@@ -86,10 +86,10 @@ def test_of_four_switches_that_nobody_knows_the_slow_one_costs_its_own_nodes_alo
 
 def test_chance_of_slow_readings_is_that_of_the_hypergeometric_distribution():
     # All three of three, of three slow ones of six: one of twenty ways.
-    assert by_chance(3, 3, 3, 6) == pytest.approx(1 / 20)
-    assert by_chance(2, 3, 3, 6) == pytest.approx(10 / 20)
-    assert by_chance(0, 3, 3, 6) == by_chance(0, 0, 0, 0) == 1.0
-    assert by_chance(5, 5, 5, 640) == pytest.approx(1 / math.comb(640, 5))
+    assert slow_probability(3, 3, 3, 6) == pytest.approx(1 / 20)
+    assert slow_probability(2, 3, 3, 6) == pytest.approx(10 / 20)
+    assert slow_probability(0, 3, 3, 6) == slow_probability(0, 0, 0, 0) == 1.0
+    assert slow_probability(5, 5, 5, 640) == pytest.approx(1 / math.comb(640, 5))
 
 
 def test_a_node_that_only_sends_slowly_is_found():

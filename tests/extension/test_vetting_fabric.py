@@ -19,13 +19,13 @@ from gipfel_extension.vetting.run.messages import (
     FindPort,
     Hello,
     PortFound,
-    RankEnd,
-    RanksDone,
+    RankResult,
+    RanksFinished,
     RunCheck,
     RunRanks,
     from_coordinator,
 )
-from gipfel_extension.vetting.run.rendezvous import Link, Listener
+from gipfel_extension.vetting.run.rendezvous import AgentSocket, CoordinatorSocket
 from gipfel_extension.vetting.run.report_builder import ReportBuilder
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -54,12 +54,12 @@ def _run(
     folder: Path, protocol: str, nodes: int, rate: float, network: dict[str, Any], dead: str = ""
 ) -> VettingReport:
     """A step of `nodes` nodes with four GPUs each, whose probes all measure `rate`; those of one may die."""
-    listener = Listener(alone=True, node="here")
+    listener = CoordinatorSocket(local_only=True, node="here")
     builder = ReportBuilder(
         parse_protocol(protocol), [f"n{n}" for n in range(nodes)], folder, cluster="c", job="1"
     )
     pool = AgentPool(listener, builder.nodes)
-    links = {node: Link(listener.rendezvous, "127.0.0.1") for node in builder.nodes}
+    links = {node: AgentSocket(listener.rendezvous, "127.0.0.1") for node in builder.nodes}
     for node, link in links.items():
         hello = Hello(token=listener.rendezvous.token, node=node, address="127.0.0.1", pid=1, gpus=4)
         link.send(hello.model_dump_json().encode())
@@ -82,14 +82,16 @@ def _run(
                     if node == dead:
                         found = ProbeAnswer(error="The rank was killed by signal 9.")
                     ends = tuple(
-                        RankEnd(rank=rank, answer=found, died=node == dead) for rank in message.ranks
+                        RankResult(rank=rank, answer=found, died=node == dead) for rank in message.ranks
                     )
-                    said = RanksDone(task=message.task, ends=ends)
+                    said = RanksFinished(task=message.task, results=ends)
                 if said is not None:
                     link.send(said.model_dump_json().encode())
 
     try:
-        coordinator = Coordinator(builder, pool, why_not=lambda _: "", ended=lambda: "", tick=answer)
+        coordinator = Coordinator(
+            builder, pool, agent_problem=lambda _: "", end_reason=lambda: "", tick=answer
+        )
         assert coordinator.run() == ""
     finally:
         for link in links.values():
@@ -139,7 +141,7 @@ def test_of_an_unknown_network_nothing_passes_before_its_line_is_set(tmp_path: P
     assert {(each.verdict, each.owner) for each in report.results} == {(Verdict.INCONCLUSIVE, Owner.PROTOCOL)}
     assert "no reference value is known" in report.results[0].reason
     assert "Set at_least in the threshold of the check 'between nodes', line 3 of" in report.results[0].fix
-    own = _pairs_of("standard").replace('{"of_best_known', '{"at_least":2e9,"of_best_known')
+    own = _pairs_of("standard").replace('{"of_reference', '{"at_least":2e9,"of_reference')
     assert _run(tmp_path, own, 4, 3.1e9, _UNKNOWN).vetted
 
 
@@ -187,4 +189,4 @@ def test_a_gate_over_all_nodes_is_measured_between_the_gpus_of_a_single_one(
     )
     report = _run(tmp_path, gate, 1, rate, _SLINGSHOT)
     (found,) = report.results
-    assert (found.verdict, found.figure, report.vetted) == (verdict, rate, verdict == "pass")
+    assert (found.verdict, found.measurement, report.vetted) == (verdict, rate, verdict == "pass")

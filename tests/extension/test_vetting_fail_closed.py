@@ -18,7 +18,7 @@ from vetting_readings import FakeProbes, Readings, context, gpus
 from gipfel_cluster.model import Frozen
 from gipfel_extension.vetting import check
 from gipfel_extension.vetting.attribution.compare import compare_with_allocation
-from gipfel_extension.vetting.check import Missing
+from gipfel_extension.vetting.check import MissingRequirement
 from gipfel_extension.vetting.gpus import Nvml, ReadingError
 from gipfel_extension.vetting.model import CheckResult, Finding, Scope, Verdict, worst
 from gipfel_extension.vetting.one_check import run_check
@@ -125,7 +125,7 @@ class Odd(Frozen):
         if self.what == "exit":
             sys.exit(0)
         if self.what == "missing":
-            raise Missing("There is no tool.", "Install it.")
+            raise MissingRequirement("There is no tool.", "Install it.")
         if self.what == "sleep":
             time.sleep(60)
         if self.what == "nothing":
@@ -153,15 +153,17 @@ def odd(monkeypatch):
         def load(self):
             raise ImportError("No module named 'cupy'")
 
-    monkeypatch.setattr(check, "_others", lambda: {"odd": Point(), "broken": Broken()})
+    monkeypatch.setattr(check, "_installed", lambda: {"odd": Point(), "broken": Broken()})
 
 
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        ("raise", "The check broke: ValueError: line one line two"), ("exit", "The check broke: SystemExit"),
+        ("raise", "The check raised an exception: ValueError: line one line two"),
+        ("exit", "The check raised an exception: SystemExit"),
         ("missing", "There is no tool."), ("sleep", "did not end within its time limit of 0.3 s"),
-        ("nothing", "nothing to look at"), ("none", "The check broke"), ("wrong", "The check broke"),
+        ("nothing", "nothing to test"),
+        ("none", "The check raised an exception"), ("wrong", "The check raised an exception"),
     ],
 )  # fmt: skip
 def test_whatever_a_check_does_is_a_verdict_that_does_not_pass(odd, what, said, tmp_path):
@@ -205,7 +207,8 @@ def _compared(*figures, threshold):
     results = [
         CheckResult(
             check="m", type="matmul", scope=Scope.GPU, subject=f"g{number}", node=f"n{number}",
-            verdict=Verdict.INCONCLUSIVE, reason="It waits.", figure=figure, evidence={"waits": True},
+            verdict=Verdict.INCONCLUSIVE, reason="It waits.", measurement=figure,
+            evidence={"awaits_comparison": True},
         )
         for number, figure in enumerate(figures)
     ]  # fmt: skip
@@ -218,7 +221,7 @@ def test_a_figure_that_is_no_number_passes_nothing():
         assert (
             _compared(5.0, 5.0, 5.0, odd, threshold=Threshold(below_median=0.1))[-1] is Verdict.INCONCLUSIVE
         )
-        finding = Finding(verdict=Verdict.PASS, reason="r", figure=odd)
+        finding = Finding(verdict=Verdict.PASS, reason="r", measurement=odd)
         assert judge(finding, Threshold(at_most=9), type_="x").verdict is Verdict.INCONCLUSIVE
     for said in (*nothing, -1.0):
         answer = read_answer(json.dumps({"gipfel_probe": 1, "samples": [said]}).encode(), status=0)

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 import nvml_stand_in
 
 from gipfel_cluster.model import GipfelError
-from gipfel_extension.vetting.history import Exclusion, Exclusions, consents
+from gipfel_extension.vetting.history import Exclusion, Exclusions, has_consent
 from gipfel_extension.vetting.protocol_files import find_protocol, known_protocols, load_protocol
 
 _LIMIT_S = 120
@@ -258,7 +258,7 @@ def test_options_that_cannot_be_are_said_before_anything_runs(tmp_path: Path) ->
     entry = _one("env_var_eval.EnvVarEval", expected={"RANK": None})
     for options, word in (
         (("--time-limit", "nan"), "--time-limit"),
-        (("--json", str(tmp_path / "nowhere" / "out.json")), "no folder"),
+        (("--json", str(tmp_path / "nowhere" / "out.json")), "no directory"),
         (("--skip-vetted", "1e400"), "--skip-vetted"),
     ):
         outcome = _vet(tmp_path, entry, *options)
@@ -281,9 +281,9 @@ def test_sharing_is_a_switch_that_is_remembered_and_nodes_that_failed_can_be_exc
         return done.returncode, done.stdout, done.stderr
 
     assert vet("--share")[::2] == (0, "")
-    assert consents(environment)
-    assert "stay with you" in vet("--no-share")[1]
-    assert not consents(environment)
+    assert has_consent(environment)
+    assert "are not sent" in vet("--no-share")[1]
+    assert not has_consent(environment)
     assert vet("--excluded") == (0, "\n", "")
     now = time.time_ns()
     slow = [

@@ -14,11 +14,17 @@ from typing import Any
 
 import pytest
 
-from gipfel_extension.vetting import local_probes
-from gipfel_extension.vetting.local_probes import ForkServer, LocalProbes
+from gipfel_extension.vetting import probing
 from gipfel_extension.vetting.one_check import group_probe
-from gipfel_extension.vetting.probing import ProbeAnswer, ProbeSpec, probe_file, read_answer
-from gipfel_extension.vetting.protocol_entry import entry_of
+from gipfel_extension.vetting.probing import (
+    ForkServer,
+    LocalProbes,
+    ProbeAnswer,
+    ProbeSpec,
+    probe_file,
+    read_answer,
+)
+from gipfel_extension.vetting.protocol_entry import parse_entry
 from gipfel_extension.vetting.report import read_report
 from gipfel_extension.vetting.run.children import start_forked
 from gipfel_extension.vetting.run.messages import CheckDone, RunCheck, TorchImported, from_agent
@@ -90,7 +96,7 @@ def server() -> Iterator[ForkServer]:
     """A server that has imported the real torch."""
     server = ForkServer(sys.executable, {"PATH": "/usr/bin:/bin"})
     _until(lambda: not server.importing)
-    assert server.forks, server.imported
+    assert server.can_fork, server.imported
     yield server
     server.close()
 
@@ -116,7 +122,9 @@ def test_forked_ranks_meet_in_a_collective(server: ForkServer) -> None:
     parameters = {
         "method": "allreduce", "device": "cpu", "payload": 65_536, "warmup_payload": 1024, "samples": 5,
     }  # fmt: skip
-    entry = entry_of({"type": "collective", "scope": "all", "parameters": parameters, "time_limit": _LIMIT_S})
+    entry = parse_entry(
+        {"type": "collective", "scope": "all", "parameters": parameters, "time_limit": _LIMIT_S}
+    )
     spec = group_probe(entry)
     assert spec.torch
     with socket.socket() as free:
@@ -125,7 +133,7 @@ def test_forked_ranks_meet_in_a_collective(server: ForkServer) -> None:
     common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     ranks = [
         start_forked(
-            server, spec.argv, given=spec.stdin(), variables={**common, "RANK": rank, "LOCAL_RANK": rank},
+            server, spec.argv, stdin=spec.stdin(), variables={**common, "RANK": rank, "LOCAL_RANK": rank},
             limit_s=_LIMIT_S,
         )
         for rank in ("0", "1")
@@ -133,7 +141,7 @@ def test_forked_ranks_meet_in_a_collective(server: ForkServer) -> None:
     # Both are looked at each time.
     _until(lambda: sum(each.advance() for each in ranks) == 2)
     for each in ranks:
-        answer = read_answer(bytes(each.output), status=each.status, said=each.said.decode())
+        answer = read_answer(bytes(each.output), status=each.status, errors=each.errors.decode())
         assert (answer.error, answer.wrong, len(answer.samples)) == ("", 0, 5)
 
 
@@ -159,13 +167,13 @@ def test_a_forked_probe_that_hangs_or_crashes_leaves_the_others_alone(
     # Of ranks that somebody stops waiting for nothing is left either.
     file.write_text(hanging)
     marker.unlink()
-    child = start_forked(server, [str(file)], given=b"", variables={}, limit_s=60)
+    child = start_forked(server, [str(file)], stdin=b"", variables={}, limit_s=60)
     _until(lambda: child.advance() or (marker.exists() and marker.read_text()))
     child.kill()
     left = Path(f"/proc/{marker.read_text()}/stat")
     _until(lambda: not left.exists() or left.read_text().rpartition(")")[2].split()[0] in "ZX")
     assert (child.killed, child.advance()) == (True, True)
-    assert server.forks
+    assert server.can_fork
     named = (
         'import json; print(json.dumps({"gipfel_probe": 1, "unit": open("/proc/self/comm").read().strip()}))'
     )
@@ -185,7 +193,7 @@ def test_without_a_server_or_with_one_that_died_each_probe_runs_by_itself(tmp_pa
     (tmp_path / "packages/torch/__init__.py").write_text("raise OSError('libcudart.so.12: cannot open')")
     broken = ForkServer(sys.executable, environment)
     _until(lambda: not broken.importing)
-    assert (broken.forks, "libcudart" in str(broken.imported)) == (False, True)
+    assert (broken.can_fork, "libcudart" in str(broken.imported)) == (False, True)
     assert "libcudart" in LocalProbes(sys.executable, environment, broken).run(spec).error
     broken.close()
 
@@ -193,7 +201,7 @@ def test_without_a_server_or_with_one_that_died_each_probe_runs_by_itself(tmp_pa
 def test_an_import_that_hangs_is_a_verdict_of_what_needs_it_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(local_probes, "IMPORT_LIMIT_S", 1.0)
+    monkeypatch.setattr(probing, "IMPORT_LIMIT_S", 1.0)
     environment = {**_fake_torch(tmp_path), "IMPORT_S": "1000"}
     worker = Worker(os.getppid(), "n1", 0, environment)
     done: dict[int, CheckDone] = {}
@@ -210,10 +218,10 @@ def test_an_import_that_hangs_is_a_verdict_of_what_needs_it_alone(
     for task, (kind, torch) in enumerate(checks):
         entry = {"name": kind, "type": kind, "scope": "node"}
         request = RunCheck(task=task, entry=entry, limit_s=60, torch=torch)  # type: ignore[arg-type]
-        worker._hear(request.model_dump_json().encode())
+        worker._on_message(request.model_dump_json().encode())
         _until(lambda number=task: look() or number in done)  # type: ignore[misc]
     assert (done[0].problem, done[0].results[0].check) == ("", "host_memory")
-    assert "Importing torch did not end within" in done[1].problem
+    assert "torch could not be imported within" in done[1].problem
     assert done[2].problem == done[1].problem
     assert len((tmp_path / "imports").read_text().splitlines()) == 1
 
@@ -222,7 +230,7 @@ def test_a_torch_that_has_opened_a_gpu_is_not_forked(monkeypatch: pytest.MonkeyP
     for name in ("torch", "torch.distributed"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     program = runpy.run_path(probe_file("fork_server"))
-    look = program["problem_of_import"]
+    look = program["import_torch"]
     assert look() == ""
     monkeypatch.setitem(look.__globals__, "open_files", lambda: ["/dev/null", "/dev/nvidiactl"])
     assert "opened /dev/nvidiactl" in look()

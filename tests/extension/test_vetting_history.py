@@ -17,15 +17,15 @@ from gipfel_extension.vetting.history import (
     History,
     HistoryContent,
     VettingRecord,
-    baselines_of,
+    compute_baselines,
+    count_recent_bad,
+    decide_borderline,
     history_root,
-    recent_bad,
     recently_vetted,
-    settle_borderline,
 )
 from gipfel_extension.vetting.model import CheckResult, Owner, Verdict
 from gipfel_extension.vetting.report import VettingReport
-from gipfel_extension.vetting.run.actions import keep_report
+from gipfel_extension.vetting.run.actions import store_report
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -35,8 +35,10 @@ from vetting_records import HOUR, NOW, entries, record, result
 class TestStore:
     def test_a_run_comes_back_for_its_own_cluster_only(self, tmp_path: Path) -> None:
         history = History(tmp_path, "alps")
-        kept = record(result(figure=812.5, unit="TFLOP/s", evidence={"model": "GH200", "xids": [79, 48]}))
-        history.remember(kept)
+        kept = record(
+            result(measurement=812.5, unit="TFLOP/s", evidence={"model": "GH200", "xids": [79, 48]})
+        )
+        history.store(kept)
         assert history.read() == HistoryContent((kept,))
         assert (kept.entries[0].gpu_model, kept.entries[0].codes) == ("GH200", (48, 79))
         assert History(tmp_path, "bristen").read() == HistoryContent()
@@ -48,7 +50,7 @@ class TestStore:
 
     def test_others_can_neither_enter_nor_read(self, tmp_path: Path) -> None:
         root = tmp_path / "deep" / "history"
-        History(root, "alps").remember(record(result()))
+        History(root, "alps").store(record(result()))
         assert stat.S_IMODE((root / "alps" / "runs").stat().st_mode) == 0o700
         files = [path for path in root.rglob("*") if path.is_file()]
         assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
@@ -56,14 +58,14 @@ class TestStore:
     def test_what_is_too_old_or_of_the_future_does_not_count_and_is_forgotten(self, tmp_path: Path) -> None:
         history = History(tmp_path, "alps", time_to_live_s=24 * 3600)
         for ago in (23, 25, -48):
-            history.remember(record(result(), ago=ago), now_ns=NOW - 30 * HOUR)
+            history.store(record(result(), ago=ago), now_ns=NOW - 30 * HOUR)
         assert [each.ended_ns for each in history.read(now_ns=NOW).records] == [NOW - 23 * HOUR]
-        history.remember(record(result(), ago=1), now_ns=NOW)
+        history.store(record(result(), ago=1), now_ns=NOW)
         assert len(list((tmp_path / "alps/runs").glob("*.json"))) == 3
 
     def test_a_file_that_is_torn_foreign_or_huge_is_named_and_set_aside(self, tmp_path: Path) -> None:
         history = History(tmp_path, "alps")
-        history.remember(record(result()))
+        history.store(record(result()))
         runs = tmp_path / "alps/runs"
         whole = next(runs.glob("*.json")).read_bytes()
         for name, content in (
@@ -80,7 +82,7 @@ class TestStore:
         content = history.read()
         assert len(content.records) == 1
         assert len(content.problems) == 7
-        assert all("set aside" in words and "\n" not in words for words in content.problems)
+        assert all("renamed to" in words and "\n" not in words for words in content.problems)
         assert len(list(runs.glob("*.corrupt"))) == 7
         assert history.read().problems == ()
 
@@ -93,7 +95,7 @@ class TestStore:
             "for i in range(10):\n"
             "    n = time.time_ns()\n"
             "    r = VettingRecord(cluster='alps', protocol='p', job=sys.argv[2], started_ns=n, ended_ns=n)\n"
-            "    h.remember(r)\n"
+            "    h.store(r)\n"
             "    name = f'n{sys.argv[2]}-{i}'\n"
             "    e.add([Exclusion(node=name, reason='r', since_ns=n, until_ns=n + 10**13)])\n"
         )
@@ -113,7 +115,7 @@ class TestStore:
     def test_a_folder_that_cannot_be_written_is_said_in_one_line(self, tmp_path: Path) -> None:
         (tmp_path / "alps").write_text("a file")
         with pytest.raises(GipfelError, match="GIPFEL_VETTING_HISTORY"):
-            History(tmp_path, "alps").remember(record(result()))
+            History(tmp_path, "alps").store(record(result()))
 
     def test_the_place_follows_the_environment(self) -> None:
         assert history_root({"HOME": "/home/ada"}) == Path("/home/ada/.gipfel/vetting")
@@ -124,38 +126,38 @@ class TestBorderline:
     def test_history_accuses_and_never_acquits(self) -> None:
         bad, good = Verdict.FAIL, Verdict.PASS
         for now in (Verdict.DEGRADED, Verdict.INCONCLUSIVE):
-            settled = settle_borderline(result(verdict=now), entries(good, bad, Verdict.DEGRADED), k=2, n=5)
+            settled = decide_borderline(result(verdict=now), entries(good, bad, Verdict.DEGRADED), k=2, n=5)
             assert settled.verdict is Verdict.FAIL
             assert "bad in 2 of its last 3 runs" in settled.reason
-            assert settle_borderline(result(verdict=now), entries(good, good, bad), k=2, n=5).verdict is now
-            assert settle_borderline(result(verdict=now), (), k=2).verdict is now
+            assert decide_borderline(result(verdict=now), entries(good, good, bad), k=2, n=5).verdict is now
+            assert decide_borderline(result(verdict=now), (), k=2).verdict is now
         for sure in (Verdict.PASS, Verdict.FAIL, Verdict.NOT_RUN):
             same = result(verdict=sure)
-            assert settle_borderline(same, entries(bad, bad, bad)) is same
+            assert decide_borderline(same, entries(bad, bad, bad)) is same
 
     def test_a_verdict_of_history_is_no_evidence_for_the_next_one(self) -> None:
         bad = entries(Verdict.FAIL, Verdict.FAIL)
-        settled = settle_borderline(result(verdict=Verdict.INCONCLUSIVE), bad)
+        settled = decide_borderline(result(verdict=Verdict.INCONCLUSIVE), bad)
         assert settled.verdict is Verdict.FAIL
         assert record(settled).entries[0].verdict is Verdict.INCONCLUSIVE
 
     def test_only_the_last_n_count_and_silence_is_no_verdict(self) -> None:
         bad, good, silent = Verdict.FAIL, Verdict.PASS, Verdict.NOT_RUN
-        assert recent_bad(entries(bad, bad, good, silent, good, bad), n=3) == (1, 3)
-        assert recent_bad((), n=5) == (0, 0)
+        assert count_recent_bad(entries(bad, bad, good, silent, good, bad), n=3) == (1, 3)
+        assert count_recent_bad((), n=5) == (0, 0)
 
 
 class TestBaselines:
     def test_each_node_counts_once_and_only_what_passed(self) -> None:
-        often = [result("n1", figure=500.0)] * 9
-        rest = [result("n2", figure=800.0), result("n3", figure=820.0)]
+        often = [result("n1", measurement=500.0)] * 9
+        rest = [result("n2", measurement=800.0), result("n3", measurement=820.0)]
         out = [
-            result("n4", Verdict.FAIL, figure=1.0),
-            result("n5", figure=None),
-            result("n6", figure=float("nan")),
+            result("n4", Verdict.FAIL, measurement=1.0),
+            result("n5", measurement=None),
+            result("n6", measurement=float("nan")),
         ]
         kept = record(*often, *rest, *out, models={f"n{i}": "GH200" for i in range(1, 7)})
-        (baseline,) = baselines_of(kept.entries)
+        (baseline,) = compute_baselines(kept.entries)
         assert (baseline.gpu_model, baseline.median, baseline.nodes, baseline.samples) == (
             "GH200",
             800.0,
@@ -163,7 +165,7 @@ class TestBaselines:
             11,
         )
         assert baseline.spread == 20.0
-        assert baselines_of(kept.entries, least_nodes=4) == ()
+        assert compute_baselines(kept.entries, min_nodes=4) == ()
 
 
 class TestSkipping:
@@ -205,15 +207,15 @@ class TestExclusions:
         every = Exclusion(node="n1", reason="XID 79", since_ns=NOW, until_ns=NOW + 2 * HOUR)
         assert exclusions.add([one, every], now_ns=NOW) == (every, one)
         assert exclusions.read(now_ns=NOW + HOUR)[0] == (every,)
-        assert exclusions.lift("n1", "nccl", now_ns=NOW) == (every,)
-        assert exclusions.lift("n1", now_ns=NOW) == ()
+        assert exclusions.remove("n1", "nccl", now_ns=NOW) == (every,)
+        assert exclusions.remove("n1", now_ns=NOW) == ()
 
     def test_a_torn_list_is_set_aside_and_excludes_nothing(self, tmp_path: Path) -> None:
         exclusions = Exclusions(tmp_path)
         exclusions.path.write_text('{"version": 1, "exclusions": [{"no')
         kept, problem = exclusions.read()
         assert kept == ()
-        assert "set aside as exclusions.corrupt" in problem
+        assert "renamed to exclusions.corrupt" in problem
         assert exclusions.read() == ((), "")
 
 
@@ -226,7 +228,7 @@ def test_a_report_is_remembered_and_what_failed_is_excluded_until_it_passes(tmp_
             protocol="quick", cluster="alps", job="7", started_ns=now, ended_ns=now, complete=True,
             results=results, good_nodes=("n2",), exclude=exclude,
         )  # fmt: skip
-        return keep_report(report, environment)
+        return store_report(report, environment)
 
     slow = result("n1", Verdict.FAIL, reason="Slow.", started_ns=1, owner=Owner.NODE)
     of_image = result("n1", Verdict.FAIL, check="environment", owner=Owner.IMAGE)
@@ -254,7 +256,7 @@ def test_what_another_user_wrote_does_not_count(tmp_path: Path) -> None:
     if os.geteuid():
         pytest.skip("Only root can give a file away.")
     history = History(tmp_path, "alps")
-    history.remember(record(result("n1")))
+    history.store(record(result("n1")))
     (path,) = (tmp_path / "alps" / "runs").glob("*.json")
     os.chown(path, 12345, -1)
     content = history.read()

@@ -13,21 +13,20 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from vetting_readings import FakeHost, FakeProbes, Readings, context, gpus
 
-from gipfel_extension.vetting.checks.host_resources import cpu_list
+from gipfel_extension.vetting.check import ProgramResult
+from gipfel_extension.vetting.checks.host import cpu_list
 from gipfel_extension.vetting.checks.storage import file_system
-from gipfel_extension.vetting.host import Ran
-from gipfel_extension.vetting.local_probes import LocalProbes
 from gipfel_extension.vetting.model import Verdict
 from gipfel_extension.vetting.one_check import group_probe, run_check
-from gipfel_extension.vetting.probing import ProbeAnswer, ProbeSpec, read_answer
-from gipfel_extension.vetting.protocol_entry import entry_of
+from gipfel_extension.vetting.probing import LocalProbes, ProbeAnswer, ProbeSpec, read_answer
+from gipfel_extension.vetting.protocol_entry import parse_entry
 
 PASS, FAIL, NOT_RUN = Verdict.PASS, Verdict.FAIL, Verdict.NOT_RUN
 
 
 def look(folder, type_, parameters=None, *, threshold=None, time_limit=None, **given):
     document = {"name": type_, "type": type_, "parameters": parameters, "threshold": threshold}
-    entry = entry_of({**document, "time_limit": time_limit})
+    entry = parse_entry({**document, "time_limit": time_limit})
     assert not entry.problem, entry.problem
     (result,) = run_check(entry, context(folder, **{"expected_gpus": 0, **given}))
     return result
@@ -114,7 +113,7 @@ def test_mounts_quota_and_storage(tmp_path):
         result = look(tmp_path, type_, {"folder": "$DATA", "bytes": 300_000}, environment=environment)
         assert result.verdict is PASS
         assert len(result.samples) == 5
-        assert result.figure > 0
+        assert result.measurement > 0
         assert look(tmp_path, type_, {"folder": "relative"}).verdict is NOT_RUN
     assert sorted(each.name for each in tmp_path.iterdir()) == ["data", "file"]
 
@@ -135,10 +134,12 @@ def test_names_clocks_and_the_internet(tmp_path):
     assert look(tmp_path, "dns", {"names": ["x" * 300 + ".example"]}).verdict is FAIL
     chrony = "A,ntp,2,1763755000.1,{offset},0.0001,0.0002,1.0,0.0,0.01,0.001,0.002,64.0,Normal\n"
     for offset, verdict in (("-0.000123", PASS), ("4.2", FAIL)):
-        host = FakeHost(programs={"chronyc": Ran(0, chrony.format(offset=offset))})
+        host = FakeHost(programs={"chronyc": ProgramResult(0, chrony.format(offset=offset))})
         assert look(tmp_path, "clock_offset", host=host).verdict is verdict
     for said, verdict in (("yes\n", PASS), ("no\n", FAIL)):
-        host = FakeHost(programs={"chronyc": Ran(1, "506 Cannot talk"), "timedatectl": Ran(0, said)})
+        host = FakeHost(
+            programs={"chronyc": ProgramResult(1, "506 Cannot talk"), "timedatectl": ProgramResult(0, said)}
+        )
         assert look(tmp_path, "clock_offset", host=host).verdict is verdict
     assert look(tmp_path, "clock_offset", host=FakeHost(programs={})).verdict is NOT_RUN
 
@@ -158,7 +159,7 @@ def test_an_ntp_server_is_asked(tmp_path):
         result = look(tmp_path, "clock_offset", {"server": name})
         thread.join(20)
     assert result.verdict is FAIL
-    assert result.figure > 1e8
+    assert result.measurement > 1e8
 
 
 def test_affinity_is_near_the_gpus(tmp_path):
@@ -210,7 +211,7 @@ def test_an_image_without_torch(tmp_path):
     assert (matmul.verdict, len(matmul.samples)) == (PASS, 5), "numpy does it"
     for type_ in ("matmul", "host_copy", "memory_bandwidth"):
         lacking = look(tmp_path, type_, probes=probes, expected_gpus=1)
-        assert (lacking.verdict, "Put torch into the image" in lacking.fix) == (NOT_RUN, True)
+        assert (lacking.verdict, "Install torch in the image" in lacking.fix) == (NOT_RUN, True)
     container = look(tmp_path, "container", probes=probes)
     assert (container.verdict, "torch can't be imported" in container.reason) == (FAIL, True)
 
@@ -223,7 +224,7 @@ def test_libraries_of_a_folder(tmp_path):
 
 
 def collective(world: int, method: str, port: int) -> list[ProbeAnswer]:
-    entry = entry_of({"type": "collective", "scope": "all", "parameters": {
+    entry = parse_entry({"type": "collective", "scope": "all", "parameters": {
         "method": method, "device": "cpu", "payload": 65_536, "warmup_payload": 1024, "samples": 5,
     }, "time_limit": 120})  # fmt: skip
     spec = group_probe(entry)

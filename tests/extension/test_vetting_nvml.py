@@ -102,7 +102,7 @@ def test_a_reading_of_each_gpu():
 def test_only_the_gpus_of_the_job():
     (only,) = Nvml({"CUDA_VISIBLE_DEVICES": "1"}, Library()).read()
     assert only.uuid == "GPU-1"
-    with pytest.raises(ReadingError, match="names none"):
+    with pytest.raises(ReadingError, match="lists none"):
         Nvml({"CUDA_VISIBLE_DEVICES": ""}, Library()).read()
     with pytest.raises(ReadingError, match="No devices were found"):
         Nvml({}, Library(0)).read()
@@ -121,7 +121,8 @@ def test_readings_and_figures_need_no_pydantic():
         "import sys; sys.modules['pydantic'] = sys.modules['yaml'] = None\n"
         "import gipfel_extension.vetting.gpus, gipfel_extension.vetting.reference_values\n"
         "import gipfel_extension.vetting.statistics\n"
-        "print(gipfel_extension.vetting.reference_values.best_known('matmul', 'NVIDIA H100 80GB HBM3').value)"
+        "from gipfel_extension.vetting.reference_values import gpu_reference\n"
+        "print(gpu_reference('matmul', 'NVIDIA H100 80GB HBM3').value)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False

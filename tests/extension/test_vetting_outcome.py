@@ -14,7 +14,7 @@ from gipfel_extension.vetting.protocol import VettingProtocol
 from gipfel_extension.vetting.protocol_files import parse_protocol
 from gipfel_extension.vetting.report import CheckColumn, VettingReport, make_report
 from gipfel_extension.vetting.report_table import Table
-from gipfel_extension.vetting.run.actions import Action, decide, known_bad, read_job, request_of
+from gipfel_extension.vetting.run.actions import Action, decide, job_request, read_job, recently_failed
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -104,7 +104,7 @@ _SHOWN = (
 
 
 def test_a_job_is_asked_for_again_as_it_was_but_for_its_bad_nodes() -> None:
-    request = request_of(
+    request = job_request(
         read_job(_SHOWN), "#!/bin/sh\ntrue\n\0", bad="n[2-3]", job_id="7", environment={"A": "b"}
     )
     assert (request.name, request.directory, request.output) == (
@@ -117,9 +117,9 @@ def test_a_job_is_asked_for_again_as_it_was_but_for_its_bad_nodes() -> None:
     assert request.script == "#!/bin/sh\ntrue\n"
     with_words = read_job(_SHOWN.replace("train.sh ", "train.sh --epochs 3 "))
     with pytest.raises(GipfelError, match="arguments"):
-        request_of(with_words, "#!/bin/sh", bad="n2", job_id="7", environment={})
-    with pytest.raises(GipfelError, match="at most 256"):
-        request_of(read_job(_SHOWN), "#!/bin/sh", bad="n[100-500]", job_id="7", environment={})
+        job_request(with_words, "#!/bin/sh", bad="n2", job_id="7", environment={})
+    with pytest.raises(GipfelError, match="256 are allowed"):
+        job_request(read_job(_SHOWN), "#!/bin/sh", bad="n[100-500]", job_id="7", environment={})
 
 
 def test_whoever_failed_lately_is_excluded_from_the_next_job_as_well(tmp_path: Path) -> None:
@@ -136,5 +136,5 @@ def test_whoever_failed_lately_is_excluded_from_the_next_job_as_well(tmp_path: P
     )
     column = CheckColumn(name="env", type="environment", scope=Scope.NODE)
     report = VettingReport(protocol="p", cluster="c", started_ns=1, checks=(column,), good_nodes=("n4",))
-    assert known_bad(report, environment) == "n[1,3]"
-    assert known_bad(report.model_copy(update={"cluster": "elsewhere"}), environment) == ""
+    assert recently_failed(report, environment) == "n[1,3]"
+    assert recently_failed(report.model_copy(update={"cluster": "elsewhere"}), environment) == ""

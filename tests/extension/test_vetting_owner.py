@@ -7,13 +7,13 @@ import pytest
 
 from gipfel_cluster.scheduler.notation import expand_hostlist
 from gipfel_extension.vetting.history.exclusions import Exclusions
-from gipfel_extension.vetting.history.queries import settle_borderline
-from gipfel_extension.vetting.history.site_registry import _without_what_is_private
-from gipfel_extension.vetting.history.store import record_of
+from gipfel_extension.vetting.history.queries import decide_borderline
+from gipfel_extension.vetting.history.site_registry import _public_record
+from gipfel_extension.vetting.history.store import record_from_results
 from gipfel_extension.vetting.model import CheckResult, Owner, Verdict, with_owners
 from gipfel_extension.vetting.protocol_files import parse_protocol
 from gipfel_extension.vetting.report import VettingReport, make_report
-from gipfel_extension.vetting.run.actions import Action, decide, keep_report
+from gipfel_extension.vetting.run.actions import Action, decide, store_report
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -47,9 +47,9 @@ def test_a_variable_that_the_edf_lacks_bars_no_node_and_costs_no_job(nodes: int,
     assert (len(report.bad_nodes), report.exclude) == (nodes, "")
     decision = decide(report, Action.EXCLUDE, None)
     assert (decision.status, decision.resubmit) == (1, False)
-    assert "No fault is a node's own" in decision.outcome
+    assert "No node has a fault of its own" in decision.outcome
     environment = {"GIPFEL_VETTING_HISTORY": str(tmp_path)}
-    assert keep_report(report, environment) == ()
+    assert store_report(report, environment) == ()
     assert Exclusions(tmp_path / "c").read() == ((), "")
 
 
@@ -57,7 +57,7 @@ def test_one_node_that_differs_is_to_blame_whatever_the_check(tmp_path: Path) ->
     report = _report(*_bad("env", 2), *_bad("shm", 3), nodes=4)
     assert report.exclude == "n[2-3]"
     assert decide(report, Action.EXCLUDE, None).resubmit
-    keep_report(report, {"GIPFEL_VETTING_HISTORY": str(tmp_path)})
+    store_report(report, {"GIPFEL_VETTING_HISTORY": str(tmp_path)})
     assert {each.node for each in Exclusions(tmp_path / "c").read()[0]} == {"n2", "n3"}
 
 
@@ -77,7 +77,7 @@ def test_what_four_fifths_of_three_or_more_nodes_share_is_no_nodes_own(
 def test_doubt_and_what_follows_from_elsewhere_accuse_nothing() -> None:
     doubt = _report(*_bad("shm", 1, verdict="inconclusive"), nodes=4)
     assert (doubt.bad_nodes, doubt.exclude) == (("n1",), "")
-    follows = verdict_of("n1", "shm", "not_run", evidence={"follows": True})
+    follows = verdict_of("n1", "shm", "not_run", evidence={"consequence": True})
     report = _report(*_bad("env", *range(1, 5)), follows, nodes=4)
     assert {each.owner for each in report.results if each.check == "shm" and each.node == "n1"} == {
         Owner.IMAGE
@@ -99,7 +99,7 @@ def test_an_image_without_torch_or_gpus_is_the_images(tmp_path: Path) -> None:
         assert {each.owner for each in with_owners(found)} == {Owner.IMAGE}
     # A protocol for GPUs in a job that has none is the wrong protocol; where it has some, the node differs.
     of_nvml = parse_protocol("checks:\n- {type: temperature}").checks[0]
-    silent = Readings(error="NVML can't be opened: Driver Not Loaded.")
+    silent = Readings(error="NVML can't be initialized: Driver Not Loaded.")
     found = run_check(of_nvml, context(tmp_path, gpus=silent, expected_gpus=0))
     assert with_owners(found)[0].owner is Owner.PROTOCOL
     found = run_check(of_nvml, context(tmp_path, node="n1", gpus=silent))
@@ -112,13 +112,13 @@ def test_faults_of_others_neither_reach_the_registry_nor_count_as_a_nodes_past()
         verdict_of("n1", "env", "fail", owner="image"), verdict_of("n1", "shm", "fail", owner="node"),
         verdict_of("n2", "env"),
     ]  # fmt: skip
-    record = record_of(
+    record = record_from_results(
         results, cluster="c", job="1", protocol="p", started_ns=1, ended_ns=2, complete=True, vetted=["n2"]
     )
-    sent = _without_what_is_private(record)
+    sent = _public_record(record)
     assert [(each.node, each.check) for each in sent.entries] == [("n1", "shm"), ("n2", "env")]
     again = verdict_of("n1", "env", "degraded")
     of_image = [record.entries[0]] * 4
-    assert settle_borderline(again, of_image).verdict is Verdict.DEGRADED
+    assert decide_borderline(again, of_image).verdict is Verdict.DEGRADED
     own = [each.model_copy(update={"owner": Owner.NODE}) for each in of_image]
-    assert settle_borderline(again, own).verdict is Verdict.FAIL
+    assert decide_borderline(again, own).verdict is Verdict.FAIL

@@ -16,7 +16,7 @@ def test_a_run_is_held_against_what_earlier_runs_measured(tmp_path: Path) -> Non
     )
     earlier_runs = [
         HistoryEntry(node=f"n{number}", check="link", type="collective", scope=Scope.NODE,
-                     verdict=Verdict.PASS, figure=100.0, unit="B/s")
+                     verdict=Verdict.PASS, measurement=100.0, unit="B/s")
         for number in range(3)
     ]  # fmt: skip
     record = VettingRecord(cluster="c", protocol="p", started_ns=1, ended_ns=2, entries=tuple(earlier_runs))
@@ -30,11 +30,12 @@ def test_a_run_is_held_against_what_earlier_runs_measured(tmp_path: Path) -> Non
     )
     waiting = CheckResult(
         check="link", type="collective", scope=Scope.NODE, subject="n1", node="n1", unit="B/s",
-        verdict=Verdict.INCONCLUSIVE, reason="It waits.", figure=80.0, evidence={"waits": True},
+        verdict=Verdict.INCONCLUSIVE, reason="It waits.", measurement=80.0,
+        evidence={"awaits_comparison": True},
     )  # fmt: skip
-    (bad,) = builder.compared([waiting])
+    (bad,) = builder.compare([waiting])
     assert (bad.verdict, "20% below the stored baseline" in bad.reason) == (Verdict.FAIL, True)
-    (good,) = builder.compared([waiting.model_copy(update={"figure": 99.0})])
+    (good,) = builder.compare([waiting.model_copy(update={"measurement": 99.0})])
     assert good.verdict is Verdict.PASS
     link, pairs = protocol.checks
-    assert (builder.earlier_runs.usual(link), builder.earlier_runs.usual(pairs)) == (100.0, None)
+    assert (builder.earlier_runs.baseline(link), builder.earlier_runs.baseline(pairs)) == (100.0, None)

@@ -11,7 +11,7 @@ import pytest
 
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.training.papermill.values import read_mapping
-from gipfel_extension.vetting.check import OURS, check_class, check_types
+from gipfel_extension.vetting.check import BUILT_IN, check_class, check_types
 from gipfel_extension.vetting.model import Scope, Verdict
 from gipfel_extension.vetting.one_check import group_probe, is_group, time_limit
 from gipfel_extension.vetting.protocol_files import (
@@ -110,7 +110,7 @@ def test_vetnodes_protocol_loads_as_it_is():
     assert of["environment"].parameters["expected"] == {"NCCL_NET": "AWS Libfabric", "RANK": None}
     assert of["within the node"].threshold.at_least == 250 * 2**30
     assert group_probe(of["within the node"]).request["payload"] == 8 * 2**30
-    assert all("counts as met" in note for note in of["cuda: matmul"].notes)
+    assert all("is ignored" in note for note in of["cuda: matmul"].notes)
     assert len(of["cuda: matmul"].notes) == 2
     assert of["cuda: matmul"].requirements == ()
     assert "scheduler" in protocol.notes[0]
@@ -157,7 +157,7 @@ def one(text: str):
     [
         ("- {name: a, type: temprature}", 3, "no check of type 'temprature'", "Did you mean 'temperature'?"),
         ("- name: a\n  type: vetnode.evaluations.gpu_eval.GpuEval", 4, "no check", "gpu_eval.GPUEval"),
-        ("- name: a\n  type: vetnode.evaluations.random.RandomEval", 3, "checks nothing", "Take it out."),
+        ("- name: a\n  type: vetnode.evaluations.random.RandomEval", 3, "checks nothing", "Remove it."),
         ("- name: a\n  type: temperature\n  serverity: error", 5, "'serverity' is not a key", "'severity'"),
         ("- name: a\n  type: dns\n  parameters:\n    at_mots: 3 s", 6, "'at_mots' is not known", "'at_most'"),
         ("- name: a\n  type: dns\n  parameters: {at_most: soon}", 5, "not a number with a unit", "Correct"),
@@ -167,7 +167,7 @@ def one(text: str):
         ("- name: a\n  type: dns\n  time_limit: -3 s", 0, "", ""),
         ("- name: a\n  type: dns\n  time_limit: never", 5, "time limit", "30 s"),
         ("- name: a", 3, "has no type", "temperature"),
-        ("- just words", 1, "has no keys", "name and type"),
+        ("- just words", 1, "has no keys", "'name' and 'type'"),
         ("- name: a\n  type: dns\n  requirements: [1, 2]", 5, "requirements", "Correct"),
         ("- name: a\n  type: environment", 3, "expected", "Correct"),
         (f"{GPU_EVAL}\n  max_temp: 30\n  max_used_memory: 20", 6, "max_used_memory", "Correct"),
@@ -235,9 +235,9 @@ def test_files_that_cannot_be_read(tmp_path: Path):
 
 def test_every_type_is_an_entry_point_and_one_class():
     points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["gipfel.checks"]
-    assert set(points) == set(OURS)
-    assert set(OURS) <= set(check_types())
-    for type_ in OURS:
+    assert set(points) == set(BUILT_IN)
+    assert set(BUILT_IN) <= set(check_types())
+    for type_ in BUILT_IN:
         found = check_class(type_)
         assert EntryPoint(type_, points[type_], "gipfel.checks").load() is found
         assert found.type == type_
@@ -261,10 +261,10 @@ def test_the_schema_for_editors_knows_every_check_and_its_keys():
     json.dumps(schema)
     listed = [each["properties"] for each in schema["properties"]["checks"]["items"]["anyOf"]]
     entries = {each["type"].get("const"): each for each in listed}
-    assert set(OURS) <= set(entries)
+    assert set(BUILT_IN) <= set(entries)
     assert set(entries["collective"]["scope"]["enum"]) == {"node", "pair", "all"}
     assert "at_most" in entries["dns"]["parameters"]["properties"]
-    assert "of_best_known" in schema["$defs"]["threshold"]["properties"]
+    assert "of_reference" in schema["$defs"]["threshold"]["properties"]
     for name in shipped_protocols():
         for check in load_protocol(name).checks:
             known = entries[check.type]["parameters"]["properties"]

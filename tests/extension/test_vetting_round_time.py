@@ -17,7 +17,14 @@ from gipfel_extension.vetting.probing import ProbeAnswer
 from gipfel_extension.vetting.protocol_files import parse_protocol
 from gipfel_extension.vetting.report import VettingReport
 from gipfel_extension.vetting.run.dispatch import AgentPool, ConnectedAgent, Dispatcher, RunEnded
-from gipfel_extension.vetting.run.messages import FindPort, Hello, PortFound, RankEnd, RanksDone, RunRanks
+from gipfel_extension.vetting.run.messages import (
+    FindPort,
+    Hello,
+    PortFound,
+    RankResult,
+    RanksFinished,
+    RunRanks,
+)
 from gipfel_extension.vetting.run.pairs import run_pairs
 from gipfel_extension.vetting.run.report_builder import ReportBuilder
 
@@ -47,7 +54,7 @@ class Step:
             self.asked[node] += 1
             self._ranks.setdefault(message.port, []).append((node, message))
 
-    def listen(self, _seconds: float) -> Iterator[tuple[str, Frozen]]:
+    def receive(self, _seconds: float) -> Iterator[tuple[str, Frozen]]:
         """What the nodes say; a round takes as long as its slowest pair."""
         if self._ranks and not self._said:
             took = _ROUND_S
@@ -63,8 +70,8 @@ class Step:
                     else ProbeAnswer(samples=(rate,) * 9, unit="B/s")
                 )
                 for node, message in pair:
-                    ends = tuple(RankEnd(rank=rank, answer=answer) for rank in message.ranks)
-                    self._said.append((node, RanksDone(task=message.task, ends=ends)))
+                    ends = tuple(RankResult(rank=rank, answer=answer) for rank in message.ranks)
+                    self._said.append((node, RanksFinished(task=message.task, results=ends)))
             self._ranks = {}
             self.now += took
         said, self._said = self._said, []
@@ -111,7 +118,7 @@ def test_rounds_fit_into_the_time_and_a_slow_node_is_found(
     assert (report.complete, report.bad_nodes, report.exclude) == (True, ("n03",), "n03")
     met = {name: len(each.evidence["good_with"]) for each in report.results for name in [each.node]}  # type: ignore[arg-type]
     assert (min(met[node] for node in report.good_nodes) >= 14) is every_pair
-    assert (not any("not each pair was measured" in note for note in report.notes)) is every_pair
+    assert (not any("not every pair was measured" in note for note in report.notes)) is every_pair
 
 
 def test_a_rank_that_hangs_costs_two_rounds_and_the_others_are_vetted(tmp_path: Path) -> None:
@@ -136,7 +143,7 @@ def test_what_was_not_measured_with_enough_partners_is_not_vetted(
     assert len(report.good_nodes) == verdicts.get("pass", 0)
     assert report.exclude == ""
     (note,) = report.notes
-    assert f"left room for {rounds} round(s)" in note
+    assert f"allowed only {rounds} round(s)" in note
 
 
 def test_the_last_round_is_cut_at_the_limit_and_says_nothing_of_what_it_cut(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gipfel_cluster.model import Frozen, GipfelError
-from gipfel_extension.vetting.grid import grid_of
+from gipfel_extension.vetting.grid import make_grid
 from gipfel_extension.vetting.history.store import locked
 from gipfel_extension.vetting.model import Severity, Verdict
 from gipfel_extension.vetting.probing import ProbeAnswer, ProbeSpec
@@ -26,13 +26,13 @@ from gipfel_extension.vetting.run.messages import (
     FindPort,
     Hello,
     PortFound,
-    RankEnd,
-    RanksDone,
+    RankResult,
+    RanksFinished,
     RunCheck,
     RunRanks,
     from_coordinator,
 )
-from gipfel_extension.vetting.run.rendezvous import Link, Listener
+from gipfel_extension.vetting.run.rendezvous import AgentSocket, CoordinatorSocket
 from gipfel_extension.vetting.run.report_builder import ReportBuilder
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -43,8 +43,10 @@ from vetting_verdicts import TWO, verdict_of
 class FakeAgent:
     """Says over a real link what a test wants."""
 
-    def __init__(self, listener: Listener, node: str, *, token: str = "", extra: bool = False) -> None:
-        self.link = Link(listener.rendezvous, "127.0.0.1")
+    def __init__(
+        self, listener: CoordinatorSocket, node: str, *, token: str = "", extra: bool = False
+    ) -> None:
+        self.link = AgentSocket(listener.rendezvous, "127.0.0.1")
         self.node = node
         token = token or listener.rendezvous.token
         self.say(Hello(token=token, node=node, address="127.0.0.1", pid=1, extra=extra))
@@ -60,8 +62,8 @@ class FakeAgent:
 
 
 @pytest.fixture
-def listener() -> Iterator[Listener]:
-    listener = Listener(alone=True, node="here")
+def listener() -> Iterator[CoordinatorSocket]:
+    listener = CoordinatorSocket(local_only=True, node="here")
     yield listener
     listener.close()
 
@@ -69,11 +71,11 @@ def listener() -> Iterator[Listener]:
 def _until(pool: AgentPool, done: Callable[[], bool], limit_s: float = 30) -> None:
     end = time.monotonic() + limit_s
     while not done():
-        list(pool.listen(0.05))
+        list(pool.receive(0.05))
         assert time.monotonic() < end
 
 
-def test_who_does_not_know_the_token_is_nobody_and_a_stranger_only_waits(listener: Listener) -> None:
+def test_who_does_not_know_the_token_is_nobody_and_a_stranger_only_waits(listener: CoordinatorSocket) -> None:
     pool = AgentPool(listener, ["a", "b"])
     agents = [
         FakeAgent(listener, "a", token="gu\u00e9ssed"),
@@ -97,38 +99,40 @@ def test_who_does_not_know_the_token_is_nobody_and_a_stranger_only_waits(listene
         CheckDone(task=1, results=(verdict_of("b", "env"),)).model_dump_json().encode(),
     ],
 )  # fmt: skip
-def test_an_agent_that_sends_rubbish_or_speaks_of_others_is_lost(listener: Listener, rubbish: bytes) -> None:
+def test_an_agent_that_sends_rubbish_or_speaks_of_others_is_lost(
+    listener: CoordinatorSocket, rubbish: bytes
+) -> None:
     pool = AgentPool(listener, ["a", "b"])
     agent = FakeAgent(listener, "a")
     try:
         _until(pool, lambda: "a" in pool.present)
         agent.say(rubbish)
         _until(pool, lambda: "a" in pool.lost)
-        assert "can't be read" in pool.lost["a"]
+        assert "an invalid message" in pool.lost["a"]
     finally:
         agent.link.close()
 
 
-def test_a_silent_agent_and_one_that_is_gone_are_told_apart(listener: Listener) -> None:
+def test_a_silent_agent_and_one_that_is_gone_are_told_apart(listener: CoordinatorSocket) -> None:
     pool = AgentPool(listener, ["a", "b"], silence_s=8)
     silent, gone = FakeAgent(listener, "a"), FakeAgent(listener, "b")
     _until(pool, lambda: len(pool.present) == 2)
     gone.link.close()
     _until(pool, lambda: len(pool.lost) == 2)
     silent.link.close()
-    assert "it was killed, or the node was cut off" in pool.lost["b"]
+    assert "it was killed, or the node lost its network" in pool.lost["b"]
     assert "stopped or hangs" in pool.lost["a"]
 
 
 def test_nodes_that_never_come_or_lie_get_verdicts_and_nothing_waits_for_them(
-    listener: Listener, tmp_path: Path
+    listener: CoordinatorSocket, tmp_path: Path
 ) -> None:
     builder = ReportBuilder(TWO, ["a", "b"], tmp_path, cluster="c", job="1")
     pool = AgentPool(listener, builder.nodes)
     agent = FakeAgent(listener, "a")
 
     def answer() -> None:
-        builder.keep()
+        builder.write_if_changed()
         while agent.link.socket.poll(0):
             message = from_coordinator(agent.link.socket.recv())
             if isinstance(message, RunCheck):
@@ -136,7 +140,7 @@ def test_nodes_that_never_come_or_lie_get_verdicts_and_nothing_waits_for_them(
                 agent.say(CheckDone(task=message.task, results=(verdict_of("a", "else"),)))
 
     coordinator = Coordinator(
-        builder, pool, why_not=lambda _: "", ended=lambda: "", tick=answer, come_within_s=2
+        builder, pool, agent_problem=lambda _: "", end_reason=lambda: "", tick=answer, connect_limit_s=2
     )
     assert coordinator.run() == ""
     agent.link.close()
@@ -144,12 +148,12 @@ def test_nodes_that_never_come_or_lie_get_verdicts_and_nothing_waits_for_them(
     assert report.good_nodes == ()
     assert report.exclude == "a,b"
     verdicts = {(each.node, each.check): each for each in report.results}
-    assert "never came" in verdicts["b", "agent"].reason
+    assert "never connected" in verdicts["b", "agent"].reason
     assert {verdicts["b", "env"].verdict, verdicts["a", "env"].verdict} == {Verdict.NOT_RUN}
     assert not read_report(tmp_path).complete
 
 
-def test_a_run_that_is_ended_gives_every_check_a_verdict(listener: Listener, tmp_path: Path) -> None:
+def test_a_run_that_is_ended_gives_every_check_a_verdict(listener: CoordinatorSocket, tmp_path: Path) -> None:
     builder = ReportBuilder(TWO, ["a"], tmp_path, cluster="c", job="1")
     ends = time.monotonic() + 1
 
@@ -157,7 +161,7 @@ def test_a_run_that_is_ended_gives_every_check_a_verdict(listener: Listener, tmp
         return "Time is up." if time.monotonic() > ends else ""
 
     coordinator = Coordinator(
-        builder, AgentPool(listener, ["a"]), why_not=lambda _: "", ended=ended, tick=lambda: None
+        builder, AgentPool(listener, ["a"]), agent_problem=lambda _: "", end_reason=ended, tick=lambda: None
     )
     assert coordinator.run() == "Time is up."
     assert [(each.check, each.reason) for each in builder.results] == [
@@ -168,7 +172,7 @@ def test_a_run_that_is_ended_gives_every_check_a_verdict(listener: Listener, tmp
 
 @pytest.mark.parametrize("slow", [("b",), ("a", "b")])
 def test_a_node_that_hangs_in_its_own_checks_does_not_take_the_time_of_the_others(
-    listener: Listener, tmp_path: Path, slow: tuple[str, ...]
+    listener: CoordinatorSocket, tmp_path: Path, slow: tuple[str, ...]
 ) -> None:
     builder = ReportBuilder(TWO, ["a", "b"], tmp_path, cluster="c", job="1")
     pool = AgentPool(listener, builder.nodes)
@@ -193,7 +197,13 @@ def test_a_node_that_hangs_in_its_own_checks_does_not_take_the_time_of_the_other
         return "Time is up." if now[0] > 100 else ""
 
     coordinator = Coordinator(
-        builder, pool, why_not=lambda _: "", ended=ended, tick=answer, due=100.0, clock=lambda: now[0]
+        builder,
+        pool,
+        agent_problem=lambda _: "",
+        end_reason=ended,
+        tick=answer,
+        due=100.0,
+        clock=lambda: now[0],
     )
     reason = coordinator.run()
     _until(pool, lambda: answer() or "a" in slow or "b stop" in told)  # type: ignore[func-returns-value]
@@ -206,12 +216,12 @@ def test_a_node_that_hangs_in_its_own_checks_does_not_take_the_time_of_the_other
         assert report.exclude == "b"
         found = {each.check: each for each in report.results if each.node == "b"}
         assert {each.verdict for each in found.values()} == {Verdict.NOT_RUN}
-        assert "had not ended its own checks" in found["env"].reason
-        assert (found["env"].follows, found["shm"].follows) == (False, True)
+        assert "had not finished its own checks" in found["env"].reason
+        assert (found["env"].is_consequence, found["shm"].is_consequence) == (False, True)
 
 
 def test_an_agent_cannot_make_a_check_unimportant_or_pass_for_a_group(
-    listener: Listener, tmp_path: Path
+    listener: CoordinatorSocket, tmp_path: Path
 ) -> None:
     protocol = parse_protocol(
         "checks:\n- {name: env, type: environment, parameters: {expected: {A: b}}}\n"
@@ -230,7 +240,7 @@ def test_an_agent_cannot_make_a_check_unimportant_or_pass_for_a_group(
                 forged = verdict_of("a", str(name), verdict, severity="warning")
                 agent.say(CheckDone(task=message.task, results=(forged,)))
 
-    coordinator = Coordinator(builder, pool, why_not=lambda _: "", ended=lambda: "", tick=answer)
+    coordinator = Coordinator(builder, pool, agent_problem=lambda _: "", end_reason=lambda: "", tick=answer)
     assert coordinator.run() == ""
     agent.link.close()
     found = {each.check: each for each in builder.results}
@@ -241,7 +251,7 @@ def test_an_agent_cannot_make_a_check_unimportant_or_pass_for_a_group(
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_the_last_node_is_vetted_only_where_one_may_go_on_alone(
-    listener: Listener, tmp_path: Path, *, alone: bool
+    listener: CoordinatorSocket, tmp_path: Path, *, alone: bool
 ) -> None:
     protocol = parse_protocol(
         "checks:\n- {name: env, type: environment, parameters: {expected: {A: b}}}\n"
@@ -262,7 +272,12 @@ def test_the_last_node_is_vetted_only_where_one_may_go_on_alone(
                     agent.say(CheckDone(task=message.task, results=(found,) if own else ()))
 
     coordinator = Coordinator(
-        builder, pool, why_not=lambda _: "", ended=lambda: "", tick=answer, one_suffices=alone
+        builder,
+        pool,
+        agent_problem=lambda _: "",
+        end_reason=lambda: "",
+        tick=answer,
+        single_node_allowed=alone,
     )
     assert coordinator.run() == ""
     for agent in agents.values():
@@ -273,7 +288,7 @@ def test_the_last_node_is_vetted_only_where_one_may_go_on_alone(
     assert {verdicts["b", "pairs"], verdicts["b", "all"]} == {"not_run"}
     assert report.good_nodes == (("a",) if alone else ())
     # What could not be tested is not shown as if it had passed.
-    row = next(each for each in grid_of(report).rows if each.node == "a")
+    row = next(each for each in make_grid(report).rows if each.node == "a")
     shown = [cell.verdict for cell in row.cells]
     assert shown == (
         ["pass", "not_applicable", "not_applicable"] if alone else ["pass", "not_run", "not_run"]
@@ -284,14 +299,14 @@ def test_the_last_node_is_vetted_only_where_one_may_go_on_alone(
 
 
 def test_two_runs_do_not_write_into_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_OTHERS_S", 0.1)
+    monkeypatch.setattr(session, "_OTHER_RUN_LIMIT_S", 0.1)
     place = Location(kind=LocationKind.MACHINE, node="n1", nodes=("n1",), cluster="c")
     environment = {"GIPFEL_RUN": str(tmp_path), "GIPFEL_VETTING_HISTORY": str(tmp_path / "history")}
     options = session.VettingOptions(protocol=parse_protocol("checks: []"))
     (tmp_path / "vetting").mkdir()
     with (
         locked(tmp_path / "vetting" / ".lock"),
-        pytest.raises(GipfelError, match="Another vetting writes"),
+        pytest.raises(GipfelError, match="Another vetting run is using"),
     ):
         session.vet(options, place, environment)
     # What an earlier run called good is not taken for this one's word, whenever it ends.
@@ -309,7 +324,7 @@ def test_two_runs_do_not_write_into_one_folder(tmp_path: Path, monkeypatch: pyte
     ("said", "samples"), [((), 7), ((0,), 7), ((0, 0), 7), ((1, 2), 7), ((0, 1), 1), ((0, 1), 0)]
 )
 def test_a_rank_that_nobody_speaks_of_or_that_measured_too_little_is_no_measurement(
-    listener: Listener, said: tuple[int, ...], samples: int
+    listener: CoordinatorSocket, said: tuple[int, ...], samples: int
 ) -> None:
     pool = AgentPool(listener, ["a"])
     agent = FakeAgent(listener, "a")
@@ -324,10 +339,10 @@ def test_a_rank_that_nobody_speaks_of_or_that_measured_too_little_is_no_measurem
             elif isinstance(message, RunRanks):
                 assert message.ranks == (0, 1)
                 ends = tuple(
-                    RankEnd(rank=rank, answer=ProbeAnswer(samples=(1.0,) * (samples if rank == 1 else 7)))
+                    RankResult(rank=rank, answer=ProbeAnswer(samples=(1.0,) * (samples if rank == 1 else 7)))
                     for rank in said
                 )
-                agent.say(RanksDone(task=message.task, ends=ends))
+                agent.say(RanksFinished(task=message.task, results=ends))
 
     _until(pool, lambda: "a" in pool.present)
     spec = ProbeSpec(argv=("probe",), request={"samples": 7}, time_limit_s=20)
@@ -335,5 +350,5 @@ def test_a_rank_that_nobody_speaks_of_or_that_measured_too_little_is_no_measurem
     agent.link.close()
     assert outcome.accused == ("a",)
     assert outcome.answer.samples == ()
-    wanted = f"Rank 1 on a delivered {samples} of 7" if samples < 7 else "no answer for all of its ranks"
+    wanted = f"Rank 1 on a delivered {samples} of 7" if samples < 7 else "did not report all of its ranks"
     assert wanted in outcome.answer.error

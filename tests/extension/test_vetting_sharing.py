@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gipfel_extension.vetting.history import consents, history_root, set_consent, share_record
+from gipfel_extension.vetting.history import has_consent, history_root, set_consent, share_record
 from gipfel_extension.vetting.history.site_registry import site_baselines
 from gipfel_extension.vetting.model import Verdict
 
@@ -76,7 +76,7 @@ class TestSharing:
     def test_nothing_leaves_without_consent(self, tmp_path: Path) -> None:
         receiver = Receiver(201, b"{}", {})
         environment = self.environment(receiver.url, tmp_path)
-        assert not consents(environment)
+        assert not has_consent(environment)
         assert share_record(record(result()), environment=environment).sent is False
         set_consent(share=True, root=history_root(environment))
         assert share_record(record(result()), environment=environment).sent is True
@@ -119,18 +119,18 @@ class TestSharing:
         shared = share_record(record(result()), environment=environment)
         receiver.close()
         assert not shared.sent
-        assert words in shared.words
+        assert words in shared.message
         assert len(receiver.got) == 1
 
     @pytest.mark.parametrize(
         ("url", "token", "words"),
         [
-            ("http://127.0.0.1:1", "secret", "did not answer"),
+            ("http://127.0.0.1:1", "secret", "did not respond"),
             ("file:///etc/passwd", "secret", "not a web address"),
             ("", "secret", "no registry"),
-            ("http://127.0.0.1:1", "", "no token"),
-            ("http://127.0.0.1:1", "a\r\nX: y", "no token"),
-            ("http://[", "secret", "did not answer"),
+            ("http://127.0.0.1:1", "", "holds a token"),
+            ("http://127.0.0.1:1", "a\r\nX: y", "holds a token"),
+            ("http://[", "secret", "did not respond"),
         ],
     )
     def test_whatever_is_wrong_the_vetting_goes_on(
@@ -139,7 +139,7 @@ class TestSharing:
         environment = self.environment(url, tmp_path, JUPYTERHUB_API_TOKEN=token, GIPFEL_SHARE_VETTING="yes")
         shared = share_record(record(result()), environment=environment)
         assert not shared.sent
-        assert words in shared.words
+        assert words in shared.message
 
     def test_a_registry_that_hangs_is_left_after_the_limit(self, tmp_path: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -147,7 +147,7 @@ class TestSharing:
                 f"http://127.0.0.1:{silent.getsockname()[1]}", tmp_path, GIPFEL_SHARE_VETTING="yes"
             )
             shared = share_record(record(result()), environment=environment, limit_s=0.3)
-        assert "did not answer" in shared.words
+        assert "did not respond" in shared.message
         assert os.environ.get("GIPFEL_REGISTRY_URL") is None
 
 

@@ -14,12 +14,17 @@ from click.testing import CliRunner, Result
 
 from gipfel_cluster.scheduler import JobStatus
 from gipfel_cluster.workloads import run_folders
-from gipfel_cluster.workloads.directory import SPEC, WorkloadState, write_state
+from gipfel_cluster.workloads.directory import (
+    SPEC,
+    WorkloadState,
+    new_directory,
+    parent_directory,
+    write_state,
+)
 from gipfel_cluster.workloads.kinds import DirectoryKind, Report, Workload
-from gipfel_cluster.workloads.places import new_directory, parent_directory
 from gipfel_cluster.workloads.run_folders import list_runs, remove_run
 from gipfel_extension.cli.main import gipfel
-from gipfel_extension.training.batch.submitted import Submitted, submitted_folder
+from gipfel_extension.training.batch.submitted import SubmittedNotebook, submitted_folder
 from gipfel_extension.training.record.state import LaunchState
 
 _OLD_S = 40 * 86_400
@@ -149,7 +154,7 @@ def test_a_batch_notebook_that_has_ended_is_a_workload_with_its_logs(
     options = {"notebook": str(tmp_path / "in.ipynb"), "output": str(tmp_path / "out.ipynb")}
     note: dict[str, Any] = {"job_id": "17", "scheduler": "local", "notebook": options["notebook"]}
     note |= {"time": time.time(), "tasks": [task], "options": options, "directory": str(tmp_path)}
-    (folder / SPEC).write_text(Submitted.model_validate(note).model_dump_json())
+    (folder / SPEC).write_text(SubmittedNotebook.model_validate(note).model_dump_json())
     state = WorkloadState(
         phase="ended", name="in", job_id="17", outcome="failed", exit_status=1, created_ns=5
     )
@@ -236,8 +241,8 @@ def test_a_run_in_which_a_workload_or_this_process_runs_stays(
 @pytest.mark.parametrize(
     ("answer", "ended", "reason"),
     [
-        ("running", "", "its job 7 runs or waits"),
-        ("running", "2026-01-01T00:00:00Z", "its job 7 runs or waits"),
+        ("running", "", "its job 7 is running or pending"),
+        ("running", "2026-01-01T00:00:00Z", "its job 7 is running or pending"),
         ("unknown", "", "its scheduler does not report whether its job has ended"),
         ("unknown", "2026-01-01T00:00:00Z", ""),
         ("ended", "", ""),
@@ -247,9 +252,9 @@ def test_a_run_is_in_use_while_its_job_may_run(
     answer: str, ended: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Cluster:
-        inside = True
+        in_container = True
 
-        def default(self, _name: str) -> str:
+        def default_setting(self, _name: str) -> str:
             return "slurm"
 
         def scheduler(self, _name: str) -> "Cluster":

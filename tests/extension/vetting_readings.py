@@ -5,11 +5,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gipfel_extension.vetting.check import CheckContext
+from gipfel_extension.vetting.check import CheckContext, LocalHost, ProgramResult
 from gipfel_extension.vetting.gpus import GpuReading, NvLink, ReadingError, Remapped
-from gipfel_extension.vetting.host import LocalHost, Ran
-from gipfel_extension.vetting.local_probes import LocalProbes
-from gipfel_extension.vetting.probing import ProbeAnswer, ProbeSpec
+from gipfel_extension.vetting.probing import LocalProbes, ProbeAnswer, ProbeSpec
 
 HEALTHY = GpuReading(
     uuid="GPU-0", index=0, name="NVIDIA GH200 120GB", bus_id="00000009:01:00.0", mig=False,
@@ -48,14 +46,14 @@ class FakeHost(LocalHost):
     """This machine, with some files and programs replaced by what another one said."""
 
     def __init__(
-        self, *, texts: dict[str, str] | None = None, programs: dict[str, Ran] | None = None
+        self, *, texts: dict[str, str] | None = None, programs: dict[str, ProgramResult] | None = None
     ) -> None:
         self.texts, self.programs = texts or {}, programs
 
     def text(self, path: str) -> str:
         return self.texts[path] if path in self.texts else super().text(path)
 
-    def run(self, argv: Any, seconds: float) -> Ran:
+    def run(self, argv: Any, seconds: float) -> ProgramResult:
         if self.programs is None:
             return super().run(argv, seconds)
         if argv[0] not in self.programs:

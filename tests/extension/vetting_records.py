@@ -6,7 +6,7 @@ from typing import Any
 from gipfel_extension.vetting.history import (
     HistoryEntry,
     VettingRecord,
-    record_of,
+    record_from_results,
 )
 from gipfel_extension.vetting.model import CheckResult, Scope, Verdict
 
@@ -32,7 +32,7 @@ def record(*results: CheckResult, ago: float = 1.0, **more: Any) -> VettingRecor
         "cluster": "alps", "job": "7", "protocol": "quick", "started_ns": ended - 1000, "ended_ns": ended,
         "complete": True, "vetted": [each.node for each in results if each.verdict is Verdict.PASS],
     }  # fmt: skip
-    return record_of(results, **(given | more))
+    return record_from_results(results, **(given | more))
 
 
 def entries(*verdicts: Verdict) -> tuple[HistoryEntry, ...]:

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gipfel_extension.vetting.attribution.conclude import conclude
+from gipfel_extension.vetting.attribution.measurements import PairMeasurement, PairSettings, PairState
 from gipfel_extension.vetting.attribution.rounds import next_round
-from gipfel_extension.vetting.attribution.state import PairMeasurement, PairSettings, PairState
 from gipfel_extension.vetting.model import CheckResult
 
 HEALTHY = 23.8e9

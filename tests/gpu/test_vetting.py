@@ -12,7 +12,7 @@ from pathlib import Path
 from machine import EXTENSION, Skipped, environment, torch
 
 from gipfel_extension.vetting.gpus import Nvml
-from gipfel_extension.vetting.reference_values import best_known
+from gipfel_extension.vetting.reference_values import gpu_reference
 from gipfel_extension.vetting.statistics import summary
 
 PROBES = EXTENSION / "gipfel_extension/vetting/checks/probes"
@@ -76,7 +76,7 @@ def test_rates_are_near_the_best_known(tmp_path: Path) -> None:
         ("matmul", MATMUL | {"samples": 9, "seconds": 0.2}), ("memory_bandwidth", MEMORY | {"samples": 9}),
     ):  # fmt: skip
         for name, median in figures(check, request):
-            best = best_known(check, name)
+            best = gpu_reference(check, name)
             print(json.dumps({"check": check, "gpu": name, "median": median, "best": best and best.value}))
             if best is None:
                 unknown.append(name)
@@ -89,7 +89,7 @@ def test_rates_are_near_the_best_known(tmp_path: Path) -> None:
 def test_copies_from_the_host(tmp_path: Path) -> None:
     torch()
     for name, median in figures("host_copy", HOST):
-        best = best_known("host_copy", name)
+        best = gpu_reference("host_copy", name)
         print(json.dumps({"check": "host_copy", "gpu": name, "median": median, "best": best and best.value}))
         assert median > 1e9
 

@@ -2,6 +2,6 @@
 
 from papermill.engines import papermill_engines
 
-from gipfel_extension.training.papermill.entry_point import EntryPoint
+from gipfel_extension.training.papermill import EntryPoint
 
 papermill_engines.register(None, EntryPoint)

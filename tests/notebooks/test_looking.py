@@ -28,7 +28,7 @@ def test_vetted_nodes_get_the_next_launch(execute_notebook: Execute, tmp_path: P
     grid = done.text("run")
     assert "1 of 1 node vetted (small" in grid
     assert "affinity" in grid
-    assert "to leave out: none" in done.text("found")
+    assert "to exclude: none" in done.text("found")
     spec = json.loads((done.launch / "spec.json").read_text())
     assert (spec["nodes"], spec["exclude"]) == (1, "")
     logs = "".join((done.launch / f"rank-{rank}.log").read_text() for rank in range(2))
@@ -38,7 +38,7 @@ def test_vetted_nodes_get_the_next_launch(execute_notebook: Execute, tmp_path: P
 
 def test_no_fit_node_is_no_launch(execute_notebook: Execute, tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(_PROTOCOL % "1000 TB")
-    with pytest.raises(AssertionError, match="0 nodes are fit and 1 are wanted"):
+    with pytest.raises(AssertionError, match="0 of at least 1 nodes are good"):
         execute_notebook("vet-nodes", protocol=str(tmp_path / "small.yaml"))
     assert not (tmp_path / "runs" / "launches").exists()
 

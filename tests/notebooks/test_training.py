@@ -1,4 +1,4 @@
-"""The notebooks that train, on processors with gloo: values, and going on from a checkpoint."""
+"""The training notebooks on CPUs with gloo: values, and resuming from a checkpoint."""
 
 import json
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def test_data_parallel_goes_on_from_a_checkpoint_as_if_nothing_had_been(
     assert spec["parameters"]["learning_rate"] == pytest.approx(3e-3)
     assert "DistributedDataParallel" in spec["code"]
     ran = json.loads((done.launch / "notebook.ipynb").read_text())
-    assert "goes on after step 6" in json.dumps(ran)
+    assert "resumes after step 6" in json.dumps(ran)
     # It shows itself on paper: the launch, the loop's own numbers, and what it lacks for a score.
     assert "completed" in done.text("train")
     assert "step 12" in done.text("train")
@@ -73,7 +73,7 @@ def test_sharded_checkpoints_are_whole_few_and_good_to_go_on_from(
     assert all((path / ".metadata").is_file() for path in apart.iterdir())
     stood = [line["checkpoint_s"] for line in done.logged if "checkpoint_s" in line]
     assert len(stood) == 3
-    assert "goes on after step 6" in (done.launch / "rank-1.log").read_text()
+    assert "resumes after step 6" in (done.launch / "rank-1.log").read_text()
 
 
 def test_a_model_cut_both_ways_learns_what_an_uncut_one_does(

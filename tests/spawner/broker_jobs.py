@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gipfel_cluster.broker.context import JobContext
-from gipfel_cluster.job.broker import broker_beside
+from gipfel_cluster.job.broker import broker_process
 from gipfel_cluster.runtime import Runtime
 
 
@@ -25,12 +25,14 @@ def running_broker(home: Path, **more: Any) -> Iterator[JobContext]:
     (scratch / "s").mkdir(mode=0o700)
     context = JobContext(
         sockets=str(scratch / "s"), scratch=str(scratch), home=str(home), cluster="here", engine="bubblewrap",
-        runtime=Runtime.here(),
-        host={"PATH": os.environ["PATH"], "HOME": str(home), "USER": "ada", "SOME_TOKEN": "secret"},
-        offered={"GIPFEL_SOCKETS": str(scratch / "s")}, folders=(str(scratch),), **more,
+        runtime=Runtime.from_current_interpreter(),
+        host_environment={
+            "PATH": os.environ["PATH"], "HOME": str(home), "USER": "ada", "SOME_TOKEN": "secret",
+        },
+        container_environment={"GIPFEL_SOCKETS": str(scratch / "s")}, folders=(str(scratch),), **more,
     )  # fmt: skip
     try:
-        with broker_beside(context):
+        with broker_process(context):
             yield context
     finally:
         shutil.rmtree(scratch)
@@ -74,12 +76,13 @@ def until(done: Callable[[], Any], limit: float = 30) -> Any:
 _CLIENT = """
 import sys
 from pathlib import Path
-from gipfel_cluster.broker.client import run
+from gipfel_cluster.broker.client import run_in_container
 from gipfel_cluster.broker.messages import PathRef, RunRequest
 from gipfel_cluster.model import GipfelError
 try:
     request = RunRequest(edf=sys.argv[2], command=sys.argv[3:], directory=PathRef.of(Path.cwd()))
-    sys.exit(run(Path(sys.argv[1]), request, note=lambda line: print("note:", line, file=sys.stderr)))
+    note = lambda line: print("note:", line, file=sys.stderr)
+    sys.exit(run_in_container(Path(sys.argv[1]), request, note=note))
 except GipfelError as error:
     sys.exit(f"gipfel: {error}")
 """

@@ -117,13 +117,13 @@ class Sandboxes:
         self.variables = VARIABLES | {"MARK": str(self.scratch)}
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def invocation(self, image, command, *, mounts=(), environment=None, binding=(), workdir="", **edf):
+    def invocation(self, image, command, *, mounts=(), environment=None, protected=(), workdir="", **edf):
         request = ContainerRequest(
             edf=Edf(name="test", path=None, image=image, **edf),
             command=tuple(command),
             mounts=tuple(mounts),
             environment=self.variables | (environment or {}),
-            binding=binding,
+            protected=protected,
             workdir=workdir,
             scratch=str(self.scratch),
         )

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from broker_jobs import connected, run_through, running_broker, said, until, write_edf
 
 from gipfel_cluster.broker import messages
-from gipfel_cluster.broker.client import ask_now, run
+from gipfel_cluster.broker.client import run_in_container, send_request_sync
 from gipfel_cluster.broker.context import JobContext
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.process.tree import descendants
@@ -76,7 +76,7 @@ def test_only_its_owner_can_reach_the_socket(broker: JobContext) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="Only root can act as another user.")
-def test_another_user_gets_no_word_even_where_the_files_would_let_them(broker: JobContext) -> None:
+def test_another_user_is_refused_even_if_file_modes_allow_access(broker: JobContext) -> None:
     code = (
         "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]);"
         's.sendall(b\'{"kind": "facts"}\\n\'); print(len(s.recv(1000)))'
@@ -111,7 +111,7 @@ def test_another_user_gets_no_word_even_where_the_files_would_let_them(broker: J
         b"[" * 100_000 + b"\n", b'{"a":' * 50_000 + b"\n", b'{"kind": "facts"' + b" " * 400_000 + b"\n",
     ],
 )  # fmt: skip
-def test_what_is_no_request_is_refused_in_one_line(broker: JobContext, content: bytes) -> None:
+def test_an_invalid_request_is_refused_with_one_line(broker: JobContext, content: bytes) -> None:
     with connected(broker) as client:
         client.sendall(content)
         answer = said(client)
@@ -120,13 +120,13 @@ def test_what_is_no_request_is_refused_in_one_line(broker: JobContext, content: 
         assert said(client) == {}
 
 
-def test_an_older_clients_language_is_named(broker: JobContext) -> None:
+def test_another_protocol_version_is_named_in_the_refusal(broker: JobContext) -> None:
     with connected(broker) as client:
         client.sendall(b'{"kind": "facts", "version": 99}\n')
         assert "uses version 1" in said(client)["problem"]
 
 
-def test_a_megabyte_of_garbage_is_cut_off(broker: JobContext) -> None:
+def test_a_line_of_a_megabyte_is_refused(broker: JobContext) -> None:
     with connected(broker) as client:
         try:
             for _ in range(64):
@@ -137,16 +137,16 @@ def test_a_megabyte_of_garbage_is_cut_off(broker: JobContext) -> None:
     assert not answer or "no request longer" in answer["problem"]
 
 
-def test_whoever_says_nothing_is_hung_up_on(broker: JobContext) -> None:
+def test_a_silent_client_is_disconnected(broker: JobContext) -> None:
     with connected(broker) as client, connected(broker) as slow:
         slow.sendall(b"{")
         began = time.monotonic()
-        assert "time for this request ran out" in said(client)["problem"]
+        assert "time limit for this request was reached" in said(client)["problem"]
         assert said(slow)
         assert time.monotonic() - began < 20
 
 
-def test_a_flood_leaves_room_for_the_others(broker: JobContext) -> None:
+def test_a_flood_of_connections_does_not_block_other_clients(broker: JobContext) -> None:
     flood = []
     for _ in range(300):
         client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -162,7 +162,7 @@ def test_a_flood_leaves_room_for_the_others(broker: JobContext) -> None:
         client.close()
 
 
-def test_many_requests_at_once_are_all_answered(broker: JobContext) -> None:
+def test_many_concurrent_requests_are_all_answered(broker: JobContext) -> None:
     clients = [connected(broker) for _ in range(60)]
     for client in clients:
         client.sendall(_FACTS)
@@ -171,7 +171,7 @@ def test_many_requests_at_once_are_all_answered(broker: JobContext) -> None:
         client.close()
 
 
-def test_a_command_too_many_is_refused_in_words(broker: JobContext) -> None:
+def test_a_command_over_the_limit_is_refused_with_a_message(broker: JobContext) -> None:
     request = messages.to_line(messages.RunRequest(edf="other", command=("sleep", "600")))
     with contextlib.ExitStack() as held, open(os.devnull, "r+b") as nothing:
         for _ in range(48):
@@ -184,7 +184,7 @@ def test_a_command_too_many_is_refused_in_words(broker: JobContext) -> None:
             assert errors == "gipfel: The broker already runs 48 commands. End a kernel and try again.\n"
 
 
-def test_a_full_queue_is_waited_for(broker: JobContext) -> None:
+def test_clients_wait_while_the_queue_is_full(broker: JobContext) -> None:
     pid = _pid()
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -198,7 +198,9 @@ def test_a_full_queue_is_waited_for(broker: JobContext) -> None:
                     break
             # The others go while both wait for their turn.
             with ThreadPoolExecutor(2) as beside:
-                asked = beside.submit(ask_now, broker.socket, messages.FactsRequest(), messages.FactsAnswer)
+                asked = beside.submit(
+                    send_request_sync, broker.socket, messages.FactsRequest(), messages.FactsAnswer
+                )
                 ran = beside.submit(run_through, broker, "other", "true")
                 time.sleep(1)
                 held.close()
@@ -209,18 +211,18 @@ def test_a_full_queue_is_waited_for(broker: JobContext) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
-def test_a_broker_that_hangs_is_given_up_in_words(broker: JobContext) -> None:
+def test_a_client_reports_a_broker_that_hangs(broker: JobContext) -> None:
     pid = _pid()
     os.kill(pid, signal.SIGSTOP)
     try:
         request = messages.RunRequest(edf="other", command=("true",))
         with pytest.raises(GipfelError, match="did not answer within 1 s"):
-            run(broker.socket, request, limit=1)
+            run_in_container(broker.socket, request, limit=1)
     finally:
         os.kill(pid, signal.SIGCONT)
 
 
-def test_a_full_node_is_not_taken_for_a_client_that_is_gone(broker: JobContext) -> None:
+def test_a_full_disk_is_not_mistaken_for_a_disconnected_client(broker: JobContext) -> None:
     scratch = Path(broker.scratch)
     away = scratch.with_name(f"{scratch.name}-away")
     with connected(broker) as client, open(os.devnull, "r+b") as nothing:
@@ -233,7 +235,7 @@ def test_a_full_node_is_not_taken_for_a_client_that_is_gone(broker: JobContext) 
             away.rename(scratch)
 
 
-def test_descriptors_that_nobody_asked_for_are_closed(broker: JobContext) -> None:
+def test_unexpected_descriptors_are_closed(broker: JobContext) -> None:
     for count in (1, 3, 50, 250):
         with connected(broker) as client:
             numbers = array.array("i", [0] * count)
@@ -242,16 +244,16 @@ def test_descriptors_that_nobody_asked_for_are_closed(broker: JobContext) -> Non
     with connected(broker) as client:
         line = messages.to_line(messages.RunRequest(edf="other", command=("true",)))
         client.sendall(line)
-        assert "needs input, output and errors" in said(client)["problem"]
+        assert "no descriptors for standard input" in said(client)["problem"]
     with connected(broker) as client:
         with contextlib.suppress(OSError):
             for byte in b'{"kind":':
                 one = array.array("i", [0])
                 client.sendmsg([bytes([byte])], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, one)])
-        assert "at most input" in said(client).get("problem", "at most input")
+        assert "at most 3 descriptors" in said(client).get("problem", "at most 3 descriptors")
 
 
-def test_garbage_instead_of_a_signal_ends_that_command_alone(broker: JobContext) -> None:
+def test_garbage_instead_of_a_signal_ends_only_that_command(broker: JobContext) -> None:
     line = messages.to_line(messages.RunRequest(edf="other", command=("sleep", "61")))
     for content in (b"garbage\n", b'{"signal": 9}\n{"signal": 99}\n', b"x" * 100_000):
         with connected(broker) as client, open(os.devnull, "r+b") as nothing:
@@ -275,12 +277,12 @@ def test_a_client_that_never_reads_is_dropped(broker: JobContext) -> None:
     client.close()
 
 
-def test_its_environment_and_arguments_hold_no_token(broker: JobContext) -> None:
+def test_the_brokers_environment_and_arguments_contain_no_token(broker: JobContext) -> None:
     assert b"secret" not in Path(f"/proc/{_pid()}/environ").read_bytes()
     assert b"secret" not in Path(f"/proc/{_pid()}/cmdline").read_bytes()
 
 
-def test_what_the_scheduler_tells_a_job_does_not_end_it(broker: JobContext) -> None:
+def test_warning_signals_of_the_scheduler_do_not_end_the_broker(broker: JobContext) -> None:
     for number in (1, 2, 3, 10, 12):
         os.kill(_pid(), number)
     time.sleep(0.2)

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from broker_jobs import client_process, run_through, running_broker, until, write_edf
 
-from gipfel_cluster.broker.context import JobContext, passed_on
+from gipfel_cluster.broker.context import JobContext, variables_for_new_job
 from gipfel_cluster.broker.messages import KernelRequest, PathRef, RunRequest
 from gipfel_cluster.edf import Mount
 from gipfel_cluster.process.tree import Process, descendants
@@ -45,7 +45,7 @@ def _sleeper(broker: JobContext, home: Path, handler: str = "pass") -> "tuple[su
     return client, int(ready.read_text())
 
 
-def test_streams_status_and_variables_are_the_commands(broker: JobContext, home: Path) -> None:
+def test_streams_status_and_variables_reach_the_command(broker: JobContext, home: Path) -> None:
     code = "cat; echo $WHERE $GIPFEL_ENGINE; pwd; echo wrong >&2; exit 7"
     status, output, errors = run_through(broker, "other", "sh", "-c", code, given="given\n", cwd=home)
     assert (status, output.split("\n"), errors) == (7, ["given", "the other host", str(home), ""], "wrong\n")
@@ -72,7 +72,7 @@ def test_a_signal_that_ends_the_command_is_its_status(broker: JobContext, home: 
     assert client.returncode == 128 + signal.SIGTERM
 
 
-def test_a_killed_client_takes_its_command_along(broker: JobContext, home: Path) -> None:
+def test_killing_a_client_ends_its_command(broker: JobContext, home: Path) -> None:
     deaf = "[signal.signal(n, signal.SIG_IGN) for n in (15, 2, 1)]"
     client, pid = _sleeper(broker, home, deaf)
     command = Process.of(pid)
@@ -84,7 +84,7 @@ def test_a_killed_client_takes_its_command_along(broker: JobContext, home: Path)
     assert run_through(broker, "other", "true")[0] == 0
 
 
-def test_the_broker_takes_its_commands_along(home: Path) -> None:
+def test_ending_the_broker_ends_its_commands(home: Path) -> None:
     with running_broker(home) as context:
         client, pid = _sleeper(context, home)
         command = Process.of(pid)
@@ -95,7 +95,7 @@ def test_the_broker_takes_its_commands_along(home: Path) -> None:
     assert "Traceback" not in errors
 
 
-def test_a_broker_loads_what_it_needs_when_it_is_first_asked(broker: JobContext) -> None:
+def test_a_broker_imports_modules_at_the_first_request(broker: JobContext) -> None:
     (pid,) = descendants(os.getpid())
     status, maps = Path(f"/proc/{pid}/status"), Path(f"/proc/{pid}/maps")
 
@@ -110,7 +110,7 @@ def test_a_broker_loads_what_it_needs_when_it_is_first_asked(broker: JobContext)
     assert "pydantic_core" in maps.read_text()
 
 
-def test_a_killed_broker_is_one_line_for_its_clients(broker: JobContext, home: Path) -> None:
+def test_clients_report_a_killed_broker_with_one_line(broker: JobContext, home: Path) -> None:
     client, pid = _sleeper(broker, home)
     (owner,) = [
         each for each in descendants(os.getpid())
@@ -134,7 +134,7 @@ def test_a_killed_broker_is_one_line_for_its_clients(broker: JobContext, home: P
         ("other", ("/no/such/program",), "/no/such/program"),
     ],
 )
-def test_what_cant_be_run_is_one_line(
+def test_a_command_that_cant_be_run_is_reported_with_one_line(
     broker: JobContext, home: Path, edf: str, command: tuple[str, ...], words: str
 ) -> None:
     write_edf(home, "broken", "image = [\n")
@@ -146,7 +146,7 @@ def test_what_cant_be_run_is_one_line(
     assert len(errors.splitlines()) == 1
 
 
-def test_a_second_container_opens_no_port_of_its_own(broker: JobContext, home: Path) -> None:
+def test_a_second_container_runs_no_ssh_server(broker: JobContext, home: Path) -> None:
     write_edf(
         home, "open", '[annotations]\ncom.hooks.ssh.enabled = "true"\ncom.hooks.dcgm.enabled = "true"\n'
     )
@@ -160,12 +160,12 @@ def test_a_second_container_opens_no_port_of_its_own(broker: JobContext, home: P
     [{"LD_PRELOAD": "x"}, {"GIPFEL_RUN": "x"}, {"SLURM_JOB_ID": "1"}, {"PATH": "/"}, {"A=B": "x"},
      {"A": "\0"}, {"A": "x" * 40_000}, {f"A{n}": "" for n in range(65)}],
 )  # fmt: skip
-def test_a_client_may_not_change_the_jobs_own_variables(variables: dict[str, str]) -> None:
+def test_a_client_can_not_change_protected_variables(variables: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"environment"):
         RunRequest(edf="other", command=("true",), environment=variables)
 
 
-def test_a_kernels_python_is_a_word_or_a_path(tmp_path: Path) -> None:
+def test_a_kernels_python_is_a_keyword_or_a_path(tmp_path: Path) -> None:
     ref = PathRef.of(tmp_path)
     assert KernelRequest(edf="a", connection_file=ref, python="/opt/bin/python").python == "/opt/bin/python"
     for wrong in ("python3", "-c", "image\n", "runtime/../x"):
@@ -173,9 +173,7 @@ def test_a_kernels_python_is_a_word_or_a_path(tmp_path: Path) -> None:
             KernelRequest(edf="a", connection_file=ref, python=wrong)
 
 
-def test_a_place_is_found_on_the_host_by_its_mount_and_by_nothing_that_only_looks_like_it(
-    broker: JobContext, tmp_path: Path
-) -> None:
+def test_host_path_needs_equal_device_and_inode(broker: JobContext, tmp_path: Path) -> None:
     (tmp_path / "data" / "deep").mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
     mounts = (
@@ -185,12 +183,12 @@ def test_a_place_is_found_on_the_host_by_its_mount_and_by_nothing_that_only_look
     known = broker.model_copy(update={"mounts": mounts})
     real = PathRef.of(tmp_path / "data" / "deep")
     seen = real.model_copy(update={"path": "/work/deep"})
-    assert known.located(seen) == tmp_path / "data" / "deep"
-    assert known.located(real) == tmp_path / "data" / "deep"
-    assert known.located(seen.model_copy(update={"inode": real.inode + 1})) is None
-    assert known.located(PathRef.of(Path("/etc")).model_copy(update={"path": "/usr"})) is None
+    assert known.host_path(seen) == tmp_path / "data" / "deep"
+    assert known.host_path(real) == tmp_path / "data" / "deep"
+    assert known.host_path(seen.model_copy(update={"inode": real.inode + 1})) is None
+    assert known.host_path(PathRef.of(Path("/etc")).model_copy(update={"path": "/usr"})) is None
 
 
-def test_no_token_is_passed_on_to_further_jobs() -> None:
+def test_new_jobs_get_no_tokens() -> None:
     given = {"JUPYTERHUB_API_TOKEN": "x", "SLURM_CONF": "/c", "SLURM_JOB_ID": "1", "HOME": "/h", "A B": "x"}
-    assert passed_on(given) == {"SLURM_CONF": "/c", "HOME": "/h"}
+    assert variables_for_new_job(given) == {"SLURM_CONF": "/c", "HOME": "/h"}

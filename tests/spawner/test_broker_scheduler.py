@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from broker_jobs import running_broker, until, write_edf
 
-from gipfel_cluster.broker.client import BrokerScheduler, ask_now
+from gipfel_cluster.broker.client import BrokerScheduler, send_request_sync
 from gipfel_cluster.broker.context import JobContext
 from gipfel_cluster.broker.messages import (
     EdfAnswer,
@@ -69,7 +69,7 @@ def test_a_job_is_cancelled(scheduler: Scheduler, tmp_path: Path) -> None:
     until(lambda: asyncio.run(scheduler.query([job_id]))[job_id].state == "CANCELLED")
 
 
-def test_partitions_and_addresses_come_through(scheduler: Scheduler) -> None:
+def test_partitions_and_addresses_through_the_broker(scheduler: Scheduler) -> None:
     (partition,) = asyncio.run(scheduler.partitions())
     assert partition.name == "local"
     assert asyncio.run(scheduler.address("node01")) == "127.0.0.1"
@@ -85,7 +85,7 @@ def test_a_job_that_is_too_long_is_refused_before_it_is_sent(scheduler: Schedule
         asyncio.run(scheduler.submit(_request(tmp_path, "x" * 600_000)))
 
 
-def test_a_broker_that_is_gone_means_unknown_and_never_ended(tmp_path: Path) -> None:
+def test_without_a_broker_jobs_are_unknown(tmp_path: Path) -> None:
     scheduler = BrokerScheduler(tmp_path / "nothing")
     status = asyncio.run(scheduler.query(["7"]))["7"]
     assert (status.answer, "does not answer" in status.reason) == ("unknown", True)
@@ -94,8 +94,8 @@ def test_a_broker_that_is_gone_means_unknown_and_never_ended(tmp_path: Path) -> 
         asyncio.run(scheduler.submit(_request(tmp_path, "id")))
 
 
-def test_the_broker_says_what_a_further_job_needs(broker: JobContext, tmp_path: Path) -> None:
-    facts = ask_now(broker.socket, FactsRequest(), FactsAnswer)
+def test_the_broker_returns_facts_for_new_jobs(broker: JobContext, tmp_path: Path) -> None:
+    facts = send_request_sync(broker.socket, FactsRequest(), FactsAnswer)
     assert (facts.scheduler, facts.cluster, facts.engine) == ("local", "here", "bubblewrap")
     assert facts.environment["HOME"] == str(tmp_path)
     assert "GIPFEL_SOCKETS" not in facts.environment
@@ -104,40 +104,38 @@ def test_the_broker_says_what_a_further_job_needs(broker: JobContext, tmp_path: 
 
 def test_edfs_are_looked_up_on_the_host(broker: JobContext, tmp_path: Path) -> None:
     write_edf(tmp_path, "mine")
-    found = ask_now(broker.socket, EdfRequest(edf="mine"), EdfAnswer)
+    found = send_request_sync(broker.socket, EdfRequest(edf="mine"), EdfAnswer)
     assert (found.name, found.file, found.image) == ("mine", f"{tmp_path}/.edf/mine.toml", "")
     with pytest.raises(GipfelError, match="no EDF of this name"):
-        ask_now(broker.socket, EdfRequest(edf="nowhere"), EdfAnswer)
+        send_request_sync(broker.socket, EdfRequest(edf="nowhere"), EdfAnswer)
     with pytest.raises(GipfelError, match="no engine 'warp'"):
-        ask_now(broker.socket, EdfRequest(edf="mine", engine="warp"), EdfAnswer)
+        send_request_sync(broker.socket, EdfRequest(edf="mine", engine="warp"), EdfAnswer)
 
 
-def test_edfs_are_linted_on_the_host_and_what_is_said_fits_a_message(
-    broker: JobContext, tmp_path: Path
-) -> None:
+def test_edfs_are_linted_on_the_host_within_one_message(broker: JobContext, tmp_path: Path) -> None:
     write_edf(tmp_path, "mine")
-    found = ask_now(broker.socket, LintRequest(edf="mine"), LintAnswer).diagnostics
+    found = send_request_sync(broker.socket, LintRequest(edf="mine"), LintAnswer).diagnostics
     assert [each.code for each in found] == ["no-image"]
     file = tmp_path / ".edf" / "odd.toml"
     file.write_text(
         'imagee = "x"\n' + "".join(f"unknown_{n} = '{'x' * 300}'\n" for n in range(500)) + "workdir = 7\n"
     )
-    found = ask_now(broker.socket, LintRequest(edf=str(file)), LintAnswer).diagnostics
+    found = send_request_sync(broker.socket, LintRequest(edf=str(file)), LintAnswer).diagnostics
     assert 0 < len(found) <= 64
     assert (found[0].severity, found[0].file, found[0].key) == ("error", str(file), "workdir")
     assert any(each.key == "imagee" and "image" in each.fix for each in found)
     file.write_text("image = \n")
-    (broken,) = ask_now(broker.socket, LintRequest(edf="odd"), LintAnswer).diagnostics
+    (broken,) = send_request_sync(broker.socket, LintRequest(edf="odd"), LintAnswer).diagnostics
     assert (broken.severity, broken.line) == ("error", 1)
-    (missing,) = ask_now(broker.socket, LintRequest(edf="nowhere"), LintAnswer).diagnostics
+    (missing,) = send_request_sync(broker.socket, LintRequest(edf="nowhere"), LintAnswer).diagnostics
     assert "no EDF of this name" in missing.message
 
 
-def test_places_are_located(broker: JobContext, tmp_path: Path) -> None:
-    there = ask_now(broker.socket, LocateRequest(ref=PathRef.of(tmp_path)), LocateAnswer)
+def test_paths_are_located_on_the_host(broker: JobContext, tmp_path: Path) -> None:
+    there = send_request_sync(broker.socket, LocateRequest(ref=PathRef.of(tmp_path)), LocateAnswer)
     assert there.path == str(tmp_path)
     wrong = PathRef.of(tmp_path).model_copy(update={"device": 1})
-    assert ask_now(broker.socket, LocateRequest(ref=wrong), LocateAnswer).path is None
+    assert send_request_sync(broker.socket, LocateRequest(ref=wrong), LocateAnswer).path is None
 
 
 def test_outside_of_jobs_there_is_no_socket(broker: JobContext, tmp_path: Path) -> None:

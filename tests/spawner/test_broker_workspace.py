@@ -12,7 +12,7 @@ def edf(*mounts: Mount, workdir: str = "") -> Edf:
     return Edf(name="x", path=None, image="/x.sqsh", mounts=mounts, workdir=workdir)
 
 
-def test_without_mounts_work_and_settings_outlive_the_container(tmp_path):
+def test_without_mounts_workspace_and_settings_outlive_the_container(tmp_path):
     place = workspace_in_container(edf(), str(tmp_path))
     assert place.directory == f"{tmp_path}/gipfel"
     assert {mount.source for mount in place.mounts} == {f"{tmp_path}/gipfel", f"{tmp_path}/.gipfel/server"}
@@ -20,7 +20,7 @@ def test_without_mounts_work_and_settings_outlive_the_container(tmp_path):
 
 
 @pytest.mark.parametrize("above", [0, 1])
-def test_a_mounted_home_keeps_its_own_settings(tmp_path, above):
+def test_settings_stay_in_a_mounted_home_directory(tmp_path, above):
     home = tmp_path / "home" / "ada"
     home.mkdir(parents=True)
     mounted = str(home if above == 0 else home.parent)
@@ -29,7 +29,7 @@ def test_a_mounted_home_keeps_its_own_settings(tmp_path, above):
     assert place.directory == f"{home}/gipfel"
 
 
-def test_a_workdir_on_a_writable_mount_is_where_the_server_works(tmp_path):
+def test_a_workdir_on_a_writable_mount_is_the_workspace(tmp_path):
     mount = Mount(source=str(tmp_path), destination="/work")
     assert workspace_in_container(edf(mount, workdir="/work/a"), str(tmp_path)).directory == "/work/a"
     read_only = Mount(source=str(tmp_path), destination="/work", flags=("ro",))
@@ -37,7 +37,7 @@ def test_a_workdir_on_a_writable_mount_is_where_the_server_works(tmp_path):
     assert place.directory == f"{tmp_path}/gipfel"
 
 
-def test_without_a_container_it_is_the_home_folder(tmp_path):
+def test_without_a_container_the_home_directory_is_the_workspace(tmp_path):
     assert workspace_on_host(None, str(tmp_path)).directory == str(tmp_path)
     assert workspace_on_host(Edf(name="x", path=None, workdir="/w"), str(tmp_path)).directory == "/w"
     assert not Path(tmp_path / "gipfel").exists()

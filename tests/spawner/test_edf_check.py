@@ -67,7 +67,7 @@ def test_an_image_of_a_registry_is_a_warning_where_the_engine_pulls_it(folder):
     edf = load_edf("./x.toml", environment={}, directory=folder)
     (warning,) = check_local(edf)
     assert (warning.severity, warning.key) == ("warning", "image")
-    assert "pull it at start" in warning.message
+    assert "pull it when the container starts" in warning.message
     (error,) = check_local(edf, pulls=False)
     assert (error.severity, error.key) == ("error", "image")
     checked = check_edf("./x.toml", environment={}, directory=folder, here=True)
@@ -146,7 +146,7 @@ def test_the_program_answers_in_lines(folder):
     assert run(folder, "show", "x").returncode == 1
 
 
-def test_what_a_terminal_would_obey_is_shown_and_not_obeyed(folder):
+def test_control_characters_are_escaped(folder):
     (folder / "x.toml").write_text('[env]\nA = "\\u001b]0;title\\u0007é\\tb"\n[annotations]\n"a\\nb" = "1"\n')
     lines = show_edf(check_edf("./x.toml", environment={}, directory=folder), origin=True)
     assert any(line.startswith("env.A = \\x1b]0;title\\x07é\tb") for line in lines)
@@ -173,6 +173,6 @@ def test_an_answer_is_written_in_any_locale_and_into_anything(folder):
     assert b"env.A = \xe9\\U0001d11e" in done.stdout
     with open("/dev/full", "wb") as full:
         done = run(full)
-    assert (done.returncode, done.stderr) == (1, b"The answer can't be written: No space left on device.\n")
+    assert (done.returncode, done.stderr) == (1, b"The output can't be written: No space left on device.\n")
     argv[:0] = ["sh", "-c", 'exec "$@" >&-', "sh"]
     assert run().stderr == b""

@@ -178,7 +178,7 @@ def test_a_form_that_is_none_is_diagnosed(place, text, code):
     assert [each.code for each in place.errors(f'[env]\nX = "{text}"', A="1", B="2")] == [code]
 
 
-def test_an_unbraced_variable_stays_and_is_told(place):
+def test_an_unbraced_variable_is_kept_with_a_warning(place):
     result = place.resolve('image = "ubuntu"\n[env]\nA = "$HOME"')
     assert result.edf.env == {"A": "$HOME"}
     assert [(each.code, each.severity) for each in result.diagnostics] == [("unbraced-variable", "warning")]
@@ -206,7 +206,7 @@ def test_one_field_is_both_sides_and_nothing_for_sarus(place):
     assert error.code == "sarus-one-field"
 
 
-def test_an_entrypoint_that_nobody_mentions(place):
+def test_the_default_entrypoint_of_each_dialect(place):
     assert [place.resolve('image = "ubuntu"', each).edf.entrypoint for each in ("ce", "sarus", "pyxis")] == [
         False,
         True,

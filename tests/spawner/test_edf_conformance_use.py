@@ -34,7 +34,7 @@ def test_the_image_is_asked_where_it_can_be_read(place):
     (warning,) = result.diagnostics
     assert (warning.severity, warning.code, warning.key) == ("warning", "image-variable", "env.A")
     assert "ONLY" in warning.message
-    assert "at start" in warning.message
+    assert "when the container starts" in warning.message
 
 
 def test_an_image_that_can_not_be_read_leaves_an_error_unless_the_caller_has_the_variable(place):
@@ -44,7 +44,7 @@ def test_an_image_that_can_not_be_read_leaves_an_error_unless_the_caller_has_the
     assert place.load(text, V="host").env == {"A": "host"}
 
 
-def test_what_is_not_here_is_told_where_it_is_asked_for(place):
+def test_local_checks_report_the_file_and_line_of_each_value(place):
     base = place.write('\nimage = "/nowhere/x.sqsh"\n', "base")
     path = place.write('base_environment = "base"\nmounts = [\n  "/",\n  "/nowhere",\n]\n')
     checked = check_edf("x", environment=place.environment, directory=place.folder, here=True)
@@ -136,7 +136,7 @@ def test_rendering_keeps_values_to_the_byte(place, name):
         assert path in together or path.replace('"', '""') in together
 
 
-def test_unknown_keys_are_told_with_the_nearest(place):
+def test_unknown_keys_are_reported_with_the_nearest(place):
     result = place.resolve('Image = "/x"\nmount = []\nenvironment = {}\nzzz = 1\nvolumes = []\n')
     assert result.edf
     fixes = {each.key: each.fix for each in result.diagnostics}

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from gipfel_cluster.edf import Edf, Mount, check_edf, check_local
-from gipfel_cluster.edf.check import unchecked
+from gipfel_cluster.edf.check import missing_checks
 from gipfel_cluster.edf.image import (
     can_run,
     image_architecture,
+    image_contains,
     image_environment,
-    is_inside,
     oci_entry_point,
 )
 from gipfel_cluster.edf.reference import reference_problem
@@ -62,7 +62,7 @@ def test_the_architecture_is_read_from_a_program(make, tmp_path, machine):
     image = make()
     assert image_architecture(image) == machine
     assert not codes(image, machine)
-    assert not unchecked(Edf(name="x", path=None, image=str(image)))
+    assert not missing_checks(Edf(name="x", path=None, image=str(image)))
 
 
 def test_an_image_for_another_machine_is_refused_by_name(make, tmp_path):
@@ -74,7 +74,7 @@ def test_an_image_for_another_machine_is_refused_by_name(make, tmp_path):
     assert "x86_64" in error.message
 
 
-def test_what_can_not_be_seen_is_said_and_refuses_nothing(make, tmp_path):
+def test_missing_checks_are_warnings(make, tmp_path):
     image = make()
     assert not codes(image)
     (tmp_path / "x.toml").write_text(f'image = "{image}"')
@@ -259,8 +259,8 @@ def test_links_of_an_image_lead_to_places_in_it(tmp_path):
     for target in ("/usr/etc", "usr/etc", "../../usr/etc"):
         (tmp_path / "etc").symlink_to(target)
         assert image_environment(tmp_path) == {"A": "1"}, target
-        assert is_inside(tmp_path, "etc/environment")
-        assert not is_inside(tmp_path, "etc/passwd")
+        assert image_contains(tmp_path, "etc/environment")
+        assert not image_contains(tmp_path, "etc/passwd")
         (tmp_path / "etc").unlink()
     (tmp_path / "etc").symlink_to("etc")
     assert image_environment(tmp_path) == {}

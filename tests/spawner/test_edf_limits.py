@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gipfel_cluster.edf import find_edf, resolve
-from gipfel_cluster.edf.document import Lines
-from gipfel_cluster.edf.model import ALL_CHARACTERS, DIAGNOSTICS, LONGEST, VALUES
+from gipfel_cluster.edf.document import LineIndex
+from gipfel_cluster.edf.model import MAX_DIAGNOSTICS, MAX_TOTAL_CHARACTERS, MAX_VALUE_CHARACTERS, MAX_VALUES
 from gipfel_cluster.engines import ContainerRequest, engine_for
 from gipfel_cluster.hooks import engine_invocation
 from gipfel_cluster.model import GipfelError
@@ -36,8 +36,8 @@ def test_a_base_that_is_listed_again_wins_again_and_is_read_once(place):
 
 
 def test_as_many_values_as_are_allowed_are_read(place):
-    lines = "".join(f'A{number} = "{number}"\n' for number in range(VALUES))
-    assert len(place.load(f"[env]\n{lines}").env) == VALUES
+    lines = "".join(f'A{number} = "{number}"\n' for number in range(MAX_VALUES))
+    assert len(place.load(f"[env]\n{lines}").env) == MAX_VALUES
     assert codes(place.resolve(f"[env]\n{lines}B = '1'\n")) == ["values"]
     place.write(f"[env]\n{lines}", "base")
     result = place.resolve('base_environment = "base"\n')
@@ -46,20 +46,22 @@ def test_as_many_values_as_are_allowed_are_read(place):
 
 
 def test_a_value_as_long_as_is_allowed_is_read(place):
-    assert len(place.load(f'[env]\nA = "{"x" * LONGEST}"').env["A"]) == LONGEST
-    assert codes(place.resolve(f'[env]\nA = "{"x" * LONGEST}x"')) == ["too-long"]
-    assert codes(place.resolve('[env]\nA = "${L}${L}"', L="x" * (LONGEST // 2 + 1))) == ["too-long"]
+    assert len(place.load(f'[env]\nA = "{"x" * MAX_VALUE_CHARACTERS}"').env["A"]) == MAX_VALUE_CHARACTERS
+    assert codes(place.resolve(f'[env]\nA = "{"x" * MAX_VALUE_CHARACTERS}x"')) == ["too-long"]
+    assert codes(place.resolve('[env]\nA = "${L}${L}"', L="x" * (MAX_VALUE_CHARACTERS // 2 + 1))) == [
+        "too-long"
+    ]
     halves = '[env]\nA = "${L}"\nB = "${L}"\nC = "${L}"\n'
-    assert codes(place.resolve(halves, L="x" * (ALL_CHARACTERS // 2 - 10))) == ["too-large"]
-    assert codes(place.resolve(halves, L="é" * (ALL_CHARACTERS // 12 - 10))) == ["too-large"]
-    assert place.load(halves, L="x" * (ALL_CHARACTERS // 3 - 10))
+    assert codes(place.resolve(halves, L="x" * (MAX_TOTAL_CHARACTERS // 2 - 10))) == ["too-large"]
+    assert codes(place.resolve(halves, L="é" * (MAX_TOTAL_CHARACTERS // 12 - 10))) == ["too-large"]
+    assert place.load(halves, L="x" * (MAX_TOTAL_CHARACTERS // 3 - 10))
 
 
 def test_an_error_is_not_lost_behind_warnings(place):
-    warnings = "".join(f"key{number} = 1\n" for number in range(3 * DIAGNOSTICS))
+    warnings = "".join(f"key{number} = 1\n" for number in range(3 * MAX_DIAGNOSTICS))
     result = place.resolve(f"{warnings}image = 3\n")
     assert result.edf is None
-    assert len(result.diagnostics) == DIAGNOSTICS + 1
+    assert len(result.diagnostics) == MAX_DIAGNOSTICS + 1
     assert codes(result) == ["type"]
     assert "201 more diagnostics" in result.diagnostics[-1].message
 
@@ -85,11 +87,11 @@ def test_a_message_quotes_no_more_than_can_be_read(place):
 
 
 def test_lines_of_values_that_are_deep_take_no_memory():
-    deep = Lines("mounts = " + "[" * 100 + '"",' * 1000 + "]" * 100)
-    assert len(deep.last()) <= 50
+    deep = LineIndex("mounts = " + "[" * 100 + '"",' * 1000 + "]" * 100)
+    assert len(deep.last_path()) <= 50
 
 
-def test_what_can_not_be_an_edf_hides_none_further_on(place):
+def test_broken_links_and_directories_hide_no_edf(place):
     first, second = place.folder / "first", place.folder / "second"
     for folder in (first, second):
         folder.mkdir()

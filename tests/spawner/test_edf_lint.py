@@ -11,7 +11,7 @@ import pytest
 
 import gipfel_cluster.edf
 from gipfel_cluster.edf.draft import edf_toml
-from gipfel_cluster.edf.keys import WrittenEdf, schema_text
+from gipfel_cluster.edf.keys import EdfFile, schema_text
 from gipfel_cluster.edf.model import DIALECTS
 from gipfel_cluster.edf.resolve import RULES, resolve_text
 
@@ -58,13 +58,13 @@ MISTAKES = [
     ("image-path", "ce", 'image = "~/x.sqsh"', 'image = "$HOME/x.sqsh"'),
     ("image-path", "ce", 'image = "file:///x.sqsh"', 'image = "<your>/x.sqsh"'),
     (
-        "host-places",
+        "host-search-path",
         "ce",
         'image = "ubuntu"\n[env]\nPATH = "${PATH}:/custom/bin"',
         'image = "/x.sqsh"\n[env]\nPATH = "${PATH}:/custom/bin"',
     ),
     (
-        "host-places",
+        "host-search-path",
         "pyxis",
         'image = "ubuntu"\n[env]\nLD_LIBRARY_PATH = "/x:${LD_LIBRARY_PATH:-}"',
         'image = "ubuntu"\n[env]\nPATH = "/bin"\nA = "${PATH}"',
@@ -175,7 +175,7 @@ def test_every_rule_is_tried():
 @pytest.mark.parametrize(
     "rule", [each for each in RULES if each.dialects != DIALECTS], ids=lambda each: each.code
 )
-def test_a_rule_of_a_dialect_says_nothing_in_another(rule):
+def test_a_rule_of_a_dialect_reports_nothing_in_another(rule):
     wrong = next(each[2] for each in MISTAKES if each[0] == rule.code)
     for dialect in DIALECTS:
         assert (rule.code in found(wrong, dialect)) == (dialect in rule.dialects)
@@ -212,14 +212,14 @@ def test_the_page_lists_every_rule():
 def test_the_schema_is_that_of_the_model():
     assert (PAGE / "schema.json").read_text() == schema_text()
     schema = json.loads(schema_text())
-    assert list(schema["properties"]) == list(WrittenEdf.model_fields)
+    assert list(schema["properties"]) == list(EdfFile.model_fields)
     assert len(schema["properties"]) == 9
     for key, each in schema["properties"].items():
         assert each["description"]
         assert each["title"]
         assert "default" in each
         for example in each.get("examples", ()):
-            model = WrittenEdf.model_validate({key: example}, strict=True)
+            model = EdfFile.model_validate({key: example}, strict=True)
             # What stands in a form as an example must be what an EDF takes without a word.
             text = edf_toml(model.model_dump(exclude_defaults=True))
             result = resolve_text(
@@ -243,7 +243,7 @@ def test_the_program_prints_the_file_of_the_schema():
 
 
 def test_the_model_takes_what_the_schema_describes():
-    WrittenEdf.model_validate(
+    EdfFile.model_validate(
         tomllib.loads('mounts = ["/a"]\nannotations.com.hooks.cxi.enabled = "true"\n[env]\nA = "1"'),
         strict=True,
     )

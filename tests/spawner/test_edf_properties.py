@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from gipfel_cluster.edf.document import Lines
+from gipfel_cluster.edf.document import LineIndex
 from gipfel_cluster.edf.draft import edf_toml
 from gipfel_cluster.edf.expand import ExpansionError, expand, split_fields
-from gipfel_cluster.edf.keys import WrittenEdf
+from gipfel_cluster.edf.keys import EdfFile
 from gipfel_cluster.edf.parse import parse
 from gipfel_cluster.edf.resolve import resolve_text
 
@@ -121,7 +121,7 @@ ANNOTATIONS = st.recursive(TABLE, lambda inner: st.dictionaries(LINE, LINE | inn
         },
     )
 )
-def test_what_is_written_is_what_is_read(values):
+def test_edf_toml_is_read_as_the_same_values(values):
     assert tomllib.loads(edf_toml(values)) == values
 
 
@@ -132,8 +132,8 @@ def test_every_key_has_its_line(keys):
         text += "\n# [table]\n" * blank
         lines[name] = text.count("\n") + 1
         text += f"{name} = {toml(value)}\n"
-    found = Lines(text)
-    assert {name: found.of(name) for name in lines} == lines
+    found = LineIndex(text)
+    assert {name: found.line(name) for name in lines} == lines
 
 
 @given(
@@ -155,7 +155,7 @@ def test_the_schema_and_the_parser_agree(content):
     text = "\n".join(f"{key} = {toml(value)}" for key, value in content.items())
     _, diagnostics = parse(text, "x")
     try:
-        WrittenEdf.model_validate(content, strict=True)
+        EdfFile.model_validate(content, strict=True)
     except ValidationError:
         assert diagnostics
     else:

@@ -291,7 +291,7 @@ def test_without_a_home_folder_one_line_says_so(tmp_path):
         return (
             list_edfs(environment={}) == ()
             and "neither EDF_PATH nor HOME" in lines[0]
-            and "no home directory of yours" in lines[1]
+            and "no home directory for your user" in lines[1]
         )
 
     assert as_user(61234, said)

@@ -137,7 +137,7 @@ def test_a_file_that_no_shell_should_read_is_an_error(place, content, line, word
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "link", "loop"])
-def test_what_is_no_file_is_an_error_and_does_not_wait(place, kind):
+def test_a_path_that_is_not_a_file_is_an_error_without_blocking(place, kind):
     place.write("x.toml")
     path = place.folder / "x.setup"
     if kind == "folder":
@@ -183,7 +183,7 @@ def test_another_users_file_is_a_warning(place):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes somebody else")
-def test_roots_file_is_none_and_one_that_can_not_be_read_is_an_error(place):
+def test_steps_of_root_are_accepted_and_unreadable_steps_are_an_error(place):
     place.write("x.toml")
     path = place.folder / "x.setup"
     path.write_text("true\n")
@@ -193,7 +193,7 @@ def test_roots_file_is_none_and_one_that_can_not_be_read_is_an_error(place):
     def codes():
         # The package is imported before the id changes: it may be in a folder of root's.
         code = (
-            "import os, sys; from gipfel_cluster.edf.setup import read_steps; os.setgid(12345); "
+            "import os, sys; from gipfel_cluster.edf.lookup import read_steps; os.setgid(12345); "
             "os.setuid(12345); print(*[each.code for each in read_steps(sys.argv[1])[1]])"
         )
         argv = [sys.executable, "-c", code, str(place.folder / "x.toml")]
@@ -226,7 +226,7 @@ def test_steps_without_an_edf_are_a_warning_of_their_folder(place):
     assert [each.file for each in place.all("./x.setup")] == [x.file]
 
 
-def test_the_program_shows_steps_and_tells_orphans(place):
+def test_the_program_shows_steps_and_reports_orphans(place):
     place.write("x.toml")
     file = place.write("x.setup", "echo hello\n")
     alone = place.write("y.setup", "true\n")

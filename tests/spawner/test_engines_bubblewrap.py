@@ -50,7 +50,7 @@ def test_the_environment_is_host_then_image_then_edf_but_what_binds_stays(sandbo
         "cat",
         "/proc/self/environ",
         environment={"HOST": "h", "BOTH": "h", "EDF": "h", "GONE": "h", "BOUND": "h", "HUB_TOKEN": "h"},
-        binding=("BOUND", "HUB_*"),
+        protected=("BOUND", "HUB_*"),
         env={"EDF": awkward, "GONE": "", "IMAGE": "", "HUB_TOKEN": "edf", "HUB_Y": "edf"},
     )
     assert status == 0

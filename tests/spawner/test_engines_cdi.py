@@ -35,7 +35,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_a_broken_specification_is_one_line_for_who_asks_for_it(tmp_path, what):
+def test_a_broken_specification_is_an_error_if_its_device_is_requested(tmp_path, what):
     (tmp_path / "a.yaml").write_text(BROKEN[what].replace("HOOKED", str(tmp_path / "HOOKED")))
     with pytest.raises(GipfelError, match=r"a\.yaml can't be read") as error:
         named_device("nvidia.com/gpu=all", [str(tmp_path)])
@@ -44,16 +44,16 @@ def test_a_broken_specification_is_one_line_for_who_asks_for_it(tmp_path, what):
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_a_broken_specification_keeps_nobody_else_from_a_device(tmp_path, what):
+def test_a_broken_specification_does_not_hide_devices_of_others(tmp_path, what):
     (tmp_path / "a.yaml").write_text(BROKEN[what])
-    hardware = Hardware(cdi_folders=(str(tmp_path),), libraries=lambda: "")
-    assert hardware.given(Edf(name="x", path=None)).devices is None
+    hardware = Hardware(cdi_directories=(str(tmp_path),), libraries=lambda: "")
+    assert hardware.devices_for(Edf(name="x", path=None)).devices is None
     (tmp_path / "b.yaml").write_text(GOOD)
-    given = hardware.given(Edf(name="x", path=None, devices=("nvidia.com/gpu=all",)))
+    given = hardware.devices_for(Edf(name="x", path=None, devices=("nvidia.com/gpu=all",)))
     assert [each.source for each in given.devices or ()] == ["/dev/null"]
 
 
-def test_who_names_no_device_needs_none_of_a_name(tmp_path):
+def test_without_devices_no_specification_is_required(tmp_path):
     (tmp_path / "a.yaml").write_text(GOOD.replace("all", "MIG-1"))
     assert default_device("nvidia.com/gpu=all", [str(tmp_path)]) is None
     with pytest.raises(GipfelError, match=r"Choose one of nvidia\.com/gpu=MIG-1"):
@@ -67,7 +67,7 @@ def test_the_hooks_of_a_specification_are_not_run(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="Only root can become another user.")
-def test_what_others_may_not_see_is_as_if_it_were_not_there():
+def test_specifications_without_permission_are_ignored():
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)
         folder = Path(name, "cdi")
@@ -82,10 +82,10 @@ def test_what_others_may_not_see_is_as_if_it_were_not_there():
         if process == 0:
             try:
                 os.setuid(65534)
-                hardware = Hardware(cdi_folders=(str(folder),), libraries=lambda: "")
-                seen = hardware.given(Edf(name="x", path=None)).driver
-                unseen = Hardware(cdi_folders=(str(folder / "private"),), libraries=lambda: "")
-                os._exit(0 if (seen, unseen.given(Edf(name="x", path=None)).driver) == ((), ()) else 1)
+                hardware = Hardware(cdi_directories=(str(folder),), libraries=lambda: "")
+                seen = hardware.devices_for(Edf(name="x", path=None)).driver
+                unseen = Hardware(cdi_directories=(str(folder / "private"),), libraries=lambda: "")
+                os._exit(0 if (seen, unseen.devices_for(Edf(name="x", path=None)).driver) == ((), ()) else 1)
             except BaseException as error:
                 sys.stderr.write(repr(error))
             finally:

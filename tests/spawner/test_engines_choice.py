@@ -34,9 +34,9 @@ def test_an_engine_that_can_not_is_one_line(edf, name):
 
 
 def test_the_host_runs_the_command_in_its_folder_with_its_variables():
-    offered = {"A": "host", "GONE": "1", "TOKEN": "t"}
+    inherited = {"A": "host", "GONE": "1", "TOKEN": "t"}
     invocation = engine_for(PLAIN).render(
-        request(PLAIN, "/bin/sh", "-c", 'echo "$A-$TOKEN-${GONE-unset}"; pwd; exit 5', environment=offered),
+        request(PLAIN, "/bin/sh", "-c", 'echo "$A-$TOKEN-${GONE-unset}"; pwd; exit 5', environment=inherited),
         python=sys.executable,
     )
     done = subprocess.run(
@@ -76,7 +76,7 @@ def test_what_bubblewrap_can_not_run_is_one_line(edf):
     assert error.value.fix
 
 
-def test_bubblewrap_keeps_everything_out_of_the_argv_and_says_what_it_does_not_do():
+def test_bubblewrap_keeps_values_out_of_the_argv_and_notes_unsupported_flags():
     edf = Edf(
         name="x",
         path=None,
@@ -96,7 +96,7 @@ def test_the_sandbox_needs_only_the_standard_library():
     words = [sys.executable, "-I", "-S", START, "container"]
     done = subprocess.run(words, capture_output=True, text=True, env={})
     assert done.returncode == 125
-    assert done.stderr == "gipfel: There is no container to run: GIPFEL_CONTAINER is not set.\n"
+    assert done.stderr == "gipfel: There is no container to run: the variable GIPFEL_CONTAINER is not set.\n"
 
 
 def test_an_invocation_can_be_shown():
@@ -106,7 +106,7 @@ def test_an_invocation_can_be_shown():
     assert invocation.environment == {"X": "1", "A": "edf"}
 
 
-def test_hooks_and_engine_say_together_what_has_no_effect():
+def test_notes_of_hooks_and_engine_are_combined():
     edf = IMAGE.model_copy(
         update={
             "image": "/usr",
@@ -173,7 +173,7 @@ def test_the_host_says_what_it_can_not_keep_from_being_changed():
     )
     notes = engine_invocation(request(edf, "true"), engine_for(edf), python="python").notes
     assert [note.split(",")[0] for note in notes] == [
-        "The mount /srv:/srv:ro can be written to",
+        "The mount /srv:/srv:ro is not read-only",
         "entrypoint = true has no effect",
         "writable = false has no effect",
     ]

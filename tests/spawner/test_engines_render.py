@@ -18,23 +18,23 @@ from gipfel_cluster.hooks import engine_invocation
 from gipfel_cluster.model import GipfelError
 
 ODD = "a  \"b\" 'c' $HOME ${HOME} `x` \\n ü€𝄞 # ; | & * ? ~ %s = :,"
-NOTHING = Hardware(cdi_folders=(), libraries=lambda: "")
+NOTHING = Hardware(cdi_directories=(), libraries=lambda: "")
 HUB = "jupyter/base-notebook:2026"
 STEP = ("--nodes=1", "--ntasks=1")
 
 
 def request(
-    tmp_path: Path, *, environment: dict[str, str] | None = None, only_shown: bool = False, **edf: object
+    tmp_path: Path, *, environment: dict[str, str] | None = None, render_only: bool = False, **edf: object
 ) -> ContainerRequest:
     given = {"name": "e", "path": "/edfs/e.toml", "image": HUB, **edf}
     return ContainerRequest(
         edf=Edf.model_validate(given),
         command=("python", "-c", ODD),
         environment={"PATH": "/bin", "HUB_TOKEN": "t", "GONE": "h", **(environment or {})},
-        binding=("HUB_*",),
+        protected=("HUB_*",),
         scratch=str(tmp_path / "scratch"),
         step=STEP,
-        only_shown=only_shown,
+        render_only=render_only,
     )
 
 
@@ -98,7 +98,7 @@ def test_a_variable_with_the_empty_value_is_taken_away(tmp_path, engine):
     assert ODD in invocation.environment.values()
 
 
-def test_ce_takes_the_users_own_file_and_adds_what_is_ours(tmp_path):
+def test_ce_reads_the_users_file_and_gets_gipfels_options(tmp_path):
     given = request(tmp_path)
     assert rendered("ce", given).argv[:3] == ("srun", "--environment=/edfs/e.toml", *STEP[:1])
     ours = given.model_copy(
@@ -109,7 +109,7 @@ def test_ce_takes_the_users_own_file_and_adds_what_is_ours(tmp_path):
     assert rendered(
         "ce", given.model_copy(update={"edf": given.edf.model_copy(update={"devices": ("/dev/fuse",)})})
     ).notes
-    with pytest.raises(GipfelError, match="in none"):
+    with pytest.raises(GipfelError, match="has none"):
         rendered("ce", request(tmp_path, path=None))
 
 
@@ -156,10 +156,10 @@ def test_pyxis_refuses_a_squashfs_mount_and_names_devices(tmp_path):
         rendered(
             "pyxis", request(tmp_path, mounts=(Mount(source="/a.sqsh", destination="/b", flags=("sqsh",)),))
         )
-    assert "no devices" in " ".join(rendered("pyxis", request(tmp_path, devices=("/dev/fuse",))).notes)
+    assert "ignores devices" in " ".join(rendered("pyxis", request(tmp_path, devices=("/dev/fuse",))).notes)
 
 
-def test_apptainer_is_told_every_key(tmp_path):
+def test_apptainer_supports_every_key(tmp_path):
     mounts = (
         Mount(source='/a,b:"c" d', destination="/e", flags=("ro",)),
         Mount(source="/x.sqsh", destination="/y", flags=("sqsh",)),
@@ -184,7 +184,7 @@ def test_apptainer_is_told_every_key(tmp_path):
     assert "/etc/rc" in " ".join(local.argv)
 
 
-def test_podman_is_told_every_key_of_an_image_of_a_registry(tmp_path):
+def test_podman_supports_every_key_for_an_image_in_a_registry(tmp_path):
     source = str(tmp_path)
     mounts = (Mount(source=source, destination="/c:d", flags=("ro", "private")),)
     given = request(
@@ -209,7 +209,7 @@ def test_podman_is_told_every_key_of_an_image_of_a_registry(tmp_path):
         rendered("podman", comma)
 
 
-def test_the_sandbox_is_told_by_its_environment(tmp_path):
+def test_the_plan_is_in_the_environment(tmp_path):
     image = _image(tmp_path)
     for engine, is_podman in (("bubblewrap", False), ("podman", True)):
         given = request(tmp_path, image=str(image), env={"A": ODD}, devices=("/dev/null",), entrypoint=True)
@@ -291,7 +291,7 @@ def test_an_unpacked_layout_tells_its_entry_point(tmp_path):
     for wanted, words in ((True, ["/start", ODD]), (False, [])):
         given = request(tmp_path, image=str(image), entrypoint=wanted)
         plan = json.loads(rendered("bubblewrap", given).environment["GIPFEL_CONTAINER"])
-        assert (plan["entrypoint"], plan["entry"]) == (wanted, words)
+        assert (plan["entrypoint"], plan["entrypoint_argv"]) == (wanted, words)
 
 
 def test_the_driver_is_what_the_loader_knows_with_all_its_names(tmp_path):
@@ -339,7 +339,7 @@ def test_the_program_that_starts_a_container_keeps_what_is_its_own(tmp_path, eng
 
 
 @pytest.mark.parametrize("engine", ["pyxis", "apptainer", "podman"])
-def test_a_path_that_extends_the_hosts_in_place_of_the_images_is_said(tmp_path, engine):
+def test_search_paths_with_the_hosts_value_are_noted(tmp_path, engine):
     env = {"PATH": "/bin:/custom/bin", "LD_LIBRARY_PATH": "/x", "A": "/bin"}
     notes = " ".join(rendered(engine, request(tmp_path, env=env)).notes)
     assert "its PATH can't be read here" in notes
@@ -359,17 +359,17 @@ def test_an_image_of_a_store_of_the_machine_is_never_asked_of_a_registry(tmp_pat
         assert "--pull=never" in argv
         assert argv[-4] == "myteam-img:1"
     else:
-        with pytest.raises(GipfelError, match="own store") as error:
+        with pytest.raises(GipfelError, match="local storage") as error:
             rendered(engine, given)
         assert f"{scheme}://myteam-img:1" in error.value.fix
 
 
-def test_apptainer_sets_the_home_inside_and_says_what_it_does_otherwise(tmp_path):
+def test_apptainer_sets_home_inside_and_adds_notes(tmp_path):
     invocation = rendered("apptainer", request(tmp_path, env={"HOME": "/h", "A": "1"}))
     assert "APPTAINERENV_HOME" not in invocation.environment
     assert invocation.argv[-5:-3] == ("env", "HOME=/h")
     notes = " ".join(invocation.notes)
-    assert "the host's value counts" in notes
+    assert "host's value of a variable overrides" in notes
     assert "64 MiB" in notes
     local = rendered("apptainer", request(tmp_path, image="/x.sqsh", writable=False))
     assert not local.notes
@@ -382,7 +382,7 @@ def test_pyxis_has_an_option_for_the_log_of_the_entry_point(tmp_path):
 
 
 @pytest.mark.parametrize("engine", ["bubblewrap", "podman"])
-def test_what_is_only_shown_need_not_be_on_this_machine(tmp_path, engine):
+def test_render_only_requests_need_nothing_on_this_machine(tmp_path, engine):
     elsewhere = {
         "image": "/capstor/x.sqsh",
         "mounts": (Mount(source="/capstor/data", destination="/data"),),
@@ -391,22 +391,22 @@ def test_what_is_only_shown_need_not_be_on_this_machine(tmp_path, engine):
     given = request(tmp_path, **elsewhere)
     with pytest.raises(GipfelError, match=r"/capstor/x\.sqsh does not exist"):
         rendered(engine, given)
-    shown = rendered(engine, request(tmp_path, only_shown=True, **elsewhere))
+    shown = rendered(engine, request(tmp_path, render_only=True, **elsewhere))
     plan = json.loads(shown.environment["GIPFEL_CONTAINER"])
     assert (plan["image"], plan["squashfuse"][-10:]) == ("/capstor/x.sqsh", "squashfuse")
     said = [note for note in shown.notes if note.startswith("Not on this machine: ")]
     assert len(said) == 3
-    registry = request(tmp_path, mounts=elsewhere["mounts"], only_shown=True)
+    registry = request(tmp_path, mounts=elsewhere["mounts"], render_only=True)
     assert "/capstor/data" in " ".join(rendered("podman", registry).argv)
 
 
-def test_what_a_job_keeps_for_itself_is_said(tmp_path):
+def test_protected_variables_are_noted(tmp_path):
     given = request(tmp_path, env={"HUB_URL": "x", "USER": "me", "A": "1"}, environment={"USER": "you"})
-    given = given.model_copy(update={"binding": ("HUB_*", "USER")})
+    given = given.model_copy(update={"protected": ("HUB_*", "USER")})
     invocation = rendered("pyxis", given)
     assert "HUB_URL" not in invocation.environment
-    assert "the scheduler's: HUB_URL." in " ".join(invocation.notes)
-    assert "the job's own value counts: USER." in " ".join(invocation.notes)
+    assert "the scheduler: HUB_URL." in " ".join(invocation.notes)
+    assert "the job's own value is used: USER." in " ".join(invocation.notes)
 
 
 @pytest.mark.parametrize("engine", ["apptainer", "podman", "bubblewrap"])
@@ -415,5 +415,5 @@ def test_a_mount_without_a_source_is_refused_by_engines_that_make_none(tmp_path,
     mounts = (Mount(source="tmpfs", destination="/x"),)
     for shown in (False, True):
         with pytest.raises(GipfelError, match="tmpfs:/x"):
-            rendered(engine, request(tmp_path, mounts=mounts, only_shown=shown, **image))
+            rendered(engine, request(tmp_path, mounts=mounts, render_only=shown, **image))
     assert "--container-mounts=tmpfs:/x" in rendered("pyxis", request(tmp_path, mounts=mounts)).argv

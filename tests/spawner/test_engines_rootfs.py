@@ -39,25 +39,25 @@ def test_links_are_followed_inside_the_image(layers, path, resolved):
 
 def test_a_circle_of_links_is_an_error(layers):
     with pytest.raises(SandboxError):
-        layers.folder("/round/x")
+        layers.make_directory("/round/x")
 
 
 def test_folders_are_made_above_with_the_mode_of_those_below(layers, tmp_path):
-    assert layers.folder("/lib/deep/er") == "/usr/lib/deep/er"
+    assert layers.make_directory("/lib/deep/er") == "/usr/lib/deep/er"
     assert (tmp_path / "upper/usr/lib/deep/er").is_dir()
     assert not (tmp_path / "lower/usr/lib/deep").exists()
-    layers.folder("/private/x")
+    layers.make_directory("/private/x")
     assert (tmp_path / "upper/private").stat().st_mode & 0o777 == 0o750
 
 
 def test_a_file_and_a_folder_do_not_replace_each_other(layers, tmp_path):
     with pytest.raises(SandboxError):
-        layers.folder("/etc/passwd/x")
+        layers.make_directory("/etc/passwd/x")
     with pytest.raises(SandboxError):
-        layers.file("/usr/lib")
-    layers.file("/etc/passwd")
+        layers.make_file("/usr/lib")
+    layers.make_file("/etc/passwd")
     assert not (tmp_path / "upper/etc/passwd").exists()
-    layers.file("/new/file")
+    layers.make_file("/new/file")
     assert (tmp_path / "upper/new/file").read_bytes() == b""
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from gipfel_cluster.edf import Edf, Mount
 from gipfel_cluster.engines import ContainerRequest, engine_for
-from gipfel_cluster.engines.setup import PLACES, with_setup
+from gipfel_cluster.engines.setup import SETUP_DIRECTORIES, with_setup
 
 SHELLS = [shell for shell in ("bash", "dash", "busybox") if shutil.which(shell)]
 
@@ -194,14 +194,14 @@ def test_every_file_and_the_command_start_in_the_same_folder(steps):
     assert f"PWD={steps.folder}" in lines
 
 
-def test_what_a_file_sources_sees_no_words_of_the_command(steps):
+def test_sourced_files_do_not_see_the_commands_arguments(steps):
     (steps.folder / "inner.sh").write_text("export COUNT=$#\n")
     steps.add(". ./inner.sh\nset -- other words\nexport MINE=$#\n")
     status, out, _ = steps.run("env", "-u", "NOTHING")
     assert (status, {"COUNT=0", "MINE=2"} <= set(out.splitlines())) == (0, True)
 
 
-def test_in_bash_what_a_sourced_file_does_inside_is_its_own_business(bash):
+def test_in_bash_failing_lines_of_sourced_files_are_ignored(bash):
     (bash.folder / "inner.sh").write_text("false\nexport INNER=1\n")
     bash.add("source ./inner.sh\ndeclare -A table=([a]=b)\nexport TABLE=${table[a]}\n")
     status, out, err = bash.run("env")
@@ -209,7 +209,7 @@ def test_in_bash_what_a_sourced_file_does_inside_is_its_own_business(bash):
     assert {"INNER=1", "TABLE=b"} <= set(out.splitlines())
 
 
-def test_without_bash_source_is_no_word_and_that_is_said():
+def test_without_bash_source_is_not_available_and_reported():
     if "dash" not in SHELLS:
         pytest.skip("dash is not installed")
     with tempfile.TemporaryDirectory() as name:
@@ -256,6 +256,6 @@ def test_the_files_are_where_no_mount_covers_them():
         request = ContainerRequest(edf=edf, command=("a",), scratch="/s")
         return [(each.destination, each.flags) for each in with_setup(request).mounts]
 
-    assert places("/tmp") == [(f"{PLACES[0]}/{number}-x.setup", ("ro",)) for number in (0, 1)]
-    assert places("/run")[0][0].startswith(PLACES[1])
-    assert places("/run", "/opt")[0][0].startswith(PLACES[2])
+    assert places("/tmp") == [(f"{SETUP_DIRECTORIES[0]}/{number}-x.setup", ("ro",)) for number in (0, 1)]
+    assert places("/run")[0][0].startswith(SETUP_DIRECTORIES[1])
+    assert places("/run", "/opt")[0][0].startswith(SETUP_DIRECTORIES[2])

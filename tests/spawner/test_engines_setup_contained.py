@@ -12,7 +12,7 @@ import pytest
 from gipfel_cluster.edf import Edf, Mount
 from gipfel_cluster.engines import ContainerRequest
 from gipfel_cluster.engines.bubblewrap import Bubblewrap
-from gipfel_cluster.engines.setup import PLACES, with_setup
+from gipfel_cluster.engines.setup import SETUP_DIRECTORIES, with_setup
 from gipfel_cluster.job import JOB_VARIABLE, JobSpec
 from gipfel_cluster.model import GipfelError
 
@@ -111,7 +111,7 @@ def test_a_failing_step_in_a_container_names_the_file_of_the_host(contained, ima
 
 @needs_bubblewrap
 def test_steps_are_read_only_in_the_container(contained, images):
-    text = f"(echo x >> {PLACES[0]}/0-0.setup) 2>/dev/null && export WRITTEN=1\n:\n"
+    text = f"(echo x >> {SETUP_DIRECTORIES[0]}/0-0.setup) 2>/dev/null && export WRITTEN=1\n:\n"
     status, out, _ = contained.run(bubblewrap_sandboxes.require(images / "bash"), ["env"], text)
     assert status == 0
     assert "WRITTEN" not in out

@@ -10,7 +10,7 @@ def test_an_empty_value_unsets():
     assert compose({"A": "h"}, {"B": "i"}, {"A": "", "B": "", "C": ""}, ()) == {}
 
 
-def test_nothing_changes_what_binds():
+def test_protected_variables_can_not_be_changed():
     host = {"HOME": "/h", "JUPYTERHUB_API_TOKEN": "t"}
     image = {"HOME": "/i", "JUPYTERHUB_HOST": "i", "CUDA_VISIBLE_DEVICES": "9"}
     edf = {"HOME": "", "JUPYTERHUB_API_TOKEN": "e", "JUPYTERHUB_X": "e"}
@@ -24,7 +24,7 @@ def test_an_environment_file_may_have_quotes_comments_and_exports():
     assert parse_environment(text) == {"A": "1", "B": "x y", "C": "q", "D": "=", "E": '"'}
 
 
-def test_the_environment_that_apptainer_keeps():
+def test_an_environment_file_of_apptainer():
     text = (
         '#!/bin/sh\nexport PATH="/usr/local/bin:/usr/bin"\nexport LANG="${LANG:-"C.UTF-8"}"\n'
         'export A="${A:-"a \\"b\\" \\$HOME \\`x\\` \\\\"}"\nexport B="${A:-"no"}"\n'
@@ -39,10 +39,10 @@ def test_the_environment_that_apptainer_keeps():
     }
 
 
-def test_an_images_own_file_is_the_last_word():
+def test_an_images_own_environment_file_has_precedence():
     assert IMAGE_FILES[-1] == "etc/environment"
 
 
-def test_a_line_with_a_nul_is_no_variable():
+def test_a_line_with_a_nul_is_ignored():
     text = "A=1\nB=x\0--bind\0/\0/opt\nC=3\n"
     assert parse_environment(text) == {"A": "1", "C": "3"}

@@ -18,10 +18,10 @@ _SCRIPT = Path(gipfel_spawner.__file__).parent / "static" / "duration.js"
 _ASK = """
 require(process.argv[1]);
 const texts = JSON.parse(require("fs").readFileSync(0, "utf8"));
-const { seconds, words } = globalThis.gipfelDuration;
+const { seconds, format } = globalThis.gipfelDuration;
 const answers = texts.map((text) => {
   const total = seconds(text);
-  return Number.isNaN(total) ? null : [total === Infinity ? "UNLIMITED" : total, words(total)];
+  return Number.isNaN(total) ? null : [total === Infinity ? "UNLIMITED" : total, format(total)];
 });
 console.log(JSON.stringify(answers));
 """

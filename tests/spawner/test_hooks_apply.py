@@ -49,26 +49,26 @@ def hooked(annotations: dict[str, str], engine: str = "bubblewrap") -> HookResul
     return apply_hooks(request(annotations), engine=engine, runtime=None, node=QuietNode())
 
 
-def test_the_container_engine_does_all_by_itself() -> None:
+def test_ce_applies_hooks_itself() -> None:
     annotations = {f"com.hooks.{name}.enabled": "true" for name in HOOKS}
     done = hooked(annotations, engine="ce")
     assert done == HookResult(request=request(annotations))
 
 
-def test_what_the_container_engine_does_not_know_is_said() -> None:
+def test_unknown_hooks_of_ce_are_noted() -> None:
     done = hooked({"com.hooks.cix.enabled": "true", "com.hooks.ssh.enabled": "true"}, engine="ce")
-    assert done.notes == ("The Container Engine has no hook 'cix' known to Gipfel.",)
+    assert done.notes == ("Gipfel knows no hook 'cix' of the Container Engine.",)
 
 
 @pytest.mark.parametrize("engine", ["bubblewrap", "podman", "apptainer", "pyxis"])
-def test_elsewhere_every_hook_that_is_on_is_named(engine: str) -> None:
+def test_every_enabled_hook_is_noted_in_other_engines(engine: str) -> None:
     done = hooked({f"com.hooks.{name}.enabled": "true" for name in [*HOOKS, "of_a_site"]}, engine=engine)
     for name in [*HOOKS, "of_a_site"]:
         assert [note for note in done.notes if f"com.hooks.{name}" in note], name
     assert all("\n" not in note for note in done.notes)
 
 
-def test_a_hook_that_is_not_on_is_not_spoken_of() -> None:
+def test_a_disabled_hook_adds_no_note() -> None:
     off = {"com.hooks.cxi.enabled": "false", "com.hooks.ssh.enabled": "True", "com.hooks.ssh.port": "2222"}
     assert hooked(off) == HookResult(request=request(off))
 
@@ -78,11 +78,11 @@ def test_a_network_stack_is_chosen_without_a_switch() -> None:
     assert note.startswith("com.hooks.netstack is left to the site in the engine bubblewrap")
 
 
-def test_every_hook_of_the_linter_is_known_here() -> None:
+def test_every_hook_of_the_lint_rules_is_implemented() -> None:
     assert {hook.name for hook in HOOK_INSTANCES} == set(HOOKS)
 
 
-def test_hooks_come_in_alphabetical_order_and_see_each_other_s_work(tmp_path: Path) -> None:
+def test_hooks_run_in_alphabetical_order_on_the_changed_request(tmp_path: Path) -> None:
     class Adds:
         def __init__(self, name: str) -> None:
             self.name = name
@@ -100,7 +100,7 @@ def test_hooks_come_in_alphabetical_order_and_see_each_other_s_work(tmp_path: Pa
     assert done.request.command == ("true", "a", "b")
 
 
-def test_a_name_that_drives_a_terminal_or_never_ends_is_shown_short():
+def test_names_with_control_characters_or_of_any_length_are_shortened():
     for engine in ("bubblewrap", "ce"):
         annotations = {"com.hooks.x\x1b[31m\ny.enabled": "true", f"com.hooks.{'z' * 10_000}.enabled": "true"}
         edf = Edf(name="x", path=None, annotations=annotations)
@@ -110,7 +110,7 @@ def test_a_name_that_drives_a_terminal_or_never_ends_is_shown_short():
         assert all(note.isprintable() and len(note) < 200 for note in notes)
 
 
-def test_annotations_that_are_no_hook_s_are_named():
+def test_annotations_without_a_hook_are_noted():
     annotations = {f"org.{letter}": "1" for letter in "abcdefg"} | {"com.hooks.cxi.enabled": "false"}
     edf = Edf(name="x", path=None, annotations=annotations)
     request = ContainerRequest(edf=edf, command=("true",), environment={}, scratch="/scratch")

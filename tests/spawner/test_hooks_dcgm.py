@@ -17,7 +17,7 @@ from gipfel_cluster.edf.model import Edf, Mount
 from gipfel_cluster.engines.bubblewrap import Bubblewrap
 from gipfel_cluster.engines.protocol import ContainerRequest
 from gipfel_cluster.hooks import HookResult, apply_hooks
-from gipfel_cluster.hooks.dcgm import FOLDER, PORT, SOCKET
+from gipfel_cluster.hooks.dcgm import MOUNT_DIRECTORY, PORT, SOCKET
 from gipfel_cluster.hooks.protocol import HostNode, Node, parse_libraries
 
 
@@ -51,11 +51,11 @@ def test_the_library_and_the_socket_come_along() -> None:
     done = hooked(NodeWithDcgm(sockets=(SOCKET,)), LD_LIBRARY_PATH="/opt/lib")
     folder = "/usr/lib/x86_64-linux-gnu"
     assert done.request.mounts == (
-        Mount(source=f"{folder}/libdcgm.so", destination=f"{FOLDER}/libdcgm.so", flags=("ro",)),
-        Mount(source=f"{folder}/libdcgm.so.4", destination=f"{FOLDER}/libdcgm.so.4", flags=("ro",)),
+        Mount(source=f"{folder}/libdcgm.so", destination=f"{MOUNT_DIRECTORY}/libdcgm.so", flags=("ro",)),
+        Mount(source=f"{folder}/libdcgm.so.4", destination=f"{MOUNT_DIRECTORY}/libdcgm.so.4", flags=("ro",)),
         Mount(source=SOCKET, destination=SOCKET),
     )
-    assert done.request.environment["LD_LIBRARY_PATH"] == f"{FOLDER}:/opt/lib"
+    assert done.request.environment["LD_LIBRARY_PATH"] == f"{MOUNT_DIRECTORY}:/opt/lib"
     assert done.notes == ()
 
 
@@ -72,11 +72,11 @@ def test_the_host_itself_needs_no_mount() -> None:
 
 def test_what_is_missing_is_said() -> None:
     assert hooked(QuietNode()).notes == (
-        "com.hooks.dcgm: the node has no libdcgm.so, so the image must bring one.",
+        "com.hooks.dcgm: the node has no libdcgm.so, so the image must contain one.",
         "com.hooks.dcgm: no nv-hostengine runs on the node (/tmp/nv-hostengine, port 5555).",
     )
     (note,) = hooked(NodeWithDcgm(ports=(PORT,)), env={"LD_LIBRARY_PATH": "/mine"}).notes
-    assert f"add {FOLDER} to it" in note
+    assert f"add {MOUNT_DIRECTORY} to it" in note
 
 
 def test_the_loader_s_list_is_read() -> None:

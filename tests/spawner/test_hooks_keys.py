@@ -69,7 +69,7 @@ def test_several_keys_blank_lines_comments_and_windows_line_ends(
         "\u2028{}",
     ],
 )
-def test_a_line_with_anything_before_the_key_is_left_out_and_named(
+def test_lines_with_options_are_skipped_with_a_note(
     folder: Path, tmp_path: Path, ed25519: str, wrap: str
 ) -> None:
     other = make(folder, "other", "-t", "ed25519")
@@ -106,7 +106,7 @@ def _lying(kind: str, inside: str) -> str:
         bytes(range(256)) * 20,
     ],
 )
-def test_what_is_no_public_key_lets_nobody_in(tmp_path: Path, content: str | bytes) -> None:
+def test_invalid_public_keys_are_refused(tmp_path: Path, content: str | bytes) -> None:
     with pytest.raises(GipfelError, match="holds no public key") as caught:
         read(tmp_path, content)
     assert "b3BlbnNzaC1rZXk" not in str(caught.value)
@@ -117,7 +117,7 @@ def test_a_file_of_a_megabyte_is_refused_unread(tmp_path: Path, ed25519: str) ->
         read(tmp_path, f"{ed25519}\n" * 10000)
 
 
-def test_more_keys_than_anybody_has_are_cut(tmp_path: Path) -> None:
+def test_keys_beyond_the_limit_are_ignored(tmp_path: Path) -> None:
     lines = []
     for number in range(200):
         body = b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + number.to_bytes(32, "big")
@@ -126,17 +126,17 @@ def test_more_keys_than_anybody_has_are_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o664, 0o646, 0o666])
-def test_a_file_that_others_may_write_decides_nothing(tmp_path: Path, ed25519: str, mode: int) -> None:
-    with pytest.raises(GipfelError, match="others than you may write"):
+def test_a_key_file_that_others_may_write_is_refused(tmp_path: Path, ed25519: str, mode: int) -> None:
+    with pytest.raises(GipfelError, match="other users may write"):
         read(tmp_path, ed25519, mode)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="Only root can give a file away.")
-def test_a_file_of_somebody_else_decides_nothing(tmp_path: Path, ed25519: str) -> None:
+def test_a_key_file_of_another_user_is_refused(tmp_path: Path, ed25519: str) -> None:
     path = tmp_path / "theirs.pub"
     path.write_text(ed25519)
     os.chown(path, 12345, -1)
-    with pytest.raises(GipfelError, match="others than you may write"):
+    with pytest.raises(GipfelError, match="other users may write"):
         read_keys(str(path))
 
 

@@ -64,12 +64,12 @@ def test_plain_networks() -> None:
     )
 
 
-def test_the_user_s_word_wins_and_is_said() -> None:
+def test_values_set_by_the_user_are_kept_with_a_note() -> None:
     done = hooked("cxi", env={"NCCL_PROTO": "Simple", "NCCL_CROSS_NIC": ""}, FI_MR_CACHE_MONITOR="kdreg2")
     assert not {"NCCL_PROTO", "NCCL_CROSS_NIC"} & set(done.request.environment)
     assert done.request.environment["FI_MR_CACHE_MONITOR"] == "kdreg2"
     assert done.request.edf.env == {"NCCL_PROTO": "Simple", "NCCL_CROSS_NIC": ""}
-    assert "FI_MR_CACHE_MONITOR, NCCL_CROSS_NIC, NCCL_PROTO are set by you and stay." in done.notes[1]
+    assert "FI_MR_CACHE_MONITOR, NCCL_CROSS_NIC, NCCL_PROTO are set by you and not changed." in done.notes[1]
 
 
 def test_no_preset_forces_a_plugin_quotes_a_value_or_lacks_a_source() -> None:
@@ -116,5 +116,5 @@ def test_the_network_is_read_from_the_kernel(tmp_path: Path) -> None:
     assert node.network() == "cxi"
 
 
-def test_this_very_machine_answers() -> None:
+def test_host_node_returns_facts_of_this_machine() -> None:
     assert HostNode().network() in {"cxi", "infiniband", "tcp-100g", "tcp"}

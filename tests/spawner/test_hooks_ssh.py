@@ -19,8 +19,7 @@ from test_hooks_apply import QuietNode
 from gipfel_cluster.edf.model import Edf
 from gipfel_cluster.engines.protocol import ContainerRequest
 from gipfel_cluster.hooks import HookResult, apply_hooks
-from gipfel_cluster.hooks.inside.serve import host_key, public_half
-from gipfel_cluster.hooks.inside.server import SshOrder, server_configuration
+from gipfel_cluster.hooks.inside.serve import SshServerSpec, host_key, public_key, server_configuration
 from gipfel_cluster.hooks.protocol import Node
 from gipfel_cluster.runtime import Runtime
 
@@ -71,21 +70,21 @@ def test_the_server_is_started_before_the_command(tmp_path: Path, key: Path, eng
     assert done.notes == ()
     assert done.request.command[:4] == ("/p/bin/python3", "-I", "-S", "-c")
     assert done.request.command[5:] == ("lab", "--port=0")
-    order = SshOrder.from_json(done.request.environment["GIPFEL_SSH"])
-    assert order == SshOrder(
+    spec = SshServerSpec.from_json(done.request.environment["GIPFEL_SSH"])
+    assert spec == SshServerSpec(
         programs={name: f"/p/{path}" for name, path in _PROGRAMS.items()},
         keys=("restrict,pty,port-forwarding " + " ".join(key.read_text().split()[:2]),),
         port=15300,
         folder=str(tmp_path / ".gipfel/ssh"),
         node="node01",
-        notice=f"{tmp_path}/run",
+        run_directory=f"{tmp_path}/run",
         pid_file="/run/sshd.pid",
     )
-    assert Path(order.folder).stat().st_mode & 0o777 == 0o700
-    assert {mount.destination for mount in done.request.mounts} == {order.folder, "/p"}
+    assert Path(spec.folder).stat().st_mode & 0o777 == 0o700
+    assert {mount.destination for mount in done.request.mounts} == {spec.folder, "/p"}
 
 
-def test_the_port_is_the_container_engine_s_unless_said(tmp_path: Path, key: Path) -> None:
+def test_the_default_port_is_that_of_the_container_engine(tmp_path: Path, key: Path) -> None:
     assert json.loads(hooked(tmp_path, key).request.environment["GIPFEL_SSH"])["port"] == 15263
 
 
@@ -97,8 +96,8 @@ class _Root(QuietNode):
 @pytest.mark.parametrize(
     ("said", "more"),
     [
-        ("there is no container to reach", {"engine": "host"}),
-        ("no server is started for root", {"node": _Root()}),
+        ("the engine host starts no container", {"engine": "host"}),
+        ("the server does not run as root", {"node": _Root()}),
         ("no runtime is mounted", {"of": None}),
         ("the runtime /r has no sshd and no ssh-keygen", {"of": runtime()}),
         ("'80' is not a port that a user may open", {"port": "80"}),
@@ -107,7 +106,7 @@ class _Root(QuietNode):
         ("/nowhere/key.pub can't be read", {"key": "/nowhere/key.pub"}),
     ],
 )
-def test_what_keeps_it_from_working_is_one_note_and_the_command_stays(
+def test_without_a_server_there_is_one_note_and_the_command_is_unchanged(
     tmp_path: Path, key: Path, said: str, more: dict[str, object]
 ) -> None:
     done = hooked(tmp_path, **{"key": key, **more})
@@ -119,13 +118,13 @@ def test_what_keeps_it_from_working_is_one_note_and_the_command_stays(
     assert "GIPFEL_SSH" not in done.request.environment
 
 
-def test_what_only_works_in_part_is_said(tmp_path: Path, key: Path) -> None:
+def test_missing_parts_of_the_server_are_noted(tmp_path: Path, key: Path) -> None:
     of = runtime(**{name: path for name, path in _PROGRAMS.items() if name != "sftp-server"})
     with key.open("a") as file:
         file.write('command="true" ' + key.read_text())
     options, sftp, pidfile = hooked(tmp_path, key, of=of, pidfile_host="/tmp/pid").notes
     assert "line 2 of" in options
-    assert "sftp and scp won't work" in sftp
+    assert "sftp and scp do not work" in sftp
     assert "pidfile_host has no effect" in pidfile
 
 
@@ -211,10 +210,10 @@ def test_a_host_key_is_made_once(tmp_path: Path) -> None:
     assert host_key(tmp_path, _KEYGEN) == first
     assert [path.name for path in tmp_path.iterdir()] == ["host_ed25519"]
     assert (tmp_path / "host_ed25519").stat().st_mode & 0o777 == 0o600
-    assert public_half(first, _KEYGEN).startswith("ssh-ed25519 AAAA")
+    assert public_key(first, _KEYGEN).startswith("ssh-ed25519 AAAA")
 
 
-def test_host_keys_made_at_once_end_as_one(tmp_path: Path) -> None:
+def test_host_keys_created_in_parallel_are_the_same(tmp_path: Path) -> None:
     program = (
         "import sys, pathlib; from gipfel_cluster.hooks.inside.serve import host_key;"
         "sys.stdout.buffer.write(host_key(pathlib.Path(sys.argv[1]), sys.argv[2]))"
@@ -227,7 +226,7 @@ def test_host_keys_made_at_once_end_as_one(tmp_path: Path) -> None:
 
 def _order(tmp_path: Path) -> str:
     programs = {"sshd": "/nowhere/sshd", "ssh-keygen": _KEYGEN}
-    return SshOrder(programs=programs, keys=(), port=15263, folder=str(tmp_path)).to_json()
+    return SshServerSpec(programs=programs, keys=(), port=15263, folder=str(tmp_path)).to_json()
 
 
 def _started(tmp_path: Path, *words: str, **more: object) -> "subprocess.Popen[bytes]":
@@ -238,7 +237,7 @@ def _started(tmp_path: Path, *words: str, **more: object) -> "subprocess.Popen[b
     )
 
 
-def test_the_command_is_this_process_with_its_variables_and_no_child(tmp_path: Path) -> None:
+def test_start_replaces_its_process_by_the_command(tmp_path: Path) -> None:
     program = (
         "import json, os, signal, sys\n"
         "try: os.waitpid(-1, os.WNOHANG); child = True\n"
@@ -256,11 +255,11 @@ def test_the_command_is_this_process_with_its_variables_and_no_child(tmp_path: P
     assert (pid, child, blocked, files, stdin) == (process.pid, False, 0, [0, 1, 2], "grüezi")
     expected = [f"PATH={os.defpath}", "ODD=ü 'quoted' \"twice\" $HOME\nsecond line", "EMPTY=", ""]
     assert environment.split("\0") == expected
-    assert err.decode().startswith("gipfel: this container can't be reached by ssh: ")
+    assert err.decode().startswith("gipfel: this container has no ssh server: ")
     assert len(err.decode().splitlines()) == 1
 
 
-def test_sigpipe_ends_the_command_as_it_always_did(tmp_path: Path) -> None:
+def test_sigpipe_has_its_default_action_in_the_command(tmp_path: Path) -> None:
     process = _started(tmp_path, "/bin/sh", "-c", "kill -PIPE $$; echo survived")
     assert process.communicate(timeout=_LIMIT_S)[0] == b""
     assert process.returncode == -signal.SIGPIPE

@@ -31,7 +31,7 @@ def computed(image: Path, cache: Path, **options: float) -> tuple[str | None, in
     return identity["digest"], len(said)
 
 
-def test_images_that_differ_only_in_their_content_have_digests_of_their_own(tmp_path, cache):
+def test_images_with_different_content_have_different_digests(tmp_path, cache):
     # Superblock, size and time are the same, as of images that are made reproducibly.
     images = [tmp_path / "a.sqsh", tmp_path / "b.sqsh"]
     for image, byte in zip(images, (b"a", b"b"), strict=True):
@@ -41,7 +41,7 @@ def test_images_that_differ_only_in_their_content_have_digests_of_their_own(tmp_
         assert computed(image, cache) == (f"sha256:{hashlib.sha256(image.read_bytes()).hexdigest()}", 1)
 
 
-def test_it_is_computed_once_for_a_file_that_stays_as_it_is(tmp_path, cache):
+def test_the_digest_of_an_unchanged_file_is_computed_once(tmp_path, cache):
     image = tmp_path / "a.sqsh"
     image.write_bytes(b"first")
     first, _ = computed(image, cache)
@@ -62,7 +62,7 @@ def test_it_is_computed_once_for_a_file_that_stays_as_it_is(tmp_path, cache):
     assert image_identity(edf(image), cache)["digest"] is None
 
 
-def test_it_ends_with_its_job_and_in_its_time(tmp_path, cache):
+def test_the_digest_stops_with_the_job_and_at_its_time_limit(tmp_path, cache):
     image = tmp_path / "a.sqsh"
     with image.open("wb") as file:
         file.truncate(4 << 30)
@@ -75,7 +75,7 @@ def test_it_ends_with_its_job_and_in_its_time(tmp_path, cache):
     assert not cache.exists()
 
 
-def test_what_has_no_digest_of_its_content(tmp_path, cache):
+def test_images_without_a_digest(tmp_path, cache):
     name = f"ghcr.io/a/b@sha256:{'0' * 64}"
     assert image_identity(edf(name), cache)["digest"] == f"sha256:{'0' * 64}"
     assert image_identity(edf("ubuntu:24.04"), cache)["digest"] is None

@@ -39,7 +39,7 @@ def test_an_ended_run_gets_its_score_and_parquet(run):
     assert [path.suffix for path in run.telemetry.glob("*.closed.*")] == [".parquet"]
 
 
-def test_what_takes_too_long_or_fails_is_ended_and_changes_nothing(run, monkeypatch, tmp_path):
+def test_a_slow_or_failing_score_is_killed_and_changes_nothing(run, monkeypatch, tmp_path):
     slow = tmp_path / "slow"
     slow.write_text(f"#!{sys.executable}\nimport time\ntime.sleep(600)\n")
     slow.chmod(0o700)
@@ -53,7 +53,7 @@ def test_what_takes_too_long_or_fails_is_ended_and_changes_nothing(run, monkeypa
     assert not (run.path / "score.json").exists()
 
 
-def test_what_is_made_on_the_way_to_a_run_is_its_owners_alone(tmp_path):
+def test_parents_of_a_run_folder_are_private(tmp_path):
     folder = RunFolder.create(tmp_path / ".gipfel" / "runs", "alps", "1")
     for each in (folder.telemetry, folder.path, folder.path.parent, tmp_path / ".gipfel"):
         assert each.stat().st_mode & 0o777 == 0o700

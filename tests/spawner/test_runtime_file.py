@@ -18,7 +18,7 @@ from gipfel_cluster.engines.bubblewrap import Bubblewrap
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runtime import Runtime, build_runtime
 from gipfel_cluster.runtime.build import FILE_PREFIX
-from gipfel_cluster.runtime.installation import Installation, remove_unused, squash
+from gipfel_cluster.runtime.installation import Installation, make_squashfs, remove_old_runtimes
 
 PLAIN_USER = 54321
 PACKAGES = Path(__file__).parents[2] / "spawner"
@@ -138,7 +138,7 @@ def test_it_starts_in_images_of_any_libc_and_of_none(
     folder = base / make.__name__
     make(folder)
     image = base / f"{make.__name__}.sqsh"
-    squash(folder, image)
+    make_squashfs(folder, image)
     executable, libraries = json.loads(started(runtime, image, base, [runtime.python, "-I", "-c", PROBE]))
     assert executable == runtime.python
     assert f"{runtime.prefix}/lib/libc.so.6" in libraries
@@ -148,7 +148,7 @@ def test_it_starts_in_images_of_any_libc_and_of_none(
         assert started(runtime, image, base, [runtime.python, "-I", "-c", call]).strip() == "of the image"
 
 
-def test_it_says_of_itself_what_a_folder_does(runtime: Runtime, base: Path) -> None:
+def test_a_file_has_the_same_description_as_a_directory(runtime: Runtime, base: Path) -> None:
     assert (runtime.root, runtime.prefix) == (str(base / "runtime.sqsh"), FILE_PREFIX)
     assert runtime == Runtime.load(runtime.root)
     assert runtime.mount.flags == ("sqsh",)
@@ -170,7 +170,7 @@ def test_a_second_build_keeps_the_file(runtime: Runtime) -> None:
 
 def test_another_architecture_is_refused_by_name(tmp_path: Path) -> None:
     file = tmp_path / "runtime.sqsh"
-    squash(described(tmp_path / "tree", arch="sparc64"), file)
+    make_squashfs(described(tmp_path / "tree", arch="sparc64"), file)
     with pytest.raises(GipfelError, match=f"is for sparc64, this machine is {platform.machine()}"):
         Runtime.load(file)
 
@@ -180,7 +180,7 @@ def test_a_file_that_is_no_runtime_is_refused_and_never_replaced(tmp_path: Path,
     file = tmp_path / "runtime.sqsh"
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree/thesis").write_text("mine")
-    squash(tmp_path / "tree", file)
+    make_squashfs(tmp_path / "tree", file)
     if kind == "text":
         file.write_text("mine")
     if kind == "cut off":
@@ -189,23 +189,23 @@ def test_a_file_that_is_no_runtime_is_refused_and_never_replaced(tmp_path: Path,
     with pytest.raises(GipfelError) as caught:
         Runtime.load(file)
     assert "\n" not in str(caught.value)
-    with pytest.raises(GipfelError, match="not a runtime"), Installation.beside(file, progress=quiet):
+    with pytest.raises(GipfelError, match="not a runtime"), Installation.begin(file, progress=quiet):
         pytest.fail("was let in")
     assert file.read_bytes() == before
 
 
-def test_a_replaced_file_stays_for_who_holds_it_open(tmp_path: Path) -> None:
+def test_a_replaced_file_is_kept_while_it_is_open(tmp_path: Path) -> None:
     file = tmp_path / "runtime.sqsh"
     for key in ("old", "new"):
-        with Installation.beside(file, progress=quiet) as place:
-            squash(described(place.building / "tree", key=key), place.building / "file")
+        with Installation.begin(file, progress=quiet) as place:
+            make_squashfs(described(place.building / "tree", key=key), place.building / "file")
             place.publish(place.building / "file")
     (earlier,) = tmp_path.glob(".runtime.sqsh.old-*")
     # As squashfuse does.
     with subprocess.Popen(["sleep", "60"], stdin=earlier.open("rb")) as holder:
-        assert remove_unused(file, kept_seconds=-5) == (earlier,)
+        assert remove_old_runtimes(file, retention_seconds=-5) == (earlier,)
         holder.terminate()
-    assert remove_unused(file, kept_seconds=-5) == ()
+    assert remove_old_runtimes(file, retention_seconds=-5) == ()
     assert not earlier.exists()
     assert file.exists()
 

@@ -16,10 +16,10 @@ from gipfel_cluster.runtime.build import is_current
 from gipfel_cluster.runtime.distributions import SITE_PACKAGES
 from gipfel_cluster.runtime.kernels import (
     VERSIONS,
-    folder_name,
-    gather_kernels,
-    kernel_folder_key,
-    place_kernels,
+    collect_kernels,
+    install_kernels,
+    kernel_directory_name,
+    kernel_key,
 )
 from gipfel_cluster.runtime.model import Description, Runtime
 
@@ -45,8 +45,8 @@ def distribution(folder: Path, name: str, version: str, *requires: str, module: 
 
 def kept(cache: Path, version: str) -> Path:
     """A folder in the cache as a build leaves it."""
-    key = kernel_folder_key(version)
-    folder = cache / f"{folder_name(version)}-{key}"
+    key = kernel_key(version)
+    folder = cache / f"{kernel_directory_name(version)}-{key}"
     (folder / "pack").mkdir(parents=True)
     (folder / "pack/module.py").write_text("# the same in every version\n" * 500)
     (folder / "folder.json").write_text(json.dumps({"key": key, "glibc": [2, 28]}))
@@ -57,7 +57,7 @@ def kept(cache: Path, version: str) -> Path:
 def runtime(tmp_path: Path) -> Path:
     """A runtime's folder with a kernel for this version that wants two packages."""
     top = tmp_path / "runtime" / "kernels"
-    ours = top / folder_name(HERE)
+    ours = top / kernel_directory_name(HERE)
     distribution(ours, "ipykernel", "7.0", "first>=2", "second", "third>=1; extra == 'docs'")
     distribution(ours, "first", "2.5", "second>=3", module="first_module")
     distribution(ours, "second", "3.1")
@@ -104,10 +104,10 @@ def test_the_images_packages_win_and_the_runtimes_come_last(runtime: Path, tmp_p
         runtime, image, "import first_module, second, sys\nprint(first_module.version, second.version)\n"
         "print(*sys.path[-2:])",
     )  # fmt: skip
-    assert printed == ["2.0 9.0", f"{runtime}/kernels/{folder_name(HERE)} {runtime}/kernels/gipfel"]
+    assert printed == ["2.0 9.0", f"{runtime}/kernels/{kernel_directory_name(HERE)} {runtime}/kernels/gipfel"]
 
 
-def test_a_package_that_is_too_old_for_the_kernel_is_passed_over_with_a_word(
+def test_a_package_that_is_too_old_for_the_kernel_is_replaced_with_a_log_line(
     runtime: Path, tmp_path: Path
 ) -> None:
     image = tmp_path / "image"
@@ -121,7 +121,7 @@ def test_a_package_that_is_too_old_for_the_kernel_is_passed_over_with_a_word(
     ]
 
 
-def test_an_image_with_a_whole_kernel_of_its_own_is_left_alone(runtime: Path, tmp_path: Path) -> None:
+def test_an_image_with_a_complete_ipykernel_is_not_changed(runtime: Path, tmp_path: Path) -> None:
     image = tmp_path / "image"
     distribution(image, "ipykernel", "5.0", "first")
     distribution(image, "first", "1.0", module="first_module")
@@ -138,7 +138,7 @@ def test_an_image_with_a_whole_kernel_of_its_own_is_left_alone(runtime: Path, tm
         ("sys.version_info = (3, 99, 0)", "The runtime has no kernel"),
     ],
 )
-def test_a_python_that_nothing_fits_is_told_in_one_line(runtime: Path, change: str, said: str) -> None:
+def test_an_unsupported_python_is_reported_in_one_line(runtime: Path, change: str, said: str) -> None:
     path = str(runtime / "kernels/start.py")
     program = f"import os, runpy, sys, sysconfig\n{change}\nsys.argv = ['start.py', '--check']\n"
     program += f"runpy.run_path({path!r}, run_name='__main__')"
@@ -152,11 +152,13 @@ def test_a_python_that_nothing_fits_is_told_in_one_line(runtime: Path, change: s
 def test_folders_that_are_kept_are_linked_and_not_fetched(tmp_path: Path) -> None:
     folder = kept(tmp_path / "cache", "3.9")
     told: list[str] = []
-    found = gather_kernels(["3.9"], cache=tmp_path / "cache", before=tmp_path / "none", progress=told.append)
+    found = collect_kernels(
+        ["3.9"], cache=tmp_path / "cache", previous=tmp_path / "none", progress=told.append
+    )
     assert (found, told) == ({"cp39": folder}, [])
     tree = tmp_path / "tree"
     tree.mkdir()
-    place_kernels(found, tree)
+    install_kernels(found, tree)
     assert (tree / "kernels/cp39/pack/module.py").samefile(folder / "pack/module.py")
     assert (tree / "kernels/start.py").is_file()
 
@@ -168,7 +170,7 @@ def test_an_older_python_has_log_and_a_line_on_the_rest(tmp_path: Path, version:
     packages.mkdir(parents=True)
     source = Path(__file__).parents[2] / "widgets/gipfel_widgets"
     shutil.copytree(source, packages / "gipfel_widgets", ignore=shutil.ignore_patterns("__pycache__"))
-    place_kernels({}, tree)
+    install_kernels({}, tree)
     for name in ("__init__.py", "log.py"):
         ast.parse((packages / "gipfel_widgets" / name).read_text(), feature_version=version)
     # The real one where this machine has it, else this one under its number.
@@ -187,11 +189,11 @@ def test_an_older_python_has_log_and_a_line_on_the_rest(tmp_path: Path, version:
 
 
 def test_folders_of_the_runtime_that_is_replaced_serve_too(tmp_path: Path) -> None:
-    before = tmp_path / "runtime"
-    (before / "kernels").mkdir(parents=True)
-    kept(tmp_path, "3.12").rename(before / "kernels/cp312")
-    found = gather_kernels(["3.12"], cache=tmp_path / "cache", before=before, progress=quiet)
-    assert found == {"cp312": before / "kernels/cp312"}
+    previous = tmp_path / "runtime"
+    (previous / "kernels").mkdir(parents=True)
+    kept(tmp_path, "3.12").rename(previous / "kernels/cp312")
+    found = collect_kernels(["3.12"], cache=tmp_path / "cache", previous=previous, progress=quiet)
+    assert found == {"cp312": previous / "kernels/cp312"}
 
 
 def test_without_a_network_one_line_names_what_is_missing(
@@ -202,8 +204,8 @@ def test_without_a_network_one_line_names_what_is_missing(
         monkeypatch.setenv(name, "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     told: list[str] = []
-    found = gather_kernels(
-        ["3.9", "3.10", "3.14"], cache=tmp_path / "cache", before=tmp_path / "none", progress=told.append
+    found = collect_kernels(
+        ["3.9", "3.10", "3.14"], cache=tmp_path / "cache", previous=tmp_path / "none", progress=told.append
     )
     assert set(found) == {"cp39"}
     assert told[-1].startswith("without kernels for an image's Python 3.10, 3.14: pip: ")
@@ -215,7 +217,7 @@ def test_widgets_come_along_where_they_can_run() -> None:
     assert all(any(each.startswith("ipykernel") for each in names) for names in asked.values())
     assert not any(each.startswith("numpy") for each in asked["3.10"])
     assert {each.split(">")[0] for each in asked["3.11"]} >= {"numpy", "pyarrow", "plotly", "anywidget"}
-    assert len({kernel_folder_key(version) for version in VERSIONS}) == len(VERSIONS)
+    assert len({kernel_key(version) for version in VERSIONS}) == len(VERSIONS)
 
 
 def test_markers_are_read_for_the_version_that_is_asked_for() -> None:
@@ -228,7 +230,7 @@ def test_markers_are_read_for_the_version_that_is_asked_for() -> None:
 
 
 def test_a_runtime_with_more_kernels_than_asked_for_is_current() -> None:
-    keys = {folder_name(version): kernel_folder_key(version) for version in ("3.9", "3.11")}
+    keys = {kernel_directory_name(version): kernel_key(version) for version in ("3.9", "3.11")}
     facts = {"prefix": "/p", "version": "1", "arch": "x", "key": "k", "distributions": {}}
     there = Description(**facts, kernels=keys)
     described = Description(**facts)
@@ -245,7 +247,7 @@ def test_a_cluster_of_this_machine_serves_kernels_for_images_from_its_first_star
         asked.append(kernels)
         folder.mkdir(exist_ok=True)
         (folder / "runtime.json").touch()
-        return Runtime.here()
+        return Runtime.from_current_interpreter()
 
     monkeypatch.setattr(kept_runtime, "build_runtime", build)
     monkeypatch.setenv("GIPFEL_RUNTIME", str(tmp_path / "runtime"))

@@ -24,7 +24,7 @@ def describe(folder: Path, **changes: object) -> Path:
     return folder
 
 
-def test_load_says_where_the_interpreter_is_in_a_container(tmp_path: Path) -> None:
+def test_load_returns_the_interpreters_path_in_a_container(tmp_path: Path) -> None:
     runtime = Runtime.load(describe(tmp_path))
     assert runtime.root == str(tmp_path)
     assert runtime.prefix == "/opt/gipfel"
@@ -48,16 +48,14 @@ def test_another_architecture_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [{"prefix": 3}, {"surprise": True}, {"prefix": "/a\nb"}])
-def test_a_description_that_is_none_of_ours_is_refused_in_one_line(
-    tmp_path: Path, change: dict[str, object]
-) -> None:
-    with pytest.raises(GipfelError, match="not what this version of Gipfel writes") as caught:
+def test_an_invalid_description_is_refused_in_one_line(tmp_path: Path, change: dict[str, object]) -> None:
+    with pytest.raises(GipfelError, match="not valid for this version of Gipfel") as caught:
         Runtime.load(describe(tmp_path, **change))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ["deep", "endless", "pipe", "prefix", "relative"])
-def test_a_hostile_description_is_neither_waited_for_nor_believed(tmp_path: Path, kind: str) -> None:
+def test_a_hostile_description_is_refused_without_blocking(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "runtime.json"
     match kind:
         case "deep":
@@ -70,10 +68,10 @@ def test_a_hostile_description_is_neither_waited_for_nor_believed(tmp_path: Path
             describe(tmp_path, prefix="/opt/../etc")
         case "relative":
             describe(tmp_path, prefix="opt")
-    with pytest.raises(GipfelError, match=r"is not what this version of Gipfel writes"):
+    with pytest.raises(GipfelError, match=r"is not valid for this version of Gipfel"):
         Runtime.load(tmp_path)
 
 
-def test_here_is_this_interpreter() -> None:
-    here = Runtime.here()
+def test_from_current_interpreter_describes_this_interpreter() -> None:
+    here = Runtime.from_current_interpreter()
     assert (here.python, here.root, here.prefix) == (sys.executable, sys.prefix, sys.prefix)

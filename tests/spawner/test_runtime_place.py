@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.runtime.installation import Installation, share_content
+from gipfel_cluster.runtime.installation import Installation, hardlink_duplicates
 
 needs_bwrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
 
@@ -21,7 +21,7 @@ def quiet(_: str) -> None:
 
 
 def publish(folder: Path, content: str) -> None:
-    with Installation.beside(folder, progress=quiet) as place:
+    with Installation.begin(folder, progress=quiet) as place:
         (place.building / "runtime.json").write_text(content)
         place.publish()
 
@@ -79,7 +79,7 @@ def test_an_empty_folder_is_filled_and_leaves_nothing_beside_it(tmp_path: Path) 
 
 
 @needs_bwrap
-def test_who_has_the_replaced_folder_mounted_goes_on_reading_it(tmp_path: Path) -> None:
+def test_a_mounted_replaced_runtime_stays_readable(tmp_path: Path) -> None:
     folder = tmp_path / "runtime"
     publish(folder, "old")
     root = ("--ro-bind", "/", "/", "--tmpfs", "/srv", "--ro-bind", str(folder), "/srv/runtime")
@@ -96,9 +96,9 @@ def test_who_has_the_replaced_folder_mounted_goes_on_reading_it(tmp_path: Path) 
     assert not aged.exists()
 
 
-def test_who_runs_from_the_replaced_folder_keeps_it(tmp_path: Path) -> None:
+def test_a_replaced_runtime_in_use_is_kept(tmp_path: Path) -> None:
     folder = tmp_path / "runtime"
-    with Installation.beside(folder, progress=quiet) as place:
+    with Installation.begin(folder, progress=quiet) as place:
         (place.building / "runtime.json").write_text("old")
         shutil.copy(shutil.which("cat") or "", place.building / "program")
         place.publish()
@@ -112,7 +112,7 @@ def test_who_runs_from_the_replaced_folder_keeps_it(tmp_path: Path) -> None:
     assert not aged.exists()
 
 
-def test_a_replaced_folder_stays_for_days_for_those_who_can_not_be_seen(tmp_path: Path) -> None:
+def test_a_replaced_runtime_is_kept_for_invisible_processes(tmp_path: Path) -> None:
     folder = tmp_path / "runtime"
     publish(folder, "old")
     publish(folder, "new")
@@ -121,11 +121,11 @@ def test_a_replaced_folder_stays_for_days_for_those_who_can_not_be_seen(tmp_path
     foreign.mkdir()
     shutil.copytree(recent, aged)
     told: list[str] = []
-    with Installation.beside(folder, progress=told.append):
+    with Installation.begin(folder, progress=told.append):
         assert recent.is_dir()
         assert foreign.is_dir()
         assert not aged.exists()
-    assert told == [f"keeping what was replaced and may be in use: 1, first {recent}"]
+    assert told == [f"keeping 1 replaced runtimes that may be in use, first {recent}"]
 
 
 def test_an_interrupted_build_leaves_what_was_there(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_an_interrupted_build_leaves_what_was_there(tmp_path: Path) -> None:
     (folder / "runtime.json").write_text("old")
 
     def interrupted() -> None:
-        with Installation.beside(folder, progress=quiet) as place:
+        with Installation.begin(folder, progress=quiet) as place:
             (place.building / "runtime.json").write_text("half")
             raise KeyboardInterrupt
 
@@ -148,7 +148,7 @@ def test_what_a_killed_build_left_is_removed_by_the_next(tmp_path: Path) -> None
     leftover = tmp_path / ".runtime.building-killed"
     leftover.mkdir()
     (leftover / "half").touch()
-    with Installation.beside(tmp_path / "runtime", progress=quiet):
+    with Installation.begin(tmp_path / "runtime", progress=quiet):
         assert not leftover.exists()
 
 
@@ -160,7 +160,7 @@ def test_something_else_is_never_replaced(tmp_path: Path, kind: str) -> None:
     else:
         folder.mkdir()
         (folder / "chapter").touch()
-    with pytest.raises(GipfelError, match="not a runtime"), Installation.beside(folder, progress=quiet):
+    with pytest.raises(GipfelError, match="not a runtime"), Installation.begin(folder, progress=quiet):
         pytest.fail("was let in")
     assert folder.exists()
 
@@ -171,10 +171,10 @@ def test_a_second_builder_waits_for_the_first_and_says_so(tmp_path: Path) -> Non
     waits = threading.Event()
 
     def second() -> None:
-        with Installation.beside(folder, progress=lambda _: waits.set()):
+        with Installation.begin(folder, progress=lambda _: waits.set()):
             order.append("second")
 
-    with Installation.beside(folder, progress=quiet):
+    with Installation.begin(folder, progress=quiet):
         thread = threading.Thread(target=second)
         thread.start()
         assert waits.wait(10)
@@ -188,7 +188,7 @@ def test_equal_files_share_their_content_and_others_do_not(tmp_path: Path) -> No
         (tmp_path / name).write_text(content)
     (tmp_path / "d").write_text("x" * 5000)
     (tmp_path / "d").chmod(0o755)
-    share_content(tmp_path)
+    hardlink_duplicates(tmp_path)
     assert (tmp_path / "a").samefile(tmp_path / "b")
     assert not (tmp_path / "a").samefile(tmp_path / "c")
     assert not (tmp_path / "a").samefile(tmp_path / "d")

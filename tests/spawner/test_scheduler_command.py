@@ -10,14 +10,14 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.command import CommandResult, run_command
 
 
-def run(code: str, *, given: str = "", limit: float = 20, most_bytes: int = 4 << 20) -> CommandResult:
+def run(code: str, *, given: str = "", limit: float = 20, max_bytes: int = 4 << 20) -> CommandResult:
     argv = (sys.executable, "-I", "-c", code)
     return asyncio.run(
-        run_command(argv, environment=dict(os.environ), limit=limit, given=given, most_bytes=most_bytes)
+        run_command(argv, environment=dict(os.environ), limit=limit, stdin=given, max_bytes=max_bytes)
     )
 
 
-def test_what_is_given_comes_back() -> None:
+def test_standard_input_and_exit_code() -> None:
     text = "ü" * 500_000
     result = run(
         "import sys; data = sys.stdin.buffer.read(); sys.stdout.buffer.write(data); sys.exit(3)", given=text
@@ -25,12 +25,12 @@ def test_what_is_given_comes_back() -> None:
     assert (result.code, result.output, result.errors) == (3, text, "")
 
 
-def test_a_command_that_reads_no_input_is_no_error() -> None:
+def test_a_command_may_ignore_its_input() -> None:
     assert run("print(1)", given="x" * 1_000_000).output == "1\n"
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_a_command_that_prints_without_end_is_killed_and_not_kept(stream: str) -> None:
+def test_a_command_that_prints_without_end_is_killed(stream: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.monotonic()
     with pytest.raises(GipfelError, match="printed more than 4194304 bytes and was killed"):
@@ -39,10 +39,10 @@ def test_a_command_that_prints_without_end_is_killed_and_not_kept(stream: str) -
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
 
 
-def test_just_as_much_as_it_may_print_is_kept() -> None:
-    assert run("print('x' * 99)", most_bytes=100).output == "x" * 99 + "\n"
+def test_output_of_exactly_the_limit_is_returned() -> None:
+    assert run("print('x' * 99)", max_bytes=100).output == "x" * 99 + "\n"
     with pytest.raises(GipfelError, match="more than 100 bytes"):
-        run("print('x' * 100)", most_bytes=100)
+        run("print('x' * 100)", max_bytes=100)
 
 
 def test_a_command_that_takes_too_long_is_killed() -> None:

@@ -37,13 +37,13 @@ def test_an_extended_job_outlives_its_first_limit_and_another_does_not(tmp_path:
         await asyncio.sleep(1.5)
         assert (await local.query([longer]))[longer].answer == "running"
         await local.cancel(longer)
-        with pytest.raises(GipfelError, match="does not run any more"):
+        with pytest.raises(GipfelError, match="is not running"):
             await local.extend(longer, 1)
 
     asyncio.run(run())
 
 
-def test_a_job_knows_when_its_time_ends(tmp_path: Path) -> None:
+def test_a_job_gets_its_end_time(tmp_path: Path) -> None:
     async def run() -> None:
         local = LocalScheduler(tmp_path / "jobs", environment={"PATH": os.environ["PATH"]})
         before = int(time.time())

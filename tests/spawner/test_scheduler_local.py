@@ -96,9 +96,7 @@ print("\\n" + job, next(line.split()[0] for line in open("/proc/self/maps") if "
 
 
 @pytest.mark.parametrize("forked", [True, False])
-def test_a_program_of_ours_forks_the_supervisor_and_the_runner_of_its_job(
-    tmp_path: Path, *, forked: bool
-) -> None:
+def test_a_gipfel_program_forks_supervisor_and_runner_of_its_job(tmp_path: Path, *, forked: bool) -> None:
     seen = (
         "tr '\\0' '\\n' </proc/$PPID/cmdline >words; cat /proc/$PPID/maps >maps; ls -l /proc/$PPID/fd >files"
     )
@@ -148,7 +146,7 @@ print(asyncio.run(local.submit(request)))
     asyncio.run(run())
 
 
-def test_cancel_ends_what_ran_away_and_what_ignores_it(tmp_path: Path) -> None:
+def test_cancel_ends_detached_processes_and_those_that_ignore_sigterm(tmp_path: Path) -> None:
     async def run() -> None:
         local = scheduler(tmp_path)
         script = f"""
@@ -169,7 +167,7 @@ wait
     asyncio.run(run())
 
 
-def test_servers_that_are_stopped_together_all_end_by_themselves(
+def test_servers_that_are_stopped_together_end_without_sigkill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GIPFEL_RUNS", str(tmp_path / "runs"))
@@ -219,7 +217,7 @@ def test_a_process_may_have_any_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.02, 0.05, 0.1])
-def test_a_submission_that_is_broken_off_leaves_no_job(tmp_path: Path, moment: float) -> None:
+def test_an_interrupted_submission_leaves_no_job(tmp_path: Path, moment: float) -> None:
     async def run() -> None:
         local = scheduler(tmp_path)
         submitting = asyncio.ensure_future(local.submit(request(tmp_path, "exec sleep 300")))
@@ -273,7 +271,7 @@ def test_a_killed_supervisor_means_ended(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_missing_state_folder_is_unknown_and_a_foreign_number_ended(tmp_path: Path) -> None:
+def test_a_missing_state_directory_is_unknown_and_a_foreign_id_has_ended(tmp_path: Path) -> None:
     async def run() -> None:
         local = scheduler(tmp_path)
         assert (await local.query(["123-abcdef"]))["123-abcdef"].answer == "unknown"
@@ -307,14 +305,14 @@ def test_the_first_gpus_go_to_the_job(tmp_path: Path) -> None:
         await ended(local, job)
         assert (tmp_path / f"log-{job}").read_text() == "0,1\n"
         assert (await local.partitions())[0].gpus[0].count == 4
-        with pytest.raises(GipfelError, match="4 GPUs, 5 were asked for"):
+        with pytest.raises(GipfelError, match="requests 5 GPUs, but this machine has 4"):
             await local.submit(request(tmp_path, "true", gpus_per_node=5))
 
     asyncio.run(run())
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
-def test_root_runs_a_job_as_its_user_and_reads_nothing_for_it(tmp_path: Path) -> None:
+def test_root_runs_a_job_as_its_user(tmp_path: Path) -> None:
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)
     home = tmp_path / "home"
@@ -338,7 +336,7 @@ def test_root_runs_a_job_as_its_user_and_reads_nothing_for_it(tmp_path: Path) ->
     asyncio.run(run())
 
 
-def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+def test_a_missing_directory_is_reported_with_one_line(tmp_path: Path) -> None:
     async def run() -> None:
         with pytest.raises(GipfelError, match="No such file or directory") as caught:
             await scheduler(tmp_path).submit(request(tmp_path / "gone", "true"))

@@ -80,11 +80,11 @@ def test_a_daemon_that_fetches_its_configuration(tmp_path: Path, line: str, conf
         "echo 'sbatch: error: _fetch_child: failed to fetch remote configs: Unable to contact' >&2; exit 1",
     ],
 )
-def test_what_is_configured_stays_so_when_it_is_broken_or_silent(tmp_path: Path, body: str) -> None:
+def test_a_broken_or_silent_slurm_is_still_configured(tmp_path: Path, body: str) -> None:
     assert present(tmp_path, body).configured
 
 
-def test_sbatch_is_asked_only_for_its_version(tmp_path: Path) -> None:
+def test_only_the_version_of_sbatch_is_queried(tmp_path: Path) -> None:
     present(tmp_path, f'echo "$@" > {tmp_path}/argv; cat > {tmp_path}/stdin')
     assert (tmp_path / "argv").read_text() == "--version\n"
     assert not (tmp_path / "stdin").read_bytes()

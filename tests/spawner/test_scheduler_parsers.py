@@ -11,8 +11,8 @@ from gipfel_cluster.scheduler.notation import (
     parse_duration,
     parse_gpus,
 )
-from gipfel_cluster.scheduler.slurm_answers import read_address, read_jobs, refusal
-from gipfel_cluster.scheduler.slurm_site import read_partitions
+from gipfel_cluster.scheduler.slurm_output import command_error, parse_address, parse_jobs
+from gipfel_cluster.scheduler.slurm_site import parse_partitions
 
 
 @pytest.mark.parametrize(
@@ -37,13 +37,13 @@ def test_time_limits_are_read_as_slurm_reads_them(text: str, seconds: int | None
 @pytest.mark.parametrize(
     "text", ["", "1h", "-1", "1:2:3:4", "1-", "1-1:1:1:1", "1.5", "٣", "1:00:00 --x", "٣:00"]
 )
-def test_other_texts_are_no_time_limits(text: str) -> None:
+def test_invalid_time_limits(text: str) -> None:
     with pytest.raises(ValueError, match="not a valid time limit"):
         parse_duration(text)
 
 
 @given(st.integers(min_value=0, max_value=10**8))
-def test_time_limits_survive_writing_and_reading(seconds: int) -> None:
+def test_time_limits_round_trip(seconds: int) -> None:
     assert parse_duration(format_duration(seconds)) == seconds
 
 
@@ -90,7 +90,7 @@ def test_broken_hostlists(text: str) -> None:
 
 
 @given(st.text(alphabet="an[]-,019", max_size=30))
-def test_any_hostlist_ends(text: str) -> None:
+def test_any_text_is_parsed_as_a_hostlist_in_bounded_time(text: str) -> None:
     with contextlib.suppress(ValueError):
         assert len(expand_hostlist(text)) <= 65536
 
@@ -105,7 +105,7 @@ def test_jobs_of_squeue() -> None:
         "6|FROBNICATING||N/A|0|None|\n"
         "noise\n"
     )
-    jobs = read_jobs(output)
+    jobs = parse_jobs(output)
     assert (jobs["1"].answer, jobs["1"].exit_code, jobs["1"].reason) == ("ended", 3, "it ended with an error")
     assert jobs["2"].exit_code == 143
     assert (jobs["3"].answer, jobs["3"].state, jobs["3"].reason) == (
@@ -129,19 +129,19 @@ def test_partitions_of_sinfo() -> None:
         "debug|debug|up|infinite|1|idle~|(null)\n"
         "old|old|down|30:00|9|idle|(null)\n"
     )
-    normal, debug = read_partitions(output)
-    assert (normal.name, normal.default, normal.seconds) == ("normal", True, 86400)
-    assert (normal.nodes, normal.idle, normal.gpus) == (6, 2, (GpuCount(type="gh200", count=4),))
-    assert (debug.seconds, debug.idle, debug.gpus) == (None, 1, ())
+    normal, debug = parse_partitions(output)
+    assert (normal.name, normal.default, normal.time_limit_s) == ("normal", True, 86400)
+    assert (normal.nodes, normal.idle_nodes, normal.gpus) == (6, 2, (GpuCount(type="gh200", count=4),))
+    assert (debug.time_limit_s, debug.idle_nodes, debug.gpus) == (None, 1, ())
 
 
 def test_the_address_of_a_node() -> None:
-    assert read_address("NodeName=n1 Arch=x86_64 NodeAddr=10.0.0.3 NodeHostName=n1") == "10.0.0.3"
-    assert read_address("Node n9 not found") is None
+    assert parse_address("NodeName=n1 Arch=x86_64 NodeAddr=10.0.0.3 NodeHostName=n1") == "10.0.0.3"
+    assert parse_address("Node n9 not found") is None
 
 
 def test_refusals_are_one_line_with_advice() -> None:
-    error = refusal(
+    error = command_error(
         "sbatch",
         "sbatch: error: invalid partition specified: nope\n"
         "sbatch: error: Batch job submission failed: Invalid partition name specified",
@@ -150,6 +150,8 @@ def test_refusals_are_one_line_with_advice() -> None:
         "Slurm refused (sbatch): Batch job submission failed: Invalid partition name specified. "
         "Pick another partition."
     )
-    silent = refusal("squeue", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+    silent = command_error(
+        "squeue", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+    )
     assert str(silent).startswith("Slurm did not answer (squeue")
-    assert "\n" not in str(refusal("x", "a\r\n\x1b[31mb\x00c\n"))
+    assert "\n" not in str(command_error("x", "a\r\n\x1b[31mb\x00c\n"))

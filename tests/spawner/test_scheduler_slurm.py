@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from gipfel_cluster.job import batch_script
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.scheduler.command import acting_as
+from gipfel_cluster.scheduler.command import run_as_prefix
 from gipfel_cluster.scheduler.protocol import JobRequest, JobStatus, LostJobError
 from gipfel_cluster.scheduler.slurm import SlurmScheduler, submit_arguments
 
@@ -75,7 +75,7 @@ def test_no_value_adds_a_line_a_directive_or_an_argument(
         assert not set(each) & set("\n\r\0\x85\u2028\u2029")
     for name in request.environment:
         assert not name.startswith(("SBATCH_", "SQUEUE_")), "would be read as an option"
-    prefix = acting_as(request.user, "sudo -u {username} --")
+    prefix = run_as_prefix(request.user, "sudo -u {username} --")
     assert prefix in {(), ("sudo", "-u", request.user, "--")}
     assert not request.user.startswith("-")
 
@@ -113,7 +113,7 @@ def test_values_travel_in_the_environment_only(tmp_path: Path) -> None:
     assert "CUDA_VISIBLE_DEVICES=\n" in (tmp_path / "env").read_text()
 
 
-def test_a_silent_slurm_is_one_line_and_unknown(tmp_path: Path) -> None:
+def test_a_slurm_that_does_not_answer_is_one_line_and_unknown(tmp_path: Path) -> None:
     for name in ("sbatch", "squeue", "scancel", "sinfo", "scontrol"):
         program(tmp_path, name, "sleep 60 & wait")
 
@@ -151,7 +151,7 @@ def test_a_silent_slurm_is_one_line_and_unknown(tmp_path: Path) -> None:
         ("printf '4|PENDING|n|N/A|0|R|p|%05000d|x|' 1", "unknown"),
     ],
 )
-def test_only_slurm_itself_can_say_that_a_job_ended(tmp_path: Path, squeue: str, answer: str) -> None:
+def test_only_an_answer_of_slurm_can_end_a_job(tmp_path: Path, squeue: str, answer: str) -> None:
     program(tmp_path, "squeue", squeue)
     assert asyncio.run(fake(tmp_path).query(["4"]))["4"].answer == answer
 
@@ -166,12 +166,12 @@ def test_a_missing_slurm_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("echo hello; echo world", "gave no job number"),
-        (":", "gave no job number"),
+        ("echo hello; echo world", "printed no job id"),
+        (":", "printed no job id"),
         ("yes x", "printed more"),
     ],
 )
-def test_a_job_whose_number_is_not_told_may_be_there(tmp_path: Path, body: str, said: str) -> None:
+def test_a_job_without_a_printed_id_may_exist(tmp_path: Path, body: str, said: str) -> None:
     program(tmp_path, "sbatch", body)
     with pytest.raises(LostJobError, match=said) as caught:
         asyncio.run(fake(tmp_path).submit(REQUEST.model_copy(update={"mark": "gipfel-7"})))
@@ -267,7 +267,7 @@ class TestReal:
 
         asyncio.run(run())
 
-    def test_the_queue_is_told_with_place_and_wishes(self, real: Any) -> None:
+    def test_query_returns_queue_position_and_requested_resources(self, real: Any) -> None:
         async def run() -> None:
             slurm = self.slurm(real)
             request = REQUEST.model_copy(
@@ -275,17 +275,21 @@ class TestReal:
             )
             jobs = [await slurm.submit(request) for _ in range(3)]
             end = time.monotonic() + 40
-            while (last := (await slurm.query(jobs))[jobs[2]]).place != 2 or not last.expected_start:
+            while (last := (await slurm.query(jobs))[jobs[2]]).queue_position != 2 or not last.expected_start:
                 assert time.monotonic() < end, last
                 await asyncio.sleep(1)
-            assert (last.wants, last.partition, last.stuck) == ("2 nodes with 4 GPUs each", "normal", False)
+            assert (last.requested, last.partition, last.blocked) == (
+                "2 nodes with 4 GPUs each",
+                "normal",
+                False,
+            )
             for job in reversed(jobs):
                 await slurm.cancel(job)
             await ended(slurm, jobs[0])
 
         asyncio.run(run())
 
-    def test_several_jobs_in_one_question_queue_reason_and_cancel(self, real: Any) -> None:
+    def test_several_jobs_in_one_query_with_reason_and_cancel(self, real: Any) -> None:
         async def run() -> None:
             slurm = self.slurm(real)
             request = REQUEST.model_copy(

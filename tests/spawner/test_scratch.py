@@ -20,7 +20,7 @@ def old(path: Path) -> Path:
     return path
 
 
-def test_it_is_private_and_short_and_goes_when_removed(tmp_path):
+def test_a_scratch_folder_is_private_and_short_and_can_be_removed(tmp_path):
     scratch = ScratchFolder.create()
     assert scratch.path.stat().st_mode & 0o777 == 0o700
     assert len(str(scratch.path)) < 30
@@ -29,7 +29,7 @@ def test_it_is_private_and_short_and_goes_when_removed(tmp_path):
     assert not scratch.path.exists()
 
 
-def test_what_a_killed_process_left_is_removed_and_what_is_held_is_not(tmp_path):
+def test_folders_of_killed_processes_are_removed_but_not_locked_ones(tmp_path):
     with subprocess.Popen(
         [sys.executable, "-c", _HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True
     ) as holder:
@@ -42,7 +42,7 @@ def test_what_a_killed_process_left_is_removed_and_what_is_held_is_not(tmp_path)
     assert not held.exists()
 
 
-def test_nothing_else_is_touched(tmp_path):
+def test_other_directories_are_not_removed(tmp_path):
     fresh, file, foreign = (
         tmp_path / "gipfel-fresh",
         tmp_path / "gipfel-file",

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.scheduler.command import acting_as, own_name
-from gipfel_spawner.start.account import Account, LogTail, UserCommands, account_environment, account_of
+from gipfel_cluster.scheduler.command import current_user_name, run_as_prefix
+from gipfel_spawner.start.account import Account, JobLog, UserCommands, account_environment, account_of
 from gipfel_spawner.start.placement import is_self_contained
 
 
@@ -43,17 +43,17 @@ def test_a_terminal_has_the_shell_of_the_account(tmp_path: Path) -> None:
 
 
 def test_acting_as_fills_whole_words() -> None:
-    assert acting_as("") == acting_as(own_name()) == ()
-    assert acting_as("ada; id", "sudo -u {username} --") == ("sudo", "-u", "ada; id", "--")
+    assert run_as_prefix("") == run_as_prefix(current_user_name()) == ()
+    assert run_as_prefix("ada; id", "sudo -u {username} --") == ("sudo", "-u", "ada; id", "--")
     with pytest.raises(GipfelError, match="exec_prefix"):
-        acting_as("ada", "sudo {home}")
+        run_as_prefix("ada", "sudo {home}")
     with pytest.raises(GipfelError, match="exec_prefix"):
-        acting_as("ada", "sudo {username.__class__.x}")
+        run_as_prefix("ada", "sudo {username.__class__.x}")
     nobody = pwd.getpwnam("nobody")
-    numbers = acting_as("nobody", "setpriv --reuid={uid} --regid={gid} --init-groups --")
+    numbers = run_as_prefix("nobody", "setpriv --reuid={uid} --regid={gid} --init-groups --")
     assert numbers[1:3] == (f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}")
     with pytest.raises(GipfelError, match="no unix user"):
-        acting_as("no such user", "setpriv --reuid={uid}")
+        run_as_prefix("no such user", "setpriv --reuid={uid}")
 
 
 def errands(home: Path, python: str = sys.executable, limit: float = 20) -> UserCommands:
@@ -94,7 +94,7 @@ def test_an_interpreter_that_fails_or_hangs_is_one_line(tmp_path: Path) -> None:
         slow = tmp_path / "slow"
         slow.write_text("#!/bin/sh\nsleep 60\n")
         slow.chmod(0o755)
-        with pytest.raises(GipfelError, match=r"did not answer within 0\.3 s"):
+        with pytest.raises(GipfelError, match=r"did not end within 0\.3 s"):
             await errands(tmp_path, str(slow), limit=0.3).check("x")
 
     asyncio.run(run())
@@ -103,16 +103,16 @@ def test_an_interpreter_that_fails_or_hangs_is_one_line(tmp_path: Path) -> None:
 def test_the_log_folder_is_the_users_alone(tmp_path: Path) -> None:
     async def run() -> None:
         ada = errands(tmp_path)
-        await ada.make_log_folder()
-        await ada.make_log_folder()
+        await ada.create_log_directory()
+        await ada.create_log_directory()
         folder = tmp_path / "users/ada-nobody-knows/.gipfel/logs"
         assert [each.stat().st_mode & 0o777 for each in (folder, folder.parent)] == [0o700] * 2
         log = folder / "x.log"
         log.write_text("\n".join(f"line {number}" for number in range(100)) + "\ngipfel: the reason\nmore\n")
-        tail = LogTail(text=await ada.last_lines(str(log)))
+        tail = JobLog(text=await ada.log_tail(str(log)))
         assert tail.text.startswith("line 82")
-        assert tail.verdict == "the reason"
-        assert await ada.last_lines("/no/log") == ""
+        assert tail.error_line == "the reason"
+        assert await ada.log_tail("/no/log") == ""
 
     asyncio.run(run())
 
@@ -124,8 +124,8 @@ def test_a_long_log_without_lines_is_not_read(tmp_path: Path) -> None:
         file.seek(0, os.SEEK_END)
         file.write(b"\ngipfel: the reason\n")
 
-    tail = LogTail(text=asyncio.run(errands(tmp_path).last_lines(str(log))))
-    assert tail.verdict == "the reason"
+    tail = JobLog(text=asyncio.run(errands(tmp_path).log_tail(str(log))))
+    assert tail.error_line == "the reason"
     assert len(tail.text) <= 8000
 
 

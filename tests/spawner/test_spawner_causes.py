@@ -139,7 +139,7 @@ def test_a_vetting_that_only_said_how_far_it_is_is_no_cause() -> None:
 
 @given(st.text(max_size=2000))
 def test_any_log_is_read_and_shown_escaped(log: str) -> None:
-    failure = Failure.of("Job 1 ended.", Evidence(state="FAILED", log=log), last=log[:50])
+    failure = Failure.from_evidence("Job 1 ended.", Evidence(state="FAILED", log=log), default_cause=log[:50])
     page = failure.page()
     assert "<script" not in page.lower()
     assert "\n" not in str(failure.error)
@@ -147,7 +147,7 @@ def test_any_log_is_read_and_shown_escaped(log: str) -> None:
 
 def test_a_hostile_log_stays_text() -> None:
     log = "the image /<script>alert(1)</script>{0.__class__}{said} does not exist"
-    failure = Failure.of("Job 1 ended.", Evidence(state="FAILED", log=log))
+    failure = Failure.from_evidence("Job 1 ended.", Evidence(state="FAILED", log=log))
     assert "<script>" not in failure.page()
     assert "{0.__class__}" in failure.page()
 

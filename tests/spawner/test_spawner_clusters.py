@@ -8,21 +8,21 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from gipfel_cluster.broker.hub import AllowedUsers
 from gipfel_cluster.broker.hub_client import HubBrokerScheduler
-from gipfel_cluster.broker.hub_server import ActableUsers
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.protocol import JobRequest, LostJobError, Partition
-from gipfel_cluster.scheduler.slurm_answers import read_own_users
+from gipfel_cluster.scheduler.slurm_output import parse_daemon_users
 from gipfel_spawner.cluster.clusters import (
-    AbsentScheduler,
     ClusterSettings,
-    Pace,
+    PollSettings,
+    RemovedClusterScheduler,
     read_clusters,
     shared_cluster,
 )
-from gipfel_spawner.form.fit import within_group
 from gipfel_spawner.form.options import OptionError, UserOptions
 from gipfel_spawner.form.page import ClusterOffer, FormContent, render_form
+from gipfel_spawner.form.validation import assign_group_partition
 
 ONLY = ClusterSettings(name="here", scheduler="slurm", engine="bubblewrap", runtime="/runtime")
 PARTITIONS = tuple(Partition(name=name, default=name == "normal", nodes=2) for name in ("normal", "debug"))
@@ -67,13 +67,13 @@ def test_what_is_no_cluster_is_told_with_its_name(given: dict[str, Any]) -> None
 
 def test_a_group_has_its_own_partitions_only() -> None:
     normal, debug = PARTITIONS
-    assert within_group(UserOptions(), normal, ()).partition == ""
+    assert assign_group_partition(UserOptions(), normal, ()).partition == ""
     # Slurm would take its default partition, which may be none of the group's.
-    assert within_group(UserOptions(), debug, ("debug",)).partition == "debug"
-    assert within_group(UserOptions(), None, ("debug",)).partition == "debug"
+    assert assign_group_partition(UserOptions(), debug, ("debug",)).partition == "debug"
+    assert assign_group_partition(UserOptions(), None, ("debug",)).partition == "debug"
     for chosen, options in ((normal, UserOptions()), (None, UserOptions(partition="normal"))):
         with pytest.raises(OptionError, match="Pick one of debug"):
-            within_group(options, chosen, ("debug",))
+            assign_group_partition(options, chosen, ("debug",))
 
 
 def test_groups_of_one_cluster_share_its_queue_and_clusters_do_not(tmp_path: Path) -> None:
@@ -83,21 +83,23 @@ def test_groups_of_one_cluster_share_its_queue_and_clusters_do_not(tmp_path: Pat
         "other": {"environment": {"SLURM_CONF": "/other/slurm.conf"}},
     }
     settings: dict[str, Any] = {}
-    pace = Pace(answer_limit=1, interval=1, calm_interval=1)
+    polling = PollSettings(answer_limit=1, interval=1, calm_interval=1)
     log = logging.getLogger("clusters")
     found = {
-        name: shared_cluster(settings, site, alone=False, state_folder=tmp_path, pace=pace, log=log)
+        name: shared_cluster(
+            settings, site, is_only_cluster=False, state_folder=tmp_path, polling=polling, log=log
+        )
         for name, site in read_clusters(given, ONLY).items()
     }
     assert found["all"].watcher is found["some"].watcher
     assert found["all"].watcher is not found["other"].watcher
-    assert found["all"].board is not found["some"].board
+    assert found["all"].cache is not found["some"].cache
 
 
 def test_servers_of_a_cluster_that_is_configured_no_more_are_unknown_not_ended() -> None:
-    gone = AbsentScheduler("alps")
+    gone = RemovedClusterScheduler("alps")
     assert {each.answer for each in asyncio.run(gone.query(["1", "2"])).values()} == {"unknown"}
-    with pytest.raises(GipfelError, match="no cluster alps any more"):
+    with pytest.raises(GipfelError, match="alps is no longer configured"):
         asyncio.run(gone.cancel("1"))
 
 
@@ -168,19 +170,19 @@ def test_the_broker_acts_as_people_only(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("pwd.getpwnam", lambda name: _Entry(users[name]))
     monkeypatch.setattr("os.getuid", lambda: 0)
 
-    def accepted(actable: ActableUsers) -> set[str]:
+    def accepted(allowed: AllowedUsers) -> set[str]:
         found = set()
         for name in (*users, "no-such-user", ""):
             with suppress(GipfelError):
-                found.add(actable.checked(name, schedulers={"ops", "gone"}))
+                found.add(allowed.check(name, schedulers={"ops", "gone"}))
         return found
 
-    assert accepted(ActableUsers()) == {"ada", "grace"}
-    assert accepted(ActableUsers(least=0, most=4_000_000_000)) == {"daemon", "ada", "grace", "slurm"}
+    assert accepted(AllowedUsers()) == {"ada", "grace"}
+    assert accepted(AllowedUsers(min_uid=0, max_uid=4_000_000_000)) == {"daemon", "ada", "grace", "slurm"}
 
 
 def test_slurms_own_users_are_read_from_its_configuration() -> None:
     shown = "Configuration data as of x\nSlurmUser               = slurm(64030)\nSlurmdUser  = root(0)\n"
-    assert read_own_users(shown) == {"slurm", "root"}
+    assert parse_daemon_users(shown) == {"slurm", "root"}
     with pytest.raises(GipfelError, match="does not report the user"):
-        read_own_users("Slurm is silent")
+        parse_daemon_users("Slurm is silent")

@@ -63,7 +63,7 @@ def test_the_page_has_its_script_from_the_hub_and_none_inside(hub: Any) -> None:
 
 def test_a_start_on_this_machine_is_now_and_a_field_error_names_its_field(hub: Any) -> None:
     browser = logged_in(hub, "ada")
-    assert ask(hub, browser, "ada", "expected-start", {"gpus": 0}) == (200, {"start": "", "words": "now"})
+    assert ask(hub, browser, "ada", "expected-start", {"gpus": 0}) == (200, {"start": "", "text": "now"})
     for content, field in (
         ({"nodes": 2}, "nodes"),
         ({"cpus": 4000}, "cpus"),
@@ -182,7 +182,7 @@ def test_a_draft_that_is_none_runs_nothing(hub: Any, content: dict[str, Any]) ->
     browser = logged_in(hub, "emil")
     status, answer = ask(hub, browser, "emil", "draft", content)
     assert status == 200
-    assert "can't be used" in answer["problem"]
+    assert "is not valid" in answer["problem"]
     assert "\n" not in answer["problem"]
     assert not (hub.user_home("emil") / ".edf").exists()
 
@@ -266,8 +266,8 @@ def test_a_mistake_in_a_link_or_a_form_is_one_line_in_the_log(new_hub: Any) -> N
     browser.post(f"/hub/spawn?_xsrf={browser.xsrf()}", {"time": "100%s"})
     log = hub.log()
     assert "Traceback" not in log
-    assert "with query arguments: The value for the time can't be used" in log
-    assert "with form: The value for the time can't be used: '100%s'" in log
+    assert "with query arguments: The value for the time is not valid" in log
+    assert "with form: The value for the time is not valid: '100%s'" in log
 
 
 @pytest.fixture
@@ -308,7 +308,7 @@ def test_pages_share_one_question_and_a_start_asks_only_for_its_own_options(slur
     assert hub.calls("sacctmgr") == 1
     for _ in range(5):
         status, answer = ask(hub, browser, hub.user, "expected-start", {"gpus": 2, "account": "course"})
-    assert (status, answer["words"]) == (200, "2099-11-21 17:11")
+    assert (status, answer["text"]) == (200, "2099-11-21 17:11")
     assert hub.calls("sbatch") == 1
     refused = ask(hub, browser, hub.user, "expected-start", {"account": "theirs"})[1]
     assert refused == {
@@ -332,7 +332,7 @@ def test_old_news_are_shown_with_their_age(slurm_hub: Any) -> None:
     time.sleep(1.5)
     page = browser.get("/hub/spawn")[1]
     assert "5 of 8 gh200 idle" in page
-    assert "What is shown of partitions is" in page
+    assert "The information about partitions is" in page
     assert "Slurm did not answer within 1 s (sinfo)." in page
     assert time.monotonic() - began < 5
     assert hub.calls("sinfo") == 2

@@ -80,15 +80,15 @@ def test_a_server_without_a_port_says_so(new_hub: Any) -> None:
     until(lambda: not job.alive, 30, hub)
     until(lambda: hub.server("hanna") == {}, 10, hub)
     message = failure(hub, "hanna")["message"]
-    assert "its server gave no port in 1 s." in message
-    assert f"can the nodes reach the hub at {hub.hub}/hub/api?" in message
+    assert "its server reported no port within 1 s." in message
+    assert f"Possibly the nodes can't reach the hub at {hub.hub}/hub/api" in message
 
 
 def test_a_site_whose_values_cannot_be_is_one_line(new_hub: Any) -> None:
     hub = new_hub("c.EDFSpawner.req_memory = 'plenty'", "c.EDFSpawner.environment = {'A': 's3cret'}")
     answer = start(hub, "iris")
     assert answer.status == 400
-    assert answer.content["message"].startswith("The job's memory can't be used: ")
+    assert answer.content["message"].startswith("The job's memory is not valid: ")
     assert "s3cret" not in hub.log()
 
 
@@ -115,7 +115,7 @@ def test_the_death_of_a_running_server_is_seen_at_once_and_explained(new_hub: An
     assert time.monotonic() - died < 1 + 2
     _, page = browser.get("/hub/user/nora/")
     assert "Your server has ended" in page
-    assert "A GPU is taken by another process" in page
+    assert "A GPU is used by another process" in page
     assert "&lt;b&gt;bold" in page
     assert "Change and retry" in page
     # It is told once: the next start begins anew.
@@ -185,7 +185,7 @@ def test_progress_tells_each_step_once(hub: Any) -> None:
     events = hub.call("GET", "/users/egon/server/progress").body.decode()
     messages = [json.loads(line[6:])["message"] for line in events.splitlines() if line.startswith("data: ")]
     assert any("is submitted" in each for each in messages)
-    assert any("runs on" in each for each in messages)
+    assert any("has started on" in each for each in messages)
     assert len(messages) == len(set(messages))
     until(lambda: hub.ready("egon"), 20, hub)
     hub.call("DELETE", "/users/egon/server")

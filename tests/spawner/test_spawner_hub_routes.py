@@ -111,7 +111,7 @@ class TestForm:
         browser = hub.browser("mia")
         status, page = browser.get(f"/hub/spawn/mia?{query}")
         assert status == 200
-        assert "Choose and press Start: a link does not start jobs." in page
+        assert "A link does not start a server. Check the options and press Start." in page
         assert f'value="{shown}"' in page
         assert hub.server("mia") == {}
         assert 'value="2:00:00"' in browser.get("/hub/spawn")[1]

@@ -14,7 +14,6 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.notation import GpuCount
 from gipfel_cluster.scheduler.protocol import Association, Choices, Partition, Reservation
 from gipfel_cluster.scheduler.slurm import submit_arguments
-from gipfel_spawner.form.fit import check_choices, choose_partition, time_within, with_shares
 from gipfel_spawner.form.options import (
     FIELDS,
     OptionError,
@@ -25,13 +24,19 @@ from gipfel_spawner.form.options import (
     read_query,
 )
 from gipfel_spawner.form.page import FieldError, FormContent, render_form
+from gipfel_spawner.form.validation import add_per_gpu_defaults, check_choices, choose_partition, limit_time
 from gipfel_spawner.start.account import Account
 from gipfel_spawner.start.request import SiteOptions, server_request, server_spec, site_script
 
 NORMAL = Partition(
-    name="normal", default=True, seconds=86400, gpus=(GpuCount(type="gh200", count=4),), nodes=8, idle=3
+    name="normal",
+    default=True,
+    time_limit_s=86400,
+    gpus=(GpuCount(type="gh200", count=4),),
+    nodes=8,
+    idle_nodes=3,
 )
-DEBUG = Partition(name="debug", seconds=1800, nodes=2, idle=2)
+DEBUG = Partition(name="debug", time_limit_s=1800, nodes=2, idle_nodes=2)
 
 
 def test_nothing_means_the_defaults() -> None:
@@ -178,7 +183,7 @@ def test_an_environment_is_a_name_or_a_path(edf: str) -> None:
 
 @pytest.mark.parametrize("time", ["0", "0:00", "00:00:00", "0-0"])
 def test_no_time_is_refused(time: str) -> None:
-    with pytest.raises(GipfelError, match="needs more than no time"):
+    with pytest.raises(GipfelError, match="must be longer than 0"):
         read_options({"time": time})
 
 
@@ -190,9 +195,9 @@ def test_options_are_short() -> None:
 @pytest.mark.parametrize("path", ["/tmp/x.toml", "~/x.toml"])
 def test_a_link_names_an_environment_but_brings_none(path: str) -> None:
     assert read_query({"edf": ["pytorch"], "gpus": ["1"]}) == UserOptions(edf="pytorch", gpus=1)
-    with pytest.raises(GipfelError, match="A link can't bring"):
+    with pytest.raises(GipfelError, match="A link can't name"):
         read_query({"edf": [path]})
-    with pytest.raises(GipfelError, match="A link can't bring"):
+    with pytest.raises(GipfelError, match="A link can't name"):
         read_query({"edf_path": [path]})
 
 
@@ -200,12 +205,12 @@ def test_a_link_names_an_environment_but_brings_none(path: str) -> None:
     ("options", "problem"),
     [
         (UserOptions(partition="gone"), "no partition gone. Pick one of normal, debug"),
-        (UserOptions(nodes=9), "has 8 nodes, 9 were asked for"),
-        (UserOptions(gpus=5), "has 4 GPUs, 5 were asked for"),
-        (UserOptions(time="2-0"), "allows 1-00:00:00, 2-0 was asked for"),
-        (UserOptions(time="UNLIMITED"), "UNLIMITED was asked for"),
+        (UserOptions(nodes=9), "has 8 nodes, 9 were requested"),
+        (UserOptions(gpus=5), "has 4 GPUs, 5 were requested"),
+        (UserOptions(time="2-0"), "allows 1-00:00:00, 2-0 was requested"),
+        (UserOptions(time="UNLIMITED"), "UNLIMITED was requested"),
         (UserOptions(partition="debug", time="31"), "allows 00:30:00"),
-        (UserOptions(partition="none", gpus=1), "This machine has no GPU, 1 was asked for"),
+        (UserOptions(partition="none", gpus=1), "This machine has no GPU, 1 was requested"),
     ],
 )
 def test_more_than_there_is(options: UserOptions, problem: str) -> None:
@@ -218,10 +223,10 @@ def test_more_than_there_is(options: UserOptions, problem: str) -> None:
 
 def test_the_default_time_fits_the_partition() -> None:
     assert choose_partition(UserOptions(), (DEBUG, NORMAL)) == NORMAL
-    assert time_within("2:00:00", NORMAL) == "2:00:00"
-    assert time_within("2:00:00", DEBUG) == "00:30:00"
-    assert time_within("", DEBUG) == ""
-    assert time_within("2:00:00", None) == "2:00:00"
+    assert limit_time("2:00:00", NORMAL) == "2:00:00"
+    assert limit_time("2:00:00", DEBUG) == "00:30:00"
+    assert limit_time("", DEBUG) == ""
+    assert limit_time("2:00:00", None) == "2:00:00"
 
 
 CHOICES = Choices(
@@ -266,23 +271,25 @@ def test_what_a_user_may_choose() -> None:
     )
     # A scheduler that does not say is asked at the submission; one that has no accounts offers none.
     check_choices(UserOptions(account="any"), None)
-    with pytest.raises(OptionError, match="Leave it empty"):
+    with pytest.raises(OptionError, match="Leave the field empty"):
         check_choices(UserOptions(account="any"), Choices())
 
 
 def test_a_share_for_each_gpu_where_the_user_named_none() -> None:
-    shared = with_shares(UserOptions(gpus=2), cpus_per_gpu=72, memory_per_gpu="96G")
+    shared = add_per_gpu_defaults(UserOptions(gpus=2), cpus_per_gpu=72, memory_per_gpu="96G")
     assert (shared.cpus, shared.memory) == (144, "196608M")
     named = UserOptions(gpus=2, cpus=3, memory="4G")
-    assert with_shares(named, cpus_per_gpu=72, memory_per_gpu="96G") == named
-    assert with_shares(UserOptions(gpus=0), cpus_per_gpu=72, memory_per_gpu="96G") == UserOptions(gpus=0)
+    assert add_per_gpu_defaults(named, cpus_per_gpu=72, memory_per_gpu="96G") == named
+    assert add_per_gpu_defaults(UserOptions(gpus=0), cpus_per_gpu=72, memory_per_gpu="96G") == UserOptions(
+        gpus=0
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (UserOptions(cpus=289), "has 288 CPUs, 289 were asked for"),
-        (UserOptions(memory="900G"), "has 870400 MiB of memory, 900G was asked for"),
+        (UserOptions(cpus=289), "has 288 CPUs, 289 were requested"),
+        (UserOptions(memory="900G"), "has 870400 MiB of memory, 900G was requested"),
     ],
 )
 def test_more_than_a_node_has(options: UserOptions, problem: str) -> None:
@@ -322,10 +329,12 @@ def test_what_was_typed_comes_back_as_it_was_typed() -> None:
 
 def test_idle_gpus_are_counted_by_type_and_old_news_say_so() -> None:
     two = (GpuCount(type="a100", count=8), GpuCount(type="gh200", count=128))
-    partition = NORMAL.model_copy(update={"all_gpus": two, "idle_gpus": (GpuCount(type="gh200", count=37),)})
+    partition = NORMAL.model_copy(
+        update={"total_gpus": two, "idle_gpus": (GpuCount(type="gh200", count=37),)}
+    )
     page = render_form(FormContent(cluster="c", partitions=(partition,), age=200, problems=("Silent.",)))
     assert "0 of 8 a100 idle, 37 of 128 gh200 idle" in page
-    assert "What is shown of partitions is 3 min old." in page
+    assert "The information about partitions is 3 min old." in page
 
 
 def test_without_a_choice_there_is_no_field() -> None:

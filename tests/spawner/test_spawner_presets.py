@@ -16,9 +16,9 @@ from gipfel_cluster.scheduler.notation import GpuCount
 from gipfel_cluster.scheduler.protocol import Partition
 from gipfel_cluster.scheduler.slurm import submit_arguments
 from gipfel_spawner import EDFSpawner
-from gipfel_spawner.form.fit import time_within
 from gipfel_spawner.form.options import UserOptions, describe_options, describe_time, read_presets
 from gipfel_spawner.form.page import ClusterOffer, FormContent, preset_values, render_form
+from gipfel_spawner.form.validation import limit_time
 from gipfel_spawner.start.account import Account
 from gipfel_spawner.start.request import server_request, server_spec
 from gipfel_spawner.start.spawn_options import offered_engines
@@ -39,12 +39,12 @@ def test_presets_are_options_with_a_title() -> None:
 @pytest.mark.parametrize(
     ("preset", "words"),
     [
-        ({"gpus": 1}, "Preset 1 can't be used: its title"),
-        ({"title": "x" * 41}, "Preset 1 can't be used: its title"),
+        ({"gpus": 1}, "Preset 1 is not valid: title"),
+        ({"title": "x" * 41}, "Preset 1 is not valid: title"),
         ({"title": "x", "cmd": "sh"}, "There is no option 'cmd'"),
-        ({"title": "x", "gpus": -1}, "The value for GPUs can't be used"),
-        ({"title": "x", "description": "a\nb"}, "its description"),
-        ("Explore", "it is not a dictionary"),
+        ({"title": "x", "gpus": -1}, "The value for GPUs is not valid"),
+        ({"title": "x", "description": "a\nb"}, "description: "),
+        ("Explore", "It is not a dictionary"),
     ],
 )
 def test_a_preset_that_cannot_be_is_one_line_and_the_others_stay(preset: Any, words: str) -> None:
@@ -73,7 +73,7 @@ def test_a_preset_fills_each_field_and_leaves_the_rest_to_the_site() -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "count", "lacking"),
+    ("known", "count", "unavailable"),
     [
         (True, 0, "needs 2 GPUs; this machine has none"),
         (True, 1, "needs 2 GPUs; this machine has 1"),
@@ -82,14 +82,14 @@ def test_a_preset_fills_each_field_and_leaves_the_rest_to_the_site() -> None:
     ],
 )
 def test_a_preset_that_needs_more_gpus_than_there_are_is_disabled(
-    known: bool, count: int, lacking: str
+    known: bool, count: int, unavailable: str
 ) -> None:
     gpus = (GpuCount(count=count),) if count else ()
     machine = Partition(name="local", default=True, nodes=1, gpus=gpus, gpus_known=known)
     (preset,), _ = read_presets([{"title": "Pair", "gpus": 2}])
     content = FormContent(cluster="c", partitions=(machine,), presets=(preset,))
     page = render_form(content)
-    assert (lacking in page, " disabled>\n  <strong>Pair" in page) == (True, bool(lacking))
+    assert (unavailable in page, " disabled>\n  <strong>Pair" in page) == (True, bool(unavailable))
     assert f'max="{count if known else 64}"' in page
     offer = ClusterOffer(name="c", partitions=(machine,))
     unknown = Partition(name="far", nodes=1)
@@ -148,7 +148,7 @@ def submitted(chosen: UserOptions, **traits: Any) -> tuple[str, ...]:
     )
     request = server_request(
         wanted,
-        ours.site_options(time_within(defaults.time, None), gpus=wanted.gpus or 0),
+        ours.site_options(limit_time(defaults.time, None), gpus=wanted.gpus or 0),
         server_spec(wanted, cluster="c", edf="", engine="host", runtime="", arguments=()),
         account=Account(home="/home/ada"),
         python="/p",
@@ -225,13 +225,13 @@ def _batchspawner() -> type:
 
 
 def test_engines_are_offered_that_can_run_where_jobs_run() -> None:
-    here, problem = asyncio.run(offered_engines("bubblewrap", (), here=True))
+    here, problem = asyncio.run(offered_engines("bubblewrap", (), jobs_run_locally=True))
     assert here[0] == "bubblewrap"
     assert "host" not in here
     assert set(here[1:]) <= set(available_engine_names())
     assert bool(problem) == ("bubblewrap" not in available_engine_names())
     # Compute nodes can't be looked at: what the site says goes.
-    assert asyncio.run(offered_engines("ce", ("podman",), here=False)) == (("ce", "podman"), "")
-    names, problem = asyncio.run(offered_engines("nonsense", ("host",), here=True))
+    assert asyncio.run(offered_engines("ce", ("podman",), jobs_run_locally=False)) == (("ce", "podman"), "")
+    names, problem = asyncio.run(offered_engines("nonsense", ("host",), jobs_run_locally=True))
     assert names == ("nonsense",)
-    assert problem.startswith("Environments with an image can't start here: There is no engine")
+    assert problem.startswith("Environments with an image can't start on this machine: There is no engine")

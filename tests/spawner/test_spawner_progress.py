@@ -6,15 +6,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gipfel_cluster.scheduler.protocol import JobStatus
-from gipfel_cluster.scheduler.slurm_answers import (
+from gipfel_cluster.scheduler.slurm_output import (
     ALIVE,
     ENDED,
     can_never_start,
     explain_reason,
-    read_jobs,
-    read_line,
+    parse_jobs,
+    parse_queue_positions,
 )
-from gipfel_spawner.start.progress import Progress, describe, describe_container, describe_end
+from gipfel_spawner.start.progress import Progress, describe_end, describe_running, describe_status
 
 NOW = datetime(2026, 3, 1, 14, 2, tzinfo=UTC).astimezone()
 
@@ -25,14 +25,14 @@ def at(minutes: int) -> str:
 
 def test_a_queue_is_explained_in_one_sentence() -> None:
     # Printed by a real squeue.
-    status = read_jobs("3|PENDING||2026-11-21T18:11:00|0|Priority|normal|2|gres:gpu:4|")["3"]
-    status = status.model_copy(update={"place": 3, "expected_start": at(30)})
-    percent, words = describe("3", status, now=NOW)
+    status = parse_jobs("3|PENDING||2026-11-21T18:11:00|0|Priority|normal|2|gres:gpu:4|")["3"]
+    status = status.model_copy(update={"queue_position": 3, "expected_start": at(30)})
+    percent, words = describe_status("3", status, now=NOW)
     assert percent == 30
     clock = (NOW + timedelta(minutes=30)).strftime("%H:%M")
     assert words == (
         "Job 3 is waiting for 2 nodes with 4 GPUs each on partition normal: other jobs are before it; "
-        f"3rd in line; expected {clock}."
+        f"3rd in line; expected start {clock}."
     )
 
 
@@ -47,12 +47,12 @@ def test_a_queue_is_explained_in_one_sentence() -> None:
     ],
 )
 def test_what_a_job_waits_for(fields: str, wants: str) -> None:
-    assert read_jobs(f"3|PENDING||N/A|0|Resources|{fields}|")["3"].wants == wants
+    assert parse_jobs(f"3|PENDING||N/A|0|Resources|{fields}|")["3"].requested == wants
 
 
 def test_a_job_that_will_never_start_says_so() -> None:
-    status = read_jobs("6|PENDING||N/A|0|PartitionTimeLimit|debug|1|N/A|")["6"]
-    assert "It cannot start with these options. Cancel it" in describe("6", status)[1]
+    status = parse_jobs("6|PENDING||N/A|0|PartitionTimeLimit|debug|1|N/A|")["6"]
+    assert "It cannot start with these options. Cancel it" in describe_status("6", status)[1]
     assert can_never_start("(JobHeldUser)")
     assert not can_never_start("Priority")
 
@@ -78,30 +78,30 @@ def test_the_line_leaves_out_who_does_not_wait_for_nodes() -> None:
         "2|normal|Resources|\n3|normal|Priority|\n6|debug|PartitionTimeLimit|\n7|normal|Priority|\n"
         "8|normal,debug|Priority|\n11|normal|PartitionConfig|\n12|normal|Priority|\n5|normal|JobHeldUser|\n"
     )
-    assert read_line(output) == {"2": 1, "3": 2, "7": 3, "8": 1, "12": 5}
+    assert parse_queue_positions(output) == {"2": 1, "3": 2, "7": 3, "8": 1, "12": 5}
 
 
 @pytest.mark.parametrize("state", sorted(ALIVE | ENDED))
 def test_every_state_has_an_answer_and_words(state: str) -> None:
-    status = read_jobs(f"1|{state}|n1|N/A|0|None|normal|1|N/A|")["1"]
+    status = parse_jobs(f"1|{state}|n1|N/A|0|None|normal|1|N/A|")["1"]
     assert status.answer == ("ended" if state in ENDED else "running")
-    assert describe("1", status)[1].endswith(".")
+    assert describe_status("1", status)[1].endswith(".")
     assert describe_end("1", status, None)
 
 
 def test_the_log_says_whether_the_container_or_the_server_starts() -> None:
     running = JobStatus(answer="running", state="RUNNING", nodes=("n1", "n2"))
-    assert describe_container("1", running, "") == describe("1", running)
-    percent, words = describe_container("1", running, "pyxis: importing docker image: ubuntu")
+    assert describe_running("1", running, "") == describe_status("1", running)
+    percent, words = describe_running("1", running, "pyxis: importing docker image: ubuntu")
     assert (percent, "importing docker image" in words) == (60, True)
-    percent, words = describe_container("1", running, "[I 2026-03-01 10:00:00 ServerApp] jupyterlab loaded")
-    assert (percent, "the server starts" in words) == (70, True)
+    percent, words = describe_running("1", running, "[I 2026-03-01 10:00:00 ServerApp] jupyterlab loaded")
+    assert (percent, "the server is starting" in words) == (70, True)
     for percent, words in (
-        describe("1", running, contained=False),
-        describe_container("1", running, "", contained=False),
-        describe_container("1", running, "warming up", contained=False),
+        describe_status("1", running, has_setup=False),
+        describe_running("1", running, "", has_setup=False),
+        describe_running("1", running, "warming up", has_setup=False),
     ):
-        assert (percent, "container" in words, "the server starts" in words) == (70, False, True)
+        assert (percent, "container" in words, "the server is starting" in words) == (70, False, True)
 
 
 def test_the_log_of_events_says_when() -> None:

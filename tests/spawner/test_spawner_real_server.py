@@ -82,7 +82,7 @@ def test_two_servers_of_a_user_share_a_range_and_the_third_says_that_it_is_full(
     until(lambda: "three" not in servers(hub, "ada"), 60, hub)
     lines = [json.loads(line) for line in (hub.folder / "state/audit.jsonl").read_text().splitlines()]
     (failure,) = [line for line in lines if line["event"] == "failure"]
-    assert f"All ports {first}-{first + 1} of {socket.gethostname()} are taken." in failure["reason"]
+    assert f"All ports {first}-{first + 1} of {socket.gethostname()} are in use." in failure["reason"]
     for name in ("one", "two"):
         hub.call("DELETE", f"/users/ada/servers/{name}")
 
@@ -148,7 +148,7 @@ def test_a_server_that_a_restored_database_does_not_know_ends_itself_with_a_line
     hub.start()
     assert servers(hub, "otto") == {}
     until(lambda: not process.alive, 30, hub)
-    assert "The hub has not known this server for 3 s, so it ends." in log_of(hub, "otto", job)
+    assert "The hub has refused this server's token for 3 s, so the server stops." in log_of(hub, "otto", job)
 
 
 def test_a_database_that_believes_in_a_server_that_is_gone_is_put_right(new_hub: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gipfel_spawner.handlers.saturation import SaturationBoard, SharedSaturation
+from gipfel_spawner.handlers.saturation import SaturationCache, SharedSaturation
 
 GOOD = {"shared": True, "score": 61.5, "bottleneck": "compute", "gpus": 4, "seconds": 600.0}
 
@@ -20,7 +20,7 @@ def server(name: str) -> Any:
 
 def look(answer: Any, *names: str) -> Any:
     async def run() -> Any:
-        return await SaturationBoard(logging.getLogger("test"), answer).read(map(server, names))
+        return await SaturationCache(logging.getLogger("test"), answer).read(map(server, names))
 
     return asyncio.run(run())
 
@@ -71,7 +71,7 @@ def test_a_server_is_asked_once_a_minute_however_often_the_page_is_opened() -> N
         return json.dumps(GOOD).encode()
 
     async def run() -> None:
-        board = SaturationBoard(logging.getLogger("test"), answer)
+        board = SaturationCache(logging.getLogger("test"), answer)
         for _ in range(3):
             assert len(await board.read([server("ada")])) == 1
 

@@ -7,18 +7,18 @@ import pytest
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.command import CommandResult
-from gipfel_cluster.scheduler.machine import short_name
+from gipfel_cluster.scheduler.machine import short_gpu_name
 from gipfel_cluster.scheduler.notation import GpuCount
 from gipfel_cluster.scheduler.protocol import Association, Choices, JobRequest, JobStatus, Partition
 from gipfel_cluster.scheduler.slurm import submit_arguments
 from gipfel_cluster.scheduler.slurm_site import (
     SlurmSite,
     may_use,
-    read_associations,
-    read_partitions,
-    read_reservations,
+    parse_associations,
+    parse_partitions,
+    parse_reservations,
 )
-from gipfel_spawner.cluster.board import AsyncCache, SiteBoard
+from gipfel_spawner.cluster.cache import AsyncCache, ClusterCache
 from gipfel_spawner.handlers.form import RateLimiter
 
 # Printed by sinfo 22.05 of a cluster where one job holds three GPUs; the last lines by hand after the manual.
@@ -41,19 +41,19 @@ RESERVATION = (
 
 
 def test_idle_gpus_are_those_that_a_job_could_get() -> None:
-    normal, untyped, reserved = read_partitions(SINFO)
-    assert normal.all_gpus == (GpuCount(type="gh200", count=28), GpuCount(type="a100", count=8))
+    normal, untyped, reserved = parse_partitions(SINFO)
+    assert normal.total_gpus == (GpuCount(type="gh200", count=28), GpuCount(type="a100", count=8))
     assert normal.idle_gpus == (GpuCount(type="gh200", count=5), GpuCount(type="a100", count=8))
     assert normal.gpus == (GpuCount(type="gh200", count=4), GpuCount(type="a100", count=8))
-    assert (normal.nodes, normal.idle, normal.cpus, normal.memory) == (8, 2, 128, 500000)
-    assert (normal.seconds, normal.default_seconds) == (86400, 3600)
-    assert (untyped.idle_gpus, untyped.default_seconds) == ((GpuCount(count=6),), None)
+    assert (normal.nodes, normal.idle_nodes, normal.cpus, normal.memory) == (8, 2, 128, 500000)
+    assert (normal.time_limit_s, normal.default_time_limit_s) == (86400, 3600)
+    assert (untyped.idle_gpus, untyped.default_time_limit_s) == ((GpuCount(count=6),), None)
     assert reserved.idle_gpus == ()
 
 
 def test_associations_of_sacctmgr() -> None:
     output = "physics|physics||normal,long|normal\ncourse|physics|debug|short|\n|physics|||\nnoise\n"
-    associations, default = read_associations(output)
+    associations, default = parse_associations(output)
     assert associations == (
         Association(account="physics", qos=("normal", "long"), default_qos="normal"),
         Association(account="course", partition="debug", qos=("short",)),
@@ -82,7 +82,7 @@ def test_a_reservation_is_offered_to_those_it_lets_in(changes: dict[str, str], u
     text = RESERVATION
     for old, new in changes.items():
         text = text.replace(old, new)
-    (reservation,) = read_reservations(text + "No reservations in the system\n")
+    (reservation,) = parse_reservations(text + "No reservations in the system\n")
     assert (reservation.name, reservation.active, reservation.partition) == ("course", True, "")
     assert may_use(reservation, user, {"physics"}, {"staff"}) is may
 
@@ -100,7 +100,7 @@ class Answers:
         *,
         user: str = "",
         environment: Mapping[str, str] | None = None,
-        given: str = "",
+        stdin: str = "",
     ) -> CommandResult:
         self.asked.append(tuple(argv))
         answer = self.answers.get(argv[0], "")
@@ -169,7 +169,7 @@ class Question:
 def test_one_question_serves_a_hundred_pages_and_its_answer_ages() -> None:
     async def run() -> None:
         clock, question = Clock(), Question()
-        kept = AsyncCache(question, fresh=30, clock=clock)
+        kept = AsyncCache(question, ttl=30, clock=clock)
         seen = await asyncio.gather(*(kept.cached() for _ in range(100)))
         assert question.count == 1
         assert {each.value for each in seen} == {1}
@@ -185,7 +185,7 @@ def test_one_question_serves_a_hundred_pages_and_its_answer_ages() -> None:
 def test_old_news_are_kept_with_their_age_while_nobody_answers() -> None:
     async def run() -> None:
         clock, question = Clock(), Question()
-        kept = AsyncCache(question, fresh=30, clock=clock)
+        kept = AsyncCache(question, ttl=30, clock=clock)
         await kept.cached()
         question.problem = "Slurm did not answer."
         clock.now += 100
@@ -208,7 +208,7 @@ def test_old_news_are_kept_with_their_age_while_nobody_answers() -> None:
 def test_a_page_waits_for_a_slow_answer_only_where_it_has_none() -> None:
     async def run() -> None:
         clock, question = Clock(), Question()
-        kept = AsyncCache(question, fresh=30, patience=0.05, clock=clock)
+        kept = AsyncCache(question, ttl=30, patience=0.05, clock=clock)
         await kept.cached()
         question.gate = asyncio.Event()
         clock.now += 31
@@ -244,7 +244,7 @@ class PlainScheduler:
 
 def test_a_scheduler_without_more_to_say_offers_no_choices() -> None:
     async def run() -> None:
-        board = SiteBoard(PlainScheduler())
+        board = ClusterCache(PlainScheduler())
         assert (await board.choices("ada")).value == Choices()
         assert await board.expected_start(REQUEST) == ""
         assert (await board.partitions()).value == await board.current_partitions()
@@ -273,7 +273,7 @@ class CountingScheduler(PlainScheduler):
 def test_equal_questions_share_an_answer_and_few_run_at_once() -> None:
     async def run() -> None:
         scheduler = CountingScheduler()
-        board = SiteBoard(scheduler)
+        board = ClusterCache(scheduler)
         requests = [REQUEST.model_copy(update={"nodes": nodes}) for nodes in range(1, 21)]
         await asyncio.gather(*(board.expected_start(each) for each in requests * 10))
         assert scheduler.asked == 20
@@ -308,4 +308,4 @@ def test_who_asks_too_often_waits_and_others_do_not() -> None:
     ],
 )
 def test_the_word_for_a_gpu(product: str, word: str) -> None:
-    assert short_name(product) == word
+    assert short_gpu_name(product) == word

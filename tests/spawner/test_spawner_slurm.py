@@ -59,7 +59,7 @@ def test_a_silent_slurm_is_one_line_in_the_form_and_the_answer(slurm_hub: Any, s
     hub = slurm_hub
     answer = start(hub, hub.user)
     words = (
-        "Slurm did not answer within 0.5 s (sinfo). Its controller may be down; try again in a few minutes."
+        "Slurm did not answer within 0.5 s (sinfo). Its controller may be down. Try again in a few minutes."
     )
     if answer.status == 202:
         until(lambda: not hub.server(hub.user), 10, hub)

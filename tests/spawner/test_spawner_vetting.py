@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gipfel_cluster.job.spec import NodeProgress, VettingProgress
-from gipfel_spawner.form.fit import check_vetting
+from gipfel_cluster.job import NodeProgress, VettingProgress
 from gipfel_spawner.form.options import OptionError, UserOptions, read_form, read_options, read_presets
 from gipfel_spawner.form.page import FieldError, FormContent, render_form
+from gipfel_spawner.form.validation import check_vetting
 from gipfel_spawner.start.progress import vetting_page, vetting_text
 from gipfel_spawner.start.request import server_spec
 
@@ -42,7 +42,7 @@ def test_the_server_is_the_same_command_after_a_vetting() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_protocol_or_action_is_refused(content: dict[str, Any]) -> None:
-    with pytest.raises(OptionError, match="can't be used") as refused:
+    with pytest.raises(OptionError, match="is not valid") as refused:
         read_options(content)
     assert refused.value.field == next(iter(content))
 
@@ -50,25 +50,25 @@ def test_what_is_no_protocol_or_action_is_refused(content: dict[str, Any]) -> No
 def test_of_several_nodes_those_that_are_not_fit_can_be_left_out() -> None:
     form = {"vet": ["cpu"], "vet_action": ["shrink"], "nodes": ["2"]}
     assert read_form(form) == UserOptions(vet="cpu", vet_action="shrink", nodes=2)
-    with pytest.raises(OptionError, match="of one node none can be left out") as refused:
+    with pytest.raises(OptionError, match="shrink needs several nodes") as refused:
         read_form({**form, "nodes": ["1"]})
     assert refused.value.field == "vet_action"
     with pytest.raises(OptionError, match="value for nodes") as refused:
         read_form({**form, "nodes": ["0"]})
     # The form says what would follow also where nothing is vetted.
     assert read_form({"vet": [""], "vet_action": ["abort"], "nodes": ["1"]}) == UserOptions()
-    offered = {"title": "Two", "nodes": 2, "vet": "cpu", "vet_action": "shrink"}
-    (preset,), problems = read_presets([offered, {**offered, "nodes": 1}])
+    inherited = {"title": "Two", "nodes": 2, "vet": "cpu", "vet_action": "shrink"}
+    (preset,), problems = read_presets([inherited, {**inherited, "nodes": 1}])
     assert preset.options.vet_action == "shrink"
-    assert "Preset 2 can't be used" in problems[0]
+    assert "Preset 2 is not valid" in problems[0]
 
 
 def test_only_what_the_site_offers_is_run() -> None:
     options = read_form({"vet": ["cpu"], "vet_action": [""]})
     check_vetting(options, ("quick", "cpu"))
-    with pytest.raises(OptionError, match=r"no vetting by cpu\. Pick one of quick"):
+    with pytest.raises(OptionError, match=r"no vetting protocol cpu\. Pick one of quick"):
         check_vetting(options, ("quick",))
-    with pytest.raises(OptionError, match="there is none"):
+    with pytest.raises(OptionError, match="Leave the field empty"):
         check_vetting(options, ())
     check_vetting(UserOptions(), ())
 
@@ -88,8 +88,8 @@ def test_the_form_offers_the_sites_protocols_and_shows_what_was_chosen() -> None
 
 def test_progress_is_told_node_by_node_and_escaped() -> None:
     rows = (
-        NodeProgress(node="<i>n1", state="fail", words="matmul: <script>"),
-        NodeProgress(node="n2", state="running", words="matmul runs"),
+        NodeProgress(node="<i>n1", state="fail", detail="matmul: <script>"),
+        NodeProgress(node="n2", state="running", detail="matmul runs"),
     )
     progress = VettingProgress(protocol="quick", nodes=20, done=3, bad=1, rows=rows)
     assert vetting_text(progress) == "Vetting by quick: 3 of 20 nodes done, 1 with a problem."
@@ -116,11 +116,11 @@ def test_the_hub_takes_progress_of_a_server_that_starts_and_of_no_other(hub: Any
     path: Path = hub.user_home("vic") / "environment.json"
     until(lambda: path.exists() and path.read_text().endswith("}"), hub)
     token = str(json.loads(path.read_text())["JUPYTERHUB_API_TOKEN"])
-    row = {"node": "n1", "state": "running", "words": "matmul runs"}
+    row = {"node": "n1", "state": "running", "detail": "matmul runs"}
     good = {"protocol": "cpu", "nodes": 1, "done": 0, "rows": [row]}
     for bad in (
         {}, [], {**good, "nodes": -1}, {**good, "user": "root"}, {**good, "rows": [{**row, "state": "on"}]},
-        {**good, "rows": [row] * 17}, {**good, "rows": [{**row, "words": "a\nb"}]},
+        {**good, "rows": [row] * 17}, {**good, "rows": [{**row, "detail": "a\nb"}]},
         {**good, "outcome": "x" * 301}, {**good, "protocol": "x" * 65},
     ):  # fmt: skip
         assert hub.call("POST", _ROUTE, bad, token=token).status == 400, bad

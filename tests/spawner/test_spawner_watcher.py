@@ -85,7 +85,7 @@ def test_those_who_ask_at_once_share_the_answer() -> None:
         fake.delay = 0.05
         fake.statuses = {"1": RUNNING, "2": RUNNING, "3": RUNNING}
         jobs = watcher(fake, calm=60)
-        answers = await asyncio.gather(*(jobs.ask(each) for each in ("1", "2", "3", "1", "2")))
+        answers = await asyncio.gather(*(jobs.query(each) for each in ("1", "2", "3", "1", "2")))
         assert answers == [RUNNING] * 5
         assert len(fake.questions) <= 2
 
@@ -103,7 +103,7 @@ def test_silence_is_unknown_and_is_asked_ever_less_often() -> None:
         assert len(fake.questions) <= 6
         fake.silent = False
         fake.statuses["1"] = RUNNING
-        assert (await jobs.ask("1")) == RUNNING
+        assert (await jobs.query("1")) == RUNNING
         jobs.forget("1")
 
     asyncio.run(run())
@@ -113,8 +113,8 @@ def test_an_ended_job_is_not_asked_about_again() -> None:
     async def run() -> None:
         fake = FakeScheduler()
         jobs = watcher(fake)
-        assert (await jobs.ask("1")).answer == "ended"
-        assert (await jobs.ask("1")).answer == "ended"
+        assert (await jobs.query("1")).answer == "ended"
+        assert (await jobs.query("1")).answer == "ended"
         assert len(fake.questions) == 1
         jobs.forget("1")
 
@@ -197,7 +197,9 @@ def test_a_submission_that_nobody_answered_is_looked_for_and_cancelled() -> None
 def test_rounds_of_several_hubs_are_spread() -> None:
     pauses = set()
     for draw in (0.0, 0.5, 1.0):
-        jobs = JobWatcher(FakeScheduler(), interval=2, calm_interval=15, log=LOG, draw=lambda draw=draw: draw)  # type: ignore[misc]
+        jobs = JobWatcher(
+            FakeScheduler(), interval=2, calm_interval=15, log=LOG, jitter=lambda draw=draw: draw
+        )  # type: ignore[misc]
         calm = jobs._pause()
         assert 13.5 <= calm <= 15
         jobs._failures = 1
@@ -215,7 +217,7 @@ def test_a_slow_scheduler_is_waited_for_and_asked_one_question_at_a_time() -> No
         fake.statuses = {"1": RUNNING}
         jobs = watcher(fake)
         jobs.watch("1", closely=True)
-        assert (await jobs.ask("1")) == RUNNING
+        assert (await jobs.query("1")) == RUNNING
         await asyncio.sleep(0.7)
         assert len(fake.questions) <= 4
         jobs.forget("1")
@@ -235,7 +237,7 @@ def test_a_hub_that_ends_ends_the_rounds_too(turns: int) -> None:
         while not fake.questions:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.01)
-        jobs.hurry()
+        jobs.poll_soon()
         for _ in range(turns):
             await asyncio.sleep(0)
         task = jobs._task

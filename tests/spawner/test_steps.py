@@ -16,11 +16,11 @@ from broker_jobs import running_broker, until, write_edf
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.process.tree import descendants
 from gipfel_cluster.runtime import Runtime
-from gipfel_cluster.steps import IMAGE_PYTHON, StepSetting, StepSpec, start_step
+from gipfel_cluster.steps import IMAGE_PYTHON, StepJob, StepSpec, start_step
 from gipfel_cluster.steps.handle import supervisor_arguments
-from gipfel_cluster.steps.node import chosen_gpus
+from gipfel_cluster.steps.node import visible_gpus
 from gipfel_cluster.steps.spec import StepPlan
-from gipfel_cluster.steps.tasks import scrubbed, srun_arguments
+from gipfel_cluster.steps.tasks import srun_arguments, without_launcher_variables
 
 _SHOW = """
 import os, sys
@@ -41,7 +41,7 @@ def _log(folder: Path, name: str) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def test_tasks_run_here_know_their_rank_and_nothing_of_what_is_around(tmp_path: Path) -> None:
+def test_local_tasks_get_their_rank_but_no_launcher_variables(tmp_path: Path) -> None:
     folder = tmp_path / "step"
     spec = StepSpec(
         command=(IMAGE_PYTHON, "-c", _SHOW), folder=str(folder), tasks_per_node=3, environment={"MINE": "a b"}
@@ -55,7 +55,7 @@ def test_tasks_run_here_know_their_rank_and_nothing_of_what_is_around(tmp_path: 
         assert _log(folder, f"rank-{rank}.log") == f"{rank} 3 {rank} - - - - a b\n"
 
 
-def test_a_step_hears_signals_and_stops_with_all_that_it_started(tmp_path: Path) -> None:
+def test_a_step_receives_signals_and_stops_with_all_its_processes(tmp_path: Path) -> None:
     spec = StepSpec(command=("sh", "-c", _STUBBORN), folder=str(tmp_path), name="long")
     with start_step(spec, _environment()) as step:
         until(lambda: "ready" in _log(tmp_path, "node-0.log"))
@@ -104,7 +104,7 @@ print(json.dumps([command[:4], files, same, children == [str(pid)], status]))
 """
 
 
-def test_a_program_of_ours_forks_the_supervisor_of_its_steps(tmp_path: Path) -> None:
+def test_a_gipfel_program_forks_the_supervisor_of_its_steps(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-I", "-c", _PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=60
     )  # fmt: skip
@@ -118,12 +118,16 @@ def test_a_program_of_ours_forks_the_supervisor_of_its_steps(tmp_path: Path) -> 
     assert (unused.returncode, unused.stderr) == (0, b"")
 
 
-def test_time_runs_out_a_failure_ends_the_others_and_a_mistake_is_said(tmp_path: Path) -> None:
+def test_time_limit_kill_on_bad_exit_and_errors(tmp_path: Path) -> None:
     late = StepSpec(command=("sleep", "1000"), folder=str(tmp_path), time_limit_s=0.2)
     assert start_step(late, _environment()).wait(60) == 124
     fails = 'test "$GIPFEL_TASK" = 1 && exit 5; sleep 1000'
     together = StepSpec(
-        command=("sh", "-c", fails), folder=str(tmp_path), tasks_per_node=2, end_together=True, name="both"
+        command=("sh", "-c", fails),
+        folder=str(tmp_path),
+        tasks_per_node=2,
+        kill_on_bad_exit=True,
+        name="both",
     )
     assert start_step(together, _environment()).wait(60) == 143
     lost = StepSpec(command=("true",), folder=str(tmp_path), edf="nowhere", name="lost")
@@ -134,8 +138,8 @@ def test_time_runs_out_a_failure_ends_the_others_and_a_mistake_is_said(tmp_path:
         StepSpec(command=("true",), folder=str(tmp_path), nodes=("other",), name="absent"), _environment()
     )
     assert absent.wait(60) == 1
-    assert "There is no Slurm here" in absent.state.problem
-    with pytest.raises(GipfelError, match="can't be made"):
+    assert "Without Slurm, a step can run on this machine only" in absent.state.problem
+    with pytest.raises(GipfelError, match="can't be created"):
         start_step(StepSpec(command=("true",), folder="/proc/none"), _environment())
 
 
@@ -148,7 +152,7 @@ time.sleep(float(sys.argv[3]))
 """
 
 
-def test_a_process_in_a_container_starts_one_through_the_broker_and_takes_it_along(tmp_path: Path) -> None:
+def test_a_container_starts_a_step_through_the_broker_and_ends_it(tmp_path: Path) -> None:
     write_edf(tmp_path, "other")
     run = tmp_path / "run"
     run.mkdir()
@@ -179,14 +183,18 @@ def test_a_process_in_a_container_starts_one_through_the_broker_and_takes_it_alo
 
 
 def _plan(**more: object) -> StepPlan:
-    setting = StepSetting(
-        home="/home/ada", runtime=Runtime.here(), slurm_job="12", nodes=("n1", "n2"), cpus=8
+    setting = StepJob(
+        home="/home/ada",
+        runtime=Runtime.from_current_interpreter(),
+        slurm_job="12",
+        nodes=("n1", "n2"),
+        cpus=8,
     )
     spec = StepSpec.model_validate({"command": ("train",), "folder": "/runs/a%b", **more})
-    return StepPlan(spec=spec, setting=setting, folder="/runs/a%b")
+    return StepPlan(spec=spec, job=setting, folder="/runs/a%b")
 
 
-def test_slurm_is_told_everything_and_nothing_is_inherited() -> None:
+def test_srun_gets_all_options_explicitly() -> None:
     argv = srun_arguments(_plan(tasks_per_node=4), ("python", "x"))
     for word in (
         "--jobid=12", "--overlap", "--nodes=2", "--nodelist=n1,n2", "--ntasks=8", "--ntasks-per-node=4",
@@ -195,17 +203,19 @@ def test_slurm_is_told_everything_and_nothing_is_inherited() -> None:
         assert word in argv
     assert argv[-2:] == ("python", "x")
     assert "--overcommit" in srun_arguments(_plan(tasks_per_node=9), ())
-    assert "--nodelist=n2" in srun_arguments(_plan(nodes=("n2",), end_together=True), ())
-    kept = scrubbed({"PATH": "p", "SLURM_CONF": "c", "SLURM_NTASKS": "3", "RANK": "1", "OMPI_COMM": "x"})
+    assert "--nodelist=n2" in srun_arguments(_plan(nodes=("n2",), kill_on_bad_exit=True), ())
+    kept = without_launcher_variables(
+        {"PATH": "p", "SLURM_CONF": "c", "SLURM_NTASKS": "3", "RANK": "1", "OMPI_COMM": "x"}
+    )
     assert kept == {"PATH": "p", "SLURM_CONF": "c"}
 
 
-def test_gpus_are_positions_among_those_of_the_job() -> None:
+def test_gpus_are_indices_among_those_of_the_job() -> None:
     granted = {"CUDA_VISIBLE_DEVICES": "2,3,GPU-5"}
-    assert chosen_gpus(_plan(), "n1", granted) == ("2", "3", "GPU-5")
-    assert chosen_gpus(_plan(gpus_per_node=1), "n1", granted) == ("2",)
-    assert chosen_gpus(_plan(gpus={"n1": (2, 0)}), "n1", granted) == ("GPU-5", "2")
-    assert chosen_gpus(_plan(), "n1", {}) == ()
+    assert visible_gpus(_plan(), "n1", granted) == ("2", "3", "GPU-5")
+    assert visible_gpus(_plan(gpus_per_node=1), "n1", granted) == ("2",)
+    assert visible_gpus(_plan(gpus={"n1": (2, 0)}), "n1", granted) == ("GPU-5", "2")
+    assert visible_gpus(_plan(), "n1", {}) == ()
 
 
 @pytest.mark.parametrize(
@@ -217,6 +227,6 @@ def test_gpus_are_positions_among_those_of_the_job() -> None:
         {"environment": {"A B": "x"}}, {"tasks_per_node": 0}, {"more": 1},
     ],
 )  # fmt: skip
-def test_what_is_no_step_is_refused(wrong: dict[str, object]) -> None:
+def test_an_invalid_step_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="validation error"):
         _plan(**wrong)

@@ -103,7 +103,7 @@ def test_a_notebook_is_submitted_from_its_toolbar_and_watched_to_its_end(
     field.fill("soon")
     page.get_by_role("button", name="Submit").click()
     dialog = page.locator(".jp-Dialog")
-    expect(dialog.get_by_role("alert")).to_contain_text("wants 'seconds' as float", timeout=_LIMIT_MS)
+    expect(dialog.get_by_role("alert")).to_contain_text("declares 'seconds' as float", timeout=_LIMIT_MS)
     expect(jobs).to_contain_text("None yet")
     # Where it would run is said, and what was typed is still there.
     expect(dialog.get_by_label("Where")).to_have_value("local")

@@ -53,7 +53,7 @@ def test_the_form_fills_itself_from_what_there_is(pages: HubPages, screenshot: S
         expect(presets.nth(1)).to_be_disabled()
         expect(page.get_by_text("This machine has no GPU.")).to_be_visible()
         refused = page.evaluate(_ASK_START, {"gpus": 1})
-        assert refused["problem"] == "This machine has no GPU, 1 was asked for. Ask for 0 GPUs."
+        assert refused["problem"] == "This machine has no GPU, 1 was requested. Request 0 GPUs."
     presets.first.focus()
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Tab")
@@ -157,7 +157,7 @@ def test_an_environment_is_pasted_checked_saved_and_chosen(
     screenshot(page, "26-form-new-environment")
     text.fill('workdir = "/tmp"\n')
     page.get_by_role("button", name="Save and use").click()
-    expect(said).to_contain_text("Give it a name")
+    expect(said).to_contain_text("Enter a name")
     page.get_by_label("Save as").fill("mine")
     page.get_by_role("button", name="Save and use").click()
     expect(said).to_contain_text("✓ Saved as")
@@ -168,9 +168,9 @@ def test_an_environment_is_pasted_checked_saved_and_chosen(
     # A second time only on purpose.
     text.fill('workdir = "/"\n')
     page.get_by_role("button", name="Save and use").click()
-    expect(said).to_contain_text("is there already")
+    expect(said).to_contain_text("exists already")
     assert path.read_text() == 'workdir = "/tmp"\n'
-    page.get_by_role("button", name="Overwrite it").click()
+    page.get_by_role("button", name="Overwrite").click()
     expect(said).to_contain_text("✓ Saved as")
     assert path.read_text() == 'workdir = "/"\n'
 
@@ -185,12 +185,12 @@ def test_an_environment_is_made_of_the_schemas_fields(pages: HubPages) -> None:
     page.get_by_label(titles["workdir"], exact=True).fill("/tmp")
     page.get_by_label(titles["mounts"], exact=True).fill("/tmp:/data\n/var/tmp:/more:ro")
     variables.fill('A=1\nB=say "hi"')
-    page.get_by_role("button", name="Write the text below").click()
+    page.get_by_role("button", name="Generate the file below").click()
     text = page.get_by_label("The file (TOML)")
     expect(text).to_have_value(re.compile(r'B = "say \\"hi\\""'))
     expect(page.locator("#gipfel-new-state")).to_contain_text("✓ valid")
     variables.fill("NOT-A-NAME=1")
-    page.get_by_role("button", name="Write the text below").click()
+    page.get_by_role("button", name="Generate the file below").click()
     expect(variables).to_have_attribute("aria-invalid", "true")
 
 

@@ -173,16 +173,16 @@ def test_a_launch_from_the_form_outlives_page_and_kernel(
 
     # A check shows the exact command and starts nothing.
     output.get_by_role("button", name="Check", exact=True).click(timeout=_LIMIT_MS)
-    expect(output).to_contain_text("Nothing was started", timeout=_LIMIT_MS)
-    expect(output).to_contain_text("train.py is there")
+    expect(output).to_contain_text("nothing was started", timeout=_LIMIT_MS)
+    expect(output).to_contain_text("train.py exists")
     # Nothing ran: no stage beyond the pre-flight is reached, and there is no log.
-    expect(view).to_have_attribute("data-word", "checked")
+    expect(view).to_have_attribute("data-status", "checked")
     expect(view.locator(".gipfel-phases [data-reached='true']")).to_have_text(["preflight"])
     expect(view.locator(".gipfel-log")).to_be_hidden()
     assert _launches(lab) == []
 
     output.get_by_role("button", name="Launch", exact=True).click()
-    expect(view).to_have_attribute("data-word", "running", timeout=_LIMIT_MS)
+    expect(view).to_have_attribute("data-status", "running", timeout=_LIMIT_MS)
     log = view.locator(".gipfel-log")
     expect(log).to_contain_text("a 'b' $(c) <i>", timeout=_LIMIT_MS)
     expect(log.locator(".gipfel-rank-1").first).to_be_visible(timeout=_LIMIT_MS)
@@ -190,11 +190,11 @@ def test_a_launch_from_the_form_outlives_page_and_kernel(
     # On one node nothing is multiplied.
     expect(view.locator(".gipfel-name")).to_have_text(re.compile(r"^#\d+ .*· 2 ranks$"))
     _wait_until_further(view, _step(view))
-    view.get_by_label("Whose lines are shown").select_option("1")
+    view.get_by_label("Rank filter").select_option("1")
     expect(log.locator(".gipfel-rank-0")).to_have_count(0, timeout=_LIMIT_MS)
     expect(log.locator(".gipfel-rank-1").first).to_be_visible(timeout=_LIMIT_MS)
     view.get_by_label("errors only").check()
-    expect(view.locator(".gipfel-count")).to_have_text("no line about an error")
+    expect(view.locator(".gipfel-count")).to_have_text("no lines about errors")
 
     # A trace of every rank is a link to its file.
     traces = view.locator(".gipfel-files", has_text="Profiler traces")
@@ -205,14 +205,14 @@ def test_a_launch_from_the_form_outlives_page_and_kernel(
     before = _step(view)
     _save(page)
     page.reload()
-    expect(view).to_have_attribute("data-word", "running", timeout=_LIMIT_MS)
+    expect(view).to_have_attribute("data-status", "running", timeout=_LIMIT_MS)
     expect(view.locator(".gipfel-log")).to_contain_text("sum 2", timeout=_LIMIT_MS)
     _wait_until_further(view, before)
 
     # The panel has it, with its log.
     here.open_panel()
     row = here.panel.locator("[data-section='launches'] article").first
-    expect(row).to_have_attribute("data-word", "running", timeout=_LIMIT_MS)
+    expect(row).to_have_attribute("data-status", "running", timeout=_LIMIT_MS)
     expect(row).to_contain_text("tokens/s", timeout=_LIMIT_MS)
     expect(row.locator("header")).to_contain_text("2 ranks")
     expect(row.locator("header")).not_to_contain_text("\u00d7")
@@ -233,25 +233,25 @@ def test_a_launch_from_the_form_outlives_page_and_kernel(
     while _launches(lab)[0]["progress"]["step"] <= before:
         assert time.monotonic() < end
         page.wait_for_timeout(300)
-    assert _launches(lab)[0]["word"] == "running"
+    assert _launches(lab)[0]["status"] == "running"
     _run_instead(page, "from gipfel_widgets import launch\nlaunch(1)")
-    expect(view).to_have_attribute("data-word", "running", timeout=_LIMIT_MS)
+    expect(view).to_have_attribute("data-status", "running", timeout=_LIMIT_MS)
     expect(view.locator(".gipfel-log")).to_contain_text("step", timeout=_LIMIT_MS)
 
     # Stopped from the cell; what is left needs no kernel.
     view.get_by_role("button", name="Stop").click()
     paper = page.locator(".jp-RenderedHTML", has_text="launch 1 train: stopped").first
     expect(paper).to_be_visible(timeout=_LIMIT_MS)
-    expect(row).to_have_attribute("data-word", "stopped", timeout=_LIMIT_MS)
+    expect(row).to_have_attribute("data-status", "stopped", timeout=_LIMIT_MS)
     here.choose_theme("JupyterLab Light")
 
     # Again, from the panel; it fails, and the first failing rank is named.
     row.get_by_role("button", name="Run again").click()
     again = here.panel.locator("[data-section='launches'] article", has_text="#2")
-    expect(again).to_have_attribute("data-word", "running", timeout=_LIMIT_MS)
+    expect(again).to_have_attribute("data-status", "running", timeout=_LIMIT_MS)
     expect(again).to_contain_text("step", timeout=_LIMIT_MS)
     (lab.folder / "break").touch()
-    expect(again).to_have_attribute("data-word", "failed", timeout=_LIMIT_MS)
+    expect(again).to_have_attribute("data-status", "failed", timeout=_LIMIT_MS)
     expect(again).to_contain_text("rank 1 on")
     expect(again).to_contain_text("the wrong mountain")
     again.get_by_role("button", name="Log").click()
@@ -267,6 +267,6 @@ def test_a_launch_from_the_form_outlives_page_and_kernel(
     expect(output).to_contain_text(f"used by pid {pid} (the kernel of")
     assert Path(f"/proc/{pid}").exists()
     free.click()
-    expect(output).to_contain_text(f"Ended: pid {pid}", timeout=_LIMIT_MS)
+    expect(output).to_contain_text(f"Stopped: pid {pid}", timeout=_LIMIT_MS)
     assert not Path(f"/proc/{pid}/exe").exists()
     assert here.errors == []

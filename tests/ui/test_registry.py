@@ -152,10 +152,10 @@ def test_a_report_is_taken_once_and_what_is_none_is_refused(api: Callable[[str],
     ada, sent = api("ada"), report("nid009", type="ecc", check="ecc", codes=[])
     assert [ada.post("reports", sent).status_code for _ in range(2)] == [201, 200]
     for content, words in (
-        (b"", "no report"),
-        (b"[" * 100_000, "no report"),
-        (b'{"record": \xff}', "no report"),
-        ([], "no report"),
+        (b"", "not a valid report"),
+        (b"[" * 100_000, "not a valid report"),
+        (b'{"record": \xff}', "not a valid report"),
+        ([], "not a valid report"),
         (report() | {"reporter": "olga"}, "reporter"),
         (report(vouched=True), "vouched"),
         (report(node="a\nb"), "line break"),
@@ -166,14 +166,17 @@ def test_a_report_is_taken_once_and_what_is_none_is_refused(api: Callable[[str],
         (report(codes=list(range(33))), "codes"),
         (report() | {"versions": {str(n): "1" for n in range(51)}}, "versions"),
         ({"record": report()["record"] | {"cluster": "100%s"}}, "100%s"),
-        (b'{"record": {"cluster": "\\ud800"}}', "no report"),
+        (b'{"record": {"cluster": "\\ud800"}}', "not a valid report"),
     ):
         answer = ada.post("reports", content)
         assert answer.status_code in {400, 403}, content
         assert words in answer.json()["message"]
         assert "Traceback" not in answer.text
-    # NaN is no JSON; a figure that is none is none.
-    assert ada.post("reports", json.dumps(report("nid009", figure=float("nan"))).encode()).status_code == 201
+    # NaN is no JSON; a measurement that is none is none.
+    assert (
+        ada.post("reports", json.dumps(report("nid009", measurement=float("nan"))).encode()).status_code
+        == 201
+    )
     answers = []
     try:
         answers.append(ada.post("reports", b" " * (25 << 20)).status_code)
@@ -196,7 +199,7 @@ def test_a_forged_report_moves_nothing_and_two_users_do(hub: HubProcess, api: Ca
     assert (step["node"], step["action"], step["rule"]) == ("nid001", "drain", "gpu-lost")
     answer = api("olga").post(f"steps/{step['id']}", {"decision": "approve"})
     assert answer.status_code == 409
-    assert "settings name none" in answer.json()["message"]
+    assert "drain.cluster in its settings is empty" in answer.json()["message"]
     assert [api("olga").post("steps/999", {"decision": "approve"}).status_code] == [409]
     assert api("olga").post("steps/1", {"decision": "rm"}).status_code == 400
     vouched = Api(hub, "a-token-of-the-operators-own-runs")
@@ -215,19 +218,19 @@ def test_a_users_server_may_send_for_them(hub: HubProcess, api: Callable[[str], 
         "e = HistoryEntry(node='nid003', check='dns', type='dns', scope='node', verdict='pass')\n"
         "when = {'started_ns': n, 'ended_ns': n}\n"
         "r = VettingRecord(cluster='alps', job='1', protocol='quick', entries=(e,), **when)\n"
-        "print(share_record(r).words)\n"
+        "print(share_record(r).message)\n"
         "os.environ['GIPFEL_SHARE_VETTING'] = 'yes'\n"
-        "print(share_record(r).words)\n"
+        "print(share_record(r).message)\n"
     )
     try:
         with user.kernel() as kernel:
             said = kernel.run(code).text
     finally:
         user.stop_server()
-    assert "you did not agree" in said
+    assert "you have not agreed" in said
     assert "were sent" in said
-    (told,) = api("olga").get("nodes/alps/nid003").json()["results"]
-    assert (told["reporter"], told["vouched"]) == ("cleo", False)
+    (result,) = api("olga").get("nodes/alps/nid003").json()["results"]
+    assert (result["reporter"], result["vouched"]) == ("cleo", False)
 
 
 def test_the_page_refuses_a_user_without_the_scope(
@@ -240,7 +243,7 @@ def test_the_page_refuses_a_user_without_the_scope(
         assert answer
         assert answer.status == 403, name
         expect(page.get_by_text("nid001")).to_have_count(0)
-    expect(page.get_by_text("You lack the role for this.")).to_be_visible()
+    expect(page.get_by_text("You lack the role for this page.")).to_be_visible()
     screenshot(page, "registry-refused")
     answer = page.goto(hub.url + _SERVICE + "nodes/alps/nid001")
     assert answer
@@ -267,7 +270,7 @@ def test_an_operator_reads_decides_and_copies(
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
     screenshot(page, "registry-dark")
     card.get_by_role("button", name="drain").click()
-    expect(page.get_by_role("alert")).to_contain_text("settings name none")
+    expect(page.get_by_role("alert")).to_contain_text("drain.cluster in its settings is empty")
     problems.clear()  # The browser says that the answer was a refusal.
     ticket = page.get_by_role("listitem").filter(has_text="Names are not found")
     assert ticket.get_by_label("Ticket").input_value().startswith("Node nid002 of alps.\nSaid: XID 79")
@@ -276,7 +279,7 @@ def test_an_operator_reads_decides_and_copies(
     ticket.get_by_role("button", name="Done").click()
     expect(page.get_by_text("Names are not found")).to_have_count(0)
     card.get_by_role("button", name="Dismiss the case").click()
-    expect(page.get_by_text("Nothing waits.")).to_be_visible()
+    expect(page.get_by_text("No steps to decide.")).to_be_visible()
     page.get_by_role("row").filter(has_text="nid001").get_by_role("link").click()
     expect(page.get_by_role("row").filter(has_text="XID 79 on 0000:01:00")).to_have_count(2)
     screenshot(page, "registry-node")

@@ -173,7 +173,7 @@ def test_advice_shows_its_evidence_on_the_plot(lab):
 
 
 def test_what_is_shown_can_be_taken_along(lab):
-    lab.panel.get_by_label("Save what is shown").click()
+    lab.panel.get_by_label("Download the current view").click()
     with lab.page.expect_download() as waiting:
         lab.panel.get_by_role("link", name="samples as CSV").click()
     head, *rows = csv.reader(Path(waiting.value.path()).read_text().splitlines())
@@ -222,7 +222,7 @@ def test_it_is_readable_in_the_dark_and_when_narrow(lab, screenshot, width):
 
 
 def test_the_controls_are_buttons_in_one_row_and_tell_of_themselves(lab):
-    toolbar = lab.panel.get_by_role("toolbar", name="What is shown")
+    toolbar = lab.panel.get_by_role("toolbar", name="View controls")
     centres = toolbar.evaluate(
         """node => [...node.children].map(each => each.getBoundingClientRect())
              .map(box => Math.round((box.top + box.bottom) / 2))"""

@@ -88,7 +88,7 @@ def test_a_saved_view_is_there_while_its_kernel_is_busy_and_lives_afterwards(
         lab.run_cell(_BUSY_CELL)
         expect(live).to_be_visible(timeout=_LIMIT_MS)
         expect(saved).to_have_count(0)
-        expect(launch).to_have_attribute("data-word", "running", timeout=_LIMIT_MS)
+        expect(launch).to_have_attribute("data-status", "running", timeout=_LIMIT_MS)
         save(page, server.folder / "Untitled.ipynb")
 
         # The launch ends while no page is there, so that the notebook keeps how it began.
@@ -97,7 +97,7 @@ def test_a_saved_view_is_there_while_its_kernel_is_busy_and_lives_afterwards(
         page.goto(server.url)
         expect(saved.locator(".main-svg").first).to_be_visible(timeout=_LIMIT_MS)
         expect(output).to_contain_text("Saved view.")
-        expect(card).to_have_attribute("data-word", "completed", timeout=_LIMIT_MS)
+        expect(card).to_have_attribute("data-status", "completed", timeout=_LIMIT_MS)
         expect(card).to_contain_text("#1")
         expect(broken).to_have_count(0)
         screenshot(page, "23-saved-view")
@@ -105,14 +105,14 @@ def test_a_saved_view_is_there_while_its_kernel_is_busy_and_lives_afterwards(
         (server.folder / "go-on").touch()
         expect(live).to_be_visible(timeout=_LIMIT_MS)
         expect(saved).to_have_count(0)
-        expect(launch).to_have_attribute("data-word", "completed", timeout=_LIMIT_MS)
+        expect(launch).to_have_attribute("data-status", "completed", timeout=_LIMIT_MS)
         expect(card).to_have_count(0)
         assert moves(live)
 
         # Of a kernel that is gone nothing can be found; the server knows the launch.
         end_kernels(server)
         page.reload()
-        expect(card).to_have_attribute("data-word", "completed", timeout=_LIMIT_MS)
+        expect(card).to_have_attribute("data-status", "completed", timeout=_LIMIT_MS)
         expect(saved.locator(".main-svg").first).to_be_visible(timeout=_LIMIT_MS)
         expect(broken).to_have_count(0)
         assert not lab.errors

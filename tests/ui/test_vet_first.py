@@ -37,9 +37,9 @@ def test_a_node_that_is_not_fit_is_told_while_it_is_vetted_and_named_at_the_end(
     page = pages.page
     pages.login(_USER, hub.password)
     page.locator("#gipfel-more > summary").click()
-    vet, action = page.get_by_label("Vet the nodes first"), page.get_by_label("If a node is not fit")
+    vet, action = page.get_by_label("Vet the nodes first"), page.get_by_label("If a node fails the vetting")
     nodes = page.get_by_label("Nodes", exact=True)
-    # What follows is asked where something is vetted; of one node none can be left out.
+    # What follows is asked where something is vetted; shrink needs several nodes.
     expect(action).to_be_disabled()
     vet.select_option("quick")
     expect(action).to_be_enabled()
@@ -70,5 +70,5 @@ def test_a_node_that_is_not_fit_is_told_while_it_is_vetted_and_named_at_the_end(
     # Who changes and tries again finds what was chosen.
     pages.open_form()
     expect(page.get_by_label("Vet the nodes first")).to_have_value("quick")
-    expect(page.get_by_label("If a node is not fit")).to_have_value("abort")
+    expect(page.get_by_label("If a node fails the vetting")).to_have_value("abort")
     page.close()

@@ -177,7 +177,7 @@ def test_a_protocol_is_changed_kept_beside_the_notebook_and_names_the_culprit(
     expect(vetting.get_by_role("button", name="Run", exact=True)).to_be_disabled()
     vetting.locator("input[name=protocol-name]").fill("strict")
     save.click()
-    expect(vetting.locator("select[name=protocol]")).to_have_value("beside:strict.yaml")
+    expect(vetting.locator("select[name=protocol]")).to_have_value("notebook:strict.yaml")
     assert (server.folder / "strict.yaml").read_text() == _STRICT
     vetting.get_by_role("button", name="Run", exact=True).click()
     expect(state(vetting)).to_contain_text("0 of 1 nodes vetted", timeout=_LIMIT_MS)

@@ -82,7 +82,7 @@ def test_what_is_not_there_is_one_sentence(tmp_path: Path, monkeypatch: pytest.M
     for which, says in (
         (None, "There is no run in"),
         ("nowhere", "There is no run nowhere"),
-        (tmp_path / "empty", "no recording is in it"),
+        (tmp_path / "empty", "it contains no recording"),
         (never, "has not run"),
     ):
         with pytest.raises(GipfelError, match=says) as caught:

@@ -13,7 +13,7 @@ from papermill import PapermillExecutionError, execute_notebook
 
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.cli.launch import start
-from gipfel_extension.training.launch import Launch, running_same
+from gipfel_extension.training.launch import Launch, find_running_duplicate
 from gipfel_extension.training.launches.logs import ErrorLines, LogLine, read_logs, tail_cursor
 from gipfel_extension.training.launches.progress import read_training_curve
 from gipfel_extension.training.record.state import LaunchState, read_state, write_state
@@ -79,9 +79,9 @@ def test_only_what_json_holds_is_passed(value: object) -> None:
     [
         ("--bogus", "x", "No such option"),
         ("'", "x", "quotes"),
-        ("--script a.py", "print(1)", "leave one out"),
-        ("--script a.py --module b", "", "Say one of"),
-        ("", " \n", "What shall run"),
+        ("--script a.py", "print(1)", "Remove one of them"),
+        ("--script a.py --module b", "", "Use only one of"),
+        ("", " \n", "There is nothing to run"),
         ("--pass nothing", "x", "no variable 'nothing'"),
         ("--param 1=3", "x", "NAME=VALUE"),
         ("--nodes x", "x", "not a valid number of nodes"),
@@ -104,7 +104,7 @@ def test_a_form_names_its_own_field_and_every_number_says_what_it_is() -> None:
         with pytest.raises(GipfelError, match=f"The field '{field}' is empty") as caught:
             form.command_line()
         assert "--" not in str(caught.value)
-    assert all(each.tooltip for each in (form.nodes, form.fewest, form.gpus, form.fields["restarts"]))
+    assert all(each.tooltip for each in (form.nodes, form.min_nodes, form.gpus, form.fields["restarts"]))
 
 
 def test_help_teaches_and_launches_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,19 +116,19 @@ def test_the_end_of_a_log_begins_with_a_whole_line_and_tracebacks_are_told_apart
     lines = [f"line {number}" for number in range(_SIZE)]
     (tmp_path / "rank-0.log").write_text("\n".join(lines) + "\n")
     (tmp_path / "rank-3.log").write_text("short\n")
-    page = read_logs(tmp_path, tail_cursor(tmp_path, most_bytes=20_000))
+    page = read_logs(tmp_path, tail_cursor(tmp_path, max_bytes=20_000))
     shown = [each.text for each in page.lines if each.rank == 0]
     assert shown
     assert shown == lines[-len(shown) :]
     assert [each.text for each in page.lines if each.rank == 3] == ["short"]
 
     said = ["step 1", "Traceback (most recent call last):", '  File "x"', "ValueError: no", "step 2"]
-    rows = ErrorLines().marked(LogLine(rank=1, text=text) for text in said)
+    rows = ErrorLines().mark(LogLine(rank=1, text=text) for text in said)
     assert [row[3] for row in rows] == [False, True, True, True, False]
     # A page that ends within a traceback is gone on with.
     marks = ErrorLines()
-    marks.marked([LogLine(rank=1, text=said[1])])
-    assert ErrorLines(marks.inside).marked([LogLine(rank=1, text=said[2])])[0][3]
+    marks.mark([LogLine(rank=1, text=said[1])])
+    assert ErrorLines(marks.in_traceback).mark([LogLine(rank=1, text=said[2])])[0][3]
 
 
 def test_the_course_is_that_of_the_lowest_rank_while_the_launch_ran(tmp_path: Path) -> None:
@@ -147,8 +147,8 @@ def test_the_course_is_that_of_the_lowest_rank_while_the_launch_ran(tmp_path: Pa
 
 def test_what_is_shown_is_escaped_and_bounded(tmp_path: Path) -> None:
     outcome = {"check": "a", "verdict": "fail", "message": "<s>", "fix": "Fix."}
-    said = {"says": "<script>", "command": "<b>", "traceback": "<u>", "folder": "<p>", "name": "<i>"}
-    document = {"number": 1, "word": "failed", "preflight": [outcome], **said}
+    said = {"message": "<script>", "command": "<b>", "traceback": "<u>", "folder": "<p>", "name": "<i>"}
+    document = {"number": 1, "status": "failed", "preflight": [outcome], **said}
     rows = [(rank % 300, f"<em>{rank}", None, False) for rank in range(2000)]
     page = launch_html(document, rows)
     for tag in ("<i>", "<script>", "<b>", "<u>", "<s>", "<em>", "<p>"):
@@ -156,7 +156,7 @@ def test_what_is_shown_is_escaped_and_bounded(tmp_path: Path) -> None:
     assert len(page) < 200_000
     assert "✗" in launch_text(document, rows)
     # What never became a launch has no number and no name.
-    assert launch_text({"word": "not started"}) == "✗ launch: not started"
+    assert launch_text({"status": "not started"}) == "✗ launch: not started"
     view = LaunchWidget()
     assert view.static()["text/plain"]
     view.close()
@@ -214,7 +214,7 @@ def test_papermill_launches_waits_finds_again_and_fails_with_the_first_ranks_wor
     assert "launch 1 cell: completed" in shown[1]
     assert "here is rank 1" in shown[1]
     assert "torch.distributed.run" in shown[2]
-    assert "Nothing was started" in shown[2]
+    assert "nothing was started" in shown[2]
     assert "launch 1 cell: completed" in shown[3]
     assert "launch 2 slow: " in shown[4]
     assert "ValueError: rank one is bad" in shown[5]
@@ -227,15 +227,15 @@ def test_papermill_launches_waits_finds_again_and_fails_with_the_first_ranks_wor
     launch = Launch(run / "launches" / "3")
     same = parse_line("--gpus-per-node 2 --script bad.py")
     assert same is not None
-    assert running_same(same.spec, os.environ, tmp_path) is None
+    assert find_running_duplicate(same.spec, os.environ, tmp_path) is None
     write_state(launch.folder, state.model_copy(update={"phase": "running", "outcome": ""}))
-    found = running_same(same.spec, os.environ, tmp_path)
+    found = find_running_duplicate(same.spec, os.environ, tmp_path)
     assert found is not None
     assert found.folder.name == "3"
     other = parse_line("--gpus-per-node 2 --script bad.py -- --lr 1")
     assert other is not None
-    assert running_same(other.spec, os.environ, tmp_path) is None
-    assert running_same(same.spec, os.environ, tmp_path.parent) is None
+    assert find_running_duplicate(other.spec, os.environ, tmp_path) is None
+    assert find_running_duplicate(same.spec, os.environ, tmp_path.parent) is None
 
 
 def _text(outputs: list[Any]) -> str:

@@ -71,12 +71,12 @@ class _Form:
     """A form as somebody sees it."""
 
     def __init__(self) -> None:
-        self.cell = LaunchCell(script="train.py", launcher="srun", where="here", gpus_per_node=1)
+        self.cell = LaunchCell(script="train.py", launcher="srun", in_job=True, gpus_per_node=1)
         self.cell._show_form()
 
     @property
     def said(self) -> str:
-        return str(self.cell._said.value)
+        return str(self.cell._message.value)
 
     def buttons(self) -> dict[str, ipw.Button]:
         return {each.description: each for each in self.cell._row.children}
@@ -100,7 +100,7 @@ def test_who_holds_the_gpu_is_ended_by_a_button_and_the_launch_runs(
     assert kernel.poll() is None
     form.press("Stop these processes")
     assert kernel.wait(_LIMIT_S) == -15
-    assert "Ended: pid" in form.said
+    assert "Stopped: pid" in form.said
     assert set(form.buttons()) == {"Check", "Launch"}
     form.press("Launch")
     made: Launch = form.cell.launch

@@ -196,8 +196,8 @@ def test_a_cell_ends_when_its_launch_has_started_and_another_kernel_finds_it(
     assert "\n" not in said
     # It is said once, and nothing looks as if ranks had run.
     assert "gone.py" not in kernel.shown[-1]["text/plain"].partition("\n")[0]
-    assert kernel.documents[-1]["word"] == "not started"
-    assert (kernel.documents[-1]["phase"], kernel.documents[-1]["says"]) == ("preflight", "")
+    assert kernel.documents[-1]["status"] == "not started"
+    assert (kernel.documents[-1]["phase"], kernel.documents[-1]["message"]) == ("preflight", "")
 
     kernel.manager.signal_kernel(9)
     kernel.look_until(lambda: not kernel.manager.is_alive())
@@ -209,7 +209,7 @@ def test_a_cell_ends_when_its_launch_has_started_and_another_kernel_finds_it(
 
     other = kernels()
     assert other.run("from gipfel_widgets import launch\nlaunch(1)") == []
-    other.look_until(lambda: any(each["word"] == "running" for each in other.documents))
+    other.look_until(lambda: any(each["status"] == "running" for each in other.documents))
     other.press({"type": "logs", "rank": 0})
     other.look_until(lambda: any(line[1] == "rank 0 step 1" for line in other.lines))
     for odd in ({"type": "logs", "rank": "x"}, {"type": []}, {}):

@@ -157,7 +157,7 @@ def test_a_full_disk_is_one_line_and_what_was_lost_is_counted(run, capsys, monke
     assert capsys.readouterr().err.splitlines() == [f"{problem} The work continues without it."]
     (run / "metrics.jsonl").unlink()
     for writer in MODULE._writers.values():
-        writer._again_ns = 0
+        writer._retry_ns = 0
     log(step=4)
     log(step=5)
     assert [(line["values"]["step"], line.get("lost")) for line in lines(run)] == [(4, 4), (5, None)]
@@ -238,5 +238,5 @@ def test_it_runs_with_an_older_python(run, version):
     done = subprocess.run(
         [python, "-I", "-c", code], env={"GIPFEL_RUN": str(run)}, capture_output=True, text=True
     )
-    assert done.stderr == "gipfel: log(loss=nan) is noted as missing.\n"
+    assert done.stderr == "gipfel: log(loss=nan) is logged as missing.\n"
     assert lines(run)[0]["values"] == {"loss": None, "step": 1}

@@ -171,5 +171,5 @@ def test_what_is_logged_is_drawn_beside_and_comes_once(recording, watch, wait_fo
     still = view._repr_mimebundle_()[0][PLOTLY]
     assert {"metrics/loss", "metrics/speed"} <= {trace["uid"] for trace in still["data"]}
     work.stop()
-    assert work.metrics().of("loss").values.tolist() == [3.0, 2.0, 1.0, 0.0]
+    assert work.metrics().find("loss").values.tolist() == [3.0, 2.0, 1.0, 0.0]
     assert "metrics/loss" in {trace["uid"] for trace in work.figure().figure["data"]}

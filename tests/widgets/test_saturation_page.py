@@ -330,13 +330,13 @@ def test_a_clock_that_is_changed_in_between_moves_no_sample(open_page):
     page = open_page(zone="Europe/Zurich")
     moved = page.evaluate(
         """async () => {
-          const { readersFigure, utcOf, clockRange } = await import('./saturation.js');
+          const { localTimeFigure, parseUtcMs, formatTimeRange } = await import('./saturation.js');
           const change = Date.UTC(2027, 9, 31, 1);
           const x = [-2, -1, 0, 1].map(hours => change + 3_600_000 * hours);
           const axis = { type: 'date', range: [x[0], x[3]], hoverformat: '%H:%M:%S UTC' };
-          const { data, layout, ahead } = readersFigure({ data: [{ x }], layout: { xaxis: axis } });
-          return [data[0].x, data[0].x.map(text => utcOf(text, ahead) - change), layout.xaxis.range,
-                  clockRange(x[0], x[1], x[0]), clockRange(x[2], x[3], x[2])];
+          const { data, layout, offsetMs } = localTimeFigure({ data: [{ x }], layout: { xaxis: axis } });
+          return [data[0].x, data[0].x.map(text => parseUtcMs(text, offsetMs) - change), layout.xaxis.range,
+                  formatTimeRange(x[0], x[1], x[0]), formatTimeRange(x[2], x[3], x[2])];
         }"""
     )
     texts, back, span, before, after = moved

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, Route, expect, sync_playwright
 
 import gipfel_widgets
-from gipfel_extension.vetting.grid import CELL_SHAPES, grid_of
+from gipfel_extension.vetting.grid import CELL_SHAPES, make_grid
 from gipfel_extension.vetting.model import CheckResult, Scope, Verdict
 from gipfel_extension.vetting.protocol import ProtocolCheck, VettingProtocol
 from gipfel_extension.vetting.report import make_report
@@ -68,7 +68,7 @@ def grid(*, ended: bool) -> dict[str, Any]:
         protocol, nodes, results, started_ns=10**18, ended_ns=10**18 + 9 * 10**9 if ended else None,
         complete=ended, running={} if ended else dict.fromkeys(nodes, "matmul"),
     )  # fmt: skip
-    found = grid_of(report)
+    found = make_grid(report)
     return {**found.model_dump(), "heading": found.heading}
 
 

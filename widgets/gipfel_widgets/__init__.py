@@ -1,4 +1,4 @@
-"""Kernel side: live views of a run, measurements in a notebook, and a training loop's own numbers.
+"""Live views of a run in notebooks, measurements, and logging of a training loop's metrics.
 
 Names are imported on first use, so that importing the package costs a notebook or a training script nothing.
 This file and `log` run with any CPython since 3.9, the others with 3.11.
@@ -8,7 +8,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-# Not on first use: the import of a module of this name would put it in the function's place.
+# Imported here, since a later import of the module `log` would replace the function.
 from .log import log
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ __all__ = [
     "vet",
 ]
 
-_HOMES = {
+_MODULES = {
     "Explanation": "explanation",
     "KernelRun": "run",
     "LaunchCell": "launch_cell",
@@ -67,15 +67,15 @@ _HOMES = {
 
 class _OldPythonError(ImportError):
     def _render_traceback_(self) -> list[str]:
-        # IPython asks for it: in a cell this is one line.
+        # IPython calls this method: the error is then one line in a cell.
         return [str(self)]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    _need_new_python()
-    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    _require_python()
+    return getattr(importlib.import_module(f".{_MODULES[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:
@@ -83,25 +83,25 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Let a notebook have ``%%launch``; kernels that the lab starts load this by themselves.
+    """Register ``%%launch``; kernels started by Gipfel's JupyterLab load this automatically.
 
-    What the magic needs is imported on its first use: a kernel starts as fast as without it.
+    Its modules are imported on first use, so that kernels start as fast as without it.
     """
-    from IPython.core.magic import no_var_expand  # noqa: PLC0415 - only a notebook has it
+    from IPython.core.magic import no_var_expand  # noqa: PLC0415 - only in a notebook
 
-    # IPython would put variables in place of {…} and $… in values that are meant for the program.
+    # Without it, IPython would replace {…} and $… in values for the program by variables.
     @no_var_expand
     def launch(line: str, cell: str = "") -> None:
         """Launch the cell's own code, a script, a module or a notebook on many GPUs; see ``--help``."""
-        _need_new_python()
-        from .launch_run import run_magic  # noqa: PLC0415 - on first use, as the others
+        _require_python()
+        from .launch_run import run_magic  # noqa: PLC0415 - on first use
 
         run_magic(shell, line, cell)
 
     shell.register_magic_function(launch, "line_cell", "launch")
 
 
-def _need_new_python() -> None:
+def _require_python() -> None:
     if sys.version_info < (3, 11):
         version = f"{sys.version_info[0]}.{sys.version_info[1]}"
         raise _OldPythonError(f"gipfel_widgets needs Python 3.11 or newer; this kernel is Python {version}.")

@@ -1,4 +1,4 @@
-"""Values that show themselves in a notebook, with or without a kernel.
+"""Values with a rich display in a notebook, with or without a kernel.
 
 `SaturationPlot` is a figure of samples, `SaturationSummary` a table of them, `PlanTable` the layout of a
 model on GPUs, made by `plan`.
@@ -22,9 +22,9 @@ from gipfel_extension.training.layout_plan.planner import ESTIMATE, gigabytes, l
 
 PLOTLY = "application/vnd.plotly.v1+json"
 
-#: A screen's pixels for one of the figure; more would be the larger part of a notebook's file.
+#: Scale of images in a notebook's file, which limits its size.
 _SCALE = 0.8
-_GROUND = {False: "#ffffff", True: "#1a1a1a"}
+_BACKGROUND = {False: "#ffffff", True: "#1a1a1a"}
 _HEAD = ("device", "metric", "mean", "p10", "max", "unit")
 _TOP = "vertical-align:top"
 _SCALES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -39,9 +39,9 @@ class SaturationPlot:
     window_s
         Seconds before the newest sample that the time axis shows.
     dark
-        Colours for a dark ground.
+        Colours for a dark background.
     metrics
-        The user's own metrics, drawn below.
+        User metrics, drawn below.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class SaturationPlot:
     ) -> None:
         self.simulated = table.simulated
         self._drawn = saturation_figure(table, window_s=window_s, dark=dark, metrics=metrics)
-        # The ink is the author's; on a ground of the reader's theme it might not be legible.
-        self._drawn["layout"]["paper_bgcolor"] = _GROUND[dark]
-        # The top margin has room for the legend; plotly.js would reserve it a second time.
+        # The lines are coloured for this background; the reader's theme may differ.
+        self._drawn["layout"]["paper_bgcolor"] = _BACKGROUND[dark]
+        # The top margin already includes the legend; plotly.js would add its height again.
         self._drawn["layout"]["margin"] |= {"autoexpand": False}
         #: For ``plotly.graph_objects.Figure(...)``.
         self.figure = with_utc_text(self._drawn)
@@ -69,19 +69,19 @@ class SaturationPlot:
 
 
 def on_white(figure: dict[str, Any]) -> dict[str, Any]:
-    """Return the figure on white, whatever the reader's theme: its ink is made for that."""
-    return {**figure, "layout": {**figure["layout"], "paper_bgcolor": _GROUND[False]}}
+    """Return the figure on a white background, independent of the reader's theme."""
+    return {**figure, "layout": {**figure["layout"], "paper_bgcolor": _BACKGROUND[False]}}
 
 
 def bundle(figure: dict[str, Any], text: str) -> dict[str, Any]:
-    """Return a figure in every form that a notebook's reader may know, small enough for a notebook's file."""
+    """Return a figure as plotly JSON, PNG and text, small enough for a notebook's file."""
     saved = saved_figure(figure)
     image = base64.b64encode(small_image(static_image(saved, scale=_SCALE))).decode()
     return {PLOTLY: with_utc_text(saved), "image/png": image, "text/plain": text}
 
 
 def describe(table: SampleTable) -> str:
-    """Return one line for readers without pictures."""
+    """Return a description in one line, for frontends without images."""
     if not table.devices:
         return "GPU and host activity: nothing was recorded."
     gpus, hosts = len(table.gpus), len(table.hosts)
@@ -125,7 +125,7 @@ class SaturationSummary:
         several = len({device.node for device in table.devices}) > 1
         rows = []
         for device in (*table.gpus, *table.hosts):
-            columns = table.of(device.uuid)
+            columns = table[device.uuid]
             for metric, unit in METRICS[device.kind].items():
                 known = columns[metric][np.isfinite(columns[metric])]
                 if len(known):
@@ -137,7 +137,7 @@ class SaturationSummary:
 
     @property
     def caption(self) -> str:
-        """Subject of the table, on one line."""
+        """Caption of the table, on one line."""
         mark = "Simulated: " if self.simulated else ""
         if not self.rows:
             return f"{mark}nothing was recorded in {self.seconds:.1f} s."
@@ -161,17 +161,17 @@ class SaturationSummary:
         if not self.rows:
             return f"<p>{html.escape(self.caption)}</p>"
         head = "".join(f'<th scope="col">{name}</th>' for name in _HEAD)
-        body, shown = [], ""
+        body, previous = [], ""
         for row in self.rows:
             device, *cells = _cells(row)
             count = sum(_cells(other)[0] == device for other in self.rows)
             label = f'<th scope="rowgroup" rowspan="{count}" style="{_TOP}">{html.escape(device)}</th>'
             body.append(
-                f"<tr>{label if device != shown else ''}"
+                f"<tr>{label if device != previous else ''}"
                 + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
                 + "</tr>"
             )
-            shown = device
+            previous = device
         caption = f"<caption>{html.escape(self.caption)}</caption>"
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
 
@@ -180,7 +180,7 @@ def _name(device: Device, *, several: bool) -> str:
     node = f" of {device.node}" if several and device.node else ""
     if device.kind == "host":
         return f"host{node}"
-    # What tells two GPUs of one index apart is the UUID.
+    # Without an index, only the UUID identifies the GPU.
     return f"GPU {device.index}{node}" if device.index is not None else f"GPU {device.uuid}"
 
 
@@ -206,7 +206,7 @@ def _number(value: float) -> str:
 
 
 class PlanTable:
-    """A plan as a table; `plan` is the value behind it, with bytes and seconds."""
+    """Table of a layout plan; `plan` is its value, with bytes and seconds."""
 
     def __init__(self, found: planning.Plan) -> None:
         self.plan = found
@@ -238,7 +238,7 @@ class PlanTable:
         words = [
             f"{model.parameters / 1e9:.2f} billion parameters on {self.plan.gpus} x {self.plan.machine.name}",
             *(
-                f"{each.what}: {gigabytes(each.bytes)} per GPU and step, {each.link}"
+                f"{each.purpose}: {gigabytes(each.bytes)} per GPU and step, {each.link}"
                 for each in self.plan.traffic
             ),
             f"checkpoint {gigabytes(checkpoint.bytes)}, one every {checkpoint.interval / 60:.0f} min",
@@ -250,18 +250,18 @@ class PlanTable:
 
 
 def plan(model: planning.Transformer | float, *, gpus: int, **options: Any) -> PlanTable:
-    """Lay a model's training out on GPUs: DP x TP x PP x ZeRO with memory, traffic, checkpoints and scaling.
+    """Plan the layout of a model's training on GPUs: DP, TP, PP, ZeRO, memory, traffic, checkpoints.
 
     Parameters
     ----------
     model
         A `gipfel_extension.training.layout_plan.Transformer`, or a number of parameters such as ``7e9``.
     gpus
-        GPUs in all; `gipfel_extension.training.layout_plan.plan` says the other options.
+        Total number of GPUs; see `gipfel_extension.training.layout_plan.plan` for the other options.
 
     Raises
     ------
     GipfelError
-        A number can't be used, or nothing fits.
+        An option is not valid, or no layout fits.
     """
     return PlanTable(planning.plan(model, gpus=gpus, **options))

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from gipfel_cluster.model import GipfelError
-from gipfel_extension.cli.report_content import content_of
-from gipfel_extension.cli.scored_run import ScoredRun, path_of
+from gipfel_extension.cli.report_content import build_content
+from gipfel_extension.cli.scored_run import ScoredRun, resolve_recording
 from gipfel_extension.saturation import JobScore, Settings, Workload, advise, score_table
 from gipfel_extension.saturation.report import ReportContent
-from gipfel_extension.saturation.report.lines import text_of
+from gipfel_extension.saturation.report.lines import score_text
 from gipfel_extension.telemetry.imports import Recording
-from gipfel_extension.telemetry.ranks import gpus_by_rank, read_ranks
+from gipfel_extension.telemetry.ranks import gpu_uuids_by_rank, read_ranks
 from gipfel_extension.telemetry.sample import SourceError
 from gipfel_extension.telemetry.store.fine import read_finest
 from gipfel_extension.telemetry.store.segments import read_samples
@@ -80,7 +80,7 @@ class Explanation:
 
     @cached_property
     def _content(self) -> ReportContent:
-        return content_of(self.scored)
+        return build_content(self.scored)
 
     @property
     def score(self) -> float | None:
@@ -100,9 +100,9 @@ class Explanation:
 
     @property
     def events(self) -> FactTable:
-        """Events beside the samples: XIDs, throttling, a full disk, a lost node."""
-        heads = ("time (UTC)", "node", "what", "")
-        return FactTable(heads, tuple(self._content.events), "Nothing happened that a recorder would note.")
+        """Events recorded with the samples: XIDs, throttling, a full disk, a lost node."""
+        heads = ("time (UTC)", "node", "event", "")
+        return FactTable(heads, tuple(self._content.events), "The recorder noted no events.")
 
     @property
     def launches(self) -> LaunchList:
@@ -117,11 +117,11 @@ class Explanation:
         scored = self.scored
         since = scored.since.lines if scored.since else ()
         label, notes = scored.recording.label, scored.notes
-        return "\n".join(text_of(scored.job, scored.advice, label=label, notes=notes, since=since))
+        return "\n".join(score_text(scored.job, scored.advice, label=label, notes=notes, since=since))
 
     @property
     def figures(self) -> tuple[FigureView, ...]:
-        """Score and losses, shares over time, heat map, metrics, the job's own numbers, hosts, evidence."""
+        """Score and losses, shares over time, heat map, metrics, logged metrics, hosts, evidence."""
         return tuple(
             FigureView(each.title, each.caption, on_white(dict(each.figure)))
             for each in self._content.figures
@@ -131,7 +131,7 @@ class Explanation:
     @property
     def next_steps(self) -> FactTable:
         """Advice, the largest gain first."""
-        rows = [(each.action, each.expect, each.knob.name) for each in self.scored.advice]
+        rows = [(each.action, each.gain_text, each.knob.name) for each in self.scored.advice]
         failed = [each for each in self.launches if each.state.outcome in {"failed", "lost", "timeout"}]
         rows[:0] = [
             (f"Launch {each.folder.name}: {status_message(each)}", _FAILED, "") for each in failed[:3]
@@ -176,7 +176,7 @@ def explain(which: Launch | Measurement | Path | str | None = None) -> Explanati
 
 def _path(which: Path | str | None) -> Path:
     if which:
-        path = path_of(str(which))
+        path = resolve_recording(str(which))
         if not path.exists():
             raise GipfelError(
                 f"There is no run {which}.", "`gipfel launch list --all` and ~/.gipfel/runs name them."
@@ -185,13 +185,13 @@ def _path(which: Path | str | None) -> Path:
     here = present_run()
     if here is not None:
         return here.path
-    return path_of("")
+    return resolve_recording("")
 
 
 def _of_measurement(measured: Measurement) -> Explanation:
     path = measured.run.path
     return _explained(
-        path, Recording(measured.table(), path.name, (), gpus_by_rank(read_ranks(path / "telemetry")))
+        path, Recording(measured.table(), path.name, (), gpu_uuids_by_rank(read_ranks(path / "telemetry")))
     )
 
 
@@ -216,7 +216,7 @@ def _of_launch(launch: Launch) -> Explanation:
             f"Nothing was recorded of launch {launch.folder.name}.", "Its job records by default."
         )
     label = f"launch {launch.folder.name} of {path.name}"
-    recording = Recording(table, label, (), gpus_by_rank(read_ranks(path / "telemetry")))
+    recording = Recording(table, label, (), gpu_uuids_by_rank(read_ranks(path / "telemetry")))
     return _explained(path, recording, workload_of(program_of_launch(launch.folder)))
 
 

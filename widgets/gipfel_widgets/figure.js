@@ -4,18 +4,18 @@
  */
 
 const OFFER = Symbol.for('gipfel.plotly');
-/** Within this the panel's plugin has started, where there is one. */
+/** Time within which the plugin of the panel starts, if it is installed. */
 const OFFER_MS = 4000;
 const SHORTEST_SPAN_MS = 60000;
 
 const CONFIG = {
   displaylogo: false,
-  // Back to the moving window rather than to where it was when the figure was drawn.
+  // A double click returns to the moving window, not to the range at the first draw.
   doubleClick: 'autosize',
   modeBarButtons: [['toImage', 'autoScale2d']]
 };
 
-/** Plotly.js, or null where the page does not offer it. */
+/** Return plotly.js, or null if the page does not offer it. */
 async function offeredPlotly() {
   for (let waited = 0; waited < OFFER_MS && !globalThis[OFFER]; waited += 200) {
     await new Promise(resolve => setTimeout(resolve, 200));
@@ -29,21 +29,21 @@ function isDark(node) {
   if (!ground || !canvas) {
     return false;
   }
-  // Whatever way the theme writes its colour, the canvas reads it.
+  // A canvas parses every notation of CSS colours.
   canvas.fillStyle = ground;
   canvas.fillRect(0, 0, 1, 1);
   const [red, green, blue] = canvas.getImageData(0, 0, 1, 1).data;
   return red + green + blue < 384;
 }
 
-/** The layout with the text and lines of the page's theme. */
+/** Return the layout in the colours of the page's theme. */
 function themed(layout, node) {
   const style = getComputedStyle(node);
   const colour = (name, otherwise) => style.getPropertyValue(name).trim() || otherwise;
   const result = {
     ...layout,
     autosize: true,
-    // The figure's own top margin has room for the legend; plotly.js would reserve it a second time.
+    // The top margin already includes the legend; plotly.js would add its height again.
     margin: { ...layout.margin, autoexpand: false },
     paper_bgcolor: 'rgba(0,0,0,0)',
     plot_bgcolor: 'rgba(0,0,0,0)',
@@ -83,21 +83,21 @@ function themed(layout, node) {
   return result;
 }
 
-/** New points, with a missing one before them where a page heard nothing for a while: no line through what it missed. */
+/** Return new points, after a missing one if samples are missing: no line is drawn across the gap. */
 function withGap(before, added, uid) {
   const pauses = before
     .slice(-6)
     .flatMap((x, place, all) => (place ? [x - all[place - 1]] : []))
     .sort((a, b) => a - b);
   const usual = pauses[Math.floor(pauses.length / 2)];
-  // A metric of the user's own may be logged whenever it is known.
+  // Users' metrics may be logged at any interval.
   if (uid.startsWith('metrics/') || !usual || !(added.x[0] - before.at(-1) > 3.5 * usual)) {
     return added;
   }
   return { x: [before.at(-1) + usual, ...added.x], y: [null, ...added.y] };
 }
 
-/** Whether the user drags across a node: a frame that is being pulled counts in the axis of its start. */
+/** Tracks whether the user drags across a node: the selection of a drag refers to the axis at its start. */
 class Drag {
   constructor(node) {
     this.node = node;
@@ -115,7 +115,7 @@ class Drag {
     const ends = ['mouseup', 'blur'];
     const release = () => {
       ends.forEach(end => window.removeEventListener(end, release, true));
-      // plotly.js takes its part of the same event first.
+      // plotly.js handles the same event first.
       setTimeout(resolve);
     };
     this.release = release;
@@ -152,7 +152,7 @@ class FigureView {
     return this.enqueue(async () => {
       await this.drag.over;
       const first = !this.figure;
-      // plotly.js writes into what it is given.
+      // plotly.js modifies its input.
       this.figure = figure;
       const { data, layout } = structuredClone(figure);
       const dark = isDark(this.node);
@@ -162,11 +162,11 @@ class FigureView {
         if (dark && this.darkColours[metric]) {
           trace.line.color = this.darkColours[metric];
         }
-        // plotly.js makes a CSS selector of it when the trace goes, and throws where it is not valid.
+        // plotly.js uses it in a CSS selector when the trace is removed, and throws if that is invalid.
         trace.uid = trace.uid.replace(/[^\w-]/g, '_');
       }
       this.traces = data;
-      // plotly.js keeps what it is given, and notes in it which lines were hidden.
+      // plotly.js keeps these objects, and stores in them which lines are hidden.
       this.drawn = data.map(trace => ({ ...trace }));
       this.layout = themed(layout, this.node);
       await this.react();
@@ -183,7 +183,7 @@ class FigureView {
       await this.drag.over;
       const kept = new Map(this.figure.data.map(trace => [trace.uid, trace]));
       for (const [uid, added] of Object.entries(points)) {
-        // What is drawn, and what would be drawn in another theme.
+        // The drawn trace, and its copy for other themes.
         for (const trace of [this.byUid.get(uid), kept.get(uid)]) {
           const { x, y } = trace ? withGap(trace.x, added, uid) : added;
           trace?.x.push(...x);
@@ -244,18 +244,18 @@ class FigureView {
         }
       }
     }
-    const ahead = aheadMs(newest === -Infinity ? Date.now() : newest);
+    const offsetMs = utcOffsetMs(newest === -Infinity ? Date.now() : newest);
     this.traces.forEach((trace, place) =>
-      Object.assign(this.drawn[place], trace, readersTimes(trace, this.layout, ahead))
+      Object.assign(this.drawn[place], trace, localTimes(trace, this.layout, offsetMs))
     );
-    const layout = readersLayout(this.layout, ahead);
+    const layout = localTimeLayout(this.layout, offsetMs);
     if (this.zoom) {
       for (const key of Object.keys(layout).filter(each => /^xaxis\d*$/.test(each))) {
         // As plotly.js reported it.
         layout[key] = { ...layout[key], range: [...this.zoom] };
       }
     }
-    // Only this shows that traces of the same names hold something else.
+    // The revision tells plotly.js that the data of the traces changed.
     layout.datarevision = ++this.revision;
     await this.plotly.react(this.node, this.drawn, layout, CONFIG);
   }

@@ -1,4 +1,4 @@
-/* The browser half of LaunchView: draws the document that the kernel sends, and the end of the log. */
+/* The browser side of LaunchWidget: renders the document that the kernel sends, and the end of the log. */
 
 const MOST_LINES = 2000;
 const COLOURS = 8;
@@ -35,19 +35,19 @@ function sizeOf(nodes, ranks) {
   return `${nodes > 1 ? `${nodes} × ` : ''}${each} rank${each === 1 ? '' : 's'}`;
 }
 
-function figuresOf({ progress, course, score, restarts }) {
+function figuresOf({ progress, training_curve, score, restarts }) {
   const found = [];
   if (typeof progress?.step === 'number') {
     const total = progress.total ? `/${number(progress.total, 12)}` : '';
     found.push(`step ${number(progress.step, 12)}${total}`);
   }
-  if (typeof course?.rate === 'number') {
-    found.push(`${number(course.rate)} ${course.rate_name.replace(/_per_s$/, '')}/s`);
-  } else if (course?.steps_per_s) {
-    found.push(`${number(course.steps_per_s, 2)} steps/s`);
+  if (typeof training_curve?.rate === 'number') {
+    found.push(`${number(training_curve.rate)} ${training_curve.rate_name.replace(/_per_s$/, '')}/s`);
+  } else if (training_curve?.steps_per_s) {
+    found.push(`${number(training_curve.steps_per_s, 2)} steps/s`);
   }
-  if (course?.losses?.length) {
-    found.push(`loss ${number(course.losses.at(-1)[1])}`);
+  if (training_curve?.losses?.length) {
+    found.push(`loss ${number(training_curve.losses.at(-1)[1])}`);
   }
   if (typeof score === 'number') {
     found.push(`score ${Math.round(score)} of 100`);
@@ -73,7 +73,7 @@ function drawCurve(svg, losses) {
   svg.setAttribute('aria-label', `loss from ${number(values[0])} to ${number(values.at(-1))}`);
 }
 
-/** The log: held lines, which of them are shown, and whether the newest one is kept in sight. */
+/** The log: its lines, their filter, and whether it follows the newest line. */
 class Log {
   constructor(root, model, signal) {
     this.model = model;
@@ -83,7 +83,7 @@ class Log {
     this.errors = false;
     const bar = (this.bar = make('div', 'gipfel-filters', root));
     this.choice = make('select', 'gipfel-choice', bar);
-    this.choice.setAttribute('aria-label', 'Whose lines are shown');
+    this.choice.setAttribute('aria-label', 'Rank filter');
     this.choice.append(new Option('all ranks', ''));
     const errors = this.box(bar, 'errors only');
     this.follow = this.box(bar, 'follow');
@@ -105,7 +105,7 @@ class Log {
       this.draw();
     });
     listen(this.follow, 'change', () => this.toEnd());
-    // Who scrolls up wants to read; who comes back to the end wants to follow.
+    // Scrolling up stops following; scrolling to the end resumes it.
     listen(this.node, 'scroll', () => {
       const { scrollTop, scrollHeight, clientHeight } = this.node;
       this.follow.checked = scrollHeight - scrollTop - clientHeight < 8;
@@ -164,7 +164,7 @@ class Log {
 
   line([rank, text, time, error]) {
     const row = make('div', error ? 'gipfel-line gipfel-error' : 'gipfel-line');
-    const when = time ? clockTime(time) : '';
+    const when = time ? formatTimeOfDay(time) : '';
     make('span', 'gipfel-time', row, when);
     make('span', `gipfel-rank gipfel-rank-${rank % COLOURS}`, row, `r${rank}`);
     make('span', 'gipfel-text', row, text);
@@ -181,7 +181,7 @@ class Log {
     const timed = this.rows.find(each => each[2]);
     this.count.textContent = `${shown} line${shown === 1 ? '' : 's'}${timed ? `, ${zoneName(timed[2])}` : ''}`;
     if (shown === 0) {
-      this.count.textContent = this.errors && this.rows.length ? 'no line about an error' : 'no line yet';
+      this.count.textContent = this.errors && this.rows.length ? 'no lines about errors' : 'no lines yet';
     }
     this.toEnd();
   }
@@ -193,7 +193,7 @@ class Log {
   }
 }
 
-/** Links to what ranks left; where no lab offers an address for it, the names alone. */
+/** Download links to the files of ranks; only their names without the lab extension. */
 function listFiles(root, title, kind, ranks, { id, folder }) {
   const place = { trace: 'profile', dump: 'flight_recorder' }[kind];
   const addressOf = globalThis[Symbol.for('gipfel.launchFile')];
@@ -296,9 +296,9 @@ function render({ model, el }) {
     const shown = model.get('document') ?? {};
     const ended = shown.phase === 'ended';
     root.hidden = !shown.phase;
-    root.dataset.word = shown.word;
-    shape.textContent = SHAPES[shown.word] ?? '·';
-    word.textContent = shown.word === 'silent' ? 'nothing is heard' : shown.word;
+    root.dataset.status = shown.status;
+    shape.textContent = SHAPES[shown.status] ?? '·';
+    word.textContent = shown.status === 'silent' ? 'not responding' : shown.status;
     const where = shown.node_count ? ` · ${sizeOf(shown.node_count, shown.ranks)}` : '';
     name.textContent = shown.number ? `#${shown.number} ${shown.name ?? ''}${where}` : '';
     stop.hidden = ended || !shown.id;
@@ -312,9 +312,9 @@ function render({ model, el }) {
         node.removeAttribute('aria-current');
       }
     });
-    says.textContent = shown.says ?? '';
-    says.hidden = !shown.says;
-    // Before anything has started there is no log.
+    says.textContent = shown.message ?? '';
+    says.hidden = !shown.message;
+    // There is no log before the launch has started.
     log.show(Boolean(shown.id));
     const fraction = shown.progress?.fraction;
     progress.hidden = !shown.id || (shown.phase !== 'running' && !ended);
@@ -322,7 +322,7 @@ function render({ model, el }) {
     bar.value = fraction ?? 0;
     const percent = typeof fraction === 'number' ? [`${Math.round(100 * fraction)} %`] : [];
     figures.textContent = [...percent, ...figuresOf(shown)].join(' · ');
-    drawCurve(curve, shown.course?.losses ?? []);
+    drawCurve(curve, shown.training_curve?.losses ?? []);
     checks.replaceChildren(
       ...(shown.preflight ?? []).map(each => {
         const line = make('li', `gipfel-${each.verdict}`);
@@ -337,13 +337,13 @@ function render({ model, el }) {
     trace.details.hidden = !shown.traceback;
     trace.summary.textContent = `traceback of rank ${shown.failure?.rank ?? '?'}, the first that failed`;
     traceText.textContent = shown.traceback ?? '';
-    flight.details.hidden = !shown.flight?.length;
-    flightText.textContent = (shown.flight ?? []).join('\n');
+    flight.details.hidden = !shown.flight_recorder?.length;
+    flightText.textContent = (shown.flight_recorder ?? []).join('\n');
     const said = [];
     if (shown.folder) {
       said.push(ended ? shown.folder : `${shown.folder} · keeps running if you close this tab or restart the kernel`);
     }
-    // A link that the user is about to press stays the same one.
+    // Links are replaced only if they change, so that a click is not lost.
     const now = JSON.stringify([shown.id, shown.traces, shown.dumps]);
     if (now !== listed) {
       listed = now;
@@ -366,7 +366,7 @@ function render({ model, el }) {
   const onDocument = () => {
     draw();
     const id = model.get('document')?.id;
-    // A view that is drawn later, as after a reload, has missed what came before it.
+    // A view that is rendered later, as after a reload, requests earlier lines.
     if (id && id !== asked) {
       asked = id;
       stop.disabled = false;

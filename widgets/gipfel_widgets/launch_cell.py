@@ -1,4 +1,4 @@
-"""``LaunchCell()``: a launch by a form, or one that was started before."""
+"""``LaunchCell()``: a form that starts a launch, or the view of an existing launch."""
 
 import html
 import threading
@@ -9,7 +9,7 @@ import ipywidgets as ipw
 
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.training.launch import Launch
-from gipfel_extension.training.preflight import Holder, end_holders
+from gipfel_extension.training.preflight import Holder, terminate_holders
 from gipfel_extension.training.record.state import LaunchState
 
 from .launch_form import LaunchForm
@@ -26,22 +26,22 @@ _NO_FORM = (
 
 
 class LaunchCell:
-    """A form with [Check], [Launch] and [Stop], and the launch below it; or a launch that was started before.
+    """Form with [Check], [Launch] and [Stop], and its launch below; or the view of an existing launch.
 
     In a session that is not interactive, as under papermill, the arguments are launched and waited for.
 
     Parameters
     ----------
     which
-        A launch's number here, ``RUN/N`` or its folder: no form, but that launch with its history.
+        Number of a launch of this run, ``RUN/N``, or its directory; it is shown without a form.
     options
-        What the form begins with, by the names of the options of ``%%launch``: ``script``, ``module``,
+        Initial values of the form, by the names of the options of ``%%launch``: ``script``, ``module``,
         ``notebook`` or ``code``, ``args``, ``params``, ``nodes``, ``gpus_per_node``, ``edf`` and the others.
 
     Raises
     ------
     GipfelError
-        There is no such launch or option.
+        The launch or the option does not exist.
     """
 
     def __init__(self, which: int | str | None = None, **options: Any) -> None:
@@ -50,18 +50,18 @@ class LaunchCell:
         self._form = LaunchForm(options) if which is None else None
         self._named = bool({"script", "module", "notebook", "code"} & set(options))
         self._output = CellOutput()
-        self._said = ipw.HTML()
+        self._message = ipw.HTML()
         self._buttons: tuple[ipw.Button, ...] = ()
         self._row = ipw.HBox()
 
     @property
     def launch(self) -> Launch:
-        """Launch that is shown.
+        """Launch in view.
 
         Raises
         ------
         GipfelError
-            Nothing was launched yet.
+            No launch was started yet.
         """
         found = self._launch or (self._view.launch if self._view else None)
         if found is None:
@@ -70,15 +70,15 @@ class LaunchCell:
 
     @property
     def state(self) -> LaunchState:
-        """State that its supervisor wrote last."""
+        """State of the launch that its supervisor last wrote."""
         return self.launch.state
 
     def stop(self) -> None:
-        """End the ranks, and nothing else."""
+        """Stop the ranks of the launch."""
         run_sync(self.launch.stop)
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Wait for the launch's end and return its exit status; None where it still runs."""
+        """Wait for the end of the launch; return its exit status, or None after the timeout."""
         return self.launch.wait(timeout)
 
     def __repr__(self) -> str:
@@ -111,21 +111,22 @@ class LaunchCell:
     def _show_form(self) -> None:
         from IPython.display import display  # noqa: PLC0415 - only where there is a notebook
 
-        assert self._form is not None  # noqa: S101 - for mypy: only a cell with a form comes here
-        check, go = ipw.Button(description="Check"), ipw.Button(description="Launch", button_style="primary")
-        check.tooltip = "Show the exact command and look for what would fail; start nothing"
-        go.tooltip = "Check, then start; it keeps running when kernel, tab or server end"
-        check.on_click(lambda _: self._press(dry_run=True))
-        go.on_click(lambda _: self._press())
-        self._buttons = self._row.children = (check, go)
-        # A row of the form itself, so that what a saved notebook keeps is the launch below it.
-        form = ipw.VBox([self._form.widget, self._row, self._said])
+        assert self._form is not None  # noqa: S101 - for mypy: only cells with a form call this
+        check_button = ipw.Button(description="Check")
+        launch_button = ipw.Button(description="Launch", button_style="primary")
+        check_button.tooltip = "Show the command and check its requirements without starting it"
+        launch_button.tooltip = "Check, then start; the launch keeps running after kernel, tab or server end"
+        check_button.on_click(lambda _: self._on_press(dry_run=True))
+        launch_button.on_click(lambda _: self._on_press())
+        self._buttons = self._row.children = (check_button, launch_button)
+        # The form is a separate output, so that a saved notebook keeps the launch below it.
+        form = ipw.VBox([self._form.widget, self._row, self._message])
         display(form)  # type: ignore[no-untyped-call,unused-ignore]
         self._view = LaunchWidget()
-        self._view.document = {"phase": "", "word": "", "says": ""}
+        self._view.document = {"phase": "", "status": "", "message": ""}
         self._output.show(self._view.bundle())
 
-    def _press(self, *, dry_run: bool = False, new: bool = False) -> None:
+    def _on_press(self, *, dry_run: bool = False, new: bool = False) -> None:
         try:
             request = self._request()
         except GipfelError as error:
@@ -135,12 +136,16 @@ class LaunchCell:
             return
         new = new or request.new
         request = LaunchRequest(
-            request.spec, dry_run=dry_run or request.dry_run, wait=False, new=new, free=request.free
+            request.spec,
+            dry_run=dry_run or request.dry_run,
+            wait=False,
+            new=new,
+            kill_holders=request.kill_holders,
         )
         self._on_thread(self._begin, request)
 
     def _on_thread(self, work: Callable[..., None], *given: object) -> None:
-        """Work on a thread; the buttons are disabled meanwhile."""
+        """Run a function on a thread, with the buttons disabled."""
         for button in self._row.children:
             button.disabled = True
 
@@ -155,9 +160,9 @@ class LaunchCell:
 
     def _begin(self, request: LaunchRequest) -> None:
         view = self._view = self._view or LaunchWidget()
-        view.rest()
+        view.stop_following()
         self._set_message("")
-        view.document = {"phase": "preflight", "word": "preflight", "says": "", "preflight": []}
+        view.document = {"phase": "preflight", "status": "preflight", "message": "", "preflight": []}
         # An earlier launch may have ended and left a static view in its place.
         self._output.show(view.bundle())
         try:
@@ -167,56 +172,56 @@ class LaunchCell:
             return
         finally:
             self._row.children = self._buttons
-            self._offer(tuple(each for each in view.held if not each.kept))
+            self._show_stop_holders(tuple(each for each in view.held if not each.protected))
         if launch is None:
             return
         self._launch = launch
-        # Which launch it is, so that a saved notebook shows it without this kernel.
+        # The output has the ID of the launch, so that a saved notebook shows it without this kernel.
         self._output.show(view.bundle())
         words, code = self._form.command_line() if self._form else ([], "")
-        note = f"launch {launch.folder.name} is the same and is already running: this is it." if same else ""
-        self._set_message(f"{note} The same as a cell: {equivalent(words, code)}".strip(), again=same)
+        note = f"Launch {launch.folder.name} with the same options is already running." if same else ""
+        self._set_message(f"{note} As a cell: {equivalent(words, code)}".strip(), again=same)
         replace_at_end(launch, view, self._output)
 
-    def _offer(self, held: tuple[Holder, ...]) -> None:
-        """Offer to end the processes that hold GPUs, by name."""
+    def _show_stop_holders(self, held: tuple[Holder, ...]) -> None:
+        """Show a button that stops the processes that hold GPUs."""
         if held:
             who = ", ".join(str(each) for each in held)
-            free = ipw.Button(description="Stop these processes", button_style="warning")
-            free.tooltip = f"Ends {who}; what is in memory there is lost"
-            free.on_click(lambda _: self._on_thread(self._free, held))
-            self._row.children = (*self._buttons, free)
+            button = ipw.Button(description="Stop these processes", button_style="warning")
+            button.tooltip = f"Stops {who}; unsaved data in their memory is lost"
+            button.on_click(lambda _: self._on_thread(self._stop_holders, held))
+            self._row.children = (*self._buttons, button)
 
-    def _free(self, held: tuple[Holder, ...]) -> None:
-        self._set_message(f"Ends {', '.join(str(each) for each in held)} …")
-        left = end_holders(held)
+    def _stop_holders(self, held: tuple[Holder, ...]) -> None:
+        self._set_message(f"Stopping {', '.join(str(each) for each in held)} …")
+        left = terminate_holders(held)
         if left:
-            self._set_message(f"✗ Not ended yet: {', '.join(str(each) for each in left)}.", alert=True)
+            self._set_message(f"✗ Still running: {', '.join(str(each) for each in left)}.", alert=True)
             return
         self._row.children = self._buttons
         ended = ", ".join(str(each) for each in held)
-        self._set_message(f"✓ Ended: {ended}. Press Check or Launch, which looks again.")
+        self._set_message(f"✓ Stopped: {ended}. Press Check or Launch to check again.")
 
     def _request(self) -> LaunchRequest | None:
-        assert self._form is not None  # noqa: S101 - for mypy: only a cell with a form comes here
+        assert self._form is not None  # noqa: S101 - for mypy: only cells with a form call this
         words, code = self._form.command_line()
         return parse_arguments(words, code, {})
 
     def _set_message(self, text: str, *, alert: bool = False, again: bool = False) -> None:
         role = "alert" if alert else "status"
-        self._said.value = f'<div role="{role}" style="overflow-wrap:anywhere">{html.escape(text)}</div>'
+        self._message.value = f'<div role="{role}" style="overflow-wrap:anywhere">{html.escape(text)}</div>'
         if again:
             other = ipw.Button(description="Launch another one")
-            other.on_click(lambda _: self._press(new=True))
+            other.on_click(lambda _: self._on_press(new=True))
             self._row.children = (*self._buttons, other)
 
 
 def launch(which: int | str = "") -> LaunchCell:
-    """Return a launch that was started before, by its number, ``RUN/N`` or its folder; else the newest one.
+    """Return the view of a launch by its number, ``RUN/N`` or its directory; by default the newest one.
 
     Raises
     ------
     GipfelError
-        There is none.
+        The launch does not exist.
     """
     return LaunchCell(which)

@@ -1,4 +1,4 @@
-"""Form of a launch cell: fields with defaults, and the arguments of ``%%launch`` that they stand for."""
+"""Form of a launch cell: fields with defaults, and the arguments of ``%%launch`` made of them."""
 
 import os
 import shlex
@@ -32,7 +32,7 @@ class LaunchForm:
     Raises
     ------
     GipfelError
-        There is no option of such a name, or a value does not fit its field.
+        An option does not exist, or a value does not fit its field.
     """
 
     def __init__(self, given: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> None:
@@ -43,18 +43,20 @@ class LaunchForm:
         kind = kind or ("code" if given.get("code") else "script")
         arguments, params = given.pop("args", ()), given.pop("params", {})
         text = arguments if isinstance(arguments, str) else shlex.join(map(str, arguments))
-        said = params if isinstance(params, str) else "\n".join(f"{n}={_typed(v)}" for n, v in params.items())
+        if not isinstance(params, str):
+            params = "\n".join(f"{name}={_typed(value)}" for name, value in params.items())
+        params_text = params
         nodes = str(given.pop("nodes", environment.get("SLURM_JOB_NUM_NODES", "1")))
-        fewest, _, most = nodes.rpartition(":")
+        min_nodes, _, most = nodes.rpartition(":")
         try:
-            self._make_program(given, kind, text, said)
-            self._make_place(given, fewest, most, environment)
+            self._make_program(given, kind, text, params_text)
+            self._make_fields(given, min_nodes, most, environment)
         except (ValueError, TypeError) as error:
             raise GipfelError(f"A value does not fit its field: {error}.", "See `%launch --help`.") from None
         self._given = {name: value for name, value in given.items() if name not in self.fields}
         self._more = _arguments_of(self._given)
-        self._arrange()
-        self.kind.observe(lambda _: self._arrange(), names="value")
+        self._update_fields()
+        self.kind.observe(lambda _: self._update_fields(), names="value")
 
     def _make_program(self, given: dict[str, Any], kind: str, arguments: str, params: str) -> None:
         named = [str(given.pop(each, "")) for each in ("script", "module", "notebook")]
@@ -66,12 +68,12 @@ class LaunchForm:
         self.arguments = ipw.Text(arguments, placeholder="--lr 0.1", **_layout("Arguments"))
         self.params = ipw.Textarea(params, rows=2, placeholder="lr=0.1\nsteps=100", **_layout("Parameters"))
 
-    def _make_place(
-        self, given: dict[str, Any], fewest: str, most: str, environment: Mapping[str, str]
+    def _make_fields(
+        self, given: dict[str, Any], min_nodes: str, most: str, environment: Mapping[str, str]
     ) -> None:
         self.nodes = _count(int(most), 1, "Nodes", "How many nodes the launch runs on")
-        self.fewest = _count(
-            int(fewest) if fewest else int(most),
+        self.min_nodes = _count(
+            int(min_nodes) if min_nodes else int(most),
             1,
             "Minimum nodes",
             "The fewest nodes it starts with, or continues with",
@@ -95,7 +97,7 @@ class LaunchForm:
             "checkpoint": ipw.Text(
                 str(given.get("checkpoint", "")), placeholder="none", **_layout("Checkpoints in")
             ),
-            "where": _choice(choices["where"], given.get("where", "auto"), "Where"),
+            "in_job": _job_choice(given.get("in_job")),
             "time": ipw.Text(str(given.get("time", "")), placeholder="1:00:00", **_layout("Time")),
             "on_preempt": _choice(choices["on_preempt"], given.get("on_preempt", "requeue"), "If preempted"),
         }  # fmt: skip
@@ -111,19 +113,21 @@ class LaunchForm:
         Raises
         ------
         GipfelError
-            It does not name a program, or the arguments' quotes don't end.
+            The program is missing, or a quote in the arguments is not closed.
         """
         kind = self.kind.value
         self._check_program(kind)
-        nodes, fewest = self.nodes.value, min(self.fewest.value, self.nodes.value)
+        nodes, min_nodes = self.nodes.value, min(self.min_nodes.value, self.nodes.value)
         words = [
-            f"--nodes={nodes if fewest == nodes else f'{fewest}:{nodes}'}",
+            f"--nodes={nodes if min_nodes == nodes else f'{min_nodes}:{nodes}'}",
             f"--gpus-per-node={self.gpus.value}",
         ]
         flags = {each.name: each.opts[-1] for each in launch_command().params}
         for name, field in self.fields.items():
             value = str(field.value)
-            if value and value != _default(name):
+            if name == "in_job":
+                words += [value] if value else []
+            elif value and value != _default(name):
                 words.append(f"{flags[name]}={value}")
         words += self._more
         if kind in {"notebook", "code"}:
@@ -148,23 +152,23 @@ class LaunchForm:
             }[kind]
             raise GipfelError(f"The field {field.description!r} is empty.", fix)
 
-    def _arrange(self) -> None:
+    def _update_fields(self) -> None:
         kind = self.kind.value
         own = {"code": [self.code, self.params], "notebook": [self.target, self.params]}
         what = own.get(kind, [self.target, self.arguments])
         self.target.description = {"module": "Name", "notebook": "Notebook"}.get(kind, "File")
-        often = [self.nodes, self.fewest, self.gpus, self.fields["edf"]]
-        seldom = [self.fields[name] for name in self.fields if name != "edf"]
+        main_fields = [self.nodes, self.min_nodes, self.gpus, self.fields["edf"]]
+        more_fields = [self.fields[name] for name in self.fields if name != "edf"]
         grid = ipw.Layout(grid_template_columns="repeat(auto-fill, minmax(280px, 1fr))", width="100%")
         more = ipw.Accordion(
-            children=[ipw.GridBox(seldom, layout=grid)], titles=("More",), selected_index=None
+            children=[ipw.GridBox(more_fields, layout=grid)], titles=("More",), selected_index=None
         )
-        children = [self.kind, *what, ipw.GridBox(often, layout=grid), more]
+        children = [self.kind, *what, ipw.GridBox(main_fields, layout=grid), more]
         self._box.children = children
 
 
 def _layout(text: str, *, typed: bool = True) -> dict[str, Any]:
-    # Without a tooltip of its own, the page shows "null" for some of the fields.
+    # Without a tooltip, the page shows "null" for some of the fields.
     look = {"description": text, "tooltip": text, "layout": dict(_WIDE), "style": dict(_LABEL)}
     return {**look, "continuous_update": False} if typed else look
 
@@ -177,6 +181,12 @@ def _count(value: int, least: int, text: str, tooltip: str) -> ipw.Widget:
 def _choice(kind: click.ParamType, value: Any, text: str) -> ipw.Widget:  # type: ignore[type-arg,unused-ignore]
     look = _layout(text, typed=False)
     return ipw.Dropdown(options=list(getattr(kind, "choices", ())), value=str(value), **look)
+
+
+def _job_choice(in_job: object) -> ipw.Widget:
+    options = [("Current job, if any", ""), ("Current job", "--in-job"), ("New job", "--new-job")]
+    value = "" if in_job is None else "--in-job" if in_job else "--new-job"
+    return ipw.Dropdown(options=options, value=value, **_layout("Run in", typed=False))
 
 
 def _default(name: str) -> str:

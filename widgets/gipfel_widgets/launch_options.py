@@ -1,4 +1,4 @@
-"""Options of a launch cell: those of ``gipfel launch``, and a few that only a notebook has."""
+"""Options of a launch cell: those of ``gipfel launch``, and a few only for notebooks."""
 
 import json
 import math
@@ -12,7 +12,7 @@ import click
 
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.cli.launch import start
-from gipfel_extension.cli.launch_spec import spec_of
+from gipfel_extension.cli.launch_spec import build_spec
 from gipfel_extension.training.record.spec import LaunchSpec
 
 _DEEPEST = 32
@@ -26,23 +26,23 @@ class LaunchRequest:
     Parameters
     ----------
     wait
-        Whether the cell lasts as long as the launch; None for what the place wants.
+        True to let the cell last until the launch ends; None for the default of the session.
     new
-        Start another one also where the same one runs.
-    free
-        End processes of this user in this job that hold its GPUs.
+        Start another launch even if the same one is running.
+    kill_holders
+        Stop processes of this user in this job that hold its GPUs.
     """
 
     spec: LaunchSpec
     dry_run: bool = False
     wait: bool | None = None
     new: bool = False
-    free: bool = False
+    kill_holders: bool = False
 
 
 @cache
 def launch_command() -> click.Command:
-    """Return the command of ``%%launch``: that of the terminal, and the notebook's own options."""
+    """Return the command of ``%%launch``: the options of ``gipfel launch`` and those for notebooks."""
     more = [
         click.Option(["--script"], default="", metavar="FILE", help="The same as -- FILE."),
         click.Option(["--notebook"], default="", metavar="FILE", help="The same as -- FILE."),
@@ -56,18 +56,18 @@ def launch_command() -> click.Command:
             ["--pass", "passed"],
             multiple=True,
             metavar="A,B",
-            help="Variables of this kernel as parameters; only what JSON can hold, nothing is pickled.",
+            help="Variables of this kernel as parameters; only values that JSON supports.",
         ),
         click.Option(
             ["--using"],
             default="",
             metavar="NAME",
-            help="A dictionary of this kernel that holds more options; those of the line win.",
+            help="A dictionary of this kernel with more options; options on the line take precedence.",
         ),
         click.Option(
             ["--wait/--no-wait"],
             default=None,
-            help="Let the cell last until the launch ends; the default without a frontend (papermill).",
+            help="Wait in the cell for the end of the launch; the default without a frontend (papermill).",
         ),
         click.Option(["--new"], is_flag=True, help="Start another one even if the same is running."),
     ]
@@ -76,18 +76,18 @@ def launch_command() -> click.Command:
         params=[*(each for each in start.params if each.name != "wait"), *more],
         context_settings={"allow_interspersed_args": False, "max_content_width": 100},
         help="Launch the cell's own code, a script, a module or a notebook on many GPUs.\n\n"
-        "It keeps running when the kernel, the tab or the notebook server ends. Run again meanwhile, the "
-        "cell shows that launch and starts no second one (--new does).",
+        "The launch keeps running when the kernel, the tab or the notebook server ends. Run the cell again, "
+        "and it shows the running launch; --new starts another one.",
     )
 
 
 def parse_line(line: str, code: str = "", variables: Mapping[str, Any] | None = None) -> LaunchRequest | None:
-    """Read the line of a cell; None where it asked for help, which was printed.
+    """Parse the line of a cell; return None after ``--help``, which prints the help.
 
     Raises
     ------
     GipfelError
-        It can't be understood.
+        The line is not valid.
     """
     try:
         words = shlex.split(line)
@@ -99,28 +99,28 @@ def parse_line(line: str, code: str = "", variables: Mapping[str, Any] | None = 
 def parse_arguments(
     words: Sequence[str], code: str = "", variables: Mapping[str, Any] | None = None
 ) -> LaunchRequest | None:
-    """Read the arguments of a cell; None where they request help, which was printed.
+    """Parse the arguments of a cell; return None after ``--help``, which prints the help.
 
     Raises
     ------
     GipfelError
-        They can't be understood.
+        The arguments are not valid.
     """
     try:
         options = launch_command().make_context("%%launch", list(words)).params
         if using := options["using"]:
-            more = _used(using, variables or {})
+            more = _options_of_dictionary(using, variables or {})
             options = launch_command().make_context("%%launch", [*more, *words]).params
         del options["using"]
         script, notebook = options.pop("script"), options.pop("notebook")
         if bool(script) + bool(notebook) + bool(options["module"]) > 1:
-            raise click.UsageError("Say one of --script, --module and --notebook.")
+            raise click.UsageError("Use only one of --script, --module and --notebook.")
         options["words"] = (*((script or notebook,) if script or notebook else ()), *options["words"])
         names = tuple(name for each in options.pop("passed") for name in each.split(",") if name.strip())
         options["parameters"] = (*options["parameters"], *(_pair(each) for each in options.pop("params")))
-        options["values"] = {name.strip(): _passed(name.strip(), variables or {}) for name in names}
-        own = {name: options.pop(name) for name in ("dry_run", "wait", "new", "free")}
-        return LaunchRequest(spec_of(options, code=code), **own)
+        options["values"] = {name.strip(): _variable_as_json(name.strip(), variables or {}) for name in names}
+        own = {name: options.pop(name) for name in ("dry_run", "wait", "new", "kill_holders")}
+        return LaunchRequest(build_spec(options, code=code), **own)
     except click.exceptions.Exit:
         return None
     except click.ClickException as error:
@@ -128,7 +128,7 @@ def parse_arguments(
 
 
 def equivalent(words: Sequence[str], code: str = "") -> str:
-    """Return the line of a cell that requests the same; ``%%`` only above code."""
+    """Return the line of a cell with these arguments; ``%%`` only above code."""
     return shlex.join(("%%launch" if code else "%launch", *words))
 
 
@@ -159,7 +159,7 @@ def json_value(value: Any, name: str = "it", depth: int = 0) -> Any:
     )
 
 
-def _passed(name: str, variables: Mapping[str, Any]) -> Any:
+def _variable_as_json(name: str, variables: Mapping[str, Any]) -> Any:
     if not name.isidentifier() or name not in variables:
         raise GipfelError(
             f"There is no variable {name[:80]!r} in this kernel.", "Check the name after --pass."
@@ -170,16 +170,18 @@ def _passed(name: str, variables: Mapping[str, Any]) -> Any:
     return found
 
 
-def _used(name: str, variables: Mapping[str, Any]) -> list[str]:
-    """Return the arguments of a dictionary of options; None, False and empty text are not given."""
-    held = variables.get(name)
-    if not isinstance(held, dict):
+def _options_of_dictionary(name: str, variables: Mapping[str, Any]) -> list[str]:
+    """Return a dictionary of options as arguments; None, False and empty strings are left out."""
+    options = variables.get(name)
+    if not isinstance(options, dict):
         raise GipfelError(
             f"{name[:80]!r} is not a dictionary of this kernel.", "Check the name after --using."
         )
-    known = {word for each in launch_command().params for word in each.opts} - {"--using"}
+    known = {word for each in launch_command().params for word in (*each.opts, *each.secondary_opts)} - {
+        "--using"
+    }
     words = []
-    for option, value in held.items():
+    for option, value in options.items():
         word = f"--{str(option).replace('_', '-')}"
         if word not in known:
             raise GipfelError(

@@ -1,7 +1,7 @@
-"""Launch from a cell: checked, started once, shown, and waited for where the session is not interactive.
+"""Launch from a cell: check, start, show, and wait in a session that is not interactive.
 
-`run_magic` is ``%%launch`` and ``%launch``, `run_cell` what it shares with `LaunchCell`; a `LaunchView`
-shows the launch meanwhile.
+`run_magic` is ``%%launch`` and ``%launch``, `run_cell` the part that it shares with `LaunchCell`; a
+`LaunchView` shows the launch.
 """
 
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gipfel_cluster.model import GipfelError
-from gipfel_extension.training.launch import DryRun, Launch, running_same
+from gipfel_extension.training.launch import DryRun, Launch, find_running_duplicate
 from gipfel_extension.training.launch import launch as start_launch
 from gipfel_extension.training.preflight import CheckOutcome
 
@@ -20,14 +20,14 @@ from .launch_options import LaunchRequest, parse_line
 from .launch_static import FollowedLaunch, launch_html, launch_text
 from .output import Bundle, CellOutput, is_interactive
 
-#: The word of a launch that came to nothing before any rank began.
+#: Status of a launch that ended before any rank was started.
 NOT_STARTED = "not started"
-_PAPER_S = 5.0
-_LOOK_S = 0.2
+_REFRESH_S = 5.0
+_POLL_S = 0.2
 
 
 class LaunchFailedError(GipfelError):
-    """A launch that a cell waited for has failed; the cell's traceback is that of the first failing rank."""
+    """Failure of a launch that a cell waited for; its traceback is that of the first rank that failed."""
 
     def __init__(self, problem: str, fix: str, traceback: str = "") -> None:
         super().__init__(problem, fix)
@@ -38,52 +38,52 @@ class LaunchFailedError(GipfelError):
 
 
 class LaunchView(Protocol):
-    """A view of a launch: live as a widget, or static."""
+    """View of a launch: live as a widget, or static."""
 
     def on_outcome(self, outcome: CheckOutcome) -> None:
-        """Show an outcome of the pre-flight."""
+        """Show the result of a pre-flight check."""
 
     def on_planned(self, launch: Launch) -> None:
         """Show a launch that is about to be checked."""
 
-    def set_status(self, word: str, sentence: str) -> None:
-        """Show a state and a sentence where there is nothing to follow."""
+    def set_status(self, status: str, message: str) -> None:
+        """Show a status and a message of a launch that was not started."""
 
     def follow(self, launch: Launch) -> None:
         """Show a launch that was started."""
 
     def static(self) -> Bundle:
-        """Return what a saved notebook keeps."""
+        """Return the output for a saved notebook."""
 
     def bundle(self) -> Bundle:
-        """Return what a cell holds meanwhile."""
+        """Return the output while the launch is running."""
 
 
 class StaticView:
-    """A launch without a frontend: plain documents, as an executed notebook keeps them."""
+    """View without a frontend: text and HTML for an executed notebook."""
 
     def __init__(self) -> None:
-        self.document: dict[str, Any] = {"word": "preflight", "preflight": []}
+        self.document: dict[str, Any] = {"status": "preflight", "preflight": []}
         self.followed: FollowedLaunch | None = None
 
     def on_outcome(self, outcome: CheckOutcome) -> None:
-        """Add an outcome of the pre-flight."""
+        """Add the result of a pre-flight check."""
         self.document = {**self.document, "preflight": [*self.document["preflight"], outcome.model_dump()]}
 
     def on_planned(self, launch: Launch) -> None:
         """Set the launch that is about to be checked."""
         self.document |= {"number": launch.state.number, "name": launch.state.name, "command": launch.command}
 
-    def set_status(self, word: str, sentence: str) -> None:
-        """Set a state and a sentence where there is nothing to follow."""
-        self.document = {**self.document, "word": word, "says": sentence}
+    def set_status(self, status: str, message: str) -> None:
+        """Set a status and a message of a launch that was not started."""
+        self.document = {**self.document, "status": status, "message": message}
 
     def follow(self, launch: Launch) -> None:
         """Set the launch that was started."""
         self.followed = FollowedLaunch(launch)
 
     def static(self) -> Bundle:
-        """Read the launch once more, and return it as text and HTML."""
+        """Read the launch again, and return it as text and HTML."""
         lines: tuple[Any, ...] = ()
         if self.followed is not None:
             self.followed.poll()
@@ -98,7 +98,7 @@ class StaticView:
         return self.static()
 
 
-class _Cancelled(Exception):  # noqa: N818 - raised for a thread, never shown
+class _Cancelled(Exception):  # noqa: N818 - internal
     pass
 
 
@@ -112,12 +112,12 @@ def begin(
     Launch or None
         None after a dry run.
     bool
-        Whether it is one that ran already.
+        True for a launch that was already running.
 
     Raises
     ------
     GipfelError
-        It can't be started.
+        The launch can't be started.
     """
 
     def check_cancelled() -> None:
@@ -132,45 +132,46 @@ def begin(
         check_cancelled()
         view.on_planned(launch)
 
-    directory = _here()
+    directory = _working_directory()
     if not request.dry_run and not request.new:
-        same = running_same(request.spec, os.environ, directory)
+        same = find_running_duplicate(request.spec, os.environ, directory)
         if same is not None:
             view.follow(same)
             return same, True
     try:
-        how: dict[str, Any] = {
+        options: dict[str, Any] = {
             "directory": directory,
             "dry_run": request.dry_run,
-            "kill_holders": request.free,
+            "kill_holders": request.kill_holders,
         }
-        made = start_launch(request.spec, os.environ, **how, on_outcome=on_outcome, on_planned=on_planned)
+        options |= {"on_outcome": on_outcome, "on_planned": on_planned}
+        started = start_launch(request.spec, os.environ, **options)
     except _Cancelled:
         view.set_status(NOT_STARTED, "It was cancelled before it started.")
         return None, False
     except GipfelError:
-        # Why, the caller says.
+        # The caller shows the reason.
         view.set_status(NOT_STARTED, "")
         raise
-    if isinstance(made, DryRun):
-        failed = any(each.verdict == "fail" for each in made.preflight)
-        view.set_status("check failed" if failed else "checked", "Nothing was started: this was a check.")
+    if isinstance(started, DryRun):
+        failed = any(each.verdict == "fail" for each in started.preflight)
+        view.set_status("check failed" if failed else "checked", "This was a check; nothing was started.")
         return None, False
-    view.follow(made)
-    return made, False
+    view.follow(started)
+    return started, False
 
 
 def run_cell(
     request: LaunchRequest, output: CellOutput, view: LaunchView, *, attended: bool
 ) -> Launch | None:
-    """Carry out a cell's request; return at once in an interactive session, else when the launch ends.
+    """Execute the request of a cell; return immediately in an interactive session, else after the launch.
 
     ``--wait`` and ``--no-wait`` override that.
 
     Raises
     ------
     GipfelError
-        It can't be started, or it was waited for and has failed.
+        The launch can't be started, or it failed while the cell waited.
     """
     output.show(view.bundle())
     try:
@@ -186,9 +187,9 @@ def run_cell(
         output.show(view.bundle())
     if same:
         # Not in the output, which later ones replace.
-        print(  # noqa: T201 - what a cell says
-            f"Launch {launch.folder.name} is the same and is already running: this is it. "
-            "--new starts another one beside it."
+        print(  # noqa: T201 - output of the cell
+            f"Launch {launch.folder.name} with the same options is already running, and is shown here. "
+            "Use --new to start another one."
         )
     wait = request.wait if request.wait is not None else not attended
     if wait:
@@ -196,7 +197,7 @@ def run_cell(
     elif attended:
         replace_at_end(launch, view, output)
     else:
-        # Nothing replaces this output later: it says how the launch began.
+        # Nothing replaces this output later: it shows the start of the launch.
         output.show(view.static())
     return launch
 
@@ -205,11 +206,11 @@ def replace_at_end(launch: Launch, view: LaunchView, output: CellOutput) -> None
     """Replace the live view by a static one when the launch has ended, so that a saved notebook keeps it."""
 
     def watch() -> None:
-        pause = _LOOK_S
+        pause = _POLL_S
         while not _ended(launch):
             time.sleep(pause)
             pause = min(1.0, pause * 1.2)
-        time.sleep(2 * _LOOK_S)  # for the view's own last look
+        time.sleep(2 * _POLL_S)  # the view's thread reads the launch a last time
         output.show(view.static())
 
     threading.Thread(target=watch, name="gipfel-launch-end", daemon=True).start()
@@ -219,15 +220,15 @@ def _wait(launch: Launch, view: LaunchView, output: CellOutput) -> None:
     shown = 0.0
     try:
         while not _ended(launch):
-            if time.monotonic() - shown > _PAPER_S and isinstance(view, StaticView):
+            if time.monotonic() - shown > _REFRESH_S and isinstance(view, StaticView):
                 output.show(view.static())
                 shown = time.monotonic()
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
     except KeyboardInterrupt:
         number = launch.folder.name
         raise GipfelError(
             f"The cell was interrupted; launch {number} keeps running.",
-            f"`launch({number})` shows it, `launch({number}).stop()` ends it.",
+            f"Use `launch({number})` to show it and `launch({number}).stop()` to stop it.",
         ) from None
     output.show(view.static())
     state = launch.state
@@ -235,7 +236,7 @@ def _wait(launch: Launch, view: LaunchView, output: CellOutput) -> None:
         why = str(state.failure) if state.failure else state.reason or state.outcome
         raise LaunchFailedError(
             f"Launch {state.number} {state.outcome or 'failed'}: {why}",
-            f"All of its log: `gipfel launch logs {state.number}`.",
+            f"See its log: `gipfel launch logs {state.number}`.",
             state.failure.traceback if state.failure else "",
         )
 
@@ -248,7 +249,7 @@ def _ended(launch: Launch) -> bool:
 
 
 def _begin_on_thread(request: LaunchRequest, view: LaunchView) -> tuple[Launch | None, bool]:
-    """Run `begin` beside the kernel's own event loop; an interrupt cancels it before anything runs."""
+    """Run `begin` on a thread, since the kernel has an event loop; an interrupt cancels it."""
     cancelled = threading.Event()
     box: list[tuple[Launch | None, bool]] = []
     failed: list[BaseException] = []
@@ -264,7 +265,7 @@ def _begin_on_thread(request: LaunchRequest, view: LaunchView) -> tuple[Launch |
     thread.start()
     try:
         while thread.is_alive():
-            thread.join(_LOOK_S)
+            thread.join(_POLL_S)
     except KeyboardInterrupt:
         cancelled.set()
         thread.join(60)
@@ -279,20 +280,22 @@ def _begin_on_thread(request: LaunchRequest, view: LaunchView) -> tuple[Launch |
     return box[0]
 
 
-def _here() -> Path:
+def _working_directory() -> Path:
     try:
         return Path.cwd()
     except OSError as error:
-        raise GipfelError("The folder that the kernel is in is gone.", "Go to another one.") from error
+        raise GipfelError(
+            "The kernel's working directory does not exist any more.", "Change to another one with %cd."
+        ) from error
 
 
 def run_magic(shell: Any, line: str, cell: str = "") -> None:
-    """Carry out the magic in an IPython shell.
+    """Execute the magic in an IPython shell.
 
     Raises
     ------
     GipfelError
-        The line can't be understood, or the launch can't be started or was waited for and has failed.
+        The line is not valid, or the launch can't be started, or it failed while the cell waited.
     """
     variables: dict[str, Any] = shell.user_ns
     request = parse_line(line, cell, variables)
@@ -300,7 +303,7 @@ def run_magic(shell: Any, line: str, cell: str = "") -> None:
         return
     attended = is_interactive()
     launched = run_cell(request, CellOutput(), view_for(attended=attended), attended=attended)
-    # As `_` is the last value: later cells wait for it and read it.
+    # Like IPython's `_`: later cells use it.
     variables["_launch"] = launched
 
 

@@ -1,7 +1,7 @@
-"""Launches without script or kernel: as text and HTML of a saved notebook, a table, a terminal.
+"""Static views of launches: text and HTML for saved notebooks and terminals, and tables.
 
-`FollowedLaunch` reads a launch again and again, `launch_text` and `launch_html` render what it found,
-`launches` lists those that were started before.
+`FollowedLaunch` polls a launch, `launch_text` and `launch_html` render its document, and `launches` lists
+existing launches.
 """
 
 import contextlib
@@ -12,17 +12,22 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gipfel_cluster.model import GipfelError, counted
+from gipfel_cluster.model import GipfelError, pluralize
 from gipfel_extension.training.launch import Launch
-from gipfel_extension.training.launch_summary import TRACE_HELP, TRACE_VIEWER, flight_lines, summarize
-from gipfel_extension.training.launches.folder import find_folder, known_folders
+from gipfel_extension.training.launch_summary import (
+    TRACE_HELP,
+    TRACE_VIEWER,
+    flight_recorder_lines,
+    summarize,
+)
 from gipfel_extension.training.launches.logs import ErrorLines, LogRow, tail_cursor
-from gipfel_extension.training.launches.score import launch_score, launch_since
+from gipfel_extension.training.launches.score import launch_advice_effect, launch_score
+from gipfel_extension.training.record.state import find_folder, known_folders
 
 _MOST_LINES = 200
 _MOST_RANKS = 8
 _WIDTH, _HEIGHT = 120, 24
-#: Readable on white and on black; a word is beside each.
+#: Readable on white and on black; the rank is always printed too.
 COLOURS = ("#1f77b4", "#2e8b57", "#b26a00", "#a64ca6", "#c0392b", "#0f8a8a", "#7a6f00", "#7d6bd0")
 _SHAPES = {
     "completed": "✓", "failed": "✗", "lost": "✗", "stopped": "■", "timeout": "✗", "preempted": "◇",
@@ -34,33 +39,33 @@ MOST_LINES = 2000
 _SHORTEST_S = 0.4
 _SHARE = 0.05
 _SCORE_S = 15.0
-_MOST = 50
+_MAX_LAUNCHES = 50
 
 
 def headline(document: dict[str, Any]) -> str:
-    """Return one line: name of the launch, its state, where it runs, its progress."""
-    word = str(document.get("word", "preflight"))
+    """Return one line with name, status, nodes and progress of the launch."""
+    word = str(document.get("status", "preflight"))
     which = " ".join(f"{document[each]}" for each in ("number", "name") if document.get(each))
     words = [f"{_SHAPES.get(word, '·')} launch{f' {which}' if which else ''}: {word}"]
     if document.get("node_count"):
-        words.append(f"{counted(document['node_count'], 'node')}, {counted(document['ranks'], 'rank')}")
-    words += figures(document)
+        words.append(f"{pluralize(document['node_count'], 'node')}, {pluralize(document['ranks'], 'rank')}")
+    words += progress_texts(document)
     return " · ".join(words)
 
 
-def figures(document: dict[str, Any]) -> list[str]:
-    """Return step, pace, rate, loss, score and restarts as words; unknown ones are left out."""
-    progress, course = document.get("progress") or {}, document.get("course") or {}
+def progress_texts(document: dict[str, Any]) -> list[str]:
+    """Return step, rates, loss, score and restarts as texts, without unknown ones."""
+    progress, curve = document.get("progress") or {}, document.get("training_curve") or {}
     found = []
     if progress.get("step") is not None:
         total = f"/{progress['total']:,.0f}" if progress.get("total") else ""
         found.append(f"step {progress['step']:,.0f}{total}")
-    if course.get("rate") is not None:
-        found.append(f"{course['rate']:,.0f} {course['rate_name'].removesuffix('_per_s')}/s")
-    if course.get("steps_per_s"):
-        found.append(f"{course['steps_per_s']:.2g} steps/s")
-    if course.get("losses"):
-        found.append(f"loss {course['losses'][-1][1]:.4g}")
+    if curve.get("rate") is not None:
+        found.append(f"{curve['rate']:,.0f} {curve['rate_name'].removesuffix('_per_s')}/s")
+    if curve.get("steps_per_s"):
+        found.append(f"{curve['steps_per_s']:.2g} steps/s")
+    if curve.get("losses"):
+        found.append(f"loss {curve['losses'][-1][1]:.4g}")
     if document.get("score") is not None:
         found.append(f"score {document['score']:.0f} of 100")
     if document.get("restarts"):
@@ -69,37 +74,37 @@ def figures(document: dict[str, Any]) -> list[str]:
 
 
 def launch_text(document: dict[str, Any], lines: Sequence[LogRow] = ()) -> str:
-    """Return the launch as plain text; the log's last lines below it."""
-    said = [headline(document)]
-    if document.get("says"):
-        said.append(f"  {document['says']}")
-    said += [f"  {_outcome(each)}" for each in document.get("preflight", ())]
-    said += [f"  {each}" for each in document.get("command", "").splitlines()]
-    said += [f"  {each}" for each in document.get("traceback", "").splitlines()]
-    said += [f"r{rank} | {text}" for rank, text, _, _ in list(lines)[-20:]]
-    return "\n".join(said)
+    """Return the launch as plain text, with the last lines of its log."""
+    parts_of_text = [headline(document)]
+    if document.get("message"):
+        parts_of_text.append(f"  {document['message']}")
+    parts_of_text += [f"  {_outcome(each)}" for each in document.get("preflight", ())]
+    parts_of_text += [f"  {each}" for each in document.get("command", "").splitlines()]
+    parts_of_text += [f"  {each}" for each in document.get("traceback", "").splitlines()]
+    parts_of_text += [f"r{rank} | {text}" for rank, text, _, _ in list(lines)[-20:]]
+    return "\n".join(parts_of_text)
 
 
 def launch_html(document: dict[str, Any], lines: Sequence[LogRow] = ()) -> str:
-    """Return the launch as HTML without script: the command, the logs of all ranks and of each unfold."""
+    """Return the launch as HTML without scripts, with collapsible command and logs."""
     e = html.escape
-    parts = [f"<strong>{e(headline(document))}</strong>{_bar(document)}{_curve(document)}"]
-    if document.get("says"):
-        parts.append(f"<div>{e(str(document['says']))}</div>")
+    parts = [f"<strong>{e(headline(document))}</strong>{_progress_bar(document)}{_curve(document)}"]
+    if document.get("message"):
+        parts.append(f"<div>{e(str(document['message']))}</div>")
     if document.get("preflight"):
         outcomes = " ".join(f"<li>{e(_outcome(each))}</li>" for each in document["preflight"])
-        parts.append(_fold("pre-flight", f"<ul>{outcomes}</ul>"))
+        parts.append(_details("pre-flight", f"<ul>{outcomes}</ul>"))
     if document.get("command"):
-        parts.append(_fold("the exact command", f"<pre>{e(document['command'])}</pre>"))
+        parts.append(_details("the exact command", f"<pre>{e(document['command'])}</pre>"))
     if document.get("traceback"):
         rank = (document.get("failure") or {}).get("rank", "?")
         traceback = f"<pre>{e(document['traceback'])}</pre>"
-        parts.append(_fold(f"traceback of rank {rank}, the first that failed", traceback, unfolded=True))
-    if document.get("flight"):
-        said = "".join(f"<li>{e(each)}</li>" for each in document["flight"])
-        parts.append(_fold("torch's flight recorder", f"<ul>{said}</ul>"))
+        parts.append(_details(f"traceback of rank {rank}, the first that failed", traceback, expanded=True))
+    if document.get("flight_recorder"):
+        parts_of_text = "".join(f"<li>{e(each)}</li>" for each in document["flight_recorder"])
+        parts.append(_details("torch's flight recorder", f"<ul>{parts_of_text}</ul>"))
     parts += _logs(lines)
-    parts.append(_places(document))
+    parts.append(_paths_html(document))
     return f"<div>{''.join(parts)}</div>"
 
 
@@ -119,7 +124,9 @@ def _logs(lines: Sequence[LogRow]) -> list[str]:
             more = f", the last {len(shown)}" if len(shown) < len(held) else ""
             body = "\n".join(_line(each) for each in shown)
             clock = ", times in UTC" if any(each[2] for each in shown) else ""
-            found.append(_fold(f"{title} ({len(held)} lines{more}{clock})", f"<pre>{body}</pre>"))
+            found.append(
+                _details(f"{title} ({pluralize(len(held), 'line')}{more}{clock})", f"<pre>{body}</pre>")
+            )
     return found
 
 
@@ -130,11 +137,11 @@ def _line(row: LogRow) -> str:
     return f'{when}<span style="color:{colour}">r{rank} |</span> {html.escape(text)}'
 
 
-def _fold(title: str, body: str, *, unfolded: bool = False) -> str:
-    return f"<details{' open' if unfolded else ''}><summary>{html.escape(title)}</summary>{body}</details>"
+def _details(title: str, body: str, *, expanded: bool = False) -> str:
+    return f"<details{' open' if expanded else ''}><summary>{html.escape(title)}</summary>{body}</details>"
 
 
-def _bar(document: dict[str, Any]) -> str:
+def _progress_bar(document: dict[str, Any]) -> str:
     fraction = (document.get("progress") or {}).get("fraction")
     if fraction is None:
         return ""
@@ -142,7 +149,7 @@ def _bar(document: dict[str, Any]) -> str:
 
 
 def _curve(document: dict[str, Any]) -> str:
-    losses = (document.get("course") or {}).get("losses") or ()
+    losses = (document.get("training_curve") or {}).get("losses") or ()
     if len(losses) < 2:
         return ""
     values = [each[1] for each in losses]
@@ -157,14 +164,14 @@ def _curve(document: dict[str, Any]) -> str:
     return f' <svg width="{_WIDTH}" height="{_HEIGHT}" role="img" aria-label="{label}">{line}</svg>'
 
 
-def _places(document: dict[str, Any]) -> str:
+def _paths_html(document: dict[str, Any]) -> str:
     folder = str(document.get("folder", ""))
-    said = [f"folder {folder}"] if folder else []
+    parts_of_text = [f"folder {folder}"] if folder else []
     if document.get("notebook"):
-        said.append(f"executed notebook {folder}/notebook.ipynb")
+        parts_of_text.append(f"executed notebook {folder}/notebook.ipynb")
     if document.get("dumps"):
-        said.append(f"flight recorder's dumps in {folder}/flight_recorder")
-    shown = html.escape(" · ".join(said))
+        parts_of_text.append(f"flight recorder's dumps in {folder}/flight_recorder")
+    shown = html.escape(" · ".join(parts_of_text))
     if document.get("traces"):
         ranks = ", ".join(f"rank {rank}" for rank in document["traces"])
         link = f'<a href="{TRACE_VIEWER}" target="_blank" rel="noopener noreferrer">Perfetto</a>'
@@ -179,12 +186,12 @@ def _outcome(outcome: dict[str, Any]) -> str:
 
 
 class FollowedLaunch:
-    """A launch, read at a pace that costs a kernel little.
+    """Polled launch; the interval limits the load of the kernel.
 
     Parameters
     ----------
     launch
-        It may be anywhere between its pre-flight and its end.
+        Launch in any state.
     """
 
     def __init__(self, launch: Launch) -> None:
@@ -195,19 +202,19 @@ class FollowedLaunch:
         self._errors = ErrorLines()
         self._score: dict[str, Any] | None = None
         self._score_after = 0.0
-        self._told: str | None = None
+        self._advice_effect: str | None = None
         self.pause_s = _SHORTEST_S
 
     def poll(self) -> tuple[bool, list[LogRow]]:
-        """Read once; return whether the document has changed, and the lines that are new."""
+        """Read the launch; return whether its document has changed, and the new log lines."""
         began = time.thread_time()
         document = self._document()
         page = self.launch.logs(self._cursor)
         self._cursor = page.cursor
-        fresh = self._errors.marked(page.lines)[-MOST_LINES:]
+        fresh = self._errors.mark(page.lines)[-MOST_LINES:]
         self.lines.extend(fresh)
         self.pause_s = max(_SHORTEST_S, (time.thread_time() - began) / _SHARE)
-        document |= self._scored(ended=document.get("phase") == "ended", says=document.get("says", ""))
+        document |= self._scored(ended=document.get("phase") == "ended", says=document.get("message", ""))
         changed, self.document = document != self.document, document
         return changed, fresh
 
@@ -217,27 +224,27 @@ class FollowedLaunch:
         return self.document.get("phase") == "ended"
 
     def lines_of(self, rank: int | None) -> list[LogRow]:
-        """Return the end of the log: the lines kept, or more of one rank."""
+        """Return the end of the log of all ranks or of one rank."""
         if rank is None:
             return list(self.lines)
         cursor = tail_cursor(self.launch.folder, ranks=(rank,))
         page = self.launch.logs(cursor, ranks=(rank,))
-        return ErrorLines().marked(page.lines)[-MOST_LINES:]
+        return ErrorLines().mark(page.lines)[-MOST_LINES:]
 
     def _document(self) -> dict[str, Any]:
         try:
             document = summarize(self.launch)
         except GipfelError as error:
-            return {**self.document, "says": str(error), "word": "silent"}
-        # These change every few seconds, are not shown, and would be a message each time.
+            return {**self.document, "message": str(error), "status": "silent"}
+        # These change every few seconds and are not displayed; each change would send a message.
         for name in ("updated_ns", "run"):
             document.pop(name, None)
         if document["phase"] == "ended":
-            document["flight"] = flight_lines(self.launch.folder)
+            document["flight_recorder"] = flight_recorder_lines(self.launch.folder)
         return document
 
     def _scored(self, *, ended: bool, says: str) -> dict[str, Any]:
-        """Return the score, which takes long with many GPUs and has a pace of its own."""
+        """Return the score, which is computed less often, since it takes long with many GPUs."""
         if ended or time.monotonic() >= self._score_after:
             began = time.thread_time()
             with contextlib.suppress(GipfelError):
@@ -246,17 +253,17 @@ class FollowedLaunch:
             self._score_after = time.monotonic() + pause
         score = self._score or {}
         found = {"score": score.get("score"), "bottleneck": score.get("bottleneck")}
-        # Where there is nothing else to say of the end.
-        return {**found, "says": self._since()} if ended and not says else found
+        # An ended launch without a message shows the effect of earlier advice.
+        return {**found, "message": self._since()} if ended and not says else found
 
     def _since(self) -> str:
         """Return what became of the advice of the launch before; empty where there was none."""
-        if self._told is None:
-            self._told = ""
+        if self._advice_effect is None:
+            self._advice_effect = ""
             with contextlib.suppress(GipfelError):
-                since = launch_since(self.launch.folder, os.environ)
-                self._told = " ".join(since.lines) if since is not None else ""
-        return self._told
+                since = launch_advice_effect(self.launch.folder, os.environ)
+                self._advice_effect = " ".join(since.lines) if since is not None else ""
+        return self._advice_effect
 
 
 class LaunchList:
@@ -275,7 +282,7 @@ class LaunchList:
         return self._found[index]
 
     def __repr__(self) -> str:
-        rows = [_row(each) for each in self._found]
+        rows = [_table_row(each) for each in self._found]
         return "\n".join("  ".join(row) for row in rows) or "There is no launch yet."
 
     def _repr_html_(self) -> str:
@@ -284,25 +291,25 @@ class LaunchList:
         heads = ("launch", "state", "what", "ranks", "progress", "")
         head = "".join(f"<th>{each}</th>" for each in heads)
         rows = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in _row(each)) + "</tr>"
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in _table_row(each)) + "</tr>"
             for each in self._found
         )
         return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
 def launches(*, everywhere: bool = True) -> LaunchList:
-    """Return the newest launches: of all runs, or of this kernel's run alone."""
+    """Return the newest launches, of all runs or only of this kernel's run."""
     folders = known_folders(os.environ, everywhere=everywhere)
-    return LaunchList([Launch(each) for each in reversed(folders[-_MOST:])])
+    return LaunchList([Launch(each) for each in reversed(folders[-_MAX_LAUNCHES:])])
 
 
 def launch_of(which: int | str = "") -> Launch:
-    """Return a launch by its number, ``RUN/N`` or its folder; the newest one where nothing is given.
+    """Return a launch by its number, ``RUN/N`` or its directory; by default the newest one.
 
     Raises
     ------
     GipfelError
-        There is none.
+        The launch does not exist.
     """
     if which == "":
         known = known_folders(os.environ, everywhere=True)
@@ -311,16 +318,16 @@ def launch_of(which: int | str = "") -> Launch:
     return Launch.open(find_folder(str(which), os.environ))
 
 
-def _row(launch: Launch) -> tuple[str, ...]:
+def _table_row(launch: Launch) -> tuple[str, ...]:
     try:
         shown: dict[str, Any] = summarize(launch)
     except GipfelError as error:
         return (launch.folder.name, "unreadable", "", "", "", str(error))
     return (
         shown["id"],
-        shown["word"],
+        shown["status"],
         shown["title"],
         str(shown["ranks"]),
-        " · ".join(figures(shown)),
-        shown["says"],
+        " · ".join(progress_texts(shown)),
+        shown["message"],
     )

@@ -9,63 +9,62 @@ from typing import Any
 import traitlets
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.workloads.places import workload_id
+from gipfel_cluster.workloads.directory import workload_id
 from gipfel_extension.telemetry.figures.saved import CLOCK_SCRIPT
 from gipfel_extension.training.launch import Launch
 from gipfel_extension.training.launches.logs import LogRow
 from gipfel_extension.training.preflight import CheckOutcome, Holder
 
 from .launch_static import FollowedLaunch, launch_html, launch_text
-from .live import LiveWidget
-from .output import run_sync, widget_bundle
+from .output import LiveWidget, run_sync, widget_bundle
 
-_BESIDE = Path(__file__).parent
+_DIRECTORY = Path(__file__).parent
 #: Lines of one message at most; what is older is in the log's file.
 _MOST_SENT = 500
 _END_S = 3.0
-_EMPTY: dict[str, Any] = {"phase": "preflight", "word": "preflight", "says": "", "preflight": []}
+_EMPTY: dict[str, Any] = {"phase": "preflight", "status": "preflight", "message": "", "preflight": []}
 
 
 class LaunchWidget(LiveWidget):
-    """A launch while it runs: phases, progress, the merged log with a filter, and a button that stops it.
+    """Live view of a launch: phases, progress, the merged log with a filter, and a button that stops it.
 
-    A thread reads the launch's folder until the launch ends; the launch needs neither it nor the kernel.
+    A thread reads the launch's directory until the launch ends; the launch depends on neither.
     """
 
-    # One module for the browser, which can't fetch a second one from here.
-    _esm = "\n".join(path.read_text() for path in (CLOCK_SCRIPT, _BESIDE / "launch.js"))
-    _css = _BESIDE / "launch.css"
+    # anywidget takes one module, so both files are joined.
+    _esm = "\n".join(path.read_text() for path in (CLOCK_SCRIPT, _DIRECTORY / "launch.js"))
+    _css = _DIRECTORY / "launch.css"
 
     document = traitlets.Dict(_EMPTY).tag(sync=True)
 
     def __init__(self) -> None:
-        #: Who holds GPUs of what was checked last.
+        #: Processes that hold GPUs, of the last pre-flight.
         self.held: tuple[Holder, ...] = ()
         self._followed: FollowedLaunch | None = None
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         super().__init__()
-        self.on_msg(self._answer)
+        self.on_msg(self._on_message)
 
     @property
     def launch(self) -> Launch | None:
-        """Launch that is shown; None before it is planned."""
+        """Launch in view; None before it is planned."""
         return None if self._followed is None else self._followed.launch
 
     def on_outcome(self, outcome: CheckOutcome) -> None:
-        """Show an outcome of the pre-flight as soon as it is there."""
+        """Show the result of a pre-flight check."""
         self.held = outcome.holders or self.held
         self.document = {
             **self.document,
             "preflight": [*self.document.get("preflight", ()), outcome.model_dump()],
         }
 
-    def set_status(self, word: str, sentence: str) -> None:
-        """Show a sentence where there is nothing to follow: it came no further than its pre-flight."""
-        self.document = {**self.document, "word": word, "phase": "preflight", "says": sentence}
+    def set_status(self, status: str, message: str) -> None:
+        """Show a status and a message of a launch that was not started."""
+        self.document = {**self.document, "status": status, "phase": "preflight", "message": message}
 
     def on_planned(self, launch: Launch) -> None:
-        """Show the exact command that is about to be checked and started."""
+        """Show the command that is about to be checked and started."""
         self.held = ()
         try:
             command = launch.command
@@ -76,8 +75,8 @@ class LaunchWidget(LiveWidget):
         self.document = {**_EMPTY, **known, "command": command, "folder": str(launch.folder)}
 
     def follow(self, launch: Launch) -> None:
-        """Show a launch from now on; what was followed before is left to itself."""
-        self.rest()
+        """Follow a launch, and stop following the previous one."""
+        self.stop_following()
         self._ended = threading.Event()
         self._followed = FollowedLaunch(launch)
         self._thread = threading.Thread(
@@ -89,14 +88,14 @@ class LaunchWidget(LiveWidget):
         self._thread.start()
         atexit.register(self._ended.set)
 
-    def rest(self) -> None:
+    def stop_following(self) -> None:
         """Stop following; the launch keeps running."""
         self._ended.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_END_S)
 
     def static(self) -> dict[str, Any]:
-        """Return what a saved notebook keeps."""
+        """Return the output for a saved notebook."""
         lines = () if self._followed is None else tuple(self._followed.lines)
         return {
             "text/plain": launch_text(self.document, lines),
@@ -104,19 +103,19 @@ class LaunchWidget(LiveWidget):
         }
 
     def bundle(self) -> dict[str, Any]:
-        """Return what a cell holds while the widget lives."""
+        """Return the output while the widget is live."""
         launch = self.launch
         return {**self.static(), **widget_bundle(self.model_id, workload_id(launch.folder) if launch else "")}
 
     def close(self) -> None:
         """Remove the view from the page; the launch keeps running."""
-        # Deleting a half-made widget calls this too.
+        # Called also when a partly initialized widget is deleted.
         if hasattr(self, "_thread"):
-            self.rest()
+            self.stop_following()
         super().close()
 
     def stop_launch(self) -> None:
-        """End the ranks, and nothing else."""
+        """Stop the ranks of the launch."""
         launch = self.launch
         if launch is None:
             return
@@ -125,7 +124,7 @@ class LaunchWidget(LiveWidget):
         except GipfelError as error:
             self.send({"type": "said", "text": str(error)})
 
-    def _answer(self, _: object, content: Any, __: object) -> None:
+    def _on_message(self, _: object, content: Any, __: object) -> None:
         kind = content.get("type") if isinstance(content, dict) else None
         if kind == "stop":
             threading.Thread(target=self.stop_launch, name="gipfel-stop", daemon=True).start()
@@ -138,7 +137,7 @@ class LaunchWidget(LiveWidget):
         self.send({"type": "logs", "first": first, "rank": rank, "lines": lines[-_MOST_SENT:]})
 
     def _publish(self, followed: FollowedLaunch, fresh: list[LogRow], *, changed: bool) -> None:
-        """Send what is new; on the thread that follows."""
+        """Send changes and new lines to the pages; called on the thread."""
         if changed:
             self.document = followed.document
         if fresh:

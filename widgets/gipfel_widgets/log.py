@@ -1,4 +1,4 @@
-"""Log of a training loop's own numbers, by one line: ``log(step=step, tokens_per_s=rate, loss=loss)``.
+"""Logging of a training loop's metrics: ``log(step=step, tokens_per_s=rate, loss=loss)``.
 
 Each call appends one line to ``metrics.jsonl`` in the run folder, on the clocks of the recorder's samples. It
 runs with any CPython since 3.9 and imports the standard library only.
@@ -19,39 +19,39 @@ METRICS_FILE = "metrics.jsonl"
 
 _LONGEST_TEXT = 200
 _LONGEST_NAME = 100
-_MOST = 64
+_MAX_VALUES = 64
 _LARGEST = 2**63
-#: A disk that is full or a folder that is gone is asked again after so many seconds.
-_PATIENCE_NS = 2 * 10**9
-_NOWHERE = (
-    "log() writes to metrics.jsonl of a run, and this process belongs to none: nothing is kept. "
+#: Time after which writing is retried, such as with a full disk.
+_RETRY_NS = 2 * 10**9
+_NO_RUN = (
+    "log() writes to metrics.jsonl of a run, but this process does not belong to a run: nothing is saved. "
     "Start it with `gipfel record -- COMMAND`."
 )
 
 
 def log(*given: Any, **values: Any) -> None:
-    """Log numbers of this moment, such as step, loss and tokens per second.
+    """Log metrics with the current time, such as step, loss and tokens per second.
 
-    Costs some ten microseconds and never raises: what can't be noted is said once on stderr. Outside a run
-    nothing is written.
+    A call takes about ten microseconds and never raises: problems are reported once on stderr. Outside of a
+    run nothing is written.
 
     Parameters
     ----------
     given
         A dictionary of values, for names that are not Python names: ``log({"train/loss": 0.5})``.
     values
-        Numbers, booleans, short strings, or whatever ``float()`` takes: a tensor on a GPU is waited for. NaN
-        and infinity are noted as missing.
+        Numbers, booleans, short strings, or values that ``float()`` accepts; a tensor on a GPU is
+        synchronized. NaN and infinity are logged as missing.
     """
     time_ns, monotonic_ns = time.time_ns(), time.monotonic_ns()
     try:
         _writer().write(time_ns, monotonic_ns, given, values)
-    except Exception as error:  # noqa: BLE001 - nothing here may end a training loop
+    except Exception as error:  # noqa: BLE001 - logging must not stop the training
         _warn(f"bug {type(error).__name__}", f"log() failed: {type(error).__name__}: {error}")
 
 
 class _Writer:
-    """Appends lines to one run's file, for one process and one rank."""
+    """Writer of the lines of one process and one rank."""
 
     def __init__(self, folder: str, rank: str) -> None:
         self._path = os.path.join(folder, METRICS_FILE) if folder else ""  # noqa: PTH118 - quick to import
@@ -61,15 +61,15 @@ class _Writer:
         self._file: int | None = None
         self._lost = 0
         self._torn = False
-        self._again_ns = 0
+        self._retry_ns = 0
 
     def write(self, time_ns: int, monotonic_ns: int, given: tuple[Any, ...], values: dict[str, Any]) -> None:
         if not self._path:
             if not self._rank:
-                _warn("nowhere", _NOWHERE)
+                _warn("nowhere", _NO_RUN)
             return
-        noted = _json_values(given, values)
-        if monotonic_ns < self._again_ns:
+        logged = _json_values(given, values)
+        if monotonic_ns < self._retry_ns:
             self._lost += 1
             return
         content = {"time_ns": time_ns, "monotonic_ns": monotonic_ns, "node": self._node, "rank": self._rank}
@@ -77,12 +77,12 @@ class _Writer:
             content["launch"] = self._launch
         if self._lost:
             content["lost"] = self._lost
-        content["values"] = noted
+        content["values"] = logged
         try:
             self._append(json.dumps(content, separators=(",", ":"), allow_nan=False).encode() + b"\n")
         except OSError as error:
             self._lost += 1
-            self._again_ns = monotonic_ns + _PATIENCE_NS
+            self._retry_ns = monotonic_ns + _RETRY_NS
             self._file = None
             _warn("disk", f"{self._path} can't be written: {error.strerror}. The work continues without it.")
         else:
@@ -94,7 +94,7 @@ class _Writer:
             self._file = os.open(self._path, flags, 0o600)
             end = os.fstat(self._file).st_size
             self._torn = end > 0 and os.pread(self._file, 1, end - 1) != b"\n"
-        # One write, so that the lines of several ranks don't mix; one that was cut gets an end of its own.
+        # One write, so that lines of several ranks don't mix; a line that was cut is ended first.
         line = b"\n" + line if self._torn else line
         written = os.write(self._file, line)
         self._torn = written < len(line)
@@ -107,7 +107,7 @@ _warned: set[str] = set()
 
 
 def _writer() -> _Writer:
-    # Looked up each time: a fork, or a launcher that names the rank late, makes another one.
+    # Looked up on each call: the process may have forked, or the launcher may have set the rank later.
     environment = os.environ
     rank = environment.get("RANK") or environment.get("SLURM_PROCID") or ""
     key = (environment.get("GIPFEL_RUN") or "", rank, os.getpid())
@@ -133,16 +133,16 @@ def _json_values(given: tuple[Any, ...], values: dict[str, Any]) -> dict[str, An
             values = {**each, **values}
         else:
             _warn("given", f"log() takes names and values, not {_kind(each)}.")
-    if len(values) > _MOST:
-        _warn("many", f"log() notes {_MOST} values at a time; the others are left out.")
-        values = dict(list(values.items())[:_MOST])
+    if len(values) > _MAX_VALUES:
+        _warn("many", f"log() takes at most {_MAX_VALUES} values per call; the others are dropped.")
+        values = dict(list(values.items())[:_MAX_VALUES])
     return {str(name)[:_LONGEST_NAME]: _value(name, value) for name, value in values.items()}
 
 
 def _value(name: Any, value: Any) -> Any:
     try:
         item = getattr(value, "item", None)
-        # Of tensors and NumPy's scalars; a tensor's own float() warns of its gradient.
+        # For tensors and NumPy scalars; float() of a tensor warns about its gradient.
         value = item() if callable(item) else value
         kind = type(value)
         if value is None or kind is bool or (kind is int and -_LARGEST <= value < _LARGEST):
@@ -157,7 +157,7 @@ def _value(name: Any, value: Any) -> Any:
         return None
     if math.isfinite(number):
         return number
-    _warn(f"number {name}", f"log({name}={number}) is noted as missing.")
+    _warn(f"number {name}", f"log({name}={number}) is logged as missing.")
     return None
 
 

@@ -216,7 +216,7 @@ def _recorded_run() -> KernelRun | None:
 def _until(table: SampleTable, time_ns: int) -> SampleTable:
     kept = {}
     for device in table.devices:
-        columns = table.of(device.uuid)
+        columns = table[device.uuid]
         last = int(np.searchsorted(columns["time_ns"], time_ns, side="right"))
         kept[device.uuid] = {name: column[:last] for name, column in columns.items()}
     return replace(table, columns=kept)

@@ -1,4 +1,4 @@
-"""Outputs in cells: what a view shows, how it is replaced, and whether the session is interactive."""
+"""Outputs in cells: how they are shown and replaced, whether the session is interactive, and `LiveWidget`."""
 
 import asyncio
 import sys
@@ -7,23 +7,25 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+import anywidget
+
 Bundle = dict[str, Any]
 #: What the lab extension's renderer of saved widgets is registered for.
 LIVE = "application/vnd.gipfel.live+json"
 
 
 def widget_bundle(model_id: str, launch: str = "") -> Bundle:
-    """Return what JupyterLab prefers to a figure and an image beside it.
+    """Return the MIME types of a widget, which JupyterLab prefers to figure and image of the same output.
 
-    Where the lab extension is installed, those are shown as the saved view until the widget's model is found;
-    of a launch, by its id, rather what the notebook server knows of it.
+    With the lab extension, the figure or image is shown until the widget's model is found; with the ID of a
+    launch, the notebook server's view of that launch.
     """
     view = {"version_major": 2, "version_minor": 1, "model_id": model_id}
     return {"application/vnd.jupyter.widget-view+json": view, LIVE: {"launch": launch} if launch else {}}
 
 
 class ViewOutput:
-    """Outputs of one view under one name, so that all of them can be replaced."""
+    """Outputs of one view with one display ID, so that all of them can be replaced."""
 
     def __init__(self) -> None:
         self._name = ""
@@ -32,7 +34,7 @@ class ViewOutput:
         return self._name != ""
 
     def show(self, bundle: Bundle) -> None:
-        """Show it in the cell that is running."""
+        """Show the view in the cell that is running."""
         from IPython.display import display  # noqa: PLC0415 - only where there is a notebook
 
         self._name = self._name or f"gipfel-{uuid.uuid4().hex}"
@@ -47,7 +49,7 @@ class ViewOutput:
 
 
 def is_interactive() -> bool:
-    """Return whether a frontend can be asked for input, which papermill's can't."""
+    """Return whether the frontend supports input, unlike papermill."""
     try:
         from IPython.core.getipython import get_ipython  # noqa: PLC0415 - a script has none
     except ImportError:
@@ -69,7 +71,7 @@ class CellOutput:
         self._shown = ViewOutput()
 
     def show(self, bundle: Bundle) -> None:
-        """Show it in place of the output before."""
+        """Show the output, replacing the previous one."""
         if not in_notebook():
             sys.stdout.write(bundle["text/plain"] + "\n")
         elif self._shown:
@@ -88,7 +90,7 @@ def in_notebook() -> bool:
 
 
 def run_sync(work: Callable[[], Any]) -> Any:
-    """Run work that has an event loop of its own, also in a kernel, whose thread has one already."""
+    """Run a function that starts an event loop, even in a kernel's thread, where one is running."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -108,3 +110,18 @@ def run_sync(work: Callable[[], Any]) -> Any:
     if failed:
         raise failed[0]
     return box[0]
+
+
+class LiveWidget(anywidget.AnyWidget):
+    """Widget whose state a thread changes, and that a reloaded page can restore meanwhile.
+
+    A reloaded page requests the whole state and accepts the first ``update`` message as the reply. The kernel
+    marks messages of a thread as replies to the current request, so a partial change could be taken for the
+    whole state. Partial changes are therefore sent as ``echo_update``, which is never a reply.
+    """
+
+    def _send(self, msg: dict[str, Any], buffers: Any = None) -> None:
+        """Send a message to the pages; send a partial state as ``echo_update``."""
+        if msg.get("method") == "update" and "_model_module" not in msg["state"]:
+            msg = {**msg, "method": "echo_update"}
+        super()._send(msg, buffers)

@@ -1,13 +1,13 @@
 /**
- * The browser half of `saturation.py`: draws with the page's one plotly.js, which the Gipfel panel offers.
+ * The browser side of `saturation.py`: draws with the page's plotly.js, which the Gipfel panel offers.
  * `figure.js` comes before it in the same module.
  */
 
-/** A kernel that says nothing for so long after a page asked is busy or gone. */
+/** Time without a response after which the kernel counts as busy or gone. */
 const SILENT_MS = 8000;
 const FIRST_WORD_MS = 4000;
 const IMAGE_MS = 10000;
-/** Points between the bounds of a score from which they are shown. */
+/** Difference of the bounds of a score, in points, from which they are shown. */
 const WIDE = 5;
 const SHAPES = {
   live: ['●', 'live'],
@@ -23,7 +23,7 @@ function make(tag, name, parent) {
   });
 }
 
-/** State as shape and word, the pace, and what the kernel says. */
+/** The state as a symbol and a word, the interval, and the message of the kernel. */
 function statusLine(root) {
   const line = make('div', 'gipfel-status', root);
   line.setAttribute('role', 'status');
@@ -39,7 +39,7 @@ function statusLine(root) {
     badge.hidden = status.simulated !== true;
     shape.textContent = sign;
     const pace = state === 'live' ? ` every ${status.interval} s` : '';
-    const message = state === 'live' && status.gpus > 0 ? '' : onReadersClock(status.message ?? '');
+    const message = state === 'live' && status.gpus > 0 ? '' : inLocalTime(status.message ?? '');
     word.textContent = text + pace + (message && state !== 'silent' ? ` · ${message}` : '');
   };
 }
@@ -52,13 +52,13 @@ const OTHERS = {
   shares: 'where the time went'
 };
 
-/** The bounds of a score that coarse samples leave open. */
+/** Return the bounds of a score at the interval of the samples. */
 function rangeOf(range) {
   const [least, most] = range ?? [0, 0];
   return most - least >= WIDE ? ` (between ${Math.round(least)} and ${Math.round(most)})` : '';
 }
 
-/** The score in a line, and which plot is shown. */
+/** The score in one line, and the choice of the plot. */
 function scoreLine(root, model, onChoice) {
   const line = make('div', 'gipfel-score', root);
   const words = make('span', 'gipfel-words', line);
@@ -82,14 +82,14 @@ function scoreLine(root, model, onChoice) {
   };
 }
 
-/** Say something to the kernel; where there is none, what is shown stays as it was saved. */
+/** Send the kernel a message; without a kernel, the view stays as it was saved. */
 function tell(model, message) {
   try {
     model.send(message);
   } catch {}
 }
 
-/** A still image that the kernel draws, with the way to the live view. */
+/** A static image that the kernel draws, with a note on how to get the live view. */
 function showImage(model, image, note, text, signal) {
   note.hidden = false;
   note.textContent = text;
@@ -149,7 +149,7 @@ function render({ model, el }) {
     await dragged.over;
     const shown = model.get('plots')?.[chosen];
     if (view && shown && !other.hidden && !gone.signal.aborted) {
-      const { data, layout } = readersFigure(structuredClone(shown));
+      const { data, layout } = localTimeFigure(structuredClone(shown));
       data.forEach(trace => (trace.uid = trace.uid.replace(/[^\w-]/g, '_')));
       view.plotly.react(other, data, themed(layout, other), CONFIG).catch(fail);
     }
@@ -171,7 +171,7 @@ function render({ model, el }) {
     note.hidden = false;
     note.textContent = '✗ The plots could not be drawn. Reload this page.';
   };
-  // A kernel that is there speaks soon; a saved notebook has none.
+  // A running kernel responds soon; a saved notebook has none.
   heard = Date.now() - silentMs() + FIRST_WORD_MS;
   model.on('msg:custom', onSamples);
   model.on('change:figure', onFigure);
@@ -198,7 +198,7 @@ function render({ model, el }) {
       for (const traces of early.splice(0)) {
         view.extend(traces).catch(() => undefined);
       }
-      // A page that was opened later has missed what came before it.
+      // A page that was opened later needs the whole figure.
       tell(model, { type: 'figure' });
       return drawn;
     })

@@ -17,8 +17,8 @@ import traitlets
 
 from gipfel_cluster.model import one_line
 from gipfel_extension.saturation import Advice, advise, document_of, score_table
-from gipfel_extension.saturation.advice.steady import SteadyAdvice
-from gipfel_extension.saturation.result import shares_of
+from gipfel_extension.saturation.advice.debounce import DebouncedAdvice
+from gipfel_extension.saturation.result import points_over_time
 from gipfel_extension.telemetry.figures.activity import figure_delta, saturation_figure
 from gipfel_extension.telemetry.figures.heat import heat_figure
 from gipfel_extension.telemetry.figures.image import small_image, stacked_images, static_image
@@ -33,8 +33,7 @@ from gipfel_extension.telemetry.store.overview import Overview
 from gipfel_extension.telemetry.user_metrics import METRICS_FILE, UserMetrics, read_metrics
 
 from .displays import SaturationPlot, describe
-from .live import LiveWidget
-from .output import ViewOutput, widget_bundle
+from .output import LiveWidget, ViewOutput, widget_bundle
 from .run import KernelRun, present_run, run_at
 
 #: Names of the plots, as the view offers them.
@@ -56,7 +55,7 @@ _NO_RUN = "Nothing is recorded here. Open the Gipfel panel, or measure with gipf
 
 
 def document_and_plots(
-    table: SampleTable, *, dark: bool, steady: SteadyAdvice | None = None
+    table: SampleTable, *, dark: bool, steady: DebouncedAdvice | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the score's document and all plots of a table; no plot where it holds no GPU.
 
@@ -72,11 +71,11 @@ def document_and_plots(
     document = document_of(job, advice)
     if not table.gpus:
         return document, {}
-    overview = Overview.of_table(table, _BUCKETS)
+    overview = Overview.from_table(table, _BUCKETS)
     # A column that is shorter than two samples would have holes.
     seconds = overview.bucket_ns * len(overview.time_ns) / 1e9
     columns = max(1, min(_HEAT_BUCKETS, int(seconds / (2 * max(table.interval, 1e-3)))))
-    shares = shares_of(job)
+    shares = points_over_time(job)
     return document, {
         "score": score_figure(document, dark=dark, title="Score and losses"),
         "heat": heat_figure(coarsened(overview, columns), dark=dark, title="GPUs over time: SM active"),
@@ -113,7 +112,7 @@ class PlotsThread:
         ended: threading.Event,
     ) -> None:
         self.dark = False
-        self._steady = SteadyAdvice()
+        self._steady = DebouncedAdvice()
         self._table = table
         self._publish = publish
         self._ended = ended
@@ -167,7 +166,7 @@ class Saturation(LiveWidget):
     dark_colours = traitlets.Dict().tag(sync=True)
     #: The document of ``gipfel score --json`` for what is shown; empty before it is known.
     score = traitlets.Dict().tag(sync=True)
-    #: Plotly figures by name: see :data:`saturation_plots.PLOTS`.
+    #: Plotly figures by name; see `PLOTS`.
     plots = traitlets.Dict().tag(sync=True)
 
     def __init__(self, window: float = 600.0, run: KernelRun | Path | str | None = None) -> None:
@@ -251,7 +250,7 @@ class Saturation(LiveWidget):
             self._shown.replace(self._repr_mimebundle_()[0])
 
     def _figure(self) -> dict[str, Any]:
-        logged = None if self._metrics is None else self._metrics.drawn()
+        logged = None if self._metrics is None else self._metrics.all_metrics()
         return saturation_figure(self._draw(), window_s=self._window, metrics=logged)
 
     def _draw(self) -> SampleTable:
@@ -260,7 +259,7 @@ class Saturation(LiveWidget):
         self._drawn = {
             device.uuid: int(times[-1])
             for device in table.devices
-            if len(times := table.of(device.uuid)["time_ns"])
+            if len(times := table[device.uuid]["time_ns"])
         }
         return table
 
@@ -282,7 +281,7 @@ class Saturation(LiveWidget):
     def _publish(self, samples: Sequence[Sample], status: dict[str, Any], *, redraw: bool) -> None:
         """Send what is new; on the thread that follows the run."""
         fresh = [sample for sample in samples if sample.time_ns > self._drawn.get(sample.device, 0)]
-        logged = {} if self._metrics is None else self._metrics.new()
+        logged = {} if self._metrics is None else self._metrics.new_points()
         # Samples of a pause that was filled later belong between those that are drawn.
         if redraw or logged is None or self._asked.is_set() or len(fresh) < len(samples):
             self._asked.clear()
@@ -350,7 +349,7 @@ def _logged(feed: SaturationFeed | None) -> UserMetrics | None:
 
 def _recorded(table: SampleTable, window: float) -> float:
     """Return the seconds of the window that have been recorded: a picture's time axis can't be moved."""
-    firsts = [int(times[0]) for d in table.devices if len(times := table.of(d.uuid)["time_ns"])]
+    firsts = [int(times[0]) for d in table.devices if len(times := table[d.uuid]["time_ns"])]
     if not firsts or table.last_ns is None:
         return window
     return min(window, max(_SHORTEST_SPAN_S, (table.last_ns - min(firsts)) / 1e9))

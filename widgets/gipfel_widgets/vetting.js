@@ -1,4 +1,4 @@
-/** The browser half of `vetting.py`: nodes x checks, with the reason of what the mouse or the focus is on. */
+/** The browser side of `vetting.py`: nodes x checks, with the reason of the hovered or focused cell. */
 
 const STEPS = {
   ArrowUp: [-1, 0],
@@ -33,7 +33,7 @@ function drawTable(root, grid, shapes, place) {
   const reason = make('p', root, '', 'gipfel-reason');
   const show = (row, check, cell) => {
     reason.dataset.verdict = cell.verdict;
-    reason.textContent = `${shapes[cell.verdict]} ${row.node} · ${check}: ${wordOf(cell.verdict)}. ${onReadersClock(cell.reason)}`;
+    reason.textContent = `${shapes[cell.verdict]} ${row.node} · ${check}: ${wordOf(cell.verdict)}. ${inLocalTime(cell.reason)}`;
   };
   grid.rows.forEach((row, line) => {
     const tr = make('tr', body);
@@ -44,11 +44,11 @@ function drawTable(root, grid, shapes, place) {
       const check = grid.checks[column];
       td.dataset.verdict = cell.verdict;
       td.dataset.place = `${line}-${column}`;
-      // One cell is a tab stop; arrows lead to the others.
+      // Only one cell is a tab stop; arrow keys reach the others.
       td.tabIndex = line === place.row && column === place.column ? 0 : -1;
       td.setAttribute(
         'aria-label',
-        `${row.node}, ${check}: ${wordOf(cell.verdict)}. ${onReadersClock(cell.reason)}`
+        `${row.node}, ${check}: ${wordOf(cell.verdict)}. ${inLocalTime(cell.reason)}`
       );
       td.addEventListener('mouseenter', () => show(row, check, cell));
       td.addEventListener('click', () => td.focus());
@@ -61,7 +61,7 @@ function drawTable(root, grid, shapes, place) {
       td.addEventListener('blur', () => (place.focused = false));
     });
   });
-  reason.textContent = 'Point at a cell, or go there with the arrow keys, to read why.';
+  reason.textContent = 'Point at a cell, or move to it with the arrow keys, to read its reason.';
   table.addEventListener('keydown', event => {
     const step = STEPS[event.key];
     if (step) {
@@ -117,7 +117,7 @@ function render({ model, el }) {
     }
     const good = grid.ended_ns !== null && grid.complete && grid.vetted === grid.nodes;
     const shape = grid.ended_ns === null ? shapes.running : good ? shapes.pass : shapes.fail;
-    const time = clockMoment(grid.started_ns / 1e6);
+    const time = formatLocalTime(grid.started_ns / 1e6);
     make('strong', title, `${shape} Vetting: ${grid.heading}`);
     make('small', title, ` ${time}`);
     if (model.get('message')) {

@@ -18,13 +18,12 @@ import traitlets
 from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.runs import RunFolder, runs_root
 from gipfel_extension.telemetry.figures.saved import CLOCK_SCRIPT
-from gipfel_extension.vetting.external_run import ReportFile, vet_argv
-from gipfel_extension.vetting.grid import CELL_SHAPES, VettingGrid, grid_html, grid_of
+from gipfel_extension.vetting.grid import CELL_SHAPES, VettingGrid, grid_html, make_grid
 from gipfel_extension.vetting.protocol_files import find_protocol
 from gipfel_extension.vetting.report import VettingReport
+from gipfel_extension.vetting.report_file import ReportFile, vet_argv
 
-from .live import LiveWidget
-from .output import ViewOutput, widget_bundle
+from .output import LiveWidget, ViewOutput, widget_bundle
 from .run import KernelRun, node_name, present_run
 
 _BESIDE = Path(__file__).parent
@@ -37,7 +36,7 @@ class ReturnedReport(VettingReport):
     """A report with its outcome in one line, since a cell shows its last value."""
 
     def __repr__(self) -> str:
-        return f"Vetting: {grid_of(self, most_rows=0).heading}"
+        return f"Vetting: {make_grid(self, max_rows=0).heading}"
 
     __str__ = __repr__
 
@@ -84,7 +83,7 @@ class Vetting(LiveWidget):
     def refresh(self) -> None:
         """Read the report again where it has changed."""
         try:
-            changed = self._file.look()
+            changed = self._file.refresh()
         except GipfelError as error:
             self.message = str(error)
             return
@@ -93,7 +92,7 @@ class Vetting(LiveWidget):
             if not self.message:
                 self.message = "No node of this run was vetted yet: vet('quick')."
         elif changed or not self.grid:
-            grid = grid_of(report, most_rows=_MOST_ROWS)
+            grid = make_grid(report, max_rows=_MOST_ROWS)
             self.grid, self.message = {**grid.model_dump(), "heading": grid.heading}, ""
 
     def stop(self) -> None:
@@ -258,7 +257,7 @@ def _folder(run: KernelRun | Path | str | None) -> Path:
 
 
 def _static(report: VettingReport | None) -> VettingGrid | None:
-    return None if report is None else grid_of(report, most_rows=_MOST_ROWS)
+    return None if report is None else make_grid(report, max_rows=_MOST_ROWS)
 
 
 def _display_view(view: Vetting) -> None:

@@ -1,4 +1,4 @@
-"""The ``gipfel`` command."""
+"""Command line of Gipfel: the ``gipfel`` command."""
 
 from .main import main
 

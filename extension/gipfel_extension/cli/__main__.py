@@ -1,4 +1,4 @@
-"""``python -m gipfel_extension.cli``."""
+"""Entry point of ``python -m gipfel_extension.cli``."""
 
 import sys
 

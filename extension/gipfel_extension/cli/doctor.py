@@ -1,4 +1,4 @@
-"""``gipfel doctor``: what this machine, cluster, account and environment can do, and what is missing."""
+"""``gipfel doctor``: checks this machine, cluster, account and environment."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from .live_table import examples
+from .terminal import examples
 
 
 @click.command(
@@ -16,19 +16,21 @@ from .live_table import examples
         "gipfel doctor --json",
     )
 )
-@click.option("--operator", is_flag=True, help="Also what a hub needs: proxy, users, addresses, state.")
+@click.option(
+    "--operator", is_flag=True, help="Also check a hub's requirements: proxy, users, addresses, state."
+)
 @click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
 def doctor(*, operator: bool, as_document: bool) -> int:
-    """Examine this machine, its cluster, your account and environment, and say what is missing.
+    """Check this machine, its cluster, your account and environment, and list what is missing.
 
-    Behind each thing that is missing is the command or line that brings it. It changes nothing.
+    For each missing item it shows the command or setting that fixes it. It changes nothing.
 
-    Exit status: 0 all that is needed is here, 1 not.
+    Exit status: 0 nothing required is missing, 1 something is.
     """
     from ..doctor.examine import (  # noqa: PLC0415
-        colour_of,
         examine,
-        lines_of,
+        format_lines,
+        status_colour,
     )
     from ..doctor.machine import Machine  # noqa: PLC0415
     from ..doctor.probes import probes  # noqa: PLC0415
@@ -39,8 +41,8 @@ def doctor(*, operator: bool, as_document: bool) -> int:
         click.echo(json.dumps({"ok": examination.ok, **examination.model_dump(mode="json")}))
         return 0 if examination.ok else 1
     coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    for line, status in lines_of(examination, plain=not _writes_marks()):
-        colour = colour_of(status) if status and coloured else ""
+    for line, status in format_lines(examination, plain=not _writes_marks()):
+        colour = status_colour(status) if status and coloured else ""
         click.echo(f"  {click.style(line[2], fg=colour)}{line[3:]}" if colour else line)
     return 0 if examination.ok else 1
 

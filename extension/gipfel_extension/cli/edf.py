@@ -1,4 +1,4 @@
-"""``gipfel edf``: environments checked, shown and rendered."""
+"""``gipfel edf``: checks, shows and renders environment definition files."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .live_table import examples, tell
+from .terminal import examples, report_line
 
 if TYPE_CHECKING:
     from gipfel_cluster.edf import Dialect
@@ -19,7 +19,7 @@ _dialect = click.option(
     type=click.Choice(["ce", "sarus", "pyxis"]),
     default="ce",
     show_default=True,
-    help="Who is going to read the EDF: the Container Engine, the Sarus Suite, or upstream Pyxis.",
+    help="Program that reads the EDF: the Container Engine, the Sarus Suite, or upstream Pyxis.",
 )
 
 
@@ -31,9 +31,9 @@ _dialect = click.option(
     )
 )
 def edf() -> None:
-    """Environment definition files: check one, see it resolved, see what would run.
+    """Check, show and render environment definition files (EDF).
 
-    A name is looked for in EDF_PATH, else in ~/.edf; a path begins with '/', './' or '~/'.
+    A name is searched for in EDF_PATH, else in ~/.edf; a path begins with '/', './' or '~/'.
     """
 
 
@@ -49,11 +49,11 @@ def edf() -> None:
 @_dialect
 @click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
 def check(names: tuple[str, ...], *, here: bool, dialect: "Dialect", as_document: bool) -> int:
-    """Say what is wrong with environments; a folder stands for its .toml files.
+    """Check environments; a directory stands for its .toml files.
 
-    Exit status: 0 all are valid, 1 one is not, 2 wrong command line.
+    Exit status: 0 all are valid, 1 at least one is not, 2 wrong command line.
     """
-    from gipfel_cluster.edf import as_json, check_edfs, is_folder  # noqa: PLC0415
+    from gipfel_cluster.edf import as_json, check_edfs, is_edf_directory  # noqa: PLC0415
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415
 
     checked = check_edfs(
@@ -62,13 +62,13 @@ def check(names: tuple[str, ...], *, here: bool, dialect: "Dialect", as_document
     if as_document:
         answers = [as_json(each) for each in checked]
         (first, *others) = _expanded(names)
-        single = not others and not is_folder(first, environment=os.environ, directory=_directory())
+        single = not others and not is_edf_directory(first, environment=os.environ, directory=_directory())
         click.echo(json.dumps(answers[0] if single else answers))
     for each in () if as_document else checked:
         for diagnostic in each.diagnostics:
             click.echo(str(diagnostic))
-        if verdict := each.verdict:
-            click.echo(verdict)
+        if summary := each.summary:
+            click.echo(summary)
     if not checked:
         raise GipfelError(f"There is no .toml file in {', '.join(names)}.", "Give a file or a name.")
     return 0 if all(each.valid for each in checked) else 1
@@ -80,11 +80,11 @@ def check(names: tuple[str, ...], *, here: bool, dialect: "Dialect", as_document
     )
 )
 @click.argument("name", metavar="FILE|NAME")
-@click.option("--origin", is_flag=True, help="Also from which file each value comes.")
+@click.option("--origin", is_flag=True, help="Also show the file of each value.")
 @_dialect
 @click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
 def show(name: str, *, origin: bool, dialect: "Dialect", as_document: bool) -> int:
-    """Show an environment as it is resolved: bases merged, variables expanded."""
+    """Show the resolved environment, with bases merged and variables expanded."""
     from gipfel_cluster.edf import EdfError, as_json, check_edf, show_edf  # noqa: PLC0415
 
     resolution = check_edf(
@@ -121,31 +121,30 @@ def schema() -> int:
     "--engine",
     default="",
     metavar="E",
-    help="bubblewrap, podman, apptainer, ce, pyxis, host or an installed one; by default what fits the EDF.",
+    help="bubblewrap, podman, apptainer, ce, pyxis, host or an installed one; by default a suitable one.",
 )
 @click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
 def render(name: str, command: tuple[str, ...], *, engine: str, as_document: bool) -> int:
-    """Show what would be executed to run CMD in an environment; nothing is run.
+    """Show the command that would run CMD in an environment, without running it.
 
-    Of the variables only those that are added or changed are shown. What the engine can't honour is said on
-    stderr.
+    It shows only added or changed variables. Settings that the engine does not support are listed on stderr.
     """
     from gipfel_cluster.edf import load_edf  # noqa: PLC0415
     from gipfel_cluster.engines import ContainerRequest, engine_exists, engine_names, engine_to_render  # noqa: PLC0415
-    from gipfel_cluster.environment import BINDING  # noqa: PLC0415
+    from gipfel_cluster.environment import PROTECTED_VARIABLES  # noqa: PLC0415
     from gipfel_cluster.hooks import engine_invocation  # noqa: PLC0415
 
     if engine and not engine_exists(engine):
         known = " or ".join(engine_names())
-        raise click.BadParameter(f"{engine!r} is no engine; choose {known}.", param_hint="--engine")
+        raise click.BadParameter(f"{engine!r} is not an engine; choose {known}.", param_hint="--engine")
     resolved = load_edf(*_expanded((name,)), environment=os.environ, directory=_directory())
     request = ContainerRequest(
         edf=resolved,
         command=command,
         environment=dict(os.environ),
-        binding=BINDING,
+        protected=PROTECTED_VARIABLES,
         scratch=f"/tmp/gipfel-{os.getuid()}",  # noqa: S108 - only shown
-        only_shown=True,
+        render_only=True,
     )
     chosen = engine_to_render(resolved, engine)
     invocation = engine_invocation(request, chosen, python=sys.executable)
@@ -158,14 +157,14 @@ def render(name: str, command: tuple[str, ...], *, engine: str, as_document: boo
         click.echo(json.dumps(document))
         return 0
     for note in notes:
-        tell(note)
+        report_line(note)
     variables = [f"{name}={shlex.quote(value)}" for name, value in added.items()]
     click.echo(" ".join([*variables, shlex.join(invocation.argv)]))
     return 0
 
 
 def _expanded(names: tuple[str, ...]) -> list[str]:
-    """Paths as `check_edfs` takes them, which knows no ``~`` for folders."""
+    """Return the paths with ``~`` expanded, which `check_edfs` does not do for directories."""
     return [os.path.expanduser(name) for name in names]  # noqa: PTH111 - leaves what it does not know
 
 

@@ -1,4 +1,4 @@
-"""``gipfel kernel``: kernels in another EDF's container, or of a virtual environment."""
+"""``gipfel kernel``: registers kernels in another EDF's container, or of a virtual environment."""
 
 import json
 import os
@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .live_table import examples, tell
+from .terminal import examples, report_line
 
 if TYPE_CHECKING:
-    from .kernel_probe import KernelPython
-    from .kernelspec import KernelSpec
+    from .kernelspec import KernelPython, KernelSpec
 
 _LONGEST_NAME = 200
 
@@ -26,7 +25,7 @@ _LONGEST_NAME = 200
     )
 )
 def kernel() -> None:
-    """Kernels beside the server's own: in another EDF's container, or of a virtual environment."""
+    """Register additional kernels, in another EDF's container or of a virtual environment."""
 
 
 @kernel.command(
@@ -45,17 +44,17 @@ def kernel() -> None:
     "--python",
     default="",
     metavar="P",
-    help="Whose Python: image, runtime, or a path there; by default the image's, if it can be a kernel.",
+    help="Python of the kernel: image, runtime, or a path there; by default the image's, if it is suitable.",
 )
-@click.option("--name", default="", metavar="N", help="By default that of the EDF or of the folder.")
-@click.option("--display-name", default="", metavar="TEXT", help="What the launcher shows.")
-@click.option("--no-check", is_flag=True, help="Don't start its Python to see whether it can be a kernel.")
+@click.option("--name", default="", metavar="N", help="By default the name of the EDF or the directory.")
+@click.option("--display-name", default="", metavar="TEXT", help="Name in JupyterLab's launcher.")
+@click.option("--no-check", is_flag=True, help="Don't check that its Python can run a kernel.")
 def add(*, edf: str, venv: str, python: str, name: str, display_name: str, no_check: bool) -> int:
     """Register a kernel in the container of an EDF, or of a virtual environment.
 
-    The kernel runs on the server's own node, in a container of its own, with the engine and the runtime of
-    the server; it ends with the server. The image needs no Jupyter: the runtime brings it. With --venv and
-    an EDF the virtual environment is one that the EDF mounts.
+    The kernel runs on the server's node in a separate container, with the server's engine and runtime, and
+    ends with the server. The image does not need Jupyter, which the runtime provides. With --venv and an EDF,
+    the EDF must mount the virtual environment.
     """
     from .kernelspec import kernel_folders, name_for, write_kernel  # noqa: PLC0415
 
@@ -64,9 +63,9 @@ def add(*, edf: str, venv: str, python: str, name: str, display_name: str, no_ch
     if python and (python not in {"image", "runtime"} and not python.startswith("/")):
         raise click.BadParameter(f"{python!r} is not image, runtime or a path.", param_hint="--python")
     if venv and python:
-        raise click.UsageError("--venv names the Python already: leave --python out.")
+        raise click.UsageError("--venv already determines the Python. Remove --python.")
     if not _is_shown(display_name):
-        raise click.BadParameter("it takes one line of at most 200 characters.", param_hint="--display-name")
+        raise click.BadParameter("give one line of at most 200 characters.", param_hint="--display-name")
     if edf:
         python = f"{Path(venv).expanduser().absolute()}/bin/python" if venv else python
         default, spec = _of_edf(edf, python, display_name, check=not no_check)
@@ -74,7 +73,7 @@ def add(*, edf: str, venv: str, python: str, name: str, display_name: str, no_ch
         default, spec = _of_venv(venv, display_name, check=not no_check)
     name = name or name_for(default)
     places = write_kernel(name, spec, kernel_folders(os.environ))
-    tell(f"the kernel {name} is {spec.display_name!r} in the launcher ({places[0]})")
+    report_line(f"the kernel {name} is {spec.display_name!r} in the launcher ({places[0]})")
     click.echo(name)
     return 0
 
@@ -82,10 +81,10 @@ def add(*, edf: str, venv: str, python: str, name: str, display_name: str, no_ch
 @kernel.command(name="list", epilog=examples("gipfel kernel list", "gipfel kernel list --json"))
 @click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
 def list_kernels(*, as_document: bool) -> int:
-    """List the kernels that were registered here."""
-    from .kernelspec import kernel_folders, our_kernels  # noqa: PLC0415
+    """List the kernels that `gipfel kernel add` registered."""
+    from .kernelspec import kernel_folders, registered_kernels  # noqa: PLC0415
 
-    found = list(our_kernels(kernel_folders(os.environ)))
+    found = list(registered_kernels(kernel_folders(os.environ)))
     if as_document:
         rows = [
             {"name": name, "display_name": spec.display_name, **spec.origin.model_dump()}
@@ -96,18 +95,18 @@ def list_kernels(*, as_document: bool) -> int:
     for name, spec in found:
         click.echo(f"{name}\t{spec.display_name}\t{spec.origin}")
     if not found:
-        tell("there are none; `gipfel kernel add --help` shows how to register one")
+        report_line("no kernel is registered; see `gipfel kernel add --help`")
     return 0
 
 
 @kernel.command(epilog=examples("gipfel kernel remove pytorch"))
 @click.argument("name", metavar="NAME")
 def remove(name: str) -> int:
-    """Remove a kernel that was registered here; one that runs goes on."""
+    """Remove a kernel that `gipfel kernel add` registered; running ones keep running."""
     from .kernelspec import kernel_folders, remove_kernel  # noqa: PLC0415
 
     remove_kernel(name, kernel_folders(os.environ))
-    tell(f"the kernel {name} is removed")
+    report_line(f"the kernel {name} is removed")
     return 0
 
 
@@ -117,8 +116,8 @@ def _of_edf(edf: str, python: str, display_name: str, *, check: bool) -> tuple[s
     from .kernelspec import edf_kernel  # noqa: PLC0415
 
     here = submission_context(os.environ)
-    found = here.edf(edf, here.default("engine"), _directory())
-    # A name is looked up anew at each start, a path is the host's.
+    found = here.edf(edf, here.default_setting("engine"), _directory())
+    # A name is resolved at each start of the kernel; a path refers to the host.
     named = edf if not edf.startswith(("/", ".", "~/")) else found.file
     kind = Path(found.file).stem
     version = ""
@@ -132,22 +131,22 @@ def _of_edf(edf: str, python: str, display_name: str, *, check: bool) -> tuple[s
 
 
 def _checked(edf: str, python: str) -> tuple[str, str]:
-    """The Python to use, and its version."""
+    """Return the Python to use, and its version."""
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415
 
-    from .kernel_probe import probe_container  # noqa: PLC0415
+    from .kernelspec import probe_container  # noqa: PLC0415
 
     if python == "runtime":
         return python, ""
     found = probe_container(edf, "python3" if python in {"", "image"} else python)
     if found is not None and found.usable:
         for line in found.said:
-            tell(line)
+            report_line(line)
         return python or "image", found.version
     why = _why_not(found, python)
     if python:
         raise GipfelError(why, "Give --python runtime, or another Python of the image.")
-    tell(f"{why} The kernel runs with the runtime's Python.")
+    report_line(f"{why} The kernel runs with the runtime's Python.")
     return "runtime", ""
 
 
@@ -161,27 +160,29 @@ def _why_not(found: "KernelPython | None", python: str) -> str:
 
 
 def _of_venv(venv: str, display_name: str, *, check: bool) -> tuple[str, "KernelSpec"]:
-    from gipfel_cluster.broker.container import START  # noqa: PLC0415
+    from gipfel_cluster.broker.container import IMAGE_KERNEL_PROGRAM  # noqa: PLC0415
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415
 
-    from .kernel_probe import probe_here  # noqa: PLC0415
-    from .kernelspec import venv_kernel  # noqa: PLC0415
+    from .kernelspec import (  # noqa: PLC0415
+        probe_local,
+        venv_kernel,
+    )
 
     folder = _directory() / Path(venv).expanduser()
     folder = Path(os.path.normpath(folder))
     python = folder / "bin" / "python"
     if not folder.is_dir():
-        raise GipfelError(f"There is no folder {folder}.", "Give that of a virtual environment.")
+        raise GipfelError(f"There is no directory {folder}.", "Give the path of a virtual environment.")
     if python.is_symlink() and not python.exists():
         raise GipfelError(
-            f"The Python of {folder} is not here: {python.readlink()}.",
-            "Make the environment with a Python of the image that the server runs in.",
+            f"The Python of {folder} does not exist here: {python.readlink()}.",
+            "Create the environment with a Python of the image that the server runs in.",
         )
     if not python.exists():
-        raise GipfelError(f"{folder} is no virtual environment: it has no bin/python.", "Check the path.")
+        raise GipfelError(f"{folder} is not a virtual environment: it has no bin/python.", "Check the path.")
     version = ""
     if check:
-        found = probe_here(python)
+        found = probe_local(python)
         if not found.usable:
             said = " ".join(found.said) or "it has no ipykernel."
             raise GipfelError(
@@ -189,11 +190,11 @@ def _of_venv(venv: str, display_name: str, *, check: bool) -> tuple[str, "Kernel
                 f"Install ipykernel into it: {python} -m pip install ipykernel.",
             )
         for line in found.said:
-            tell(line)
+            report_line(line)
         version = found.version
     kind = folder.name if folder.name.strip(".") not in {"venv", "env"} else folder.parent.name
     shown = display_name or f"{kind} (Python {version})".replace("Python )", "venv)")
-    return kind, venv_kernel(folder, shown, started=Path(sys.prefix, START).is_file())
+    return kind, venv_kernel(folder, shown, started=Path(sys.prefix, IMAGE_KERNEL_PROGRAM).is_file())
 
 
 def _is_shown(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""``gipfel launch``: distributed training on free GPUs of this job, or in a job of its own."""
+"""``gipfel launch``: distributed training on free GPUs of this job, or in a new job."""
 
 import os
 from pathlib import Path
@@ -8,13 +8,15 @@ import click
 
 from gipfel_cluster.process.fork import allow_forks
 
-from .live_table import examples, tell
+from .terminal import examples, report_line
 
-_FREE = "End other processes of yours in this job that hold its GPUs, such as kernels; each is named before."
+_KILL_HOLDERS = (
+    "End your other processes in this job that hold its GPUs, such as kernels; each is listed first."
+)
 
 
 class _LaunchGroup(click.Group):
-    """A group whose words are a launch where they begin with none of its commands."""
+    """Group whose default command is ``start``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take ``launch --nodes 2 -- train.py`` for ``launch start --nodes 2 -- train.py``."""
@@ -25,13 +27,13 @@ class _LaunchGroup(click.Group):
 
 @click.group(cls=_LaunchGroup)
 def launch() -> None:
-    """Train on many GPUs: a script, module or notebook, one rank a GPU, in the container of an EDF."""
+    """Run distributed training: a script, module or notebook, one rank per GPU, in an EDF's container."""
 
 
 class _StartContext(click.Context):
     @property
     def command_path(self) -> str:
-        """The group's own: its words are these of a start where no other command is named."""
+        """Command path of the group, because ``start`` is its default command."""
         return self.parent.command_path if self.parent else super().command_path
 
 
@@ -44,7 +46,7 @@ class _StartCommand(click.Command):
     context_settings={"allow_interspersed_args": False},
     epilog=examples(
         "gipfel launch --nodes 2 --gpus-per-node 4 --edf pytorch --wait -- train.py --lr 0.1",
-        "gipfel launch --nodes 1:4 --restarts 3 --time 12:00:00 --where job -- train.py",
+        "gipfel launch --nodes 1:4 --restarts 3 --time 12:00:00 --new-job -- train.py",
         "gipfel launch -m mypackage.train -- --epochs 3      a module",
         "gipfel launch -p lr 0.1 -- train.ipynb              a notebook; every rank runs its cells",
         "gipfel launch list | show 3 | logs 3 -f | stop 3",
@@ -53,7 +55,7 @@ class _StartCommand(click.Command):
     ),
 )
 @click.argument("words", metavar="-- SCRIPT ARGS...", nargs=-1, type=click.UNPROCESSED)
-@click.option("-m", "--module", default="", metavar="M", help="Run a module; all words are its arguments.")
+@click.option("-m", "--module", default="", metavar="M", help="Run a module; all arguments are passed to it.")
 @click.option(
     "-p", "parameters", type=(str, str), multiple=True, metavar="K V", help="A notebook's parameter."
 )
@@ -65,7 +67,7 @@ class _StartCommand(click.Command):
     type=click.Choice(["torchrun", "srun", "accelerate"]),
     default="torchrun",
     show_default=True,
-    help="What starts the ranks.",
+    help="Program that starts the ranks.",
 )
 @click.option("--nodes", default="1", show_default=True, metavar="N|MIN:MAX", help="MIN:MAX is elastic.")
 @click.option(
@@ -74,14 +76,13 @@ class _StartCommand(click.Command):
     show_default=True,
     type=click.IntRange(1, 1024),
     metavar="G",
-    help="Ranks a node; without GPUs they run on CPUs.",
+    help="Ranks per node; without GPUs they run on CPUs.",
 )
-@click.option("--edf", default="", metavar="FILE|NAME", help="In a job by default that of the job.")
+@click.option("--edf", default="", metavar="FILE|NAME", help="Environment; in a job by default the job's.")
 @click.option(
-    "--where",
-    type=click.Choice(["auto", "here", "job"]),
-    default="auto",
-    help="Free GPUs of this job (here), or a job of its own; by default here, where there is a job.",
+    "--in-job/--new-job",
+    default=None,
+    help="Run on free GPUs of the current job, or in a new job. Default: in the current job if there is one.",
 )
 @click.option(
     "--restarts",
@@ -89,24 +90,24 @@ class _StartCommand(click.Command):
     show_default=True,
     type=click.IntRange(0, 1000),
     metavar="N",
-    help="How often failed ranks are started again, with GIPFEL_RESUME=1.",
+    help="Maximum number of restarts of failed ranks, with GIPFEL_RESUME=1.",
 )
 @click.option("--env", "environment", multiple=True, metavar="NAME=VALUE", help="A variable of the ranks.")
-@click.option("--time", default="", metavar="T", help="Time limit of the job as Slurm writes it.")
+@click.option("--time", default="", metavar="T", help="Time limit of the job in Slurm's syntax.")
 @click.option("--partition", default="", metavar="P", help="By default the cluster's.")
 @click.option("--account", default="", metavar="A", help="By default yours.")
 @click.option("--qos", default="", metavar="Q", help="By default your account's.")
-@click.option("--reservation", default="", metavar="R", help="Nodes that are set aside under this name.")
-@click.option("--exclude", default="", metavar="NODES", help="Nodes that it must not get.")
+@click.option("--reservation", default="", metavar="R", help="Slurm reservation of the job.")
+@click.option("--exclude", default="", metavar="NODES", help="Nodes to exclude from the job.")
 @click.option(
     "--vet",
     "vetting",
     default="",
     metavar="PROTOCOL",
-    help="Only nodes that pass it are used, and in a job none that failed of late.",
+    help="Use only nodes that pass this protocol; new jobs also exclude nodes that failed recently.",
 )
 @click.option(
-    "--checkpoint", default="", metavar="DIR", help="For checkpoints: $GIPFEL_CHECKPOINT of the ranks."
+    "--checkpoint", default="", metavar="DIR", help="Checkpoint directory, $GIPFEL_CHECKPOINT of the ranks."
 )
 @click.option(
     "--min-free",
@@ -121,7 +122,7 @@ class _StartCommand(click.Command):
     type=click.Choice(["requeue", "end"]),
     default="requeue",
     show_default=True,
-    help="After a warning (SIGUSR1 to the ranks): go on in the queue, or end.",
+    help="After a preemption warning (SIGUSR1 to the ranks): requeue the job, or end it.",
 )
 @click.option(
     "--grace",
@@ -141,44 +142,50 @@ class _StartCommand(click.Command):
     metavar="S",
     help="Elastic: how long to wait for more nodes.",
 )
-@click.option("--profile", is_flag=True, help="Trace a few steps of every rank: profile/ in its folder.")
-@click.option("--name", default="", metavar="NAME", help="What the job and the list of launches call it.")
-@click.option("--scheduler", default="", metavar="S", help="slurm or local; by default what is there.")
+@click.option(
+    "--profile",
+    is_flag=True,
+    help="Profile a few steps of every rank; the traces are in profile/ of its folder.",
+)
+@click.option("--name", default="", metavar="NAME", help="Name of the launch and its job.")
+@click.option(
+    "--scheduler", default="", metavar="S", help="slurm or local; by default slurm where it is configured."
+)
 @click.option("--engine", default="", metavar="E", help="By default $GIPFEL_ENGINE, else bubblewrap.")
 @click.option("--runtime", default="", metavar="DIR|FILE.sqsh", help="By default $GIPFEL_RUNTIME.")
 @click.option(
     "--cluster", default="", metavar="C", help="First part of the run's name; by default $GIPFEL_CLUSTER."
 )
-@click.option("--no-preflight", is_flag=True, help="Start without looking first.")
-@click.option("--kill-holders", "free", is_flag=True, help=_FREE)
+@click.option("--no-preflight", is_flag=True, help="Start without the pre-flight checks.")
+@click.option("--kill-holders", "kill_holders", is_flag=True, help=_KILL_HOLDERS)
 @click.option("--dry-run", is_flag=True, help="Show the exact command and the pre-flight; start nothing.")
 @click.option("--wait", is_flag=True, help="Follow the ranks' logs and return the exit status.")
 def start(**options: Any) -> int:
     """Start SCRIPT on every rank, with ARGS unchanged, and print the launch's number.
 
-    It goes on when this terminal, the kernel or the notebook server ends. Rank and address are in RANK,
-    LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Ctrl-C with --wait leaves it running;
-    `gipfel launch stop` ends it. Its folder holds the spec, the logs of all ranks and what became of it.
+    The launch keeps running when this terminal, the kernel or the notebook server ends. Rank and address are
+    in RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Ctrl-C with --wait leaves it running;
+    `gipfel launch stop` ends it. Its folder contains the spec, the logs of all ranks and the exit status.
     """
     allow_forks()
     from ..training.launch import DryRun  # noqa: PLC0415 - pydantic, which --help can do without
     from ..training.launch import launch as start_launch  # noqa: PLC0415
-    from .launch_spec import spec_of  # noqa: PLC0415
+    from .launch_spec import build_spec  # noqa: PLC0415
 
-    wait, dry_run, free = (options.pop(name) for name in ("wait", "dry_run", "free"))
+    wait, dry_run, kill_holders = (options.pop(name) for name in ("wait", "dry_run", "kill_holders"))
     made = start_launch(
-        spec_of(options),
+        build_spec(options),
         os.environ,
         directory=_here(),
         dry_run=dry_run,
         on_outcome=_tell_outcome,
-        kill_holders=free,
+        kill_holders=kill_holders,
     )
     if isinstance(made, DryRun):
         click.echo(made.command, nl=False)
         return 1 if any(each.verdict == "fail" for each in made.preflight) else 0
     click.echo(made.folder.name)
-    tell(f"launch {made.folder.name} is started; its folder is {made.folder}")
+    report_line(f"launch {made.folder.name} is started; its folder is {made.folder}")
     if not wait:
         return 0
     from .launch_view import follow  # noqa: PLC0415
@@ -187,10 +194,10 @@ def start(**options: Any) -> int:
 
 
 @launch.command("list", epilog=examples("gipfel launch list --all --json"))
-@click.option("--all", "everywhere", is_flag=True, help="Those of all runs.")
+@click.option("--all", "everywhere", is_flag=True, help="Launches of all runs.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
 def list_(*, everywhere: bool, as_json: bool) -> int:
-    """List the launches of this job; outside of jobs, yours."""
+    """List the launches of this job; outside of jobs, all of yours."""
     from .launch_view import show_list  # noqa: PLC0415
 
     return show_list(everywhere=everywhere, as_json=as_json)
@@ -206,7 +213,7 @@ def list_(*, everywhere: bool, as_json: bool) -> int:
 @click.argument("which", default="")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
 def show(*, which: str, as_json: bool) -> int:
-    """Show one launch: what it is, where it runs, and which rank failed first."""
+    """Show one launch: its command, its nodes and ranks, and the rank that failed first."""
     from .launch_view import show_one  # noqa: PLC0415
 
     return show_one(which, as_json=as_json)
@@ -216,11 +223,11 @@ def show(*, which: str, as_json: bool) -> int:
     epilog=examples("gipfel launch logs -f          of the newest", "gipfel launch logs 3 --rank 0 -n 100")
 )
 @click.argument("which", default="")
-@click.option("--rank", "ranks", multiple=True, type=click.IntRange(0), metavar="R", help="Of these only.")
-@click.option("-n", "--lines", "last", type=click.IntRange(0), metavar="N", help="The last N lines only.")
-@click.option("-f", "--follow", "following", is_flag=True, help="Go on until it ends.")
+@click.option("--rank", "ranks", multiple=True, type=click.IntRange(0), metavar="R", help="Only these ranks.")
+@click.option("-n", "--lines", "last", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
+@click.option("-f", "--follow", "following", is_flag=True, help="Keep printing until it ends.")
 def logs(*, which: str, ranks: tuple[int, ...], last: int | None, following: bool) -> int:
-    """Print what the ranks said, merged by time, each line after its rank."""
+    """Print the output of the ranks, merged by time, each line prefixed with its rank."""
     from .launch_view import show_logs  # noqa: PLC0415
 
     return show_logs(which, ranks=ranks, following=following, last=last)
@@ -229,7 +236,7 @@ def logs(*, which: str, ranks: tuple[int, ...], last: int | None, following: boo
 @launch.command(epilog=examples("gipfel launch stop 3", "gipfel launch stop    the newest"))
 @click.argument("which", default="")
 def stop(*, which: str) -> int:
-    """Stop a launch: its ranks, and nothing else."""
+    """Stop the ranks of a launch."""
     from .launch_view import stop_one  # noqa: PLC0415
 
     return stop_one(which)
@@ -240,10 +247,10 @@ def stop(*, which: str) -> int:
     epilog=examples("gipfel flight-recorder 3 --now", "gipfel flight-recorder ./dumps --json"),
 )
 @click.argument("which", metavar="[ID|DIR]", default="")
-@click.option("--now", is_flag=True, help="Have the ranks that run write their dumps first.")
+@click.option("--now", is_flag=True, help="Make the running ranks write their dumps first.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
 def flight_recorder(*, which: str, now: bool, as_json: bool) -> int:
-    """Find the rank that is missing at a collective, by dumps of PyTorch's flight recorder.
+    """Find the rank that is missing in a collective, from dumps of PyTorch's flight recorder.
 
     ID is a launch, by default the newest; DIR a directory with dumps.
 
@@ -255,13 +262,13 @@ def flight_recorder(*, which: str, now: bool, as_json: bool) -> int:
 
 
 def _here() -> Path:
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which --help can do without
+    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
 
     try:
         return Path.cwd()
     except OSError as error:
-        raise GipfelError("The folder that you are in is gone.", "Go to another one.") from error
+        raise GipfelError("The working directory no longer exists.", "Change to another one.") from error
 
 
 def _tell_outcome(outcome: Any) -> None:
-    tell(outcome.line)
+    report_line(outcome.line)

@@ -1,4 +1,4 @@
-"""From the options of ``gipfel launch``, which a notebook's cell reads too, to what is launched."""
+"""Launch spec from the options of ``gipfel launch`` and of a notebook's launch cell."""
 
 import re
 from pathlib import Path
@@ -12,30 +12,30 @@ from gipfel_cluster.model import GipfelError
 from ..training.record.spec import LaunchSpec, nodes_range, parameter_value
 
 
-def spec_of(options: dict[str, Any], *, code: str = "") -> LaunchSpec:
-    """The spec of a launch.
+def build_spec(options: dict[str, Any], *, code: str = "") -> LaunchSpec:
+    """Return the spec of a launch.
 
     Parameters
     ----------
     options
-        By the names of the command's parameters; values in ``parameters`` are text, or pairs of a name and
-        a value that is JSON already.
+        Values by the names of the command's parameters; ``parameters`` has pairs of a name and a text or a
+        JSON value.
     code
-        What a cell holds, where no script, module or notebook is named.
+        Source of a cell, if no script, module or notebook is given.
 
     Raises
     ------
     GipfelError
-        They don't fit together.
+        The options contradict each other.
     click.UsageError
-        What shall run is not said, or a value is none of its option.
+        No program is given, or the value of an option is not valid.
     """
     options = dict(options)
     words, module = options.pop("words"), options.pop("module")
     if not words and not module and not code.strip():
-        raise click.UsageError("What shall run is not said: give -- SCRIPT ARGS.")
+        raise click.UsageError("There is nothing to run. Give -- SCRIPT ARGS.")
     if (words or module) and code.strip():
-        raise click.UsageError("Both the cell's own code and a program are given: leave one out.")
+        raise click.UsageError("Both the cell's code and a program are given. Remove one of them.")
     parameters = {
         name: parameter_value(value) if isinstance(value, str) else value
         for name, value in options.pop("parameters")
@@ -48,7 +48,7 @@ def spec_of(options: dict[str, Any], *, code: str = "") -> LaunchSpec:
             raise click.UsageError(f"--env takes NAME=VALUE, not {each!r}.")
         variables[name] = value
     try:
-        nodes, fewest = nodes_range(options.pop("nodes"))
+        nodes, min_nodes = nodes_range(options.pop("nodes"))
         what = _what(words, module, code, parameters)
         name = options.pop("name") or Path(what.get("target", "cell")).stem[:60] or "launch"
         kept = re.sub(r"[^A-Za-z0-9._-]", "-", name)
@@ -56,7 +56,7 @@ def spec_of(options: dict[str, Any], *, code: str = "") -> LaunchSpec:
             **what,
             name=kept.lstrip("._-") or "launch",
             nodes=nodes,
-            nodes_min=fewest,
+            nodes_min=min_nodes,
             environment=variables,
             preflight=not options.pop("no_preflight"),
             **options,
@@ -66,7 +66,7 @@ def spec_of(options: dict[str, Any], *, code: str = "") -> LaunchSpec:
         where = ".".join(str(part) for part in first["loc"])
         why = f"{where}: " if where else ""
         why += first["msg"].removeprefix("Value error, ")
-        raise GipfelError(f"The launch can't be made: {why}.", "See `gipfel launch --help`.") from None
+        raise GipfelError(f"The launch is not valid: {why}.", "See `gipfel launch --help`.") from None
     except ValueError as error:
         raise click.UsageError(f"{error}.") from None
 

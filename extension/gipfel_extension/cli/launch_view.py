@@ -1,7 +1,4 @@
-"""What `gipfel launch` shows of launches: lists, logs with a rank before each line, one launch.
-
-Lines about launches, for a terminal: counts, a row of the list, what a rank has printed.
-"""
+"""Output of `gipfel launch`: lists of launches, one launch, logs with a rank before each line."""
 
 import json
 import os
@@ -13,32 +10,31 @@ from typing import Any
 
 import click
 
-from gipfel_cluster.model import GipfelError, counted
+from gipfel_cluster.model import GipfelError, pluralize
 
 from ..training.launch import Launch
 from ..training.launch_summary import TRACE_HELP, TRACE_VIEWER, rank_file, ranks_with
-from ..training.launches.folder import find_folder, known_folders
 from ..training.launches.logs import Cursor, LogLine, last_lines, read_logs
-from ..training.record.state import LaunchState
-from .live_table import tell
+from ..training.record.state import LaunchState, find_folder, known_folders
+from .terminal import report_line
 
-# What moves the cursor, renames the window or asks the terminal: CSI, OSC and the other strings, the rest.
+# Escape sequences that control the terminal: CSI, OSC and other strings, and the rest.
 _SEQUENCE = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|[\x1b\x9d][\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?|\x1b[ -/]*[0-~]?"
 )
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1a\x1c-\x1f\x7f-\x9f]")
-#: Characters of a reason in a row; `show` has the rest.
+#: Maximum characters of a reason in a row; `gipfel launch show` prints all of it.
 _LONGEST = 120
 
 
 def row(folder: Path, state: LaunchState, *, everywhere: bool) -> str:
-    """Return a launch's line in the list: what it runs, why it was restarted, why it is where it is.
+    """Return a launch's line in the list: title, last restart's reason, and the reason of its state.
 
-    Its name stands there where the title does not say it.
+    The name precedes the title unless the title contains it.
     """
     which = f"{folder.parents[1].name}/{folder.name}" if everywhere else folder.name
-    size = f"{counted(len(state.nodes), 'node')}, {counted(state.ranks, 'rank')}"
+    size = f"{pluralize(len(state.nodes), 'node')}, {pluralize(state.ranks, 'rank')}"
     named = "" if state.name in state.title or state.name == "launch" else f"{state.name}: "
     reasons = (*state.restarted[-1:], state.reason) if state.restarts else (state.reason,)
     why = "".join(f"; {_short(each)}" for each in reasons if each)
@@ -51,12 +47,12 @@ def _short(text: str) -> str:
 
 
 def printable(text: str, *, colours: bool) -> str:
-    """Return what a rank has printed without what would drive the terminal.
+    """Return a rank's output without escape sequences that control the terminal.
 
     Parameters
     ----------
     colours
-        Whether the terminal shows them; they are removed otherwise, too.
+        Whether to keep the sequences for colours.
     """
     if text.isprintable():
         return text
@@ -88,7 +84,7 @@ def follow(launch: Launch, ranks: tuple[int, ...] = (), cursor: Cursor | None = 
             words = _headline(state)
             if words != said:
                 said = words
-                tell(words)
+                report_line(words)
             if state.ended and not page.more:
                 return 1 if state.exit_status is None else state.exit_status
             if not page.more:
@@ -96,31 +92,31 @@ def follow(launch: Launch, ranks: tuple[int, ...] = (), cursor: Cursor | None = 
     except KeyboardInterrupt:
         number = launch.folder.name
         look, end = f"`gipfel launch logs {number} -f`", f"`gipfel launch stop {number}`"
-        tell(f"launch {number} goes on; {look} follows it, {end} ends it")
+        report_line(f"launch {number} keeps running; {look} follows it, {end} stops it")
         return _INTERRUPTED
 
 
 def show_list(*, everywhere: bool, as_json: bool) -> int:
-    """The table of launches."""
+    """Print the table of launches."""
     folders = known_folders(os.environ, everywhere=everywhere)
     states = []
     for folder in folders:
         try:
             states.append((folder, Launch(folder).settle()))
         except GipfelError as error:
-            tell(f"{folder.name} is left out: {error}")
+            report_line(f"{folder.name} can't be read: {error}")
     if as_json:
         click.echo(json.dumps([{"folder": str(f), **state.model_dump(mode="json")} for f, state in states]))
         return 0
     for folder, state in states:
         click.echo(row(folder, state, everywhere=everywhere))
     if not folders:
-        tell("There is no launch yet.")
+        report_line("There are no launches.")
     return 0
 
 
 def show_one(which: str, *, as_json: bool) -> int:
-    """One launch."""
+    """Print one launch."""
     launch = Launch.open(find_folder(which, os.environ))
     state = launch.settle()
     progress = launch.progress
@@ -156,7 +152,7 @@ def show_one(which: str, *, as_json: bool) -> int:
     if dumps:
         place = rank_file(launch.folder, "dump", dumps[0]).parent
         say = f"`gipfel flight-recorder {launch.folder.name}` reads them"
-        click.echo(f"  flight recorder's dumps of {counted(len(dumps), 'rank')}: {place}; {say}")
+        click.echo(f"  flight recorder's dumps of {pluralize(len(dumps), 'rank')}: {place}; {say}")
     if state.run:
         click.echo(f"  run {state.run}; `gipfel score {state.run}` shows its score")
     for line in _since(launch.folder, state):
@@ -166,12 +162,12 @@ def show_one(which: str, *, as_json: bool) -> int:
 
 
 def _since(folder: Path, state: LaunchState) -> tuple[str, ...]:
-    """Return what became of the advice of the launch before, a sentence each."""
+    """Return one sentence for each advice of the previous launch, with its effect."""
     if not state.ended:
         return ()
-    from ..training.launches.score import launch_since  # noqa: PLC0415 - numpy, for those that ended
+    from ..training.launches.score import launch_advice_effect  # noqa: PLC0415
 
-    found = launch_since(folder, os.environ)
+    found = launch_advice_effect(folder, os.environ)
     return () if found is None else tuple(printable(line, colours=False) for line in found.lines)
 
 
@@ -189,7 +185,7 @@ def show_logs(which: str, *, ranks: tuple[int, ...], following: bool, last: int 
         return follow(launch, ranks, cursor)
     most = max(_FEWEST_BYTES, _PAGE_BYTES // max(1, len(ranks) or launch.state.ranks))
     while True:
-        page = read_logs(launch.folder, cursor, ranks=ranks, most_bytes=most)
+        page = read_logs(launch.folder, cursor, ranks=ranks, max_bytes=most)
         cursor = page.cursor
         for line in page.lines:
             _print(line)
@@ -198,23 +194,25 @@ def show_logs(which: str, *, ranks: tuple[int, ...], following: bool, last: int 
 
 
 def stop_one(which: str) -> int:
-    """Stop a launch and wait until nothing of it is left."""
+    """Stop a launch, and wait until all its processes have ended."""
     launch = Launch.open(find_folder(which, os.environ))
     if launch.settle().ended:
-        tell(f"launch {launch.folder.name} has ended already.")
+        report_line(f"launch {launch.folder.name} has ended already.")
         return 0
     launch.stop()
     number = launch.folder.name
-    tell(f"launch {number} is asked to stop; ranks that ignore it are killed, which can take a minute")
+    report_line(
+        f"launch {number} is stopping; ranks that ignore the signal are killed, which can take a minute"
+    )
     if launch.wait(180) is None:
-        tell(f"launch {launch.folder.name} was asked to stop and has not ended yet.")
+        report_line(f"launch {launch.folder.name} has not ended yet. See `gipfel ps`.")
         return 1
-    tell(f"launch {launch.folder.name} is stopped.")
+    report_line(f"launch {launch.folder.name} is stopped.")
     return 0
 
 
 def show_flight(which: str, *, now: bool, as_json: bool) -> int:
-    """What the flight recorder's dumps say."""
+    """Print the findings from the flight recorder's dumps."""
     from ..training.flight_recorder import report_of  # noqa: PLC0415
 
     folder = Path(which) if which and Path(which).is_dir() else find_folder(which, os.environ)
@@ -234,7 +232,7 @@ def _headline(state: Any) -> str:
     words = f"launch {state.number} {state.outcome or state.phase}"
     if state.nodes and not state.ended:
         more = " …" if len(state.nodes) > 4 else ""
-        words += f": {counted(state.ranks, 'rank')} on {', '.join(state.nodes[:4])}{more}"
+        words += f": {pluralize(state.ranks, 'rank')} on {', '.join(state.nodes[:4])}{more}"
     if state.restarts:
         words += f", {state.restarts} restart{'s' if state.restarts > 1 else ''}"
         words += f" ({state.restarted[-1]})" if state.restarted else ""

@@ -1,4 +1,4 @@
-"""The group of all commands, and how any of them ends: one line on stderr and an exit status."""
+"""Group of all commands, and the conversion of errors to one line on stderr and an exit status."""
 
 import os
 import sys
@@ -8,17 +8,16 @@ import click
 
 from .doctor import doctor
 from .edf import edf
-from .export import export
 from .kernel import kernel
 from .launch import flight_recorder, launch
-from .live_table import examples, tell
 from .plan import plan
 from .record import record
-from .report import report
+from .report import export, report
 from .runs import runs
 from .runtime import runtime
 from .score import score
 from .submit import submit
+from .terminal import examples, report_line
 from .vet import vet
 from .workloads import logs, ps, rerun, stop
 
@@ -28,21 +27,21 @@ _INTERRUPTED = 130
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=examples(
-        "gipfel doctor                            what this machine can do, and what is missing",
-        "gipfel edf check my-env --here           what is wrong with an environment",
-        "gipfel runtime build ~/.gipfel/runtime   the interpreter and server for images",
-        "gipfel kernel add my-env                 a kernel in another environment's container",
-        "gipfel submit in.ipynb out.ipynb --wait  a notebook as a batch job",
-        "gipfel ps                                what runs or waits: launches, batch notebooks",
-        "gipfel record -- python train.py         a command, with a recorder beside it",
-        "gipfel plan --model 7B --gpus 16         how a model would be laid out on GPUs",
-        "gipfel score alps-48812                  how well a run used its GPUs",
-        "gipfel vet quick                         is every node of this job fit",
+        "gipfel doctor                            check machine, cluster, account and environment",
+        "gipfel edf check my-env --here           check an environment definition file",
+        "gipfel runtime build ~/.gipfel/runtime   build the runtime for images",
+        "gipfel kernel add my-env                 add a kernel in another environment's container",
+        "gipfel submit in.ipynb out.ipynb --wait  run a notebook as a batch job",
+        "gipfel ps                                list running and waiting workloads",
+        "gipfel record -- python train.py         run a command and record GPU metrics",
+        "gipfel plan --model 7B --gpus 16         plan a model's parallel layout",
+        "gipfel score alps-48812                  score how well a run used its GPUs",
+        "gipfel vet quick                         test every node of this job",
     ),
 )
 @click.version_option(package_name="gipfel", message="gipfel %(version)s")
 def gipfel() -> None:
-    """Notebooks on a GPU cluster: environments (EDF), the runtime that is mounted into them, batch jobs."""
+    """Run notebooks and training on a GPU cluster, in containers defined by EDFs."""
 
 
 gipfel.add_command(doctor)
@@ -65,42 +64,42 @@ gipfel.add_command(submit)
 gipfel.add_command(vet)
 
 
-def _tell_whole_sentences(group: click.Group) -> None:
-    """Let the list of a group's commands show first sentences whole, which click cuts at the line's end."""
+def _set_short_help(group: click.Group) -> None:
+    """Set each command's short help to the full first sentence, which click would otherwise truncate."""
     for command in group.commands.values():
         if command.help and not command.short_help:
             text = " ".join(command.help.partition("\n\n")[0].split())
             command.short_help = text.partition(". ")[0].rstrip(".")
         if isinstance(command, click.Group):
-            _tell_whole_sentences(command)
+            _set_short_help(command)
 
 
-_tell_whole_sentences(gipfel)
+_set_short_help(gipfel)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; 2 for a wrong command line, 1 for anything that a person must put right."""
+    """Run a command and return its exit status: 2 for a wrong command line, 1 for any other error."""
     try:
         with gipfel.make_context("gipfel", list(sys.argv[1:] if arguments is None else arguments)) as context:
             return int(gipfel.invoke(context) or 0)
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except click.ClickException as error:
-        return _refused(error)
+        return _print_usage_error(error)
     except (KeyboardInterrupt, click.Abort):
-        tell("interrupted.")
+        report_line("interrupted.")
         return _INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has gone.
+        # The reader of stdout has closed the pipe.
         return 1
-    except Exception as error:  # noqa: BLE001 - the last place before a person
-        return _problem(error)
+    except Exception as error:  # noqa: BLE001 - one probe must not take the others' answers along
+        return _print_error(error)
     finally:
-        _let_go_of_output()
+        _flush_stdout()
 
 
-def _let_go_of_output() -> None:
-    """Write what is left; where nobody takes it, Python must not complain once more at its end."""
+def _flush_stdout() -> None:
+    """Flush stdout; if that fails, redirect it, so that Python prints no error at its exit."""
     if sys.stdout is None:
         return
     try:
@@ -109,29 +108,29 @@ def _let_go_of_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _refused(error: click.ClickException) -> int:
+def _print_usage_error(error: click.ClickException) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         click.echo(error.format_message(), err=True)
         return error.exit_code
     path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "gipfel"
-    tell(f"{error.format_message()} See `{path} --help`.")
+    report_line(f"{error.format_message()} See `{path} --help`.")
     return error.exit_code
 
 
-def _problem(error: Exception) -> int:
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which --help can do without
+def _print_error(error: Exception) -> int:
+    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
 
     if os.environ.get("GIPFEL_DEBUG"):
         raise error
     if isinstance(error, GipfelError):
-        tell(str(error))
+        report_line(str(error))
     elif isinstance(error, RuntimeError) and "home directory" in str(error):
-        # pathlib's word for a user without HOME whom the machine has no entry of.
-        tell("This machine knows no home folder of yours. Set HOME.")
+        # pathlib raises this for a user without HOME and without an entry in the password database.
+        report_line("Your home directory is unknown. Set HOME.")
     elif isinstance(error, UnicodeEncodeError):
-        tell("Your locale can't write what is to be shown. Set LC_ALL=C.UTF-8, or take --json.")
+        report_line("Your locale can't print this output. Set LC_ALL=C.UTF-8, or use --json.")
     elif isinstance(error, OSError) and error.strerror:
-        tell(f"{error.strerror}: {error.filename}" if error.filename else error.strerror)
+        report_line(f"{error.strerror}: {error.filename}" if error.filename else error.strerror)
     else:
-        tell(f"{type(error).__name__}: {error} This is a mistake in gipfel; GIPFEL_DEBUG=1 shows where.")
+        report_line(f"{type(error).__name__}: {error} This is a bug in gipfel. GIPFEL_DEBUG=1 shows where.")
     return 1

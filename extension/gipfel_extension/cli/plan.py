@@ -1,4 +1,4 @@
-"""``gipfel plan``: how a model would be laid out on GPUs."""
+"""``gipfel plan``: plans the parallel layout of a model on GPUs."""
 
 import json
 import re
@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .live_table import examples
+from .terminal import examples
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kKmMbBtT]?)")
 _FACTORS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
@@ -18,7 +18,7 @@ class _Size(click.ParamType):  # type: ignore[type-arg] # generic in newer relea
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         match = _SIZE.fullmatch(str(value))
         if match is None:
-            self.fail(f"{value!r} is no number of parameters; write 7B or 350M.", param, ctx)
+            self.fail(f"{value!r} is not a number of parameters; write it as 7B or 350M.", param, ctx)
         return float(match[1]) * _FACTORS[match[2].lower()]
 
 
@@ -39,30 +39,34 @@ class _Size(click.ParamType):  # type: ignore[type-arg] # generic in newer relea
 @click.option("--ffn", type=click.IntRange(1), metavar="N", help="Width of the MLP; by default 4 x --hidden.")
 @click.option("--vocabulary", default=50_304, show_default=True, type=click.IntRange(1), metavar="N")
 @click.option("--gated", is_flag=True, help="The MLP has three matrices (SwiGLU).")
-@click.option("--gpus", required=True, type=click.IntRange(1, 100_000), metavar="N", help="GPUs in all.")
+@click.option(
+    "--gpus", required=True, type=click.IntRange(1, 100_000), metavar="N", help="Total number of GPUs."
+)
 @click.option("--gpu", default="GH200", show_default=True, metavar="MODEL")
 @click.option(
     "--gpus-per-node", default=0, type=click.IntRange(0), metavar="N", help="By default the model's."
 )
-@click.option("--memory", "memory_gb", default=0.0, type=click.FloatRange(0), metavar="GB", help="Of a GPU.")
+@click.option(
+    "--memory", "memory_gb", default=0.0, type=click.FloatRange(0), metavar="GB", help="Memory of a GPU."
+)
 @click.option("--network", "network_gbps", default=0.0, type=click.FloatRange(0), metavar="GB/s",
               help="Between nodes, for each GPU; by default 25.")  # fmt: skip
 @click.option("--storage", "storage_gbps", default=0.0, type=click.FloatRange(0), metavar="GB/s",
               help="For checkpoints; by default 10.")  # fmt: skip
 @click.option("--sequence", default=4096, show_default=True, type=click.IntRange(1), metavar="TOKENS")
 @click.option("--batch", default=0, type=click.IntRange(0), metavar="N",
-              help="Sequences in a step of all GPUs; by default eight for each.")  # fmt: skip
+              help="Global batch in sequences; by default eight per GPU.")  # fmt: skip
 @click.option("--micro", default=1, show_default=True, type=click.IntRange(1), metavar="N",
-              help="Sequences that a replica computes at once.")  # fmt: skip
+              help="Micro-batch: sequences that a replica computes at a time.")  # fmt: skip
 @click.option("--precision", default="bf16", show_default=True, type=click.Choice(["bf16", "fp32"]))
 @click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
 def plan(*, model: float | None, as_document: bool, **options: Any) -> int:
-    """Lay out a transformer's training on GPUs: DP x TP x PP x ZeRO.
+    """Plan the parallel layout of a transformer's training: DP x TP x PP x ZeRO.
 
-    Shows memory on each GPU, what travels over which link, the size and interval of checkpoints, and expected
-    scaling. These are formulas, not measurements.
+    It shows memory per GPU, traffic per link, size and interval of checkpoints, and expected scaling,
+    computed from formulas rather than measured.
 
-    Exit status: 0 something fits, 1 nothing does.
+    Exit status: 0 a layout fits, 1 none does.
     """
     from ..training.layout_plan import planner  # noqa: PLC0415 - pydantic
 
@@ -95,4 +99,4 @@ def _model(size: float | None, shape: dict[str, int | None], more: dict[str, Any
         return Transformer.model_validate(given | more)
     except ValidationError as error:
         why = error.errors(include_url=False, include_input=False)[0]["msg"].removeprefix("Value error, ")
-        raise GipfelError(f"There is no such transformer: {why}.", "See `gipfel plan --help`.") from None
+        raise GipfelError(f"The transformer is not valid: {why}.", "See `gipfel plan --help`.") from None

@@ -1,4 +1,4 @@
-"""``gipfel record``: any command, with a recorder beside it."""
+"""``gipfel record``: runs a command and records GPU and host metrics meanwhile."""
 
 import os
 import sys
@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .live_table import examples, tell
+from .terminal import examples, report_line
 
 if TYPE_CHECKING:
-    from .recorded_run import RecordedRun
-    from .recorder_beside import RecorderBeside
+    from .recorded_run import CommandRecorder, RecordedRun
 
 
 @click.command(
@@ -28,15 +27,15 @@ if TYPE_CHECKING:
     "--runs",
     default="",
     metavar="DIR",
-    help="Where the run folder goes; by default $GIPFEL_RUNS, else ~/.gipfel/runs.",
+    help="Directory of the run folder; by default $GIPFEL_RUNS, else ~/.gipfel/runs.",
 )
 @click.option(
     "--interval",
     default=None,
     type=click.FloatRange(0.1, 60.0),
     metavar="S",
-    help="Seconds between two samples. By default 0.1 where the GPUs count that fast (GPM), with means over "
-    "1 s in the live stream; else 1.",
+    help="Seconds between two samples. By default 0.1 if the GPUs support it (GPM), with means over 1 s in "
+    "the live stream; else 1.",
 )
 @click.option(
     "--source",
@@ -44,14 +43,14 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="S",
     help="auto, nvml, dcgm, amdsmi, host, exporter:URL, prometheus:URL, replay:FILE, synthetic:training and "
-    "others, also several; by default host and auto, which is the job's GPUs.",
+    "others; may be repeated. By default host and auto, which are the job's GPUs.",
 )
 @click.option(
     "--metric",
     "extra",
     multiple=True,
     metavar="NAME",
-    help="A GPU metric beside the usual ones, by DCGM's name, such as NVDEC0_ACTIVE; also several.",
+    help="An additional GPU metric by its DCGM name, such as NVDEC0_ACTIVE; may be repeated.",
 )
 @click.option(
     "--metrics",
@@ -68,13 +67,13 @@ def record(
     extra: tuple[str, ...],
     metrics: str,
 ) -> int:
-    """Run CMD and record what its GPUs and the host do meanwhile, in a run folder of its own.
+    """Run CMD and record metrics of its GPUs and the host in a new run folder.
 
-    CMD has this terminal, its streams and signals, and its exit status is returned: 128 + n after signal n,
-    127 where there is no such program. Whatever becomes of the record, CMD runs on. In CMD $GIPFEL_RUN names
-    the run folder, so that gipfel_widgets.log(loss=...) writes beside the samples. In a Slurm step with
-    several tasks one recorder per node writes into one folder. Meanwhile Saturation(run=...) in a notebook
-    on the same node shows it live; at the end score.json holds what `gipfel score --json` says.
+    CMD uses this terminal, its streams and signals, and its exit status is returned: 128 + n after signal n,
+    127 if there is no such program. CMD keeps running even if the recording fails. $GIPFEL_RUN in CMD is the
+    run folder, to which gipfel_widgets.log(loss=...) adds metrics. In a Slurm step with several tasks, one
+    recorder per node writes into one folder. Saturation(run=...) in a notebook on the same node shows the
+    running command live; at its end score.json contains the output of `gipfel score --json`.
     """
     from .foreground import NOT_EXECUTABLE, NOT_FOUND, Foreground  # noqa: PLC0415
 
@@ -93,8 +92,8 @@ def record(
     try:
         _end(run, recorder, status)
         foreground.close()
-    except Exception as error:  # noqa: BLE001 - the command's exit status is what counts
-        _say(f"The record may lack its end: {error}")
+    except Exception as error:  # noqa: BLE001 - one probe must not take the others' answers along
+        _say(f"The record may be incomplete: {error}")
     return status
 
 
@@ -107,18 +106,18 @@ def _made(
         return RecordedRun.create(
             runs, command, interval=interval, sources=sources or ("host", "auto"), environment=os.environ
         )
-    except Exception as error:  # noqa: BLE001 - whatever it is, the command runs without a record
+    except Exception as error:  # noqa: BLE001 - one probe must not take the others' answers along
         _say(f"Nothing is recorded: {error}")
         return None
 
 
-def _started(run: "RecordedRun | None", extra: tuple[str, ...], metrics: str) -> "RecorderBeside | None":
+def _started(run: "RecordedRun | None", extra: tuple[str, ...], metrics: str) -> "CommandRecorder | None":
     if run is None or not run.sources:
         return None
-    from .recorder_beside import RecorderBeside  # noqa: PLC0415
+    from .recorded_run import CommandRecorder  # noqa: PLC0415
 
     try:
-        return RecorderBeside(
+        return CommandRecorder(
             run.path,
             node=run.node,
             name=run.recorder,
@@ -126,7 +125,7 @@ def _started(run: "RecordedRun | None", extra: tuple[str, ...], metrics: str) ->
             sources=run.sources,
             environment=os.environ,
             metrics=extra,
-            # Of several tasks the first takes over what is in the file.
+            # Of several tasks, only the first one reads the file.
             metrics_file=metrics if run.first else "",
         )
     except OSError as error:
@@ -134,11 +133,11 @@ def _started(run: "RecordedRun | None", extra: tuple[str, ...], metrics: str) ->
         return None
 
 
-#: Longer than this nobody waits at a command's end for its score; `gipfel score` makes up for it.
+#: Time limit for computing the score at the command's end; `gipfel score` can compute it later.
 _SCORE_S = 30.0
 
 
-def _end(run: "RecordedRun | None", recorder: "RecorderBeside | None", status: int) -> None:
+def _end(run: "RecordedRun | None", recorder: "CommandRecorder | None", status: int) -> None:
     problem = recorder.stop() if recorder is not None else ""
     if problem:
         _say(problem)
@@ -151,23 +150,23 @@ def _end(run: "RecordedRun | None", recorder: "RecorderBeside | None", status: i
         from gipfel_cluster.job.recording import close_run  # noqa: PLC0415
 
         close_run(run.path, os.environ, limit_s=_SCORE_S)
-        worth = f"`gipfel score {_word(run.path)}` shows what it was worth"
+        hint = f"`gipfel score {_quote(run.path)}` shows its score"
         files = (run.path / "telemetry").glob("*")
         recorded = any(each.suffix in {".arrows", ".parquet"} for each in files)
-        _say(f"the record of this run is {run.path}; {worth if recorded else 'no samples are in it'}")
+        _say(f"the record of this run is {run.path}; {hint if recorded else 'it has no samples'}")
 
 
-def _word(path: Path) -> str:
+def _quote(path: Path) -> str:
     import shlex  # noqa: PLC0415
 
     return shlex.quote(str(path))
 
 
 def _say(line: str) -> None:
-    """A line on stderr, if somebody can take it."""
+    """Write a line to stderr, ignoring errors of a closed stream."""
     try:
-        tell(line)
+        report_line(line)
     except (OSError, ValueError):
-        # Python would write what it still holds once more at its end, and complain.
+        # Otherwise Python would flush the stream at its exit and print an error.
         if sys.stderr is not None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

@@ -1,8 +1,14 @@
-"""The run folder of a recorded command: its name, its record, and who of several tasks writes what."""
+"""The run folder of a recorded command: its name, its record, and who of several tasks writes what.
+
+The recorder process beside a command: what becomes of it never touches the command.
+"""
 
 import contextlib
+import os
 import re
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.runs import RunFolder, make_private, runs_root
+from gipfel_cluster.runs import LiveFolder, RunFolder, make_private, runs_root
 from gipfel_cluster.scheduler.notation import expand_hostlist
+
+from ..telemetry.files import open_log, read_tail
 
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
 #: From here on Slurm's step ids mean the batch script, an allocation's shell and the like.
@@ -22,14 +30,14 @@ _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """One task's view of a recorded run.
+    """Recorded run as seen by one task of a Slurm step, or by a single process.
 
     Parameters
     ----------
     recorder
-        The name of this task's recorder.
+        Name of this task's recorder.
     sources
-        What this task's recorder reads; empty where another task of this node records.
+        Sources of this task's recorder; empty if another task of this node records.
     first
         Whether this task writes the record.
     """
@@ -44,7 +52,7 @@ class RecordedRun:
 
     @property
     def path(self) -> Path:
-        """The run folder's path."""
+        """Path of the run folder."""
         return self.folder.path
 
     @classmethod
@@ -57,14 +65,14 @@ class RecordedRun:
         sources: tuple[str, ...],
         environment: Mapping[str, str],
     ) -> "RecordedRun":
-        """Make the run folder, or enter the one that another task of this Slurm step made.
+        """Create the run folder, or use the one that another task of this Slurm step created.
 
         Raises
         ------
         GipfelError
-            It can't be made.
+            The run folder can't be created.
         OSError
-            It can't be written.
+            The record can't be written.
         """
         root = (runs or runs_root(dict(environment))).absolute()
         node = environment.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
@@ -94,7 +102,7 @@ class RecordedRun:
             "edf": None,
             "edf_digest": None,
         }
-        # Ranks with GPUs of their own see no others; else the first on a node records all of the node's.
+        # With --gpus-per-task each rank sees only its GPUs; otherwise a node's first rank records all.
         alone = not shared or environment.get("SLURM_LOCALID", "0") == "0"
         own = sources if alone else tuple(each for each in sources if each != "host")
         if not alone and not environment.get("SLURM_GPUS_PER_TASK"):
@@ -105,18 +113,18 @@ class RecordedRun:
         return run
 
     def finish(self, status: int) -> str:
-        """Complete the record; what went wrong with that as a sentence, or nothing."""
+        """Complete the record with the exit status; return an error message, or an empty string."""
         if not self.first:
             return ""
         try:
             self.folder.write_record({**self.record, "ended": _now(), "exit_status": status})
         except OSError as error:
-            return f"The record of this run lacks its end: {error.strerror}."
+            return f"The end of this run can't be written to its record: {error.strerror}."
         return ""
 
 
 def _step(environment: Mapping[str, str]) -> str:
-    """The number of the Slurm step that this runs in; empty outside one that `srun` started."""
+    """Return the ID of the Slurm step of this process; empty outside a step that `srun` started."""
     step = environment.get("SLURM_STEP_ID", "")
     known = step.isdecimal() and int(step) < _FIRST_SPECIAL_STEP and "SLURM_JOB_ID" in environment
     return step if known else ""
@@ -125,14 +133,14 @@ def _step(environment: Mapping[str, str]) -> str:
 def _job_id(environment: Mapping[str, str]) -> str:
     job = environment.get("SLURM_JOB_ID", "")
     if not job:
-        # A process's number comes back; with the time it's one run's alone.
+        # The time makes the name unique, since PIDs are reused.
         return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{getpid()}"
     step = _step(environment)
     return f"{job}.{step}" if step else job
 
 
 def _new_folder(root: Path, cluster: str, job_id: str) -> RunFolder:
-    """A folder of its own: a job may record several commands, one after the other or at a time."""
+    """Create a new run folder; a job may record several commands, in sequence or in parallel."""
     number = 1
     while True:
         name = job_id if number == 1 else f"{job_id}-{number}"
@@ -144,16 +152,17 @@ def _new_folder(root: Path, cluster: str, job_id: str) -> RunFolder:
             number += 1
             if number > 10_000 or not root.is_dir():
                 raise GipfelError(
-                    f"No run folder can be made in {root}.", "Name another with --runs."
+                    f"No run folder can be created in {root}.", "Give another directory with --runs."
                 ) from None
         except OSError as error:
             raise GipfelError(
-                f"The run folder can't be made in {root}: {error.strerror}.", "Name another with --runs."
+                f"The run folder can't be created in {root}: {error.strerror}.",
+                "Give another directory with --runs.",
             ) from error
 
 
 def _directory() -> str:
-    """Return where the command starts: its relative paths mean nothing without."""
+    """Return the working directory, to which the command's relative paths refer."""
     with contextlib.suppress(OSError):
         return str(Path.cwd()).encode(errors="replace").decode()
     return ""
@@ -168,3 +177,127 @@ def _nodes(environment: Mapping[str, str], node: str) -> list[str]:
 
 def _now() -> str:
     return datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="milliseconds")
+
+
+_FLUSH_S = 30.0
+_FIRST_SAMPLE_S = 5.0
+_GLANCE_S = 0.02
+_MOST_LOG = 64 << 10
+
+
+class CommandRecorder:
+    """Recorder process of a command, in its own session; it ends at the latest with this process.
+
+    Parameters
+    ----------
+    run
+        The run folder.
+    name
+        Distinguishes the recorders of one node.
+    interval
+        Seconds between two samples; None: as fast as the sources update, at most ten per second.
+    environment
+        The command's environment, which names the job's GPUs. The processes below this one are the job.
+    metrics, metrics_file
+        Additional GPU metrics, and a file of JSON lines that the command writes.
+
+    Raises
+    ------
+    OSError
+        The recorder can't be started.
+    """
+
+    def __init__(
+        self,
+        run: Path,
+        *,
+        node: str,
+        name: str,
+        interval: float | None,
+        sources: Sequence[str],
+        environment: Mapping[str, str],
+        metrics: Sequence[str] = (),
+        metrics_file: str = "",
+    ) -> None:
+        argv = [
+            *(sys.executable, "-I", "-m", "gipfel_extension.recorder"),
+            *("--telemetry", str(run / "telemetry"), "--node", node, "--name", name),
+            *(() if interval is None else ("--interval", str(interval))),
+            *("--root-pid", str(os.getpid())),
+            *("--with-parent", str(os.getpid())),
+        ]
+        for source in sources:
+            argv += ["--source", source]
+        for metric in metrics:
+            argv += ["--metric", metric]
+        if metrics_file:
+            file = Path(metrics_file).expanduser().absolute()
+            # Recorded from the file's current end on, so that nothing is lost while the recorder starts.
+            start = file.stat().st_size if file.is_file() else 0
+            argv += ["--metrics", str(file), "--metrics-start", str(start)]
+        self._stream = LiveFolder.create(run, node)
+        if self._stream is not None:
+            argv += ["--sockets", str(self._stream.path)]
+        own = {key: value for key, value in environment.items() if "TOKEN" not in key}
+        if "SLURM_JOB_ID" in own:
+            # Slurm leaves it unset in a job without GPUs, and CUDA programs would then see all GPUs.
+            own.setdefault("CUDA_VISIBLE_DEVICES", "")
+        self._telemetry = run / "telemetry"
+        self._prefix = f"{node}-" if name == "job" else f"{name}-{node}-"
+        self._log = run / f"recorder-{node}-{name}.log"
+        log = open_log(self._log)
+        try:
+            self._process = subprocess.Popen(
+                argv,
+                env=own,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+
+    def stop(self) -> str:
+        """Stop the recorder, with SIGKILL after 30 s; return an error message, or an empty string.
+
+        It waits for the first sample, so that even a short command has one.
+        """
+        try:
+            return self._stop()
+        finally:
+            if self._stream is not None:
+                self._stream.remove()
+
+    def _stop(self) -> str:
+        self._await_first_sample()
+        died = self._process.poll()
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()
+        try:
+            self._process.wait(_FLUSH_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            return f"The recorder didn't end within {_FLUSH_S:g} s and was killed."
+        message = self._last_log_line()
+        if died:
+            return message or f"The recorder ended early, with exit status {died}."
+        return message
+
+    def _await_first_sample(self) -> None:
+        deadline = time.monotonic() + _FIRST_SAMPLE_S
+        while time.monotonic() < deadline and self._process.poll() is None:
+            # A segment file exists from the first sample on.
+            if any(self._telemetry.glob(f"{self._prefix}*.arrows")):
+                return
+            time.sleep(_GLANCE_S)
+
+    def _last_log_line(self) -> str:
+        try:
+            line = read_tail(self._log, _MOST_LOG).decode(errors="replace").rstrip().rpartition("\n")[2]
+            if not line:
+                self._log.unlink()
+        except OSError:
+            return ""
+        return line.partition(" recorder: ")[2] or line

@@ -1,4 +1,7 @@
-"""``gipfel report``: a scored run as one HTML file."""
+"""``gipfel report``: a scored run as one HTML file.
+
+``gipfel export``: the samples of a run in one file for other programs.
+"""
 
 import importlib.util
 from pathlib import Path
@@ -6,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .live_table import examples, tell
-from .score import weights_of
+from .score import parse_weights
+from .terminal import examples, report_line
 
 if TYPE_CHECKING:
     from ..saturation.report import ReportContent
+
 
 _UNREADABLE = 2
 
@@ -30,38 +34,38 @@ _UNREADABLE = 2
     show_default=True,
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Where the page goes.",
+    help="File to write.",
 )
 @click.option(
     "--weight",
     "weights",
-    callback=weights_of,
+    callback=parse_weights,
     multiple=True,
     metavar="RESOURCE=W",
     help="As for gipfel score.",
 )
 @click.option("--gpu", default="", metavar="MODEL", help="The model of GPUs whose recording doesn't name it.")
-@click.option("--static", is_flag=True, help="Images in place of figures that answer to the mouse.")
+@click.option("--static", is_flag=True, help="Static images instead of interactive figures.")
 def report(recording: str, *, output: Path, weights: dict[str, float], gpu: str, static: bool) -> int:
     """Write score, losses, advice with its evidence, figures, events and record into one HTML file.
 
-    It needs no network and no other file; with plotly here its figures zoom and say their values. RUN and
+    The file needs no network and no other files; its figures are interactive if plotly is installed. RUN and
     FILE are as for gipfel score.
 
-    Exit status: 0 it was written, 1 it couldn't be, 2 nothing could be read.
+    Exit status: 0 written, 1 the file can't be written, 2 the recording can't be read.
     """
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which --help can do without
+    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
     from gipfel_cluster.runs import write_atomically  # noqa: PLC0415
 
     from ..saturation.report import report_page  # noqa: PLC0415
-    from ..telemetry.sample import SourceError  # noqa: PLC0415
-    from .report_content import content_of  # noqa: PLC0415
-    from .scored_run import ScoredRun, path_of  # noqa: PLC0415
+    from ..telemetry.sample import SourceError  # noqa: PLC0415 - numpy, which --help can do without
+    from .report_content import build_content  # noqa: PLC0415
+    from .scored_run import ScoredRun, resolve_recording  # noqa: PLC0415
 
     try:
-        content = content_of(ScoredRun.of(path_of(recording), weights=weights, gpu=gpu))
+        content = build_content(ScoredRun.of(resolve_recording(recording), weights=weights, gpu=gpu))
     except SourceError as error:
-        tell(str(error))
+        report_line(str(error))
         return _UNREADABLE
     plotly = None if static else _plotly()
     images = _images(content) if plotly is None else None
@@ -70,14 +74,14 @@ def report(recording: str, *, output: Path, weights: dict[str, float], gpu: str,
         write_atomically(output, page.encode(errors="replace"))
     except OSError as error:
         raise GipfelError(
-            f"{output} can't be written: {error.strerror or error}.", "Name another with -o."
+            f"{output} can't be written: {error.strerror or error}.", "Give another file with -o."
         ) from error
     click.echo(f"{output}: {len(page) / 1e6:.1f} MB")
     return 0
 
 
 def _plotly() -> bytes | None:
-    """plotly.js as Python's plotly brings it; without importing that, which takes a while."""
+    """Return plotly.js of the Python package, without importing that package, which is slow."""
     found = importlib.util.find_spec("plotly")
     if found is None or found.origin is None:
         return None
@@ -92,3 +96,57 @@ def _images(content: "ReportContent") -> list[bytes] | None:
 
     figures: list[dict[str, Any]] = [dict(each.figure) for each in content.figures]
     return [static_image(figure) for figure in figures]
+
+
+_FORMATS = (".parquet", ".csv")
+
+
+@click.command(
+    epilog=examples(
+        "gipfel export alps-48812 -o samples.parquet",
+        "gipfel export gssr_report/daint_123456 -o samples.csv",
+    )
+)
+@click.argument("recording", metavar="RUN|FILE")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="File to write; its name ends with .parquet or .csv.",
+)
+def export(recording: str, *, output: Path) -> int:
+    """Write all samples of a run into one file, with a row per device and time and a column per metric.
+
+    Names and units are those of DCGM's fields: fractions from 0 to 1, rates in bytes per second. time_ns is
+    UTC, clock_ns its difference from the monotonic clock. A missing value is null in Parquet and empty in
+    CSV. Parquet has the devices in its metadata, and gipfel can read it again. RUN and FILE are as for
+    gipfel score.
+
+    Exit status: 0 written, 1 the file can't be written, 2 the recording can't be read.
+    """
+    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
+
+    from ..telemetry.imports import open_recording  # noqa: PLC0415
+    from ..telemetry.sample import SourceError  # noqa: PLC0415 - numpy, which --help can do without
+    from ..telemetry.store.parquet import write_export  # noqa: PLC0415
+    from .scored_run import resolve_recording  # noqa: PLC0415
+
+    if output.suffix not in _FORMATS:
+        raise click.UsageError(f"{output.name!r} ends with neither {' nor '.join(_FORMATS)}.")
+    try:
+        found = open_recording(resolve_recording(recording))
+    except SourceError as error:
+        report_line(str(error))
+        return _UNREADABLE
+    for note in found.notes:
+        report_line(f"note: {note}")
+    try:
+        rows = write_export(found.table, output)
+    except OSError as error:
+        raise GipfelError(
+            f"{output} can't be written: {error.strerror or error}.", "Give another file with -o."
+        ) from error
+    click.echo(f"{output}: {rows} samples of {len(found.table.devices)} devices")
+    return 0

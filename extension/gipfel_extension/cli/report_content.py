@@ -1,4 +1,4 @@
-"""What a scored run's report shows: its figures, events and record."""
+"""Content of a scored run's report: its figures, events and record."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..saturation.report import ReportContent, ReportFigure, record_lines
-from ..saturation.report.lines import heading, subject
-from ..saturation.result import shares_of
+from ..saturation.report.lines import heading, recording_line
+from ..saturation.result import points_over_time
 from ..telemetry.events import Event, read_events
 from ..telemetry.figures.heat import heat_figure
 from ..telemetry.figures.lines import coarsened
@@ -26,19 +26,19 @@ _BUCKETS = 400
 _HEAT_CELLS = 120_000
 _MOST_EVENTS = 200
 _MOST_EVIDENCE = 8
-#: Characters of the page's first two lines: a page wraps, and cuts nothing but nonsense.
+#: Maximum number of characters in the page's first two lines; browsers wrap them.
 _WIDTH = 500
 
 
-def content_of(scored: ScoredRun) -> ReportContent:
-    """The content of a run's report."""
+def build_content(scored: ScoredRun) -> ReportContent:
+    """Return the content of a run's report."""
     record = read_record_file(scored.path)
     events = read_events(scored.path / "telemetry")
     edf = record.get("edf")
     environment = str(edf.get("name", "")) if isinstance(edf, dict) else ""
     return ReportContent(
         heading(scored.job, environment=environment, width=_WIDTH),
-        " ".join(subject(scored.job, scored.recording.label, width=_WIDTH)),
+        " ".join(recording_line(scored.job, scored.recording.label, width=_WIDTH)),
         scored.document(),
         tuple(_figures(scored, events)),
         record_lines(record),
@@ -50,14 +50,14 @@ def content_of(scored: ScoredRun) -> ReportContent:
 
 def _figures(scored: ScoredRun, events: tuple[Event, ...]) -> Iterator[ReportFigure]:
     table = replace(scored.recording.table, segments=())
-    overview = Overview.of_table(table, _BUCKETS)
+    overview = Overview.from_table(table, _BUCKETS)
     metrics = _metrics(scored.path)
     yield ReportFigure(
         "Score and losses",
-        "From the score to 100: where the rest went.",
+        "The losses that separate the score from 100.",
         score_figure(scored.document()),
     )
-    shares = shares_of(scored.job)
+    shares = points_over_time(scored.job)
     yield ReportFigure(
         "Shares over time",
         "Compute, memory and interconnect add up to the score, the losses to 100.",
@@ -67,7 +67,7 @@ def _figures(scored: ScoredRun, events: tuple[Event, ...]) -> Iterator[ReportFig
         columns = max(20, min(_BUCKETS, _HEAT_CELLS // len(table.gpus)))
         yield ReportFigure(
             "GPUs over time",
-            "SM activity: a row per GPU, a column per stretch of time. No colour is no sample.",
+            "SM activity: one row per GPU, one column per time range. Blank cells have no sample.",
             heat_figure(coarsened(overview, columns), "SM_ACTIVE"),
         )
         yield ReportFigure(
@@ -75,7 +75,7 @@ def _figures(scored: ScoredRun, events: tuple[Event, ...]) -> Iterator[ReportFig
         )
     yield ReportFigure(
         "Job",
-        "Means over the GPUs, and what the job said of itself.",
+        "Means over the GPUs, and the metrics that the job logged.",
         with_events(job_figure(overview, metrics=metrics), events),
     )
     if table.hosts:
@@ -84,29 +84,29 @@ def _figures(scored: ScoredRun, events: tuple[Event, ...]) -> Iterator[ReportFig
 
 
 def _evidence(scored: ScoredRun, overview: Overview) -> Iterator[ReportFigure]:
-    """Each advice's first piece of evidence, set off on the plot of its GPU or host."""
+    """Yield a figure for the first evidence of each advice, highlighted on the figure of its GPU or host."""
     devices = {device.uuid: device for device in overview.devices}
     for number, advice in enumerate(scored.advice[:_MOST_EVIDENCE]):
         for each in advice.evidence[:1]:
             device = devices.get(each.device)
             if device is None:
                 continue
-            own = host_figure(overview)
+            figure = host_figure(overview)
             if device.kind == "gpu":
-                own = gpu_figure(overview, device, also=each.metrics)
-            number_of = device.name if device.index is None else f"GPU {device.index}"
+                figure = gpu_figure(overview, device, further_metrics=each.metrics)
+            device_name = device.name if device.index is None else f"GPU {device.index}"
             yield ReportFigure(
                 f"Evidence for {advice.rule}",
-                f"{number_of} of {device.node or 'the job'}, "
+                f"{device_name} of {device.node or 'the job'}, "
                 f"{_time(each.start_ns)} to {_time(each.end_ns)} UTC: "
-                f"{', '.join(_drawn(own, each.metrics))}.",
-                with_time_range(own, each.start_ns, each.end_ns),
+                f"{', '.join(_plotted_metrics(figure, each.metrics))}.",
+                with_time_range(figure, each.start_ns, each.end_ns),
                 number,
             )
 
 
-def _drawn(figure: Mapping[str, Any], metrics: Sequence[str]) -> list[str]:
-    """Return the metrics that a figure has a line of."""
+def _plotted_metrics(figure: Mapping[str, Any], metrics: Sequence[str]) -> list[str]:
+    """Return the metrics that a figure has lines for."""
     lines = {str(trace.get("uid", "")).rpartition("/")[2] for trace in figure["data"]}
     return [metric for metric in metrics if metric in lines]
 
@@ -118,16 +118,16 @@ def _metrics(path: Path) -> UserMetrics | None:
 
 
 def _vetting(path: Path) -> str:
-    """The grid of a run whose nodes were vetted."""
+    """Return the vetting grid as HTML; empty if the run's nodes were not vetted."""
     if not (path / "vetting.json").is_file():
         return ""
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which most reports do without
+    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
 
-    from ..vetting.grid import grid_html, grid_of  # noqa: PLC0415
+    from ..vetting.grid import grid_html, make_grid  # noqa: PLC0415
     from ..vetting.report import read_report  # noqa: PLC0415
 
     try:
-        return grid_html(grid_of(read_report(path)))
+        return grid_html(make_grid(read_report(path)))
     except GipfelError as error:
         return f"<p>{escape(str(error))}</p>"
 

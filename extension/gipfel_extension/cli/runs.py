@@ -1,4 +1,4 @@
-"""``gipfel runs``: run folders with their sizes, and removing old ones."""
+"""``gipfel runs``: lists run folders with their sizes, and removes old ones."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .live_table import examples, tell
+from .terminal import examples, report_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 class _RunsGroup(click.Group):
-    """A group that lists where no command is named."""
+    """Group whose default command is ``list``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take ``runs`` and ``runs --json`` for ``runs list …``."""
@@ -51,7 +51,7 @@ def runs() -> None:
 @runs.command("list", epilog=examples("gipfel runs", "gipfel runs list --json"))
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
 def list_(*, as_json: bool) -> int:
-    """List your runs, the newest last: size, score, end."""
+    """List your runs with size, score and end, the newest last."""
     from gipfel_cluster.workloads.run_folders import list_runs  # noqa: PLC0415 - pydantic
 
     found = list(list_runs(os.environ))
@@ -62,9 +62,9 @@ def list_(*, as_json: bool) -> int:
         click.echo(line)
     if found:
         count = f"{len(found)} run{'' if len(found) == 1 else 's'}"
-        tell(f"{count}, {_size(sum(each.bytes for each in found))}")
+        report_line(f"{count}, {_size(sum(each.bytes for each in found))}")
     else:
-        tell("There is no run yet.")
+        report_line("There are no runs.")
     return 0
 
 
@@ -72,7 +72,7 @@ def list_(*, as_json: bool) -> int:
 @click.argument("run", metavar="RUN")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
 def show(*, run: str, as_json: bool) -> int:
-    """Show one run: what it was, how it ended, and what it takes on disk."""
+    """Show one run: kind, times, exit status, score and size on disk."""
     from gipfel_cluster.workloads.run_folders import find_run  # noqa: PLC0415
 
     found = find_run(run, os.environ)
@@ -100,12 +100,14 @@ def show(*, run: str, as_json: bool) -> int:
     )
 )
 @click.argument("names", metavar="[RUN]...", nargs=-1)
-@click.option("--older", type=_Age(), metavar="AGE", help="Runs that have not changed for so long: 12h, 30d.")
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option(
+    "--older", type=_Age(), metavar="AGE", help="Runs without a change for AGE, such as 12h or 30d."
+)
+@click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
 def rm(*, names: tuple[str, ...], older: int | None, yes: bool) -> int:
-    """Remove runs. What is in use, or is not a run folder, stays.
+    """Remove runs, except those in use.
 
-    Exit status: 0 removed or nothing to remove, 1 one could not be removed, or the answer was no.
+    Exit status: 0 removed or nothing to remove, 1 a run can't be removed, or you answered no.
     """
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415
     from gipfel_cluster.workloads.run_folders import (  # noqa: PLC0415
@@ -126,10 +128,10 @@ def rm(*, names: tuple[str, ...], older: int | None, yes: bool) -> int:
                 )
     else:
         limit = time.time() - older
-        old = [each for each in list_runs(os.environ) if each.changed < limit and not each.in_use]
+        old = [each for each in list_runs(os.environ) if each.modified < limit and not each.in_use]
         chosen = [each for each in check_jobs(old, os.environ) if not each.in_use]
     if not chosen:
-        tell("There is nothing to remove.")
+        report_line("There is nothing to remove.")
         return 0
     return _remove(chosen, lambda each: remove_run(each, os.environ), yes=yes)
 
@@ -148,10 +150,10 @@ def _remove(chosen: "list[Run]", remove: "Callable[[Run], None]", *, yes: bool) 
         try:
             remove(each)
         except GipfelError as error:
-            tell(str(error))
+            report_line(str(error))
             failed += 1
     done = len(chosen) - failed
-    tell(f"{done} run{'' if done == 1 else 's'} removed.")
+    report_line(f"{done} run{'' if done == 1 else 's'} removed.")
     return 1 if failed else 0
 
 
@@ -161,7 +163,7 @@ def _table(found: "list[Run]") -> list[str]:
     width = max(4, *(len(each.name) for each in found))
     lines = [f"{'RUN':<{width}}  {'KIND':<10} {'CHANGED':<16} {'SIZE':>10} {'SCORE':>5}  END"]
     for each in found:
-        changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.changed)) if each.changed else ""
+        changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.modified)) if each.modified else ""
         score = "" if each.score is None else f"{each.score:.0f}"
         status = f"exit status {each.exit_status}" if each.exit_status is not None else "ended"
         end = status if each.ended else "in use" if each.in_use else "no end recorded"

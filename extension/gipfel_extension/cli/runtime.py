@@ -1,10 +1,10 @@
-"""``gipfel runtime``: the interpreter and server that are mounted into images."""
+"""``gipfel runtime``: builds the Python interpreter and server that are mounted into images."""
 
 from pathlib import Path
 
 import click
 
-from .live_table import examples, tell
+from .terminal import examples, report_line
 
 
 @click.group(
@@ -13,7 +13,7 @@ from .live_table import examples, tell
     )
 )
 def runtime() -> None:
-    """Build the runtime: a folder or file with interpreter, server and libraries that any image can run."""
+    """Build the runtime: a directory or file with Python, JupyterLab and libraries that any image can run."""
 
 
 @runtime.command(
@@ -34,20 +34,20 @@ def runtime() -> None:
     default="all",
     show_default=True,
     metavar="VERSIONS",
-    help="Which Pythons of images become kernels: all, none, or versions such as 3.9,3.12. Their packages "
-    "are downloaded once; without a network one line says which are missing.",
+    help="Python versions of images that can run kernels: all, none, or versions such as 3.9,3.12. Their "
+    "packages are downloaded once; without a network, the missing ones are listed.",
 )
 def build(path: Path, prefix: str | None, kernels: str) -> int:
-    """Build a runtime from what is installed here: a folder DIR, or one SquashFS file.
+    """Build a runtime from the installed packages: a directory DIR, or one SquashFS file.
 
-    It appears complete or not at all; a second build of the same is done at once. Put it where every node and
-    every user can read it. A file spares a parallel file system thousands of small ones; the job's host side
-    then runs with another Python, which every node must have.
+    The result is created atomically; repeating a build ends immediately. Put it where every node and every
+    user can read it. A file spares a parallel file system thousands of small files, but the job's part
+    outside the container then needs another Python on every node.
     """
     from gipfel_cluster.runtime import build_runtime  # noqa: PLC0415
 
-    built = build_runtime(path, prefix=prefix, kernels=_versions(kernels), progress=tell)
-    tell(f"the runtime is ready, version {built.version}, for {built.arch}")
+    built = build_runtime(path, prefix=prefix, kernels=_versions(kernels), progress=report_line)
+    report_line(f"the runtime is ready, version {built.version}, for {built.arch}")
     click.echo(built.root)
     return 0
 

@@ -1,4 +1,4 @@
-"""``gipfel score``: how far the GPUs of a run were loaded, and where the rest went."""
+"""``gipfel score``: the saturation score of a run's GPUs, its losses and advice."""
 
 import json
 import math
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .live_table import examples, tell
+from .terminal import examples, report_line
 
 if TYPE_CHECKING:
     from .scored_run import ScoredRun
@@ -18,10 +18,10 @@ _UNREADABLE = 2
 _RESOURCES = ("compute", "memory", "interconnect")
 
 
-def weights_of(
+def parse_weights(
     context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
 ) -> dict[str, float]:
-    """The weights of some ``RESOURCE=W``; for click."""
+    """Return the weights of ``RESOURCE=W`` options, as a click callback."""
     weights = {}
     for each in given:
         resource, _, number = each.partition("=")
@@ -52,12 +52,12 @@ def weights_of(
 @click.option(
     "--weight",
     "weights",
-    callback=weights_of,
+    callback=parse_weights,
     multiple=True,
     metavar="RESOURCE=W",
-    help="What a resource's level is multiplied by before the highest one binds.",
+    help="Factor for the level of a resource (compute, memory, interconnect); the highest one binds.",
 )
-@click.option("--gpu", default="", metavar="MODEL", help="The model of GPUs whose recording doesn't name it.")
+@click.option("--gpu", default="", metavar="MODEL", help="GPU model, if the recording does not name it.")
 @click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
 @click.option(
     "--save",
@@ -66,23 +66,23 @@ def weights_of(
     "Parquet.",
 )
 def score(recording: str, *, weights: dict[str, float], gpu: str, as_document: bool, save: bool) -> int:
-    """Score how far the GPUs of a run were loaded, and say what took the rest.
+    """Score how well a run used its GPUs, with losses and advice.
 
-    RUN is a run folder or its name, by default that of this job, else your newest; FILE a segment (.arrows),
-    Parquet, JSON of gssr, CSV of gssr-record, text of DCGM exporter, or
-    prometheus:URL?nodes=N1,N2&start=TIME&end=TIME for what a site has stored.
+    RUN is a run folder or its name, by default the one of this job, else your newest one. FILE is a segment
+    (.arrows), Parquet, JSON of gssr, CSV of gssr-record, text of the DCGM exporter, or
+    prometheus:URL?nodes=N1,N2&start=TIME&end=TIME for a site's stored metrics.
 
-    Where an earlier run of the same script was scored, it says what became of that run's advice.
+    If an earlier run of the same script was scored, the output also compares the runs by that run's advice.
 
-    Exit status: 0 it could be read, 2 it couldn't.
+    Exit status: 0 scored, 2 the recording can't be read.
     """
     from ..telemetry.sample import SourceError  # noqa: PLC0415 - numpy, which --help can do without
-    from .scored_run import ScoredRun, path_of  # noqa: PLC0415
+    from .scored_run import ScoredRun, resolve_recording  # noqa: PLC0415
 
     try:
-        scored = ScoredRun.of(path_of(recording), weights=weights, gpu=gpu)
+        scored = ScoredRun.of(resolve_recording(recording), weights=weights, gpu=gpu)
     except SourceError as error:
-        tell(str(error))
+        report_line(str(error))
         return _UNREADABLE
     if save:
         _save(scored)
@@ -94,18 +94,18 @@ def score(recording: str, *, weights: dict[str, float], gpu: str, as_document: b
 
 
 def _print(scored: "ScoredRun") -> None:
-    from ..saturation.report.lines import text_of  # noqa: PLC0415
+    from ..saturation.report.lines import score_text  # noqa: PLC0415
 
     label, environment = scored.recording.label, _environment(scored.path)
     since = scored.since.lines if scored.since else ()
-    for line in text_of(
+    for line in score_text(
         scored.job, scored.advice, label=label, environment=environment, notes=scored.notes, since=since
     ):
         click.echo(line)
 
 
 def _save(scored: "ScoredRun") -> None:
-    """Write ``score.json``, and let go of what an ended run no longer needs."""
+    """Write ``score.json``, delete old fine samples, and convert the samples of an ended run to Parquet."""
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415
     from gipfel_cluster.runs import write_atomically  # noqa: PLC0415
 
@@ -114,19 +114,19 @@ def _save(scored: "ScoredRun") -> None:
 
     run = scored.path
     if not (run / "telemetry").is_dir():
-        raise GipfelError(f"{run} is no run folder.", "Without --save any recording can be scored.")
+        raise GipfelError(f"{run} is not a run folder.", "Score it without --save, or name a run folder.")
     write_atomically(run / "score.json", json.dumps(scored.document(), indent=2) + "\n")
-    # Of runs that ended before, too: nobody else looks at them again.
-    kept, now_ns = FineRetention.of(os.environ), time.time_ns()
+    # Includes earlier runs, whose fine samples nothing else deletes.
+    retention, now_ns = FineRetention.from_environment(os.environ), time.time_ns()
     for each in run.resolve().parent.glob("*/telemetry"):
-        kept.prune(fine_folder(each), now_ns)
+        retention.prune(fine_folder(each), now_ns)
     if run_has_ended(run):
-        for reason in compact(run / "telemetry").left:
-            tell(f"A segment stays as it is: {reason}.")
+        for reason in compact(run / "telemetry").skipped:
+            report_line(f"A segment is not converted: {reason}.")
 
 
 def _environment(path: Path) -> str:
-    """The name of the environment that a run was in; empty where nobody wrote it down."""
+    """Return the name of a run's environment; empty if it is not recorded."""
     from ..telemetry.files import read_record_file  # noqa: PLC0415 - as above
 
     edf = read_record_file(path).get("edf")

@@ -1,4 +1,4 @@
-"""A run or file, scored: what `gipfel score`, `score.json` and the report all show."""
+"""Scored recording, the source of `gipfel score`, `score.json` and the report."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -18,17 +18,17 @@ from ..saturation import (
     document_of,
     score_table,
 )
-from ..saturation.sampling import Coarser, coarser_score
+from ..saturation.score import CoarserScore, score_coarser_samples
 from ..server.runs import newest_runs
 from ..telemetry.imports import Recording, open_recording
 from ..telemetry.sample import SourceError
 from ..training.results import (
-    Since,
+    AdviceEffect,
+    advice_effect,
     observed_of,
-    pace_of_run,
     program_of_run,
+    rates_of_run,
     seconds_of,
-    since_of,
     workload_of,
 )
 
@@ -37,31 +37,31 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """A recording with its score, its advice, and what a longer interval would have shown."""
+    """Recording with its score and advice, and its score at a coarser sampling interval."""
 
     path: Path
     recording: Recording
     settings: Settings
     job: JobScore
     advice: Sequence[Advice]
-    coarser: Coarser | None
+    coarser_score: CoarserScore | None
     workload: Workload = field(default_factory=Workload)
-    kept: Mapping[str, Any] = field(default_factory=lambda: {"observed": {}, "pace": {}, "seconds": None})
-    since: Since | None = None
+    kept: Mapping[str, Any] = field(default_factory=lambda: {"observed": {}, "rates": {}, "seconds": None})
+    since: AdviceEffect | None = None
 
     @classmethod
     def of(cls, path: Path, *, weights: Mapping[str, float] | None = None, gpu: str = "") -> "ScoredRun":
-        """Score what is at a path.
+        """Score the recording at a path.
 
         Parameters
         ----------
         gpu
-            The model of GPUs whose recording doesn't name it.
+            The GPU model, if the recording does not name it.
 
         Raises
         ------
         SourceError
-            It can't be read.
+            The recording can't be read.
         """
         found = open_recording(path)
         if gpu:
@@ -70,27 +70,27 @@ class ScoredRun:
         settings = Settings(Weights(**dict(weights or {})))
         job = score_table(found.table, settings, ranks=found.ranks)
         total = None if job.total is None else job.total.score
-        coarser = coarser_score(found.table, total, settings, ranks=found.ranks)
+        coarser_score = score_coarser_samples(found.table, total, settings, ranks=found.ranks)
         work = workload_of(program_of_run(path) if path.is_dir() else None)
         advice = advise(found.table, job, settings, workload=work)
         if not path.is_dir():
-            return cls(path, found, settings, job, advice, coarser, work)
+            return cls(path, found, settings, job, advice, coarser_score, work)
         kept = {
             "observed": observed_of(found.table, job, settings),
-            "pace": pace_of_run(path),
+            "rates": rates_of_run(path),
             "seconds": seconds_of(path),
         }
-        scored = cls(path, found, settings, job, advice, coarser, work, kept)
-        return replace(scored, since=since_of(path, scored.document()))
+        scored = cls(path, found, settings, job, advice, coarser_score, work, kept)
+        return replace(scored, since=advice_effect(path, scored.document()))
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the recording lacks, and what its interval hides."""
-        hidden = self.coarser.sentence if self.coarser else ""
-        return (*self.recording.notes, *([hidden] if hidden else []))
+        """Notes on missing data, and on effects that the sampling interval hides."""
+        coarser_note = self.coarser_score.sentence if self.coarser_score else ""
+        return (*self.recording.notes, *([coarser_note] if coarser_note else []))
 
     def document(self) -> dict[str, Any]:
-        """The document of ``score.json`` and of ``gipfel score --json``."""
+        """Return the document of ``score.json`` and of ``gipfel score --json``."""
         document = document_of(self.job, self.advice, self.workload)
         weights = self.settings.weights
         used = self.job.utilization
@@ -101,26 +101,26 @@ class ScoredRun:
             "source": self.recording.table.source,
             "utilization": None if used is None else round(used, 4),
             "weights": {name: weights.of(name) for name in ("compute", "memory", "interconnect")},
-            "coarser": self.coarser.to_json() if self.coarser else None,
+            "coarser_score": self.coarser_score.to_json() if self.coarser_score else None,
             "segments": self._segments(),
             **self.kept,
-            "since": None if self.since is None else self.since.model_dump(mode="json"),
+            "advice_effect": None if self.since is None else self.since.model_dump(mode="json"),
             "notes": [*self.notes, *document["notes"]],
         }
 
     def _segments(self) -> dict[str, int]:
-        """How many segments were closed, open, torn and unreadable."""
+        """Return the numbers of segments by state."""
         states = [segment.state for segment in self.recording.table.segments]
         return {state: states.count(state) for state in ("closed", "open", "torn", "unreadable")}
 
 
-def path_of(recording: str) -> Path:
-    """Return a path as it is; a bare name that is none here is that of a run, and an empty one the newest.
+def resolve_recording(recording: str) -> Path:
+    """Return the path of a recording: an existing path, else the run of this name; the newest run if empty.
 
     Raises
     ------
     SourceError
-        The newest was asked for, and there is none.
+        ``recording`` is empty, and there is no run.
     """
     if not recording:
         return _present_run()
@@ -130,7 +130,7 @@ def path_of(recording: str) -> Path:
 
 
 def _present_run() -> Path:
-    """Return the run of the job that this is typed in, else the user's newest with samples."""
+    """Return the run of the current job, else the user's newest one with samples."""
     own = os.environ.get("GIPFEL_RUN", "")
     if own and Path(own, "telemetry").is_dir():
         return Path(own)

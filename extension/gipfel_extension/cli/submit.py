@@ -1,4 +1,4 @@
-"""``gipfel submit``: a notebook as a batch job."""
+"""``gipfel submit``: runs a notebook as a batch job."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .live_table import examples, tell
+from .terminal import examples, report_line
 
 if TYPE_CHECKING:
     from gipfel_cluster.scheduler import Scheduler
@@ -36,17 +36,19 @@ _INTERRUPTED = 130
     type=(str, str),
     multiple=True,
     metavar="K V",
-    help="A parameter: True, False, None, a number or text, as its annotation wants it.",
+    help="A parameter: True, False, None, a number or text, according to its annotation.",
 )
-@click.option("-r", "parameters_raw", type=(str, str), multiple=True, metavar="K V", help="One that is text.")
+@click.option(
+    "-r", "parameters_raw", type=(str, str), multiple=True, metavar="K V", help="A parameter that is text."
+)
 @click.option("-y", "parameters_yaml", multiple=True, metavar="YAML", help="Parameters as YAML: 'lr: 0.1'.")
 @click.option("-f", "parameters_file", multiple=True, metavar="FILE", help="A YAML file of parameters.")
 @click.option(
     "--grid",
     multiple=True,
     metavar="K=VALUES",
-    help="Run at each combination: lr=1e-3,1e-4 or seed=0..3 or 'layers=[[64], [64, 64]]'. {lr} in OUT.ipynb "
-    "stands for the value; without it, it is put before the ending.",
+    help="Run every combination: lr=1e-3,1e-4 or seed=0..3 or 'layers=[[64], [64, 64]]'. {lr} in OUT.ipynb "
+    "stands for the value; without it, the value is inserted before the suffix.",
 )
 @click.option("--strict", is_flag=True, help="Refuse parameters that the notebook's 'parameters' cell lacks.")
 @click.option(
@@ -54,10 +56,10 @@ _INTERRUPTED = 130
     default=0,
     type=click.IntRange(min=0),
     metavar="N",
-    help="Points of the grid that may run at a time; by default what Slurm allows, on this machine one.",
+    help="Maximum number of grid points that run at a time; by default Slurm's limit, on this machine one.",
 )
 @click.option(
-    "--resume", is_flag=True, help="Go on in OUT.ipynb at the first cell that has not finished; see below."
+    "--resume", is_flag=True, help="Continue OUT.ipynb at the first cell that has not finished; see below."
 )
 @click.option(
     "--kernel",
@@ -65,7 +67,7 @@ _INTERRUPTED = 130
     metavar="NAME",
     help="By default the notebook's. In an image with Python, python3 is the image's, gipfel the runtime's.",
 )
-@click.option("--edf", default="", metavar="FILE|NAME", help="The environment; without one the node itself.")
+@click.option("--edf", default="", metavar="FILE|NAME", help="The environment; by default no container.")
 @click.option(
     "--nodes", default=1, show_default=True, type=click.IntRange(min=1), metavar="N",
     help="Nodes of the job; the notebook itself runs on the first one.",
@@ -73,7 +75,7 @@ _INTERRUPTED = 130
 @click.option("--gpus-per-node", default=0, show_default=True, type=click.IntRange(0, 1024), metavar="N")
 @click.option("--partition", default="", metavar="P", help="By default the cluster's.")
 @click.option("--account", default="", metavar="A", help="By default yours.")
-@click.option("--time", default="", metavar="T", help="Time limit as Slurm writes it, such as 01:30:00.")
+@click.option("--time", default="", metavar="T", help="Time limit in Slurm's syntax, such as 01:30:00.")
 @click.option(
     "--scheduler",
     default="",
@@ -94,29 +96,29 @@ _INTERRUPTED = 130
 @click.option("--dry-run", is_flag=True, help="Show exactly what would be submitted, and submit nothing.")
 @click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else there.")
 def submit(*, wait: bool, dry_run: bool, as_document: bool, **options: Any) -> int:
-    """Run the notebook IN.ipynb as a batch job and write it, executed, to OUT.ipynb.
+    """Run the notebook IN.ipynb as a batch job and write the executed notebook to OUT.ipynb.
 
-    The values of -p, -r, -y and -f are set behind its 'parameters' cell, or at its top where no cell has this
-    tag; a misspelt name is refused. The notebook runs in the folder that you are
-    in. The job's number is printed on stdout; its log is OUT.ipynb.log. Inside a container files must be in
-    mounted folders, and the job gets the host's variables.
+    The values of -p, -r, -y and -f are set after its cell tagged 'parameters', or at its top without such a
+    cell; a misspelt name is refused. The notebook runs in the current directory. The job's ID is printed on
+    stdout; its log is OUT.ipynb.log. Inside a container, files must be in mounted directories, and the job
+    gets the host's variables.
 
-    With --resume finished cells are kept and not run again, but for the parameters and cells tagged 'setup':
-    the new kernel knows what these make, and nothing else. Parameters must be as before; a cell that has
-    changed, and all after it, run again. A job that Slurm requeues goes on in this way by itself. At its time
-    limit, or when it is cancelled, the running cell gets a KeyboardInterrupt and 5 s, and what has finished
-    is kept; it goes on when it is submitted again with --resume.
+    With --resume, finished cells are not run again, except the parameters and cells tagged 'setup': the new
+    kernel has only the variables that these define. The parameters must be unchanged; a changed cell and all
+    cells after it run again. A job that Slurm requeues resumes in the same way. At the time limit or a
+    cancellation, the running cell gets a KeyboardInterrupt and 5 s, and finished cells are saved; submit it
+    again with --resume to continue.
 
-    Exit status with --wait: the job's, of a grid the highest; 1 a cell failed, 138 the kernel died.
+    Exit status with --wait: the job's, for a grid the highest; 1 a cell failed, 138 the kernel died.
     """
-    import asyncio  # noqa: PLC0415 - half as long to load as all that the other commands need
+    import asyncio  # noqa: PLC0415 - as above
 
     from ..training.batch.job import scheduler_of  # noqa: PLC0415
     from ..training.batch.submitted import submit_notebook  # noqa: PLC0415
 
     job = _planned(options)
     for note in job.notes:
-        tell(note)
+        report_line(note)
     if dry_run:
         return _show(job, as_document=as_document)
     scheduler = scheduler_of(job, os.environ)
@@ -124,9 +126,9 @@ def submit(*, wait: bool, dry_run: bool, as_document: bool, **options: Any) -> i
     if not as_document:
         click.echo(job_id)
     count = f" with {job.request.array} tasks" if job.request.array else ""
-    tell(f"job {job_id} is submitted ({job.scheduler}){count}; its log is {job.log}")
-    if job.inside and job.scheduler == "local":
-        tell(f"job {job_id} ends with the job that it was submitted from, at the latest")
+    report_line(f"job {job_id} is submitted ({job.scheduler}){count}; its log is {job.log}")
+    if job.in_container and job.scheduler == "local":
+        report_line(f"job {job_id} ends with the job that it was submitted from, at the latest")
     status = _wait(scheduler, job_id, job) if wait else 0
     if as_document:
         outputs = [str(task.output) for task in job.tasks(job_id)]
@@ -143,9 +145,9 @@ def _planned(options: dict[str, Any]) -> "NotebookJob":
     try:
         directory = Path.cwd()
     except OSError as error:
-        raise GipfelError("The folder that you are in is gone.", "Go to another one.") from error
-    asked = NotebookOptions.model_validate(options)
-    return plan_notebook_job(asked, environment=os.environ, directory=directory)
+        raise GipfelError("The working directory no longer exists.", "Change to another one.") from error
+    notebook_options = NotebookOptions.model_validate(options)
+    return plan_notebook_job(notebook_options, environment=os.environ, directory=directory)
 
 
 def _show(job: "NotebookJob", *, as_document: bool) -> int:
@@ -167,18 +169,18 @@ def _wait(scheduler: "Scheduler", job_id: str, job: "NotebookJob") -> int:
     try:
         return asyncio.run(
             wait_for_job(
-                scheduler, job_id, job, environment=os.environ, report=tell, on_status=_table(job_id)
+                scheduler, job_id, job, environment=os.environ, report=report_line, on_status=_table(job_id)
             )
         )
     except KeyboardInterrupt:
-        tell(follow_hint(job_id, job, os.environ))
+        report_line(follow_hint(job_id, job, os.environ))
         return _INTERRUPTED
 
 
 def _table(job_id: str) -> "OnStatus | None":
-    """What draws the table; None where nobody sees it, and changes are told in lines."""
+    """Return the callback that draws the status table; None if stderr is not a terminal."""
     from ..training.batch.submitted import now, status_table  # noqa: PLC0415
-    from .live_table import LiveTable  # noqa: PLC0415
+    from .terminal import LiveTable  # noqa: PLC0415
 
     if not LiveTable.possible():
         return None

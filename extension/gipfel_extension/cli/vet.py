@@ -1,7 +1,4 @@
-"""``gipfel vet``: is every node of this job fit, and if not, which part of it is to blame.
-
-A vetting run on the terminal while it runs.
-"""
+"""``gipfel vet``: tests the nodes of a job and names faulty components; `Progress` shows running tests."""
 
 import math
 import os
@@ -15,7 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from .live_table import examples, tell
+from .terminal import examples, report_line
 
 if TYPE_CHECKING:
     from ..vetting.protocol import VettingProtocol
@@ -32,7 +29,7 @@ _WIDTH = 80
 @click.command(
     epilog=examples(
         "gipfel vet quick                              all nodes of this job",
-        "srun --ntasks-per-node=1 gipfel vet standard  the same as a step of one's own",
+        "srun --ntasks-per-node=1 gipfel vet standard  as a Slurm step of your own",
         "gipfel vet standard --action exclude || exit  in a batch script, before training",
         "gipfel vet standard --action shrink --min-nodes 14",
         "gipfel vet ./my-protocol.yaml --json vetting.json",
@@ -42,28 +39,35 @@ _WIDTH = 80
     )
 )
 @click.argument("protocol", metavar="PROTOCOL", default="")
-@click.option("--json", "json_file", default="", metavar="FILE", help="Write the report there; - is stdout.")
+@click.option(
+    "--json", "json_file", default="", metavar="FILE", help="Write the report to FILE; - is stdout."
+)
 @click.option(
     "--action",
     default="report",
     show_default=True,
     type=click.Choice(["report", "abort", "exclude", "shrink"]),
-    help="report: test everything and say so. abort: give up as soon as a node has failed by itself. "
-    "exclude: where too few good nodes remain, submit this job again without the bad ones. shrink: go on "
-    "with the good nodes, which are printed and in good_nodes.txt.",
+    help="report: run all tests and report. abort: stop as soon as a node has failed its own checks. "
+    "exclude: if too few good nodes remain, resubmit this job without the bad ones. shrink: continue "
+    "with the good nodes, which are printed and listed in good_nodes.txt.",
 )
 @click.option(
     "--min-nodes",
     type=click.IntRange(1, 65536),
     metavar="N",
-    help="How many vetted nodes must remain after exclude and shrink; by default all.",
+    help="Number of vetted nodes that must remain after exclude and shrink; by default all.",
 )
-@click.option("--time-limit", type=click.FloatRange(min=1.0), metavar="S", help="Seconds for the whole run.")
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=1.0),
+    metavar="S",
+    help="Time limit of the vetting run in seconds.",
+)
 @click.option(
     "--skip-vetted",
     default="",
     metavar="T",
-    help="A node that this protocol vetted within T, such as 1 h, does not run its own checks again.",
+    help="Skip the single-node checks of nodes that this protocol has vetted within T, such as 1 h.",
 )
 @click.option(
     "--resubmits",
@@ -71,18 +75,16 @@ _WIDTH = 80
     show_default=True,
     type=click.IntRange(0, 100),
     metavar="N",
-    help="How often --action exclude may submit a job again.",
+    help="Maximum number of resubmissions by --action exclude.",
 )
 @click.option(
     "--share/--no-share",
     default=None,
-    help="Whether results of this and of later runs go to the site's registry, for its operators: nodes, "
-    "verdicts and figures, no paths and no values of variables. Without PROTOCOL it is only remembered. "
-    "As it stands, nothing is sent.",
+    help="Send results of this and of later runs to the site's registry for its operators, or stop sending. "
+    "They contain nodes, verdicts and measurements, but no paths or values of variables. Without PROTOCOL, "
+    "only store the choice. By default nothing is sent.",
 )
-@click.option(
-    "--excluded", is_flag=True, help="Print the nodes that failed of late, as --exclude of Slurm takes them."
-)
+@click.option("--excluded", is_flag=True, help="Print the nodes that failed recently, for Slurm's --exclude.")
 @click.option("--list", "listing", is_flag=True, help="List protocols and types of checks.")
 @click.option("--show", is_flag=True, help="Show what PROTOCOL checks, and run nothing.")
 def vet(
@@ -99,18 +101,19 @@ def vet(
     listing: bool,
     show: bool,
 ) -> int:
-    """Vet the nodes of this job by PROTOCOL: a file in our form or in vetnode's, or a name.
+    """Vet the nodes of this job with PROTOCOL: a file in Gipfel's or vetnode's format, or a name.
 
-    A name is looked for in this folder, in ~/.gipfel/protocols, and among the shipped ones. Started by srun
-    with one task a node, these tasks are the agents; called once in a job, an agent is started on every node;
-    without Slurm it vets this machine. The report, vetting.json, is in the run folder, with good_nodes.txt
-    and bad_nodes.txt.
+    A name is searched for in this directory, in ~/.gipfel/protocols and among the built-in protocols. If srun
+    starts it with one task per node, the tasks are the agents. If it runs once in a job, it starts an agent
+    on every node. Without Slurm it vets this machine. It writes the report vetting.json, good_nodes.txt and
+    bad_nodes.txt to the run folder.
 
-    Only what was tested and found good is vetted: a check that breaks, hangs or can't be run never is. In the
-    report, each verdict that does not pass has an owner: node, link, image (with its EDF), protocol or site.
-    Only nodes with faults of their own are in its exclude; a check that measured nothing is not_run.
-    Exit status: 0 when every node that remains after the action is vetted, and at least --min-nodes remain;
-    else 1, always with a report; 2 when PROTOCOL can't be read or is none.
+    A node is vetted only if its checks ran and passed; a check that fails, hangs or can't run does not pass.
+    In the report, each verdict other than pass has an owner: node, link, image (with its EDF), protocol or
+    site. Only nodes with faults of their own are excluded; a check without a measurement is not_run.
+
+    Exit status: 0 if every node that remains after the action is vetted and at least --min-nodes remain;
+    1 otherwise, always with a report; 2 if PROTOCOL can't be read or is not valid.
     """
     if listing or excluded:
         return _list() if listing else _excluded()
@@ -118,17 +121,17 @@ def vet(
         _consent(share=share, alone=not protocol)
     if not protocol:
         if share is None:
-            raise click.UsageError("Which protocol? `gipfel vet --list` shows them.")
+            raise click.UsageError("Give a protocol; `gipfel vet --list` lists them.")
         return 0
-    from ..vetting.run.session import VettingOptions, cancel_run, location_of, serve  # noqa: PLC0415
+    from ..vetting.run.session import VettingOptions, cancel_run, checked_location, run_agent  # noqa: PLC0415
 
     if show:
         found = _load(protocol)
         return _NO_PROTOCOL if found is None else _show(found)
-    _see_that_it_can_be_done(time_limit, json_file)
-    place = location_of(os.environ)
+    _check_options(time_limit, json_file)
+    place = checked_location(os.environ)
     if place.rank or place.extra:
-        return serve(place, os.environ)
+        return run_agent(place, os.environ)
     try:
         found = _load(protocol)
         if found is None:
@@ -150,12 +153,12 @@ def vet(
         raise
 
 
-def _see_that_it_can_be_done(time_limit: float | None, json_file: str) -> None:
-    """What is wrong with options is said before the run, and not after it."""
+def _check_options(time_limit: float | None, json_file: str) -> None:
+    """Raise an error of the options before the run rather than after it."""
     if time_limit is not None and not math.isfinite(time_limit):
-        raise click.UsageError("--time-limit is a number of seconds.")
+        raise click.UsageError("--time-limit must be a number of seconds.")
     if json_file not in {"", "-"} and not (folder := Path(json_file).expanduser().parent).is_dir():
-        raise click.UsageError(f"--json: there is no folder {folder}.")
+        raise click.UsageError(f"--json: there is no directory {folder}.")
 
 
 def _consent(*, share: bool, alone: bool) -> None:
@@ -163,22 +166,24 @@ def _consent(*, share: bool, alone: bool) -> None:
 
     set_consent(share=share)
     if alone:
-        where = "go to the registry of a site that has one" if share else "stay with you"
-        click.echo(f"From now on, the results of your vetting runs {where}.")
+        text = "are sent to the site's registry, if there is one" if share else "are not sent"
+        click.echo(f"From now on, the results of your vetting runs {text}.")
 
 
 def _excluded() -> int:
-    from ..vetting.history.exclusions import Exclusions, nodes_of  # noqa: PLC0415
+    from ..vetting.history.exclusions import Exclusions, excluded_hostlist  # noqa: PLC0415
     from ..vetting.history.store import History, history_root  # noqa: PLC0415
     from ..vetting.run.location import Location  # noqa: PLC0415
 
     cluster = Location.cluster_of(os.environ)
     known, wrong = Exclusions(History(history_root(os.environ), cluster).folder).read()
     if wrong:
-        tell(f"note: {wrong}")
+        report_line(f"note: {wrong}")
     for each in known:
-        tell(f"{each.node}: {each.check}: {each.reason}" if each.check else f"{each.node}: {each.reason}")
-    click.echo(nodes_of(known))
+        report_line(
+            f"{each.node}: {each.check}: {each.reason}" if each.check else f"{each.node}: {each.reason}"
+        )
+    click.echo(excluded_hostlist(known))
     return 0
 
 
@@ -190,7 +195,7 @@ def _load(name: str) -> "VettingProtocol | None":
     try:
         return find_protocol(name, directory=_here(), environment=os.environ)
     except GipfelError as error:
-        tell(str(error))
+        report_line(str(error))
         return None
 
 
@@ -212,7 +217,7 @@ def _here() -> Path:
     try:
         return Path.cwd()
     except OSError as error:
-        raise GipfelError("The folder that you are in is gone.", "Go to another one.") from error
+        raise GipfelError("The working directory no longer exists.", "Change to another one.") from error
 
 
 def _vet(options: "VettingOptions", place: "Location", json_file: str) -> int:
@@ -235,14 +240,14 @@ def _tell_result(session: "Session", lines: list[str]) -> None:
     report = session.report
     for line in lines:
         click.echo(line)
-    # A list of nodes is copied from here: it is never broken.
+    # Long words are not broken, so that a list of nodes can be copied.
     for line in textwrap.wrap(report.outcome, _WIDTH, break_long_words=False, break_on_hyphens=False):
         click.echo(line)
     if report.exclude:
         click.echo(f"--exclude={report.exclude}")
     for note in report.notes:
-        tell(f"note: {note}")
-    tell(f"the report is {session.folder / 'vetting.json'}")
+        report_line(f"note: {note}")
+    report_line(f"the report is {session.folder / 'vetting.json'}")
 
 
 def _list() -> int:
@@ -264,7 +269,7 @@ def _list() -> int:
 def _show(protocol: "VettingProtocol") -> int:
     click.echo(f"{protocol.name}: {protocol.description}".rstrip(": "))
     for check in protocol.checks:
-        limit = check.threshold.words("") if check.threshold else ""
+        limit = check.threshold.text("") if check.threshold else ""
         click.echo(
             f"  {check.name}: {check.type}, {check.scope.value}, {check.severity.value} {limit}".rstrip()
         )
@@ -274,11 +279,11 @@ def _show(protocol: "VettingProtocol") -> int:
 
 
 _EVERY_S = 10.0
-_MOST_ROWS = 16
+_MAX_ROWS = 16
 
 
 class Progress:
-    """Draws the report anew on a terminal; elsewhere a line now and then says how far it is."""
+    """Progress of a vetting run: the report, redrawn in place on a terminal, else a line every 10 s."""
 
     def __init__(self) -> None:
         self._stream = sys.stderr
@@ -295,7 +300,7 @@ class Progress:
         self._erase()
 
     def show(self, report: "VettingReport") -> None:
-        """Show the state of now; a terminal that has gone away is no reason to end."""
+        """Show the current state; errors of a closed terminal are ignored."""
         try:
             self._show(report)
         except (OSError, ValueError):
@@ -304,9 +309,9 @@ class Progress:
     def _show(self, report: "VettingReport") -> None:
         if self._live:
             size = shutil.get_terminal_size()
-            lines = table_for(stdout=False).lines(report, most_rows=min(_MOST_ROWS, max(1, size.lines - 12)))
+            lines = table_for(stdout=False).lines(report, max_rows=min(_MAX_ROWS, max(1, size.lines - 12)))
             self._erase()
-            # A line that wraps, or scrolls away, could not be erased.
+            # Lines that scroll out of the terminal can't be erased.
             lines = lines[: max(1, size.lines - 1)]
             self._stream.write("".join(f"{line}\n" for line in lines))
             self._stream.flush()
@@ -314,7 +319,9 @@ class Progress:
         elif time.monotonic() - self._said > _EVERY_S:
             self._said = time.monotonic()
             busy = sum(bool(each.running) for each in report.nodes)
-            tell(f"vetting: {len(report.results)} verdicts, {busy} of {len(report.nodes)} nodes are busy")
+            report_line(
+                f"vetting: {len(report.results)} verdicts, {busy} of {len(report.nodes)} nodes are busy"
+            )
 
     def _erase(self) -> None:
         if self._drawn:
@@ -327,7 +334,7 @@ class Progress:
 
 
 def table_for(*, stdout: bool) -> "Table":
-    """A table as the stream can show it: colors on a terminal alone, letters where nothing else works."""
+    """Return a report table for the stream: colours only on a terminal, ASCII if needed."""
     from ..vetting.report_table import WIDTH, Table  # noqa: PLC0415
 
     stream = sys.stdout if stdout else sys.stderr

@@ -1,4 +1,4 @@
-"""``gipfel ps``, ``logs``, ``stop`` and ``rerun``: every workload, whatever its kind."""
+"""``gipfel ps``, ``logs``, ``stop`` and ``rerun``, for workloads of every kind."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import click
 
 from gipfel_cluster.process.fork import allow_forks
 
-from .live_table import examples, tell
+from .terminal import examples, report_line
 
 if TYPE_CHECKING:
     from gipfel_cluster.workloads.kinds import Workload, Workloads
@@ -27,8 +27,8 @@ _LONGEST = 120
 
 @click.command(
     epilog=examples(
-        "gipfel ps                     what runs or waits",
-        "gipfel ps --all               with what has ended",
+        "gipfel ps                     running and waiting workloads",
+        "gipfel ps --all               also ended ones",
         "gipfel ps --kind batch --json",
     )
 )
@@ -36,7 +36,7 @@ _LONGEST = 120
 @click.option("--kind", default="", metavar="K", help="Only one kind, such as launch or batch.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
 def ps(*, ended: bool, kind: str, as_json: bool) -> int:
-    """List your workloads: launches, batch notebooks and whatever other kinds are installed."""
+    """List your workloads: launches, batch notebooks and other installed kinds."""
     found = _workloads()
     if kind and kind not in found.kinds:
         from gipfel_cluster.model import GipfelError  # noqa: PLC0415
@@ -49,7 +49,7 @@ def ps(*, ended: bool, kind: str, as_json: bool) -> int:
     for line in _table(listed):
         click.echo(line)
     if not listed:
-        tell(
+        report_line(
             "No workload has been started yet." if ended else "No workload runs. `gipfel ps --all` lists all."
         )
     return 0
@@ -65,7 +65,7 @@ def ps(*, ended: bool, kind: str, as_json: bool) -> int:
 @click.option("-n", "--lines", "last", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
 @click.option("-f", "--follow", "following", is_flag=True, help="Keep printing until it ends.")
 def logs(*, which: str, ranks: tuple[int, ...], last: int | None, following: bool) -> int:
-    """Print the output of a workload, merged by time, each line after its rank or task.
+    """Print the output of a workload, merged by time, each line prefixed with its rank or task.
 
     Exit status: 0; with -f that of the workload.
     """
@@ -97,18 +97,20 @@ def stop(*, which: str) -> int:
     found = _workloads()
     workload = found.find(which)
     if workload.ended:
-        tell(f"{workload.kind} {workload.id} has ended already.")
+        report_line(f"{workload.kind} {workload.id} has ended already.")
         return 0
     found.stop(workload)
-    tell(f"{workload.kind} {workload.id} is being stopped; what ignores it is killed within minutes.")
+    report_line(
+        f"{workload.kind} {workload.id} is stopping; processes that ignore it are killed within minutes."
+    )
     deadline = time.monotonic() + _STOP_S
     while time.monotonic() < deadline:
         if found.find(f"{workload.kind}:{workload.id}").ended:
-            tell(f"{workload.kind} {workload.id} is stopped.")
+            report_line(f"{workload.kind} {workload.id} is stopped.")
             return 0
-        # A look may be a question to the scheduler.
+        # Not more often, because finding a workload may query the scheduler.
         time.sleep(_STATE_S)
-    tell(f"{workload.kind} {workload.id} has not ended yet. See `gipfel ps`.")
+    report_line(f"{workload.kind} {workload.id} has not ended yet. See `gipfel ps`.")
     return 1
 
 
@@ -117,18 +119,20 @@ def stop(*, which: str) -> int:
 @click.option(
     "--kill-holders",
     is_flag=True,
-    help="End other processes of yours in this job that hold its GPUs; each is named first.",
+    help="End your other processes in this job that hold its GPUs; each is listed first.",
 )
 def rerun(*, which: str, kill_holders: bool) -> int:
     """Start a workload again, and print its ID.
 
-    What was held back before its start, such as a launch whose GPUs were in use, continues under its ID.
-    Anything else starts with the same spec under a new ID; a launch that has run before is told to resume
-    from its checkpoint (GIPFEL_RESUME=1).
+    A workload that was held before its start, such as a launch whose GPUs were in use, continues under its
+    ID. Any other one starts with the same spec under a new ID; a launch that has run before gets
+    GIPFEL_RESUME=1 to resume from its checkpoint.
     """
     allow_forks()
     found = _workloads()
-    started = found.rerun(found.find(which), directory=Path.cwd(), report=tell, kill_holders=kill_holders)
+    started = found.rerun(
+        found.find(which), directory=Path.cwd(), report=report_line, kill_holders=kill_holders
+    )
     click.echo(started.id)
     return 0
 
@@ -137,7 +141,7 @@ def _workloads() -> "Workloads":
     from gipfel_cluster.workloads.kinds import Workloads  # noqa: PLC0415 - pydantic, which --help can do without
 
     from ..training.batch.submitted import BatchKind  # noqa: PLC0415
-    from ..training.launch_kind import LaunchKind  # noqa: PLC0415
+    from ..training.launch_summary import LaunchKind  # noqa: PLC0415
 
     return Workloads(os.environ, {"launch": LaunchKind, "batch": BatchKind})
 
@@ -184,13 +188,13 @@ def _follow(found: "Workloads", workload: "Workload", ranks: tuple[int, ...], cu
             status = _status_line(workload)
             if status != reported:
                 reported = status
-                tell(status)
+                report_line(status)
             if workload.ended and not page.more:
                 return 1 if workload.exit_status is None else workload.exit_status
             if not page.more:
                 time.sleep(_PAUSE_S)
     except KeyboardInterrupt:
-        tell(f"{workload.kind} {workload.id} keeps running; `gipfel stop {workload.id}` ends it.")
+        report_line(f"{workload.kind} {workload.id} keeps running; `gipfel stop {workload.id}` ends it.")
         return _INTERRUPTED
 
 

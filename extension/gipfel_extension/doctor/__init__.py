@@ -1,5 +1,5 @@
-"""Probes of `gipfel doctor`: this machine, cluster, account and environment, and the fix for what is missing.
+"""Probes of `gipfel doctor`: they check machine, cluster, account and environment, and name fixes.
 
-`examine.examine` asks every probe of `probes.PROBES` side by side, each within a time limit, about one
-`machine.Machine`. A probe is a small function that returns a `finding.Finding`. `text` prints them.
+`examine.examine` runs all probes of `probes.probes` in parallel on a `machine.Machine`, with a time limit. A
+probe is a function that returns an `examine.Finding`; `examine.format_lines` formats the findings.
 """

@@ -1,9 +1,4 @@
-"""All probes side by side, so that those which hang cost one time limit in all.
-
-The answer of one probe, and of all of them.
-
-Findings as lines for a terminal of 80 columns.
-"""
+"""Examination by all probes in parallel, their findings, and the findings as text of 80 columns."""
 
 import textwrap
 import threading
@@ -16,45 +11,45 @@ from gipfel_cluster.model import Frozen, one_line
 
 from .machine import Machine
 
-#: ``missing`` alone keeps something that is needed from working; a ``warning`` costs something.
+#: ``missing``: something required does not work; ``warning``: something optional does not work.
 Status = Literal["ok", "missing", "warning", "not applicable"]
 
 
 class Finding(Frozen):
-    """Result of one probe: ``what`` is the case, and ``fix`` the command or line that changes it."""
+    """Result of one probe: ``message`` describes the state, ``fix`` is how to correct it."""
 
     name: str
     group: str
     status: Status
-    what: str
+    message: str
     fix: str = ""
 
 
-class Subject(Frozen):
-    """Subject of a probe, which makes its findings."""
+class ProbeTopic(Frozen):
+    """Name and group of a probe, with methods that create its findings."""
 
     name: str
     group: str
 
-    def ok(self, what: str) -> Finding:
-        """Return that it works."""
-        return self._finding("ok", what, "")
+    def ok(self, message: str) -> Finding:
+        """Return the finding that it works."""
+        return self._finding("ok", message, "")
 
-    def missing(self, what: str, fix: str) -> Finding:
-        """Return that something needed does not work."""
-        return self._finding("missing", what, fix)
+    def missing(self, message: str, fix: str) -> Finding:
+        """Return the finding that something required does not work."""
+        return self._finding("missing", message, fix)
 
-    def warning(self, what: str, fix: str) -> Finding:
-        """Return that something optional does not work, or will not for long."""
-        return self._finding("warning", what, fix)
+    def warning(self, message: str, fix: str) -> Finding:
+        """Return the finding that something optional does not work, or will fail soon."""
+        return self._finding("warning", message, fix)
 
-    def not_applicable(self, what: str, fix: str = "") -> Finding:
-        """Return that this machine has no use for it; ``fix`` is how it would get one."""
-        return self._finding("not applicable", what, fix)
+    def not_applicable(self, message: str, fix: str = "") -> Finding:
+        """Return the finding that it is not needed here; ``fix`` is how to set it up anyway."""
+        return self._finding("not applicable", message, fix)
 
-    def _finding(self, status: Status, what: str, fix: str) -> Finding:
+    def _finding(self, status: Status, message: str, fix: str) -> Finding:
         return Finding(
-            name=self.name, group=self.group, status=status, what=one_line(what), fix=one_line(fix)
+            name=self.name, group=self.group, status=status, message=one_line(message), fix=one_line(fix)
         )
 
 
@@ -65,7 +60,7 @@ class Examination(Frozen):
 
     @property
     def ok(self) -> bool:
-        """Return whether everything that is needed is there."""
+        """True if nothing required is missing."""
         return not self.of("missing")
 
     def of(self, status: Status) -> tuple[Finding, ...]:
@@ -73,71 +68,74 @@ class Examination(Frozen):
         return tuple(each for each in self.findings if each.status == status)
 
 
-#: Above what a probe's commands may take by themselves.
+#: Longer than the time limit of a probe's commands.
 PROBE_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A question and what answers it."""
+    """Topic and function of a probe."""
 
-    subject: Subject
-    look: Callable[[Machine], Finding]
+    topic: ProbeTopic
+    check: Callable[[Machine], Finding]
 
 
 def examine(machine: Machine, probes: Iterable[Probe], *, seconds: float = PROBE_SECONDS) -> Examination:
-    """Ask every probe; one that raises or takes longer than ``seconds`` is a finding by itself."""
+    """Run every probe; one that raises or takes longer than ``seconds`` becomes a finding."""
     running = [_Running(probe, machine) for probe in probes]
-    until = time.monotonic() + seconds
-    return Examination(findings=tuple(each.finding(until, seconds) for each in running))
+    deadline = time.monotonic() + seconds
+    return Examination(findings=tuple(each.finding(deadline, seconds) for each in running))
 
 
 class _Running:
-    """One probe in a thread of its own, which a file system that is gone may hold for ever."""
+    """Probe in its own thread, which a hanging file system may block forever."""
 
     def __init__(self, probe: Probe, machine: Machine) -> None:
         self._probe = probe
         self._machine = machine
         self._found: Finding | None = None
-        self._thread = threading.Thread(target=self._look, daemon=True, name=probe.subject.name)
+        self._thread = threading.Thread(target=self._run, daemon=True, name=probe.topic.name)
         self._thread.start()
 
-    def _look(self) -> None:
+    def _run(self) -> None:
         try:
-            self._found = self._probe.look(self._machine)
+            self._found = self._probe.check(self._machine)
         except Exception as error:  # noqa: BLE001 - one probe must not take the others' answers along
-            self._found = self._probe.subject.warning(
-                f"This could not be examined: {type(error).__name__}: {error}.", ""
-            )
+            self._found = self._probe.topic.warning(f"The probe failed: {type(error).__name__}: {error}.", "")
 
-    def finding(self, until: float, seconds: float) -> Finding:
-        self._thread.join(max(0.0, until - time.monotonic()))
-        return self._found or self._probe.subject.missing(
-            f"There was no answer within {seconds:.0f} s: a file system or a program hangs.",
-            "Look for a mount that does not answer: timeout 5 df",
+    def finding(self, deadline: float, seconds: float) -> Finding:
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+        return self._found or self._probe.topic.missing(
+            f"No result within {seconds:.0f} s: a file system or a program hangs.",
+            "Check for a mount that does not answer: timeout 5 df",
         )
 
 
 _WIDTH = 80
 _NAME = 24
-_MARKS: dict[Status, str] = {"ok": "✓", "missing": "✗", "warning": "!", "not applicable": "–"}  # noqa: RUF001 - a dash
-_PLAIN: dict[Status, str] = {"ok": "+", "missing": "x", "warning": "!", "not applicable": "-"}
-_WORDS: dict[Status, str] = {"ok": "", "missing": "missing: ", "warning": "warning: ", "not applicable": ""}
+_SYMBOLS: dict[Status, str] = {"ok": "✓", "missing": "✗", "warning": "!", "not applicable": "–"}  # noqa: RUF001 - a dash
+_ASCII_SYMBOLS: dict[Status, str] = {"ok": "+", "missing": "x", "warning": "!", "not applicable": "-"}
+_PREFIXES: dict[Status, str] = {
+    "ok": "",
+    "missing": "missing: ",
+    "warning": "warning: ",
+    "not applicable": "",
+}
 _COLOURS: dict[Status, str] = {"ok": "green", "missing": "red", "warning": "yellow", "not applicable": ""}
 
 
-def colour_of(status: Status) -> str:
-    """Return the name of a status's colour; empty for the terminal's own."""
+def status_colour(status: Status) -> str:
+    """Return the name of a status's colour; empty for the terminal's default."""
     return _COLOURS[status]
 
 
-def lines_of(examination: Examination, *, plain: bool = False) -> Iterator[tuple[str, Status | None]]:
-    """Give the lines of a whole examination, each with the status that colours its mark.
+def format_lines(examination: Examination, *, plain: bool = False) -> Iterator[tuple[str, Status | None]]:
+    """Yield the lines of an examination, each with the status that determines the colour of its symbol.
 
     Parameters
     ----------
     plain
-        For terminals that know ASCII alone.
+        Whether to use ASCII characters only.
     """
     group = ""
     for finding in examination.findings:
@@ -152,26 +150,26 @@ def lines_of(examination: Examination, *, plain: bool = False) -> Iterator[tuple
 
 
 def summary(examination: Examination) -> str:
-    """Say in one line whether everything that is needed is here."""
+    """Return in one line whether anything required is missing."""
     missing, warnings = examination.of("missing"), examination.of("warning")
     rest = f" Warnings: {len(warnings)}." if warnings else ""
     if missing:
         return f"Missing: {', '.join(each.name for each in missing)}.{rest}"
-    return f"Everything that is needed is here.{rest}"
+    return f"Nothing required is missing.{rest}"
 
 
 def _finding_lines(finding: Finding, *, plain: bool) -> Iterator[tuple[str, Status | None]]:
-    mark = (_PLAIN if plain else _MARKS)[finding.status]
+    symbol = (_ASCII_SYMBOLS if plain else _SYMBOLS)[finding.status]
     indent = " " * (_NAME + 4)
-    what = textwrap.wrap(
-        f"{_WORDS[finding.status]}{finding.what}",
+    message = textwrap.wrap(
+        f"{_PREFIXES[finding.status]}{finding.message}",
         _WIDTH - len(indent),
         break_long_words=False,
         break_on_hyphens=False,
     ) or [""]
-    yield f"  {mark} {finding.name:<{_NAME}}{what[0]}", finding.status
-    yield from ((f"{indent}{line}", None) for line in what[1:])
-    # The whole width, so that a command can be copied in one piece more often.
+    yield f"  {symbol} {finding.name:<{_NAME}}{message[0]}", finding.status
+    yield from ((f"{indent}{line}", None) for line in message[1:])
+    # Fixes use the full width, so that commands are broken less often.
     arrow = "->" if plain else "→"
     if finding.fix:
         yield from (

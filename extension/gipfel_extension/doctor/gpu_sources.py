@@ -1,4 +1,4 @@
-"""Open one source of GPU samples in a process of its own, which a driver that hangs or crashes takes along.
+"""Program that opens one source of GPU samples, in its own process because a driver may hang or crash.
 
 Run as ``python -m gipfel_extension.doctor.gpu_sources SOURCE``; prints one JSON document.
 """
@@ -11,7 +11,7 @@ from gipfel_extension.telemetry.sources import open_source
 
 
 def main(name: str) -> int:
-    """Print the source's full name and its GPUs, or why it can't be opened."""
+    """Print the source's full name and its GPUs, or the error."""
     try:
         source = open_source(name)
         answer: dict[str, object] = {

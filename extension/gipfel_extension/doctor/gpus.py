@@ -1,4 +1,4 @@
-"""Probes of GPUs: whether there are any, and by what they are measured."""
+"""Probes of GPUs, and of the libraries that measure them."""
 
 import json
 from collections import Counter
@@ -8,19 +8,19 @@ from pydantic import ValidationError
 
 from gipfel_cluster.model import Frozen
 
-from .examine import Finding, Subject
-from .job import record_of
+from .cluster import read_record
+from .examine import Finding, ProbeTopic
 from .machine import Machine
 
-NVML = Subject(name="NVIDIA (NVML)", group="GPUs")
-PROFILING = Subject(name="SM and tensor activity", group="GPUs")
-AMD = Subject(name="AMD", group="GPUs")
+NVML = ProbeTopic(name="NVIDIA (NVML)", group="GPUs")
+PROFILING = ProbeTopic(name="SM and tensor activity", group="GPUs")
+AMD = ProbeTopic(name="AMD", group="GPUs")
 
-_NONE = "There is no NVIDIA GPU here; the panel offers a simulated source."
+_NONE = "There is no NVIDIA GPU here. The saturation panel offers a simulated source."
 
 
 class _Opened(Frozen):
-    """Output of `gpu_sources`."""
+    """Output of the program `gpu_sources`."""
 
     name: str = ""
     gpus: tuple[str, ...] = ()
@@ -29,18 +29,19 @@ class _Opened(Frozen):
 
 
 def nvml(machine: Machine) -> Finding:
-    """Count the GPUs that NVIDIA's driver shows this process."""
+    """Count the NVIDIA GPUs that are visible to this process."""
     if not _has_nvidia(machine):
-        asked = _asked_gpus(machine)
-        if asked and not machine.path("/dev/kfd").exists():
+        requested = _requested_gpus(machine)
+        if requested and not machine.path("/dev/kfd").exists():
             return NVML.missing(
-                f"This job asked for {asked} GPU{'' if asked == 1 else 's'}, and no driver shows one here.",
-                "Start it again on a node with GPUs; there, nvidia-smi lists them.",
+                f"This job requested {requested} GPU{'' if requested == 1 else 's'}, but no GPU is visible.",
+                "Start it again on a node with GPUs, where nvidia-smi lists them.",
             )
         return NVML.not_applicable(_NONE)
     if machine.environment.get("CUDA_VISIBLE_DEVICES") == "":
         return NVML.not_applicable(
-            "This job was given no GPU (CUDA_VISIBLE_DEVICES is empty).", "Ask for one when you start it."
+            "This server was started without a GPU (CUDA_VISIBLE_DEVICES is empty).",
+            "Request one in the spawn form.",
         )
     opened = _open(machine, "nvml")
     if opened.problem:
@@ -49,32 +50,32 @@ def nvml(machine: Machine) -> Finding:
     return NVML.ok(", ".join(f"{count} x {model}" for model, count in models.items()) + ".")
 
 
-def _asked_gpus(machine: Machine) -> int:
-    options = record_of(machine).get("options")
-    asked = options.get("gpus") if isinstance(options, dict) else None
-    return asked if isinstance(asked, int) else 0
+def _requested_gpus(machine: Machine) -> int:
+    options = read_record(machine).get("options")
+    count = options.get("gpus") if isinstance(options, dict) else None
+    return count if isinstance(count, int) else 0
 
 
 def profiling(machine: Machine) -> Finding:
-    """Look for what measures more than utilization: GPM in NVML, else DCGM."""
+    """Check for profiling metrics, by NVML's GPM or by DCGM."""
     if not _has_nvidia(machine) or machine.environment.get("CUDA_VISIBLE_DEVICES") == "":
         return PROFILING.not_applicable("There is no NVIDIA GPU to measure.")
     opened = _open(machine, "nvml")
     if opened.problem:
         return PROFILING.not_applicable("NVML can't be opened.")
     if "gpm" in opened.name:
-        return PROFILING.ok("By GPM, of NVML itself.")
+        return PROFILING.ok("Measured by GPM, a part of NVML.")
     dcgm = _open(machine, "dcgm")
     if not dcgm.problem:
-        return PROFILING.ok("By DCGM, which runs here.")
+        return PROFILING.ok("Measured by DCGM, which is running here.")
     return PROFILING.warning(
-        f"These GPUs have no GPM (it came with Hopper), and DCGM: {dcgm.problem} Utilization only.",
+        f"Only utilization can be measured: these GPUs have no GPM (it needs Hopper). DCGM: {dcgm.problem}",
         "sudo apt install datacenter-gpu-manager && sudo systemctl enable --now nvidia-dcgm",
     )
 
 
 def amd(machine: Machine) -> Finding:
-    """Count the GPUs that AMD's driver shows this process."""
+    """Count the AMD GPUs that are visible to this process."""
     if not machine.path("/dev/kfd").exists():
         return AMD.not_applicable("There is no AMD GPU here.")
     opened = _open(machine, "amdsmi")
@@ -86,7 +87,7 @@ def amd(machine: Machine) -> Finding:
 
 def _has_nvidia(machine: Machine) -> bool:
     nodes = machine.path("/dev")
-    # Of Windows' subsystem for Linux, which has no node for each GPU.
+    # /dev/dxg is the single GPU device of Windows Subsystem for Linux.
     return any(nodes.glob("nvidia[0-9]*")) or (nodes / "dxg").exists()
 
 
@@ -101,8 +102,8 @@ def _driver_fix(opened: _Opened) -> str:
 def _open(machine: Machine, source: str) -> _Opened:
     answer = machine.run((machine.python, "-m", "gipfel_extension.doctor.gpu_sources", source))
     if not answer.ok:
-        return _Opened(problem=f"The source {source} can't be opened: {answer.why}.")
+        return _Opened(problem=f"The source {source} can't be opened: {answer.error}.")
     try:
         return _Opened.model_validate(json.loads(answer.output.strip().splitlines()[-1]))
     except (ValueError, IndexError, ValidationError):
-        return _Opened(problem=f"The source {source} gave an answer that can't be read.")
+        return _Opened(problem=f"The output of the source {source} is not valid.")

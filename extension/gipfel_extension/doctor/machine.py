@@ -1,4 +1,4 @@
-"""The machine that probes ask: its files, programs and variables; injected, so that a test brings its own."""
+"""Machine that the probes examine: its files, programs and variables. Tests inject their own."""
 
 import asyncio
 import os
@@ -16,13 +16,13 @@ from gipfel_cluster.scheduler import SlurmPresence, slurm_presence
 from gipfel_cluster.scheduler.command import run_command
 
 COMMAND_SECONDS = 10.0
-_MOST_BYTES = 1 << 20
-# Not on every user's PATH, but where administrators' programs are.
-_ADMINISTRATORS = "/usr/local/sbin:/usr/sbin:/sbin"
+_MAX_BYTES = 1 << 20
+# Directories of administration programs, which are not on every user's PATH.
+_ADMIN_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
 
 
 class Answer(Frozen):
-    """End of a command; ``problem`` is why it did not end by itself, and then nothing else counts."""
+    """Result of a command; ``problem`` is why it did not run to its end, else empty."""
 
     code: int = 0
     output: str = ""
@@ -31,12 +31,12 @@ class Answer(Frozen):
 
     @property
     def ok(self) -> bool:
-        """Return whether it ended with exit status 0."""
+        """True if the command ended with exit status 0."""
         return not self.problem and self.code == 0
 
     @property
-    def why(self) -> str:
-        """Return the reason that it failed: the last line that it printed as an error."""
+    def error(self) -> str:
+        """Reason of the failure: the last line of its error output."""
         lines = (self.errors or self.output).strip().splitlines()
         return self.problem or (lines[-1].strip() if lines else f"exit status {self.code}")
 
@@ -46,20 +46,20 @@ Run = Callable[[Sequence[str]], Answer]
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine as probes may look at it.
+    """Machine as the probes see it.
 
     Parameters
     ----------
     run
         Runs a command within a time limit; never raises.
     which
-        Gives the path of a program, or None.
+        Returns the path of a program, or None.
     slurm
-        Tells whether Slurm is configured.
+        Returns whether Slurm is configured.
     root
-        Where the file system begins.
+        Root of the file system.
     engines
-        The engines by name, each with what says in one line why it can't run here, or None.
+        Engines by name, each with a function that returns why it can't run here, or None.
     """
 
     environment: Mapping[str, str]
@@ -75,8 +75,8 @@ class Machine:
 
     @classmethod
     def here(cls, environment: Mapping[str, str]) -> "Machine":
-        """Return this very machine."""
-        path = f"{environment.get('PATH', os.defpath)}:{_ADMINISTRATORS}"
+        """Return the machine that this process runs on."""
+        path = f"{environment.get('PATH', os.defpath)}:{_ADMIN_PATH}"
         uid = os.geteuid()
         try:
             entry = pwd.getpwuid(uid)
@@ -96,27 +96,27 @@ class Machine:
 
     @property
     def in_container(self) -> bool:
-        """Return whether this is the container of a job, which has the image's programs."""
+        """True if this process runs in the container of a job."""
         return "GIPFEL_RUN" in self.environment and self.environment.get("GIPFEL_ENGINE", "") not in {
             "",
             "host",
         }
 
     def path(self, absolute: str | Path) -> Path:
-        """Return where a path of the machine is, seen from this process."""
+        """Return the path in this process of an absolute path of the machine."""
         return self.root / str(absolute).lstrip("/")
 
     def read(self, absolute: str | Path) -> str:
-        """Return the text of a file; empty where there is none that can be read."""
+        """Return the text of a file; empty if it can't be read."""
         try:
             handle = os.open(self.path(absolute), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             with os.fdopen(handle, "rb") as file:
-                return file.read(_MOST_BYTES).decode(errors="replace")
+                return file.read(_MAX_BYTES).decode(errors="replace")
         except OSError:
             return ""
 
     def number(self, absolute: str) -> int | None:
-        """Return the number in a file of ``/proc``; None where there is none."""
+        """Return the number in a file of ``/proc``; None if there is none."""
         text = self.read(absolute).strip()
         return int(text) if text.lstrip("-").isdecimal() else None
 
@@ -124,7 +124,7 @@ class Machine:
 def run_here(
     argv: Sequence[str], environment: Mapping[str, str], *, limit: float = COMMAND_SECONDS
 ) -> Answer:
-    """Run a command of this machine to its end, or to the end of its time."""
+    """Run a command on this machine with a time limit."""
     try:
         done = asyncio.run(run_command(argv, environment=environment, limit=limit))
     except TimeoutError:

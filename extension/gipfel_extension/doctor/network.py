@@ -1,4 +1,4 @@
-"""Probes of ports: what a server binds, where `make up` serves, and the hub that a server belongs to."""
+"""Probes of the network: ports for servers, the port of `make up`, and the hub of this server."""
 
 import http.client
 import json
@@ -8,39 +8,38 @@ import urllib.parse
 import urllib.request
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.ports import PORTS_VARIABLE, PortRange, hold_port
+from gipfel_cluster.ports import PORTS_VARIABLE, PortRange, bind_port
 
-from .examine import Finding, Subject
+from .examine import Finding, ProbeTopic
 from .machine import Machine
 
-PORTS = Subject(name="free port", group="Network")
-BROWSER = Subject(name="browser's port", group="Network")
-HUB = Subject(name="hub", group="Network")
+PORTS = ProbeTopic(name="free port", group="Network")
+BROWSER = ProbeTopic(name="browser's port", group="Network")
+HUB = ProbeTopic(name="hub", group="Network")
 
 _SECONDS = 5.0
-_MOST_BYTES = 1 << 16
+_MAX_BYTES = 1 << 16
 _LOOPBACK = "127.0.0.1"
 
 
-def ports(machine: Machine) -> Finding:
-    """Bind a port as a server would."""
-    given = machine.environment.get(PORTS_VARIABLE, "")
+def server_port(machine: Machine) -> Finding:
+    """Check that a server can bind a port."""
     try:
-        wanted = PortRange.parse(given)
-        held = hold_port(_LOOPBACK, wanted)
+        ports = PortRange.parse(machine.environment.get(PORTS_VARIABLE, ""))
+        bound = bind_port(_LOOPBACK, ports)
     except GipfelError as error:
         return PORTS.missing(error.problem, error.fix or "ip link set lo up")
-    held.close()
-    return PORTS.ok(f"A server can bind one of {wanted}." if wanted else "A server can bind one.")
+    bound.close()
+    return PORTS.ok(f"A server can bind one of {ports}." if ports else "A server can bind a port.")
 
 
 def browser(machine: Machine) -> Finding:
-    """See whether the port that `make up` serves on is free, or a hub answers there already."""
+    """Check that the port of `make up` is free, or that a hub answers there."""
     if "JUPYTERHUB_API_URL" in machine.environment or "SLURM_JOB_ID" in machine.environment:
-        return BROWSER.not_applicable("A server's pages come through its hub.")
+        return BROWSER.not_applicable("A server is reached through its hub.")
     given = machine.environment.get("GIPFEL_PORT", "8000")
     if not (given.isdecimal() and 0 < int(given) < 65536):
-        return BROWSER.missing(f"GIPFEL_PORT is {given!r}, not a port.", "export GIPFEL_PORT=8000")
+        return BROWSER.missing(f"GIPFEL_PORT is {given!r}, which is not a port.", "export GIPFEL_PORT=8000")
     try:
         with socket.create_connection((_LOOPBACK, int(given)), timeout=_SECONDS):
             pass
@@ -49,14 +48,14 @@ def browser(machine: Machine) -> Finding:
     version = _hub_version(f"http://{_LOOPBACK}:{given}/hub/api")
     if version:
         return BROWSER.ok(f"A hub (JupyterHub {version}) answers on port {given}.")
-    return BROWSER.warning(f"Port {given} is taken by another program.", "GIPFEL_PORT=8001 make up")
+    return BROWSER.warning(f"Port {given} is in use by another program.", "GIPFEL_PORT=8001 make up")
 
 
 def hub(machine: Machine) -> Finding:
-    """Ask the hub that this server belongs to."""
+    """Check that the hub of this server answers."""
     url = machine.environment.get("JUPYTERHUB_API_URL", "")
     if not url:
-        return HUB.not_applicable("This is not the server of a hub.")
+        return HUB.not_applicable("This process does not belong to a hub's server.")
     version = _hub_version(url)
     if version:
         return HUB.ok(f"JupyterHub {version} answers at {url}.")
@@ -67,14 +66,14 @@ def hub(machine: Machine) -> Finding:
 
 
 def _hub_version(url: str) -> str:
-    """Return the version of the hub at an address; empty where none answers."""
+    """Return the version of the hub at an address; empty if none answers."""
     if urllib.parse.urlsplit(url).scheme not in {"http", "https"}:
         return ""
-    # A hub is reached directly, whatever proxies the user's other requests take.
+    # The hub is reached directly, even if the environment names a proxy.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"{url.rstrip('/')}/", timeout=_SECONDS) as answer:
-            content = json.loads(answer.read(_MOST_BYTES))
+            content = json.loads(answer.read(_MAX_BYTES))
     except (OSError, ValueError, RecursionError, http.client.HTTPException):
         return ""
     version = content.get("version") if isinstance(content, dict) else None

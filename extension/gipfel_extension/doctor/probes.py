@@ -1,26 +1,26 @@
-"""All probes, in the order in which they are shown."""
+"""List of all probes, in the order of their display."""
 
-from . import cluster, containers, directories, gpus, job, network, operating, versions
+from . import cluster, containers, directories, gpus, hub_operation, network, versions
 from .examine import Probe
 from .machine import Machine
 
 
 def probes(machine: Machine, *, operator: bool) -> tuple[Probe, ...]:
-    """List what is to be asked of a machine, with what only a hub needs for its operators."""
+    """Return the probes for a machine; with ``operator``, also those of a hub's machine."""
     engines = (containers.engine(name) for name in machine.engines)
     outside = (
-        *(Probe(subject, look) for subject, look in engines),
+        *(Probe(topic, check) for topic, check in engines),
         Probe(containers.NAMESPACES, containers.namespaces),
         Probe(containers.FUSE, containers.fuse),
         Probe(containers.SUBORDINATE, containers.subordinate),
         Probe(containers.RUNTIME, containers.runtime),
     )
     found = (
-        Probe(job.JOB, job.job),
+        Probe(cluster.JOB, cluster.job),
         Probe(cluster.SLURM, cluster.slurm),
         Probe(cluster.ACCOUNT, cluster.account),
         Probe(cluster.BROKER, cluster.broker),
-        # What the image has says nothing of what the job's node runs containers with.
+        # In a container, the programs of the image are not those that start containers on the node.
         *(() if machine.in_container else outside),
         Probe(gpus.NVML, gpus.nvml),
         Probe(gpus.PROFILING, gpus.profiling),
@@ -29,7 +29,7 @@ def probes(machine: Machine, *, operator: bool) -> tuple[Probe, ...]:
         Probe(directories.RUNS, directories.runs),
         Probe(directories.SCRATCH, directories.scratch),
         Probe(directories.LOCAL, directories.local),
-        Probe(network.PORTS, network.ports),
+        Probe(network.PORTS, network.server_port),
         Probe(network.BROWSER, network.browser),
         Probe(network.HUB, network.hub),
         Probe(versions.SYSTEM, versions.system),
@@ -41,13 +41,13 @@ def probes(machine: Machine, *, operator: bool) -> tuple[Probe, ...]:
         return found
     return (
         *found,
-        Probe(operating.JUPYTERHUB, operating.jupyterhub),
-        Probe(operating.NODE, operating.node),
-        Probe(operating.PROXY, operating.proxy),
-        Probe(operating.ACTING, operating.acting),
-        Probe(operating.ADDRESS, operating.address),
-        Probe(operating.RUNTIME, operating.runtime),
-        Probe(operating.EXTENDING, operating.extending),
-        Probe(operating.STATE, operating.state),
-        Probe(operating.ORIGINS, operating.origins),
+        Probe(hub_operation.JUPYTERHUB, hub_operation.jupyterhub),
+        Probe(hub_operation.NODE, hub_operation.node),
+        Probe(hub_operation.PROXY, hub_operation.proxy),
+        Probe(hub_operation.ACTING, hub_operation.acting),
+        Probe(hub_operation.ADDRESS, hub_operation.address),
+        Probe(hub_operation.RUNTIME, hub_operation.runtime),
+        Probe(hub_operation.EXTENDING, hub_operation.extending),
+        Probe(hub_operation.STATE, hub_operation.state),
+        Probe(hub_operation.ORIGINS, hub_operation.origins),
     )

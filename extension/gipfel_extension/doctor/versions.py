@@ -1,4 +1,4 @@
-"""Probes of versions: the system, Python's packages, and the programs that are called."""
+"""Probes of versions: the system, Python packages, and container programs."""
 
 import importlib.metadata
 import platform
@@ -6,15 +6,15 @@ import re
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from .examine import Finding, Subject
+from .examine import Finding, ProbeTopic
 from .machine import Machine
 
-SYSTEM = Subject(name="system", group="Versions")
-PACKAGES = Subject(name="packages", group="Versions")
-TRAINING = Subject(name="torch", group="Versions")
-PROGRAMS = Subject(name="programs", group="Versions")
+SYSTEM = ProbeTopic(name="system", group="Versions")
+PACKAGES = ProbeTopic(name="packages", group="Versions")
+TRAINING = ProbeTopic(name="torch", group="Versions")
+PROGRAMS = ProbeTopic(name="programs", group="Versions")
 
-#: Overlays in user namespaces need it.
+#: Minimum kernel version for overlay mounts in user namespaces.
 _KERNEL = (5, 11)
 _NAMED = ("jupyterlab", "jupyterhub", "ipykernel", "papermill", "numpy", "pyarrow")
 _PROGRAMS = (
@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)+")
 
 
 def system(machine: Machine) -> Finding:
-    """Name the system and see that its kernel is new enough for containers without root."""
+    """Report the system's version, and check that its kernel is new enough for containers without root."""
     release = machine.read("/proc/sys/kernel/osrelease").strip() or platform.release()
     names = dict(line.split("=", 1) for line in machine.read("/etc/os-release").splitlines() if "=" in line)
     distribution = names.get("PRETTY_NAME", "").strip('"') or "Linux"
@@ -46,31 +46,31 @@ def system(machine: Machine) -> Finding:
 
 
 def packages(machine: Machine) -> Finding:  # noqa: ARG001 - those of this interpreter
-    """Compare what is installed with what Gipfel asks for."""
+    """Compare the installed packages with Gipfel's requirements."""
     try:
-        wanted = [Requirement(each) for each in importlib.metadata.requires("gipfel") or ()]
+        requirements = [Requirement(each) for each in importlib.metadata.requires("gipfel") or ()]
     except (importlib.metadata.PackageNotFoundError, InvalidRequirement):
-        return PACKAGES.missing("gipfel itself is not installed here.", "pip install gipfel")
-    extras = tuple(each for each in ("lab", "hub") if _has_extra(wanted, each))
-    lacking = [
+        return PACKAGES.missing("gipfel is not installed in this environment.", "pip install gipfel")
+    extras = tuple(each for each in ("lab", "hub") if _has_extra(requirements, each))
+    unsatisfied = [
         f"{each.name} {found or 'is missing'}"
-        for each in wanted
+        for each in requirements
         if _applies(each, ("", *extras))
         and not each.specifier.contains(found := version_of(each.name), prereleases=True)
     ]
-    if lacking:
+    if unsatisfied:
         extra = f"[{','.join(extras)}]" if extras else ""
         return PACKAGES.missing(
-            f"Not what gipfel {version_of('gipfel')} asks for: {', '.join(lacking)}.",
+            f"gipfel {version_of('gipfel')} requires other versions of: {', '.join(unsatisfied)}.",
             f"pip install --upgrade 'gipfel{extra}'",
         )
     found = ", ".join(f"{name} {version_of(name)}" for name in _NAMED if version_of(name))
     return PACKAGES.ok(f"gipfel {version_of('gipfel')}, {found}.")
 
 
-def _has_extra(wanted: list[Requirement], extra: str) -> bool:
-    """Return whether an extra was installed: its first package is here."""
-    own = [each for each in wanted if _applies(each, (extra,)) and not _applies(each, ("",))]
+def _has_extra(requirements: list[Requirement], extra: str) -> bool:
+    """Return whether an extra is installed, judged by its first package."""
+    own = [each for each in requirements if _applies(each, (extra,)) and not _applies(each, ("",))]
     return bool(own) and bool(version_of(own[0].name))
 
 
@@ -80,7 +80,7 @@ def _applies(requirement: Requirement, extras: tuple[str, ...]) -> bool:
 
 
 def version_of(name: str) -> str:
-    """Return the version of a package that is installed; empty where it is not."""
+    """Return the version of an installed package; empty if it is not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -88,19 +88,21 @@ def version_of(name: str) -> str:
 
 
 def training(machine: Machine) -> Finding:
-    """Look for torch, which launches without an EDF take from here."""
+    """Check for torch, which launches without an EDF use from this environment."""
     version = version_of("torch")
     if not version and machine.in_container:
-        return TRAINING.not_applicable("Not in Gipfel's own Python; launches and kernels use the image's.")
+        return TRAINING.not_applicable(
+            "torch is not in the runtime's Python; launches and kernels use the image's."
+        )
     if not version:
         return TRAINING.not_applicable(
-            "Not installed here; a launch in an EDF uses its image's.", "pip install 'gipfel[train]'"
+            "torch is not installed here; a launch in an EDF uses the image's.", "pip install 'gipfel[train]'"
         )
     return TRAINING.ok(f"torch {version}.")
 
 
 def programs(machine: Machine) -> Finding:
-    """Name the versions of the programs that are here."""
+    """Report the versions of the installed container programs."""
     found = []
     for program, option in _PROGRAMS:
         path = machine.which(program)
@@ -110,7 +112,7 @@ def programs(machine: Machine) -> Finding:
         number = _NUMBER.search(f"{answer.output}\n{answer.errors}")
         found.append(f"{program} {number[0] if number else 'of an unknown version'}")
     if not found and machine.in_container:
-        return PROGRAMS.not_applicable("The job's node has those that containers need.")
+        return PROGRAMS.not_applicable("The container programs are on the job's node.")
     if not found:
-        return PROGRAMS.not_applicable("None of those that containers need is here.")
+        return PROGRAMS.not_applicable("No container program is installed here.")
     return PROGRAMS.ok(f"{', '.join(found)}.")

@@ -1,5 +1,287 @@
-"""Kernels that a server finds in the container it runs in, and that of a launch's ranks."""
+"""Jupyter kernels in an image's own Python and in the Python of a launch's ranks.
 
-from .examine import INSTALL, NATIVE, offer_image_kernel, offer_rank_kernel, rank_kernel
+`offer_image_kernel` is called when a server or a batch notebook starts in a container. `offer_rank_kernel` is
+called for a notebook launch without a container. Both check the Python first with `check_python`, which runs
+it with limits of time and output.
+"""
 
-__all__ = ["INSTALL", "NATIVE", "offer_image_kernel", "offer_rank_kernel", "rank_kernel"]
+import contextlib
+import json
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from gipfel_cluster.model import Frozen, one_line
+
+from ..telemetry.files import read_record_file
+
+_SECONDS = 15.0
+_MAX_BYTES = 1 << 14
+_NUMBERS = re.compile(r"([0-9]{1,2})\.([0-9]{1,3})")
+#: Older versions cannot parse the program that starts a kernel.
+_OLDEST = (3, 8)
+_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
+_FIND_PACKAGE = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
+
+
+class _CheckResult(Frozen, extra="ignore"):
+    """Last output line of ``start.py --check``."""
+
+    version: str
+    problem: str
+
+
+class ImagePython(Frozen):
+    """A Python of the image: path, version, and the reason why it cannot be a kernel; empty where it can."""
+
+    path: str
+    version: str
+    problem: str = ""
+
+
+def check_python(python: str, start: Path, *, limit: float = _SECONDS) -> ImagePython:
+    """Check whether a Python can be a kernel, with the program that would start the kernel.
+
+    Parameters
+    ----------
+    limit
+        Time limit in seconds for the whole check: a server waits for it.
+    """
+    end = time.monotonic() + limit
+    lines = (_output([python, str(start), "--check"], end) or "").splitlines()
+    with contextlib.suppress(ValidationError):
+        result = _CheckResult.model_validate_json(lines[-1] if lines else "")
+        return ImagePython(
+            path=python, version=one_line(result.version)[:16], problem=one_line(result.problem)
+        )
+    version = _output([python, "-c", _VERSION], end)
+    if version is None and time.monotonic() >= end:
+        problem = f"The image's {python} does not answer within {limit:g} s."
+        return ImagePython(path=python, version="?", problem=problem)
+    found = _NUMBERS.fullmatch((version or "").strip())
+    if not found:
+        return ImagePython(path=python, version="?", problem=f"The image's {python} does not run.")
+    if (int(found[1]), int(found[2])) < _OLDEST:
+        problem = f"The image's Python {found[0]} is too old for the runtime's kernels."
+    else:
+        problem = f"The image's Python {found[0]} is broken: `{python} {start} --check` shows how."
+    return ImagePython(path=python, version=found[0], problem=problem)
+
+
+def has_package(python: str, name: str, *, limit: float = _SECONDS) -> bool:
+    """Return whether a Python finds a package; False where it does not respond within `limit` seconds."""
+    return _output([python, "-c", _FIND_PACKAGE, name], time.monotonic() + limit) is not None
+
+
+def _output(command: list[str], end: float) -> str | None:
+    """Return a command's output; None where it fails, times out or prints 16 KiB or more."""
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+    except (OSError, ValueError):
+        return None
+    try:
+        printed = _read(process, end)
+        if len(printed) >= _MAX_BYTES:
+            return None
+        status = process.wait(max(0.0, end - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        # Including its child processes, which may keep the pipe open.
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if process.stdout:
+            process.stdout.close()
+    return None if status else printed.decode(errors="replace")
+
+
+def _read(process: subprocess.Popen[bytes], end: float) -> bytes:
+    assert process.stdout is not None  # noqa: S101 - stdout is a pipe
+    printed = b""
+    with selectors.DefaultSelector() as ready:
+        ready.register(process.stdout, selectors.EVENT_READ)
+        while len(printed) < _MAX_BYTES:
+            wait = min(0.1, end - time.monotonic())
+            if wait <= 0:
+                break
+            if not ready.select(wait):
+                if process.poll() is not None:  # Its child processes may still keep the pipe open.
+                    break
+                continue
+            piece = os.read(process.stdout.fileno(), _MAX_BYTES)
+            if not piece:
+                break
+            printed += piece
+    return printed
+
+
+#: Kernel name of most notebooks: the default Python.
+NATIVE_KERNEL = "python3"
+#: Kernel name of the runtime's own Python where the image's Python is `NATIVE_KERNEL`.
+RUNTIME_KERNEL = "gipfel"
+#: Kernel name of an image's unusable Python, whose kernel answers with the problem.
+UNUSABLE_KERNEL = "image"
+
+
+def offer_image_kernel(environment: MutableMapping[str, str], *, runtime: Path | None = None) -> str:
+    """Make the image's Python a kernel of the Jupyter program that this process starts next.
+
+    A usable Python becomes ``python3``, the kernel of new and of most existing notebooks; the runtime's own
+    kernel is then ``gipfel``. Outside of a container, and without a Python in the image, nothing changes.
+
+    Parameters
+    ----------
+    environment
+        Variables of this process; ``JUPYTER_PATH`` is extended.
+    runtime
+        Directory where the runtime is mounted; by default this interpreter's prefix.
+
+    Returns
+    -------
+    str
+        Reason in one line why the image's Python cannot be a kernel; empty where it can or does not exist.
+    """
+    prefix = runtime or Path(sys.prefix)
+    start = prefix / "kernels" / "start.py"
+    folder = environment.get("JUPYTER_RUNTIME_DIR", "")
+    if environment.get("GIPFEL_ENGINE", "host") == "host" or not folder or not start.is_file():
+        return ""
+    python = find_image_python(environment.get("PATH", os.defpath), prefix)
+    if python is None:
+        return ""
+    found = check_python(python, start)
+    data = Path(folder, "image")
+    try:
+        _offer(found, data, prefix, _image_name(environment))
+    except OSError as error:
+        return f"The image's Python can't be offered as a kernel: {one_line(str(error))}."
+    before = environment.get("JUPYTER_PATH", "")
+    environment["JUPYTER_PATH"] = f"{data}{os.pathsep}{before}" if before else str(data)
+    return found.problem
+
+
+def _offer(found: ImagePython, data: Path, prefix: Path, image: str) -> None:
+    name = f"{f'Python {found.version}'.removesuffix(' ?')} ({image})"
+    if found.problem:
+        program = [str(prefix / "bin/python3"), "-I", "-m", "gipfel_extension.kernels.unusable"]
+        argv = [*program, found.problem, "-f", "{connection_file}"]
+        write_kernel(data, UNUSABLE_KERNEL, f"{name}: no kernel", argv)
+        return
+    # The runtime's own kernel first: if it cannot be written, nothing has changed.
+    own = prefix / "share/jupyter/kernels" / NATIVE_KERNEL / "kernel.json"
+    if own.is_file():
+        _write_spec(data, RUNTIME_KERNEL, own.read_text())
+    start = str(prefix / "kernels" / "start.py")
+    write_kernel(data, NATIVE_KERNEL, name, [found.path, start, "-f", "{connection_file}"])
+
+
+def find_image_python(path: str, runtime: Path) -> str | None:
+    """Return the first ``python3`` in a PATH outside of the runtime, else ``python``; None without either.
+
+    A virtual or Conda environment is found if the EDF or a setup step put it first in the PATH.
+    """
+    for name in ("python3", "python"):
+        for folder in path.split(os.pathsep):
+            candidate = Path(folder, name)
+            if not folder.startswith("/") or not os.access(candidate, os.X_OK) or candidate.is_dir():
+                continue
+            if not any(path.is_relative_to(runtime) for path in (candidate, candidate.resolve())):
+                return str(candidate)
+    return None
+
+
+def _image_name(environment: Mapping[str, str]) -> str:
+    """Return the name of the EDF in the run's record; ``image`` without one."""
+    edf = read_record_file(Path(environment.get("GIPFEL_RUN", ""))).get("edf")
+    return str(edf["name"]) if isinstance(edf, dict) and "name" in edf else "image"
+
+
+def write_kernel(data: Path, name: str, display_name: str, argv: list[str]) -> None:
+    """Write a kernelspec below a directory for ``JUPYTER_PATH``."""
+    content = {
+        "argv": argv,
+        "display_name": display_name,
+        "language": "python",
+        "metadata": {"debugger": name == NATIVE_KERNEL},
+    }
+    _write_spec(data, name, json.dumps(content, indent=1))
+
+
+def _write_spec(data: Path, name: str, content: str) -> None:
+    folder = data / "kernels" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "kernel.json").write_text(content)
+
+
+#: Fix for a Python that cannot be a kernel.
+INSTALL_IPYKERNEL = "Install ipykernel into it: `python -m pip install ipykernel` in that environment."
+_FILE = ("-f", "{connection_file}")
+
+
+def rank_kernel(python: str, prefix: Path) -> tuple[tuple[str, ...], str]:
+    """Return the argv of a kernel in a Python of this machine, or the reason why it cannot be a kernel.
+
+    Its own ipykernel is used; without one, the runtime's ipykernel for images.
+
+    Parameters
+    ----------
+    python
+        Path of the interpreter, within its virtual environment.
+    prefix
+        Prefix of the environment that runs Gipfel, which may be a built runtime.
+
+    Returns
+    -------
+    tuple
+        The argv, which is empty where the Python cannot be a kernel, and the reason as one sentence.
+    """
+    if _same_folder(python, prefix / "bin/python3") or has_package(python, "ipykernel"):
+        return (python, "-m", "ipykernel_launcher", *_FILE), ""
+    start = prefix / "kernels" / "start.py"
+    reason = "it has no ipykernel."
+    if start.is_file():
+        reason = check_python(python, start).problem.replace("The image's Python", "this Python")
+        if not reason:
+            return (python, str(start), *_FILE), ""
+    return (), f"The ranks' Python {python} can't be the kernel of rank 0: {reason}"
+
+
+def offer_rank_kernel(python: str, prefix: Path, environment: MutableMapping[str, str]) -> str:
+    """Make a Python of this machine the kernel ``python3`` of the Jupyter program that is started next.
+
+    Returns
+    -------
+    str
+        Reason in one sentence why it cannot be a kernel; empty where it can.
+    """
+    argv, problem = rank_kernel(python, prefix)
+    if problem:
+        return problem
+    data = Path(environment["JUPYTER_RUNTIME_DIR"], "ranks")
+    write_kernel(data, NATIVE_KERNEL, "Python of the ranks", list(argv))
+    before = environment.get("JUPYTER_PATH", "")
+    environment["JUPYTER_PATH"] = f"{data}{os.pathsep}{before}" if before else str(data)
+    return ""
+
+
+def _same_folder(first: str, second: Path) -> bool:
+    try:
+        return Path(first).parent.samefile(second.parent)
+    except OSError:
+        return False
+
+
+__all__ = ["INSTALL_IPYKERNEL", "NATIVE_KERNEL", "offer_image_kernel", "offer_rank_kernel", "rank_kernel"]

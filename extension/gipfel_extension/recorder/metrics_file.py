@@ -1,4 +1,4 @@
-"""A workload's own file of JSON lines as metrics of the run: followed, dated, into ``metrics.jsonl``."""
+"""Follower of a workload's own JSON lines file: its lines become user metrics in ``metrics.jsonl``."""
 
 import errno
 import json
@@ -11,30 +11,30 @@ from typing import Any
 from ..telemetry.sources import Clock
 from ..telemetry.user_metrics import METRICS_FILE
 
-_MOST_BYTES = 1 << 20
-_MOST_VALUES = 64
-#: Of what was read, so many bytes are looked for again; a line of metrics has its step or its time in them.
+_MAX_BYTES = 1 << 20
+_MAX_VALUES = 64
+#: The last bytes that were read are compared at each poll, to notice a rewritten file.
 _REMEMBERED = 256
-#: Names under which programs write the time of a line, and the factor to nanoseconds.
+#: Keys under which programs write the time of a line, and the factor to nanoseconds.
 _TIMES = (("time_ns", 1.0), ("timestamp", 1e9), ("time", 1e9), ("_timestamp", 1e9))
 _YEAR_2000 = 946_684_800.0
 
 
 class MetricsFile:
-    """Follower of a file of metrics that another program appends to.
+    """Follower of a metrics file that another program appends to.
 
-    A line is a JSON object of names and numbers. Its ``time_ns``, ``timestamp`` or ``time`` (UTC,
-    seconds since the epoch) dates it, else when it was found, at most an interval late; ``rank`` names the
-    rank that logged it.
+    A line is a JSON object of names and numbers. Its time is ``time_ns``, ``timestamp`` or ``time`` (UTC,
+    seconds since the epoch), else the time of the poll, at most an interval late. ``rank`` is the rank that
+    logged it.
 
     Parameters
     ----------
     path
-        It needn't be there yet.
+        The file, which may not exist yet.
     run
         The run folder.
     start
-        How many bytes of it are of an earlier run; None for all that it holds now.
+        Bytes at the beginning that belong to an earlier run; None for the present size.
     """
 
     def __init__(self, path: Path, run: Path, node: str, clock: Clock, *, start: int | None = None) -> None:
@@ -48,15 +48,15 @@ class MetricsFile:
         self._offset = size_of(path) if start is None else start
 
     def poll(self) -> None:
-        """Take over what was appended since the last call.
+        """Copy the lines that were appended since the last call.
 
         Raises
         ------
         OSError
-            The file is there and can't be read, or ``metrics.jsonl`` can't be written.
+            The file exists and cannot be read, or ``metrics.jsonl`` cannot be written.
         """
         try:
-            # A pipe would keep us waiting for its writer.
+            # Opening a pipe would wait for its writer.
             handle = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             return
@@ -65,29 +65,29 @@ class MetricsFile:
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(errno.EINVAL, "it is not a regular file", str(self._path))
             identity = (status.st_dev, status.st_ino)
-            begun_anew = status.st_size < self._offset or not self._goes_on(handle)
-            if self._identity not in (None, identity) or begun_anew:
-                # Another file under this name, or one that was cut off, and may be longer again by now.
+            rewritten = status.st_size < self._offset or not self._is_continued(handle)
+            if self._identity not in (None, identity) or rewritten:
+                # Another file with this name, or a truncated one, which may be longer again by now.
                 self._offset, self._rest, self._last = 0, b"", b""
             self._identity = identity
             file.seek(self._offset)
-            data = file.read(_MOST_BYTES)
+            data = file.read(_MAX_BYTES)
         if not data:
             return
         whole, end, rest = (self._rest + data).rpartition(b"\n")
-        lines = [noted for line in whole.split(b"\n") if (noted := self._noted(line))] if end else []
+        lines = [line for text in whole.split(b"\n") if (line := self._converted(text))] if end else []
         if lines:
             self._append(b"".join(lines))
         self._offset += len(data)
         self._last = (self._last + data)[-_REMEMBERED:]
-        # A line that has no end within so much is none.
-        self._rest = rest if len(rest) < _MOST_BYTES else b""
+        # A longer line does not hold metrics.
+        self._rest = rest if len(rest) < _MAX_BYTES else b""
 
-    def _goes_on(self, handle: int) -> bool:
-        """Return whether what was read last is still where it was."""
+    def _is_continued(self, handle: int) -> bool:
+        """Return whether the last bytes that were read are unchanged."""
         return os.pread(handle, len(self._last), self._offset - len(self._last)) == self._last
 
-    def _noted(self, line: bytes) -> bytes | None:
+    def _converted(self, line: bytes) -> bytes | None:
         try:
             content = json.loads(line)
         except (ValueError, RecursionError):
@@ -95,12 +95,14 @@ class MetricsFile:
         if not isinstance(content, dict):
             return None
         inner = content.get("values")
-        given = inner if isinstance(inner, dict) else content
+        numbers = inner if isinstance(inner, dict) else content
         values = {
-            str(name)[:100]: number for name, value in given.items() if (number := _number(value)) is not None
+            str(name)[:100]: number
+            for name, value in numbers.items()
+            if (number := _number(value)) is not None
         }
         for name in (*(name for name, _ in _TIMES), "rank", "monotonic_ns"):
-            if given is content:
+            if numbers is content:
                 values.pop(name, None)
         if not values:
             return None
@@ -110,7 +112,7 @@ class MetricsFile:
             "monotonic_ns": self._clock.monotonic_ns(),
             "node": self._node,
             "rank": rank if type(rank) is int and 0 <= rank < 2**31 else None,
-            "values": dict(list(values.items())[:_MOST_VALUES]),
+            "values": dict(list(values.items())[:_MAX_VALUES]),
         }
         return json.dumps(found, separators=(",", ":")).encode() + b"\n"
 
@@ -119,7 +121,7 @@ class MetricsFile:
         handle = os.open(self._target, flags, 0o600)
         try:
             end = os.fstat(handle).st_size
-            # Another writer's unfinished line stays a line of its own.
+            # Keep another writer's unfinished line separate.
             if end and os.pread(handle, 1, end - 1) != b"\n":
                 lines = b"\n" + lines
             if os.write(handle, lines) < len(lines):
@@ -129,7 +131,7 @@ class MetricsFile:
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes that a file holds now; 0 where there is none."""
+    """Return the size of a file in bytes; 0 where it does not exist."""
     try:
         return path.stat().st_size
     except OSError:

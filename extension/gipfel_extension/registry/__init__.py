@@ -1,1 +1,1 @@
-"""The registry: a JupyterHub service, in its own process, with the vetting results of a whole site."""
+"""Registry: a JupyterHub service, in its own process, that collects the vetting results of a whole site."""

@@ -1,4 +1,4 @@
-"""``api/``: reports in, and what they add up to."""
+"""REST API: reports in; node results, baselines, recovery steps and the audit log out."""
 
 import asyncio
 import time
@@ -10,149 +10,151 @@ from tornado.web import stream_request_body
 from gipfel_cluster.model import Frozen, GipfelError
 
 from ..vetting.history.site_registry import SharedReport
-from . import queries, scopes
+from . import queries
 from .cases import steps
-from .handlers import ApiHandler, Problem
-from .records import Refused, Sender
-from .settings import first_problem
+from .handlers import ApiHandler, RequestError
+from .records import RefusedError, Sender
+from .settings import OPERATE_SCOPE, READ_SCOPE, VOUCH_SCOPE, WRITE_SCOPE, first_error
 
 _DAY_NS = 86400 * 10**9
-_MOST_DAYS = 3650
-_MOST_REPORT_BYTES = 24 << 20
+_MAX_DAYS = 3650
+_MAX_REPORT_BYTES = 24 << 20
 
 
 class Decision(Frozen):
-    """An operator's word on a step."""
+    """Decision of an operator on a recovery step."""
 
     decision: Literal["approve", "dismiss"]
 
 
 @stream_request_body
 class ReportsHandler(ApiHandler):
-    """Reports: sent, and taken back by who sent them."""
+    """``POST api/reports`` stores a report; ``DELETE`` deletes all reports of the requesting user."""
 
-    scopes = {"POST": scopes.WRITE, "DELETE": scopes.WRITE}  # noqa: RUF012 - typed in the base class
+    scopes = {"POST": WRITE_SCOPE, "DELETE": WRITE_SCOPE}  # noqa: RUF012 - typed in the base class
 
     def initialize(self) -> None:
-        """Start with nothing received."""
-        self._pieces: list[bytes] = []
+        """Prepare to receive the body."""
+        self._chunks: list[bytes] = []
 
     async def prepare(self) -> None:
-        """Let only those send much who may send at all."""
+        """Raise the limit of the body's size once the sender is authorized."""
         await super().prepare()
         connection: Any = self.request.connection
-        connection.set_max_body_size(_MOST_REPORT_BYTES)
+        connection.set_max_body_size(_MAX_REPORT_BYTES)
 
     def data_received(self, chunk: bytes) -> None:
-        """Keep a piece of the body."""
-        self._pieces.append(chunk)
+        """Append a chunk of the body."""
+        self._chunks.append(chunk)
 
     async def post(self) -> None:
-        """Take one report; 201, or 200 where the same was sent before."""
+        """Store one report; answer 201, or 200 if the sender has sent the same report before."""
         try:
-            body = b"".join(self._pieces)
+            body = b"".join(self._chunks)
             report = await asyncio.to_thread(SharedReport.model_validate_json, body)
         except ValidationError as error:
-            raise Problem(400, f"This is no report: {first_problem(error)}") from None
-        sender = Sender(name=self.who, vouched=self.has_scope(scopes.VOUCH))
+            raise RequestError(400, f"The body is not a valid report: {first_error(error)}") from None
+        sender = Sender(name=self.requester, vouched=self.has_scope(VOUCH_SCOPE))
         try:
             new = await self.registry.receive(report, sender)
-        except Refused as error:
-            raise Problem(error.status, str(error)) from None
+        except RefusedError as error:
+            raise RequestError(error.status, str(error)) from None
         self.set_status(201 if new else 200)
         self.reply({"stored": new})
 
     async def delete(self) -> None:
-        """Delete all that this user ever sent."""
+        """Delete all reports of this user."""
         try:
-            self.reply({"deleted": await self.registry.withdraw(self.who)})
-        except Refused as error:
-            raise Problem(error.status, str(error)) from None
+            self.reply({"deleted": await self.registry.withdraw(self.requester)})
+        except RefusedError as error:
+            raise RequestError(error.status, str(error)) from None
 
 
 class NodeHandler(ApiHandler):
-    """The newest results of one node."""
+    """``GET api/nodes/CLUSTER/NODE``: the newest results of one node."""
 
-    scopes = {"GET": scopes.READ}  # noqa: RUF012
+    scopes = {"GET": READ_SCOPE}  # noqa: RUF012
 
     async def get(self, cluster: str, node: str) -> None:
-        """Newest first, 500 at most."""
-        told = await self.registry.ask(lambda session: queries.node_history(session, cluster, node))
-        self.reply({"results": [each.model_dump(mode="json") for each in told]})
+        """Return up to 500 results, newest first."""
+        results = await self.registry.query(lambda session: queries.node_history(session, cluster, node))
+        self.reply({"results": [each.model_dump(mode="json") for each in results]})
 
 
-class WorstHandler(ApiHandler):
-    """The nodes that were bad most."""
+class WorstNodesHandler(ApiHandler):
+    """``GET api/worst/CLUSTER``: the nodes with the most bad results."""
 
-    scopes = {"GET": scopes.READ}  # noqa: RUF012
+    scopes = {"GET": READ_SCOPE}  # noqa: RUF012
 
     async def get(self, cluster: str) -> None:
-        """Of the last ``?days=``, 7 by default."""
+        """Return the nodes with bad results within the last ``?days=``, 7 by default."""
         since = time.time_ns() - self.days() * _DAY_NS
-        worst = await self.registry.ask(lambda session: queries.worst_nodes(session, cluster, since_ns=since))
+        worst = await self.registry.query(
+            lambda session: queries.worst_nodes(session, cluster, since_ns=since)
+        )
         self.reply({"nodes": [each.model_dump() for each in worst]})
 
     def days(self) -> int:
-        """The query's days, within bounds."""
-        given = self.get_query_argument("days", "7")
-        if not (given.isascii() and given.isdecimal() and len(given) <= 6 and 0 < int(given) <= _MOST_DAYS):
-            raise Problem(400, f"days is a number from 1 to {_MOST_DAYS}.")
-        return int(given)
+        """Return the query's ``days``, after checking it."""
+        days = self.get_query_argument("days", "7")
+        if not (days.isascii() and days.isdecimal() and len(days) <= 6 and 0 < int(days) <= _MAX_DAYS):
+            raise RequestError(400, f"days must be a number from 1 to {_MAX_DAYS}.")
+        return int(days)
 
 
-class BaselinesHandler(WorstHandler):
-    """What checks usually measure on a GPU model: medians, for whoever sends what they are made of."""
+class BaselinesHandler(WorstNodesHandler):
+    """``GET api/baselines/CLUSTER?model=``: usual measurements of the checks on a GPU model."""
 
     @property
     def hub_scopes(self) -> set[str]:
-        """One of them is enough."""
-        return {scopes.READ, scopes.WRITE} if self.request.method == "GET" else super().hub_scopes
+        """JupyterHub scopes of which one is required."""
+        return {READ_SCOPE, WRITE_SCOPE} if self.request.method == "GET" else super().hub_scopes
 
     async def get(self, cluster: str) -> None:
-        """Of ``?model=``, and the last ``?days=``."""
+        """Return the baselines of ``?model=`` from the last ``?days=``, 7 by default."""
         since, model = time.time_ns() - self.days() * _DAY_NS, self.get_query_argument("model")
-        found = await self.registry.ask(
+        found = await self.registry.query(
             lambda session: queries.baselines(session, cluster, model, since_ns=since)
         )
         self.reply({"baselines": [each.model_dump() for each in found]})
 
 
 class StepsHandler(ApiHandler):
-    """Steps that wait for a person."""
+    """``GET api/steps``: recovery steps that wait for an operator's decision."""
 
-    scopes = {"GET": scopes.OPERATE}  # noqa: RUF012
+    scopes = {"GET": OPERATE_SCOPE}  # noqa: RUF012
 
     async def get(self) -> None:
-        """Newest first, 200 at most; with ``?before=`` those that are older than the step of this number."""
+        """Return up to 200 steps, newest first; with ``?before=``, only those older than that step ID."""
         before = self.before()
-        waiting = await self.registry.ask(lambda session: steps(session, waiting=True, before=before))
+        waiting = await self.registry.query(lambda session: steps(session, waiting=True, before=before))
         self.reply({"steps": [each.model_dump() for each in waiting]})
 
 
 class StepHandler(ApiHandler):
-    """One step's decision."""
+    """``POST api/steps/ID``: an operator's decision on a step."""
 
-    scopes = {"POST": scopes.OPERATE}  # noqa: RUF012
+    scopes = {"POST": OPERATE_SCOPE}  # noqa: RUF012
 
     async def post(self, step: str) -> None:
-        """Approve it or dismiss its case; 409 where it may not be done."""
+        """Approve the step or dismiss its case; 409 if that is not allowed."""
         try:
             decision = Decision.model_validate_json(self.request.body).decision
         except ValidationError:
-            raise Problem(400, 'Give {"decision": "approve"} or {"decision": "dismiss"}.') from None
+            raise RequestError(400, 'Give {"decision": "approve"} or {"decision": "dismiss"}.') from None
         try:
-            done = await self.registry.recovery.decide(int(step), decision, self.who)
+            done = await self.registry.recovery.decide(int(step), decision, self.requester)
         except GipfelError as error:
-            raise Problem(409, str(error)) from None
+            raise RequestError(409, str(error)) from None
         self.reply(done.model_dump())
 
 
 class AuditHandler(ApiHandler):
-    """What was done, and by whom."""
+    """``GET api/audit``: the audit log."""
 
-    scopes = {"GET": scopes.OPERATE}  # noqa: RUF012
+    scopes = {"GET": OPERATE_SCOPE}  # noqa: RUF012
 
     async def get(self) -> None:
-        """The last 200 lines, newest first."""
-        lines = await self.registry.ask(queries.last_done)
+        """Return the last 200 lines, newest first."""
+        lines = await self.registry.query(queries.recent_audit_lines)
         self.reply({"audit": [each.model_dump() for each in lines]})

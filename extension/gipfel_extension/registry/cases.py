@@ -1,4 +1,4 @@
-"""Cases and steps in the database: what is open, what waits for a person, what was decided."""
+"""Cases (a rule that applies to a node) and their recovery steps in the database."""
 
 import secrets
 from collections.abc import Iterable, Sequence
@@ -12,22 +12,22 @@ from gipfel_cluster.model import Frozen
 
 from .queries import iso
 from .records import audit
-from .rules import CaseSoFar, Proposal, Rule, written
+from .rules import CaseProgress, Proposal, Rule, render_text
 from .schema import CaseRow, ReportRow, ResultRow, StepRow
 
-#: ``proposed`` waits for a person; the others are decided.
+#: ``proposed`` waits for an operator's decision; the others are decided.
 StepState = Literal["proposed", "done", "dry_run", "dismissed"]
-#: Who acts where no person does.
+#: Name of the actor in the audit log for actions without an operator.
 REGISTRY = "registry"
-#: Of one page, and of one answer of the API.
-MOST_STEPS = 200
-_PIECE = 500
-_WAITING = (StepRow.state == "proposed", CaseRow.closed_ns.is_(None))
-_MOST_NAMED = 10
+#: Maximum on one page, and in one answer of the API.
+MAX_STEPS = 200
+_BATCH_SIZE = 500
+_PENDING = (StepRow.state == "proposed", CaseRow.closed_ns.is_(None))
+_MAX_NAMED = 10
 
 
 class StepView(Frozen):
-    """A step as pages and API show it."""
+    """Recovery step with the data of its case, for pages and API."""
 
     id: int
     key: str
@@ -44,20 +44,20 @@ class StepView(Frozen):
 
 
 def last_cases(session: Session, cluster: str, node: str) -> dict[str, CaseRow]:
-    """The newest case of each rule on a node, open or closed."""
+    """Return the newest case of each rule on a node, open or closed."""
     query = select(CaseRow).where(CaseRow.cluster == cluster, CaseRow.node == node).order_by(CaseRow.id)
     return {case.rule: case for case in session.scalars(query)}
 
 
-def so_far(case: CaseRow | None) -> CaseSoFar:
-    """Where a rule is with a node, from its newest case."""
+def case_progress(case: CaseRow | None) -> CaseProgress:
+    """Return the progress of a rule on a node, from its newest case."""
     if case is None:
-        return CaseSoFar()
+        return CaseProgress()
     if case.closed_ns is not None:
-        return CaseSoFar(since_ns=case.closed_ns)
+        return CaseProgress(since_ns=case.closed_ns)
     step = case.steps[-1]
     since = step.decided_ns or step.created_ns
-    return CaseSoFar(position=step.position, waiting=step.state == "proposed", since_ns=since)
+    return CaseProgress(position=step.position, waiting=step.state == "proposed", since_ns=since)
 
 
 def open_step(
@@ -70,17 +70,17 @@ def open_step(
     node: str,
     now_ns: int,
 ) -> StepRow:
-    """Propose a step, and open the case where it is the first."""
+    """Propose a step; the first step also opens the case."""
     if proposal.step is None or proposal.position is None:
-        raise ValueError("the case is at its end")
+        raise ValueError("the case has no further step")
     if case is None or case.closed_ns is not None:
         key = secrets.token_hex(4)
         case = CaseRow(key=key, cluster=cluster, node=node, rule=rule.name, opened_ns=now_ns, closed_ns=None)
         session.add(case)
         session.flush()
-        words = f"{rule.title} ({rule.name}, case {key}), reported by {_reporters(proposal)}"
-        audit(session, "open", words, actor=REGISTRY, cluster=cluster, node=node, at_ns=now_ns)
-    text = written(proposal.step, rule, proposal.evidence, cluster=cluster, node=node, key=case.key)
+        detail = f"{rule.title} ({rule.name}, case {key}), reported by {_reporters(proposal)}"
+        audit(session, "open", detail, actor=REGISTRY, cluster=cluster, node=node, at_ns=now_ns)
+    text = render_text(proposal.step, rule, proposal.evidence, cluster=cluster, node=node, key=case.key)
     step = StepRow(
         case=case,
         position=proposal.position,
@@ -94,27 +94,27 @@ def open_step(
     )
     session.add(step)
     session.flush()
-    words = f"{step.action}: {step.text}" if step.text else step.action
-    audit(session, "propose", words, actor=REGISTRY, cluster=cluster, node=node, at_ns=now_ns)
+    detail = f"{step.action}: {step.text}" if step.text else step.action
+    audit(session, "propose", detail, actor=REGISTRY, cluster=cluster, node=node, at_ns=now_ns)
     return step
 
 
 def _reporters(proposal: Proposal) -> str:
     names = sorted({each.reporter for each in proposal.evidence})
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(names[:_MOST_NAMED]) + more
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(names[:_MAX_NAMED]) + more
 
 
 def decide(session: Session, step: StepRow, state: StepState, outcome: str, *, by: str, now_ns: int) -> None:
-    """Write down what became of a step."""
+    """Record the decision on a step and its outcome."""
     step.state, step.outcome, step.decided_by, step.decided_ns = state, outcome[:1000], by, now_ns
     event = "dismiss" if state == "dismissed" else step.action
-    words = f"{state.replace('_', ' ')}: {outcome}" if outcome else state.replace("_", " ")
-    audit(session, event, words, actor=by, cluster=step.case.cluster, node=step.case.node, at_ns=now_ns)
+    detail = f"{state.replace('_', ' ')}: {outcome}" if outcome else state.replace("_", " ")
+    audit(session, event, detail, actor=by, cluster=step.case.cluster, node=step.case.node, at_ns=now_ns)
 
 
 def close(session: Session, case: CaseRow, *, by: str, now_ns: int) -> None:
-    """Close a case: what was said until now counts for no other."""
+    """Close a case; observations until now do not count for a later case."""
     case.closed_ns = now_ns
     audit(session, "close", f"case {case.key}", actor=by, cluster=case.cluster, node=case.node, at_ns=now_ns)
 
@@ -132,7 +132,7 @@ def open_cases(session: Session) -> int:
 
 
 def drained_since(session: Session, since_ns: int, *, dry_run: bool) -> int:
-    """How many nodes this registry drained since then; dry runs count among dry runs."""
+    """Return how many nodes this registry drained since then; in dry runs, dry runs count as well."""
     states = ("done", "dry_run") if dry_run else ("done",)
     query = select(func.count()).where(
         StepRow.action == "drain", StepRow.state.in_(states), StepRow.decided_ns > since_ns
@@ -140,27 +140,27 @@ def drained_since(session: Session, since_ns: int, *, dry_run: bool) -> int:
     return session.scalar(query) or 0
 
 
-def steps(session: Session, *, waiting: bool, before: int = 0, limit: int = MOST_STEPS) -> Sequence[StepView]:
-    """Return steps, newest first: those that wait for a person, or all.
+def steps(session: Session, *, waiting: bool, before: int = 0, limit: int = MAX_STEPS) -> Sequence[StepView]:
+    """Return steps, newest first: all, or with ``waiting`` those without a decision.
 
-    ``before`` is the number of a step: only older ones are returned then.
+    If ``before``, the ID of a step, is not 0, only older steps are returned.
     """
     query = select(StepRow).join(CaseRow).order_by(StepRow.id.desc()).limit(limit)
     if before:
         query = query.where(StepRow.id < before)
     if waiting:
-        query = query.where(*_WAITING)
+        query = query.where(*_PENDING)
     return [view(row) for row in session.scalars(query)]
 
 
 def waiting_steps(session: Session) -> int:
-    """Return how many steps wait for a person."""
-    query = select(func.count()).select_from(StepRow).join(CaseRow).where(*_WAITING)
+    """Return how many steps wait for an operator's decision."""
+    query = select(func.count()).select_from(StepRow).join(CaseRow).where(*_PENDING)
     return session.scalar(query) or 0
 
 
 def view(row: StepRow) -> StepView:
-    """The step with what its case says."""
+    """Return a step with the data of its case."""
     return StepView.model_validate(
         {
             "id": row.id,
@@ -179,22 +179,22 @@ def view(row: StepRow) -> StepView:
     )
 
 
-def nodes_to_consider(
+def nodes_with_evidence(
     session: Session, cluster: str, nodes: Iterable[str], *, vouched_only: bool = False
 ) -> list[str]:
-    """Return the nodes that a rule can have something to say about, so that forged names cost little.
+    """Return the nodes to which a rule may apply, so that reports with forged node names cause little work.
 
-    They have an open case, or bad results of one user that is vouched for or, unless ``vouched_only``, of two
-    others.
+    These nodes have an open case, or bad results in a vouched report or, unless ``vouched_only``, in the
+    reports of two users.
     """
-    wanted = list(nodes)
+    names = list(nodes)
     found: set[str] = set()
-    for start in range(0, len(wanted), _PIECE):
-        piece = wanted[start : start + _PIECE]
+    for start in range(0, len(names), _BATCH_SIZE):
+        batch = names[start : start + _BATCH_SIZE]
         found |= set(
             session.scalars(
                 select(CaseRow.node).where(
-                    CaseRow.cluster == cluster, CaseRow.node.in_(piece), CaseRow.closed_ns.is_(None)
+                    CaseRow.cluster == cluster, CaseRow.node.in_(batch), CaseRow.closed_ns.is_(None)
                 )
             )
         )
@@ -204,7 +204,7 @@ def nodes_to_consider(
             session.scalars(
                 select(ResultRow.node)
                 .join(ReportRow)
-                .where(ResultRow.cluster == cluster, ResultRow.node.in_(piece), ResultRow.verdict != "pass")
+                .where(ResultRow.cluster == cluster, ResultRow.node.in_(batch), ResultRow.verdict != "pass")
                 .group_by(ResultRow.node)
                 .having((vouched > 0) if vouched_only else (vouched > 0) | several)
             )

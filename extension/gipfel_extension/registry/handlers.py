@@ -1,4 +1,4 @@
-"""What every handler does first: who asks, with which scope, and from which page."""
+"""Base classes of the registry's handlers: authentication, scopes, XSRF check, errors."""
 
 import json
 from http import HTTPStatus
@@ -16,86 +16,86 @@ _POLICY = (
 )
 
 
-# Before the name of a service, where senders are written down.
+# Prefix of a service's name where senders are recorded.
 _SERVICE = "service:"
 
 
-class Problem(HTTPError):  # noqa: N818 - an answer
-    """An answer that says in one sentence what is wrong."""
+class RequestError(HTTPError):
+    """HTTP error with a message of one sentence."""
 
-    def __init__(self, status: int, words: str) -> None:
-        super().__init__(status, words)
-        self.words = words
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(status, message)
+        self.message = message
 
 
 class RegistryHandler(HubOAuthenticated, RequestHandler):
-    """A handler that answers who has one scope, and nobody else.
+    """Handler that requires a scope.
 
-    ``scopes`` are by method; a method that has none is refused.
+    ``scopes`` maps each HTTP method to its scope; a method without a scope is refused.
     """
 
     scopes: ClassVar[dict[str, str]] = {}
 
     @property
     def hub_scopes(self) -> set[str]:
-        """What JupyterHub's own check asks for."""
-        # With an empty set it would let everybody in.
+        """Scopes that `HubOAuthenticated` requires."""
+        # With an empty set it would accept every user.
         return {self.scopes.get(self.request.method or "", "custom:gipfel-registry:nobody")}
 
     @property
     def registry(self) -> Registry:
-        """The registry behind the pages."""
-        found: Registry = self.settings["registry"]
-        return found
+        """Registry of this application."""
+        registry: Registry = self.settings["registry"]
+        return registry
 
     @property
-    def who(self) -> str:
-        """The hub's name of who asks; of a service with its kind, so that no user takes it."""
+    def requester(self) -> str:
+        """Name of the requesting user at the hub; ``service:NAME`` for a service."""
         model = self.current_user
         return str(model["name"]) if model["kind"] == "user" else f"{_SERVICE}{model['name']}"
 
     def before(self) -> int:
-        """Return the query's ``before``, the number of a step; 0 without one."""
-        given = self.get_query_argument("before", "0")
-        if not (given.isascii() and given.isdecimal() and len(given) <= 18):
-            raise Problem(400, "before is the number of a step.")
-        return int(given)
+        """Return the query's ``before``, the ID of a step; 0 without one."""
+        before = self.get_query_argument("before", "0")
+        if not (before.isascii() and before.isdecimal() and len(before) <= 18):
+            raise RequestError(400, "before must be the ID of a step.")
+        return int(before)
 
     def has_scope(self, scope: str) -> bool:
-        """Whether who asks has one more scope."""
+        """Return whether the requester has this scope."""
         return bool(self.hub_auth.check_scopes({scope}, self.current_user))
 
     def set_default_headers(self) -> None:
-        """No script but ours, no frame, nothing kept by caches in between."""
+        """Set headers against foreign scripts, frames and caching."""
         self.set_header("Content-Security-Policy", _POLICY)
         self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Referrer-Policy", "same-origin")
         self.set_header("Cache-Control", "no-store")
 
     async def prepare(self) -> None:
-        """Ask the hub without holding up other requests, then check scope and form key.
+        """Authenticate at the hub without blocking other requests, then check scope and XSRF token.
 
         Raises
         ------
         HTTPError
-            403: nobody the hub knows, no scope, or a form of another page.
+            403: the requester is unknown or lacks the scope, or the XSRF token is not valid.
         """
         await self.hub_auth.get_user(self, sync=False)
         model = self.current_user
         if not model:
             await self.refuse()
         elif model["kind"] == "user" and model["name"].startswith(_SERVICE):
-            raise Problem(403, f"A user whose name begins with {_SERVICE!r} can't use the registry.")
+            raise RequestError(403, f"A user whose name begins with {_SERVICE!r} can't use the registry.")
         if self.request.method not in {"GET", "HEAD"}:
             self.check_xsrf_cookie()
 
     async def refuse(self) -> None:
-        """Answer who may not."""
+        """Answer an unauthorized request."""
         raise HTTPError(403)
 
 
 class ApiHandler(RegistryHandler):
-    """A handler that takes and gives JSON."""
+    """Handler with JSON bodies and answers."""
 
     def reply(self, content: Any) -> None:
         """Answer with JSON."""
@@ -103,20 +103,20 @@ class ApiHandler(RegistryHandler):
         self.finish(json.dumps(content))
 
     def write_error(self, status_code: int, **options: Any) -> None:
-        """Say what is wrong in one sentence."""
-        self.reply({"status": status_code, "message": _words(status_code, options)})
+        """Answer with the error as JSON."""
+        self.reply({"status": status_code, "message": _message(status_code, options)})
 
 
 class PageHandler(RegistryHandler):
-    """A handler that shows a page; who is not logged in is sent to the hub's login."""
+    """Handler of a page; users without a login are redirected to the hub's login."""
 
     async def refuse(self) -> None:
-        """Send to the login; one who is logged in and lacks the scope is refused by `HubOAuthenticated`."""
-        known = self._cached_hub_user
-        if known:
-            # A role that was given since needs a new login: the next visit asks for one.
+        """Redirect to the login; answer 403 to a user who is logged in and lacks the scope."""
+        user = self._cached_hub_user
+        if user:
+            # A role that was assigned after the login takes effect with the next login.
             self.hub_auth.clear_cookie(self)
-            raise HTTPError(403, reason="Forbidden", log_message=f"{known['name']} lacks the scope")
+            raise HTTPError(403, reason="Forbidden", log_message=f"{user['name']} lacks the scope")
         if self.request.method != "GET":
             raise HTTPError(403)
         self.redirect(self.get_login_url())
@@ -136,19 +136,19 @@ class PageHandler(RegistryHandler):
         )
 
     def write_error(self, status_code: int, **options: Any) -> None:
-        """Show what is wrong, and what to do."""
-        self.show("error.html", status=status_code, words=_words(status_code, options), who="")
+        """Show the error's page."""
+        self.show("error.html", status=status_code, message=_message(status_code, options), requester="")
 
 
 _ADVICE = {
-    403: "You lack the role for this. Ask the operators of this hub, then load the page again.",
-    404: "There is nothing here.",
-    413: "That is too much at once.",
+    403: "You lack the role for this page. Ask the operators of this hub for it, then reload the page.",
+    404: "This page does not exist.",
+    413: "The request is too large.",
 }
 
 
-def _words(status: int, options: dict[str, Any]) -> str:
+def _message(status: int, options: dict[str, Any]) -> str:
     error = options.get("exc_info", (None, None))[1]
-    if isinstance(error, Problem):
-        return error.words
+    if isinstance(error, RequestError):
+        return error.message
     return _ADVICE.get(status) or f"{HTTPStatus(status).phrase}."

@@ -1,6 +1,7 @@
-"""Drains and resumes nodes through ``scontrol``, and asks ``sinfo`` and ``squeue`` what is true.
+"""Draining and resuming nodes with ``scontrol``, node states from ``sinfo``, and jobs from ``squeue``.
 
-Limits on draining nodes and opening cases, which bound a bad rule and a flood of reports.
+`drain_refusal`, `resume_refusal` and `case_refusal` are the limits that contain wrong rules and floods of
+reports.
 """
 
 import re
@@ -15,67 +16,78 @@ from gipfel_cluster.scheduler.notation import expand_hostlist
 from .settings import DrainSettings, Settings
 
 _LIMIT_S = 20.0
-# Not a hostlist, not an option, not a list: one node. "ALL" is a word of scontrol's and no node's.
+# The name of a single node: no hostlist, no option, and not "ALL", which scontrol takes for all nodes.
 _NODE = re.compile(r"(?!(?i:all)\Z)[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _JOB = re.compile(r"[0-9]{1,12}(_[0-9]{1,9})?")
 _REASON = re.compile(r"[A-Za-z0-9 ._-]{1,120}")
-_AT_WORK = {"idle", "mixed", "allocated", "completing", "planned", "reserved", "alloc", "mix", "comp", "plnd"}
+_IN_SERVICE = {
+    "idle",
+    "mixed",
+    "allocated",
+    "completing",
+    "planned",
+    "reserved",
+    "alloc",
+    "mix",
+    "comp",
+    "plnd",
+}
 _LISTING = "%N|%R|%T|%E"
 
 
 class NodeState(Frozen):
-    """A node as the scheduler sees it; ``out`` of service for whatever cause, ``reason`` in Slurm's words."""
+    """State of a node in Slurm; ``out_of_service`` for any cause; ``reason`` is the one that Slurm shows."""
 
     name: str
     partitions: tuple[str, ...]
     state: str
     reason: str
-    out: bool
+    out_of_service: bool
 
     @property
     def drained(self) -> bool:
-        """Whether it takes no more jobs because somebody said so."""
+        """True if the node was drained, or is draining."""
         return "drain" in self.state
 
 
-class Nodes(Protocol):
-    """What can be asked of a cluster's nodes and done to them."""
+class NodeControl(Protocol):
+    """Queries and commands for a cluster's nodes."""
 
     async def states(self) -> Mapping[str, NodeState]:
-        """Every node by its name."""
+        """Return the state of every node by its name."""
 
     async def job(self, job: str) -> tuple[str, frozenset[str]] | None:
-        """Whose a job is and on which nodes; None where the scheduler does not know it any more."""
+        """Return the user and nodes of a job; None if the scheduler no longer knows it."""
 
     def drain_command(self, node: str, reason: str) -> tuple[str, ...]:
-        """The argument list that drains it."""
+        """Return the command that drains a node."""
 
     def resume_command(self, node: str) -> tuple[str, ...]:
-        """The argument list that takes it back."""
+        """Return the command that resumes a node."""
 
     async def run(self, argv: tuple[str, ...]) -> None:
-        """Run one of them."""
+        """Run one of these commands."""
 
 
 class SlurmNodes:
-    """The nodes of one Slurm.
+    """Nodes of one Slurm cluster.
 
     Parameters
     ----------
     environment
-        For Slurm's commands: ``PATH``, ``SLURM_CONF``.
+        Environment of Slurm's commands: ``PATH``, ``SLURM_CONF``.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = dict(environment)
 
     async def states(self) -> Mapping[str, NodeState]:
-        """Ask ``sinfo``, which has one line per node and partition."""
+        """Return the states from ``sinfo``, which prints one line per node and partition."""
         output = await self._output(("sinfo", "--noheader", "--all", "--Node", f"--format={_LISTING}"))
         return read_states(output)
 
     async def job(self, job: str) -> tuple[str, frozenset[str]] | None:
-        """Ask ``squeue``, which knows a job for some minutes after its end (``MinJobAge``)."""
+        """Return user and nodes from ``squeue``, which knows a job for ``MinJobAge`` after its end."""
         if not _JOB.fullmatch(job):
             return None
         argv = ("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%u|%N")
@@ -89,28 +101,28 @@ class SlurmNodes:
         return (user, frozenset(expand_hostlist(nodes))) if user else None
 
     def drain_command(self, node: str, reason: str) -> tuple[str, ...]:
-        """``scontrol update`` with one node.
+        """Return the ``scontrol update`` command that drains a node.
 
         Raises
         ------
         GipfelError
-            The name or the reason could be read as more than that.
+            The node's name or the reason contains characters that are not allowed.
         """
         if not _REASON.fullmatch(reason):
-            raise GipfelError(f"{reason!r} can't be the reason of a drain.")
-        return ("scontrol", "update", f"NodeName={_one(node)}", "State=DRAIN", f"Reason={reason}")
+            raise GipfelError(f"{reason!r} is not valid as the reason of a drain.")
+        return ("scontrol", "update", f"NodeName={_valid_node(node)}", "State=DRAIN", f"Reason={reason}")
 
     def resume_command(self, node: str) -> tuple[str, ...]:
-        """``scontrol update`` with one node."""
-        return ("scontrol", "update", f"NodeName={_one(node)}", "State=RESUME")
+        """Return the ``scontrol update`` command that resumes a node."""
+        return ("scontrol", "update", f"NodeName={_valid_node(node)}", "State=RESUME")
 
     async def run(self, argv: tuple[str, ...]) -> None:
-        """Run it.
+        """Run a command.
 
         Raises
         ------
         GipfelError
-            It failed, is missing, or did not end in time.
+            The command failed, is missing, or did not end in time.
         """
         await self._output(argv)
 
@@ -124,13 +136,13 @@ class SlurmNodes:
         return done.output
 
 
-def as_typed(argv: tuple[str, ...]) -> str:
-    """The command as a person would type it."""
+def format_command(argv: tuple[str, ...]) -> str:
+    """Return a command in shell syntax, for messages."""
     return shlex.join(argv)
 
 
 def read_states(output: str) -> dict[str, NodeState]:
-    """The nodes of a listing ``node|partition|state|reason``; lines that are none are left out."""
+    """Return the nodes of ``sinfo`` lines ``node|partition|state|reason``; other lines are ignored."""
     nodes: dict[str, NodeState] = {}
     for line in output.splitlines():
         parts = line.split("|", 3)
@@ -138,26 +150,26 @@ def read_states(output: str) -> dict[str, NodeState]:
             continue
         name, partition, state, reason = (part.strip() for part in parts)
         known = nodes.get(name)
-        word = state.lower()
+        state = state.lower()
         nodes[name] = NodeState(
             name=name,
             partitions=((*known.partitions, partition) if known else (partition,)),
-            state=word,
+            state=state,
             reason="" if reason == "none" else reason,
-            # Of the marks behind a state, these are of power saving and planning; others keep jobs away.
-            out=word.rstrip("~#!%-") not in _AT_WORK,
+            # These suffixes of a state mean power saving or planning; with others the node accepts no jobs.
+            out_of_service=state.rstrip("~#!%-") not in _IN_SERVICE,
         )
     return nodes
 
 
-def _one(node: str) -> str:
+def _valid_node(node: str) -> str:
     if not _NODE.fullmatch(node):
-        raise GipfelError(f"{node!r} can't be the name of a node.")
+        raise GipfelError(f"{node!r} is not a valid node name.")
     return node
 
 
 def case_refusal(settings: Settings, *, opened_last_hour: int, open_now: int) -> str:
-    """Return why users' reports open no more cases now, in one sentence; empty where they do."""
+    """Return why unvouched reports can't open cases now, in one sentence; empty if they can."""
     if opened_last_hour >= settings.cases_per_hour:
         return (
             f"{opened_last_hour} cases were opened within an hour, and {settings.cases_per_hour} are allowed."
@@ -175,46 +187,49 @@ def drain_refusal(
     *,
     drained_last_hour: int,
 ) -> str:
-    """Why not, in one sentence; empty where it may.
+    """Return why a node may not be drained, in one sentence; empty if it may be.
 
-    Nodes that are out of service already count for the share, whoever took them out: with five of a hundred
-    down, a sixth is one too many at 0.05.
+    All nodes that are out of service count for ``max_share``, whatever the cause. For example, with five of a
+    hundred nodes down, a limit of 0.05 refuses the sixth.
     """
     state = nodes.get(node)
     if cluster != settings.cluster:
         return (
-            f"This registry may not drain nodes of {cluster}: its settings name {settings.cluster or 'none'}."
+            f"This registry may not drain nodes of {cluster}: drain.cluster in its settings is "
+            f"{settings.cluster or 'empty'}."
         )
     if state is None:
-        return f"The scheduler of {cluster} knows no node {node}."
-    if state.drained or state.out:
-        return f"{node} is out of service already: {state.state}, {state.reason or 'no reason given'}."
+        return f"The scheduler of {cluster} has no node {node}."
+    if state.drained or state.out_of_service:
+        return f"{node} is already out of service: {state.state}, {state.reason or 'no reason given'}."
     if drained_last_hour >= settings.per_hour:
         return f"{drained_last_hour} nodes were drained within an hour, and {settings.per_hour} are allowed."
-    refusals = (_share_refusal(each, nodes, settings.most_share) for each in state.partitions)
+    refusals = (_share_refusal(each, nodes, settings.max_share) for each in state.partitions)
     return next(filter(None, refusals), "")
 
 
-def _share_refusal(partition: str, nodes: Mapping[str, NodeState], most_share: float) -> str:
-    beside = [each for each in nodes.values() if partition in each.partitions]
-    after = sum(each.out for each in beside) + 1
-    if after <= most_share * len(beside):
+def _share_refusal(partition: str, nodes: Mapping[str, NodeState], max_share: float) -> str:
+    members = [each for each in nodes.values() if partition in each.partitions]
+    out_of_service = sum(each.out_of_service for each in members) + 1
+    if out_of_service <= max_share * len(members):
         return ""
-    words = f"{after} of {len(beside)} nodes of {partition} would be out of service"
-    return f"{words}, and {most_share:.0%} are allowed."
+    return (
+        f"{out_of_service} of {len(members)} nodes of {partition} would be out of service, "
+        f"and {max_share:.0%} are allowed."
+    )
 
 
 def resume_refusal(
     node: str, cluster: str, nodes: Mapping[str, NodeState], *, reason: str, allowed: str
 ) -> str:
-    """Why a node may not be taken back: only those are that this registry drained, for this case."""
+    """Return why a node may not be resumed; only nodes that the same case drained may be."""
     state = nodes.get(node)
     if cluster != allowed:
         return f"This registry may not resume nodes of {cluster}."
     if state is None:
-        return f"The scheduler of {cluster} knows no node {node}."
+        return f"The scheduler of {cluster} has no node {node}."
     if not state.drained:
         return f"{node} is not drained: {state.state}."
     if state.reason != reason:
-        return f"{node} was drained by somebody else: {state.reason or 'no reason given'}."
+        return f"{node} was drained for another reason: {state.reason or 'no reason given'}."
     return ""

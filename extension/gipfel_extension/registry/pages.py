@@ -1,7 +1,4 @@
-"""The operator's page: what waits, nodes by checks, one node's history, and what was done.
-
-Nodes by checks, as the operator's page shows them: the latest verdict, and how often it was bad.
-"""
+"""Operators' pages: waiting steps with a grid of nodes and checks, a node's history, and the audit log."""
 
 import time
 from collections.abc import Sequence
@@ -15,37 +12,38 @@ from sqlalchemy.orm import Session
 from gipfel_cluster.model import Frozen, GipfelError
 
 from ..vetting.model import Verdict
-from . import queries, scopes
-from .cases import MOST_STEPS, StepView, steps, waiting_steps
-from .handlers import PageHandler, Problem
+from . import queries
+from .cases import MAX_STEPS, StepView, steps, waiting_steps
+from .handlers import PageHandler, RequestError
 from .queries import WorstNode, iso, worst_nodes
 from .schema import ResultRow
+from .settings import OPERATE_SCOPE
 
-_MOST_NODES = 60
+_MAX_NODES = 60
 _BAD = {Verdict.FAIL, Verdict.DEGRADED}
 
 
-class Cell(Frozen):
-    """One check on one node: ``bad`` of ``of`` results, the newest verdict and its reason."""
+class GridCell(Frozen):
+    """One check on one node: the newest verdict with its reason and time, and the counts of results."""
 
     verdict: Verdict
     reason: str
     bad: int
-    of: int
-    when: str
+    total: int
+    time: str
 
 
 class Grid(Frozen):
-    """The nodes that were bad, worst first, and the checks that any of them was bad in."""
+    """Nodes with bad results, worst first, by the checks with bad results on any of them."""
 
     nodes: tuple[WorstNode, ...]
     checks: tuple[str, ...]
-    cells: dict[str, dict[str, Cell]]
+    cells: dict[str, dict[str, GridCell]]
 
 
-def grid(session: Session, cluster: str, *, since_ns: int) -> Grid:
-    """The grid of one cluster since then (UTC, ns)."""
-    nodes = worst_nodes(session, cluster, since_ns=since_ns, limit=_MOST_NODES)
+def build_grid(session: Session, cluster: str, *, since_ns: int) -> Grid:
+    """Return the grid of one cluster since a time (UTC, ns)."""
+    nodes = worst_nodes(session, cluster, since_ns=since_ns, limit=_MAX_NODES)
     names = [each.node for each in nodes]
     rows = session.execute(
         select(
@@ -62,15 +60,15 @@ def grid(session: Session, cluster: str, *, since_ns: int) -> Grid:
     groups: dict[tuple[str, str], list[tuple[Verdict, int, int, int]]] = {}
     for node, check, verdict, count, last, identity in rows:
         groups.setdefault((node, check), []).append((Verdict(verdict), count, last, identity))
-    # Of results that came in together, the worst is the one to show.
-    newest = {key: max(said, key=lambda each: (each[2], each[0].rank)) for key, said in groups.items()}
+    # Of results that were received together, the worst is shown.
+    newest = {key: max(group, key=lambda each: (each[2], each[0].rank)) for key, group in groups.items()}
     reasons = _reasons(session, [each[3] for each in newest.values()])
-    cells: dict[str, dict[str, Cell]] = {}
-    for (node, check), said in groups.items():
+    cells: dict[str, dict[str, GridCell]] = {}
+    for (node, check), group in groups.items():
         verdict, _, last, identity = newest[node, check]
-        bad = sum(count for found, count, *_ in said if found in _BAD)
-        of = sum(count for _, count, *_ in said)
-        cell = Cell(verdict=verdict, reason=reasons[identity], bad=bad, of=of, when=iso(last))
+        bad = sum(count for found, count, *_ in group if found in _BAD)
+        total = sum(count for _, count, *_ in group)
+        cell = GridCell(verdict=verdict, reason=reasons[identity], bad=bad, total=total, time=iso(last))
         cells.setdefault(node, {})[check] = cell
     checks = sorted({check for row in cells.values() for check, cell in row.items() if cell.bad})
     return Grid(nodes=nodes, checks=tuple(checks), cells=cells)
@@ -79,8 +77,8 @@ def grid(session: Session, cluster: str, *, since_ns: int) -> Grid:
 def _reasons(session: Session, identities: Sequence[int]) -> dict[int, str]:
     found: dict[int, str] = {}
     for start in range(0, len(identities), 500):
-        piece = identities[start : start + 500]
-        rows = session.execute(select(ResultRow.id, ResultRow.reason).where(ResultRow.id.in_(piece)))
+        batch = identities[start : start + 500]
+        rows = session.execute(select(ResultRow.id, ResultRow.reason).where(ResultRow.id.in_(batch)))
         found |= {row[0]: row[1] for row in rows}
     return found
 
@@ -90,30 +88,30 @@ _GRID_DAYS = 14
 
 
 class StepForm(Frozen):
-    """The form of one step."""
+    """Form with an operator's decision on a step."""
 
     step: int = Field(ge=1, lt=2**63)
     decision: Literal["approve", "dismiss"]
 
 
 class OverviewHandler(PageHandler):
-    """The page that an operator opens."""
+    """Overview page: waiting steps, and the grid of one cluster."""
 
-    scopes = {"GET": scopes.OPERATE, "POST": scopes.OPERATE}  # noqa: RUF012 - typed in the base class
+    scopes = {"GET": OPERATE_SCOPE, "POST": OPERATE_SCOPE}  # noqa: RUF012 - typed in the base class
 
     async def get(self) -> None:
-        """Show what waits and the grid of one cluster."""
+        """Show the page."""
         await self._show()
 
     async def post(self) -> None:
-        """Decide on a step, and show the page again; what was refused is said there."""
+        """Decide on a step, and show the page again, with the message of a refusal."""
         fields = {name: self.get_body_argument(name, "") for name in ("step", "decision")}
         try:
             form = StepForm.model_validate(fields)
         except ValidationError:
-            raise Problem(400, "The form names no step.") from None
+            raise RequestError(400, "The form has no valid step and decision.") from None
         try:
-            await self.registry.recovery.decide(form.step, form.decision, self.who)
+            await self.registry.recovery.decide(form.step, form.decision, self.requester)
         except GipfelError as error:
             self.set_status(409)
             await self._show(refused=str(error))
@@ -121,31 +119,31 @@ class OverviewHandler(PageHandler):
         self.redirect(self.settings["prefix"], status=303)
 
     async def _show(self, *, refused: str = "") -> None:
-        given, before = self.get_query_argument("cluster", ""), self.before()
+        requested, before = self.get_query_argument("cluster", ""), self.before()
 
-        def ask(session: Session) -> tuple[list[str], str, Grid]:
+        def query_grid(session: Session) -> tuple[list[str], str, Grid]:
             names = list(queries.clusters(session))
-            chosen = given if given in names else (names[0] if names else "")
+            cluster = requested if requested in names else (names[0] if names else "")
             since = time.time_ns() - _GRID_DAYS * _DAY_NS
-            return names, chosen, grid(session, chosen, since_ns=since)
+            return names, cluster, build_grid(session, cluster, since_ns=since)
 
-        def ask_steps(session: Session) -> tuple[list[StepView], int, str]:
-            shown = list(steps(session, waiting=True, before=before))
-            return shown, waiting_steps(session), self.registry.recovery.refusal_of_cases(session)
+        def query_steps(session: Session) -> tuple[list[StepView], int, str]:
+            page = list(steps(session, waiting=True, before=before))
+            return page, waiting_steps(session), self.registry.recovery.case_refusal_now(session)
 
-        names, chosen, table = await self.registry.ask(ask)
-        waiting, all_waiting, full = await self.registry.ask(ask_steps)
+        names, cluster, grid = await self.registry.query(query_grid)
+        waiting, waiting_count, case_refusal = await self.registry.query(query_steps)
         rules = {rule.name: rule for rule in self.registry.rules}
         self.show(
             "overview.html",
-            who=self.who,
+            requester=self.requester,
             waiting=waiting,
-            all_waiting=all_waiting,
+            waiting_count=waiting_count,
             before=before,
-            full=full,
+            case_refusal=case_refusal,
             clusters=names,
-            cluster=chosen,
-            grid=table,
+            cluster=cluster,
+            grid=grid,
             rules=rules,
             drain=self.registry.settings.drain,
             refused=refused,
@@ -156,29 +154,36 @@ class OverviewHandler(PageHandler):
 
 
 class NodePageHandler(PageHandler):
-    """The history of one node."""
+    """Page of one node's results."""
 
-    scopes = {"GET": scopes.OPERATE}  # noqa: RUF012
+    scopes = {"GET": OPERATE_SCOPE}  # noqa: RUF012
 
     async def get(self, cluster: str, node: str) -> None:
-        """Newest first."""
-        told = await self.registry.ask(lambda session: queries.node_history(session, cluster, node))
-        if not told:
-            raise Problem(404, "There are no results of this node.")
-        self.show("node.html", who=self.who, cluster=cluster, node=node, told=told)
+        """Show the results, newest first."""
+        results = await self.registry.query(lambda session: queries.node_history(session, cluster, node))
+        if not results:
+            raise RequestError(404, "There are no results for this node.")
+        self.show("node.html", requester=self.requester, cluster=cluster, node=node, results=results)
 
 
 class AuditPageHandler(PageHandler):
-    """What was done, and by whom."""
+    """Page of the audit log and of all steps."""
 
-    scopes = {"GET": scopes.OPERATE}  # noqa: RUF012
+    scopes = {"GET": OPERATE_SCOPE}  # noqa: RUF012
 
     async def get(self) -> None:
-        """The last 200 lines, and 200 steps with what became of them."""
+        """Show the last 200 lines of the audit log, and 200 steps with their outcomes."""
         before = self.before()
 
-        def ask(session: Session) -> tuple[tuple[queries.Done, ...], list[StepView]]:
-            return queries.last_done(session), list(steps(session, waiting=False, before=before))
+        def query(session: Session) -> tuple[tuple[queries.AuditLine, ...], list[StepView]]:
+            return queries.recent_audit_lines(session), list(steps(session, waiting=False, before=before))
 
-        done, decided = await self.registry.ask(ask)
-        self.show("audit.html", who=self.who, done=done, steps=decided, before=before, most=MOST_STEPS)
+        lines, all_steps = await self.registry.query(query)
+        self.show(
+            "audit.html",
+            requester=self.requester,
+            lines=lines,
+            steps=all_steps,
+            before=before,
+            max_steps=MAX_STEPS,
+        )

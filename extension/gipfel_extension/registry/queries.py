@@ -1,4 +1,4 @@
-"""What the registry can be asked: a node's history, the worst nodes, what a GPU model usually does."""
+"""Database queries: a node's results, worst nodes, baselines of a GPU model, observations for the rules."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -8,21 +8,21 @@ from sqlalchemy.orm import Session
 
 from gipfel_cluster.model import Frozen
 
-from ..vetting.history.queries import Baseline, baselines_of
+from ..vetting.history.queries import Baseline, compute_baselines
 from ..vetting.history.store import HistoryEntry
 from ..vetting.model import Scope, Severity, Verdict
-from .rules import Statement
+from .rules import Observation
 from .schema import AuditRow, ReportRow, ResultRow
 
 _BAD = (Verdict.FAIL.value, Verdict.DEGRADED.value)
-# Of each user: who sends more must not push out what others said.
-_MOST_OF_ONE = 5000
-_FEWEST_USERS = 2
-_FEWEST_NODES = 3
+# Limit per user, so that one user's many results do not displace those of others.
+_MAX_PER_USER = 5000
+_MIN_USERS = 2
+_MIN_NODES = 3
 
 
-class Told(Frozen):
-    """One result with where it came from; ``when`` is ISO time in UTC, of receipt."""
+class NodeResult(Frozen):
+    """One vetting result with its origin; ``received`` is an ISO time in UTC."""
 
     node: str
     check: str
@@ -30,7 +30,7 @@ class Told(Frozen):
     verdict: Verdict
     reason: str
     subject: str
-    figure: float | None
+    measurement: float | None
     unit: str
     gpu_model: str
     codes: tuple[int, ...]
@@ -39,11 +39,11 @@ class Told(Frozen):
     reporter: str
     vouched: bool
     confirmed: bool
-    when: str
+    received: str
 
 
 class WorstNode(Frozen):
-    """How often a node was bad: results, and by how many users they were seen."""
+    """Node with bad results: counts of bad and of all results, and of users who reported bad ones."""
 
     node: str
     bad: int
@@ -52,24 +52,24 @@ class WorstNode(Frozen):
     last: str
 
 
-class Done(Frozen):
-    """One line of the audit."""
+class AuditLine(Frozen):
+    """One line of the audit log; ``time`` is an ISO time in UTC."""
 
-    when: str
+    time: str
     actor: str
     event: str
     cluster: str
     node: str
-    words: str
+    detail: str
 
 
 def iso(moment_ns: int) -> str:
-    """UTC nanoseconds as ISO time with seconds."""
+    """Return UTC nanoseconds as an ISO time with seconds."""
     return datetime.fromtimestamp(moment_ns / 1e9, UTC).isoformat(timespec="seconds")
 
 
-def node_history(session: Session, cluster: str, node: str, *, limit: int = 500) -> tuple[Told, ...]:
-    """The newest results of a node, newest first."""
+def node_history(session: Session, cluster: str, node: str, *, limit: int = 500) -> tuple[NodeResult, ...]:
+    """Return the newest results of a node, newest first."""
     rows = session.execute(
         select(ResultRow, ReportRow)
         .join(ReportRow)
@@ -77,18 +77,18 @@ def node_history(session: Session, cluster: str, node: str, *, limit: int = 500)
         .order_by(ResultRow.received_ns.desc(), ResultRow.id)
         .limit(limit)
     )
-    return tuple(_told(result, report) for result, report in rows)
+    return tuple(_node_result(result, report) for result, report in rows)
 
 
-def _told(result: ResultRow, report: ReportRow) -> Told:
-    return Told(
+def _node_result(result: ResultRow, report: ReportRow) -> NodeResult:
+    return NodeResult(
         node=result.node,
         check=result.check,
         type=result.type,
         verdict=Verdict(result.verdict),
         reason=result.reason,
         subject=result.subject,
-        figure=result.figure,
+        measurement=result.measurement,
         unit=result.unit,
         gpu_model=result.gpu_model,
         codes=tuple(result.codes),
@@ -97,12 +97,12 @@ def _told(result: ResultRow, report: ReportRow) -> Told:
         reporter=report.reporter,
         vouched=report.vouched,
         confirmed=report.confirmed,
-        when=iso(result.received_ns),
+        received=iso(result.received_ns),
     )
 
 
 def worst_nodes(session: Session, cluster: str, *, since_ns: int, limit: int = 20) -> tuple[WorstNode, ...]:
-    """Nodes with bad results since then, those first that most users saw bad."""
+    """Return the nodes with bad results since a time (UTC, ns), those reported by most users first."""
     bad = case((ResultRow.verdict.in_(_BAD), 1), else_=0)
     users = func.count(distinct(case((ResultRow.verdict.in_(_BAD), ReportRow.reporter))))
     bad_sum = cast(func.sum(bad), Integer)
@@ -116,34 +116,35 @@ def worst_nodes(session: Session, cluster: str, *, since_ns: int, limit: int = 2
         .limit(limit)
     )
     return tuple(
-        WorstNode(node=node, bad=bad, results=results, users=seen, last=iso(last))
-        for node, bad, results, seen, last in rows
+        WorstNode(node=node, bad=bad, results=results, users=users, last=iso(last))
+        for node, bad, results, users, last in rows
     )
 
 
 def baselines(session: Session, cluster: str, gpu_model: str, *, since_ns: int) -> tuple[Baseline, ...]:
-    """What checks usually measure on a model: from three nodes and two users at least, vouched ones aside.
+    """Return the usual measurements of checks on a GPU model.
 
-    Fewer could be one person's wish.
+    A baseline needs results of three nodes, and of two users or one vouched source, so that no single user
+    can set it.
     """
     newest = _newest_of_each_user(
         ResultRow.cluster == cluster,
         ResultRow.gpu_model == gpu_model,
         ResultRow.received_ns > since_ns,
         ResultRow.verdict == Verdict.PASS.value,
-        ResultRow.figure.is_not(None),
+        ResultRow.measurement.is_not(None),
     )
     query = select(ResultRow, ReportRow.reporter, ReportRow.vouched).join(ReportRow)
     rows = session.execute(query.where(ResultRow.id.in_(newest))).all()
     users: dict[str, set[str]] = {}
     vouched = set()
-    for row, reporter, sure in rows:
+    for row, reporter, is_vouched in rows:
         users.setdefault(row.check, set()).add(reporter)
-        if sure:
+        if is_vouched:
             vouched.add(row.check)
-    known = {check for check, names in users.items() if len(names) >= _FEWEST_USERS} | vouched
+    known = {check for check, names in users.items() if len(names) >= _MIN_USERS} | vouched
     entries = (_entry(row) for row, *_ in rows if row.check in known)
-    return baselines_of(entries, least_nodes=_FEWEST_NODES)
+    return compute_baselines(entries, min_nodes=_MIN_NODES)
 
 
 def _entry(row: ResultRow) -> HistoryEntry:
@@ -153,16 +154,16 @@ def _entry(row: ResultRow) -> HistoryEntry:
         type=row.type,
         scope=Scope(row.scope),
         verdict=Verdict(row.verdict),
-        figure=row.figure,
+        measurement=row.measurement,
         unit=row.unit,
         gpu_model=row.gpu_model,
     )
 
 
-def statements(
+def observations(
     session: Session, cluster: str, node: str, *, since_ns: int, confirmed_only: bool
-) -> tuple[Statement, ...]:
-    """What rules may go by for one node; vouched sources need no confirmation."""
+) -> tuple[Observation, ...]:
+    """Return the results of one node to which rules apply; vouched reports need no confirmation."""
     newest = _newest_of_each_user(
         ResultRow.cluster == cluster, ResultRow.node == node, ResultRow.received_ns > since_ns
     )
@@ -170,7 +171,7 @@ def statements(
     if confirmed_only:
         query = query.where(ReportRow.confirmed | ReportRow.vouched)
     return tuple(
-        Statement(
+        Observation(
             check=result.check,
             type=result.type,
             verdict=Verdict(result.verdict),
@@ -188,27 +189,27 @@ def statements(
 
 
 def _newest_of_each_user(*conditions: ColumnElement[bool]) -> Select[tuple[int]]:
-    place = func.row_number().over(partition_by=ReportRow.reporter, order_by=ResultRow.id.desc())
-    counted = select(ResultRow.id, place.label("place")).join(ReportRow).where(*conditions).subquery()
-    return select(counted.c.id).where(counted.c.place <= _MOST_OF_ONE)
+    number = func.row_number().over(partition_by=ReportRow.reporter, order_by=ResultRow.id.desc())
+    numbered = select(ResultRow.id, number.label("number")).join(ReportRow).where(*conditions).subquery()
+    return select(numbered.c.id).where(numbered.c.number <= _MAX_PER_USER)
 
 
 def clusters(session: Session) -> Sequence[str]:
-    """The clusters that have reports."""
+    """Return the clusters that have reports."""
     return session.scalars(select(distinct(ReportRow.cluster)).order_by(ReportRow.cluster)).all()
 
 
-def last_done(session: Session, *, limit: int = 200) -> tuple[Done, ...]:
-    """The newest lines of the audit, newest first."""
+def recent_audit_lines(session: Session, *, limit: int = 200) -> tuple[AuditLine, ...]:
+    """Return the newest lines of the audit log, newest first."""
     rows = session.scalars(select(AuditRow).order_by(AuditRow.id.desc()).limit(limit))
     return tuple(
-        Done(
-            when=iso(row.at_ns),
+        AuditLine(
+            time=iso(row.at_ns),
             actor=row.actor,
             event=row.event,
             cluster=row.cluster,
             node=row.node,
-            words=row.words,
+            detail=row.detail,
         )
         for row in rows
     )

@@ -1,6 +1,6 @@
-"""Carries cases on: after each report, and when an operator decides.
+"""Recovery: applies the rules after each report, and performs steps that operators approve.
 
-The nodes that rules still have to look at, after reports: a piece at a time, each node once.
+`Backlog` queues the nodes to which the rules have to be applied, each node once.
 """
 
 import asyncio
@@ -22,19 +22,19 @@ from .cases import (
     REGISTRY,
     StepState,
     StepView,
+    case_progress,
     close,
     decide,
     drained_since,
     last_cases,
-    nodes_to_consider,
+    nodes_with_evidence,
     open_cases,
     open_step,
     opened_since,
-    so_far,
     view,
 )
-from .nodes import Nodes, NodeState, as_typed, case_refusal, drain_refusal, resume_refusal
-from .queries import statements
+from .nodes import NodeControl, NodeState, case_refusal, drain_refusal, format_command, resume_refusal
+from .queries import observations
 from .records import audit
 from .rules import Action, Proposal, Rule, next_step
 from .schema import StepRow
@@ -42,21 +42,21 @@ from .settings import Settings
 
 _HOUR_NS = 3600 * 10**9
 _NOTIFY_S = 20.0
-_AT_ONCE = {Action.NOTE, Action.NOTIFY}
+_IMMEDIATE = {Action.NOTE, Action.NOTIFY}
 _T = TypeVar("_T")
 
 _log = logging.getLogger("gipfel-registry")
 
 
 class Recovery:
-    """The one that proposes and does; one node at a time, so that limits hold.
+    """Proposer and executor of recovery steps, for one node at a time so that the limits hold.
 
     Parameters
     ----------
     nodes
-        The cluster of ``settings.drain.cluster``.
+        Nodes of the cluster ``settings.drain.cluster``.
     clock
-        UTC nanoseconds.
+        Returns the time in UTC nanoseconds.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Recovery:
         sessions: sessionmaker[Session],
         rules: Iterable[Rule],
         settings: Settings,
-        nodes: Nodes,
+        nodes: NodeControl,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         self._sessions = sessions
@@ -75,79 +75,81 @@ class Recovery:
         self._lock = asyncio.Lock()
         self._refused_ns = 0
 
-    async def consider_reported(self, cluster: str, nodes: Sequence[str]) -> None:
-        """Apply the rules to those of the nodes that can matter, after a report of them."""
-        known = await self._known(cluster)
-        named = [each for each in nodes if known is None or each in known]
+    async def apply_rules_to_reported(self, cluster: str, nodes: Sequence[str]) -> None:
+        """Apply the rules to those nodes of a report that exist and have enough evidence."""
+        known = await self._known_nodes(cluster)
+        existing = [each for each in nodes if known is None or each in known]
 
-        def worth(session: Session) -> list[str]:
-            full = bool(self.refusal_of_cases(session))
-            return nodes_to_consider(session, cluster, named, vouched_only=full)
+        def query(session: Session) -> list[str]:
+            vouched_only = bool(self.case_refusal_now(session))
+            return nodes_with_evidence(session, cluster, existing, vouched_only=vouched_only)
 
-        await self.consider(cluster, await self._in_thread(worth))
+        await self.apply_rules(cluster, await self._in_thread(query))
 
-    async def consider(self, cluster: str, nodes: Iterable[str]) -> None:
-        """See what the rules make of these nodes now, and do what needs no person."""
+    async def apply_rules(self, cluster: str, nodes: Iterable[str]) -> None:
+        """Apply the rules to these nodes now, and perform the steps that need no approval."""
         for node in nodes:
-            # Taken for each node: an operator who decides meanwhile waits for one of them.
+            # Locked per node, so that an operator's decision waits for one node at most.
             async with self._lock:
-                await self._carry_on(cluster, node)
+                await self._advance_cases(cluster, node)
 
-    def refusal_of_cases(self, session: Session) -> str:
-        """Return why users' reports open no more cases now; empty where they do."""
+    def case_refusal_now(self, session: Session) -> str:
+        """Return why unvouched reports can't open cases now; empty if they can."""
         opened = opened_since(session, self._clock() - _HOUR_NS)
         return case_refusal(self._settings, opened_last_hour=opened, open_now=open_cases(session))
 
-    async def _known(self, cluster: str) -> frozenset[str] | None:
-        """Return the nodes that the scheduler has; None of a cluster that it says nothing about."""
+    async def _known_nodes(self, cluster: str) -> frozenset[str] | None:
+        """Return the nodes of the scheduler; None if it can't be queried for this cluster."""
         if not cluster or cluster != self._settings.drain.cluster:
             return None
         try:
             return frozenset(await self._nodes.states())
         except GipfelError as error:
-            _log.warning("The nodes of %s are not known: %s", cluster, error)
+            _log.warning("The nodes of %s can't be listed: %s", cluster, error)
             return None
 
     async def decide(self, step_id: int, decision: Literal["approve", "dismiss"], by: str) -> StepView:
-        """Do what an operator approved, or close the case that they dismissed.
+        """Perform a step that an operator approved, or close the case that an operator dismissed.
 
         Raises
         ------
         GipfelError
-            There is no such step, it is decided already, or it may not be done; it waits on then.
+            There is no such step, it is already decided, or a limit refuses it; then it keeps waiting.
         """
         async with self._lock:
-            step = await self._in_thread(lambda session: self._waiting(session, step_id))
+            step = await self._in_thread(lambda session: self._pending_step(session, step_id))
             if decision == "dismiss":
                 done = await self._in_thread(lambda session: self._dismiss(session, step_id, by))
             else:
                 try:
                     state, outcome = await self._perform(step)
                 except GipfelError as error:
-                    words = f"{step.action} refused: {error}"
-                    await self._in_thread(lambda session: _remark(session, step_id, words, by, self._clock()))
+                    detail = f"{step.action} refused: {error}"
+                    await self._in_thread(
+                        lambda session: _record_attempt(session, step_id, detail, by, self._clock())
+                    )
                     raise
-                done = await self._settle(step_id, state, outcome, by)
+                done = await self._record_outcome(step_id, state, outcome, by)
         if decision == "approve":
-            await self.consider(done.cluster, [done.node])
+            await self.apply_rules(done.cluster, [done.node])
         return done
 
-    async def _carry_on(self, cluster: str, node: str) -> None:
-        """Go as far as each rule gets without a person."""
+    async def _advance_cases(self, cluster: str, node: str) -> None:
+        """Propose and perform steps of each rule until one needs an operator."""
         rules = list(self._rules.values())
         while rules:
             propose = partial(self._propose, rules=rules, cluster=cluster, node=node)
             proposed = await self._in_thread(propose)
-            rules = [rule for rule, step in proposed if await self._do_alone(rule, step)]
+            rules = [rule for rule, step in proposed if await self._perform_without_approval(rule, step)]
 
-    async def _do_alone(self, rule: Rule, step: StepView) -> bool:
-        """Do a step that needs no person; whether it is done."""
+    async def _perform_without_approval(self, rule: Rule, step: StepView) -> bool:
+        """Perform a step if it needs no approval; return whether it is done."""
         action = Action(step.action)
-        if action in _AT_ONCE:
+        if action in _IMMEDIATE:
             if action is Action.NOTIFY:
-                words = await self._notify(step)
+                detail = await self._notify(step)
                 await self._in_thread(
-                    lambda session: _remark(session, step.id, words, REGISTRY, self._clock())
+                    lambda session: _record_attempt(session, step.id, detail, REGISTRY, self._clock())
                 )
             return True
         position = await self._in_thread(lambda session: _row(session, step.id).position)
@@ -156,14 +158,16 @@ class Recovery:
         try:
             state, outcome = await self._perform(step)
         except GipfelError as error:
-            words = str(error)
-            await self._in_thread(lambda session: _remark(session, step.id, words, REGISTRY, self._clock()))
+            detail = str(error)
+            await self._in_thread(
+                lambda session: _record_attempt(session, step.id, detail, REGISTRY, self._clock())
+            )
             return False
-        await self._settle(step.id, state, outcome, REGISTRY)
+        await self._record_outcome(step.id, state, outcome, REGISTRY)
         return True
 
     async def _perform(self, step: StepView) -> tuple[StepState, str]:
-        """Do it; what only a person can do is done when they say so."""
+        """Run a drain or resume; other actions are an operator's own work, and are done once approved."""
         drain = self._settings.drain
         reason = f"gipfel {step.rule} {step.key}"
         if step.action == Action.DRAIN:
@@ -181,62 +185,62 @@ class Recovery:
         if refusal:
             raise GipfelError(refusal)
         if drain.dry_run:
-            return "dry_run", f"would run: {as_typed(argv)}"
+            return "dry_run", f"would run: {format_command(argv)}"
         await self._nodes.run(argv)
-        return "done", as_typed(argv)
+        return "done", format_command(argv)
 
     async def _states(self, cluster: str) -> Mapping[str, NodeState]:
-        # Of another cluster our scheduler says nothing, and the limits refuse it.
+        # The scheduler knows only its own cluster; without states, the limits refuse other clusters.
         return await self._nodes.states() if cluster == self._settings.drain.cluster else {}
 
     async def _notify(self, step: StepView) -> str:
         if not self._settings.notify:
-            return "shown on the page; no command is set"
-        given = json.dumps(step.model_dump(include={"key", "cluster", "node", "rule", "text", "created"}))
+            return "shown on the page; the setting notify has no command"
+        notice = json.dumps(step.model_dump(include={"key", "cluster", "node", "rule", "text", "created"}))
         environment = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
         try:
             done = await run_command(
-                self._settings.notify, environment=environment, limit=_NOTIFY_S, given=given + "\n"
+                self._settings.notify, environment=environment, limit=_NOTIFY_S, stdin=notice + "\n"
             )
         except (GipfelError, TimeoutError) as error:
-            return f"the command failed: {str(error) or 'it did not end in time'}"
-        return f"the command ended with {done.code}" if done.code else "sent"
+            return f"the notify command failed: {str(error) or 'it did not end in time'}"
+        return f"the notify command ended with exit status {done.code}" if done.code else "sent"
 
     def _propose(
         self, session: Session, rules: Sequence[Rule], cluster: str, node: str
     ) -> list[tuple[Rule, StepView]]:
-        """Write down what is due, and return it with its rule; a note is done with that."""
+        """Record the steps that are due, and return them with their rules, except notes."""
         now = self._clock()
-        heard = statements(
+        node_observations = observations(
             session,
             cluster,
             node,
-            since_ns=now - int(max(rule.enough.within_h for rule in rules) * _HOUR_NS),
+            since_ns=now - int(max(rule.threshold.within_h for rule in rules) * _HOUR_NS),
             confirmed_only=self._settings.confirm_jobs,
         )
         cases, proposed = last_cases(session, cluster, node), []
         for rule in rules:
             case = cases.get(rule.name)
-            while proposal := next_step(rule, so_far(case), heard, now_ns=now):
+            while proposal := next_step(rule, case_progress(case), node_observations, now_ns=now):
                 if proposal.step is None:
                     if case is not None:
                         close(session, case, by=REGISTRY, now_ns=now)
                     break
-                if proposal.position == 0 and self._is_one_too_many(session, proposal):
+                if proposal.position == 0 and self._exceeds_case_limit(session, proposal):
                     break
                 row = open_step(session, rule, proposal, case, cluster=cluster, node=node, now_ns=now)
                 case = row.case
-                if proposal.step.action in _AT_ONCE:
-                    # Nobody is to see it wait: it is done with being written down.
+                if proposal.step.action in _IMMEDIATE:
+                    # Recorded as done in the same transaction, so that it is never shown as waiting.
                     decide(session, row, "done", "", by=REGISTRY, now_ns=now)
                 if proposal.step.action is not Action.NOTE:
                     proposed.append((rule, view(row)))
                     break
         return proposed
 
-    def _is_one_too_many(self, session: Session, proposal: Proposal) -> bool:
-        """Return whether no case may be opened for this, which is written down once an hour."""
-        refusal = self.refusal_of_cases(session)
+    def _exceeds_case_limit(self, session: Session, proposal: Proposal) -> bool:
+        """Return whether a limit prevents a new case; log that in the audit log once an hour."""
+        refusal = self.case_refusal_now(session)
         if not refusal or any(each.vouched for each in proposal.evidence):
             return False
         now = self._clock()
@@ -245,10 +249,10 @@ class Recovery:
             audit(session, "limit", refusal, actor=REGISTRY, at_ns=now)
         return True
 
-    def _waiting(self, session: Session, step_id: int) -> StepView:
+    def _pending_step(self, session: Session, step_id: int) -> StepView:
         row = _row(session, step_id)
         if row.state != "proposed" or row.case.closed_ns is not None:
-            raise GipfelError("This step is decided already.", "Load the page again.")
+            raise GipfelError("This step is already decided.", "Reload the page.")
         return view(row)
 
     def _dismiss(self, session: Session, step_id: int, by: str) -> StepView:
@@ -257,13 +261,13 @@ class Recovery:
         close(session, row.case, by=by, now_ns=now)
         return view(row)
 
-    async def _settle(self, step_id: int, state: StepState, outcome: str, by: str) -> StepView:
-        def settle(session: Session) -> StepView:
+    async def _record_outcome(self, step_id: int, state: StepState, outcome: str, by: str) -> StepView:
+        def record(session: Session) -> StepView:
             row = _row(session, step_id)
             decide(session, row, state, outcome, by=by, now_ns=self._clock())
             return view(row)
 
-        done = await self._in_thread(settle)
+        done = await self._in_thread(record)
         if outcome:
             _log.warning("%s of %s by %s: %s", done.action, done.node, by, outcome)
         return done
@@ -279,49 +283,49 @@ class Recovery:
 def _row(session: Session, step_id: int) -> StepRow:
     row = session.get(StepRow, step_id)
     if row is None:
-        raise GipfelError("There is no such step.", "Load the page again.")
+        raise GipfelError("There is no such step.", "Reload the page.")
     return row
 
 
-def _remark(session: Session, step_id: int, words: str, by: str, at_ns: int) -> None:
-    """Say what came of trying: the event of an operator's try is `refuse`."""
+def _record_attempt(session: Session, step_id: int, detail: str, by: str, at_ns: int) -> None:
+    """Record the outcome of an attempt; an operator's refused attempt has the event ``refuse``."""
     row = _row(session, step_id)
-    row.outcome = words[:1000]
+    row.outcome = detail[:1000]
     case = row.case
     event = row.action if by == REGISTRY else "refuse"
-    audit(session, event, words, actor=by, cluster=case.cluster, node=case.node, at_ns=at_ns)
+    audit(session, event, detail, actor=by, cluster=case.cluster, node=case.node, at_ns=at_ns)
 
 
-_PIECE = 100
+_BATCH_SIZE = 100
 
 
 class Backlog:
-    """Nodes in the order in which they were reported; one task works through them.
+    """Queue of reported nodes, processed by one task.
 
     Parameters
     ----------
-    consider
-        What is called with a cluster and some of its nodes; it must not raise.
+    apply_rules
+        Called with a cluster and some of its nodes; must not raise.
     """
 
-    def __init__(self, consider: Callable[[str, Sequence[str]], Awaitable[None]]) -> None:
-        self._consider = consider
+    def __init__(self, apply_rules: Callable[[str, Sequence[str]], Awaitable[None]]) -> None:
+        self._apply_rules = apply_rules
         self._nodes: dict[str, dict[str, None]] = {}
         self._task: asyncio.Task[None] | None = None
 
     def add(self, cluster: str, nodes: Iterable[str]) -> None:
-        """Put nodes at the end; one that waits already keeps its place."""
+        """Append nodes; one that is already queued keeps its position."""
         self._nodes.setdefault(cluster, {}).update(dict.fromkeys(nodes))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._work())
 
-    async def settled(self) -> None:
-        """Wait until no node is left."""
+    async def wait_until_idle(self) -> None:
+        """Wait until the queue is empty."""
         while self._task and not self._task.done():
             await asyncio.wait({self._task})
 
     async def close(self, patience_s: float) -> None:
-        """Drop what waits; what is under way has so many seconds to end."""
+        """Drop queued nodes, and cancel the running work after ``patience_s`` seconds."""
         self._nodes.clear()
         if self._task and not self._task.done():
             await asyncio.wait({self._task}, timeout=patience_s)
@@ -330,11 +334,11 @@ class Backlog:
 
     async def _work(self) -> None:
         while self._nodes:
-            # A piece of each cluster in turn: a long list of one holds up no other.
+            # One batch per cluster in turn, so that a long queue of one cluster does not delay the others.
             for cluster, waiting in list(self._nodes.items()):
-                piece = list(islice(waiting, _PIECE))
-                for node in piece:
+                batch = list(islice(waiting, _BATCH_SIZE))
+                for node in batch:
                     del waiting[node]
                 if not waiting:
                     self._nodes.pop(cluster, None)
-                await self._consider(cluster, piece)
+                await self._apply_rules(cluster, batch)

@@ -1,9 +1,4 @@
-"""What a rule is, as its YAML says it.
-
-What a rule makes of the results of one node: pure, and the same for anybody who asks.
-
-Reads catalogues: the shipped one, and a site's own after it.
-"""
+"""Recovery rules: their model in YAML, their pure evaluation by `next_step`, and loading of catalogues."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -15,29 +10,29 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from gipfel_cluster.model import Frozen, GipfelError, Line, one_line
+from gipfel_cluster.model import Frozen, GipfelError, OneLine, one_line
 
 from ..vetting.model import Severity, Verdict
-from .settings import first_problem, read_yaml
+from .settings import first_error, read_yaml
 
-#: What a step's text may name, as ``$node``.
+#: Placeholders that a step's text can contain, such as ``$node``.
 TEXT_FIELDS = frozenset({"node", "cluster", "rule", "reason", "reports", "users", "since", "key", "models"})
 
 
 def _known_fields(text: str) -> str:
     names = set(Template(text).get_identifiers())
     if unknown := sorted(names - TEXT_FIELDS):
-        raise ValueError(f"${unknown[0]} is not known; there are ${', $'.join(sorted(TEXT_FIELDS))}")
+        raise ValueError(f"${unknown[0]} is unknown; the fields are ${', $'.join(sorted(TEXT_FIELDS))}")
     if not Template(text).is_valid():
-        raise ValueError("a dollar sign is written as $$")
+        raise ValueError("write a dollar sign as $$")
     return text
 
 
 class Action(StrEnum):
-    """What a step does.
+    """Action of a step.
 
-    ``note`` is written down, ``notify`` goes to the site's command; ``recheck``, ``reset``, ``reboot`` and
-    ``ticket`` ask a person; ``drain`` and ``resume`` are ``scontrol``'s.
+    ``note`` adds a line to the audit log; ``notify`` runs the site's command; ``recheck``, ``reset``,
+    ``reboot`` and ``ticket`` are done by an operator; ``drain`` and ``resume`` run ``scontrol``.
     """
 
     NOTE = "note"
@@ -51,24 +46,23 @@ class Action(StrEnum):
 
 
 class Pattern(Frozen):
-    """Which results a rule is about; each key that is given must hold.
+    """Pattern of the results to which a rule applies; all keys must match.
 
-    ``checks`` are shell patterns over a check's type or name, ``models`` over the GPU's model; ``codes`` are
-    XID numbers, of which one is enough.
+    ``checks`` are shell patterns for a check's type or name, ``models`` for the GPU's model; ``codes`` are
+    XID numbers, one of which must occur.
     """
 
-    checks: tuple[Line, ...] = Field(min_length=1)
+    checks: tuple[OneLine, ...] = Field(min_length=1)
     verdicts: tuple[Verdict, ...] = (Verdict.FAIL,)
     severities: tuple[Severity, ...] = (Severity.ERROR,)
-    models: tuple[Line, ...] = ("*",)
+    models: tuple[OneLine, ...] = ("*",)
     codes: tuple[int, ...] = ()
 
 
-class Enough(Frozen):
-    """How much must be said before a rule believes it.
+class EvidenceThreshold(Frozen):
+    """Number of users and jobs that must report matching results within some hours before a rule applies.
 
-    Results of so many different users, from so many different jobs, received within so many hours. One result
-    of a source that the site vouches for is enough alone. Two users is the least: nobody drains a node alone.
+    One vouched result is enough by itself. The minimum is two users, so that no single user can drain a node.
     """
 
     users: int = Field(2, ge=2, le=100)
@@ -77,11 +71,11 @@ class Enough(Frozen):
 
 
 class Step(Frozen):
-    """One step of recovery; the next one waits until this one is done.
+    """Recovery step; the next one is proposed after this one is done.
 
-    ``needs``, apart from the step before being done: ``nothing``; ``again``, enough bad results since then;
-    ``passed``, enough good ones of the same check since then. ``automatic`` is for drain: without a
-    person, where the settings allow that too.
+    ``needs`` is a further condition: ``nothing``, enough bad results since the previous step (``again``), or
+    enough good results of the same checks since then (``passed``). ``automatic`` drains without an operator's
+    approval if the settings allow it as well.
     """
 
     action: Action
@@ -91,33 +85,33 @@ class Step(Frozen):
 
 
 class Rule(Frozen):
-    """A pattern, how often it must be seen, and the steps.
+    """Rule: a pattern of bad results, the number of reports that it needs, and the recovery steps.
 
-    ``source``: where the advice comes from, for whoever must decide.
+    ``source`` is the origin of the advice, shown to the operators.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,48}$")]
-    title: Line = Field(max_length=200)
-    source: Line = Field(max_length=400)
+    title: OneLine = Field(max_length=200)
+    source: OneLine = Field(max_length=400)
     when: Pattern
-    enough: Enough = Enough()
+    threshold: EvidenceThreshold = EvidenceThreshold()
     steps: tuple[Step, ...] = Field(min_length=1, max_length=20)
 
 
 class Catalogue(Frozen):
-    """The rules, in the order in which pages show them."""
+    """File of rules."""
 
     version: Literal[1]
     rules: tuple[Rule, ...]
 
 
 _HOUR_NS = 3600 * 10**9
-# Of a step that says nothing itself: what speaks for it.
-_ANY_TEXT = "$reports reports by $users users since $since. Last: $reason"
+# The text of a step without one.
+_DEFAULT_TEXT = "$reports reports by $users users since $since. Last: $reason"
 
 
-class Statement(Frozen):
-    """One result as a rule sees it: what was found, and whose word it is."""
+class Observation(Frozen):
+    """Vetting result as input of a rule, with its reporter."""
 
     check: str
     type: str
@@ -132,11 +126,11 @@ class Statement(Frozen):
     received_ns: int
 
 
-class CaseSoFar(Frozen):
-    """Where a rule is with a node.
+class CaseProgress(Frozen):
+    """Progress of a rule on a node.
 
-    ``position`` is that of the last step, None where no case is open; ``waiting``: that step is not decided;
-    ``since_ns``: when it was decided, or the last case was closed; 0 for never.
+    ``position`` is the index of the last proposed step, None without an open case; ``waiting`` if that step
+    is not decided; ``since_ns`` is the time of its decision, or of the last case's end, 0 for neither.
     """
 
     position: int | None = None
@@ -145,49 +139,61 @@ class CaseSoFar(Frozen):
 
 
 class Proposal(Frozen):
-    """What is due now: the step at `position` of the rule, or that the case is at its end (position None)."""
+    """Step that is due now, at an index in the rule; both are None at the end of the case."""
 
     position: int | None
     step: Step | None = None
-    evidence: tuple[Statement, ...] = ()
+    evidence: tuple[Observation, ...] = ()
 
 
-def next_step(rule: Rule, so_far: CaseSoFar, heard: Sequence[Statement], *, now_ns: int) -> Proposal | None:
-    """The step that is due for one node now, or None.
+def next_step(
+    rule: Rule, progress: CaseProgress, observations: Sequence[Observation], *, now_ns: int
+) -> Proposal | None:
+    """Return the step that is due for one node now, or None.
 
-    ``heard`` is everything on this node, in any order.
+    ``observations`` are all results of this node, in any order.
     """
-    if so_far.waiting:
+    if progress.waiting:
         return None
-    window = now_ns - int(rule.enough.within_h * _HOUR_NS)
-    bad = _bad(rule.when, heard, window)
-    if so_far.position is None:
-        fresh = tuple(each for each in bad if each.received_ns > so_far.since_ns)
+    window = now_ns - int(rule.threshold.within_h * _HOUR_NS)
+    bad = _bad_observations(rule.when, observations, window)
+    if progress.position is None:
+        recent = tuple(each for each in bad if each.received_ns > progress.since_ns)
         return (
-            Proposal(position=0, step=rule.steps[0], evidence=fresh) if believed(rule.enough, fresh) else None
+            Proposal(position=0, step=rule.steps[0], evidence=recent)
+            if has_enough_evidence(rule.threshold, recent)
+            else None
         )
-    position = so_far.position + 1
+    position = progress.position + 1
     if position >= len(rule.steps):
         return Proposal(position=None)
     step = rule.steps[position]
     if step.needs == "nothing":
         return Proposal(position=position, step=step, evidence=bad)
-    said = bad if step.needs == "again" else _good(rule.when, heard, window)
-    since = tuple(each for each in said if each.received_ns > so_far.since_ns)
-    return Proposal(position=position, step=step, evidence=since) if believed(rule.enough, since) else None
+    matching = bad if step.needs == "again" else _good_observations(rule.when, observations, window)
+    since = tuple(each for each in matching if each.received_ns > progress.since_ns)
+    return (
+        Proposal(position=position, step=step, evidence=since)
+        if has_enough_evidence(rule.threshold, since)
+        else None
+    )
 
 
-def believed(enough: Enough, said: Iterable[Statement]) -> bool:
+def has_enough_evidence(threshold: EvidenceThreshold, said: Iterable[Observation]) -> bool:
     """Whether these are enough: different users and different jobs, or one source that is vouched for."""
     said = tuple(said)
     users = {each.reporter for each in said}
-    # A job number is the sender's word: it tells two jobs of one user apart, never two users.
+    # Senders can forge job IDs, so a job ID distinguishes jobs of one user only.
     jobs = {(each.reporter, each.job) for each in said}
-    return any(each.vouched for each in said) or (len(users) >= enough.users and len(jobs) >= enough.jobs)
+    return any(each.vouched for each in said) or (
+        len(users) >= threshold.users and len(jobs) >= threshold.jobs
+    )
 
 
-def written(step: Step, rule: Rule, said: Sequence[Statement], *, cluster: str, node: str, key: str) -> str:
-    """The step's text with this case's values; lines of its own survive, those in values don't."""
+def render_text(
+    step: Step, rule: Rule, said: Sequence[Observation], *, cluster: str, node: str, key: str
+) -> str:
+    """Return the step's text with this case's values; line breaks in values are removed."""
     newest = max(said, key=lambda each: each.received_ns, default=None)
     fields = {
         "node": node,
@@ -200,37 +206,41 @@ def written(step: Step, rule: Rule, said: Sequence[Statement], *, cluster: str, 
         "key": key,
         "models": ", ".join(sorted({each.gpu_model for each in said if each.gpu_model})),
     }
-    return Template(step.text or _ANY_TEXT).safe_substitute(
+    return Template(step.text or _DEFAULT_TEXT).safe_substitute(
         {name: one_line(text) for name, text in fields.items()}
     )
 
 
-def _bad(when: Pattern, heard: Sequence[Statement], window: int) -> tuple[Statement, ...]:
-    """What fits the pattern, without what a vouched pass of the same check came after."""
+def _bad_observations(
+    when: Pattern, observations: Sequence[Observation], window: int
+) -> tuple[Observation, ...]:
+    """Return the bad results that match, without those before a vouched pass of the same check type."""
     cleared: dict[str, int] = {}
-    for each in _good(when, heard, window):
+    for each in _good_observations(when, observations, window):
         if each.vouched:
             cleared[each.type] = max(cleared.get(each.type, 0), each.received_ns)
     return tuple(
         each
-        for each in heard
+        for each in observations
         if each.received_ns > max(window, cleared.get(each.type, 0))
         and each.verdict in when.verdicts
         and each.severity in when.severities
-        and _about(when, each)
+        and _matches(when, each)
         and (not when.codes or set(when.codes) & set(each.codes))
     )
 
 
-def _good(when: Pattern, heard: Sequence[Statement], window: int) -> tuple[Statement, ...]:
+def _good_observations(
+    when: Pattern, observations: Sequence[Observation], window: int
+) -> tuple[Observation, ...]:
     return tuple(
         each
-        for each in heard
-        if each.verdict is Verdict.PASS and each.received_ns > window and _about(when, each)
+        for each in observations
+        if each.verdict is Verdict.PASS and each.received_ns > window and _matches(when, each)
     )
 
 
-def _about(when: Pattern, each: Statement) -> bool:
+def _matches(when: Pattern, each: Observation) -> bool:
     checks = any(fnmatchcase(each.type, name) or fnmatchcase(each.check, name) for name in when.checks)
     return checks and any(fnmatchcase(each.gpu_model, name) for name in when.models)
 
@@ -239,26 +249,26 @@ def _utc(moment_ns: int) -> str:
     return datetime.fromtimestamp(moment_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-#: The catalogue that comes with the package.
-SHIPPED = Path(__file__).with_name("catalogue.yaml")
+#: The built-in catalogue.
+BUILT_IN = Path(__file__).with_name("catalogue.yaml")
 
 
-def load_rules(more: Iterable[Path] = ()) -> tuple[Rule, ...]:
-    """All rules; one of a later catalogue takes the place of an earlier one of its name.
+def load_rules(site_catalogues: Iterable[Path] = ()) -> tuple[Rule, ...]:
+    """Return all rules; a rule of a later catalogue replaces an earlier one of the same name.
 
     Raises
     ------
     GipfelError
-        A file can't be read, is no catalogue, or names a rule twice.
+        A file can't be read, is not a valid catalogue, or has two rules of the same name.
     """
     rules: dict[str, Rule] = {}
-    for path in (SHIPPED, *more):
+    for path in (BUILT_IN, *site_catalogues):
         try:
             catalogue = Catalogue.model_validate(read_yaml(path))
         except ValidationError as error:
-            raise GipfelError(f"{path} is no catalogue of rules: {first_problem(error)}") from None
+            raise GipfelError(f"{path} is not a valid catalogue of rules: {first_error(error)}") from None
         names = [rule.name for rule in catalogue.rules]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise GipfelError(f"{path} has two rules named {twice[0]}.")
+        if duplicates := sorted({name for name in names if names.count(name) > 1}):
+            raise GipfelError(f"{path} has two rules named {duplicates[0]}.")
         rules |= {rule.name: rule for rule in catalogue.rules}
     return tuple(rules.values())

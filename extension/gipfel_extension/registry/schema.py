@@ -1,7 +1,4 @@
-"""The tables of the registry; times are UTC nanoseconds, as in reports.
-
-Opens the database and brings its tables up to date.
-"""
+"""Database tables of the registry, and `open_database`, which migrates them. Times are UTC nanoseconds."""
 
 from pathlib import Path
 from typing import Any
@@ -30,19 +27,19 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 from gipfel_cluster.model import GipfelError, one_line
 
-# SQLite counts up only a column that is INTEGER.
+# SQLite auto-increments only columns of the type INTEGER.
 _Id = BigInteger().with_variant(Integer, "sqlite")
 
 
 class Base(DeclarativeBase):
-    """The base of all tables."""
+    """Base class of all tables."""
 
 
 class ReportRow(Base):
-    """One report, and who sent it: the hub's word, not the report's.
+    """Report of one vetting run, with the sender as authenticated by the hub.
 
-    ``vouched``: the sender has the scope that makes one report enough for a rule. ``confirmed``: the
-    scheduler said that the job was the sender's and had these nodes.
+    ``vouched``: the sender has the scope `vouch`, with which one report is enough for a rule. ``confirmed``:
+    the scheduler confirmed that the job belonged to the sender and had these nodes.
     """
 
     __tablename__ = "reports"
@@ -65,7 +62,7 @@ class ReportRow(Base):
 
 
 class ResultRow(Base):
-    """One verdict on one node."""
+    """Result of one check on one node."""
 
     __tablename__ = "results"
     __table_args__ = (
@@ -85,7 +82,7 @@ class ResultRow(Base):
     verdict: Mapped[str] = mapped_column(String(16))
     severity: Mapped[str] = mapped_column(String(16))
     reason: Mapped[str] = mapped_column(String(500))
-    figure: Mapped[float | None] = mapped_column(Double)
+    measurement: Mapped[float | None] = mapped_column(Double)
     unit: Mapped[str] = mapped_column(String(32))
     gpu_model: Mapped[str] = mapped_column(String(128))
     codes: Mapped[list[int]] = mapped_column(JSON)
@@ -94,7 +91,7 @@ class ResultRow(Base):
 
 
 class CaseRow(Base):
-    """One rule that applies to one node, until it is closed; ``key`` is in the reason that Slurm shows."""
+    """Rule that applies to a node, until the case is closed; ``key`` is part of the drain reason in Slurm."""
 
     __tablename__ = "cases"
     __table_args__ = (Index("ix_cases_node", "cluster", "node", "rule"),)
@@ -112,7 +109,7 @@ class CaseRow(Base):
 
 
 class StepRow(Base):
-    """One step of recovery that a rule proposed, and what became of it."""
+    """Recovery step that a rule proposed, with its decision and outcome."""
 
     __tablename__ = "steps"
 
@@ -130,7 +127,7 @@ class StepRow(Base):
 
 
 class AuditRow(Base):
-    """One thing that the registry or an operator did."""
+    """Action of the registry or of an operator."""
 
     __tablename__ = "audit"
 
@@ -140,27 +137,28 @@ class AuditRow(Base):
     event: Mapped[str] = mapped_column(String(32))
     cluster: Mapped[str] = mapped_column(String(128))
     node: Mapped[str] = mapped_column(String(255))
-    words: Mapped[str] = mapped_column(String(1000))
+    detail: Mapped[str] = mapped_column(String(1000))
 
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
-#: "gipfel" in ASCII; one number for all registries on one database server is enough.
+#: Key of PostgreSQL's advisory lock: "gipfel" in ASCII.
 _LOCK = 0x67697066656C
 
 
 def open_database(url: str) -> Engine:
-    """An engine whose tables are those of this version.
+    """Return a database engine, after migrating the tables to this version.
 
     Raises
     ------
     GipfelError
-        The URL is none, the database can't be reached, its driver is missing, or a newer version wrote it.
+        The URL is not valid, the database can't be reached, its driver is missing, or its tables are of a
+        newer version.
     """
     try:
         engine = _engine(url)
         with engine.begin() as connection:
             if engine.dialect.name == "postgresql":
-                # Two services that start at once must not both make the tables.
+                # Two services that start at the same time must not both create the tables.
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
             configuration = Config()
             configuration.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
@@ -169,7 +167,7 @@ def open_database(url: str) -> Engine:
     except (SQLAlchemyError, ImportError, OSError, ValueError, alembic.util.CommandError) as error:
         raise GipfelError(
             f"The registry's database can't be opened: {_without_password(error, url)}",
-            "Check its address in GIPFEL_REGISTRY_DATABASE or the settings.",
+            "Check the URL in GIPFEL_REGISTRY_DATABASE or in the settings.",
         ) from None
     return engine
 
@@ -179,7 +177,7 @@ def _engine(url: str) -> Engine:
     if address.get_backend_name() != "sqlite":
         return create_engine(address, pool_pre_ping=True)
     if address.database and address.database != ":memory:":
-        # Made by us, so that nobody else reads who tested which node.
+        # Created here with mode 0600, so that other users can't read the results.
         path = Path(address.database)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.touch(mode=0o600)
@@ -194,9 +192,9 @@ def _engine(url: str) -> Engine:
 
 
 def _without_password(error: Exception, url: str) -> str:
-    words = one_line(str(error))
+    detail = one_line(str(error))
     try:
         password = make_url(url).password
     except SQLAlchemyError:
-        return "its address is none."
-    return (words.replace(str(password), "…") if password else words)[:500]
+        return "the URL is not valid."
+    return (detail.replace(str(password), "…") if password else detail)[:500]

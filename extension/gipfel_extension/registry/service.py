@@ -1,4 +1,4 @@
-"""What the handlers share: database, settings and recovery, and the work that is more than one query."""
+"""`Registry`, shared by the handlers: database, settings, recovery, and operations of several queries."""
 
 import asyncio
 import logging
@@ -13,28 +13,37 @@ from sqlalchemy.orm import Session, sessionmaker
 from gipfel_cluster.model import GipfelError
 
 from ..vetting.history.site_registry import SharedReport
-from .nodes import Nodes
-from .records import Refused, Sender, audit, check_report, forget, nodes_of, store_report, withdraw
+from .nodes import NodeControl
+from .records import (
+    RefusedError,
+    Sender,
+    audit,
+    check_report,
+    delete_old,
+    reported_nodes,
+    store_report,
+    withdraw,
+)
 from .recovery import Backlog, Recovery
 from .rules import Rule
 from .settings import Settings
 
 _T = TypeVar("_T")
-# A step under way, such as a drain that has reached Slurm, is written down before the end.
+# Time at shutdown to record a running step, such as a drain that has reached Slurm.
 _PATIENCE_S = 5.0
 
 _log = logging.getLogger("gipfel-registry")
 
 
 class Registry:
-    """The registry without its web side.
+    """Registry without its HTTP handlers.
 
     Parameters
     ----------
     nodes
-        The cluster of ``settings.drain.cluster``, also asked about jobs.
+        Nodes of the cluster ``settings.drain.cluster``, and its jobs.
     clock
-        UTC nanoseconds.
+        Returns the time in UTC nanoseconds.
     """
 
     def __init__(
@@ -42,7 +51,7 @@ class Registry:
         engine: Engine,
         settings: Settings,
         rules: Iterable[Rule],
-        nodes: Nodes,
+        nodes: NodeControl,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         self.settings = settings
@@ -52,27 +61,27 @@ class Registry:
         self._clock = clock
         self._sending: set[str] = set()
         self.recovery = Recovery(self._sessions, self.rules, settings, nodes, clock)
-        self._backlog = Backlog(self._consider)
+        self._backlog = Backlog(self._apply_rules)
 
-    async def ask(self, question: Callable[[Session], _T]) -> _T:
-        """Answer a question from the database without holding up other requests."""
+    async def query(self, work: Callable[[Session], _T]) -> _T:
+        """Return the result of ``work``, called in a thread with a database session in a transaction."""
 
         def run() -> _T:
             with self._sessions.begin() as session:
-                return question(session)
+                return work(session)
 
         return await asyncio.to_thread(run)
 
     async def receive(self, report: SharedReport, sender: Sender) -> bool:
-        """Take a report in; False where it was here already. Rules look at it afterwards.
+        """Store a report, and queue its nodes for the rules; return False if it is already stored.
 
         Raises
         ------
-        Refused
-            It is not taken.
+        RefusedError
+            The report is not accepted.
         """
         if sender.name in self._sending:
-            raise Refused(429, "Another report of yours is being stored: send one after the other.")
+            raise RefusedError(429, "Another report of yours is being stored. Send one report at a time.")
         self._sending.add(sender.name)
         try:
             return await self._store(report, sender)
@@ -87,42 +96,42 @@ class Registry:
         def store(session: Session) -> bool:
             return store_report(session, report, sender, self.settings, confirmed=confirmed, now_ns=now)
 
-        new = await self.ask(store)
+        new = await self.query(store)
         if new:
-            self._backlog.add(report.record.cluster, nodes_of(report))
+            self._backlog.add(report.record.cluster, reported_nodes(report))
         return new
 
-    async def settled(self) -> None:
-        """Wait until rules have looked at everything that was received."""
-        await self._backlog.settled()
+    async def wait_until_idle(self) -> None:
+        """Wait until the rules have been applied to all received reports."""
+        await self._backlog.wait_until_idle()
 
     async def close(self) -> None:
-        """Stop applying rules; nodes that still waited are looked at after their next report."""
+        """Stop applying rules; the remaining nodes are processed after their next report."""
         await self._backlog.close(_PATIENCE_S)
 
     async def withdraw(self, reporter: str) -> int:
-        """Delete what somebody sent; returns how many reports.
+        """Delete all reports of a user, and return their number.
 
         Raises
         ------
-        Refused
-            They did so too often.
+        RefusedError
+            The user has reached the limit of withdrawals.
         """
 
-        def take_back(session: Session) -> int:
+        def delete_reports(session: Session) -> int:
             now = self._clock()
             count = withdraw(session, reporter, now_ns=now)
             audit(session, "withdraw", f"{count} reports", actor=reporter, at_ns=now)
             return count
 
-        return await self.ask(take_back)
+        return await self.query(delete_reports)
 
-    async def forget(self) -> None:
-        """Delete what is too old."""
-        await self.ask(lambda session: forget(session, self.settings, now_ns=self._clock()))
+    async def delete_old(self) -> None:
+        """Delete data older than ``keep_days``."""
+        await self.query(lambda session: delete_old(session, self.settings, now_ns=self._clock()))
 
     async def _confirmed(self, report: SharedReport, sender: Sender) -> bool:
-        """Whether the scheduler says that the job is the sender's, and has these nodes."""
+        """Return whether the scheduler confirms that the job is the sender's and has these nodes."""
         record = report.record
         if not self.settings.confirm_jobs or sender.vouched or record.cluster != self.settings.drain.cluster:
             return False
@@ -134,13 +143,13 @@ class Registry:
         if known is None:
             return False
         user, nodes = known
-        if user != sender.name or not nodes.issuperset(nodes_of(report)):
-            raise Refused(403, f"Job {record.job} is not yours, or does not have these nodes.")
+        if user != sender.name or not nodes.issuperset(reported_nodes(report)):
+            raise RefusedError(403, f"Job {record.job} is not yours, or does not have these nodes.")
         return True
 
-    async def _consider(self, cluster: str, nodes: Sequence[str]) -> None:
+    async def _apply_rules(self, cluster: str, nodes: Sequence[str]) -> None:
         try:
-            await self.recovery.consider_reported(cluster, nodes)
+            await self.recovery.apply_rules_to_reported(cluster, nodes)
         except (SQLAlchemyError, GipfelError, OSError):
-            # The report is stored; what rules make of it is tried again with the next one.
-            _log.exception("Rules could not be applied to nodes of %s.", cluster)
+            # The report is stored; the rules are applied again after the next report.
+            _log.exception("The rules can't be applied to nodes of %s.", cluster)

@@ -1,4 +1,4 @@
-"""What an operator decides about the registry: a YAML file, and the database's address in the environment."""
+"""Settings of the registry, from a YAML file and the environment, and its JupyterHub scopes."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,71 +7,72 @@ from typing import Annotated, Any
 import yaml
 from pydantic import AfterValidator, Field, ValidationError
 
-from gipfel_cluster.model import Frozen, GipfelError, Line
+from gipfel_cluster.model import Frozen, GipfelError, OneLine
 
 
 def _has_program(argv: tuple[str, ...]) -> tuple[str, ...]:
     if argv and not argv[0].startswith("/"):
-        raise ValueError("give the program with its whole path")
+        raise ValueError("give the program's absolute path")
     return argv
 
 
-#: A command as an argument list, its program with the whole path; empty for none.
-Command = Annotated[tuple[Line, ...], AfterValidator(_has_program)]
+#: A command as an argument list with the program's absolute path; empty for none.
+Command = Annotated[tuple[OneLine, ...], AfterValidator(_has_program)]
 
 
 class DrainSettings(Frozen):
-    """What the registry may do to nodes. As it stands: nothing.
+    """Permissions and limits for draining nodes. By default the registry drains nothing.
 
     Parameters
     ----------
     cluster
-        The cluster that ``scontrol`` here belongs to; results of others never reach it. Empty: drain nothing.
+        The cluster of this machine's ``scontrol``; nodes of other clusters are never drained. Empty: drain
+        nothing.
     dry_run
-        Only say what would be run.
+        Show the commands instead of running them.
     automatic
-        Drain without an operator's approval where a rule's step says so too.
+        Drain without an operator's approval if the rule's step allows it as well.
     per_hour
-        Nodes drained in any hour, at most.
-    most_share
-        The share of a partition that may be out of service, nodes that others drained and nodes that are down
-        included, 0 to 1.
+        Maximum number of nodes drained within an hour.
+    max_share
+        Maximum share of a partition that may be out of service, 0 to 1, including nodes that are down or were
+        drained by others.
     """
 
-    cluster: Line = ""
+    cluster: OneLine = ""
     dry_run: bool = True
     automatic: bool = False
     per_hour: int = Field(2, ge=0, le=1000)
-    most_share: float = Field(0.05, ge=0, le=1)
+    max_share: float = Field(0.05, ge=0, le=1)
 
 
 class Settings(Frozen):
-    """The registry's settings.
+    """Settings of the registry.
 
     Parameters
     ----------
     database
-        SQLAlchemy's URL. ``$GIPFEL_REGISTRY_DATABASE`` goes before it: it holds a password at most sites.
+        SQLAlchemy URL. ``$GIPFEL_REGISTRY_DATABASE`` overrides it, since it usually contains a password.
     clusters
-        The clusters whose results are taken; empty for any.
+        Clusters whose results are accepted; empty for any.
     confirm_jobs
-        Ask ``squeue`` whether the job is the sender's and has the nodes; a report that is not so is refused,
-        and only those that were confirmed count for rules. Needs the hub's user names to be those of Slurm.
+        Ask ``squeue`` whether the job belongs to the sender and has the nodes. If it does not, the report is
+        refused; only confirmed reports count for rules. Requires that hub and Slurm have the same user names.
     reports_per_hour
-        Of one user, at most.
+        Maximum number of reports per user.
     cases_per_hour, open_cases
-        How many cases may be opened within an hour, and be open at once: of more, only those are opened that
-        a vouched report speaks for. Two users who report what isn't there can fill no more than this.
+        Maximum number of cases that are opened within an hour, and that are open at a time. Beyond it, only
+        vouched reports open cases. This limits the effect of users who send false reports.
     keep_days
-        How long results and the audit are kept.
+        Days after which results and audit lines are deleted.
     rules
-        More catalogues beside the shipped one; a rule of the same name takes the shipped one's place.
+        Additional catalogues; their rules replace built-in ones of the same name.
     notify
-        A command that gets each notice on its standard input, such as ``[/usr/bin/mail, -s, gipfel, ops]``.
+        Command that gets each notice as JSON on standard input, such as ``[/usr/bin/mail, -s, gipfel, ops]``.
     """
 
-    database: Line = "sqlite:///gipfel-registry.sqlite"
-    clusters: tuple[Line, ...] = ()
+    database: OneLine = "sqlite:///gipfel-registry.sqlite"
+    clusters: tuple[OneLine, ...] = ()
     confirm_jobs: bool = False
     reports_per_hour: int = Field(30, ge=1, le=100_000)
     cases_per_hour: int = Field(100, ge=1, le=100_000)
@@ -83,12 +84,12 @@ class Settings(Frozen):
 
 
 def read_settings(path: Path | None, environment: Mapping[str, str]) -> Settings:
-    """The settings of a file, or the defaults without one.
+    """Return the settings of a file, or the defaults without one.
 
     Raises
     ------
     GipfelError
-        The file can't be read, or says what is not known.
+        The file can't be read, or is not valid.
     """
     content: dict[str, Any] = {}
     if path:
@@ -98,18 +99,16 @@ def read_settings(path: Path | None, environment: Mapping[str, str]) -> Settings
     try:
         return Settings.model_validate(content)
     except ValidationError as error:
-        raise GipfelError(
-            f"{path}: {first_problem(error)}", "The registry's README lists the keys."
-        ) from None
+        raise GipfelError(f"{path}: {first_error(error)}", "The registry's README lists the keys.") from None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML file whose top level is a mapping.
+    """Return the content of a YAML file whose top level is a mapping.
 
     Raises
     ------
     GipfelError
-        It can't be read, or is something else.
+        The file can't be read, or is not a YAML mapping.
     """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -118,12 +117,32 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError) as error:
         raise GipfelError(f"{path} is not valid YAML: {str(error).splitlines()[0]}.") from error
     if not isinstance(content, dict):
-        raise GipfelError(f"{path} holds no mapping of keys.")
+        raise GipfelError(f"{path} is not a YAML mapping.")
     return content
 
 
-def first_problem(error: ValidationError) -> str:
-    """The first thing that is wrong, with its place, in one sentence."""
+def first_error(error: ValidationError) -> str:
+    """Return the first error with its key, in one sentence."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = ".".join(map(str, first["loc"]))
-    return f"{place}: {first['msg']}." if place else f"{first['msg']}."
+    key = ".".join(map(str, first["loc"]))
+    return f"{key}: {first['msg']}." if key else f"{first['msg']}."
+
+
+READ_SCOPE = "custom:gipfel-registry:read"
+WRITE_SCOPE = "custom:gipfel-registry:write"
+VOUCH_SCOPE = "custom:gipfel-registry:vouch"
+OPERATE_SCOPE = "custom:gipfel-registry:operate"
+
+#: For ``c.JupyterHub.custom_scopes``.
+CUSTOM_SCOPES = {
+    READ_SCOPE: {"description": "Read the vetting results of all nodes and the names of their senders"},
+    WRITE_SCOPE: {"description": "Send and delete vetting results of one's own jobs, and read baselines"},
+    VOUCH_SCOPE: {
+        "description": "Send vetting results of which one report is enough for a recovery rule",
+        "subscopes": [WRITE_SCOPE],
+    },
+    OPERATE_SCOPE: {
+        "description": "Decide on recovery steps, such as draining a node",
+        "subscopes": [READ_SCOPE, WRITE_SCOPE],
+    },
+}

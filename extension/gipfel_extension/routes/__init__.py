@@ -1,4 +1,4 @@
-"""Authenticated routes below ``/gipfel/``: thin, one file per feature."""
+"""Authenticated routes below ``/gipfel/``, by feature; the modules of `server` do the work."""
 
 from tornado.web import RequestHandler
 
@@ -16,8 +16,6 @@ from .launches import (
     LaunchFileRouteHandler,
     LaunchLogRouteHandler,
 )
-from .lifetime import ExtendRouteHandler, LifetimeRouteHandler, StayRouteHandler
-from .notebooks import NotebookRouteHandler, NotebooksRouteHandler
 from .saturation import (
     ActivityRouteHandler,
     SaturationRouteHandler,
@@ -26,7 +24,16 @@ from .saturation import (
     SharingRouteHandler,
     SourceRouteHandler,
 )
-from .server import MetricsRouteHandler, RunRouteHandler, ScriptsRouteHandler
+from .server import (
+    ExtendRouteHandler,
+    LifetimeRouteHandler,
+    MetricsRouteHandler,
+    NotebookRouteHandler,
+    NotebooksRouteHandler,
+    RunRouteHandler,
+    ScriptsRouteHandler,
+    StayRouteHandler,
+)
 from .vetting import ProtocolsRouteHandler, VettingConsentRouteHandler, VettingRouteHandler
 
 ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
@@ -52,7 +59,7 @@ ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/batch/jobs/([0-9A-Za-z][0-9A-Za-z_.-]{0,63})", BatchJobRouteHandler),
     (r"gipfel/launches", LaunchesRouteHandler),
     (r"gipfel/launches/log", LaunchLogRouteHandler),
-    (r"gipfel/launches/(stop|again|notebook)", LaunchActionRouteHandler),
+    (r"gipfel/launches/(stop|rerun|notebook)", LaunchActionRouteHandler),
     (r"gipfel/launches/(trace|dump)", LaunchFileRouteHandler),
     (r"gipfel/vetting", VettingRouteHandler),
     (r"gipfel/vetting/protocols", ProtocolsRouteHandler),

@@ -1,4 +1,4 @@
-"""Base of all routes: authenticate, authorize, and answer errors in one line of JSON."""
+"""Base of all routes: authentication, authorization, and errors as one line of JSON."""
 
 from collections.abc import Awaitable, Callable
 from functools import wraps
@@ -15,7 +15,7 @@ from gipfel_cluster.model import Frozen, GipfelError, one_line
 
 from ..server.telemetry import ServerTelemetry
 
-#: The name under which an administrator's authorizer sees these routes.
+#: Resource name of these routes for a Jupyter server authorizer.
 AUTH_RESOURCE = "gipfel"
 
 _Method = Callable[..., Awaitable[None] | None]
@@ -23,25 +23,25 @@ _Body = TypeVar("_Body", bound=Frozen)
 
 
 def route(method: _Method) -> _Method:
-    """Restrict a handler's method to users who are logged in and allowed; a `GipfelError` becomes a 400."""
+    """Require an authorized user for a handler's method, and respond to `GipfelError` with status 400."""
 
     @wraps(method)
-    async def answer(self: "GipfelRouteHandler", *arguments: str) -> None:
+    async def respond(self: "GipfelRouteHandler", *arguments: str) -> None:
         try:
             await ensure_async(method(self, *arguments))
         except GipfelError as error:
             self.set_status(400)
             self.finish({"message": str(error)})
         except StreamClosedError:
-            # An aborted download awaits no answer.
+            # The client has aborted the download.
             return
 
-    guarded: _Method = web.authenticated(authorized(answer))
-    return guarded
+    protected: _Method = web.authenticated(authorized(respond))
+    return protected
 
 
 class GipfelRouteHandler(APIHandler):
-    """A JSON route with the server's telemetry at hand."""
+    """JSON route with access to the server's telemetry."""
 
     auth_resource = AUTH_RESOURCE
 
@@ -57,11 +57,11 @@ class GipfelRouteHandler(APIHandler):
         Raises
         ------
         GipfelError
-            It is not a JSON object of that form.
+            The body is not valid for the model.
         """
         try:
             return model.model_validate_json(self.request.body)
         except ValidationError as error:
             first: dict[str, Any] = dict(error.errors()[0])
-            where = ".".join(str(part) for part in first["loc"])
-            raise GipfelError(one_line(f"The request is not valid: {where} {first['msg']}.")) from error
+            field = ".".join(str(part) for part in first["loc"])
+            raise GipfelError(one_line(f"The request is not valid: {field} {first['msg']}.")) from error

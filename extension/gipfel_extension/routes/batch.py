@@ -1,4 +1,4 @@
-"""``gipfel/batch``: a notebook as a batch job, by the functions that ``gipfel submit`` calls."""
+"""``gipfel/batch``: notebooks as batch jobs, with the functions of ``gipfel submit``."""
 
 import asyncio
 import os
@@ -15,14 +15,20 @@ from gipfel_cluster.scheduler import Scheduler, slurm_presence
 from gipfel_cluster.workloads.submission import SubmissionContext, submission_context
 
 from ..training.batch.job import NotebookOptions, plan_notebook_job, scheduler_of
-from ..training.batch.submitted import Submitted, TaskView, list_submitted, query_tasks, submit_notebook
+from ..training.batch.submitted import (
+    SubmittedNotebook,
+    TaskView,
+    list_submitted,
+    query_tasks,
+    submit_notebook,
+)
 from ..training.papermill.notebook_file import read_notebook
 from ..training.papermill.parameters import has_parameters_cell, known_parameters
 from .base import GipfelRouteHandler, route
 
 
 class BatchRequest(Frozen):
-    """Values of the dialog; paths are the server's, values text as typed (empty: the default)."""
+    """Values of the dialog: paths below the server's root, and texts as typed (empty: the default)."""
 
     path: str = Field(min_length=1, max_length=4096)
     output: str = Field(min_length=1, max_length=4096)
@@ -39,19 +45,19 @@ class BatchRequest(Frozen):
 
 
 class BatchFormRouteHandler(GipfelRouteHandler):
-    """``GET``: the dialog's content for a notebook."""
+    """``GET``: content of the dialog for a notebook."""
 
     @route
     async def get(self) -> None:
-        """Answer the parameters of the notebook ``path``, and what there is to choose."""
+        """Send the parameters of the notebook ``path``, and the available schedulers and EDFs."""
         path = _file_of(self, self.get_query_argument("path"))
         form = await asyncio.to_thread(_form, path)
         self.finish(form | {"edf": await self._edf()})
 
     async def _edf(self) -> str:
-        """Return the environment that this server runs in, which a job most likely needs too."""
+        """Return the name of this server's EDF, which is the default for the job."""
         try:
-            run, _ = await self.telemetry.started()
+            run, _ = await self.telemetry.ensure_started()
             about = await asyncio.to_thread(run.describe)
         except GipfelError:
             return ""
@@ -64,23 +70,23 @@ class BatchJobsRouteHandler(GipfelRouteHandler):
 
     @route
     async def get(self) -> None:
-        """Answer those of the last two weeks, the newest first, as they are now."""
-        notes = await asyncio.to_thread(list_submitted, os.environ)
-        schedulers = await asyncio.to_thread(_schedulers, notes)
-        views = await query_tasks(notes, schedulers)
-        self.finish({"jobs": [_job(self, note, views[note.job_id]) for note in notes]})
+        """Send the batch notebooks of the last two weeks with their current state, the newest first."""
+        submissions = await asyncio.to_thread(list_submitted, os.environ)
+        schedulers = await asyncio.to_thread(_schedulers, submissions)
+        views = await query_tasks(submissions, schedulers)
+        self.finish({"jobs": [_job(self, each, views[each.job_id]) for each in submissions]})
 
     @route
     async def post(self) -> None:
-        """Submit the notebook and answer its job's number."""
-        asked = self.body_as(BatchRequest)
-        notebook, output = _file_of(self, asked.path), _file_of(self, asked.output)
+        """Submit the notebook and send its job ID."""
+        request = self.body_as(BatchRequest)
+        notebook, output = _file_of(self, request.path), _file_of(self, request.output)
         options = NotebookOptions(
             notebook=notebook,
             output=output,
-            parameters=tuple(asked.parameters.items()),
-            grid=tuple(f"{name}={values}" for name, values in asked.grid.items()),
-            **asked.model_dump(
+            parameters=tuple(request.parameters.items()),
+            grid=tuple(f"{name}={values}" for name, values in request.grid.items()),
+            **request.model_dump(
                 include={
                     "scheduler",
                     "edf",
@@ -107,27 +113,30 @@ class BatchJobRouteHandler(GipfelRouteHandler):
 
     @route
     async def delete(self, job_id: str) -> None:
-        """Cancel it."""
-        notes = await asyncio.to_thread(list_submitted, os.environ)
-        note = next((each for each in notes if each.job_id == job_id), None)
-        if note is None:
-            raise GipfelError(f"No batch notebook of yours has the number {job_id}.", "Reload the list.")
-        schedulers = await asyncio.to_thread(_schedulers, [note])
-        if note.scheduler not in schedulers:
-            raise GipfelError(f"The scheduler {note.scheduler} is not reached from here.", "Cancel it there.")
-        await schedulers[note.scheduler].cancel(job_id)
+        """Cancel the job."""
+        submissions = await asyncio.to_thread(list_submitted, os.environ)
+        found = next((each for each in submissions if each.job_id == job_id), None)
+        if found is None:
+            raise GipfelError(f"You have no batch notebook with the job ID {job_id}.", "Reload the list.")
+        schedulers = await asyncio.to_thread(_schedulers, [found])
+        if found.scheduler not in schedulers:
+            raise GipfelError(
+                f"The scheduler {found.scheduler} can't be reached from this server.",
+                "Cancel the job on a machine that reaches it.",
+            )
+        await schedulers[found.scheduler].cancel(job_id)
         self.finish({"job_id": job_id})
 
 
 def _form(path: Path) -> dict[str, Any]:
-    node = read_notebook(path)
-    here = submission_context(os.environ)
-    known = known_parameters(node) if has_parameters_cell(node) else ()
+    notebook = read_notebook(path)
+    context = submission_context(os.environ)
+    known = known_parameters(notebook) if has_parameters_cell(notebook) else ()
     return {
         "parameters": [each.model_dump() for each in known or ()],
-        "open": known is None,
-        "scheduler": here.default("scheduler"),
-        "schedulers": _offered(here, os.environ),
+        "any_parameter": known is None,
+        "scheduler": context.default_setting("scheduler"),
+        "schedulers": _available_schedulers(context, os.environ),
         "edfs": _edfs(os.environ),
         "output": f"{path.stem}-run.ipynb",
     }
@@ -140,54 +149,56 @@ def _edfs(environment: Mapping[str, str]) -> list[str]:
         return []
 
 
-def _offered(here: SubmissionContext, environment: Mapping[str, str]) -> list[str]:
-    """Return where a job can be submitted from here, the default first.
+def _available_schedulers(context: SubmissionContext, environment: Mapping[str, str]) -> list[str]:
+    """Return the schedulers that this server can submit jobs to, the default first.
 
-    From inside a container only the job's own scheduler is reached. In a job of Slurm, "this machine" would
-    be its node, where nothing outlives the job.
+    A container reaches only the scheduler of its job. In a Slurm job the local scheduler is not offered,
+    because its processes would end with the job.
     """
-    default = here.default("scheduler")
-    if here.inside or (default == "slurm" and "GIPFEL_RUN" in environment):
+    default = context.default_setting("scheduler")
+    if context.in_container or (default == "slurm" and "GIPFEL_RUN" in environment):
         return [default]
     found = ["local", *(["slurm"] if slurm_presence(environment).configured else [])]
     return sorted({default, *found}, key=lambda name: name != default)
 
 
-def _schedulers(notes: list[Submitted]) -> dict[str, Scheduler]:
-    """Return the schedulers that these jobs run on and that are reachable from here."""
-    here = submission_context(os.environ)
+def _schedulers(submissions: list[SubmittedNotebook]) -> dict[str, Scheduler]:
+    """Return the schedulers of these jobs that this server can reach."""
+    context = submission_context(os.environ)
     found: dict[str, Scheduler] = {}
-    for name in {note.scheduler for note in notes}:
+    for name in {each.scheduler for each in submissions}:
         try:
-            found[name] = here.scheduler(name)
+            found[name] = context.scheduler(name)
         except GipfelError:
             continue
     return found
 
 
 def _file_of(handler: GipfelRouteHandler, path: str) -> Path:
-    """Return the file of one of the server's paths.
+    """Return the file of an API path.
 
     Raises
     ------
     GipfelError
-        It is not below the server's root folder.
+        The path is not below the server's root directory.
     """
     contents: Any = handler.contents_manager
     root = Path(getattr(contents, "root_dir", ".")).resolve()
     if "\0" in path or ".." in Path(path).parts:
-        raise GipfelError("This path is not below the server's folder.", "Give a file of the file browser.")
+        raise GipfelError(
+            "This path is not below the server's root directory.", "Choose a file in the file browser."
+        )
     return Path(to_os_path(ApiPath(path), str(root)))
 
 
-def _job(handler: GipfelRouteHandler, note: Submitted, views: list[TaskView]) -> dict[str, Any]:
+def _job(handler: GipfelRouteHandler, submission: SubmittedNotebook, views: list[TaskView]) -> dict[str, Any]:
     contents: Any = handler.contents_manager
     root = Path(getattr(contents, "root_dir", ".")).resolve()
     return {
-        "job_id": note.job_id,
-        "scheduler": note.scheduler,
-        "notebook": note.notebook.name,
-        "time": note.time,
+        "job_id": submission.job_id,
+        "scheduler": submission.scheduler,
+        "notebook": submission.notebook.name,
+        "time": submission.time,
         "tasks": [_task(view, root) for view in views[:100]],
         "more": max(0, len(views) - 100),
     }
@@ -195,11 +206,11 @@ def _job(handler: GipfelRouteHandler, note: Submitted, views: list[TaskView]) ->
 
 def _task(view: TaskView, root: Path) -> dict[str, Any]:
     task, progress = view.task, view.progress
-    inside = task.output.is_relative_to(root)
+    below_root = task.output.is_relative_to(root)
     ended = view.status.answer == "ended"
     return {
         "job_id": task.job_id,
-        "state": view.word,
+        "state": view.job_state,
         "ended": ended,
         "reason": view.status.reason,
         "node": view.status.nodes[0] if view.status.nodes else "",
@@ -207,5 +218,5 @@ def _task(view: TaskView, root: Path) -> dict[str, Any]:
         "cells": progress.cells if progress else 0,
         "done": progress.done if progress else 0,
         "problem": progress.problem if progress else "",
-        "output": task.output.relative_to(root).as_posix() if inside and task.output.exists() else None,
+        "output": task.output.relative_to(root).as_posix() if below_root and task.output.exists() else None,
     }

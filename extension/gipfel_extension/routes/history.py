@@ -1,4 +1,4 @@
-"""``gipfel/runs`` and time ranges of them, to look at, to compare and to download."""
+"""``gipfel/runs``, and time ranges of runs: figures, scores, comparisons and downloads."""
 
 import asyncio
 import json
@@ -8,10 +8,10 @@ from typing import Any
 
 from pydantic import Field, ValidationError, model_validator
 
-from gipfel_cluster.model import Frozen, GipfelError, Line, one_line
+from gipfel_cluster.model import Frozen, GipfelError, OneLine, one_line
 
 from ..saturation.report.document import compare_documents
-from ..server.history import CONTENT_TYPES, TimeRange, content_of
+from ..server.history import CONTENT_TYPES, TimeRange, export_content
 from ..server.views import View
 from ..telemetry.figures.run_figures import compare_figure
 from .base import GipfelRouteHandler, route
@@ -21,9 +21,9 @@ _PIECES = 256
 
 
 class TimeRangeQuery(Frozen):
-    """A run by its name, this server's where empty, and two times in UTC milliseconds."""
+    """Time range of a run: the run's name (empty: this server's run) and two times in UTC milliseconds."""
 
-    run: Line = ""
+    run: OneLine = ""
     since: int | None = Field(None, ge=0, le=_LATEST_MS)
     until: int | None = Field(None, ge=0, le=_LATEST_MS)
 
@@ -34,16 +34,16 @@ class TimeRangeQuery(Frozen):
         return self
 
     def open(self, folder: Path) -> TimeRange:
-        """Return the recording of the range; reads files."""
+        """Return the recording of the time range; reads files."""
         start, end = (None if ms is None else ms * 1_000_000 for ms in (self.since, self.until))
         return TimeRange(folder, start, end)
 
 
 class CompareQuery(Frozen):
-    """Two runs by their names, this server's where empty."""
+    """Names of two runs; an empty name means this server's run."""
 
-    first: Line = ""
-    second: Line = ""
+    first: OneLine = ""
+    second: OneLine = ""
 
 
 class _TimeRangeHandler(GipfelRouteHandler):
@@ -53,14 +53,14 @@ class _TimeRangeHandler(GipfelRouteHandler):
         Raises
         ------
         GipfelError
-            It does not fit.
+            The query is not valid for the model.
         """
-        given: dict[str, Any] = {name: self.get_query_argument(name, None) for name in names}
-        given = {name: value for name, value in given.items() if value is not None}
+        values: dict[str, Any] = {name: self.get_query_argument(name, None) for name in names}
+        values = {name: value for name, value in values.items() if value is not None}
         if "gpus" in model.model_fields:
-            given["gpus"] = tuple(self.get_query_arguments("gpu"))
+            values["gpus"] = tuple(self.get_query_arguments("gpu"))
         try:
-            return model.model_validate(given)
+            return model.model_validate(values)
         except ValidationError as error:
             why = error.errors()[0]["msg"]
             raise GipfelError(one_line(f"The query is not valid: {why}.")) from error
@@ -71,7 +71,7 @@ class RunsRouteHandler(GipfelRouteHandler):
 
     @route
     async def get(self) -> None:
-        """Answer names, jobs and when they began."""
+        """Send names, jobs and start times of the runs."""
         self.finish({"runs": await self.telemetry.runs()})
 
 
@@ -80,7 +80,7 @@ class RangeRouteHandler(_TimeRangeHandler):
 
     @route
     async def get(self) -> None:
-        """Answer as the stream does; from summaries where the time is long."""
+        """Send the same figures as the stream; long time ranges are drawn from summaries."""
         query = self.query_as(TimeRangeQuery, "run", "since", "until")
         view = self.query_as(View, "dark", "metric")
         folder = await self.telemetry.run_named(query.run)
@@ -99,7 +99,7 @@ class ScoreRouteHandler(_TimeRangeHandler):
 
     @route
     async def get(self) -> None:
-        """Answer the document of ``gipfel score --json``."""
+        """Send the document of ``gipfel score --json``."""
         query = self.query_as(TimeRangeQuery, "run", "since", "until")
         folder = await self.telemetry.run_named(query.run)
         self.finish(await asyncio.to_thread(lambda: query.open(folder).document()))
@@ -110,7 +110,7 @@ class CompareRouteHandler(_TimeRangeHandler):
 
     @route
     async def get(self) -> None:
-        """Answer what is different in score, losses and the user's own metrics, and the lines of both."""
+        """Send the differences in score, losses and the user's metrics, and a figure of both runs."""
         query = self.query_as(CompareQuery, "first", "second")
         view = self.query_as(View, "dark")
         folders = [await self.telemetry.run_named(name) for name in (query.first, query.second)]
@@ -134,22 +134,22 @@ class CompareRouteHandler(_TimeRangeHandler):
 
 
 class DownloadRouteHandler(_TimeRangeHandler):
-    """``GET``: samples or image of a time range, as a file to keep."""
+    """``GET``: samples or image of a time range, as a download."""
 
     @route
     async def get(self, kind: str) -> None:
-        """Send it piece by piece."""
+        """Send the file in chunks."""
         query = self.query_as(TimeRangeQuery, "run", "since", "until")
         folder = await self.telemetry.run_named(query.run)
-        stretch = await asyncio.to_thread(query.open, folder)
+        time_range = await asyncio.to_thread(query.open, folder)
         self.set_header("Content-Type", CONTENT_TYPES[kind])
         self.set_header("Content-Disposition", f'attachment; filename="{folder.name}.{kind}"')
-        pieces = content_of(stretch, kind)
-        while piece := await asyncio.to_thread(_together, pieces):
+        pieces = export_content(time_range, kind)
+        while piece := await asyncio.to_thread(_joined, pieces):
             self.write(piece)
             await self.flush()
         self.finish()
 
 
-def _together(pieces: Iterator[bytes]) -> bytes:
+def _joined(pieces: Iterator[bytes]) -> bytes:
     return b"".join(piece for _, piece in zip(range(_PIECES), pieces, strict=False))

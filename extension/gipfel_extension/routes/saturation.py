@@ -1,4 +1,4 @@
-"""``gipfel/saturation``: figures, the stream of new points, consent to share the score, simulated sources."""
+"""``gipfel/saturation``: figures, the stream of new points, sharing of the score, and simulated sources."""
 
 import asyncio
 import json
@@ -15,12 +15,12 @@ from pydantic import ValidationError
 from tornado import web
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from gipfel_cluster.model import Frozen, GipfelError, Line, one_line
+from gipfel_cluster.model import Frozen, GipfelError, OneLine, one_line
 from gipfel_cluster.runs import runs_root
 
-from ..server.analysis import Sharing, judged, read_sharing, shared_of, write_sharing
-from ..server.broadcast import Page, absent
-from ..server.current_activity import WINDOW_S, current_activity
+from ..server.activity import WINDOW_S, current_activity
+from ..server.analysis import Sharing, read_sharing, score_document, shared_score, write_sharing
+from ..server.broadcast import Page, absent_status
 from ..server.telemetry import ServerTelemetry
 from ..server.views import View
 from .base import AUTH_RESOURCE, GipfelRouteHandler, route
@@ -29,54 +29,54 @@ _MOST_BYTES = 16_384
 _WINDOW_S = 600.0
 
 
-def view_of(handler: JupyterHandler) -> View:
+def parse_view(handler: JupyterHandler) -> View:
     """Return the view in a request's query.
 
     Raises
     ------
     GipfelError
-        A value is out of range or no number.
+        A value is not a number or is out of range.
     """
     query = handler.request.query_arguments
-    given: dict[str, Any] = {
+    values: dict[str, Any] = {
         name: handler.get_query_argument(name) for name in ("window", "dark", "metric") if name in query
     }
-    given["gpus"] = tuple(handler.get_query_arguments("gpu"))
+    values["gpus"] = tuple(handler.get_query_arguments("gpu"))
     try:
-        return View.model_validate(given)
+        return View.model_validate(values)
     except ValidationError as error:
         why = error.errors()[0]["msg"]
         raise GipfelError(one_line(f"The query is not valid: {why}."), "Use window=600.") from error
 
 
 class SaturationRouteHandler(GipfelRouteHandler):
-    """``GET``: the figures as they are now."""
+    """``GET``: the current figures."""
 
     @route
     async def get(self) -> None:
-        """Answer figures and status."""
-        view = view_of(self)
-        _, broadcast = await self.telemetry.started()
+        """Send figures and status."""
+        view = parse_view(self)
+        _, broadcast = await self.telemetry.ensure_started()
         drawn = await broadcast.draw(view)
         self.finish({"figures": drawn.figures, "status": broadcast.status})
 
 
 class ActivityRouteHandler(GipfelRouteHandler):
-    """One number for the status bar, which asks every few seconds: that does not count as use of a server."""
+    """``GET``: GPU activity for the status bar; its polling does not count as use of the server."""
 
     _track_activity = False
 
     @route
     async def get(self) -> None:
-        """Answer how busy the GPUs are now."""
-        _, broadcast = await self.telemetry.started()
+        """Send the current GPU activity."""
+        _, broadcast = await self.telemetry.ensure_started()
         devices = await broadcast.devices()
         table = await broadcast.table(WINDOW_S)
         self.finish(await asyncio.to_thread(current_activity, table, devices, time.time_ns()))
 
 
 class SaturationStreamRouteHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
-    """Websocket: the figures, then new points and scores as they come; a page sends what it shows."""
+    """Websocket that sends figures, then new points and scores; a page sends its view."""
 
     auth_resource = AUTH_RESOURCE
     _sending: asyncio.Task[None] | None = None
@@ -87,12 +87,12 @@ class SaturationStreamRouteHandler(WebSocketMixin, WebSocketHandler, JupyterHand
 
     @ws_authenticated
     async def get(self, *arguments: Any, **keywords: Any) -> None:
-        """Upgrade for a user who is logged in and allowed."""
+        """Open the websocket for an authenticated and authorized user."""
         allowed = self.authorizer.is_authorized(self, self.current_user, "read", AUTH_RESOURCE)
         if not await ensure_async(allowed):
             raise web.HTTPError(403)
         try:
-            self._page = Page(view_of(self))
+            self._page = Page(parse_view(self))
         except GipfelError as error:
             raise web.HTTPError(400, "%s", error) from error
         await super().get(*arguments, **keywords)
@@ -103,7 +103,7 @@ class SaturationStreamRouteHandler(WebSocketMixin, WebSocketHandler, JupyterHand
         self._sending = asyncio.ensure_future(self._send())
 
     def on_message(self, message: str | bytes) -> None:
-        """Look at what the page asks for; anything else ends the stream."""
+        """Change the page's view; close the websocket if the message is not a valid view."""
         if len(message) > _MOST_BYTES:
             self.close(1009, "The message is too long.")
             return
@@ -120,35 +120,36 @@ class SaturationStreamRouteHandler(WebSocketMixin, WebSocketHandler, JupyterHand
     async def _send(self) -> None:
         telemetry: ServerTelemetry = self.settings["gipfel"]
         try:
-            _, broadcast = await telemetry.started()
+            _, broadcast = await telemetry.ensure_started()
             async for message in broadcast.messages(self._page):
                 text = await asyncio.to_thread(json.dumps, message, allow_nan=False)
                 await self.write_message(text)
         except WebSocketClosedError:
             return
         except GipfelError as error:
-            # Kept open: a page that comes back again and again would get the same answer.
-            await self.write_message(json.dumps({"type": "status", "status": absent(str(error))}))
+            # The websocket stays open: otherwise the page would reconnect and get the same error.
+            await self.write_message(json.dumps({"type": "status", "status": absent_status(str(error))}))
 
 
 class SharingRouteHandler(GipfelRouteHandler):
-    """``GET, POST``: consent of the user."""
+    """``GET, POST``: consent of the user to share the score."""
 
     @route
     async def get(self) -> None:
-        """Answer it."""
+        """Send the saved consent."""
         sharing = await asyncio.to_thread(read_sharing, os.environ)
         self.finish(sharing.model_dump())
 
     @route
     async def post(self) -> None:
-        """Give it, or take it back."""
+        """Save or withdraw the consent."""
         sharing = self.body_as(Sharing)
         try:
             await asyncio.to_thread(write_sharing, os.environ, sharing)
         except OSError as error:
             raise GipfelError(
-                f"The choice can't be written down: {error.strerror}.", "Is your home full?"
+                f"The choice can't be saved: {error.strerror}.",
+                "Check the quota and permissions of your home directory.",
             ) from error
         self.finish(sharing.model_dump())
 
@@ -158,33 +159,33 @@ class SharedSaturationRouteHandler(GipfelRouteHandler):
 
     @route
     async def get(self) -> None:
-        """Answer that nothing is shared, unless the user consented."""
+        """Send the score if the user has consented to share it."""
         sharing = await asyncio.to_thread(read_sharing, os.environ)
         if not sharing.saturation:
             self.finish({"shared": False})
             return
-        run, broadcast = await self.telemetry.started()
+        run, broadcast = await self.telemetry.ensure_started()
         table = await broadcast.table(_WINDOW_S)
-        document = await asyncio.to_thread(judged, table, run.folder.telemetry)
-        self.finish(shared_of(document, _WINDOW_S))
+        document = await asyncio.to_thread(score_document, table, run.folder.telemetry)
+        self.finish(shared_score(document, _WINDOW_S))
 
 
 class SourceRequest(Frozen):
-    """A source, ``synthetic:NAME`` or ``replay:FILE``; relative paths are below the server's root."""
+    """Simulated source: ``synthetic:NAME`` or ``replay:FILE``; relative paths start at the server's root."""
 
-    source: Line
+    source: OneLine
 
 
 class SourceRouteHandler(GipfelRouteHandler):
-    """``POST, DELETE``: one simulated source per server, in a recorder process of its own."""
+    """``POST, DELETE``: the simulated source of this server; it has its own recorder process."""
 
     @route
     async def post(self) -> None:
-        """Start it, in place of one that runs; 201."""
+        """Start a simulated source and stop an earlier one."""
         source = self.body_as(SourceRequest).source
         kind, _, name = source.partition(":")
         if kind == "replay":
-            file = await asyncio.to_thread(own_file, name, self.settings["server_root_dir"])
+            file = await asyncio.to_thread(user_file, name, self.settings["server_root_dir"])
             source = f"replay:{file}"
         elif kind != "synthetic" or not name:
             raise GipfelError(
@@ -193,36 +194,36 @@ class SourceRouteHandler(GipfelRouteHandler):
             )
         await self.telemetry.simulate(source)
         self.set_status(201)
-        await self._answer()
+        await self._send_status()
 
     @route
     async def delete(self) -> None:
-        """End it; also when there is none."""
+        """Stop the simulated source, if there is one."""
         await self.telemetry.stop_simulation()
-        await self._answer()
+        await self._send_status()
 
-    async def _answer(self) -> None:
-        _, broadcast = await self.telemetry.started()
+    async def _send_status(self) -> None:
+        _, broadcast = await self.telemetry.ensure_started()
         self.finish(dict(broadcast.status))
 
 
-def own_file(path: str, root_dir: str) -> Path:
-    """Return the file, where it lies in one of the user's folders: server root, home, or run folders.
+def user_file(path: str, root_dir: str) -> Path:
+    """Return a file below the server's root, the home directory or the runs directory of the user.
 
     Raises
     ------
     GipfelError
-        It is elsewhere or not a file.
+        The path is outside these directories or is not a file.
     """
     root = Path(root_dir).expanduser()
     try:
         file = (root / Path(path).expanduser()).resolve()
         found = file.is_file()
-    except (OSError, RuntimeError) as error:  # a name too long; an unknown user
-        raise GipfelError(f"{path[:80]} can't be a file's path.", "Give an absolute path.") from error
+    except (OSError, RuntimeError) as error:  # the name is too long, or ~user is unknown
+        raise GipfelError(f"{path[:80]} is not a valid path.", "Give an absolute path.") from error
     folders = [root.resolve(), Path.home().resolve(), runs_root().resolve()]
     if not any(file.is_relative_to(folder) for folder in folders):
-        raise GipfelError(f"{path} lies outside your folders.", f"Copy it below {folders[0]}.")
+        raise GipfelError(f"{path} is outside your directories.", f"Copy the file below {folders[0]}.")
     if not found:
         raise GipfelError(f"There is no file {path}.", "Give the path of a recorded segment.")
     return file

@@ -1,6 +1,8 @@
-"""Server routes: ``gipfel/run`` for the panel, ``gipfel/metrics`` for a Prometheus, the panel's scripts.
+"""Routes about the server: its run and lifetime, its metrics, and the scripts and notebooks that it serves.
 
-Scripts are compressed and kept by the browser: their names hold a hash of their content.
+``gipfel/run`` and ``gipfel/lifetime`` are for the panel, ``gipfel/metrics`` is for Prometheus, and
+``gipfel/notebooks`` copies the notebooks that come with Gipfel to the user's files. Scripts are compressed,
+and browsers cache them, because their names contain a hash of their content.
 """
 
 import asyncio
@@ -12,46 +14,50 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_core.paths import jupyter_path
+from jupyter_core.utils import ensure_async
 from jupyter_server.base.handlers import JupyterHandler
 from tornado import web
 
 from gipfel_cluster.model import GipfelError
 
-from ..server.analysis import judged
+from ..server.analysis import score_document
+from ..server.lifetime import ServerLifetime
 from ..server.runs import CurrentRun, missing_gpus
-from ..telemetry.prometheus_text import CONTENT_TYPE, Target, prometheus_text
+from ..telemetry.files import read_json
+from ..telemetry.prometheus_text import CONTENT_TYPE, JobLabels, prometheus_text
 from ..telemetry.sample import SampleTable
+from ..training.papermill.notebook_file import MOST_NOTEBOOK_BYTES
 from .base import GipfelRouteHandler, route
 
-#: Seconds before now that are scored.
+#: Seconds of samples in the score of `MetricsRouteHandler`.
 _WINDOW_S = 60.0
-#: Several scrapers, or one in a hurry, cost no more than one.
+#: Age up to which a response is reused, so that frequent scrapes cost no more than one per second.
 _FRESH_S = 1.0
-#: A year: another content has another name.
-_KEPT = "private, max-age=31536000, immutable"
+#: One year: the name of a script changes with its content.
+_CACHE_CONTROL = "private, max-age=31536000, immutable"
 
 
 class RunRouteHandler(GipfelRouteHandler):
-    """``GET``: node, job, environment, time left, devices and record."""
+    """``GET``: node, job, environment, end of the job, devices and record."""
 
     @route
     async def get(self) -> None:
-        """Answer also where there is no run, with the reason."""
+        """Send the run, or without a run the reason."""
         try:
-            run, broadcast = await self.telemetry.started()
-            described = await asyncio.to_thread(run.describe)
+            run, broadcast = await self.telemetry.ensure_started()
+            response = await asyncio.to_thread(run.describe)
             shown = await broadcast.devices()
-            described["no_gpu"] = await asyncio.to_thread(missing_gpus, described["record"], shown, run.node)
+            response["no_gpu"] = await asyncio.to_thread(missing_gpus, response["record"], shown, run.node)
             devices = [device.to_json() for device in shown]
         except GipfelError as error:
-            described = {"run": None, "message": str(error), "node": "", "job_id": "", "cluster": ""}
-            described |= {"edf": None, "ends_ns": None, "record": {}, "no_gpu": ""}
+            response = {"run": None, "message": str(error), "node": "", "job_id": "", "cluster": ""}
+            response |= {"edf": None, "ends_ns": None, "record": {}, "no_gpu": ""}
             devices = []
         ends = self.settings["gipfel_lifetime"].ends
         if ends is not None:
-            # The hub's word: the job's time may have been extended.
-            described["ends_ns"] = int(ends) * 1_000_000_000
-        self.finish({**described, "devices": devices})
+            # The job may have been extended, which only the hub knows.
+            response["ends_ns"] = int(ends) * 1_000_000_000
+        self.finish({**response, "devices": devices})
 
 
 class MetricsRouteHandler(GipfelRouteHandler):
@@ -59,38 +65,38 @@ class MetricsRouteHandler(GipfelRouteHandler):
 
     @route
     async def get(self) -> None:
-        """Answer Prometheus text."""
-        kept: tuple[float, str] | None = self.settings.get("gipfel_metrics")
-        if kept is None or time.monotonic() - kept[0] > _FRESH_S:
-            run, broadcast = await self.telemetry.started()
+        """Send metrics in Prometheus text format."""
+        cached: tuple[float, str] | None = self.settings.get("gipfel_metrics")
+        if cached is None or time.monotonic() - cached[0] > _FRESH_S:
+            run, broadcast = await self.telemetry.ensure_started()
             table = await broadcast.table(_WINDOW_S)
-            kept = (time.monotonic(), await asyncio.to_thread(_text, run, table))
-            self.settings["gipfel_metrics"] = kept
-        self.finish(kept[1], set_content_type=CONTENT_TYPE)
+            cached = (time.monotonic(), await asyncio.to_thread(_text, run, table))
+            self.settings["gipfel_metrics"] = cached
+        self.finish(cached[1], set_content_type=CONTENT_TYPE)
 
     def update_api_activity(self) -> None:
-        """Skip it: a server that is scraped is not a server that is used."""
+        """Do nothing: scraping does not count as use of the server."""
 
 
 def _text(run: CurrentRun, table: SampleTable) -> str:
     real = tuple(device for device in table.devices if not device.simulated)
     table = replace(table, devices=real)
-    document: dict[str, Any] | None = judged(table, run.folder.telemetry) if table.gpus else None
-    target = Target(run.folder.name, run.cluster, "" if run.own else run.job_id)
-    return prometheus_text(table, document, target, now_ns=time.time_ns())
+    document: dict[str, Any] | None = score_document(table, run.folder.telemetry) if table.gpus else None
+    labels = JobLabels(run.folder.name, run.cluster, "" if run.created_by_server else run.job_id)
+    return prometheus_text(table, document, labels, now_ns=time.time_ns())
 
 
 class ScriptsRouteHandler(JupyterHandler):
-    """``GET`` in place of the lab's own route, which sends such a file whole, and again with every page."""
+    """``GET``: a script of the labextension, compressed and cached; JupyterLab's route does neither."""
 
     @web.authenticated
     def get(self, name: str) -> None:
-        """Answer with a script; compressed where the browser reads that."""
-        path = _installed(name)
+        """Send a script; compressed if the browser accepts gzip."""
+        path = _installed_script(name)
         if path is None:
             raise web.HTTPError(404)
         self.set_header("Content-Type", "text/javascript; charset=utf-8")
-        self.set_header("Cache-Control", _KEPT)
+        self.set_header("Cache-Control", _CACHE_CONTROL)
         self.set_header("Vary", "Accept-Encoding")
         if "gzip" in self.request.headers.get("Accept-Encoding", ""):
             self.set_header("Content-Encoding", "gzip")
@@ -99,8 +105,8 @@ class ScriptsRouteHandler(JupyterHandler):
             self.finish(path.read_bytes())
 
 
-def _installed(name: str) -> Path | None:
-    """Return a script where the lab finds it too: the wheel has it as data, not in the package."""
+def _installed_script(name: str) -> Path | None:
+    """Return the path of a script on Jupyter's data path, where the wheel installs the labextension."""
     folders = (Path(folder) / "@gipfel" / "extension" / "static" for folder in jupyter_path("labextensions"))
     return next((path for folder in folders if (path := folder / name).is_file()), None)
 
@@ -108,3 +114,113 @@ def _installed(name: str) -> Path | None:
 @cache
 def _compressed(path: Path, _: int) -> bytes:
     return gzip.compress(path.read_bytes(), 6, mtime=0)
+
+
+class LifetimeRouteHandler(GipfelRouteHandler):
+    """``GET``: lifetime of this server; JupyterLab's polling does not count as use of the server."""
+
+    _track_activity = False
+
+    @property
+    def lifetime(self) -> ServerLifetime:
+        """Lifetime of this server."""
+        found: ServerLifetime = self.settings["gipfel_lifetime"]
+        return found
+
+    @route
+    async def get(self) -> None:
+        """Send the end of the job, the times of notices before it, and the stop of an idle server."""
+        self.finish(self.lifetime.describe())
+
+
+class ExtendRouteHandler(LifetimeRouteHandler):
+    """``POST``: extend the job."""
+
+    @route
+    async def post(self) -> None:
+        """Request the time that the site allows, and send the response of `LifetimeRouteHandler`."""
+        await self.lifetime.extend()
+        self.finish(self.lifetime.describe())
+
+
+class StayRouteHandler(LifetimeRouteHandler):
+    """``POST``: keep an idle server."""
+
+    @route
+    async def post(self) -> None:
+        """Count this request as use, and send the response of `LifetimeRouteHandler`."""
+        await self.lifetime.stay()
+        self.finish(self.lifetime.describe())
+
+
+class NotebooksRouteHandler(GipfelRouteHandler):
+    """``GET``: the shipped notebooks."""
+
+    @route
+    async def get(self) -> None:
+        """Send names and titles of the notebooks."""
+        found = await asyncio.to_thread(shipped_notebooks)
+        titles = [
+            {"name": name, "title": title(await asyncio.to_thread(read_notebook, path))}
+            for name, path in found.items()
+        ]
+        self.finish({"notebooks": titles})
+
+
+class NotebookRouteHandler(GipfelRouteHandler):
+    """``POST``: a copy of a shipped notebook."""
+
+    @route
+    async def post(self, name: str) -> None:
+        """Copy the notebook to the server's root directory unless it exists there, and send its path."""
+        path = f"{name}.ipynb"
+        contents: Any = self.contents_manager
+        exists = await ensure_async(contents.file_exists(path))
+        if not exists:
+            found = await asyncio.to_thread(shipped_notebooks)
+            if name not in found:
+                known = ", ".join(found) or "none"
+                raise GipfelError(
+                    f"This installation has no notebook {name!r}.", f"Available notebooks: {known}."
+                )
+            content = await asyncio.to_thread(read_notebook, found[name])
+            model = {"type": "notebook", "format": "json", "content": content}
+            await ensure_async(contents.save(model, path))
+        self.set_status(200 if exists else 201)
+        self.finish({"path": path, "created": not exists})
+
+
+def shipped_notebooks() -> dict[str, Path]:
+    """Return the file of each notebook by name; the first one on Jupyter's data path takes precedence."""
+    found: dict[str, Path] = {}
+    for folder in jupyter_path("gipfel", "notebooks"):
+        for path in sorted(Path(folder).glob("*.ipynb")):
+            found.setdefault(path.stem, path)
+    return dict(sorted(found.items()))
+
+
+def read_notebook(path: Path) -> dict[str, Any]:
+    """Return the notebook as JSON.
+
+    Raises
+    ------
+    GipfelError
+        The file can't be read or is not a notebook.
+    """
+    try:
+        content = read_json(path, MOST_NOTEBOOK_BYTES, follow=True)
+    except (OSError, ValueError) as error:
+        raise GipfelError(f"{path} can't be read as a notebook: {error}.", "Install Gipfel again.") from error
+    if not isinstance(content, dict) or "cells" not in content:
+        raise GipfelError(f"{path} is not a notebook.", "Install Gipfel again.")
+    return content
+
+
+def title(notebook: dict[str, Any]) -> str:
+    """Return the first heading of a notebook without ``#``; empty if it has none."""
+    for cell in notebook["cells"]:
+        lines = "".join(cell.get("source", "")).splitlines() if cell.get("cell_type") == "markdown" else []
+        for line in lines:
+            if line.startswith("#"):
+                return line.lstrip("# ")
+    return ""

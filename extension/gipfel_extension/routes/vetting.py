@@ -1,4 +1,4 @@
-"""``gipfel/vetting``: run a vetting, follow its report, choose and change its protocol."""
+"""``gipfel/vetting``: run a vetting, follow its report, and choose or edit its protocol."""
 
 import asyncio
 import os
@@ -8,54 +8,54 @@ from typing import Any, Literal
 from jupyter_server.utils import ApiPath, to_os_path
 from pydantic import Field, ValidationError
 
-from gipfel_cluster.model import Frozen, GipfelError, Line, one_line
+from gipfel_cluster.model import Frozen, GipfelError, OneLine, one_line
 
 from ..server.vetting import (
     MOST_BYTES,
     ServerVetting,
-    described,
-    offered_protocols,
-    path_of,
+    describe_protocol,
+    list_protocols,
+    protocol_path,
+    read_protocol,
     save_protocol,
-    text_of,
 )
-from ..vetting.history import consents, set_consent
+from ..vetting.history import has_consent, set_consent
 from .base import GipfelRouteHandler, route
 
 
-class ProtocolPlace(Frozen):
-    """A protocol of the list; ``directory`` is the server's path of the notebook's folder."""
+class ProtocolReference(Frozen):
+    """Reference to a protocol in the list; ``directory`` is the API path of the notebook's directory."""
 
-    kind: Literal["shipped", "own", "beside"]
-    file: Line = Field(min_length=1, max_length=255)
-    directory: Line = Field("", max_length=4096)
+    kind: Literal["shipped", "user", "notebook"]
+    file: OneLine = Field(min_length=1, max_length=255)
+    directory: OneLine = Field("", max_length=4096)
 
 
-class VettingRequest(ProtocolPlace):
-    """Vetting to run; nodes that were vetted within ``skip_vetted`` don't run their own checks again."""
+class VettingRequest(ProtocolReference):
+    """Request to run a vetting; nodes vetted within ``skip_vetted`` skip their single-node checks."""
 
     skip_vetted: Literal["", "1 h", "24 h"] = ""
 
 
 class VettingQuery(Frozen):
-    """A run, how many rows of its grid, and the version that the page has."""
+    """Query for the vetting of a run: the version that the page has, and the largest number of grid rows."""
 
-    run: Line = Field("", max_length=200)
-    known: Line = Field("", max_length=200)
+    run: OneLine = Field("", max_length=200)
+    known: OneLine = Field("", max_length=200)
     rows: int = Field(40, ge=1, le=5000)
 
 
 class ProtocolText(Frozen):
-    """A protocol as it is typed."""
+    """Text of a protocol in the editor."""
 
     text: str = Field(max_length=MOST_BYTES)
 
 
 class SavedProtocol(ProtocolText):
-    """A protocol to save beside a notebook."""
+    """Protocol to save in the notebook's directory."""
 
-    directory: Line = Field("", max_length=4096)
-    name: Line = Field(min_length=1, max_length=120)
+    directory: OneLine = Field("", max_length=4096)
+    name: OneLine = Field(min_length=1, max_length=120)
     replace: bool = False
 
 
@@ -68,41 +68,47 @@ class Consent(Frozen):
 class _VettingHandler(GipfelRouteHandler):
     @property
     def vetting(self) -> ServerVetting:
-        """Vetting that this server has started."""
+        """Vetting runs of this server."""
         found: ServerVetting = self.settings["gipfel_vetting"]
         return found
 
     def folder_of(self, directory: str) -> Path:
-        """Return the folder of one of the server's paths.
+        """Return the directory of an API path.
 
         Raises
         ------
         GipfelError
-            It is not below the server's root folder, or none.
+            The path is not below the server's root directory, or is not a directory.
         """
         contents: Any = self.contents_manager
         root = Path(getattr(contents, "root_dir", ".")).resolve()
         if "\0" in directory or ".." in Path(directory).parts:
-            raise GipfelError("This folder is not below the server's.", "Open a notebook in the lab.")
+            raise GipfelError(
+                "This directory is not below the server's root directory.",
+                "Open a notebook from the file browser.",
+            )
         folder = Path(to_os_path(ApiPath(directory), str(root)))
         try:
             found = folder.is_dir()
-        except OSError as error:  # a name too long
-            raise GipfelError(f"{directory[:80]} can't be a folder: {error.strerror}.") from error
+        except OSError as error:  # the name is too long
+            raise GipfelError(
+                f"{directory[:80]} is not a valid directory: {error.strerror}.",
+                "Open a notebook from the file browser.",
+            ) from error
         if not found:
-            raise GipfelError(f"There is no folder {directory}.", "Is the notebook saved?")
+            raise GipfelError(f"There is no directory {directory}.", "Save the notebook first.")
         return folder
 
 
 class VettingRouteHandler(_VettingHandler):
-    """``GET, POST, DELETE``: newest report of a run, and the vetting that makes one."""
+    """``GET, POST, DELETE``: newest vetting report of a run; start and stop of a vetting."""
 
     @route
     async def get(self) -> None:
-        """Answer its state, and the grid where the page does not know it yet."""
-        given = {name: self.get_query_argument(name, None) for name in VettingQuery.model_fields}
+        """Send the state, and the grid unless the page has this version."""
+        values = {name: self.get_query_argument(name, None) for name in VettingQuery.model_fields}
         try:
-            query = VettingQuery.model_validate({n: v for n, v in given.items() if v is not None})
+            query = VettingQuery.model_validate({n: v for n, v in values.items() if v is not None})
         except ValidationError as error:
             raise GipfelError(one_line(f"The query is not valid: {error.errors()[0]['msg']}.")) from error
         folder = await self.telemetry.run_named(query.run)
@@ -110,54 +116,54 @@ class VettingRouteHandler(_VettingHandler):
 
     @route
     async def post(self) -> None:
-        """Start a run on the nodes of this server's job."""
-        asked = self.body_as(VettingRequest)
-        directory = await asyncio.to_thread(self.folder_of, asked.directory)
-        path = await asyncio.to_thread(path_of, asked.kind, asked.file, directory, os.environ)
-        run, _ = await self.telemetry.started()
-        await self.vetting.start(run.folder.path, path, skip_vetted=asked.skip_vetted)
+        """Start a vetting on the nodes of this server's job."""
+        request = self.body_as(VettingRequest)
+        directory = await asyncio.to_thread(self.folder_of, request.directory)
+        path = await asyncio.to_thread(protocol_path, request.kind, request.file, directory, os.environ)
+        run, _ = await self.telemetry.ensure_started()
+        await self.vetting.start(run.folder.path, path, skip_vetted=request.skip_vetted)
         self.set_status(201)
         self.finish({})
 
     @route
     async def delete(self) -> None:
-        """End it; its report shows how far it got."""
+        """Stop the vetting; its report has the results so far."""
         await self.vetting.stop()
         self.finish({})
 
 
 class ProtocolsRouteHandler(_VettingHandler):
-    """``GET, POST``: protocols to choose from, one's text, and new ones."""
+    """``GET, POST, PUT``: list of protocols, text of a protocol, check of a text, and saved protocols."""
 
     @route
     async def get(self) -> None:
-        """Answer the list, or with ``kind`` and ``file`` the text of one."""
+        """Send the list; with ``kind`` and ``file`` send the text of one protocol."""
         directory = await asyncio.to_thread(self.folder_of, self.get_query_argument("directory", ""))
         kind = self.get_query_argument("kind", "")
         if not kind:
-            found = await asyncio.to_thread(offered_protocols, directory, os.environ)
+            found = await asyncio.to_thread(list_protocols, directory, os.environ)
             self.finish({"protocols": found, "registry": "GIPFEL_REGISTRY_URL" in os.environ})
             return
         file = self.get_query_argument("file", "")
-        path = await asyncio.to_thread(path_of, kind, file, directory, os.environ)
-        text = await asyncio.to_thread(text_of, path)
-        self.finish({"text": text, **await asyncio.to_thread(described, text)})
+        path = await asyncio.to_thread(protocol_path, kind, file, directory, os.environ)
+        text = await asyncio.to_thread(read_protocol, path)
+        self.finish({"text": text, **await asyncio.to_thread(describe_protocol, text)})
 
     @route
     async def post(self) -> None:
-        """Answer what a text means; nothing is written."""
-        asked = self.body_as(ProtocolText)
-        self.finish(await asyncio.to_thread(described, asked.text))
+        """Send the checks and problems of a text, without saving it."""
+        request = self.body_as(ProtocolText)
+        self.finish(await asyncio.to_thread(describe_protocol, request.text))
 
     @route
     async def put(self) -> None:
-        """Keep a text beside a notebook."""
-        asked = self.body_as(SavedProtocol)
-        directory = await asyncio.to_thread(self.folder_of, asked.directory)
+        """Save a text in the notebook's directory."""
+        request = self.body_as(SavedProtocol)
+        directory = await asyncio.to_thread(self.folder_of, request.directory)
         path = await asyncio.to_thread(
-            save_protocol, directory, asked.name, asked.text, replace=asked.replace
+            save_protocol, directory, request.name, request.text, replace=request.replace
         )
-        self.finish({"kind": "beside", "file": path.name})
+        self.finish({"kind": "notebook", "file": path.name})
 
 
 class VettingConsentRouteHandler(_VettingHandler):
@@ -165,12 +171,12 @@ class VettingConsentRouteHandler(_VettingHandler):
 
     @route
     async def get(self) -> None:
-        """Answer it."""
-        self.finish({"share": await asyncio.to_thread(consents, os.environ)})
+        """Send the saved consent."""
+        self.finish({"share": await asyncio.to_thread(has_consent, os.environ)})
 
     @route
     async def post(self) -> None:
         """Save the consent."""
         asked = self.body_as(Consent)
         await asyncio.to_thread(lambda: set_consent(share=asked.share))
-        self.finish({"share": await asyncio.to_thread(consents, os.environ)})
+        self.finish({"share": await asyncio.to_thread(has_consent, os.environ)})

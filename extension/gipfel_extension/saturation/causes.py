@@ -1,6 +1,7 @@
-"""The losses of one GPU, sample by sample: its steps, each put down to what there is evidence for.
+"""Causes of the losses of one GPU: each lost level of each sample goes to the cause that indicators show.
 
-Evidence of why a GPU waits: what its host, its links and the other GPUs of the job did at that time.
+`IndicatorReader` derives the indicators from what the GPU's host, its links and the other GPUs of the job did
+at that time; `losses_of` assigns the losses.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,207 +10,214 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..telemetry.sample import Columns, Device, SampleTable
-from .host_signs import HostSigns, both_ways, host_of, host_signs
+from .host_indicators import HostIndicators, bidirectional_rate, host_indicators_of, host_of
 from .levels import Flags, Floats, Levels, column, fractions
-from .loss_breakdown import Staircase
+from .loss_breakdown import LossBreakdown
 from .settings import LOSSES, Thresholds
-from .time_grid import Beats, crowd, nearest
+from .time_grid import TimeGrid, max_and_median, nearest_rows
 
-#: A pipe's activity per SM activity from which kernels compute; one that waits in a collective only spins.
-_COMPUTES = 0.08
-#: How much more a link must receive than it sends for its bytes to be input.
-_ONE_WAY = 3.0
-#: Share of a link's ceiling in both directions that is talk between GPUs where they have no NVLink.
-_BOTH_WAYS = 0.2
-#: Bytes per second from which GPUs or nodes exchange anything at all.
-_ANY_TRAFFIC = 1e8
+#: Pipe activity per SM activity from which kernels compute; a kernel that waits in a collective only spins.
+_MIN_PIPE_PER_SM = 0.08
+#: Ratio of received to sent bytes of a link from which they count as input.
+_MIN_ONE_WAY_RATIO = 3.0
+#: Share of PCIe's ceiling, in both directions, that counts as communication of GPUs without NVLink.
+_MIN_PCIE_BOTH_WAYS = 0.2
+#: Bytes per second from which GPUs or nodes count as exchanging data.
+_MIN_EXCHANGE = 1e8
 VIDEO = tuple(f"NVDEC{engine}_ACTIVE" for engine in range(8))
 
 
 @dataclass(frozen=True)
-class Signs:
-    """One GPU's evidence, one value per sample.
+class GpuIndicators:
+    """What shows why a GPU waits, one value per sample.
 
     Parameters
     ----------
-    writes
-        A host of the job writes a burst.
-    talks
+    write_burst
+        A host of the job writes a burst, such as a checkpoint.
+    communicating
         Links or network carry data both ways, and the job has several GPUs.
-    loads
-        Input is on its way: the host reads, decodes on workers beside the launching thread, or copies to
-        the GPU.
-    decodes
+    loading_input
+        Input is being loaded: the host reads, works on more cores than launching takes, or copies to the GPU.
+    decoder_busy
         A video decoder is busy.
-    lags
-        How much of the GPU's waiting goes by with a slower GPU of the job at work.
-    launches
-        Nothing runs for moments far below a second, while a thread of the host is busy.
-    rests
-        The host does nothing either.
-    computes
-        Kernels on few SMs compute, and don't wait for other GPUs; in a job of one GPU all do.
-    sparse
-        SMs hold few warps, and the power says that units wait.
+    waiting_for_others
+        Level of waiting while a slower GPU of the job works.
+    small_gaps
+        Kernels have pauses far below a second between them, while a thread of the host is busy.
+    host_idle
+        The host does nothing.
+    small_kernels
+        Kernels on few SMs compute, rather than wait for other GPUs; always true in a job of one GPU.
+    few_warps
+        SMs hold few warps, and the power draw is low, so that units wait.
     """
 
-    writes: Flags
-    talks: Flags
-    loads: Flags
-    decodes: Flags
-    lags: Floats
-    launches: Flags
-    rests: Flags
-    computes: Flags
-    sparse: Flags
+    write_burst: Flags
+    communicating: Flags
+    loading_input: Flags
+    decoder_busy: Flags
+    waiting_for_others: Floats
+    small_gaps: Flags
+    host_idle: Flags
+    small_kernels: Flags
+    few_warps: Flags
 
 
-class Observer:
-    """Reads evidence off a table.
+class IndicatorReader:
+    """Derives indicators from a table of samples.
 
     Parameters
     ----------
     gpus
-        Levels and steps of the GPUs that worked at all, by UUID: the others wait for nothing.
+        Levels and breakdown by UUID, only of GPUs that ever worked: the others wait for nothing.
+    watts
+        Power limit by UUID; 0 where unknown.
     """
 
     def __init__(
         self,
         table: SampleTable,
-        beats: Beats,
+        grid: TimeGrid,
         thresholds: Thresholds,
-        gpus: Mapping[str, tuple[Levels, Staircase]],
+        gpus: Mapping[str, tuple[Levels, LossBreakdown]],
         watts: Mapping[str, float],
     ) -> None:
         self._table = table
-        self._beats = beats
+        self._grid = grid
         self._limits = thresholds
         self._gpus = gpus
         self._watts = watts
-        self._several = len(table.gpus) > 1
-        self._window = max(1, round(thresholds.lag_seconds / beats.interval))
-        places = {uuid: beats.places(levels.time_ns)[0] for uuid, (levels, _) in gpus.items()}
-        length = len(beats.occupied)
-        self._now = crowd([(places[uuid], steps.busy) for uuid, (_, steps) in gpus.items()], length)
-        self._lately = crowd(
-            [(places[uuid], self._beside_itself(steps)) for uuid, (_, steps) in gpus.items()], length
+        self._multi_gpu = len(table.gpus) > 1
+        self._window = max(1, round(thresholds.lag_seconds / grid.interval))
+        indices = {uuid: grid.indices(levels.time_ns)[0] for uuid, (levels, _) in gpus.items()}
+        length = len(grid.occupied)
+        self._peers = max_and_median(
+            [(indices[uuid], breakdown.busy) for uuid, (_, breakdown) in gpus.items()], length
+        )
+        self._peers_smoothed = max_and_median(
+            [(indices[uuid], self._relative_busy(breakdown)) for uuid, (_, breakdown) in gpus.items()], length
         )
         real = {gpu.simulated for gpu in table.gpus}
         hosts = [host for host in table.hosts if host.simulated in real]
-        self._hosts = {host.uuid: host_signs(table, host, thresholds) for host in hosts}
-        self._writing = self._bursts(hosts)
-        self._together = self._several and self._any_traffic(hosts)
+        self._hosts = {host.uuid: host_indicators_of(table, host, thresholds) for host in hosts}
+        self._host_write_bursts = self._bursts(hosts)
+        self._exchanging = self._multi_gpu and self._exchanges_data(hosts)
 
-    def signs(self, gpu: Device) -> Signs:
-        """Return the evidence for one GPU that worked."""
-        levels, steps = self._gpus[gpu.uuid]
-        columns = self._table.of(gpu.uuid)
-        places, _ = self._beats.places(levels.time_ns)
+    def indicators_of(self, gpu: Device) -> GpuIndicators:
+        """Return the indicators of one GPU that worked."""
+        levels, breakdown = self._gpus[gpu.uuid]
+        columns = self._table[gpu.uuid]
+        indices, _ = self._grid.indices(levels.time_ns)
         with np.errstate(invalid="ignore", divide="ignore"):
-            talks, loads, launching, rests = self._host(gpu, levels)
-            return Signs(
-                self._writing[places],
-                (talks | self._links(levels, columns)) & self._several,
-                loads | _copies(levels, columns, self._limits),
-                decodes(columns, self._limits.decoder),
-                self._lags(steps, places) if self._together else np.zeros(len(places)),
+            communicating, loading_input, launching, host_idle = self._host_indicators(gpu, levels)
+            return GpuIndicators(
+                self._host_write_bursts[indices],
+                (communicating | self._links_busy(levels, columns)) & self._multi_gpu,
+                loading_input | _copying_input(levels, columns, self._limits),
+                decoder_busy(columns, self._limits.decoder),
+                self._waiting_for_others(breakdown, indices) if self._exchanging else np.zeros(len(indices)),
                 launching & self._small_gaps(levels),
-                rests,
-                self._computes(levels),
-                self._sparse(gpu, levels, columns),
+                host_idle,
+                self._small_kernels(levels),
+                self._few_warps(gpu, levels, columns),
             )
 
-    def _host(self, gpu: Device, levels: Levels) -> tuple[Flags, Flags, Flags, Flags]:
+    def _host_indicators(self, gpu: Device, levels: Levels) -> tuple[Flags, Flags, Flags, Flags]:
         host = host_of(self._table, gpu)
-        signs: HostSigns | None = self._hosts.get(host.uuid) if host else None
-        if host is None or signs is None or not len(signs.talks):
+        indicators: HostIndicators | None = self._hosts.get(host.uuid) if host else None
+        if host is None or indicators is None or not len(indicators.communicating):
             return (np.zeros(len(levels.time_ns), np.bool_),) * 4
-        rows, near = nearest(
-            levels.time_ns, self._table.of(host.uuid)["time_ns"], 1.5e9 * self._beats.interval
+        rows, near = nearest_rows(
+            levels.time_ns, self._table[host.uuid]["time_ns"], 1.5e9 * self._grid.interval
         )
-        every = (signs.talks, signs.loads, signs.busy, signs.rests)
-        talks, loads, busy, rests = (near & flags[rows] for flags in every)
-        return talks, loads, busy, rests
+        every = (indicators.communicating, indicators.loading_input, indicators.busy, indicators.idle)
+        communicating, loading_input, busy, host_idle = (near & flags[rows] for flags in every)
+        return communicating, loading_input, busy, host_idle
 
-    def _any_traffic(self, hosts: Sequence[Device]) -> bool:
-        """Return whether GPUs may wait for each other: they exchange anything, or that isn't recorded."""
-        links = [column(self._table.of(uuid), "NVLINK_TX_BYTES") for uuid in self._gpus]
-        network = [both_ways(self._table.of(host.uuid)) for host in hosts] if len(hosts) > 1 else []
+    def _exchanges_data(self, hosts: Sequence[Device]) -> bool:
+        """Return whether GPUs may wait for each other: they exchange data, or that isn't recorded."""
+        links = [column(self._table[uuid], "NVLINK_TX_BYTES") for uuid in self._gpus]
+        network = [bidirectional_rate(self._table[host.uuid]) for host in hosts] if len(hosts) > 1 else []
         seen = [each[np.isfinite(each)] for each in (*links, *network)]
-        return any(not len(each) or each.max() >= _ANY_TRAFFIC for each in seen)
+        return any(not len(each) or each.max() >= _MIN_EXCHANGE for each in seen)
 
-    def _links(self, levels: Levels, columns: Columns) -> Flags:
-        """Return where GPUs talk over NVLink or, in models without it, both ways over PCIe."""
+    def _links_busy(self, levels: Levels, columns: Columns) -> Flags:
+        """Return the samples in which GPUs communicate over NVLink or, without it, both ways over PCIe."""
         if "nvlink" in levels.links:
             return np.asarray(levels.links["nvlink"] >= self._limits.link, np.bool_)
         least = np.minimum(column(columns, "PCIE_TX_BYTES"), column(columns, "PCIE_RX_BYTES"))
         most = np.maximum(column(columns, "PCIE_TX_BYTES"), column(columns, "PCIE_RX_BYTES"))
         level = levels.links.get("pcie", np.full(len(least), np.nan)) * least / most
-        return np.asarray(level >= _BOTH_WAYS, np.bool_)
+        return np.asarray(level >= _MIN_PCIE_BOTH_WAYS, np.bool_)
 
-    def _lags(self, steps: Staircase, places: np.typing.NDArray[np.int64]) -> Floats:
-        """Return what of the waiting is for a slower GPU: at the moment, or over some seconds.
+    def _waiting_for_others(self, breakdown: LossBreakdown, indices: np.typing.NDArray[np.int64]) -> Floats:
+        """Return the level of waiting for a slower GPU: in the same sample, or over some seconds.
 
         A rank that is a little slower makes the others wait for a part of each step. That shows in means over
-        several steps, whose difference is then put down to the moments in which the others wait.
+        several steps; their difference is then assigned to the samples in which the others wait.
         """
-        top, middle = (each[places] for each in self._now)
-        now = np.where(top - middle >= self._limits.wait, top - np.fmax(middle, steps.busy), 0.0)
-        top, middle = (each[places] for each in self._lately)
-        own = self._beside_itself(steps)
-        behind = np.where(top - np.fmax(middle, own) >= self._limits.lag, (top - own) * _usual(steps), 0.0)
+        top, middle = (each[indices] for each in self._peers)
+        now = np.where(top - middle >= self._limits.wait, top - np.fmax(middle, breakdown.busy), 0.0)
+        top, middle = (each[indices] for each in self._peers_smoothed)
+        own = self._relative_busy(breakdown)
+        behind = np.where(
+            top - np.fmax(middle, own) >= self._limits.lag, (top - own) * _typical_busy(breakdown), 0.0
+        )
         now = np.maximum(0.0, np.nan_to_num(now))
-        # What the moments show already is not counted again.
-        more = behind - _smooth(now, self._window)
-        waits = np.maximum(0.0, steps.off + steps.empty - now)
-        share = np.clip(more / np.maximum(1e-9, _smooth(waits, self._window)), 0.0, 1.0)
-        lags: Floats = now + np.nan_to_num(share * waits)
-        return lags
+        # What single samples already show is not counted twice.
+        more = behind - _moving_mean(now, self._window)
+        waits = np.maximum(0.0, breakdown.gpu_idle + breakdown.sms_empty - now)
+        share = np.clip(more / np.maximum(1e-9, _moving_mean(waits, self._window)), 0.0, 1.0)
+        waiting_for_others: Floats = now + np.nan_to_num(share * waits)
+        return waiting_for_others
 
-    def _computes(self, levels: Levels) -> Flags:
-        if not self._several:
+    def _small_kernels(self, levels: Levels) -> Flags:
+        if not self._multi_gpu:
             return np.ones(len(levels.time_ns), np.bool_)
-        if self._beats.interval > self._limits.fine:
+        if self._grid.interval > self._limits.fine:
             # Large kernels and waiting for others within one sample look like small kernels.
             return np.zeros(len(levels.time_ns), np.bool_)
-        return _throughout(levels.math >= _COMPUTES * levels.active)
+        return _with_neighbours(levels.math >= _MIN_PIPE_PER_SM * levels.active)
 
-    def _beside_itself(self, steps: Staircase) -> Floats:
-        """Return how busy a GPU was over some seconds, beside its own usual level: kernels differ."""
-        usual = _usual(steps)
-        return _smooth(np.minimum(1.0, steps.busy / usual) if usual else steps.busy, self._window)
+    def _relative_busy(self, breakdown: LossBreakdown) -> Floats:
+        """Return the busy level over some seconds, relative to the GPU's typical level: kernels differ."""
+        typical = _typical_busy(breakdown)
+        return _moving_mean(
+            np.minimum(1.0, breakdown.busy / typical) if typical else breakdown.busy, self._window
+        )
 
     def _small_gaps(self, levels: Levels) -> Flags:
-        """Return where the engine is on for a steady part of the time: its pauses are short."""
-        if levels.parts:
-            spread = levels.parts["SCORE_SPREAD"]
+        """Return the samples in which the engine is on for a steady share of time: its pauses are short."""
+        if levels.recorded_parts:
+            spread = levels.recorded_parts["SCORE_SPREAD"]
             return np.asarray(
                 (levels.engine > 0.05) & (spread <= self._limits.steady * levels.engine), np.bool_
             )
-        if self._beats.interval > self._limits.fine:
+        if self._grid.interval > self._limits.fine:
             return np.zeros(len(levels.time_ns), np.bool_)
-        window = max(3, round(1.0 / self._beats.interval))
-        mean = _smooth(levels.engine, window)
-        spread = np.sqrt(np.maximum(0.0, _smooth(levels.engine**2, window) - mean**2))
+        window = max(3, round(1.0 / self._grid.interval))
+        mean = _moving_mean(levels.engine, window)
+        spread = np.sqrt(np.maximum(0.0, _moving_mean(levels.engine**2, window) - mean**2))
         return np.asarray((mean > 0.05) & (spread <= self._limits.steady * mean), np.bool_)
 
-    def _sparse(self, gpu: Device, levels: Levels, columns: Columns) -> Flags:
+    def _few_warps(self, gpu: Device, levels: Levels, columns: Columns) -> Flags:
         warps = fractions(columns, "SM_OCCUPANCY") / levels.active
         power = column(columns, "POWER_USAGE") / (self._watts.get(gpu.uuid) or np.nan)
-        return np.asarray((warps <= self._limits.sparse) & (power <= self._limits.power), np.bool_)
+        return np.asarray((warps <= self._limits.few_warps) & (power <= self._limits.power), np.bool_)
 
     def _bursts(self, hosts: Sequence[Device]) -> Flags:
-        """Return whether any host of the job writes a burst at each beat."""
-        writing = np.zeros(len(self._beats.occupied), np.bool_)
+        """Return for each slot whether any host of the job writes a burst."""
+        write_burst = np.zeros(len(self._grid.occupied), np.bool_)
         for host in hosts:
-            times = self._table.of(host.uuid)["time_ns"][self._hosts[host.uuid].writes]
-            places, there = self._beats.places(times)
-            writing[places[there]] = True
-        return writing
+            times = self._table[host.uuid]["time_ns"][self._hosts[host.uuid].write_burst]
+            indices, there = self._grid.indices(times)
+            write_burst[indices[there]] = True
+        return write_burst
 
 
-def _copies(levels: Levels, columns: Columns, limits: Thresholds) -> Flags:
-    """Return where data comes from the host, and hardly any goes back."""
+def _copying_input(levels: Levels, columns: Columns, limits: Thresholds) -> Flags:
+    """Return the samples in which data comes from the host, and hardly any goes back."""
     found = np.zeros(len(levels.time_ns), np.bool_)
     for link, (to_host, from_host) in (
         ("pcie", ("PCIE_TX_BYTES", "PCIE_RX_BYTES")),
@@ -217,25 +225,25 @@ def _copies(levels: Levels, columns: Columns, limits: Thresholds) -> Flags:
     ):
         level = levels.links.get(link)
         if level is not None:
-            one_way = column(columns, from_host) >= _ONE_WAY * column(columns, to_host)
+            one_way = column(columns, from_host) >= _MIN_ONE_WAY_RATIO * column(columns, to_host)
             found |= np.asarray((level >= limits.copies) & one_way, np.bool_)
     return found
 
 
-def _usual(steps: Staircase) -> float:
-    """Return the level of SMs with work that a GPU reaches in a tenth of the time."""
-    known = steps.busy[np.isfinite(steps.busy)]
+def _typical_busy(breakdown: LossBreakdown) -> float:
+    """Return the busy level that a GPU exceeds in a tenth of its samples."""
+    known = breakdown.busy[np.isfinite(breakdown.busy)]
     return float(np.quantile(known, 0.9)) if len(known) else 0.0
 
 
-def _throughout(flags: Flags) -> Flags:
-    """Return where a flag holds for the neighbours too: a sample in which a phase ends is a mean of two."""
+def _with_neighbours(flags: Flags) -> Flags:
+    """Return where a flag is true for both neighbours too: a sample between two phases is their mean."""
     before, after = np.append(True, flags[:-1]), np.append(flags[1:], True)
     return np.asarray(flags & before & after, np.bool_)
 
 
-def decodes(columns: Columns, least: float) -> Flags:
-    """Return where a video decoder is that busy; False where none is recorded."""
+def decoder_busy(columns: Columns, least: float) -> Flags:
+    """Return the samples in which a video decoder is at least so active; False where none is recorded."""
     found = np.zeros(len(columns["time_ns"]), np.bool_)
     for metric in (*VIDEO, "DEC_UTIL"):
         if metric in columns:
@@ -243,8 +251,8 @@ def decodes(columns: Columns, least: float) -> Flags:
     return found
 
 
-def _smooth(values: Floats, window: int) -> Floats:
-    """Return means over so many samples around each; unknown ones don't count."""
+def _moving_mean(values: Floats, window: int) -> Floats:
+    """Return the mean of so many samples around each sample; unknown ones don't count."""
     known = np.isfinite(values)
     sums = np.cumsum(np.concatenate([[0.0], np.where(known, values, 0.0)]))
     counts = np.cumsum(np.concatenate([[0], known]))
@@ -256,70 +264,74 @@ def _smooth(values: Floats, window: int) -> Floats:
 
 
 def losses_of(
-    levels: Levels, steps: Staircase, signs: Signs | None, before_work: Flags
+    levels: Levels, breakdown: LossBreakdown, indicators: GpuIndicators | None, before_work: Flags
 ) -> Mapping[str, Floats]:
-    """Return losses that add up, with the saturation, to 1 in every known sample, and are NaN in the others.
+    """Return the losses by cause, which add up with the saturation to 1 in every known sample; else NaN.
 
-    What no recorded series gives evidence for is ``unexplained``.
+    A loss without an indicator is ``unexplained``.
 
     Parameters
     ----------
-    signs
-        None for a GPU that never worked: it waited for nothing, so all that was off is ``idle``.
+    indicators
+        None for a GPU that never worked: it waited for nothing, so its `gpu_idle` is the loss ``idle``.
     before_work
-        The samples before the job's work began, whose loss is ``start_up``, whatever was seen.
+        True in samples before the job's work began. Their loss is ``start_up``, whatever the indicators show.
     """
-    zero = np.zeros_like(steps.off)
-    if signs is None:
-        found = {"idle": steps.off, "launch": steps.empty, "unexplained": steps.waiting}
+    zero = np.zeros_like(breakdown.gpu_idle)
+    if indicators is None:
+        found = {
+            "idle": breakdown.gpu_idle,
+            "launch": breakdown.sms_empty,
+            "unexplained": breakdown.sms_stalled,
+        }
     else:
-        found = _found(levels, steps, signs)
+        found = _attribute(levels, breakdown, indicators)
     losses = {name: np.where(before_work, zero, found.get(name, zero)) for name in LOSSES}
     losses["start_up"] = np.where(before_work, 1.0 - levels.saturation, zero)
     return losses
 
 
-def _found(levels: Levels, steps: Staircase, signs: Signs) -> dict[str, Floats]:
-    # What is certain first: what one cause explains, the next ones can't explain again.
-    off, writes_off = _take(steps.off, signs.writes)
-    off, talks_off = _take(off, signs.talks)
-    off, loads = _take(off, signs.loads | signs.decodes)
-    lags_off = np.minimum(off, signs.lags)
-    off, launches_off = _take(off - lags_off, signs.launches)
-    off, rests = _take(off, signs.rests)
-    # A rank that waits for the others has a kernel that spins on few SMs: it is not off, but empty.
-    empty, writes_empty = _take(steps.empty, signs.writes)
-    empty, talks_empty = _take(empty, signs.talks)
-    empty, decodes_empty = _take(empty, signs.decodes)
-    lags_empty = np.minimum(empty, np.maximum(0.0, signs.lags - lags_off))
-    empty, launches_empty = _take(empty - lags_empty, signs.computes)
-    capped = _lost_clock(levels, steps)
-    waiting, sparse = _take(steps.waiting - capped, signs.sparse)
+def _attribute(levels: Levels, breakdown: LossBreakdown, indicators: GpuIndicators) -> dict[str, Floats]:
+    # The most certain causes come first: each takes its part, and the next ones share the rest.
+    gpu_idle, idle_checkpoint = _split(breakdown.gpu_idle, indicators.write_burst)
+    gpu_idle, idle_communication = _split(gpu_idle, indicators.communicating)
+    gpu_idle, loading_input = _split(gpu_idle, indicators.loading_input | indicators.decoder_busy)
+    idle_imbalance = np.minimum(gpu_idle, indicators.waiting_for_others)
+    gpu_idle, idle_launch = _split(gpu_idle - idle_imbalance, indicators.small_gaps)
+    gpu_idle, host_idle = _split(gpu_idle, indicators.host_idle)
+    # A rank that waits for others runs a kernel that spins on few SMs: that is `sms_empty`, not `gpu_idle`.
+    sms_empty, empty_checkpoint = _split(breakdown.sms_empty, indicators.write_burst)
+    sms_empty, empty_communication = _split(sms_empty, indicators.communicating)
+    sms_empty, empty_input = _split(sms_empty, indicators.decoder_busy)
+    empty_imbalance = np.minimum(sms_empty, np.maximum(0.0, indicators.waiting_for_others - idle_imbalance))
+    sms_empty, empty_launch = _split(sms_empty - empty_imbalance, indicators.small_kernels)
+    capped = _lost_clock(levels, breakdown)
+    sms_stalled, few_warps = _split(breakdown.sms_stalled - capped, indicators.few_warps)
     return {
-        "idle": rests,
-        "input": loads + decodes_empty,
-        "launch": launches_off + launches_empty,
-        "occupancy": sparse,
-        "imbalance": lags_off + lags_empty,
-        "communication": talks_off + talks_empty,
-        "checkpoint": writes_off + writes_empty,
+        "idle": host_idle,
+        "input": loading_input + empty_input,
+        "launch": idle_launch + empty_launch,
+        "occupancy": few_warps,
+        "imbalance": idle_imbalance + empty_imbalance,
+        "communication": idle_communication + empty_communication,
+        "checkpoint": idle_checkpoint + empty_checkpoint,
         "capped": capped,
-        "unexplained": off + empty + waiting,
+        "unexplained": gpu_idle + sms_empty + sms_stalled,
     }
 
 
-def _lost_clock(levels: Levels, steps: Staircase) -> Floats:
-    """Return what the clock below its maximum explains: at full clock, SMs would do their work in less time.
+def _lost_clock(levels: Levels, breakdown: LossBreakdown) -> Floats:
+    """Return the level lost to a clock below its maximum, at which SMs would do the same work in less time.
 
-    Memory and links have clocks of their own: time in which they bind is not lost by the SMs' clock.
+    Memory and links have their own clocks: time in which they bind is not lost by the clock of the SMs.
     """
     others = np.nan_to_num(np.fmax(levels.resources["memory"], levels.resources["interconnect"]))
-    work = np.maximum(0.0, steps.busy - others)
+    work = np.maximum(0.0, breakdown.busy - others)
     work = np.where(levels.pipes >= others, np.fmax(work, levels.pipes), work)
-    capped: Floats = np.minimum(steps.waiting, (1.0 - levels.clock) * work)
+    capped: Floats = np.minimum(breakdown.sms_stalled, (1.0 - levels.clock) * work)
     return capped
 
 
-def _take(step: Floats, sign: Flags) -> tuple[Floats, Floats]:
-    """Return what is left of a step, and what a sign takes of it."""
-    return np.where(sign, 0.0 * step, step), np.where(sign, step, 0.0 * step)
+def _split(level: Floats, flag: Flags) -> tuple[Floats, Floats]:
+    """Return a level where the flag is false, and where it is true; 0 elsewhere."""
+    return np.where(flag, 0.0 * level, level), np.where(flag, level, 0.0 * level)

@@ -1,4 +1,4 @@
-"""What a resource can reach in practice, by GPU model: the 100 % of the score."""
+"""Ceilings: what a resource of each GPU model can reach in practice, which the score counts as 100 %."""
 
 import re
 from collections.abc import Mapping
@@ -39,16 +39,16 @@ class Ceilings:
     model
         The model's name; empty for a GPU that is not in the table.
     names
-        Words that a device's name must hold, all of them, for this entry.
+        Strings that must all occur in the name of a device for this entry to apply.
     links
         Link to bytes per second in one direction that a bandwidth test reaches.
     pipes
-        Metric to the activity that a large kernel reaches; 1.0 where nobody has measured it, which makes the
+        Metric to the activity that a large kernel reaches; 1.0 where it was not measured, which makes the
         score a lower bound.
     clock
-        Maximum SM clock in MHz, where the driver doesn't give it; 0 where the data sheet doesn't either.
+        Maximum SM clock in MHz, used where the driver reports none; 0 where the data sheet has none either.
     watts
-        Power limit as delivered; 0 where it is configured by the system's maker.
+        Default power limit; 0 where the system's vendor configures it.
     source
         Where links, clock and power come from.
     """
@@ -63,13 +63,13 @@ class Ceilings:
     source: str = ""
 
     def pipe(self, metric: str) -> float:
-        """The ceiling of a pipe's activity."""
+        """Return the ceiling of a pipe's activity."""
         return self.pipes.get(metric, 1.0)
 
 
 def _links(nvlink: float = 0.0, pcie: float = 0.0, c2c: float = 0.0) -> dict[str, float]:
-    """Bytes per second that are reached, of peaks in GB/s and one direction; a link of 0 is not there."""
-    # Nobody has measured NVLink and C2C for this table: there the peak itself is the ceiling.
+    """Return the ceilings of links in bytes per second, from peaks in GB/s per direction; 0 is no link."""
+    # NVLink and C2C were not measured for this table: their peak is the ceiling.
     reached = {"nvlink": nvlink * _GB, "c2c": c2c * _GB, "pcie": pcie * _GB * _PCIE_SHARE}
     return {link: rate for link, rate in reached.items() if rate}
 
@@ -92,8 +92,8 @@ def _sheet(
     )
 
 
-#: The first entry whose names all occur in a device's name is taken: special ones stand before general ones.
-#: NVLink of AMD's models is Infinity Fabric: all links of one GPU, one direction.
+#: The first entry whose names all occur in a device's name applies, so special ones precede general ones.
+#: For AMD's models, ``nvlink`` is Infinity Fabric: all links of one GPU, one direction.
 TABLE: tuple[Ceilings, ...] = (
     _sheet("GB200", links=_links(900, 64, 450), watts=1200),
     _sheet("GB300", links=_links(900, 64, 450), watts=1400),
@@ -127,13 +127,13 @@ UNKNOWN = Ceilings()
 
 
 def ceilings_of(name: str) -> Ceilings:
-    """The ceilings of a device by its name as NVML gives it; without links for a model that isn't known."""
-    # The space lets a name end where a word of the table ends.
-    words = name.upper() + " "
-    return next((entry for entry in TABLE if all(part in words for part in entry.names)), UNKNOWN)
+    """Return the ceilings of a device by its NVML name; `UNKNOWN`, without links, for an unknown model."""
+    # The space at the end lets entries such as "H20 " match a whole word.
+    padded = name.upper() + " "
+    return next((entry for entry in TABLE if all(part in padded for part in entry.names)), UNKNOWN)
 
 
 def slice_of(name: str) -> float:
-    """Return how much of a GPU a device is: a MIG instance by its compute slices of seven, else 1."""
+    """Return the share of a GPU that a device has: compute slices of a MIG instance over seven, else 1."""
     found = re.search(r"MIG (\d)g\.", name)
     return int(found[1]) / 7 if found else 1.0

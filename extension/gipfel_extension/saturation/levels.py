@@ -1,4 +1,4 @@
-"""How loaded each resource of one GPU was, sample by sample: fractions of what the resource can reach."""
+"""Level of each resource of one GPU in each sample: its use as a fraction of what the resource can reach."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ Flags = NDArray[np.bool_]
 _EXPECTED_PIPES = PIPES[:4]
 
 #: A counter's rounding may take a fraction a little above 1; beyond this the source counts something else.
-_MOST = 1.05
-#: Share of a metric's samples above that from which none of them is believed: per cent instead of fractions.
+_MAX_FRACTION = 1.05
+#: Share of such samples from which the whole metric counts as missing: it may be in per cent.
 _FAULTY_SHARE = 0.01
 
 
@@ -33,32 +33,33 @@ class Levels:
         ``compute``, ``memory`` and ``interconnect``: level over practical ceiling, weighted, from 0 to 1.
         Compute is what the pipes did over what they could have done at the GPU's maximum clock.
     links
-        Each link's rate over its ceiling, unweighted; only the links that the model has.
+        Rate of each link over its ceiling, unweighted; only the links that the GPU model has.
     pipes, math
-        The busiest pipe's activity at the clock of the moment, and that of the busiest without integers.
+        Activity of the busiest pipe at the current clock; the same without the integer pipe.
     clock
         SM clock over the GPU's maximum; 1 where either is unknown.
     engine, active
         ``GR_ENGINE_ACTIVE`` (or, where it is missing, ``GPU_UTIL``) and ``SM_ACTIVE``.
     saturation
         The highest level of the resources; NaN where the sample can't be scored.
-    least, most
-        Bounds of the saturation that phases shorter than the interval leave open: a mean of maxima is no
-        lower than any resource's own mean, and no higher than their sum or than the engine's activity.
+    lower_bound, upper_bound
+        Bounds of the saturation that phases shorter than the interval leave open: a mean of maxima is at
+        least the mean of each resource, and at most their sum or the engine's activity.
     binding
-        Which resource was the highest, as an index into ``RESOURCES``.
-    points, bound, in_turn
-        By resource: the saturation where it was the highest; the share of the sample in which it was, and
-        above a least level; its part of `most`. They add up to `saturation`, at most 1, and `most`.
-    parts
-        What the recorder kept of finer samples, of each of which `saturation` and the like are then the mean;
-        empty where there is nothing. NaN in samples without.
+        The resource with the highest level, as an index into ``RESOURCES``.
+    points, binding_share, sequential_points
+        By resource: the saturation where its level was the highest; the share of the sample in which it was
+        the highest and above the binding threshold; its part of `upper_bound`, which assumes that resources
+        are loaded one after the other. They add up to `saturation`, at most 1, and `upper_bound`.
+    recorded_parts
+        Columns ``SCORE_*`` that the recorder computed from finer samples; `saturation` and the others are
+        then means of those. Empty where there are none; NaN in samples without.
     known
-        Whether the sample can be scored: compute or memory is known, and engine or SM activity.
+        True where the sample can be scored: compute or memory is known, and engine or SM activity.
     completeness
         Share of the expected metrics that the scored samples hold.
     faulty
-        Metrics whose values are no fractions; they count as missing.
+        Metrics whose values are not fractions; they count as missing.
     """
 
     time_ns: NDArray[np.int64]
@@ -70,13 +71,13 @@ class Levels:
     engine: Floats
     active: Floats
     saturation: Floats
-    least: Floats
-    most: Floats
+    lower_bound: Floats
+    upper_bound: Floats
     binding: NDArray[np.int64]
     points: Mapping[str, Floats]
-    bound: Mapping[str, Floats]
-    in_turn: Mapping[str, Floats]
-    parts: Mapping[str, Floats]
+    binding_share: Mapping[str, Floats]
+    sequential_points: Mapping[str, Floats]
+    recorded_parts: Mapping[str, Floats]
     known: Flags
     completeness: float
     faulty: tuple[str, ...] = ()
@@ -92,36 +93,36 @@ def fractions(columns: Columns, metric: str) -> Floats:
     """Return a metric's values from 0 to 1; NaN where a value is above 1.05, all NaN where many are."""
     values = column(columns, metric)
     with np.errstate(invalid="ignore"):
-        above = values > _MOST
+        above = values > _MAX_FRACTION
     if above.sum() > _FAULTY_SHARE * np.isfinite(values).sum():
         return np.full(len(values), np.nan)
     return np.minimum(1.0, np.where(above, np.nan, values))
 
 
 def levels_of(
-    columns: Columns, ceilings: Ceilings, weights: Weights, *, least: float = Thresholds().binding
+    columns: Columns, ceilings: Ceilings, weights: Weights, *, binding_threshold: float = Thresholds().binding
 ) -> Levels:
     """Return the levels of a GPU's samples.
 
     Parameters
     ----------
-    least
-        The level from which the highest resource binds.
+    binding_threshold
+        Level from which the resource with the highest level counts as the binding one.
     """
     clock = _clock(columns, ceilings)
-    pipes = {metric: _of(fractions(columns, metric), ceilings.pipe(metric)) for metric in PIPES}
+    pipes = {metric: _over_ceiling(fractions(columns, metric), ceilings.pipe(metric)) for metric in PIPES}
     busiest = _highest(list(pipes.values()))
     dram = fractions(columns, "DRAM_ACTIVE")
     engine, active = fractions(columns, "GR_ENGINE_ACTIVE"), fractions(columns, "SM_ACTIVE")
     engine = np.where(np.isnan(engine), fractions(columns, "GPU_UTIL"), engine)
     links = {
-        link: _of(_highest([column(columns, metric) for metric in LINKS[link]]), rate)
+        link: _over_ceiling(_highest([column(columns, metric) for metric in LINKS[link]]), rate)
         for link, rate in ceilings.links.items()
     }
     raw = {
         "compute": busiest * clock,
-        "memory": _of(dram, ceilings.memory),
-        "interconnect": _highest([np.full(len(active), np.nan), *_used(links, active)]),
+        "memory": _over_ceiling(dram, ceilings.memory),
+        "interconnect": _highest([np.full(len(active), np.nan), *_counted_links(links, active)]),
     }
     resources = {name: np.minimum(1.0, raw[name] * weights.of(name)) for name in RESOURCES}
     known = (np.isfinite(raw["compute"]) | np.isfinite(raw["memory"])) & (
@@ -131,14 +132,16 @@ def levels_of(
     filled = np.where(np.isnan(stacked), -1.0, stacked)
     saturation = np.where(known, filled.max(axis=0), np.nan)
     running = np.fmax(np.fmax(engine, active), saturation)
-    most = np.where(known, np.minimum(running, np.maximum(0.0, filled).sum(axis=0)), np.nan)
+    upper_bound = np.where(known, np.minimum(running, np.maximum(0.0, filled).sum(axis=0)), np.nan)
     binding = filled.argmax(axis=0)
-    sure = np.where(known, _least(resources, dram, links, active, weights), np.nan)
-    parts = _parts(columns, weights)
-    points, bound, in_turn = _by_resource(resources, saturation, most, binding, parts, least)
+    lower_bound = np.where(known, _lower_bound(resources, dram, links, active, weights), np.nan)
+    parts = _recorded_parts(columns, weights)
+    points, bound, sequential = _by_resource(
+        resources, saturation, upper_bound, binding, parts, binding_threshold
+    )
     if parts:
-        saturation, most = (np.sum(list(each.values()), axis=0) for each in (points, in_turn))
-        most = np.maximum(most, saturation)
+        saturation, upper_bound = (np.sum(list(each.values()), axis=0) for each in (points, sequential))
+        upper_bound = np.maximum(upper_bound, saturation)
         binding = np.nan_to_num(np.stack(list(points.values()))).argmax(axis=0)
     return Levels(
         columns["time_ns"],
@@ -150,12 +153,12 @@ def levels_of(
         engine,
         active,
         saturation,
-        np.minimum(saturation, kept(parts, "SCORE_LEAST", sure)),
-        most,
+        np.minimum(saturation, recorded_or(parts, "SCORE_LOWER_BOUND", lower_bound)),
+        upper_bound,
         binding,
         points,
         bound,
-        in_turn,
+        sequential,
         parts,
         known,
         _completeness(pipes, raw, engine, active, known),
@@ -168,14 +171,14 @@ def levels_of(
     )
 
 
-def kept(parts: Mapping[str, Floats], name: str, own: Floats) -> Floats:
-    """Return what a recorder kept of finer samples where it did, else what the samples themselves show."""
-    held = parts.get(name)
-    return own if held is None else np.where(np.isfinite(held), held, own)
+def recorded_or(parts: Mapping[str, Floats], name: str, computed: Floats) -> Floats:
+    """Return what the recorder computed from finer samples; `computed` where it recorded nothing."""
+    recorded = parts.get(name)
+    return computed if recorded is None else np.where(np.isfinite(recorded), recorded, computed)
 
 
-def _parts(columns: Columns, weights: Weights) -> Mapping[str, Floats]:
-    """Return what the recorder kept, with the weights that it knew."""
+def _recorded_parts(columns: Columns, weights: Weights) -> Mapping[str, Floats]:
+    """Return the columns ``SCORE_*`` over the scored share; empty with other weights than the recorder's."""
     if weights != Weights() or any(name not in columns for name in SCORE_PARTS):
         return {}
     share = column(columns, "SCORE_SHARE")
@@ -183,55 +186,61 @@ def _parts(columns: Columns, weights: Weights) -> Mapping[str, Floats]:
     if not np.isfinite(share).any():
         return {}
     whole = dict.fromkeys(SCORE_PARTS, share)
-    # It is not a part of the second.
+    # A spread is not a part of the second.
     whole["SCORE_SPREAD"] = np.ones(len(share))
     found = {name: np.minimum(1.0, column(columns, name) / whole[name]) for name in SCORE_PARTS}
     found["SCORE_SHARE"] = np.minimum(1.0, share)
-    for part in ("POINTS", "TURN"):
+    for part in ("POINTS", "SEQUENTIAL_POINTS"):
         names = [f"SCORE_{part}_{name.upper()}" for name in RESOURCES]
-        # Each is rounded, and their sum is at most 1 all the same.
+        # Each one is rounded, so their sum may exceed 1 slightly.
         total = np.maximum(1.0, np.sum([found[name] for name in names], axis=0))
         found |= {name: found[name] / total for name in names}
     return found
 
 
-def _by_resource(  # noqa: PLR0917 - what a sample says, and what was kept of it
+def _by_resource(  # noqa: PLR0917 - values of samples and of the recorder
     resources: Mapping[str, Floats],
     saturation: Floats,
-    most: Floats,
+    upper_bound: Floats,
     binding: NDArray[np.int64],
     parts: Mapping[str, Floats],
-    least: float,
+    binding_threshold: float,
 ) -> tuple[dict[str, Floats], dict[str, Floats], dict[str, Floats]]:
-    """Return `points`, `bound` and `in_turn` of `Levels`."""
+    """Return `points`, `binding_share` and `sequential_points` of `Levels`."""
     own = {name: np.nan_to_num(resources[name]) for name in RESOURCES}
     highest = {name: binding == place for place, name in enumerate(RESOURCES)}
     others = np.sum([np.where(highest[name], 0.0, own[name]) for name in RESOURCES], axis=0)
-    # Of the upper bound the binding resource has all, the others what they add.
-    more = np.minimum(1.0, (most - saturation) / np.maximum(1e-9, others))
+    # The binding resource counts in full towards the upper bound; the others share the rest of it.
+    more = np.minimum(1.0, (upper_bound - saturation) / np.maximum(1e-9, others))
     with np.errstate(invalid="ignore"):
-        bound = {name: (highest[name] & (saturation >= least)).astype(np.float64) for name in RESOURCES}
+        bound = {
+            name: (highest[name] & (saturation >= binding_threshold)).astype(np.float64) for name in RESOURCES
+        }
     points = {name: np.where(highest[name], saturation, 0.0 * saturation) for name in RESOURCES}
-    in_turn = {name: own[name] * np.where(highest[name], 1.0, more) for name in RESOURCES}
+    sequential = {name: own[name] * np.where(highest[name], 1.0, more) for name in RESOURCES}
 
-    def kept_of(part: str, values: dict[str, Floats]) -> dict[str, Floats]:
-        return {name: kept(parts, f"SCORE_{part}_{name.upper()}", values[name]) for name in RESOURCES}
+    def recorded_of(part: str, values: dict[str, Floats]) -> dict[str, Floats]:
+        return {name: recorded_or(parts, f"SCORE_{part}_{name.upper()}", values[name]) for name in RESOURCES}
 
-    return kept_of("POINTS", points), kept_of("BOUND", bound), kept_of("TURN", in_turn)
+    return (
+        recorded_of("POINTS", points),
+        recorded_of("BINDING_SHARE", bound),
+        recorded_of("SEQUENTIAL_POINTS", sequential),
+    )
 
 
 def _clock(columns: Columns, ceilings: Ceilings) -> Floats:
-    """Return the SM clock over its maximum, as the driver gives it, else by the table; 1 where unknown."""
-    most = column(columns, "MAX_SM_CLOCK")
-    most = np.where(most > 0, most, ceilings.clock or np.nan)
-    ratio = np.minimum(1.0, column(columns, "SM_CLOCK") / most)
+    """Return the SM clock over its maximum, from the driver or the table of ceilings; 1 where unknown."""
+    maximum = column(columns, "MAX_SM_CLOCK")
+    maximum = np.where(maximum > 0, maximum, ceilings.clock or np.nan)
+    ratio = np.minimum(1.0, column(columns, "SM_CLOCK") / maximum)
     return np.where(np.isfinite(ratio), ratio, 1.0)
 
 
-def _used(links: Mapping[str, Floats], active: Floats) -> list[Floats]:
-    """Return what each link counts for: a link to the host no more than the SMs that had work meanwhile.
+def _counted_links(links: Mapping[str, Floats], active: Floats) -> list[Floats]:
+    """Return the levels of the links; that of a link to the host is at most the SM activity.
 
-    A copy from the host that nothing computes on is waiting for input, however full the link is.
+    A copy from the host while no SM works is waiting for input, however full the link is.
     """
     return [
         np.fmin(level, np.where(np.isnan(active), level, active)) if link in HOST_LINKS else level
@@ -239,19 +248,19 @@ def _used(links: Mapping[str, Floats], active: Floats) -> list[Floats]:
     ]
 
 
-def _least(
+def _lower_bound(
     resources: Mapping[str, Floats],
     dram: Floats,
     links: Mapping[str, Floats],
     active: Floats,
     weights: Weights,
 ) -> Floats:
-    # Memory's level may be cut at 1 in phases of which the mean shows nothing: the plain activity is sure.
-    sure = [resources["compute"], np.minimum(1.0, dram * weights.memory)]
+    # The level of memory may be clipped at 1 in phases that the mean hides; its activity is certain.
+    certain = [resources["compute"], np.minimum(1.0, dram * weights.memory)]
     for link, level in links.items():
         overlap = np.maximum(0.0, level + active - 1.0) if link in HOST_LINKS else level
-        sure.append(np.minimum(1.0, overlap * weights.interconnect))
-    return np.nan_to_num(_highest(sure))
+        certain.append(np.minimum(1.0, overlap * weights.interconnect))
+    return np.nan_to_num(_highest(certain))
 
 
 def _completeness(
@@ -268,7 +277,7 @@ def _completeness(
     return float(complete[known].mean()) if known.any() else 0.0
 
 
-def _of(values: Floats, ceiling: float = 1.0) -> Floats:
+def _over_ceiling(values: Floats, ceiling: float = 1.0) -> Floats:
     return np.minimum(1.0, values / ceiling)
 
 

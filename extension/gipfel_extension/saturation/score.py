@@ -1,38 +1,48 @@
 """Score a table of samples: every GPU, every rank, and the job.
 
-How far a score can be trusted, from 0 to 1: how many samples, how much of them was missing.
+`score_table` gives the score, `confidence` how far it can be trusted, and `score_coarser_samples` the score
+that a recording at ten times the interval would have.
 
-The one public score formula: Alps GPU Insight, commit cf13c7a of 2024-03-14, ``docs/usage.md``.
-
-It was fitted on synthetic data and dropped by its authors. Its maximum is about 0.913, and at F = 0 occupancy
-alone still gives 0.77, so a copy kernel looks good. It stands here for comparison, under its own name.
+`agi` is the only other public formula: Alps GPU Insight, commit cf13c7a of 2024-03-14, ``docs/usage.md``. It
+was fitted on synthetic data and dropped by its authors. Its maximum is about 0.913, and at F = 0 occupancy
+alone still gives 0.77, so a copy kernel gets a high score. It is reported for comparison only.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..telemetry.metric_table import SCORE_PARTS
 from ..telemetry.sample import FINE_INTERVAL, Columns, Device, SampleTable
-from .causes import Observer, losses_of
+from .causes import IndicatorReader, losses_of
 from .ceilings import ceilings_of, slice_of
-from .levels import Flags, Floats, Levels, column, kept, levels_of
-from .loss_breakdown import Staircase, staircase_of, work_begins
+from .levels import Flags, Floats, Levels, column, levels_of, recorded_or
+from .loss_breakdown import LossBreakdown, loss_breakdown_of, work_start_ns
 from .notes import notes_of
 from .result import GpuScore, JobScore, RankScore, Spread, Total, Trace
 from .settings import LOSSES, RESOURCES, Settings
-from .time_grid import COARSER, Beats, beats_of, column_means, durations_of, intervals_of
+from .time_grid import (
+    COARSENING,
+    TimeGrid,
+    coarsen,
+    coarsen_columns,
+    durations_of,
+    intervals_of,
+    time_grid_of,
+)
 
 
 def confidence(samples: int, expected: int, completeness: float) -> float:
-    """Coverage x completeness x certainty.
+    """Return how far a score can be trusted, 0 to 1: coverage x completeness x certainty.
 
     Parameters
     ----------
     samples, expected
-        Samples that were scored, and that the window would hold at its interval.
+        Number of samples that were scored, and that the window holds at its interval without gaps.
     completeness
         Share of the expected metrics that the scored samples hold.
     """
@@ -55,14 +65,14 @@ _FLOPS = ("PIPE_FP16_ACTIVE", "PIPE_FP32_ACTIVE", "PIPE_FP64_ACTIVE", "PIPE_TENS
 def agi(
     active: NDArray[np.float64], flops: NDArray[np.float64], occupancy: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """The formula on fractions from 0 to 1: SM_ACTIVE, the sum of the floating-point pipes, SM_OCCUPANCY."""
+    """Return the AGI of fractions from 0 to 1: SM_ACTIVE, the sum of floating-point pipes, SM_OCCUPANCY."""
     work = BETA * flops + GAMMA * occupancy * np.exp(-LAMBDA * flops)
     scores: NDArray[np.float64] = 4.0 * (_logistic(ALPHA * active) - 0.5) * (_logistic(work) - 0.5)
     return scores
 
 
-def agi_mean(columns: Columns) -> float | None:
-    """Mean over the samples in which all six metrics are known; None where there is none."""
+def mean_agi(columns: Columns) -> float | None:
+    """Return the mean AGI of the samples in which all six metrics are known; None where there is none."""
     flops = sum((columns[name] for name in _FLOPS[1:]), columns[_FLOPS[0]])
     scores = agi(columns["SM_ACTIVE"], flops, columns["SM_OCCUPANCY"])
     known = scores[np.isfinite(scores)]
@@ -74,19 +84,19 @@ def _logistic(x: NDArray[np.float64]) -> NDArray[np.float64]:
     return result
 
 
-#: Means of ten samples that are compared with the samples, at the fewest.
-_FEWEST_MEANS = 2
+#: Fewest means of ten samples that are compared with the samples themselves.
+_MIN_MEANS = 2
 
 
 @dataclass(frozen=True)
 class _Gpu:
     device: Device
     levels: Levels
-    steps: Staircase
+    breakdown: LossBreakdown
 
-    def works(self, least: float) -> Flags:
+    def working(self, least: float) -> Flags:
         with np.errstate(invalid="ignore"):
-            return self.steps.running >= least
+            return self.breakdown.running >= least
 
 
 def score_table(
@@ -96,14 +106,14 @@ def score_table(
     ranks: Mapping[int, Sequence[str]] | None = None,
     window: tuple[int, int] | None = None,
 ) -> JobScore:
-    """Score what a table holds.
+    """Score the samples of a table.
 
     Parameters
     ----------
     ranks
-        Rank to the UUIDs of the GPUs that its process uses; empty where nobody knows.
+        Rank to the UUIDs of the GPUs that its process uses; empty where unknown.
     window
-        First and last UTC time that are scored; start-up and evidence are still those of the whole table.
+        First and last UTC time (ns) that are scored. Start-up and indicators use the whole table.
 
     Returns
     -------
@@ -111,12 +121,12 @@ def score_table(
         Without a total where no sample of any GPU could be scored.
     """
     settings = settings or Settings()
-    beats = beats_of(table)
-    gpus = [_read(table, device, settings) for device in table.gpus]
-    first_ns, last_ns = window or (beats.first_ns, beats.last_ns)
-    first_ns, last_ns = max(first_ns, beats.first_ns), min(last_ns, beats.last_ns)
-    traces, start_ns = _traces(table, gpus, beats, settings, (first_ns, last_ns))
-    scores = tuple(_gpu_score(table, trace, beats, settings, (first_ns, last_ns)) for trace in traces)
+    grid = time_grid_of(table)
+    gpus = [_read_gpu(table, device, settings) for device in table.gpus]
+    first_ns, last_ns = window or (grid.first_ns, grid.last_ns)
+    first_ns, last_ns = max(first_ns, grid.first_ns), min(last_ns, grid.last_ns)
+    traces, start_ns = _traces(table, gpus, grid, settings, (first_ns, last_ns))
+    scores = tuple(_gpu_score(table, trace, grid, settings, (first_ns, last_ns)) for trace in traces)
     scored = [score for score in scores if score.total is not None]
     totals = {score.device.uuid: score.total for score in scored if score.total is not None}
     return JobScore(
@@ -125,9 +135,9 @@ def score_table(
         tuple(_rank_score(rank, uuids, scores) for rank, uuids in sorted((ranks or {}).items())),
         _spread(totals),
         float(np.mean([score.confidence for score in scores])) if scores else 0.0,
-        (start_ns - beats.first_ns) / 1e9,
-        beats.interval,
-        FINE_INTERVAL if any(trace.levels.parts for trace in traces) else beats.interval,
+        (start_ns - grid.first_ns) / 1e9,
+        grid.interval,
+        FINE_INTERVAL if any(trace.levels.recorded_parts for trace in traces) else grid.interval,
         first_ns if totals else None,
         last_ns if totals else None,
         table.simulated,
@@ -136,44 +146,44 @@ def score_table(
     )
 
 
-def _read(table: SampleTable, device: Device, settings: Settings) -> _Gpu:
+def _read_gpu(table: SampleTable, device: Device, settings: Settings) -> _Gpu:
     levels = levels_of(
-        table.of(device.uuid),
+        table[device.uuid],
         ceilings_of(device.name),
         settings.weights,
-        least=settings.thresholds.binding,
+        binding_threshold=settings.thresholds.binding,
     )
-    return _Gpu(device, levels, staircase_of(levels))
+    return _Gpu(device, levels, loss_breakdown_of(levels))
 
 
 def _traces(
     table: SampleTable,
     gpus: Sequence[_Gpu],
-    beats: Beats,
+    grid: TimeGrid,
     settings: Settings,
     window: tuple[int, int],
 ) -> tuple[tuple[Trace, ...], int]:
-    """Return each GPU sample by sample, and when the work began: UTC, ns."""
-    start_ns = work_begins([(gpu.levels, gpu.steps) for gpu in gpus], beats, settings.thresholds)
-    start_ns = beats.first_ns if start_ns is None else start_ns
+    """Return each GPU sample by sample, and the UTC time (ns) at which the work began."""
+    start_ns = work_start_ns([(gpu.levels, gpu.breakdown) for gpu in gpus], grid, settings.thresholds)
+    start_ns = grid.first_ns if start_ns is None else start_ns
     limits = settings.thresholds
-    worked = {gpu.device.uuid: (gpu.levels, gpu.steps) for gpu in gpus if gpu.works(limits.works).any()}
+    worked = {gpu.device.uuid: (gpu.levels, gpu.breakdown) for gpu in gpus if gpu.working(limits.works).any()}
     watts = {gpu.device.uuid: ceilings_of(gpu.device.name).watts for gpu in gpus}
-    observer = Observer(table, beats, limits, worked, watts)
-    intervals = intervals_of(table, beats)
+    reader = IndicatorReader(table, grid, limits, worked, watts)
+    intervals = intervals_of(table, grid)
     traces = tuple(
         Trace(
             gpu.device,
             gpu.levels,
             losses_of(
                 gpu.levels,
-                gpu.steps,
-                observer.signs(gpu.device) if gpu.device.uuid in worked else None,
-                gpu.levels.time_ns < start_ns - int(beats.interval * 5e8),
+                gpu.breakdown,
+                reader.indicators_of(gpu.device) if gpu.device.uuid in worked else None,
+                gpu.levels.time_ns < start_ns - int(grid.interval * 5e8),
             ),
             gpu.levels.known & _inside(gpu.levels.time_ns, window),
             durations_of(gpu.levels.time_ns, intervals)
-            * kept(gpu.levels.parts, "SCORE_SHARE", np.ones(len(gpu.levels.time_ns))),
+            * recorded_or(gpu.levels.recorded_parts, "SCORE_SHARE", np.ones(len(gpu.levels.time_ns))),
         )
         for gpu in gpus
     )
@@ -181,27 +191,27 @@ def _traces(
 
 
 def _gpu_score(
-    table: SampleTable, trace: Trace, beats: Beats, settings: Settings, window: tuple[int, int]
+    table: SampleTable, trace: Trace, grid: TimeGrid, settings: Settings, window: tuple[int, int]
 ) -> GpuScore:
     inside = _inside(trace.levels.time_ns, window)
-    columns = {name: values[inside] for name, values in table.of(trace.device.uuid).items()}
+    columns = {name: values[inside] for name, values in table[trace.device.uuid].items()}
     samples = int(trace.scored.sum())
-    expected = max(samples, beats.expected(*window))
+    expected = max(samples, grid.expected(*window))
     return GpuScore(
         trace.device,
-        _total(trace, _mean_of_means(trace, columns, beats, settings)) if samples else None,
+        _total(trace, _mean_of_means(trace, columns, grid, settings)) if samples else None,
         {name: _mean(trace.levels.resources[name][trace.scored]) for name in RESOURCES},
         _mean(column(columns, "GPU_UTIL")),
-        agi_mean(columns),
+        mean_agi(columns),
         samples,
         expected - samples,
         confidence(samples, expected, trace.levels.completeness),
         ceilings_of(trace.device.name).model,
-        _held(trace) * slice_of(trace.device.name),
+        _held_seconds(trace) * slice_of(trace.device.name),
     )
 
 
-def _held(trace: Trace) -> float:
+def _held_seconds(trace: Trace) -> float:
     """Return the seconds from the first sample of a GPU to its last."""
     times = trace.levels.time_ns[trace.scored]
     return float(times[-1] - times[0]) / 1e9 + float(trace.seconds[0]) if len(times) else 0.0
@@ -211,29 +221,29 @@ def _inside(time_ns: NDArray[np.int64], window: tuple[int, int]) -> Flags:
     return (time_ns >= window[0]) & (time_ns <= window[1])
 
 
-def _mean_of_means(trace: Trace, columns: Columns, beats: Beats, settings: Settings) -> float | None:
-    """Return the level that means of ten samples show; None where that tells nothing."""
-    if trace.levels.parts or beats.interval <= settings.thresholds.fine:
+def _mean_of_means(trace: Trace, columns: Columns, grid: TimeGrid, settings: Settings) -> float | None:
+    """Return the mean level of means of ten samples; None where the comparison means nothing."""
+    if trace.levels.recorded_parts or grid.interval <= settings.thresholds.fine:
         return None
-    coarse = column_means(columns, int(COARSER * beats.interval * 1e9))
-    if len(coarse["time_ns"]) < _FEWEST_MEANS:
+    coarse = coarsen_columns(columns, int(COARSENING * grid.interval * 1e9))
+    if len(coarse["time_ns"]) < _MIN_MEANS:
         return None
     return _mean(levels_of(coarse, ceilings_of(trace.device.name), settings.weights).saturation)
 
 
-def _total(trace: Trace, coarser: float | None) -> Total:
+def _total(trace: Trace, coarse: float | None) -> Total:
     chosen, seconds = trace.scored, trace.seconds[trace.scored]
     share = seconds / seconds.sum()
     score = 100.0 * float(share @ trace.levels.saturation[chosen])
     return Total(
         score,
         {name: 100.0 * float(share @ trace.losses[name][chosen]) for name in LOSSES},
-        {name: float(share @ trace.levels.bound[name][chosen]) for name in RESOURCES},
+        {name: float(share @ trace.levels.binding_share[name][chosen]) for name in RESOURCES},
         {name: 100.0 * float(share @ trace.levels.points[name][chosen]) for name in RESOURCES},
-        100.0 * float(share @ trace.levels.least[chosen]),
-        100.0 * float(share @ trace.levels.most[chosen]),
-        {name: 100.0 * float(share @ trace.levels.in_turn[name][chosen]) for name in RESOURCES},
-        0.0 if coarser is None else score - 100.0 * coarser,
+        100.0 * float(share @ trace.levels.lower_bound[chosen]),
+        100.0 * float(share @ trace.levels.upper_bound[chosen]),
+        {name: 100.0 * float(share @ trace.levels.sequential_points[name][chosen]) for name in RESOURCES},
+        0.0 if coarse is None else score - 100.0 * coarse,
     )
 
 
@@ -259,3 +269,70 @@ def _spread(totals: Mapping[str, Total]) -> Spread | None:
 def _mean(values: Floats) -> float | None:
     known = values[np.isfinite(values)]
     return float(known.mean()) if len(known) else None
+
+
+#: Points from which the difference is reported.
+_MIN_DIFFERENCE = 1.0
+
+
+@dataclass(frozen=True)
+class CoarserScore:
+    """Score of means of ten samples, for comparison with the score of the samples.
+
+    Activity that alternates within an interval looks like its mean: where the difference is large, a still
+    shorter interval would change the score again.
+    """
+
+    interval: float
+    score: float
+    difference: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the value of the key ``coarser_score`` in the score's document."""
+        return {
+            "interval_s": round(self.interval, 4),
+            "score": round(self.score, 4),
+            "difference": round(self.difference, 4),
+        }
+
+    @property
+    def sentence(self) -> str:
+        """A sentence about a large difference; empty where it is small."""
+        if abs(self.difference) < _MIN_DIFFERENCE:
+            return ""
+        return (
+            f"With samples every {self.interval:g} s the score would be {self.score:.0f}: "
+            f"{self.interval / COARSENING:g} s shows {abs(self.difference):.0f} points that alternate faster."
+        )
+
+
+def score_coarser_samples(
+    table: SampleTable,
+    score: float | None,
+    settings: Settings | None = None,
+    *,
+    ranks: Mapping[int, Sequence[str]] | None = None,
+) -> CoarserScore | None:
+    """Return the score at ten times the interval; None where too few samples were recorded.
+
+    Parameters
+    ----------
+    score
+        Score of the table at its own interval.
+    """
+    coarse = _without_parts(table) or coarsen(table, COARSENING)
+    other = score_table(coarse, settings, ranks=ranks).total
+    if score is None or other is None or coarse.rows < 2 * len(coarse.devices):
+        return None
+    return CoarserScore(coarse.interval, other.score, score - other.score)
+
+
+def _without_parts(table: SampleTable) -> SampleTable | None:
+    """Return the table without ``SCORE_*`` columns, so that its own samples are scored; None without any."""
+    if not any("SCORE_SHARE" in table[gpu.uuid] for gpu in table.gpus):
+        return None
+    columns = {
+        device.uuid: {name: each for name, each in table[device.uuid].items() if name not in SCORE_PARTS}
+        for device in table.devices
+    }
+    return replace(table, columns=columns)

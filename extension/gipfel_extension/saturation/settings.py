@@ -1,4 +1,4 @@
-"""What may be argued about: weights, thresholds, and the failure rate that checkpoints are meant for."""
+"""Settings of the score: weights, thresholds, and the failure rate that checkpoints are for."""
 
 from dataclasses import dataclass, field
 
@@ -22,30 +22,30 @@ LOSSES = (
 
 @dataclass(frozen=True)
 class Weights:
-    """What each resource's level is multiplied by before the highest one binds; the product is at most 1."""
+    """Factors of the resources' levels, before the highest one binds; each product is at most 1."""
 
     compute: float = 1.0
     memory: float = 1.0
     interconnect: float = 1.0
 
     def of(self, resource: str) -> float:
-        """The weight of ``compute``, ``memory`` or ``interconnect``."""
+        """Return the weight of ``compute``, ``memory`` or ``interconnect``."""
         return float(getattr(self, resource))
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Levels from which a sample counts as evidence of a cause. All are judgements: see the README.
+    """Levels from which a sample indicates a cause. All are estimates: see the README.
 
     Parameters
     ----------
     works
-        Activity of engine or SMs from which a GPU counts as at work.
+        Activity of engine or SMs from which a GPU counts as working.
     binding
         Level below which no resource is the binding one.
     workers
-        CPU cores used per GPU of a node, beyond the one of the thread that launches kernels, from which
-        the host counts as preparing input.
+        CPU cores used per GPU of a node, beyond one for the thread that launches kernels, from which the host
+        counts as loading input.
     launching
         CPU cores used per GPU from which a thread counts as launching kernels, or as busy at all.
     pressure
@@ -59,23 +59,24 @@ class Thresholds:
     link
         Level of a link between GPUs that counts as communication.
     network
-        Bytes per second that a host both sends and receives, beside its file systems, that count as
+        Bytes per second that a host both sends and receives, without those of its file systems, that count as
         communication.
     burst, burst_ratio
-        Bytes per second written by a host that count as a checkpoint, where they are also so many times
-        the run's median rate.
+        Bytes per second written by a host that count as a checkpoint, if they are also at least so many
+        times the run's median rate.
     wait
-        How far the busiest GPU must be above the job's median at a moment for the others to count as waiting.
+        Difference of the busiest GPU from the job's median in one sample, from which the others count as
+        waiting.
     lag, lag_seconds
-        The same over a mean of so many seconds, each GPU beside its own usual level: a rank that is always a
-        little slower.
+        The same for means over so many seconds, of levels relative to each GPU's typical level. It finds a
+        rank that is always a little slower.
     steady
         Relative spread of the engine's activity over one second below which gaps between kernels count as
         small.
     fine
-        Seconds between samples up to which that spread can be told.
-    sparse
-        Resident warps per active SM below which latency has nothing to hide behind.
+        Seconds between samples up to which that spread can be computed.
+    few_warps
+        Occupancy per SM activity up to which SMs hold too few warps to hide latency.
     power
         Share of the power limit below which SMs that have work count as waiting.
     """
@@ -97,19 +98,19 @@ class Thresholds:
     lag_seconds: float = 5.0
     steady: float = 0.25
     fine: float = 0.25
-    sparse: float = 0.15
+    few_warps: float = 0.15
     power: float = 0.5
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a table is scored.
+    """Settings of a score.
 
     Parameters
     ----------
     gpu_hours_per_failure
-        GPU hours after which to expect one interruption of a job, for checkpoint intervals; by default
-        what 16 384 H100s showed over 54 days, 419 unexpected interruptions (arXiv:2407.21783, table 5).
+        GPU hours after which to expect one interruption of a job, for checkpoint intervals. The default is
+        what 16 384 H100s showed over 54 days: 419 unexpected interruptions (arXiv:2407.21783, table 5).
     """
 
     weights: Weights = field(default_factory=Weights)

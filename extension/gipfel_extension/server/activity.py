@@ -1,6 +1,7 @@
-"""Use of this server: kernels, GPUs, job steps, programs, saved files.
+"""Activity of this server: kernels, GPUs, job steps, programs, saved files.
 
-`ServerUse` gathers `Indicators`, `Idleness` judges them; only the first does any I/O.
+`ActivityMonitor` collects `Indicators`; `Idleness` decides from them how long the server has been idle. Only
+the monitor does I/O. `current_activity` is the GPU activity in the status bar of JupyterLab.
 """
 
 import asyncio
@@ -18,28 +19,29 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.process.tree import descendants
 
 from ..telemetry.sample import Device, SampleTable
-from ..training.launches.allocation import running_here
+from ..training.launches.allocation import launches_in_job
 from .telemetry import ServerTelemetry
 
 #: Programs that hold a job step or a launch for as long as it runs.
 STEP_PROGRAMS = frozenset(("srun", "mpirun", "mpiexec", "torchrun", "papermill"))
-#: Which samples say that a GPU works, the most telling first.
-GPU_WORK = ("SM_ACTIVE", "GR_ENGINE_ACTIVE", "GPU_UTIL")
+#: Metrics that show GPU activity, the most precise first.
+GPU_ACTIVITY_METRICS = ("SM_ACTIVE", "GR_ENGINE_ACTIVE", "GPU_UTIL")
 _MOST_CORES = 0.5
 _RECENT_S = 60.0
 _WINDOW_S = 60.0
 _SAVED = "gipfel_saved_last_activity"
-#: An open tab asks for kernels and sessions every few seconds; that does not use a GPU.
+#: An open tab polls kernels and sessions every few seconds, so API requests do not count as use.
 _POLLED = frozenset(("api_last_activity",))
 
 
 @dataclass(frozen=True)
 class Indicators:
-    """Indicators of use at one moment.
+    """Indicators of activity at one moment.
 
-    ``last_used`` is when a kernel, a terminal or a file was last used, in seconds since 1970; ``gpu_share``
-    how much of the last minute the busiest GPU worked, from 0 to 1, None where no GPU is recorded, and NaN
-    where one is and nothing was heard of it; ``cores`` how many the programs of this server kept busy.
+    ``last_used`` is the last use of a kernel, a terminal or a file, in seconds since 1970. ``gpu_share`` is
+    the activity of the busiest GPU in the last minute, from 0 to 1; None if no GPU is recorded, and NaN if a
+    GPU is recorded but has no recent samples. ``steps`` are names of programs that hold a job step and of
+    launches in this job. ``cores`` is the number of CPU cores that programs of this server keep busy.
     """
 
     last_used: float = 0.0
@@ -50,14 +52,14 @@ class Indicators:
 
 
 class Idleness:
-    """Time for which nothing was used.
+    """Time since this server was last used.
 
     Parameters
     ----------
     now
-        When the server started, in seconds since 1970.
+        Start of the server, in seconds since 1970.
     gpu_threshold
-        The share of a minute from which a GPU counts as working.
+        Activity in the last minute from which a GPU counts as busy, 0 to 1.
     """
 
     def __init__(self, now: float, *, gpu_threshold: float = 0.05) -> None:
@@ -71,19 +73,19 @@ class Idleness:
         self.since = now if self.busy_with else min(max(self.since, indicators.last_used), now)
 
     def touch(self, now: float) -> None:
-        """Count this moment as use: a user wants the server."""
+        """Count this moment as use, because the user asks to keep the server."""
         self.since = now
 
 
 def busy_with(indicators: Indicators, gpu_threshold: float) -> tuple[str, ...]:
-    """Return what is in use now, in words."""
+    """Return descriptions of what is in use now."""
     found = []
     if indicators.busy_kernels:
         found.append(f"{indicators.busy_kernels} busy kernel{'s' if indicators.busy_kernels > 1 else ''}")
     if indicators.gpu_share is not None and not indicators.gpu_share < gpu_threshold:
-        # No sample is not an idle GPU.
-        silent = np.isnan(indicators.gpu_share)
-        found.append("GPUs that nothing is heard of" if silent else f"GPU {indicators.gpu_share:.0%}")
+        # A GPU without samples may be busy.
+        unknown = np.isnan(indicators.gpu_share)
+        found.append("GPUs without recent samples" if unknown else f"GPU {indicators.gpu_share:.0%}")
     found += [f"a step ({name})" for name in sorted(set(indicators.steps))[:2]]
     if indicators.cores > _MOST_CORES:
         found.append(f"{indicators.cores:.1f} CPU cores")
@@ -91,21 +93,21 @@ def busy_with(indicators: Indicators, gpu_threshold: float) -> tuple[str, ...]:
 
 
 def gpu_share(table: SampleTable, devices: Iterable[Device], now_ns: int) -> float | None:
-    """Return how much of the last minute the busiest GPU worked, without simulated ones; see `Indicators`."""
+    """Return the activity of the busiest real GPU in the last minute; see `Indicators`."""
     real = [each for each in devices if each.kind == "gpu" and not each.simulated]
     if not real:
         return None
     shares = [_share(table, each.uuid, now_ns) for each in real]
-    heard = [share for share in shares if not np.isnan(share)]
-    return max(heard) if len(heard) == len(shares) or max(heard, default=0.0) > 0 else float("nan")
+    known = [share for share in shares if not np.isnan(share)]
+    return max(known) if len(known) == len(shares) or max(known, default=0.0) > 0 else float("nan")
 
 
 def _share(table: SampleTable, device: str, now_ns: int) -> float:
     if device not in table:
         return float("nan")
-    columns = table.of(device)
+    columns = table[device]
     recent = columns["time_ns"] > now_ns - int(_RECENT_S * 1e9)
-    for name in GPU_WORK:
+    for name in GPU_ACTIVITY_METRICS:
         values = columns[name][recent] if name in columns else np.empty(0)
         values = values[~np.isnan(values)]
         if len(values):
@@ -114,14 +116,14 @@ def _share(table: SampleTable, device: str, now_ns: int) -> float:
 
 
 class ProgramWatch:
-    """Programs below this server: which of them hold a step, and how many cores they use."""
+    """Descendant processes of this server: those that hold a job step, and the CPU cores in use."""
 
     def __init__(self, root: int) -> None:
         self._root = root
         self._before: tuple[float, dict[int, float]] | None = None
 
     def read(self, now: float) -> tuple[tuple[str, ...], float]:
-        """Return the names of programs that hold a step, and the cores in use since the last look."""
+        """Return the names of programs that hold a step, and the cores in use since the last call."""
         pids = descendants(self._root)
         steps = tuple(name for pid in pids if (name := _program(pid)) in STEP_PROGRAMS)
         spent = {pid: seconds for pid in pids if (seconds := _cpu_seconds(pid)) is not None}
@@ -133,7 +135,7 @@ class ProgramWatch:
 
 
 def _program(pid: int) -> str:
-    """Return a process's name; of an interpreter, the script's or module's."""
+    """Return the name of a process; for a Python interpreter, that of its script or module."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:4]
     except OSError:
@@ -153,13 +155,13 @@ def _cpu_seconds(pid: int) -> float | None:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-class ServerUse:
-    """Kernels, terminals, saved files, GPUs and programs of one Jupyter server.
+class ActivityMonitor:
+    """Monitor of kernels, terminals, saved files, GPUs and programs of one Jupyter server.
 
     Parameters
     ----------
     settings
-        The server's: its kernel manager, its contents manager and its times of last activity.
+        Tornado settings of the server, with its kernel manager, contents manager and times of last activity.
     """
 
     def __init__(self, settings: MutableMapping[str, Any], telemetry: ServerTelemetry) -> None:
@@ -168,7 +170,7 @@ class ServerUse:
         self._programs = ProgramWatch(os.getpid())
 
     def watch_saving(self) -> None:
-        """Count a saved file as use."""
+        """Count each saved file as use from now on."""
         contents = self._settings["contents_manager"]
         if hasattr(contents, "register_post_save_hook"):
             contents.register_post_save_hook(self._on_saved)
@@ -192,14 +194,14 @@ class ServerUse:
             last_used=max(used, default=0.0),
             busy_kernels=busy,
             gpu_share=await self._gpu_share(),
-            # Not a child here: a launch outlives the server, and so must the server's job.
-            steps=(*steps, *await asyncio.to_thread(running_here, os.environ)),
+            # A launch is not a child process: it outlives the server, so it must keep the job alive.
+            steps=(*steps, *await asyncio.to_thread(launches_in_job, os.environ)),
             cores=cores,
         )
 
     async def _gpu_share(self) -> float | None:
         try:
-            _, broadcast = await self._telemetry.started()
+            _, broadcast = await self._telemetry.ensure_started()
             devices = await broadcast.devices()
             table = await broadcast.table(_WINDOW_S)
         except GipfelError:
@@ -209,3 +211,32 @@ class ServerUse:
 
 def _seconds(moment: object) -> float:
     return moment.timestamp() if isinstance(moment, datetime) else 0.0
+
+
+#: Seconds before now over which the share is a mean.
+WINDOW_S = 10.0
+
+
+def current_activity(table: SampleTable, devices: Iterable[Device], now_ns: int) -> dict[str, Any]:
+    """Return the mean share of the GPUs' work in the last seconds, as `GpuActivity` declares it.
+
+    It is of the most telling metric that any of them has; GPUs without a recent sample do not count.
+    """
+    gpus = [device for device in devices if device.kind == "gpu"]
+    since_ns = now_ns - int(WINDOW_S * 1e9)
+    found: dict[str, Any] = {"gpus": len(gpus), "share": None, "metric": ""}
+    found["simulated"] = any(gpu.simulated for gpu in gpus)
+    for metric in GPU_ACTIVITY_METRICS:
+        means = [mean for gpu in gpus if (mean := _mean(table, gpu.uuid, metric, since_ns)) is not None]
+        if means:
+            return {**found, "share": round(sum(means) / len(means), 3), "metric": metric}
+    return found
+
+
+def _mean(table: SampleTable, device: str, metric: str, since_ns: int) -> float | None:
+    if device not in table or metric not in table[device]:
+        return None
+    columns = table[device]
+    values = columns[metric][columns["time_ns"] > since_ns]
+    values = values[~np.isnan(values)]
+    return float(values.mean()) if len(values) else None

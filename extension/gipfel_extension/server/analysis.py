@@ -1,7 +1,7 @@
-"""Score, losses and advice of what pages show, at a pace that leaves room for everything else.
+"""Score, losses and advice of the samples that pages show, within a CPU budget.
 
-`judged` scores a table, `SaturationAnalysis` does so on a thread, `Sharing` is the user's consent to show
-the score to administrators.
+`score_document` scores a table, `SaturationAnalysis` does so on a thread, `Sharing` is the user's consent to
+show the score to administrators.
 """
 
 import json
@@ -18,158 +18,165 @@ from gipfel_cluster.model import Frozen
 from gipfel_cluster.runs import make_private, runs_root, write_atomically
 
 from ..saturation import Advice, advise, document_of, score_table
-from ..saturation.advice.steady import HOLD_S, SteadyAdvice
+from ..saturation.advice.debounce import HOLD_S, DebouncedAdvice
 from ..telemetry.events import Event, read_events
 from ..telemetry.files import read_regular
-from ..telemetry.ranks import gpus_by_rank, read_ranks
+from ..telemetry.ranks import gpu_uuids_by_rank, read_ranks
 from ..telemetry.sample import SampleTable
 from ..training.results import program_of_run, workload_of
 
 _SHORTEST_PAUSE_S = 5.0
-#: Scoring takes at most this share of a core.
+#: Largest share of a core that scoring uses.
 _SHARE = 0.1
-_GLANCE_S = 0.5
-#: The source of a table of means.
+_SHORTEST_REQUEST_PAUSE_S = 0.5
+#: Source of a table whose values are means.
 MEANS = "summaries"
-#: The rules' advice on a table.
-Find = Callable[[SampleTable], tuple[Advice, ...]]
-#: Takes a table, the rules, and what they found in it; returns what of it is shown.
-Settle = Callable[[SampleTable, Find, tuple[Advice, ...]], tuple[Advice, ...]]
+#: Function that returns the advice of the rules for a table.
+AdviseTable = Callable[[SampleTable], tuple[Advice, ...]]
+#: Function that takes a table, the rules and their advice, and returns the advice to show.
+DebounceAdvice = Callable[[SampleTable, AdviseTable, tuple[Advice, ...]], tuple[Advice, ...]]
 _FILE = "sharing.json"
 _WINDOW_S = 600.0
 _MOST_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
-class Analysed:
-    """Score of a window as its document, and the run's events."""
+class AnalysisResult:
+    """Score document of the last ``window`` seconds, and the events of the run."""
 
     window: float
     document: Mapping[str, Any]
     events: tuple[Event, ...]
 
 
-def judged(table: SampleTable, telemetry: Path, settle: Settle | None = None) -> dict[str, Any]:
+def score_document(
+    table: SampleTable, telemetry: Path, debounce: DebounceAdvice | None = None
+) -> dict[str, Any]:
     """Return the document of ``gipfel score --json`` for a table of a run.
 
-    ``means_s`` says over how many seconds its values are means, None where they are the samples.
+    ``means_s`` is the number of seconds over which the scored values are means, None if they are samples.
     """
-    ranks = gpus_by_rank(read_ranks(telemetry))
-    work = workload_of(program_of_run(telemetry.parent))
+    ranks = gpu_uuids_by_rank(read_ranks(telemetry))
+    workload = workload_of(program_of_run(telemetry.parent))
 
-    def find(part: SampleTable) -> tuple[Advice, ...]:
-        return advise(part, score_table(part, ranks=ranks), workload=work)
+    def advise_table(part: SampleTable) -> tuple[Advice, ...]:
+        return advise(part, score_table(part, ranks=ranks), workload=workload)
 
     job = score_table(table, ranks=ranks)
-    advice = advise(table, job, workload=work)
-    document = document_of(job, advice if settle is None else settle(table, find, advice), work)
+    advice = advise(table, job, workload=workload)
+    document = document_of(
+        job, advice if debounce is None else debounce(table, advise_table, advice), workload
+    )
     if table.source != MEANS:
         return {**document, "means_s": None}
-    note = f"Scored by means over {table.interval:g} s, since this is a long time; a shorter one shows more."
-    if job.finest < table.interval:
+    note = (
+        f"The time range is long, so the score uses means over {table.interval:g} s. "
+        "Select a shorter range for more detail."
+    )
+    if job.scored_interval < table.interval:
         note = (
-            f"The score is of samples every {job.finest:g} s; causes are found from means over "
-            f"{table.interval:g} s, since this is a long time."
+            f"The score uses samples every {job.scored_interval:g} s. The time range is long, so causes are "
+            f"found from means over {table.interval:g} s."
         )
     return {**document, "means_s": round(table.interval, 3), "notes": [note, *document["notes"]]}
 
 
 class SaturationAnalysis:
-    """A thread that scores while there are pages to show it.
+    """Thread that scores samples while pages show the score.
 
     Parameters
     ----------
     table
-        The samples of the last so many seconds; called on the thread.
+        Function that returns the samples of the last given seconds; called on the thread.
     telemetry
-        The run folder's ``telemetry``.
-    wanted
-        The windows, in seconds, that pages look at now.
+        The directory ``telemetry`` of the run folder.
+    windows
+        Function that returns the time windows, in seconds, that pages show now.
     publish
-        Takes what was found; called on the thread.
+        Function that takes each result; called on the thread.
     hold_s
-        Seconds that evidence must hold before an advice appears, and be gone before it disappears.
+        Seconds for which evidence must be present before an advice appears, and absent before it disappears.
     """
 
     def __init__(
         self,
         table: Callable[[float], SampleTable],
         telemetry: Path,
-        wanted: Callable[[], set[float]],
-        publish: Callable[[Analysed], None],
+        windows: Callable[[], set[float]],
+        publish: Callable[[AnalysisResult], None],
         log: logging.Logger,
         *,
         hold_s: float = HOLD_S,
     ) -> None:
-        self._steady = SteadyAdvice(hold_s)
+        self._debouncer = DebouncedAdvice(hold_s)
         self._table = table
         self._telemetry = telemetry
-        self._wanted = wanted
+        self._windows = windows
         self._publish = publish
         self._log = log
         self._closing = threading.Event()
-        self._asked = threading.Event()
+        self._requested = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gipfel-score", daemon=True)
         self._thread.start()
 
-    def ask(self) -> None:
-        """Score soon: a page shows something else."""
-        self._asked.set()
+    def request(self) -> None:
+        """Score soon, because a page has changed its view."""
+        self._requested.set()
 
     def close(self, limit_s: float) -> None:
         """End the thread."""
         self._closing.set()
-        self._asked.set()
+        self._requested.set()
         self._thread.join(limit_s)
 
     def _run(self) -> None:
         failing = False
         while not self._closing.is_set():
-            wanted = self._wanted()
-            self._asked.clear()
+            windows = self._windows()
+            self._requested.clear()
             started = time.thread_time()
             try:
-                events = read_events(self._telemetry) if wanted else ()
-                self._steady.keep(wanted)
-                for window in sorted(wanted):
-                    settle = partial(self._settle, window)
-                    document = judged(self._table(window), self._telemetry, settle)
-                    self._publish(Analysed(window, document, events))
+                events = read_events(self._telemetry) if windows else ()
+                self._debouncer.keep(windows)
+                for window in sorted(windows):
+                    debounce = partial(self._debounce, window)
+                    document = score_document(self._table(window), self._telemetry, debounce)
+                    self._publish(AnalysisResult(window, document, events))
                 failing = False
-            except Exception:  # noqa: BLE001 - a thread that ended would leave every page with an old score
+            except Exception:  # noqa: BLE001 - if the thread ended, every page would keep an old score
                 if not failing:
-                    self._log.exception("This run can't be scored; trying again.")
+                    self._log.exception("This run can't be scored. Gipfel retries.")
                 failing = True
             spent = time.thread_time() - started
-            self._rest(max(_SHORTEST_PAUSE_S, spent / _SHARE) if wanted else _SHORTEST_PAUSE_S, spent)
+            self._pause(max(_SHORTEST_PAUSE_S, spent / _SHARE) if windows else _SHORTEST_PAUSE_S, spent)
 
-    def _settle(
+    def _debounce(
         self,
         window: float,
         table: SampleTable,
-        find: Find,
+        advise_table: AdviseTable,
         advice: tuple[Advice, ...],
     ) -> tuple[Advice, ...]:
-        return self._steady.shown(window, table, find, advice, time.monotonic())
+        return self._debouncer.shown(window, table, advise_table, advice, time.monotonic())
 
-    def _rest(self, pause_s: float, spent_s: float) -> None:
-        """Wait for the next turn or the next request; frequent requests wait as long as scoring takes."""
+    def _pause(self, pause_s: float, spent_s: float) -> None:
+        """Wait for the pause or the next request; frequent requests wait in proportion to scoring time."""
         end = time.monotonic() + pause_s
-        soonest = time.monotonic() + min(pause_s, max(_GLANCE_S, 2 * spent_s))
-        while not self._closing.is_set() and (left := end - time.monotonic()) > 0:
-            if self._asked.wait(left):
+        soonest = time.monotonic() + min(pause_s, max(_SHORTEST_REQUEST_PAUSE_S, 2 * spent_s))
+        while not self._closing.is_set() and (remaining := end - time.monotonic()) > 0:
+            if self._requested.wait(remaining):
                 self._closing.wait(max(0.0, soonest - time.monotonic()))
                 return
 
 
 class Sharing(Frozen):
-    """Consent of the user for all of the user's servers, until it is withdrawn."""
+    """Consent of the user to share the score; valid for all servers of the user until it is withdrawn."""
 
     saturation: bool = False
 
 
 def read_sharing(environment: Mapping[str, str]) -> Sharing:
-    """Return the saved consent; none where the file is missing or damaged."""
+    """Return the saved consent; no consent if the file is missing or damaged."""
     try:
         return Sharing.model_validate_json(read_regular(_file(environment), _MOST_BYTES))
     except (OSError, ValueError):
@@ -189,8 +196,8 @@ def write_sharing(environment: Mapping[str, str], sharing: Sharing) -> None:
     write_atomically(path, json.dumps(sharing.model_dump()) + "\n")
 
 
-def shared_of(document: Mapping[str, Any], seconds: float = _WINDOW_S) -> dict[str, Any]:
-    """Return the part of a score for administrators: no names, no samples, no advice."""
+def shared_score(document: Mapping[str, Any], seconds: float = _WINDOW_S) -> dict[str, Any]:
+    """Return the part of a score that administrators see: no names, no samples, no advice."""
     return {
         "shared": True,
         "score": document["score"],

@@ -1,7 +1,7 @@
-"""One feed of samples for all pages of this server.
+"""One feed of samples for all open pages of this server.
 
-`SaturationBroadcast` reads it on a thread; each `Page` has a bounded queue of `Event` and a `View` of what
-it shows.
+`SaturationBroadcast` reads the feed on a thread. Each `Page` has a bounded queue of `FeedUpdate`, and a
+`View` that selects what the page shows.
 """
 
 import asyncio
@@ -15,85 +15,85 @@ from typing import Any
 
 from gipfel_cluster.model import GipfelError
 
-from ..saturation.advice.steady import HOLD_S
+from ..saturation.advice.debounce import HOLD_S
 from ..telemetry.figures.metric_rows import MetricsFeed
 from ..telemetry.live.feed import SaturationFeed
 from ..telemetry.sample import Device, Sample, SampleTable
 from ..telemetry.user_metrics import METRICS_FILE
-from .analysis import Analysed, SaturationAnalysis
-from .history import LIVE_WINDOW_S, Drawn, Picture
+from .analysis import AnalysisResult, SaturationAnalysis
+from .history import LIVE_WINDOW_S, DrawnFigures, LiveFigures
 from .runs import CurrentRun
 from .views import JobMeans, LiveView, Traces, View, event_texts
 
-#: Events that wait for a slow page before it gets a whole figure instead.
+#: Longest queue of updates for a slow page; when it is full, the page gets complete figures instead.
 MOST_WAITING = 30
 _POLL_S = 0.5
-#: A page that is drawn more often costs more than it shows.
+#: Shortest time between two updates, which limits the cost of drawing.
 _SHORTEST_PAUSE_S = 0.5
-#: A figure at most this old is kept below new points: late samples are in the next.
+#: Age from which figures are drawn again, because samples that arrive late are missing in them.
 _REDRAW_S = 60.0
 _OPEN_S = 20.0
 _CLOSE_S = 5.0
 
 
 @dataclass(frozen=True)
-class Event:
-    """Result of one turn of the reader.
+class FeedUpdate:
+    """Samples and points that the reader got in one poll of the feed.
 
-    ``job`` and ``own`` are new points of the job's lines and of the user's own metrics; ``own`` is None where
-    a metric is new, and a figure is due.
+    ``job`` and ``user_metrics`` are new points of the job's lines and of the metrics that the user's program
+    logs; ``user_metrics`` is None if a metric is new, so that the figure must be drawn again.
     """
 
     status: Mapping[str, Any]
     devices: tuple[Device, ...]
     samples: tuple[Sample, ...]
     job: Traces = field(default_factory=dict)
-    own: Traces | None = field(default_factory=dict)
+    user_metrics: Traces | None = field(default_factory=dict)
 
 
 class Page:
-    """A bounded queue of events, complete or declared lost; and the page's view."""
+    """State of one open page: its view, and a bounded queue of updates that reports when it dropped some."""
 
     def __init__(self, view: View) -> None:
         self.view = view
-        self._events: list[Event] = []
+        self._updates: list[FeedUpdate] = []
         self._ready = asyncio.Event()
         self._lost = False
-        self._analysed: Analysed | None = None
+        self._analysed: AnalysisResult | None = None
         self._view_changed = False
 
-    def put(self, event: Event) -> None:
-        """Add an event; where too many wait, they are dropped and the page is told so."""
-        if len(self._events) == MOST_WAITING:
-            self._events.clear()
+    def put(self, update: FeedUpdate) -> None:
+        """Add an update; if the queue is full, drop its content and report that to the page."""
+        if len(self._updates) == MOST_WAITING:
+            self._updates.clear()
             self._lost = True
-        self._events.append(event)
+        self._updates.append(update)
         self._ready.set()
 
-    def set_analysed(self, analysed: Analysed) -> None:
-        """Give it a score; one that it has not taken yet is replaced."""
+    def set_analysed(self, analysed: AnalysisResult) -> None:
+        """Set the newest score; replace one that the page has not been sent yet."""
         self._analysed = analysed
         self._ready.set()
 
     def set_view(self, view: View) -> None:
-        """Look at something else from now on."""
+        """Change what the page shows."""
         self.view = view
         self._view_changed = True
         self._ready.set()
 
     async def wait(self) -> None:
-        """Wait until there is anything to take."""
+        """Wait for an update, a score or a changed view."""
         await self._ready.wait()
 
-    def pop(self) -> tuple[Event | None, bool]:
-        """Return the oldest event, None where there is none, and whether older ones were dropped."""
-        event = self._events.pop(0) if self._events else None
+    def pop(self) -> tuple[FeedUpdate | None, bool]:
+        """Return the oldest update, None if there is none, and whether older ones were dropped."""
+        update = self._updates.pop(0) if self._updates else None
         lost, self._lost = self._lost, False
         self._settle()
-        return event, lost
+        return update, lost
 
-    def pop_analysed(self) -> Analysed | None:
-        """Return the newest score that the page was not sent yet."""
+    def pop_analysed(self) -> AnalysisResult | None:
+        """Return the newest score that has not been sent to the page yet."""
         analysed, self._analysed = self._analysed, None
         self._settle()
         return analysed
@@ -105,12 +105,12 @@ class Page:
         return changed
 
     def _settle(self) -> None:
-        if not self._events and self._analysed is None and not self._view_changed:
+        if not self._updates and self._analysed is None and not self._view_changed:
             self._ready.clear()
 
 
-def absent(message: str) -> dict[str, Any]:
-    """Return the status where there is nothing to read, with the reason."""
+def absent_status(message: str) -> dict[str, Any]:
+    """Return the status without samples; `message` is the reason."""
     status = {
         "state": "absent",
         "source": "",
@@ -123,9 +123,10 @@ def absent(message: str) -> dict[str, Any]:
 
 
 class SaturationBroadcast:
-    """A thread that reads segments and live streams, and the pages that it is read for.
+    """Thread that reads segments and live streams, and the pages that show them.
 
-    The event loop reads no file and no socket: it takes what the thread hands over. Made on the event loop.
+    Only the thread reads files and sockets; it passes updates to the event loop. The object must be created
+    on the event loop.
     """
 
     def __init__(self, run: CurrentRun, log: logging.Logger, *, advice_hold_s: float = HOLD_S) -> None:
@@ -134,13 +135,13 @@ class SaturationBroadcast:
         self._loop = asyncio.get_running_loop()
         self._pages: set[Page] = set()
         self._feed: SaturationFeed | None = None
-        self._status: Mapping[str, Any] = absent("The recording is being read.")
+        self._status: Mapping[str, Any] = absent_status("The recording is loading.")
         self._devices: tuple[Device, ...] = ()
         self._newest: dict[str, int] = {}
-        self._analysed: dict[float, Analysed] = {}
+        self._analysed: dict[float, AnalysisResult] = {}
         self._opened = asyncio.Event()
         self._closing = threading.Event()
-        self._own = MetricsFeed(run.folder.path / METRICS_FILE)
+        self._user_metrics = MetricsFeed(run.folder.path / METRICS_FILE)
         self._thread = threading.Thread(target=self._read, name="gipfel-saturation", daemon=True)
         self._thread.start()
         self._analysis = SaturationAnalysis(
@@ -149,7 +150,7 @@ class SaturationBroadcast:
 
     @property
     def status(self) -> Mapping[str, Any]:
-        """State of the samples: live, or how old."""
+        """State of the samples, such as live or stale, and the time of the newest one."""
         return self._status
 
     async def devices(self) -> tuple[Device, ...]:
@@ -161,15 +162,15 @@ class SaturationBroadcast:
         """Return whether a simulated sample newer than this arrived."""
         return any(d.simulated and self._newest.get(d.uuid, 0) > time_ns for d in self._devices)
 
-    async def draw(self, view: View, only: tuple[str, ...] = ()) -> Drawn:
-        """Return the figures of the last seconds of a view; those named in `only`, where given.
+    async def draw(self, view: View, only: tuple[str, ...] = ()) -> DrawnFigures:
+        """Return the figures of a view, up to now; only those named in `only` if it is given.
 
         Raises
         ------
         GipfelError
             The run folder could not be read in time.
         """
-        picture = Picture(await self._open(), self._run.folder.path)
+        picture = LiveFigures(await self._open(), self._run.folder.path)
         events = max((each.events for each in self._analysed.values()), key=len, default=())
         return await asyncio.to_thread(picture.draw, view, events, only)
 
@@ -187,7 +188,7 @@ class SaturationBroadcast:
     async def messages(self, page: Page) -> AsyncIterator[dict[str, Any]]:
         """Yield a page's messages: figures, then new points and scores; figures again for new devices."""
         self._pages.add(page)
-        self._analysis.ask()
+        self._analysis.request()
         try:
             live, devices, drawn_at = LiveView(page.view), self._devices, time.monotonic()
             yield await self._figures(live, page.view)
@@ -200,21 +201,21 @@ class SaturationBroadcast:
                     only = _missing(live.view, page.view)
                     live = live if only else LiveView(page.view)
                     yield await self._figures(live, page.view, only)
-                    self._analysis.ask()
+                    self._analysis.request()
                 if (analysed := page.pop_analysed()) and analysed.window == page.view.window:
                     yield _score(analysed)
-                event, lost = page.pop()
-                if event is None:
+                update, lost = page.pop()
+                if update is None:
                     continue
-                stale = time.monotonic() - drawn_at > _REDRAW_S and bool(event.samples)
-                if lost or stale or event.own is None or event.devices != devices:
-                    live, devices, drawn_at = LiveView(page.view), event.devices, time.monotonic()
+                stale = time.monotonic() - drawn_at > _REDRAW_S and bool(update.samples)
+                if lost or stale or update.user_metrics is None or update.devices != devices:
+                    live, devices, drawn_at = LiveView(page.view), update.devices, time.monotonic()
                     yield await self._figures(live, page.view)
-                elif news := live.news(event.samples, event.job, event.own):
-                    yield {"type": "samples", **news, "status": event.status}
-                elif event.status != status:
-                    yield {"type": "status", "status": event.status}
-                status = event.status
+                elif new_points := live.new_points(update.samples, update.job, update.user_metrics):
+                    yield {"type": "samples", **new_points, "status": update.status}
+                elif update.status != status:
+                    yield {"type": "status", "status": update.status}
+                status = update.status
         finally:
             self._pages.discard(page)
 
@@ -227,9 +228,9 @@ class SaturationBroadcast:
     async def _figures(self, live: LiveView, view: View, only: tuple[str, ...] = ()) -> dict[str, Any]:
         drawn = await self.draw(view, only)
         live.view = view
-        live.drawn(drawn.figures, drawn.newest)
+        live.record_drawn(drawn.figures, drawn.newest)
         gpus = [device.to_json() for device in drawn.devices if device.kind == "gpu"]
-        content = {"figures": drawn.figures, "whole": not only, "gpus": gpus}
+        content = {"figures": drawn.figures, "complete": not only, "gpus": gpus}
         return {"type": "figures", **content, "status": self._status}
 
     async def _open(self) -> SaturationFeed:
@@ -246,7 +247,7 @@ class SaturationBroadcast:
     def _table(self, window_s: float) -> SampleTable:
         if self._feed is None:
             return SampleTable(columns={})
-        return Picture(self._feed, self._run.folder.path).table(window_s)
+        return LiveFigures(self._feed, self._run.folder.path).table(window_s)
 
     def _windows(self) -> set[float]:
         if self._feed is None:
@@ -254,10 +255,10 @@ class SaturationBroadcast:
         return {page.view.window for page in tuple(self._pages)}
 
     def _read(self) -> None:
-        """Poll the feed until the server ends; on the thread."""
+        """Poll the feed until the server ends; runs on the thread."""
         feed = SaturationFeed(self._run.folder.telemetry, self._run.sockets, window_s=LIVE_WINDOW_S)
         self._feed = feed
-        self._own.drawn()
+        self._user_metrics.all_metrics()
         means = JobMeans()
         waiting: list[Sample] = []
         published = 0.0
@@ -267,47 +268,47 @@ class SaturationBroadcast:
                 waiting += feed.poll(_POLL_S)
                 if waiting and time.monotonic() - published < _SHORTEST_PAUSE_S:
                     continue
-                self._hand_over(feed, waiting, means)
+                self._publish_samples(feed, waiting, means)
                 waiting, published, failing = [], time.monotonic(), False
-            except Exception:  # noqa: BLE001 - a thread that ended would leave every page standing still
+            except Exception:  # noqa: BLE001 - if the thread ended, no page would be updated
                 if not failing:
-                    self._log.exception("The samples of this run can't be read; trying again.")
+                    self._log.exception("The samples of this run can't be read. Gipfel retries.")
                 failing = True
                 self._closing.wait(_POLL_S)
         feed.close()
 
-    def _hand_over(self, feed: SaturationFeed, samples: list[Sample], means: JobMeans) -> None:
+    def _publish_samples(self, feed: SaturationFeed, samples: list[Sample], means: JobMeans) -> None:
         status: dict[str, Any] = dict(feed.state())
         unknown = {sample.device for sample in samples} - {device.uuid for device in self._devices}
-        seen = [self._status.get(name) for name in ("source", "gpus", "simulated")]
-        changed = seen != [status[name] for name in ("source", "gpus", "simulated")]
+        before = [self._status.get(name) for name in ("source", "gpus", "simulated")]
+        changed = before != [status[name] for name in ("source", "gpus", "simulated")]
         devices = feed.table(1.0).devices if unknown or changed else self._devices
         job = means.add(samples, devices, float(status["interval"]) or 1.0)
-        own = self._own.new()
-        if own is None:
-            self._own.drawn()
-        event = Event(status, devices, tuple(samples), job, None if own is None else dict(own))
-        self._on_loop(self._publish, event)
+        logged = self._user_metrics.new_points()
+        if logged is None:
+            self._user_metrics.all_metrics()
+        update = FeedUpdate(status, devices, tuple(samples), job, None if logged is None else dict(logged))
+        self._call_on_loop(self._publish, update)
 
-    def _publish_score(self, analysed: Analysed) -> None:
-        self._on_loop(self._keep_score, analysed)
+    def _publish_score(self, analysed: AnalysisResult) -> None:
+        self._call_on_loop(self._store_score, analysed)
 
-    def _on_loop(self, call: Any, argument: object) -> None:
+    def _call_on_loop(self, call: Any, argument: object) -> None:
         try:
             self._loop.call_soon_threadsafe(call, argument)
         except RuntimeError:
             # The event loop has ended, and the server with it.
             self._closing.set()
 
-    def _publish(self, event: Event) -> None:
-        """Hand an event to every page; on the event loop."""
-        self._status, self._devices = event.status, event.devices
-        self._newest.update({sample.device: sample.time_ns for sample in event.samples})
+    def _publish(self, update: FeedUpdate) -> None:
+        """Pass an update to every page; runs on the event loop."""
+        self._status, self._devices = update.status, update.devices
+        self._newest.update({sample.device: sample.time_ns for sample in update.samples})
         self._opened.set()
         for page in self._pages:
-            page.put(event)
+            page.put(update)
 
-    def _keep_score(self, analysed: Analysed) -> None:
+    def _store_score(self, analysed: AnalysisResult) -> None:
         kept = self._windows()
         self._analysed = {window: each for window, each in self._analysed.items() if window in kept}
         self._analysed[analysed.window] = analysed
@@ -315,7 +316,7 @@ class SaturationBroadcast:
             page.set_analysed(analysed)
 
 
-def _score(analysed: Analysed) -> dict[str, Any]:
+def _score(analysed: AnalysisResult) -> dict[str, Any]:
     return {"type": "score", "document": analysed.document, "events": event_texts(analysed.events)}
 
 
@@ -325,5 +326,5 @@ def _missing(before: View, now: View) -> tuple[str, ...]:
         return ()
     names = [f"gpu/{uuid}" for uuid in now.gpus if uuid not in before.gpus]
     names += ["heat"] if now.metric != before.metric else []
-    # Fewer GPUs need no figure, but the answer that there is none.
+    # If GPUs were only removed, no figure is needed; an unknown name requests an empty set of figures.
     return tuple(names) or ("none",)

@@ -1,6 +1,6 @@
-"""Figures of a run: `Picture` of the present, `TimeRange` of the past, and a range as a file.
+"""Figures of a run: `LiveFigures` until now, `TimeRange` between two times, and exports of a range.
 
-Short ranges are drawn from samples, in memory where they are recent; long ones from the summaries.
+Short ranges are drawn from samples, recent ones in memory; long ranges are drawn from summaries.
 """
 
 import tempfile
@@ -26,25 +26,26 @@ from ..telemetry.store.overview import Overview, read_overview
 from ..telemetry.store.parquet import write_export
 from ..telemetry.store.segment_files import segment_files
 from ..telemetry.user_metrics import METRICS_FILE, MetricsReader, UserMetrics
-from ..training.results import kept_since
-from .analysis import MEANS, judged
+from ..training.results import saved_advice_effect
+from .analysis import MEANS, score_document
 from .views import BUCKETS, HEAT_BUCKETS, View, event_texts, figures_of, metrics_of
 
 _MOST_RUNS = 4
-#: More samples than this are scored by their means.
+#: Number of samples from which their means are scored instead.
 _MOST_ROWS = 400_000
-#: A recorder whose file has stood still for so long is gone; it writes every few seconds.
+#: A recorder writes every few seconds; if its file has not changed for this time, the recorder has ended.
 _SILENT_NS = 90 * 10**9
 CONTENT_TYPES = {"parquet": "application/vnd.apache.parquet", "csv": "text/csv", "png": "image/png"}
 _CHUNK_BYTES = 1 << 18
-#: What the feed keeps in memory, in seconds.
+#: Seconds of samples that the feed keeps in memory.
 LIVE_WINDOW_S = 600.0
 
 
 class RunMetrics:
-    """Readers of the user's metrics of recent runs, for any thread; each continues where its last read ended.
+    """Cache of readers for the user's metrics of recent runs; thread-safe.
 
-    A file of a long run takes seconds to read; a page draws again every few seconds.
+    Each reader continues where its last read ended: the file of a long run takes seconds to read, and a page
+    draws again every few seconds.
     """
 
     def __init__(self, most_runs: int = _MOST_RUNS) -> None:
@@ -53,7 +54,7 @@ class RunMetrics:
         self._lock = threading.Lock()
 
     def of(self, run: Path) -> UserMetrics | None:
-        """Return what a run's processes have logged until now; None where it can't be read."""
+        """Return the metrics that the processes of a run have logged until now; None if unreadable."""
         reader, lock = self._reader(run)
         with lock:
             try:
@@ -69,17 +70,17 @@ class RunMetrics:
                 while len(self._readers) >= self._most:
                     del self._readers[next(iter(self._readers))]
                 found = MetricsReader(run / METRICS_FILE), threading.Lock()
-            # The one that was used last is at the end.
+            # The end of the dictionary is the most recently used reader.
             self._readers[run] = found
             return found
 
 
-#: One for the whole server.
+#: Shared by all pages of the server.
 metrics_of_run = RunMetrics().of
 
 
 class TimeRange:
-    """Recording of a run between two times, both UTC in nanoseconds; None is the run's own end."""
+    """Recording of a run between two times in UTC nanoseconds; None is the start or the end of the run."""
 
     def __init__(self, run: Path, start_ns: int | None = None, end_ns: int | None = None) -> None:
         self.telemetry = run / "telemetry"
@@ -89,11 +90,11 @@ class TimeRange:
 
     @cached_property
     def overview(self) -> Overview:
-        """All metrics of the range, which the score may need and a picture doesn't."""
+        """All metrics of the range, for the score; figures need only some of them."""
         return self._overview(None)
 
     def answer(self, view: View) -> dict[str, Any]:
-        """Return figures and events for a page; the score takes longer, and is requested separately."""
+        """Return figures and events for a page; the score takes longer, so it has its own request."""
         overview = self._overview(metrics_of(view))
         coarse = coarsened(overview, HEAT_BUCKETS)
         figures = figures_of(overview, coarse, view, self.metrics, self.events)
@@ -106,29 +107,29 @@ class TimeRange:
         }
 
     def document(self) -> dict[str, Any]:
-        """Return the score of the range, which names it where it is made of means.
+        """Return the score document of the range; ``means_s`` is set if means were scored.
 
-        That of a whole run has what became of the advice before it, as its ``score.json`` says.
+        For an entire run the document also has the effect of the earlier advice, from its ``score.json``.
         """
-        whole = self.start_ns is None and self.end_ns is None
-        since = kept_since(self.telemetry.parent) if whole else None
-        told = None if since is None else since.model_dump(mode="json")
-        return {**judged(self._table(), self.telemetry), "since": told}
+        entire_run = self.start_ns is None and self.end_ns is None
+        effect = saved_advice_effect(self.telemetry.parent) if entire_run else None
+        content = None if effect is None else effect.model_dump(mode="json")
+        return {**score_document(self._table(), self.telemetry), "advice_effect": content}
 
     def rates(self) -> Mapping[str, float]:
-        """Return means of the user's own metrics within the range, of the lowest rank."""
+        """Return means of the user's metrics within the range, from the lowest rank."""
         if self.metrics is None:
             return {}
         inside = self.metrics.between(self.start_ns or 0, self.end_ns or 2**63 - 1)
         found = {}
         for name in inside.names:
-            metric = inside.of(name)
+            metric = inside.find(name)
             if metric is not None and np.isfinite(metric.values).any():
                 found[name] = float(np.nanmean(metric.values))
         return found
 
     def samples(self) -> SampleTable:
-        """Return the samples themselves, the finest that exist."""
+        """Return the samples at the finest interval that was recorded."""
         return read_finest(self.telemetry, since_ns=self.start_ns, until_ns=self.end_ns)
 
     def _overview(self, metrics: Sequence[str] | None) -> Overview:
@@ -139,11 +140,11 @@ class TimeRange:
     def _table(self) -> SampleTable:
         counted = self.overview.count.get("CPU_UTIL"), self.overview.count.get("GPU_UTIL")
         rows = sum(int(np.nansum(each)) for each in counted if each is not None)
-        return self.samples() if rows <= _MOST_ROWS else table_of(self.overview)
+        return self.samples() if rows <= _MOST_ROWS else means_table(self.overview)
 
 
-def table_of(overview: Overview) -> SampleTable:
-    """Return an overview's means as if they were samples; buckets without any are left out."""
+def means_table(overview: Overview) -> SampleTable:
+    """Return the means of an overview as a table of samples, without empty buckets."""
     columns = {}
     for row, device in enumerate(overview.devices):
         kept = SCORE_PARTS if device.kind == "gpu" and "SCORE_SHARE" in overview.mean else ()
@@ -163,79 +164,79 @@ def table_of(overview: Overview) -> SampleTable:
 
 
 def _is_recorded(telemetry: Path) -> bool:
-    """Return whether a recorder has recently written here, on any node; its clock may differ."""
+    """Return whether a recorder on any node has recently written here; clocks of nodes may differ."""
     now_ns = time.time_ns()
     files = segment_files(telemetry)
     return any(not each.closed and abs(now_ns - each.written_ns) < _SILENT_NS for each in files)
 
 
-def content_of(stretch: TimeRange, kind: str) -> Iterator[bytes]:
-    """Yield the file in pieces; `kind` is one of :data:`CONTENT_TYPES`."""
+def export_content(time_range: TimeRange, kind: str) -> Iterator[bytes]:
+    """Yield the content of a file in chunks; `kind` is one of :data:`CONTENT_TYPES`."""
     if kind == "png":
-        draw = time_series_figure if gpus_of(stretch.overview) else host_figure
-        yield static_image(draw(stretch.overview))
+        draw = time_series_figure if gpus_of(time_range.overview) else host_figure
+        yield static_image(draw(time_range.overview))
         return
     with tempfile.TemporaryDirectory(prefix="gipfel-") as folder:
         path = Path(folder) / f"samples.{kind}"
-        write_export(stretch.samples(), path)
+        write_export(time_range.samples(), path)
         with path.open("rb") as file:
             while piece := file.read(_CHUNK_BYTES):
                 yield piece
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """Figures by name, their devices, and the time of each device's newest sample."""
+class DrawnFigures:
+    """Figures by name, their devices, and the time in nanoseconds of each device's newest sample."""
 
     figures: Mapping[str, dict[str, Any]]
     devices: tuple[Device, ...]
     newest: Mapping[str, int]
 
 
-class Picture:
-    """Figures of what a feed holds, and of what its run folder holds beyond."""
+class LiveFigures:
+    """Figures up to now: of samples in a feed's memory, and for longer windows of the run folder."""
 
     def __init__(self, feed: SaturationFeed, run: Path) -> None:
         self._feed = feed
         self._run = run
 
-    def draw(self, view: View, events: Sequence[Event], only_names: Sequence[str] = ()) -> Drawn:
+    def draw(self, view: View, events: Sequence[Event], only_names: Sequence[str] = ()) -> DrawnFigures:
         """Return the figures of a view; reads files, so call it on a thread."""
         table = self._feed.table(min(view.window, LIVE_WINDOW_S))
         table = replace(table, interval=_interval(table))
-        times = {device.uuid: table.of(device.uuid)["time_ns"] for device in table.devices}
+        times = {device.uuid: table[device.uuid]["time_ns"] for device in table.devices}
         newest = {device: int(column[-1]) for device, column in times.items() if len(column)}
         fine = self._overview(table, view.window, metrics_of(view))
-        # A column of the heat map that is shorter than two samples would have holes.
-        beats = max(1, round(2 * table.interval * 1e9 / max(1, fine.bucket_ns)))
-        coarse = coarsened(fine, min(HEAT_BUCKETS, max(1, len(fine.time_ns) // beats)))
+        # A column of the heat map that is shorter than two sampling intervals would have gaps.
+        buckets = max(1, round(2 * table.interval * 1e9 / max(1, fine.bucket_ns)))
+        coarse = coarsened(fine, min(HEAT_BUCKETS, max(1, len(fine.time_ns) // buckets)))
         metrics = metrics_of_run(self._run)
         figures = figures_of(fine, coarse, view, metrics, events, only=only_names)
         for figure in figures.values():
-            # What a live view keeps, also where less has been recorded so far.
+            # The page keeps this time range, even if less has been recorded so far.
             figure["layout"].setdefault("meta", {})["window_s"] = view.window
-        return Drawn(figures, fine.devices, newest)
+        return DrawnFigures(figures, fine.devices, newest)
 
     def table(self, window_s: float) -> SampleTable:
-        """Return the table to score: samples, or means of a time that is too long to be in memory."""
+        """Return the table to score: samples, or means if the window exceeds the samples in memory."""
         table = self._feed.table(min(window_s, LIVE_WINDOW_S))
-        return table if window_s <= LIVE_WINDOW_S else table_of(self._overview(table, window_s))
+        return table if window_s <= LIVE_WINDOW_S else means_table(self._overview(table, window_s))
 
     def _overview(
         self, table: SampleTable, window_s: float, metrics: Sequence[str] | None = None
     ) -> Overview:
         if window_s <= LIVE_WINDOW_S:
-            firsts = [int(times[0]) for d in table.devices if len(times := table.of(d.uuid)["time_ns"])]
+            firsts = [int(times[0]) for d in table.devices if len(times := table[d.uuid]["time_ns"])]
             span_s = ((table.last_ns or 0) - min(firsts, default=0)) / 1e9
-            # A bucket that is shorter than the time between two samples would be a gap.
+            # A bucket that is shorter than the sampling interval would be a gap.
             buckets = max(1, min(BUCKETS, int(span_s / _interval(table))))
-            return Overview.of_table(table, buckets, metrics=metrics)
+            return Overview.from_table(table, buckets, metrics=metrics)
         start = (table.last_ns or time.time_ns()) - int(window_s * 1e9)
         overview = read_overview(self._run / "telemetry", start_ns=start, buckets=BUCKETS, metrics=metrics)
         return with_devices(overview, {device.uuid for device in table.devices})
 
 
 def _interval(table: SampleTable) -> float:
-    """Return seconds between two samples: as the recorder declared, else as they arrived."""
-    steps = [np.diff(times) for d in table.devices if len(times := table.of(d.uuid)["time_ns"]) > 1]
+    """Return the sampling interval in seconds: as the recorder declared, else the median of the samples."""
+    steps = [np.diff(times) for d in table.devices if len(times := table[d.uuid]["time_ns"]) > 1]
     return table.interval or max([float(np.median(each)) / 1e9 for each in steps], default=1.0) or 1.0

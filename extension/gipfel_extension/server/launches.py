@@ -1,4 +1,4 @@
-"""Launches of the user as the panel lists them, and where their executed notebooks open."""
+"""Launches of the user for the panel: their list, logs, rank files and executed notebooks."""
 
 import os
 import re
@@ -13,9 +13,9 @@ from gipfel_cluster.runs import runs_root
 
 from ..telemetry.files import open_regular
 from ..training.launch import Launch
-from ..training.launch_summary import Kind, flight_lines, rank_file, summary_or_problem
-from ..training.launches.folder import LAUNCHES, known_folders
+from ..training.launch_summary import RankFileKind, rank_file, summarize_or_report
 from ..training.launches.logs import Cursor, ErrorLines, LogRow, tail_cursor
+from ..training.record.state import LAUNCHES, known_folders
 
 _MOST = 30
 _MOST_LINES = 1000
@@ -23,16 +23,19 @@ _ID = re.compile(r"(?:([A-Za-z0-9][\w.+@-]{0,199})/)?([0-9]{1,6})")
 
 
 class LogPosition(Frozen):
-    """Position up to which a page has read a log; ``inside`` are ranks in the middle of a traceback."""
+    """Position up to which a page has read a log: a byte offset for each rank.
+
+    ``in_traceback`` are the ranks whose next line belongs to a traceback.
+    """
 
     offsets: dict[int, int] = Field(default={})
-    inside: tuple[int, ...] = ()
+    in_traceback: tuple[int, ...] = ()
 
 
 def list_launches(environment: Mapping[str, str], only: str = "") -> list[dict[str, Any]]:
-    """Return the newest launches of all runs, the newest first, those that run before all others.
+    """Return the newest launches of all runs: running ones first, then by age with the newest first.
 
-    With an ``id`` in ``only`` that launch alone, however old it is.
+    If ``only`` is the ``id`` of a launch, return that launch alone, even if it is old.
 
     Raises
     ------
@@ -40,13 +43,13 @@ def list_launches(environment: Mapping[str, str], only: str = "") -> list[dict[s
         There is no launch of that ``id``.
     """
     if only:
-        return [summary_or_problem(launch_called(only, environment))]
+        return [summarize_or_report(find_launch(only, environment))]
     newest = reversed(known_folders(environment, everywhere=True)[-_MOST:])
-    found = [summary_or_problem(Launch(folder)) for folder in newest]
+    found = [summarize_or_report(Launch(folder)) for folder in newest]
     return sorted(found, key=lambda each: each["phase"] == "ended")
 
 
-def launch_called(name: str, environment: Mapping[str, str]) -> Launch:
+def find_launch(name: str, environment: Mapping[str, str]) -> Launch:
     """Return a launch by its ``id`` in the list.
 
     Raises
@@ -56,11 +59,11 @@ def launch_called(name: str, environment: Mapping[str, str]) -> Launch:
     """
     match = _ID.fullmatch(name)
     if not match:
-        raise GipfelError("There is no such launch.", "Choose one of the list.")
+        raise GipfelError("There is no such launch.", "Choose a launch from the list.")
     root = runs_root(dict(environment))
     parent = root / match[1] if match[1] else root
     own = environment.get("GIPFEL_RUN", "")
-    # A job's run folder may be elsewhere than the others.
+    # The run folder of a job need not be below the runs directory.
     if match[1] and own and Path(own).name == match[1]:
         parent = Path(own)
     return Launch.open(parent / LAUNCHES / match[2])
@@ -69,51 +72,50 @@ def launch_called(name: str, environment: Mapping[str, str]) -> Launch:
 def log_page(
     launch: Launch, position: LogPosition | None, rank: int | None
 ) -> tuple[list[LogRow], LogPosition, bool]:
-    """Return the lines that are new, where to read on, and whether there are more already."""
+    """Return the new lines, the position after them, and whether more lines are available."""
     ranks = () if rank is None else (rank,)
     cursor = tail_cursor(launch.folder, ranks=ranks) if position is None else Cursor(offsets=position.offsets)
     page = launch.logs(cursor, ranks=ranks)
-    marks = ErrorLines(position.inside if position else ())
-    rows = marks.marked(page.lines)
-    position = LogPosition(offsets=page.cursor.offsets, inside=tuple(sorted(marks.inside)))
+    errors = ErrorLines(position.in_traceback if position else ())
+    rows = errors.mark(page.lines)
+    position = LogPosition(offsets=page.cursor.offsets, in_traceback=tuple(sorted(errors.in_traceback)))
     return rows[-_MOST_LINES:], position, page.more
 
 
-def flight_of(launch: Launch) -> list[str]:
-    """Return the findings of torch's flight recorder for a launch."""
-    return flight_lines(launch.folder)
-
-
-def open_rank_file(launch: Launch, kind: Kind, rank: int) -> BinaryIO:
-    """Open a rank's profiler trace or flight recorder dump; only regular files, no links.
+def open_rank_file(launch: Launch, kind: RankFileKind, rank: int) -> BinaryIO:
+    """Open a rank's profiler trace or flight recorder dump; it must be a regular file and not a link.
 
     Raises
     ------
     GipfelError
-        There is none, or it can't be read.
+        The rank has no such file, or it can't be read.
     """
     try:
         return open_regular(rank_file(launch.folder, kind, rank), follow=False)
     except OSError as error:
         why = error.strerror or "it can't be opened"
-        raise GipfelError(f"There is no {kind} of rank {rank} to read: {why}.", "See its log.") from error
+        raise GipfelError(
+            f"The {kind} of rank {rank} can't be read: {why}.", "See the log of this rank."
+        ) from error
 
 
 def executed_notebook(launch: Launch, root: Path) -> str:
-    """Return the path, below the server's root folder, at which a launch's executed notebook opens.
+    """Return the path of a launch's executed notebook below the server's root directory.
 
-    Run folders are mostly hidden from the file browser: then a link ``launches/<run>-<n>.ipynb`` is made.
+    JupyterLab opens only files below that directory that are not hidden. For another file, create the link
+    ``launches/<run>-<n>.ipynb``.
 
     Raises
     ------
     GipfelError
-        There is none, or no link can be made.
+        The launch has no executed notebook, or the link can't be created.
     """
     root = root.resolve()
     notebook = launch.folder / "notebook.ipynb"
     if not notebook.is_file():
         raise GipfelError(
-            "This launch has no executed notebook (yet).", "Only notebooks and cells have one; see the log."
+            "This launch has no executed notebook (yet).",
+            "Only launches of notebooks and cells have one. See the log.",
         )
     if notebook.is_relative_to(root):
         inside = notebook.relative_to(root)
@@ -128,6 +130,7 @@ def executed_notebook(launch: Launch, root: Path) -> str:
             link.symlink_to(notebook)
     except OSError as error:
         raise GipfelError(
-            f"{link} can't be made: {os.strerror(error.errno or 0)}.", f"Open {notebook} in a terminal."
+            f"The link {link} can't be created: {os.strerror(error.errno or 0)}.",
+            f"Open {notebook} in a terminal.",
         ) from error
     return link.relative_to(root).as_posix()

@@ -1,7 +1,7 @@
-"""End of this server: its job's time limit, its idleness, and a hub that no longer knows it.
+"""Lifetime of this server: its job's time limit, its idle time, and a hub that no longer knows the server.
 
-`Hub` is the connection to the hub with the server's own token, `ServerLifetime` reports to it and ends the
-server.
+`Hub` is the connection to the hub with the server's own token. `ServerLifetime` reports to the hub and stops
+the server.
 """
 
 import asyncio
@@ -26,7 +26,11 @@ _LONGEST_LINE = 300
 
 
 class LifetimeStatus(Frozen):
-    """End of this server's time in seconds since 1970, and what the site allows; 0 means not at all."""
+    """Response of the hub: the end of the job in seconds since 1970, and the site's limits (0: none).
+
+    ``extend_s`` is the time by which the user may extend the job. A server is stopped after ``idle_limit_s``
+    of idle time, and its user is warned ``idle_warning_s`` before.
+    """
 
     ends: int | None = None
     extend_s: int = Field(0, ge=0)
@@ -35,22 +39,22 @@ class LifetimeStatus(Frozen):
 
 
 class HubRefusedError(Exception):
-    """Refusal by the hub: it does not know this server's token."""
+    """The hub refused this server's token."""
 
 
-class HubSilentError(Exception):
-    """No usable answer of the hub; the message is one line."""
+class HubUnavailableError(Exception):
+    """The hub gave no usable response; the message is one line."""
 
 
 class Hub(Protocol):
     """Connection of a server to its hub; both methods block."""
 
     def report(self, content: Mapping[str, Any]) -> LifetimeStatus:
-        """Report how this server is used.
+        """Report the activity of this server.
 
         Raises
         ------
-        HubRefusedError, HubSilentError
+        HubRefusedError, HubUnavailableError
         """
 
     def extend(self) -> LifetimeStatus:
@@ -58,7 +62,7 @@ class Hub(Protocol):
 
         Raises
         ------
-        HubRefusedError, HubSilentError
+        HubRefusedError, HubUnavailableError
         """
 
 
@@ -68,11 +72,11 @@ class HttpHub:
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._url = environment["JUPYTERHUB_API_URL"].rstrip("/") + "/gipfel/server"
         self._token = environment["JUPYTERHUB_API_TOKEN"]
-        # An EDF may name a proxy for the internet, which the hub is not on, and which must not see the token.
+        # An EDF may set a proxy for the internet. It can't reach the hub and must not see the token.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def report(self, content: Mapping[str, Any]) -> LifetimeStatus:
-        """Report how this server is used."""
+        """Report the activity of this server."""
         return self._post("/activity", content)
 
     def extend(self) -> LifetimeStatus:
@@ -91,51 +95,53 @@ class HttpHub:
         except urllib.error.HTTPError as error:
             if error.code in {http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN}:
                 raise HubRefusedError from error
-            raise HubSilentError(_message(error)) from error
+            raise HubUnavailableError(_message(error)) from error
         except (OSError, ValueError) as error:
-            raise HubSilentError(f"The hub does not answer ({type(error).__name__}).") from error
+            raise HubUnavailableError(f"The hub does not respond ({type(error).__name__}).") from error
 
 
-def hub_of(environment: Mapping[str, str]) -> Hub | None:
-    """Return the hub that started this server, None where none did."""
+def hub_connection(environment: Mapping[str, str]) -> Hub | None:
+    """Return the connection to the hub that started this server; None without a hub."""
     needed = ("JUPYTERHUB_API_URL", "JUPYTERHUB_API_TOKEN")
     return HttpHub(environment) if all(environment.get(name) for name in needed) else None
 
 
 def _message(error: urllib.error.HTTPError) -> str:
     try:
-        words = str(json.loads(error.read())["message"])
+        message = str(json.loads(error.read())["message"])
     except (OSError, ValueError, KeyError, TypeError):
-        words = f"The hub answered {error.code}."
-    return " ".join(words.split())[:_LONGEST_LINE]
+        message = f"The hub responded with HTTP status {error.code}."
+    return " ".join(message.split())[:_LONGEST_LINE]
 
 
 @dataclass(frozen=True)
 class LifetimeSettings:
     """Times in seconds.
 
-    ``notices`` are before the end, ``beat`` is between two reports, ``orphan_grace`` is for how long
-    the hub's refusals are borne before this server ends.
+    ``notices`` are times before the end of the job at which the user gets a notice, ``report_interval`` is
+    the time between two reports to the hub, and ``orphan_grace`` the time for which the hub must refuse the
+    server's token before the server stops.
     """
 
     notices: tuple[float, ...] = (1800.0, 600.0, 120.0)
-    beat: float = 30.0
+    report_interval: float = 30.0
     orphan_grace: float = 600.0
 
 
 class ServerLifetime:
-    """Reports to the hub how this server is used, and the end of the server.
+    """Periodic activity reports to the hub, and the stop of a server that the hub no longer knows.
 
     Parameters
     ----------
     hub
-        None for a server without one, which is never idle for anybody.
-    ends
-        When the job's time ends as the node learned it, in seconds since 1970; None where it has no limit.
-    look
-        What there is to see now.
-    end
-        Ends this server; the line is for its log.
+        None for a server without a hub, which is never stopped for being idle.
+    job_end
+        Function that returns the end of the job as its node knows it, in seconds since 1970; None without a
+        time limit.
+    indicators
+        Function that returns the current activity.
+    stop_server
+        Function that stops this server; its argument is the reason for the log.
     """
 
     def __init__(
@@ -143,69 +149,72 @@ class ServerLifetime:
         *,
         settings: LifetimeSettings,
         hub: Hub | None,
-        ends: Callable[[], Awaitable[float | None]],
+        job_end: Callable[[], Awaitable[float | None]],
         indicators: Callable[[], Awaitable[Indicators]],
-        end: Callable[[str], None],
+        stop_server: Callable[[str], None],
         log: logging.Logger,
         gpu_threshold: float = 0.05,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
         self._hub = hub
-        self._ends_on_node = ends
+        self._job_end = job_end
         self._indicators = indicators
-        self._end = end
+        self._stop_server = stop_server
         self._log = log
         self._clock = clock
         self._idleness = Idleness(clock(), gpu_threshold=gpu_threshold)
-        self._word = LifetimeStatus()
+        self._status = LifetimeStatus()
         self._ends: float | None = None
         self._warned: float | None = None
-        self._refused: float | None = None
-        self._silent = False
+        self._refused_since: float | None = None
+        self._unavailable = False
 
     async def run(self) -> None:
-        """Look and report until cancelled."""
+        """Report the activity regularly until cancelled."""
         while True:
             try:
-                await self.beat()
-            except Exception:  # noqa: BLE001 - a server that no longer reported would be stopped
-                self._log.exception("This server's use can't be looked at.")
-            await asyncio.sleep(self._settings.beat)
+                await self.report_once()
+            except Exception:  # noqa: BLE001 - the hub would stop a server that no longer reports
+                self._log.exception("This server's activity can't be determined.")
+            await asyncio.sleep(self._settings.report_interval)
 
-    async def beat(self) -> None:
-        """Look once, and tell the hub."""
-        self._ends = await self._ends_on_node()
+    async def report_once(self) -> None:
+        """Determine the activity and report it to the hub."""
+        self._ends = await self._job_end()
         self._idleness.update(await self._indicators(), self._clock())
-        self._judge()
+        self._update_warning()
         if self._hub is None:
             return
         try:
-            self._word = await asyncio.to_thread(self._hub.report, self._report())
-            self._refused, self._silent = None, False
-        except HubSilentError as error:
-            # A hub that restarts; it takes its servers up again.
-            (self._log.debug if self._silent else self._log.warning)("%s", error)
-            self._silent = True
+            self._status = await asyncio.to_thread(self._hub.report, self._report())
+            self._refused_since, self._unavailable = None, False
+        except HubUnavailableError as error:
+            # A hub that restarts finds its servers again.
+            (self._log.debug if self._unavailable else self._log.warning)("%s", error)
+            self._unavailable = True
         except HubRefusedError:
-            self._bear_refusal()
-        self._judge()
+            self._handle_refusal()
+        self._update_warning()
 
-    def _bear_refusal(self) -> None:
-        """End once the hub has refused this server's token for long: users can't log in to it any more."""
+    def _handle_refusal(self) -> None:
+        """Stop the server after the grace time, because users can't log in to it any more."""
         now = self._clock()
-        self._refused = now if self._refused is None else self._refused
-        borne = now - self._refused
-        if borne >= self._settings.orphan_grace:
-            self._end(f"The hub has not known this server for {borne:.0f} s, so it ends.")
-        elif borne == 0:
+        self._refused_since = now if self._refused_since is None else self._refused_since
+        elapsed = now - self._refused_since
+        if elapsed >= self._settings.orphan_grace:
+            self._stop_server(
+                f"The hub has refused this server's token for {elapsed:.0f} s, so the server stops."
+            )
+        elif elapsed == 0:
             self._log.warning(
-                "The hub does not know this server; it ends in %.0f s.", self._settings.orphan_grace
+                "The hub refuses this server's token. The server stops in %.0f s.",
+                self._settings.orphan_grace,
             )
 
-    def _judge(self) -> None:
-        """Warn once the server has been idle for all of its limit but the warning."""
-        limit, warning = self._word.idle_limit_s, self._word.idle_warning_s
+    def _update_warning(self) -> None:
+        """Set the time of the idle warning, or clear it once the server is used."""
+        limit, warning = self._status.idle_limit_s, self._status.idle_warning_s
         now = self._clock()
         if limit <= 0 or now - self._idleness.since < max(limit - warning, 0):
             self._warned = None
@@ -216,36 +225,36 @@ class ServerLifetime:
         now = self._clock()
         return {
             "idle_s": int(now - self._idleness.since),
-            "busy_with": [words[:60] for words in self._idleness.busy_with][:6],
+            "busy_with": [text[:60] for text in self._idleness.busy_with][:6],
             "warned_s": None if self._warned is None else int(now - self._warned),
             "ends": None if self._ends is None else int(self._ends),
         }
 
     @property
     def ends(self) -> float | None:
-        """End of this server's time in seconds since 1970: the hub's answer, else the node's."""
-        return self._ends if self._word.ends is None else float(self._word.ends)
+        """End of the job in seconds since 1970 as the hub reports it, else as the node knows it."""
+        return self._ends if self._status.ends is None else float(self._status.ends)
 
     def describe(self) -> dict[str, Any]:
-        """Return what the lab shows; times are UTC milliseconds."""
+        """Return the lifetime for JupyterLab, as `responses.Lifetime` declares it."""
         idle = None
         if self._warned is not None:
             stop = max(
-                self._idleness.since + self._word.idle_limit_s, self._warned + self._word.idle_warning_s
+                self._idleness.since + self._status.idle_limit_s, self._warned + self._status.idle_warning_s
             )
             idle = {"since_ms": _milliseconds(self._idleness.since), "stop_ms": _milliseconds(stop)}
         return {
             "now_ms": _milliseconds(self._clock()),
             "ends_ms": None if self.ends is None else _milliseconds(self.ends),
             "notices_s": sorted(self._settings.notices, reverse=True),
-            "extend_s": self._word.extend_s,
+            "extend_s": self._status.extend_s,
             "idle": idle,
         }
 
     async def stay(self) -> None:
-        """Count this moment as use, and report it to the hub at once."""
+        """Count this moment as use, and report it to the hub immediately."""
         self._idleness.touch(self._clock())
-        await self.beat()
+        await self.report_once()
 
     async def extend(self) -> None:
         """Request more time.
@@ -256,12 +265,14 @@ class ServerLifetime:
             The site allows none, or the scheduler refused.
         """
         if self._hub is None:
-            raise GipfelError("This server's time can't be extended: no hub started it.")
+            raise GipfelError("The time of this server can't be extended, because no hub started it.")
         try:
-            self._word = await asyncio.to_thread(self._hub.extend)
+            self._status = await asyncio.to_thread(self._hub.extend)
         except HubRefusedError:
-            raise GipfelError("The hub does not know this server.", "Save your work.") from None
-        except HubSilentError as error:
+            raise GipfelError(
+                "The hub does not know this server.", "Save your work and start a new server."
+            ) from None
+        except HubUnavailableError as error:
             raise GipfelError(str(error)) from None
 
 

@@ -1,7 +1,7 @@
-"""Runs: the one that this server belongs to, and the user's others.
+"""Runs: the run of this server, and the other runs of the user.
 
-`CurrentRun` is the job's, or one of the server's own where there is no job; `list_runs` are those to show
-and compare.
+`CurrentRun` is the run of the job, or outside a job a run that the server creates. `list_runs` returns the
+runs that can be shown and compared.
 """
 
 import os
@@ -17,19 +17,19 @@ from typing import Any
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runs import RunFolder, ScratchFolder, runs_root
 
-from ..telemetry.redaction import shown_record
+from ..telemetry.redaction import redact_record
 from ..telemetry.sample import Device
 
 _MOST = 200
 _NAME = re.compile(r"[A-Za-z0-9][\w.+@-]{0,199}")
 _RUN, _SOCKETS = "GIPFEL_RUN", "GIPFEL_SOCKETS"
-# Cluster in the name of a run outside a job.
+# Cluster name of a run outside a job.
 _OWN_CLUSTER = "local"
 _DRIVERS = ("nvidia[0-9]*", "kfd")
 
 
 def list_runs(environment: Mapping[str, str], current: str) -> list[dict[str, Any]]:
-    """Return the newest runs that have samples, the newest first; `current` names this server's own."""
+    """Return the newest runs that have samples, the newest first; `current` names this server's run."""
     root = runs_root(dict(environment))
     found = []
     for folder in newest_runs(root):
@@ -57,11 +57,11 @@ def run_folder(environment: Mapping[str, str], name: str) -> Path:
     Raises
     ------
     GipfelError
-        There is none of that name.
+        There is no run of that name.
     """
     path = runs_root(dict(environment)) / name
     if not _NAME.fullmatch(name) or not (path / "telemetry").is_dir():
-        raise GipfelError("There is no such run.", "Choose one of the list.")
+        raise GipfelError("There is no such run.", "Choose a run from the list.")
     return path
 
 
@@ -77,7 +77,7 @@ def newest_runs(root: Path) -> list[Path]:
 
 
 def _has_samples(telemetry: Path) -> bool:
-    """Return whether anything was recorded: a vetting, for one, leaves a run without samples."""
+    """Return whether samples were recorded; a run folder of a vetting, for example, has none."""
     return any(telemetry.glob("*.arrows")) or any(telemetry.glob("*.parquet"))
 
 
@@ -98,11 +98,11 @@ class CurrentRun:
     folder
         The run folder.
     sockets
-        The 0700 folder on local disk that holds the recorders' sockets.
+        Directory on local disk, with mode 0700, that holds the sockets of the recorders.
     node, job_id, cluster
-        Where the server runs.
-    own
-        True where the server made the run itself and must record it itself.
+        Node, job and cluster of the server.
+    created_by_server
+        True if the server created the run, and therefore must record it.
     """
 
     folder: RunFolder
@@ -110,49 +110,50 @@ class CurrentRun:
     node: str
     job_id: str
     cluster: str
-    own: bool = False
+    created_by_server: bool = False
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables by which kernels find this run."""
+        """Environment variables by which kernels find this run."""
         return {_RUN: str(self.folder.path), _SOCKETS: str(self.sockets)}
 
     def describe(self) -> dict[str, Any]:
-        """Return the content of the panel's header, with the whole record; reads the disk."""
+        """Return the content of the panel's header, including the record of the run; reads files."""
         record = self.folder.read_record()
         edf = record.get("edf")
         return {
             "run": str(self.folder.path),
             "node": self.node,
-            "job_id": "" if self.own else self.job_id,
+            "job_id": "" if self.created_by_server else self.job_id,
             "cluster": self.cluster,
             "edf": {"name": edf["name"], "digest": record.get("edf_digest") or ""} if edf else None,
             "ends_ns": _nanoseconds(record.get("time_limit_ends")),
-            "record": shown_record(record),
+            "record": redact_record(record),
         }
 
     def remove_sockets(self) -> None:
-        """Remove the sockets' folder of an own run; the job removes its own."""
-        if self.own:
+        """Remove the sockets of a run that this server created; a job removes the sockets of its run."""
+        if self.created_by_server:
             for path in self.sockets.glob("*"):
                 path.unlink(missing_ok=True)
             self.sockets.rmdir()
 
 
 def current_run(environment: Mapping[str, str]) -> CurrentRun:
-    """Return the job's run where ``$GIPFEL_RUN`` names one, else a new ``local-<pid>-<time>`` of this server.
+    """Return the run in ``$GIPFEL_RUN``, else create the run ``local-<pid>-<time>`` for this server.
 
     Raises
     ------
     GipfelError
-        The run folder can't be made or entered.
+        The run folder can't be created or entered.
     """
     node = environment.get("GIPFEL_NODE") or socket.gethostname().partition(".")[0]
     if given := environment.get(_RUN):
         folder = RunFolder(Path(given))
         if not folder.telemetry.is_dir():
             raise GipfelError(
-                f"The run folder {given} is not there.", "Restart the server; its job makes the folder again."
+                f"The run folder {given} does not exist.",
+                "Restart the server; its job creates the folder again.",
             )
         cluster, _, job_id = folder.name.rpartition("-")
         return CurrentRun(
@@ -162,12 +163,12 @@ def current_run(environment: Mapping[str, str]) -> CurrentRun:
             environment.get("GIPFEL_JOB_ID") or job_id,
             environment.get("GIPFEL_CLUSTER") or cluster,
         )
-    # A process id alone comes back after a reboot, and on another node that shares the home folder.
+    # A process ID is reused after a reboot, and on other nodes that share the home directory.
     job_id = f"{os.getpid()}-{int(time.time())}"
     folder = RunFolder.create(runs_root(dict(environment)), _OWN_CLUSTER, job_id)
     folder.write_record(_own_record(node, job_id))
     sockets = ScratchFolder.create().path
-    return CurrentRun(folder, sockets, node, job_id, _OWN_CLUSTER, own=True)
+    return CurrentRun(folder, sockets, node, job_id, _OWN_CLUSTER, created_by_server=True)
 
 
 def _own_record(node: str, job_id: str) -> dict[str, Any]:
@@ -186,7 +187,7 @@ def _own_record(node: str, job_id: str) -> dict[str, Any]:
 
 
 def _nanoseconds(moment: str | None) -> int | None:
-    # ISO 8601 without a zone would be read as the reader's local time.
+    # ISO 8601 without a time zone would be parsed as local time.
     if moment is None or not re.search(r"(Z|[+-]\d\d:\d\d)$", moment):
         return None
     return int(datetime.fromisoformat(moment).timestamp()) * 1_000_000_000
@@ -195,24 +196,26 @@ def _nanoseconds(moment: str | None) -> int | None:
 def missing_gpus(
     record: Mapping[str, Any], devices: Iterable[Device], node: str, dev: Path = Path("/dev")
 ) -> str:
-    """Return a sentence where GPUs were asked for and none is here, else nothing.
+    """Return a message if GPUs were requested and none is recorded; else an empty text.
 
     Parameters
     ----------
     record
         The run's ``record.json``; its options hold the GPUs per node.
     devices
-        What is recorded; simulated GPUs don't count.
+        Recorded devices; simulated GPUs don't count.
     """
     options = record.get("options")
-    asked = options.get("gpus") if isinstance(options, dict) else None
-    here = any(device.kind == "gpu" and not device.simulated for device in devices)
-    if not isinstance(asked, int) or asked < 1 or here:
+    requested = options.get("gpus") if isinstance(options, dict) else None
+    has_gpu = any(device.kind == "gpu" and not device.simulated for device in devices)
+    if not isinstance(requested, int) or requested < 1 or has_gpu:
         return ""
-    there = any(any(dev.glob(pattern)) for pattern in _DRIVERS)
+    has_device_files = any(any(dev.glob(pattern)) for pattern in _DRIVERS)
     reason = (
-        f"{node} has GPUs whose driver does not answer in this environment. Run nvidia-smi in a terminal."
-        if there
-        else f"{node} has none, or gave this job none. Start it again on a node with GPUs."
+        f"{node} has GPUs, but their driver does not respond in this environment. "
+        "Run nvidia-smi in a terminal."
+        if has_device_files
+        else f"{node} has no GPUs, or the job was not given any. Start the server on a node with GPUs."
     )
-    return f"You asked for {asked} GPU{'' if asked == 1 else 's'} and got none, because {reason}"
+    gpus = f"{requested} GPU{'' if requested == 1 else 's'}"
+    return f"You requested {gpus}, but this server has none: {reason}"

@@ -1,7 +1,4 @@
-"""Run, recorders and feed of one notebook server, started once and ended with it.
-
-Recorder processes that a notebook server starts itself.
-"""
+"""Run, recorder processes and feed of one notebook server; they start once and stop with the server."""
 
 import asyncio
 import contextlib
@@ -15,7 +12,7 @@ from typing import Any
 
 from gipfel_cluster.model import GipfelError
 
-from ..saturation.advice.steady import HOLD_S
+from ..saturation.advice.debounce import HOLD_S
 from ..telemetry.files import open_log, read_tail
 from .broadcast import SaturationBroadcast
 from .runs import CurrentRun, current_run, list_runs, run_folder
@@ -24,20 +21,20 @@ _END_S = 5.0
 _MOST_LOG = 64 << 10
 _SIMULATED = "simulated"
 _FIRST_SAMPLE_S = 20.0
-_GLANCE_S = 0.1
+_POLL_S = 0.1
 
 
 class RecorderProcess:
-    """A recorder beside the server; it ends with the server, also when that is killed.
+    """Recorder process of this server; it ends with the server, even if the server is killed.
 
     Parameters
     ----------
     run
-        Where it writes and streams.
+        Run folder and sockets that the recorder writes to.
     name
-        Tells the recorders of one run apart.
+        Name that distinguishes the recorders of one run.
     interval
-        Seconds between two samples; None: as fast as its sources count, at most ten a second.
+        Seconds between two samples; None for the update rate of its sources, at most ten per second.
     """
 
     def __init__(self, run: CurrentRun, name: str, interval: float | None) -> None:
@@ -58,15 +55,15 @@ class RecorderProcess:
         return self._run.folder.path / f"recorder-{self._name}.log"
 
     async def start(self, sources: tuple[str, ...], root_pid: int | None = None) -> None:
-        """Start it, in place of one that runs.
+        """Start the process; stop one that is running first.
 
-        Must be called on the thread that runs the server's event loop: the kernel ends the recorder when the
+        Must be called on the thread of the server's event loop, because Linux ends the recorder when the
         thread that started it ends.
 
         Raises
         ------
         GipfelError
-            It can't be started.
+            The recorder can't be started.
         """
         async with self._lock:
             await self._end()
@@ -89,15 +86,17 @@ class RecorderProcess:
                         *argv, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
                     )
             except OSError as error:
-                raise GipfelError(f"The recorder can't be started: {error.strerror}.") from error
+                raise GipfelError(
+                    f"The recorder can't be started: {error.strerror}.", "Restart the server."
+                ) from error
 
     async def stop(self) -> None:
-        """End it: it flushes and closes its segment, or is killed after 5 s."""
+        """Stop the process: it flushes and closes its segment, or is killed after 5 s."""
         async with self._lock:
             await self._end()
 
-    async def last_words(self) -> str:
-        """Return the last line of its log, without the time; empty where there is none."""
+    async def last_log_line(self) -> str:
+        """Return the last line of its log without the time; empty without a log."""
         try:
             content = await asyncio.to_thread(read_tail, self.log, _MOST_LOG)
         except OSError:
@@ -120,19 +119,20 @@ class RecorderProcess:
 
 
 class ServerTelemetry:
-    """Run, recorders and feed, as the routes read and change them.
+    """Run, recorders and feed of this server, for the routes.
 
     Parameters
     ----------
     interval
-        Seconds between two samples of the recorders that this server starts; None: as fast as their sources
-        count, at most ten a second.
+        Seconds between two samples of the recorders that this server starts; None for the update rate of
+        their sources, at most ten per second.
     sources
-        What a server without a job records of its own machine.
+        Sources that a server outside a job records on its machine.
     environment
-        Where the job's run is named; kernels of an own run find it in ``os.environ``.
+        Environment variables that name the job's run. If the server creates the run, it adds these variables
+        to ``os.environ`` for its kernels.
     advice_hold_s
-        Seconds that evidence must hold before an advice appears, and be gone before it disappears.
+        Seconds for which evidence must be present before an advice appears, and absent before it disappears.
     """
 
     def __init__(
@@ -153,18 +153,18 @@ class ServerTelemetry:
         self._running: tuple[CurrentRun, SaturationBroadcast] | None = None
         self._recorders: dict[str, RecorderProcess] = {}
 
-    async def started(self) -> tuple[CurrentRun, SaturationBroadcast]:
-        """Return the run and its feed, made on the first call.
+    async def ensure_started(self) -> tuple[CurrentRun, SaturationBroadcast]:
+        """Return the run and its feed; the first call creates them.
 
         Raises
         ------
         GipfelError
-            The run folder can't be made or a recorder can't be started.
+            The run folder can't be created, or a recorder can't be started.
         """
         async with self._lock:
             if self._running is None:
                 run = await asyncio.to_thread(current_run, self._environment)
-                if run.own:
+                if run.created_by_server:
                     await self._record(run, "job", self._sources, root_pid=os.getpid())
                     os.environ.update(run.environment)
                 self._running = (run, SaturationBroadcast(run, self._log, advice_hold_s=self._advice_hold_s))
@@ -172,58 +172,58 @@ class ServerTelemetry:
 
     async def runs(self) -> list[dict[str, Any]]:
         """Return the user's runs, the newest first."""
-        run, _ = await self.started()
+        run, _ = await self.ensure_started()
         return await asyncio.to_thread(list_runs, self._environment, run.folder.name)
 
     async def run_named(self, name: str) -> Path:
-        """Return the folder of a run; of this server's where the name is empty.
+        """Return the folder of a run by its name; an empty name means the run of this server.
 
         Raises
         ------
         GipfelError
-            There is none of that name.
+            There is no run of that name.
         """
-        run, _ = await self.started()
+        run, _ = await self.ensure_started()
         if name in ("", run.folder.name):
             return run.folder.path
         return await asyncio.to_thread(run_folder, self._environment, name)
 
     async def simulate(self, source: str) -> None:
-        """Record a simulated source into the same run, in place of one that is recorded already.
+        """Record a simulated source into the same run; replace an earlier simulated source.
 
         Raises
         ------
         GipfelError
             The source can't be opened.
         """
-        run, broadcast = await self.started()
+        run, broadcast = await self.ensure_started()
         since, deadline = time.time_ns(), time.monotonic() + _FIRST_SAMPLE_S
         recorder = await self._record(run, _SIMULATED, (source,))
         while not broadcast.simulated_since(since):
             if not recorder.running:
-                words = await recorder.last_words()
-                raise GipfelError(words or f"The recorder of {source} ended at once.")
+                reason = await recorder.last_log_line()
+                raise GipfelError(reason or f"The recorder of {source} ended immediately.")
             if time.monotonic() > deadline:
                 raise GipfelError(
-                    f"No sample came from {source} within {_FIRST_SAMPLE_S:g} s.",
-                    f"Look into {recorder.log}.",
+                    f"The source {source} returned no sample within {_FIRST_SAMPLE_S:g} s.",
+                    f"See the log {recorder.log}.",
                 )
-            await asyncio.sleep(_GLANCE_S)
+            await asyncio.sleep(_POLL_S)
 
     async def stop_simulation(self) -> None:
-        """End the simulated source; without one, nothing happens."""
+        """Stop the simulated source, if there is one."""
         if recorder := self._recorders.pop(_SIMULATED, None):
             await recorder.stop()
 
     async def stop(self) -> None:
-        """End recorders and feed, and remove the sockets of an own run."""
+        """Stop recorders and feed, and remove the sockets if this server created the run."""
         if self._running is None:
             return
         (run, broadcast), self._running = self._running, None
         await broadcast.close()
         await asyncio.gather(*(recorder.stop() for recorder in self._recorders.values()))
         self._recorders.clear()
-        if run.own:
+        if run.created_by_server:
             for name in run.environment:
                 os.environ.pop(name, None)
             await asyncio.to_thread(run.remove_sockets)

@@ -1,7 +1,7 @@
-"""Vettings that a page starts, and the protocols it can choose and change.
+"""Vetting runs that a page starts, and the protocols that it can choose and edit.
 
-`ServerVetting` runs ``gipfel vet`` as a child of the server and reads a run folder's report; a protocol is
-a YAML file beside the notebook, the user's, or shipped.
+`ServerVetting` runs ``gipfel vet`` as a child process of the server and reads the report in a run folder. A
+protocol is a YAML file in the notebook's directory, in the user's own directory, or shipped with Gipfel.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.runs import write_atomically
 
 from ..telemetry.files import open_log, read_regular, read_tail
-from ..vetting.external_run import ReportFile, vet_argv
-from ..vetting.grid import grid_of
+from ..vetting.grid import make_grid
 from ..vetting.protocol import VettingProtocol
 from ..vetting.protocol_files import SHIPPED, load_protocol, own_protocols, parse_protocol, shipped_protocols
 from ..vetting.report import VettingReport
+from ..vetting.report_file import ReportFile, vet_argv
 
 LOG = "vetting.log"
-#: A run that writes nothing for so long is not heard of any more; no check takes longer by default.
+#: A run that has written nothing for this time counts as gone; by default no check takes longer.
 _SILENT_S = 180.0
 _END_S = 20.0
 _MOST_LOG = 4000
@@ -33,20 +33,20 @@ _MOST_FILES = 8
 MOST_BYTES = 256 << 10
 _MOST_PROTOCOLS = 100
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-# What makes a YAML file a protocol; many others lie beside a notebook.
+# Identifies a protocol among other YAML files in the notebook's directory.
 _CHECKS = re.compile(rb"^(?:checks|evals)\s*:", re.MULTILINE)
 _SOURCE = "The text"
-# How a mistake of the file, and a check that can't be run, say where they are.
+# Start of messages about the syntax of a file, and about a check that can't be run.
 _LINE = re.compile(rf"(?:{_SOURCE}, line|Line) ([0-9]{{1,7}}):")
 
 
 class ServerVetting:
-    """Vetting that this server has started, and what its pages show.
+    """Vetting run that this server has started, and its state for pages.
 
     Parameters
     ----------
     environment
-        Of the runs; their folder is added.
+        Additional environment variables of the run; ``GIPFEL_RUN`` is added.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -59,20 +59,20 @@ class ServerVetting:
 
     @property
     def running(self) -> bool:
-        """True while the child is running."""
+        """True while the child process is running."""
         return self._process is not None and self._process.returncode is None
 
     async def start(self, folder: Path, protocol: Path, *, skip_vetted: str = "") -> None:
-        """Vet the nodes of this server's job by a protocol; the report goes to `folder`.
+        """Vet the nodes of this server's job by a protocol; the report is written to `folder`.
 
         Raises
         ------
         GipfelError
-            One runs already, or it can't be started.
+            A vetting is already running, or it can't be started.
         """
         async with self._lock:
             if self.running:
-                raise GipfelError("A vetting runs already.", "Wait for it, or stop it.")
+                raise GipfelError("A vetting is already running.", "Wait until it ends, or stop it.")
             argv = vet_argv(str(protocol), skip_vetted=skip_vetted)
             environment = {**os.environ, **self._environment, "GIPFEL_RUN": str(folder)}
             try:
@@ -91,7 +91,7 @@ class ServerVetting:
             self._folder, self._started_ns = folder, time.time_ns()
 
     async def stop(self) -> None:
-        """Interrupt it, so that it leaves a report; kill it after 20 s. Without one, nothing happens."""
+        """Interrupt a running vetting, so that it writes its report, and kill it after 20 s."""
         process = self._process
         if process is None or process.returncode is not None:
             return
@@ -106,48 +106,50 @@ class ServerVetting:
             await process.wait()
 
     async def view(self, folder: Path, *, known: str, rows: int) -> dict[str, Any]:
-        """Return a run folder's vetting for a page; without the grid where its version is the `known` one."""
+        """Return the vetting in a run folder for a page; omit the grid if its version is `known`."""
         file, problem = self._file(folder), ""
         try:
-            await asyncio.to_thread(file.look)
+            await asyncio.to_thread(file.refresh)
         except GipfelError as error:
             problem = str(error)
-        own = folder == self._folder
+        started_here = folder == self._folder
         report = None if problem else file.report
-        if own and report is not None and report.started_ns < self._started_ns:
-            # Of an earlier run; the one that was started last has none yet.
+        if started_here and report is not None and report.started_ns < self._started_ns:
+            # The report is from an earlier run; the current run has not written one yet.
             report = None
-        if own and report is None and not self.running:
-            # It ended before it had a report: the protocol could not be used, most likely.
-            problem = problem or await asyncio.to_thread(_last_words, folder)
-        if own and not self.running and report is not None and report.ended_ns is not None:
-            # It is over; the next report of this folder may be another run's.
+        if started_here and report is None and not self.running:
+            # The run ended before it wrote a report, usually because of an error in the protocol.
+            problem = problem or await asyncio.to_thread(_last_log_line, folder)
+        if started_here and not self.running and report is not None and report.ended_ns is not None:
+            # The next report in this folder may be from a run that another process started.
             self._folder = None
-        state = self._state(report, own=own, problem=problem, changed_ns=file.changed_ns)
+        state = self._state(report, started_here=started_here, problem=problem, changed_ns=file.changed_ns)
         version = state if report is None else f"{state}:{rows}:{file.version}"
-        answer: dict[str, Any] = {
+        response: dict[str, Any] = {
             "state": state,
             "version": version,
             "problem": problem,
-            "own": own and self.running,
-            "heard_ms": file.changed_ns // 1_000_000,
+            "can_stop": started_here and self.running,
+            "updated_ms": file.changed_ns // 1_000_000,
             "now_ms": time.time_ns() // 1_000_000,
         }
         if report is not None and known != version:
-            grid = await asyncio.to_thread(grid_of, report, most_rows=rows)
-            answer["grid"] = {**grid.model_dump(), "heading": grid.heading}
-        return answer
+            grid = await asyncio.to_thread(make_grid, report, max_rows=rows)
+            response["grid"] = {**grid.model_dump(), "heading": grid.heading}
+        return response
 
-    def _state(self, report: VettingReport | None, *, own: bool, problem: str, changed_ns: int) -> str:
-        if own and self.running:
-            # Also while it does what follows its report.
+    def _state(
+        self, report: VettingReport | None, *, started_here: bool, problem: str, changed_ns: int
+    ) -> str:
+        if started_here and self.running:
+            # The process still runs after its report has ended.
             return "starting" if report is None else "running"
         if report is None:
             return "error" if problem else "none"
         if report.ended_ns is not None:
             return "ended" if report.complete else "interrupted"
         silent = time.time_ns() - changed_ns > _SILENT_S * 1e9
-        return "gone" if own or silent else "running"
+        return "gone" if started_here or silent else "running"
 
     def _file(self, folder: Path) -> ReportFile:
         if folder not in self._files:
@@ -157,61 +159,63 @@ class ServerVetting:
         return self._files[folder]
 
 
-def _last_words(folder: Path) -> str:
-    """Return the last line that the run wrote."""
+def _last_log_line(folder: Path) -> str:
+    """Return the last line in the log of the run; lines of Gipfel take precedence."""
     with contextlib.suppress(OSError):
         text = read_tail(folder / LOG, _MOST_LOG).decode(errors="replace")
         lines = [one_line(line) for line in text.splitlines() if line.strip()]
-        ours = [line.removeprefix("gipfel: ") for line in lines if line.startswith("gipfel: ")]
-        if ours or lines:
-            return (ours or lines)[-1][:500]
+        messages = [line.removeprefix("gipfel: ") for line in lines if line.startswith("gipfel: ")]
+        if messages or lines:
+            return (messages or lines)[-1][:500]
     return "The vetting ended without a report."
 
 
-def offered_protocols(directory: Path, environment: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return every protocol with its description, those beside the notebook first."""
-    folders = (("beside", directory), ("own", own_protocols(environment)))
+def list_protocols(directory: Path, environment: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return every protocol with its description, those in the notebook's directory first."""
+    folders = (("notebook", directory), ("user", own_protocols(environment)))
     found = [(kind, path.name, path) for kind, folder in folders for path in _files(folder)]
     found += [("shipped", name, SHIPPED / f"{name}.yaml") for name in shipped_protocols()]
     return [{"kind": kind, "name": path.stem, "file": file, **_about(path)} for kind, file, path in found]
 
 
-def path_of(kind: str, file: str, directory: Path, environment: Mapping[str, str]) -> Path:
-    """Return the file of an offered protocol.
+def protocol_path(kind: str, file: str, directory: Path, environment: Mapping[str, str]) -> Path:
+    """Return the file of a protocol from `list_protocols`.
 
     Raises
     ------
     GipfelError
-        It is none of those.
+        The protocol does not exist.
     """
     if kind == "shipped" and file in shipped_protocols():
         return SHIPPED / f"{file}.yaml"
-    folder = {"beside": directory, "own": own_protocols(environment)}.get(kind)
+    folder = {"notebook": directory, "user": own_protocols(environment)}.get(kind)
     if folder is not None:
         for path in _files(folder):
             if path.name == file:
                 return path
-    raise GipfelError("This protocol no longer exists.", "Choose one of the list.")
+    raise GipfelError("This protocol no longer exists.", "Choose a protocol from the list.")
 
 
-def text_of(path: Path) -> str:
+def read_protocol(path: Path) -> str:
     """Return the text of a protocol's file.
 
     Raises
     ------
     GipfelError
-        It can't be read, or is not text.
+        The file can't be read, or is not text.
     """
     try:
         return read_regular(path, MOST_BYTES, follow=True).decode()
     except OSError as error:
-        raise GipfelError(f"{path} can't be read: {error.strerror}.") from error
+        raise GipfelError(
+            f"{path} can't be read: {error.strerror}.", "Choose a file that you can read."
+        ) from error
     except UnicodeDecodeError:
-        raise GipfelError(f"{path} is not text in UTF-8.") from None
+        raise GipfelError(f"{path} is not text in UTF-8.", "Choose another file.") from None
 
 
-def described(text: str) -> dict[str, Any]:
-    """Return a text as a protocol: ``valid``, its checks, and what is wrong with it, by line."""
+def describe_protocol(text: str) -> dict[str, Any]:
+    """Return the content of a protocol as `task_responses.ProtocolContent` declares it."""
     try:
         protocol = parse_protocol(text, _SOURCE)
     except GipfelError as error:
@@ -237,30 +241,34 @@ def described(text: str) -> dict[str, Any]:
 
 
 def _lines(problems: Sequence[str]) -> list[int]:
-    """Return the line that each problem is about, 0 for none."""
+    """Return the line number of each problem, 0 if it has none."""
     found = (_LINE.match(each) for each in problems)
     return [int(each[1]) if each else 0 for each in found]
 
 
 def save_protocol(directory: Path, name: str, text: str, *, replace: bool) -> Path:
-    """Write a protocol beside a notebook.
+    """Write a protocol to the notebook's directory.
 
     Raises
     ------
     GipfelError
-        The name or the text can't be one, a file of that name is there, or it can't be written.
+        The name or the text is not valid, a file of that name exists, or it can't be written.
     """
     stem = re.sub(r"\.ya?ml$", "", name)
     if not _NAME.fullmatch(stem):
-        raise GipfelError("This can't name a protocol.", "Use letters, digits, dots, dashes and underscores.")
+        raise GipfelError(
+            "This is not a valid name of a protocol.", "Use letters, digits, dots, dashes and underscores."
+        )
     parse_protocol(text, _SOURCE)
     path = directory / f"{stem}.yaml"
     if path.exists() and not replace:
-        raise GipfelError(f"{path.name} is there already.", "Take another name, or replace it.")
+        raise GipfelError(f"{path.name} already exists.", "Choose another name, or replace the file.")
     try:
         write_atomically(path, text)
     except OSError as error:
-        raise GipfelError(f"{path} can't be written: {error.strerror}.") from error
+        raise GipfelError(
+            f"{path} can't be written: {error.strerror}.", "Save it in a directory that you can write to."
+        ) from error
     return path
 
 

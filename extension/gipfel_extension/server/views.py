@@ -1,6 +1,6 @@
-"""Views: what a page shows of the samples, the figures for it, and the points that keep them current.
+"""Views of the samples on a page: their selection, their figures, and new points as samples arrive.
 
-`figures_of` draws a `View`; `LiveView` and `JobMeans` find the new points of its lines as samples arrive.
+`figures_of` draws a `View`. `LiveView` and `JobMeans` compute the new points of its lines.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
-from gipfel_cluster.model import Frozen, Line
+from gipfel_cluster.model import Frozen, OneLine
 
 from ..telemetry.events import Event
 from ..telemetry.figures.heat import HEAT_METRICS, heat_figure
@@ -23,28 +23,29 @@ if TYPE_CHECKING:
     from ..telemetry.store.overview import Overview
 
 
-#: The longest time span that a page may ask for, in seconds.
+#: Longest time range that a page may request, in seconds.
 LONGEST_WINDOW_S = 7 * 86400.0
-#: A panel is a few hundred pixels wide.
+#: Points of a line; a panel is a few hundred pixels wide.
 BUCKETS = 600
 HEAT_BUCKETS = 120
 _MOST_GPUS = 64
 Traces = dict[str, dict[str, list[Any]]]
-#: Beats that wait for the slowest node; a sample that is later still is in the next whole figure.
+#: Intervals that wait for the slowest node; samples that arrive later are drawn with the next figure.
 _MOST_WAITING = 8
 
 
 class View(Frozen):
-    """Selection of samples that a page asks for.
+    """Selection of samples on a page.
 
-    ``gpus`` are UUIDs of those that are shown one by one; ``metric`` is the heat map's.
+    ``window`` is the time range in seconds. ``gpus`` are the UUIDs of GPUs with a figure of their own.
+    ``metric`` is the metric of the heat map.
     """
 
     type: Literal["view"] = "view"
     window: float = Field(600.0, ge=10, le=LONGEST_WINDOW_S, allow_inf_nan=False)
     dark: bool = False
-    metric: Line = "SM_ACTIVE"
-    gpus: tuple[Line, ...] = Field((), max_length=_MOST_GPUS)
+    metric: OneLine = "SM_ACTIVE"
+    gpus: tuple[OneLine, ...] = Field((), max_length=_MOST_GPUS)
 
     @field_validator("metric")
     @classmethod
@@ -57,7 +58,7 @@ class View(Frozen):
 def metrics_of(view: View) -> tuple[str, ...]:
     """Return the metrics that the figures of a view are drawn from."""
     lines = (*LINES.values(), *(DETAIL_LINES.values() if view.gpus else ()))
-    named = (name for line in lines for name in (line.metric, line.of) if name)
+    named = (name for line in lines for name in (line.metric, line.percent_of) if name)
     return tuple(dict.fromkeys((*named, view.metric)))
 
 
@@ -70,14 +71,14 @@ def figures_of(
     *,
     only: Sequence[str] = (),
 ) -> dict[str, dict[str, Any]]:
-    """Return the figures by name: ``job``, ``host``, ``heat``, and ``gpu/<uuid>`` for those of the view.
+    """Return the figures by name: ``job``, ``host``, ``heat``, and ``gpu/<uuid>`` for the GPUs of the view.
 
     Parameters
     ----------
     fine, coarse
-        The same time in :data:`BUCKETS` and in :data:`HEAT_BUCKETS`.
+        The same time range in :data:`BUCKETS` and in :data:`HEAT_BUCKETS`.
     only
-        Names of figures that are wanted; all where empty.
+        Names of the figures to draw; empty for all.
     """
     dark = view.dark
     gpus = {gpu.uuid: gpu for gpu in gpus_of(fine)}
@@ -115,15 +116,15 @@ def event_texts(events: Sequence[Event]) -> list[dict[str, Any]]:
 
 
 class LiveView:
-    """Record of what a page was sent, so that each point is sent once."""
+    """Record of the points that a page was sent, so that each point is sent once."""
 
     def __init__(self, view: View) -> None:
         self.view = view
         self._sent: dict[str, int] = {}
         self._rows: dict[str, int] = {}
 
-    def drawn(self, figures: Mapping[str, Mapping[str, Any]], newest: Mapping[str, int]) -> None:
-        """Note what figures hold; `newest` is the time of each device's newest sample in them."""
+    def record_drawn(self, figures: Mapping[str, Mapping[str, Any]], newest: Mapping[str, int]) -> None:
+        """Record the content of figures; `newest` is the time of each device's newest sample in them."""
         for name in ("job", "host"):
             if name in figures:
                 for trace in figures[name]["data"]:
@@ -135,7 +136,7 @@ class LiveView:
             if f"gpu/{uuid}" in figures:
                 self._sent[f"gpu/{uuid}"] = newest.get(uuid, 0)
 
-    def news(self, samples: Sequence[Sample], job: Traces, own: Traces) -> dict[str, Any]:
+    def new_points(self, samples: Sequence[Sample], job: Traces, own: Traces) -> dict[str, Any]:
         """Return new points of lines, and new cells of the heat map; empty where there are none."""
         traces = {**self._lines(job), **self._lines(own)}
         for sample in samples:
@@ -151,10 +152,10 @@ class LiveView:
         for uid, new in points.items():
             if uid not in self._sent:
                 continue
-            fresh = [place for place, x in enumerate(new["x"]) if x > self._sent[uid]]
-            if fresh:
-                self._sent[uid] = new["x"][fresh[-1]]
-                traces[uid] = {axis: [new[axis][place] for place in fresh] for axis in ("x", "y")}
+            unsent = [index for index, x in enumerate(new["x"]) if x > self._sent[uid]]
+            if unsent:
+                self._sent[uid] = new["x"][unsent[-1]]
+                traces[uid] = {axis: [new[axis][index] for index in unsent] for axis in ("x", "y")}
         return traces
 
     def _cells(self, samples: Sequence[Sample]) -> dict[str, list[Any]]:
@@ -179,30 +180,30 @@ def _append(traces: Traces, sample: Sample) -> None:
 
 
 class JobMeans:
-    """Means of the job's lines over its devices: one point per line when an interval is over."""
+    """Means of the job's lines over its devices: one point for each line when an interval has ended."""
 
     def __init__(self) -> None:
-        self._beats: dict[int, dict[str, list[float]]] = {}
+        self._intervals: dict[int, dict[str, list[float]]] = {}
         self._done = 0
 
     def add(
         self, samples: Sequence[Sample], devices: Sequence[Device], interval: float
     ) -> dict[str, dict[str, list[Any]]]:
-        """Add samples; return the points of intervals that are over, by the ``uid`` of their trace.
+        """Add samples; return the points of ended intervals, by the ``uid`` of their trace.
 
         Parameters
         ----------
         interval
-            Seconds of a beat.
+            Length of an interval in seconds.
         """
-        beat_ms = max(100, round(1000 * interval))
+        interval_ms = max(100, round(1000 * interval))
         kinds = {device.uuid: device.kind for device in devices}
         for sample in samples:
-            beat = sample.time_ns // 1_000_000 // beat_ms * beat_ms
+            start_ms = sample.time_ns // 1_000_000 // interval_ms * interval_ms
             kind = kinds.get(sample.device)
-            if kind is None or beat <= self._done:
+            if kind is None or start_ms <= self._done:
                 continue
-            sums = self._beats.setdefault(beat, {})
+            sums = self._intervals.setdefault(start_ms, {})
             lines = JOB_LINES[kind] + (ADDED_LINES if kind == "host" else ())
             for line in lines:
                 value = _scaled(sample, line)
@@ -210,26 +211,26 @@ class JobMeans:
                     pair = sums.setdefault(f"job/{line.metric}", [0.0, 0.0])
                     pair[0] += value
                     pair[1] += 1
-        return self._over()
+        return self._ended_points()
 
-    def _over(self) -> dict[str, dict[str, list[Any]]]:
+    def _ended_points(self) -> dict[str, dict[str, list[Any]]]:
         traces: dict[str, dict[str, list[Any]]] = {}
-        newest = max(self._beats, default=0)
+        newest = max(self._intervals, default=0)
         added = {f"job/{line.metric}" for line in ADDED_LINES}
-        for beat in sorted(self._beats):
-            if beat == newest:
+        for start_ms in sorted(self._intervals):
+            if start_ms == newest:
                 break
-            for uid, (total, count) in self._beats.pop(beat).items():
+            for uid, (total, count) in self._intervals.pop(start_ms).items():
                 trace = traces.setdefault(uid, {"x": [], "y": []})
-                trace["x"].append(beat)
+                trace["x"].append(start_ms)
                 trace["y"].append(round(total if uid in added else total / count, 3))
-            self._done = beat
-        while len(self._beats) > _MOST_WAITING:
-            self._beats.pop(min(self._beats))
+            self._done = start_ms
+        while len(self._intervals) > _MOST_WAITING:
+            self._intervals.pop(min(self._intervals))
         return traces
 
 
 def _scaled(sample: Sample, line: FigureLine) -> float | None:
     value = sample.values.get(line.metric)
-    total = sample.values.get(line.of) if line.of else 1.0
+    total = sample.values.get(line.percent_of) if line.percent_of else 1.0
     return None if value is None or not total else value * line.factor / total

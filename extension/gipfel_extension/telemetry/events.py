@@ -1,4 +1,4 @@
-"""Events of a recording, beside its samples: lines in ``telemetry/<node>-<recorder>.events.jsonl``."""
+"""Events of a recording: lines in ``telemetry/<node>-<recorder>.events.jsonl``."""
 
 import json
 from collections.abc import Mapping
@@ -10,27 +10,27 @@ from .files import read_regular
 
 #: Ending of the files that hold events.
 SUFFIX = ".events.jsonl"
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 
-#: Every kind of event, and its meaning.
+#: Meaning of each kind of event.
 KINDS: Mapping[str, str] = {
-    "recorder_started": "a recorder began",
-    "recorder_ended": "a recorder was asked to stop, and wrote what it held",
-    "recorder_lost": "a recorder died, and is started again",
-    "recorder_stalled": "a recorder stalled, and samples are missing",
-    "second_recorder": "two recorders of one name write into one folder",
-    "late_join": "a node's recorder came later than the others",
+    "recorder_started": "a recorder started",
+    "recorder_ended": "a recorder was asked to stop and wrote its last samples",
+    "recorder_lost": "a recorder died and is restarted",
+    "recorder_stalled": "a recorder stalled; samples are missing",
+    "second_recorder": "two recorders of the same name write into one directory",
+    "late_join": "a node's recorder started later than the others",
     "node_lost": "a node's recorder stopped sending",
-    "node_back": "a node's recorder that was silent sends again",
-    "source_lost": "a source can't be read",
+    "node_back": "a node's recorder resumed sending",
+    "source_lost": "a source cannot be read",
     "source_back": "a source can be read again",
-    "disk_full": "samples can't be written, and wait",
+    "disk_full": "samples can't be written and wait in memory",
     "disk_back": "samples can be written again",
-    "samples_lost": "more samples waited for the disk than memory holds",
+    "samples_lost": "samples were dropped because too many waited for the disk",
     "clock_step": "the node's clock was set",
-    "xid": "the driver reports an error of a GPU",
-    "gpu_lost": "a GPU doesn't answer any more",
-    "throttle": "a GPU is slowed down by its temperature or by its supply of power",
+    "xid": "the driver reported a GPU error",
+    "gpu_lost": "a GPU no longer responds",
+    "throttle": "a GPU is throttled because of its temperature or power supply",
 }
 
 
@@ -43,11 +43,11 @@ class Event:
     time_ns
         UTC since the epoch.
     kind
-        One of :data:`KINDS`; a later version may know others.
+        One of :data:`KINDS`, or a kind that a later version added.
     device
-        UUID of the GPU that it concerns, else empty.
+        UUID of the affected GPU; empty where none is affected.
     message
-        One sentence for a person.
+        One sentence for users.
     """
 
     time_ns: int
@@ -62,12 +62,12 @@ class Event:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Event":
-        """Return the event of :meth:`to_json`; keys of a later version are left out.
+        """Return the event of a dictionary that :meth:`to_json` made; ignore keys of later versions.
 
         Raises
         ------
         ValueError
-            It is none.
+            The dictionary is not an event.
         """
         try:
             texts = (content["node"], content["kind"], content.get("device", ""), content["message"])
@@ -75,53 +75,53 @@ class Event:
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not an event: {error!r}") from error
         if type(time_ns) is not int or abs(time_ns) >= 2**63 or not all(isinstance(t, str) for t in texts):
-            raise ValueError("not an event: a value is of another type")
+            raise ValueError("not an event: a value has the wrong type")
         return cls(time_ns, *texts)
 
 
 @dataclass(frozen=True)
 class Events:
-    """The events of a folder, by time.
+    """The events of a telemetry directory, sorted by time.
 
     Parameters
     ----------
-    damaged
-        Lines that are not events, such as the last one of a process that was killed, and files that can't be
-        read.
+    damaged_lines
+        Number of lines that are not events, such as the last line of a killed process, and of unreadable
+        files.
     """
 
     events: tuple[Event, ...] = ()
-    damaged: int = 0
+    damaged_lines: int = 0
 
 
 def events_file(telemetry: Path, node: str, recorder: str) -> Path:
-    """Return the path of a recorder's events."""
+    """Return the path of a recorder's events file."""
     return telemetry / f"{file_name(node) or 'node'}-{file_name(recorder)}{SUFFIX}"
 
 
 def read_event_files(telemetry: Path) -> Events:
-    """Return the events of every recorder of a run, and how many lines were damaged."""
+    """Return the events of every recorder of a run, and the number of damaged lines."""
     found: list[Event] = []
-    damaged = 0
+    damaged_lines = 0
     for path in sorted(telemetry.glob(f"*{SUFFIX}")):
         try:
-            lines = read_regular(path, _MOST_BYTES).split(b"\n")
+            lines = read_regular(path, _MAX_BYTES).split(b"\n")
         except OSError:
-            damaged += 1
+            damaged_lines += 1
             continue
         for line in filter(None, lines):
             try:
                 found.append(Event.from_json(json.loads(line)))
             except (ValueError, RecursionError):
-                damaged += 1
-    return Events(tuple(sorted(found, key=lambda event: event.time_ns)), damaged)
+                damaged_lines += 1
+    return Events(tuple(sorted(found, key=lambda event: event.time_ns)), damaged_lines)
 
 
 def read_events(telemetry: Path) -> tuple[Event, ...]:
-    """Return the events of every recorder of a run, by time, without damaged lines."""
+    """Return the events of every recorder of a run, sorted by time; skip damaged lines."""
     return read_event_files(telemetry).events
 
 
 def file_name(name: str) -> str:
-    """Return the name of a node or recorder as a part of a file's name."""
+    """Return the name of a node or recorder with only the characters that a file name may have."""
     return "".join(c if c.isalnum() or c in "._-" else "_" for c in name)

@@ -1,8 +1,8 @@
-"""Open files that other processes may have written, such as all files of a run folder.
+"""Safe reading of files that other processes may have written, such as all files of a run folder.
 
-A pipe under a file's name would keep a reader waiting for ever, a device or a link would lead it elsewhere,
-and a sparse file of any length costs its writer nothing: each function here refuses the first three at once,
-and reads no more than its caller names.
+A named pipe would block its reader forever, a device or a symbolic link would redirect it, and a sparse file
+of any length costs its writer nothing. The functions here refuse pipes, devices and links, and read no more
+than their caller's limit.
 """
 
 import errno
@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-MOST_RECORD_BYTES = 16 << 20
+MAX_RECORD_BYTES = 16 << 20
 _OPEN = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -23,12 +23,12 @@ def open_regular(path: Path, *, follow: bool = False) -> BinaryIO:
     Parameters
     ----------
     follow
-        Whether the path itself may be a link, as one that the user has typed may.
+        True where the path itself may be a symbolic link, as a path typed by the user may.
 
     Raises
     ------
     OSError
-        It can't be opened, or is a pipe, a device, a directory or a link.
+        The file cannot be opened, or is a pipe, a device, a directory or a symbolic link.
     """
     handle = os.open(path, os.O_RDONLY | _OPEN | (0 if follow else os.O_NOFOLLOW))
     _check_regular(handle, path)
@@ -36,7 +36,7 @@ def open_regular(path: Path, *, follow: bool = False) -> BinaryIO:
 
 
 def open_log(path: Path, *, truncate: bool = False) -> int:
-    """Return a descriptor that appends to a log, made for its owner alone where it is missing.
+    """Return a file descriptor that appends to a log; create the log with mode 0600 where it is missing.
 
     Raises
     ------
@@ -46,31 +46,31 @@ def open_log(path: Path, *, truncate: bool = False) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | _OPEN
     handle = os.open(path, flags, 0o600)
     _check_regular(handle, path)
-    # Children that write to it inherit the flag.
+    # Child processes that write to it inherit the flag.
     os.set_blocking(handle, True)
     if truncate:
         os.ftruncate(handle, 0)
     return handle
 
 
-def read_regular(path: Path, most_bytes: int, *, follow: bool = False) -> bytes:
+def read_regular(path: Path, max_bytes: int, *, follow: bool = False) -> bytes:
     """Return the content of a file.
 
     Raises
     ------
     OSError
-        As :func:`open_regular`, or it is longer than `most_bytes`.
+        As :func:`open_regular`, or the file is larger than `max_bytes`.
     """
     with open_regular(path, follow=follow) as file:
-        # Looked at before anything is read: a sparse file has any length at no cost.
-        content = b"" if os.fstat(file.fileno()).st_size > most_bytes else file.read(most_bytes + 1)
-        if len(content) > most_bytes or os.fstat(file.fileno()).st_size > most_bytes:
-            raise OSError(errno.EFBIG, f"it is larger than {_size(most_bytes)}", str(path))
+        # Check the size before reading: a sparse file may have any length.
+        content = b"" if os.fstat(file.fileno()).st_size > max_bytes else file.read(max_bytes + 1)
+        if len(content) > max_bytes or os.fstat(file.fileno()).st_size > max_bytes:
+            raise OSError(errno.EFBIG, f"it is larger than {_size(max_bytes)}", str(path))
     return content
 
 
-def read_tail(path: Path, most_bytes: int, *, follow: bool = False) -> bytes:
-    """Return the last bytes of a file, at most so many.
+def read_tail(path: Path, max_bytes: int, *, follow: bool = False) -> bytes:
+    """Return the last `max_bytes` bytes of a file.
 
     Raises
     ------
@@ -78,11 +78,11 @@ def read_tail(path: Path, most_bytes: int, *, follow: bool = False) -> bytes:
         As :func:`open_regular`.
     """
     with open_regular(path, follow=follow) as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))
-        return file.read(most_bytes)
+        file.seek(max(0, os.fstat(file.fileno()).st_size - max_bytes))
+        return file.read(max_bytes)
 
 
-def read_json(path: Path, most_bytes: int, *, follow: bool = False) -> Any:
+def read_json(path: Path, max_bytes: int, *, follow: bool = False) -> Any:
     """Return the value of a JSON file.
 
     Raises
@@ -90,9 +90,9 @@ def read_json(path: Path, most_bytes: int, *, follow: bool = False) -> Any:
     OSError
         As :func:`read_regular`.
     ValueError
-        It is not JSON, or nested too deeply.
+        The content is not JSON, or is nested too deeply.
     """
-    content = read_regular(path, most_bytes, follow=follow)
+    content = read_regular(path, max_bytes, follow=follow)
     try:
         return json.loads(content)
     except RecursionError:
@@ -100,9 +100,9 @@ def read_json(path: Path, most_bytes: int, *, follow: bool = False) -> Any:
 
 
 def read_record_file(run: Path) -> dict[str, Any]:
-    """Return a run's ``record.json``; empty where there is none, or none that can be read."""
+    """Return a run's ``record.json``; an empty dictionary where it is missing or unreadable."""
     with suppress(OSError, ValueError):
-        content = read_json(run / "record.json", MOST_RECORD_BYTES)
+        content = read_json(run / "record.json", MAX_RECORD_BYTES)
         if isinstance(content, dict):
             return content
     return {}

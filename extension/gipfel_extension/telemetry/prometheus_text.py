@@ -1,4 +1,4 @@
-"""The newest samples as Prometheus text: DCGM exporter's names and labels for GPUs; nothing simulated."""
+"""The newest samples as Prometheus text with DCGM exporter's names and labels, without simulated GPUs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,21 +11,21 @@ from prometheus_client.core import GaugeMetricFamily
 from .metric_table import GPU, HOST, Metric
 from .sample import Device, SampleTable
 
-#: What scrapers ask for and servers answer with.
+#: Content type of Prometheus' text format.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-#: Samples older than this many intervals, and at least so many seconds, are left out.
-_PRESENT_INTERVALS = 3.0
-_PRESENT_S = 15.0
-#: Numbers of DCGM's fields from here on are those of profiling.
-_FIRST_PROFILING_FIELD = 1000
+#: Samples older than this many intervals, and than this many seconds, are left out.
+_MAX_AGE_INTERVALS = 3.0
+_MAX_AGE_S = 15.0
+#: DCGM field ids above this one are profiling fields.
+_LAST_DEVICE_FIELD_ID = 1000
 
 _Labels = dict[str, str]
 
 
 @dataclass(frozen=True)
-class Target:
-    """The job whose metrics these are: labels of every line."""
+class JobLabels:
+    """Labels of every line: the job that the metrics belong to."""
 
     run: str = ""
     cluster: str = ""
@@ -33,39 +33,39 @@ class Target:
 
     @property
     def labels(self) -> _Labels:
-        """The labels by name, under the names that DCGM exporter uses where it has one."""
+        """The labels by name; DCGM exporter's names where it has them."""
         return {"hpc_job": self.job_id, "cluster": self.cluster, "run": self.run}
 
 
 def prometheus_text(
-    table: SampleTable, document: Mapping[str, Any] | None, target: Target, *, now_ns: int
+    table: SampleTable, document: Mapping[str, Any] | None, job: JobLabels, *, now_ns: int
 ) -> str:
-    """Return the exposition of a table's newest samples; what is missing or old has no line.
+    """Return a table's newest samples as Prometheus text; missing and old values have no line.
 
     Parameters
     ----------
     document
-        A score's, of ``saturation.document_of``; None where nothing was scored.
+        The score of ``saturation.document_of``; None where nothing was scored.
     now_ns
         UTC time of the request.
     """
     registry = CollectorRegistry()
-    registry.register(_Exposition(table, document or {}, target, now_ns))
+    registry.register(_Exposition(table, document or {}, job, now_ns))
     return generate_latest(registry).decode()
 
 
 class _Exposition:
-    """A collector of one table, as prometheus-client asks for it."""
+    """Collector of one table for prometheus-client."""
 
-    def __init__(self, table: SampleTable, document: Mapping[str, Any], target: Target, now_ns: int) -> None:
+    def __init__(self, table: SampleTable, document: Mapping[str, Any], job: JobLabels, now_ns: int) -> None:
         self._table = table
         self._document = document
-        self._target = target
-        self._oldest_ns = now_ns - int(1e9 * max(_PRESENT_S, _PRESENT_INTERVALS * table.interval))
+        self._job = job
+        self._oldest_ns = now_ns - int(1e9 * max(_MAX_AGE_S, _MAX_AGE_INTERVALS * table.interval))
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the families that have a line."""
-        table, labels = self._table, self._target.labels
+        """Yield the metric families that have a value."""
+        table, labels = self._table, self._job.labels
         for metric in GPU:
             found = self._newest(table.gpus, metric.name)
             rows = [(self._gpu_labels(gpu), value / metric.dcgm_factor) for gpu, value in found]
@@ -81,11 +81,11 @@ class _Exposition:
             yield from self._scores()
 
     def _scores(self) -> Iterator[GaugeMetricFamily]:
-        document, labels = self._document, self._target.labels
+        document, labels = self._document, self._job.labels
         gpus = {gpu.uuid: gpu for gpu in self._table.gpus}
         scored = [each for each in document.get("gpus", ()) if each["uuid"] in gpus]
-        own = [(self._gpu_labels(gpus[each["uuid"]]), each["score"]) for each in scored]
-        yield from _family("gipfel_gpu_saturation_score", "Saturation score of a GPU, 0 to 100", own)
+        gpu_scores = [(self._gpu_labels(gpus[each["uuid"]]), each["score"]) for each in scored]
+        yield from _family("gipfel_gpu_saturation_score", "Saturation score of a GPU, 0 to 100", gpu_scores)
         score = document.get("score")
         yield from _family(
             "gipfel_saturation_score", "Saturation score of the job, 0 to 100", [(labels, score)]
@@ -94,12 +94,12 @@ class _Exposition:
         yield from _family(
             "gipfel_saturation_loss", "Points lost, by cause; with the score they make 100", losses
         )
-        trust = [(labels, None if score is None else document.get("confidence"))]
-        yield from _family("gipfel_saturation_confidence", "Confidence of the score, 0 to 1", trust)
+        confidence = [(labels, None if score is None else document.get("confidence"))]
+        yield from _family("gipfel_saturation_confidence", "Confidence of the score, 0 to 1", confidence)
 
     def _newest(self, devices: Sequence[Device], metric: str) -> Iterator[tuple[Device, float]]:
         for device in devices:
-            columns = self._table.of(device.uuid)
+            columns = self._table[device.uuid]
             if device.simulated or metric not in columns or not len(columns["time_ns"]):
                 continue
             value = float(columns[metric][-1])
@@ -114,26 +114,26 @@ class _Exposition:
             "device": f"nvidia{number}" if number else "",
             "modelName": gpu.name,
             "Hostname": gpu.node,
-            **self._target.labels,
+            **self._job.labels,
         }
 
 
 def _family(
     name: str, text: str, rows: Sequence[tuple[_Labels, float | None]]
 ) -> Iterator[GaugeMetricFamily]:
-    """Yield the family of some lines; none where no value is known."""
+    """Yield a metric family; nothing where no value is known."""
     family = GaugeMetricFamily(name, text)
     for labels, value in rows:
         if value is not None:
-            # Without the noise of the last bits, as 28.999999999999996 % is.
-            shown = float(f"{value:.10g}")
-            family.add_sample(name, {key: text for key, text in labels.items() if text}, shown)
+            # Round away the last bits: 28.999999999999996 % becomes 29 %.
+            rounded = float(f"{value:.10g}")
+            family.add_sample(name, {key: text for key, text in labels.items() if text}, rounded)
     if family.samples:
         yield family
 
 
 def _dcgm_name(metric: Metric) -> str:
-    kind = "PROF" if (metric.dcgm or 0) > _FIRST_PROFILING_FIELD else "DEV"
+    kind = "PROF" if (metric.dcgm_id or 0) > _LAST_DEVICE_FIELD_ID else "DEV"
     return f"DCGM_FI_{kind}_{metric.name}"
 
 

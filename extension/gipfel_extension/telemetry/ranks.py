@@ -1,6 +1,6 @@
-"""Places of ranks, process and GPU of each: ``telemetry/<node>-<recorder>.ranks.json``.
+"""Process and GPU of each rank, stored in ``telemetry/<node>-<recorder>.ranks.json``.
 
-A recorder looks for the ranks on its node (:class:`RankFinder`); readers ask :func:`read_ranks`.
+A recorder searches the processes of its node (:class:`RankFinder`); :func:`read_ranks` reads the files.
 """
 
 import json
@@ -14,27 +14,27 @@ from typing import Any
 from .events import file_name
 from .files import read_json
 
-#: Ending of the files that hold places of ranks.
+#: Ending of the files that hold the locations of ranks.
 SUFFIX = ".ranks.json"
-_MOST_BYTES = 16 << 20
-_EVERY_NS = 10 * 10**9
-_LARGEST_ENVIRONMENT = 1 << 20
-#: From here on Slurm's step ids mean the batch script, an allocation's shell and the like.
+_MAX_BYTES = 16 << 20
+_SEARCH_INTERVAL_NS = 10 * 10**9
+_MAX_ENVIRONMENT_BYTES = 1 << 20
+#: Slurm's step ids from here on are special: the batch script, an allocation's shell and others.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 
 
 @dataclass(frozen=True)
-class RankPlace:
+class RankLocation:
     """One rank of the job on one GPU.
 
     Parameters
     ----------
     pid
-        Of the process, on its node.
+        Process id on its node.
     gpu_uuid
-        The GPU, or MIG instance, that the process holds; None where it holds none.
+        The GPU or MIG instance that the process uses; None where it uses none.
     name
-        The process's name.
+        Name of the process.
     """
 
     rank: int
@@ -44,13 +44,13 @@ class RankPlace:
     name: str
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> "RankPlace":
-        """Return a place from a dictionary; keys of a later version are left out.
+    def from_json(cls, content: Mapping[str, Any]) -> "RankLocation":
+        """Return the location in a dictionary; ignore keys of later versions.
 
         Raises
         ------
         ValueError
-            It is none.
+            The dictionary is not a rank's location.
         """
         try:
             gpu = content["gpu_uuid"]
@@ -62,39 +62,41 @@ class RankPlace:
                 str(content["name"]),
             )
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise ValueError(f"not a rank's place: {error!r}") from error
+            raise ValueError(f"not a rank's location: {error!r}") from error
 
 
-def read_ranks(telemetry: Path) -> tuple[RankPlace, ...]:
-    """Return the places of a run's ranks, by rank and GPU; damaged files are left out."""
-    found: dict[tuple[int, str, str | None], RankPlace] = {}
+def read_ranks(telemetry: Path) -> tuple[RankLocation, ...]:
+    """Return the locations of a run's ranks, sorted by rank and GPU; skip damaged files."""
+    found: dict[tuple[int, str, str | None], RankLocation] = {}
     for path in sorted(telemetry.glob(f"*{SUFFIX}")):
         try:
-            places = [RankPlace.from_json(each) for each in read_json(path, _MOST_BYTES)]
+            locations = [RankLocation.from_json(each) for each in read_json(path, _MAX_BYTES)]
         except (OSError, ValueError, TypeError):
             continue
-        for place in places:
-            found.setdefault((place.rank, place.node, place.gpu_uuid), place)
-    return tuple(sorted(found.values(), key=lambda place: (place.rank, place.node, place.gpu_uuid or "")))
+        for location in locations:
+            found.setdefault((location.rank, location.node, location.gpu_uuid), location)
+    return tuple(
+        sorted(found.values(), key=lambda location: (location.rank, location.node, location.gpu_uuid or ""))
+    )
 
 
-def gpus_by_rank(places: Iterable[RankPlace]) -> dict[int, list[str]]:
-    """Return rank to the UUIDs of its GPUs, as the score takes them; ranks without a GPU are left out."""
+def gpu_uuids_by_rank(locations: Iterable[RankLocation]) -> dict[int, list[str]]:
+    """Return the GPU UUIDs of each rank that has a GPU."""
     found: dict[int, list[str]] = {}
-    for place in places:
-        if place.gpu_uuid is not None:
-            found.setdefault(place.rank, []).append(place.gpu_uuid)
+    for location in locations:
+        if location.gpu_uuid is not None:
+            found.setdefault(location.rank, []).append(location.gpu_uuid)
     return found
 
 
 def ranks_file(telemetry: Path, node: str, recorder: str) -> Path:
-    """Return the path of the places of a node's ranks."""
+    """Return the path of the file with the locations of a node's ranks."""
     return telemetry / f"{file_name(node) or 'node'}-{file_name(recorder)}{SUFFIX}"
 
 
-def ranks_text(places: Iterable[RankPlace]) -> str:
-    """Return the content of such a file."""
-    return json.dumps([asdict(place) for place in places]) + "\n"
+def ranks_json(locations: Iterable[RankLocation]) -> str:
+    """Return the content of a ranks file."""
+    return json.dumps([asdict(location) for location in locations]) + "\n"
 
 
 @dataclass(frozen=True)
@@ -106,14 +108,14 @@ class _Process:
 
 
 class RankFinder:
-    """Finder of a node's ranks, which keeps one recorder's file of them current.
+    """Finder of a node's ranks; keeps the ranks file of one recorder up to date.
 
     Parameters
     ----------
     path
-        The file, of :func:`ranks_file`.
+        The file, from :func:`ranks_file`.
     environment
-        The recorder's: processes of another Slurm job are not looked at.
+        The recorder's environment; processes of other Slurm jobs are ignored.
     """
 
     def __init__(
@@ -124,37 +126,37 @@ class RankFinder:
         self._job = environment.get("SLURM_JOB_ID", "")
         self._proc = proc
         self._due_ns = 0
-        self._known: dict[int, tuple[RankPlace, ...]] = {}
+        self._known: dict[int, tuple[RankLocation, ...]] = {}
 
     def due(self, now_ns: int) -> bool:
         """Return whether the next search is due."""
         if now_ns < self._due_ns:
             return False
-        self._due_ns = now_ns + _EVERY_NS
+        self._due_ns = now_ns + _SEARCH_INTERVAL_NS
         return True
 
     def update(self, holders: Sequence[tuple[int, str]]) -> None:
-        """Search, and write the file where something is new.
+        """Search for ranks, and write the file if something changed.
 
         Parameters
         ----------
         holders
-            Processes that hold a GPU, each with its UUID.
+            Processes that use a GPU, each with the GPU's UUID.
 
         Raises
         ------
         OSError
-            The file can't be written.
+            The file cannot be written.
         """
         found = {**self._known, **self.find(holders)}
         if found == self._known:
             return
-        places = [place for _, own in sorted(found.items()) for place in own]
+        locations = [location for _, own in sorted(found.items()) for location in own]
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
             handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             with os.fdopen(handle, "w") as file:
-                file.write(ranks_text(places))
+                file.write(ranks_json(locations))
             temporary.replace(self._path)
         except OSError:
             with suppress(OSError):
@@ -162,36 +164,38 @@ class RankFinder:
             raise
         self._known = found
 
-    def find(self, holders: Sequence[tuple[int, str]]) -> dict[int, tuple[RankPlace, ...]]:
-        """Return rank to its places on this node."""
+    def find(self, holders: Sequence[tuple[int, str]]) -> dict[int, tuple[RankLocation, ...]]:
+        """Return the locations of each rank on this node."""
         processes = {process.pid: process for process in self._processes()}
-        found: dict[int, tuple[RankPlace, ...]] = {}
+        found: dict[int, tuple[RankLocation, ...]] = {}
         for pid, uuid in sorted(set(holders)):
             if process := processes.get(pid):
-                place = RankPlace(process.rank, self._node, pid, uuid, process.name)
-                found[process.rank] = (*found.get(process.rank, ()), place)
+                location = RankLocation(process.rank, self._node, pid, uuid, process.name)
+                found[process.rank] = (*found.get(process.rank, ()), location)
         for process in sorted(processes.values(), key=lambda each: each.pid):
             parent = processes.get(process.parent)
-            # What a rank starts, as workers that read data, inherits its environment.
+            # A rank's child processes, such as data loader workers, inherit its environment.
             if process.rank not in found and (parent is None or parent.rank != process.rank):
-                found[process.rank] = (RankPlace(process.rank, self._node, process.pid, None, process.name),)
+                found[process.rank] = (
+                    RankLocation(process.rank, self._node, process.pid, None, process.name),
+                )
         return found
 
     def _processes(self) -> list[_Process]:
-        # Who keeps or starts a recorder is a task of Slurm's, and computes nothing.
-        own, ourselves = os.getuid(), {os.getpid(), os.getppid()}
+        # The recorder and the process that starts it are Slurm tasks too, but not ranks.
+        own_uid, excluded = os.getuid(), {os.getpid(), os.getppid()}
         found = []
         for entry in os.scandir(self._proc):
-            if entry.name.isdecimal() and int(entry.name) not in ourselves:
+            if entry.name.isdecimal() and int(entry.name) not in excluded:
                 with suppress(OSError, ValueError, IndexError):
-                    if entry.stat().st_uid == own:
+                    if entry.stat().st_uid == own_uid:
                         found.append(self._process(int(entry.name)))
         return [process for process in found if process is not None]
 
     def _process(self, pid: int) -> _Process | None:
         folder = self._proc / str(pid)
         with (folder / "environ").open("rb") as file:
-            text = file.read(_LARGEST_ENVIRONMENT)
+            text = file.read(_MAX_ENVIRONMENT_BYTES)
         environment = dict(part.split(b"=", 1) for part in text.split(b"\0") if b"=" in part)
         if self._job and environment.get(b"SLURM_JOB_ID", b"").decode(errors="replace") != self._job:
             return None
@@ -203,9 +207,9 @@ class RankFinder:
 
 
 def _rank(environment: Mapping[bytes, bytes]) -> int | None:
-    """Return the rank that a launcher gave, else Slurm's in a step with tasks."""
-    given = environment.get(b"RANK", b"")
+    """Return the rank that a launcher set, else Slurm's in a step with tasks; None without either."""
+    rank = environment.get(b"RANK", b"")
     step = environment.get(b"SLURM_STEP_ID", b"")
-    if not given and step.isdigit() and int(step) < _FIRST_SPECIAL_STEP:
-        given = environment.get(b"SLURM_PROCID", b"")
-    return int(given) if given.isdigit() and len(given) < 10 else None
+    if not rank and step.isdigit() and int(step) < _FIRST_SPECIAL_STEP:
+        rank = environment.get(b"SLURM_PROCID", b"")
+    return int(rank) if rank.isdigit() and len(rank) < 10 else None

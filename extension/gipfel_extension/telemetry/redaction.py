@@ -1,7 +1,7 @@
-"""Hide values whose names look like those of secrets in what is shown: command lines, variables, options.
+"""Redaction of secrets in displayed command lines, variables and options, by the names of the values.
 
-Reports and screenshots are shared. A secret belongs into a file or a variable; a command line that holds one
-all the same is written down as it was and shown without it.
+Reports and screenshots are shared. Secrets belong in files or variables; where a command line nevertheless
+contains one, the record keeps the command line unchanged and displays hide the secret.
 """
 
 import re
@@ -12,110 +12,115 @@ from typing import Any
 HIDDEN = "HIDDEN"
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-#: The last word of a name, and what before it says that it is none: a tokenizer's tokens, keys to sort by.
-_LAST = frozenset(
+#: Last words in the names of secrets.
+_SECRET_WORDS = frozenset(
     (
         "apikey", "auth", "authorization", "cookie", "credential", "credentials", "key", "passphrase",
         "passwd", "password", "pat", "pwd", "secret", "secrets", "token",
     )
 )  # fmt: skip
 
-_HARMLESS = frozenset(
+#: Words before a last word that make it harmless: a tokenizer's tokens, sort keys.
+_HARMLESS_PREFIXES = frozenset(
     ("bos", "cls", "eos", "mask", "pad", "sep", "unk", "special", "group", "index", "join", "sort", "target")
 )
 
-_ANYWHERE = re.compile(r"access_key|api_key|secret|password|passwd|passphrase|private_key", re.IGNORECASE)
-#: What is about a secret and none itself.
-_ABOUT = frozenset(("file", "path", "dir", "folder", "name", "names", "env", "variable", "length", "type"))
+_SECRET_PATTERN = re.compile(
+    r"access_key|api_key|secret|password|passwd|passphrase|private_key", re.IGNORECASE
+)
+#: Last words in the names of properties of a secret, which are not secret themselves.
+_PROPERTY_WORDS = frozenset(
+    ("file", "path", "dir", "folder", "name", "names", "env", "variable", "length", "type")
+)
 _OPTION = re.compile(r"--?[A-Za-z][\w.-]*")
-_ASSIGNED = re.compile(r"(?P<name>(?:--?)?[A-Za-z_][\w.-]*)=(?P<value>.*)", re.DOTALL)
-#: Options that a name and a value follow.
-_NAMES_FOLLOW = frozenset(("-p", "-r", "--parameters", "--parameters_raw", "-e", "--env", "--param"))
-# All of them bounded: each is looked for at every place of a text.
+_ASSIGNMENT = re.compile(r"(?P<name>(?:--?)?[A-Za-z_][\w.-]*)=(?P<value>.*)", re.DOTALL)
+#: Options that are followed by a name and a value.
+_NAME_VALUE_OPTIONS = frozenset(("-p", "-r", "--parameters", "--parameters_raw", "-e", "--env", "--param"))
+# The repetitions are bounded because each pattern is tried at every position of a text.
 _IN_URL = re.compile(r"(?P<before>[A-Za-z][\w+.-]{0,20}://[^/\s:@]{0,200}:)[^/\s@]{1,1000}(?=@)")
 _IN_QUERY = re.compile(r"(?P<before>[?&](?P<name>[\w.-]{1,100})=)[^&#\s]+")
 _HEADER = re.compile(
     r"(?P<before>\b[\w-]{0,40}(?:authorization|-token|-key|cookie)\s{0,9}:\s{0,9})\S.*", re.I | re.S
 )
 
-#: Blanks, or a word with what is in quotes.
+#: White space, or a word including its quoted parts.
 _PART = re.compile(r"""\s+|(?:'[^']*'|"[^"]*"|[^\s'"])+|['"]""")
 
 
 def is_secret(name: str) -> bool:
     """Return whether a variable or option of this name is likely to hold a secret."""
     words = [word.lower() for word in _WORDS.findall(name)]
-    if not words or words[-1] in _ABOUT:
+    if not words or words[-1] in _PROPERTY_WORDS:
         return False
     joined = "_".join(words)
-    if _ANYWHERE.search(joined):
+    if _SECRET_PATTERN.search(joined):
         return True
-    return words[-1] in _LAST and not (len(words) > 1 and words[-2] in _HARMLESS)
+    return words[-1] in _SECRET_WORDS and not (len(words) > 1 and words[-2] in _HARMLESS_PREFIXES)
 
 
-def shown_words(words: Iterable[str]) -> list[str]:
-    """Return the words of a command line with the values of secrets hidden."""
-    return list(_shown(list(words)))
+def redact_words(words: Iterable[str]) -> list[str]:
+    """Return the words of a command line with secrets replaced by :data:`HIDDEN`."""
+    return list(_redacted(list(words)))
 
 
-def shown_value(name: str, value: str) -> str:
-    """Return a variable's or parameter's value as it is shown."""
-    return HIDDEN if value and is_secret(name) else _without_urls(value)
+def redact_value(name: str, value: str) -> str:
+    """Return a variable's or parameter's value, :data:`HIDDEN` where its name is that of a secret."""
+    return HIDDEN if value and is_secret(name) else _redact_urls(value)
 
 
-def shown_record(record: Mapping[str, Any]) -> dict[str, Any]:
+def redact_record(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return a run's record with secrets hidden in its command, options and variables."""
-    found: dict[str, Any] = {name: _plain(name, value) for name, value in record.items()}
+    found: dict[str, Any] = {name: _redact_nested(name, value) for name, value in record.items()}
     command = record.get("command")
     if isinstance(command, list):
-        found["command"] = shown_words(str(word) for word in command)
+        found["command"] = redact_words(str(word) for word in command)
     return found
 
 
-def _shown(words: list[str], *, inside: bool = False) -> Iterator[str]:
-    """The words of a command; `inside` one that is a word of another."""
-    follows = False
-    for place, word in enumerate(words):
-        assigned = _ASSIGNED.fullmatch(word)
-        if follows and not word.startswith("--"):
+def _redacted(words: list[str], *, nested: bool = False) -> Iterator[str]:
+    """Yield the words of a command with secrets hidden; `nested` where the command is one word of another."""
+    value_follows = False
+    for index, word in enumerate(words):
+        assignment = _ASSIGNMENT.fullmatch(word)
+        if value_follows and not word.startswith("--"):
             yield HIDDEN
-            follows = False
-        elif assigned and is_secret(assigned["name"]):
-            yield f"{assigned['name']}={HIDDEN}"
-            follows = False
+            value_follows = False
+        elif assignment and is_secret(assignment["name"]):
+            yield f"{assignment['name']}={HIDDEN}"
+            value_follows = False
         else:
-            named = _OPTION.fullmatch(word) or (place and words[place - 1] in _NAMES_FOLLOW)
-            follows = bool(named) and is_secret(word)
-            yield word if inside else _text(word)
+            is_name = _OPTION.fullmatch(word) or (index and words[index - 1] in _NAME_VALUE_OPTIONS)
+            value_follows = bool(is_name) and is_secret(word)
+            yield word if nested else _redact_word(word)
 
 
-def _text(text: str) -> str:
-    """A word as it is shown, which may be a header, an address, or a whole command line of its own."""
-    text = _HEADER.sub(rf"\g<before>{HIDDEN}", _without_urls(text))
+def _redact_word(text: str) -> str:
+    """Return a word with secrets hidden; the word may be a header, a URL or a nested command line."""
+    text = _HEADER.sub(rf"\g<before>{HIDDEN}", _redact_urls(text))
     parts = _PART.findall(text)
     if len(parts) < 2:
         return text
-    shown = _shown([part for part in parts if not part.isspace()], inside=True)
-    return "".join(part if part.isspace() else next(shown) for part in parts)
+    words = _redacted([part for part in parts if not part.isspace()], nested=True)
+    return "".join(part if part.isspace() else next(words) for part in parts)
 
 
-def _without_urls(text: str) -> str:
+def _redact_urls(text: str) -> str:
     text = _IN_URL.sub(rf"\g<before>{HIDDEN}", text)
     return _IN_QUERY.sub(lambda each: each["before"] + HIDDEN if is_secret(each["name"]) else each[0], text)
 
 
-def _plain(name: str, value: Any) -> Any:
-    """A value of a record; a list of pairs is names with values."""
+def _redact_nested(name: str, value: Any) -> Any:
+    """Return a value of a record with secrets hidden; a list of pairs holds names and values."""
     if isinstance(value, Mapping):
-        return {key: _plain(str(key), each) for key, each in value.items()}
+        return {key: _redact_nested(str(key), each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         pairs = [each for each in value if isinstance(each, list | tuple) and len(each) == 2]
         if value and len(pairs) == len(value):
-            return [[key, _plain(str(key), each)] for key, each in pairs]
-        return [_plain(name, each) for each in value]
-    return shown_value(name, value) if isinstance(value, str) else value
+            return [[key, _redact_nested(str(key), each)] for key, each in pairs]
+        return [_redact_nested(name, each) for each in value]
+    return redact_value(name, value) if isinstance(value, str) else value
 
 
-def shown_command_line(words: Iterable[str]) -> str:
-    """Return a command line as text, as one would type it, with the values of secrets hidden."""
-    return shlex.join(shown_words(words))
+def redact_command_line(words: Iterable[str]) -> str:
+    """Return a command line as shell-quoted text with secrets hidden."""
+    return shlex.join(redact_words(words))

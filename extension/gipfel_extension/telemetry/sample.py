@@ -1,7 +1,6 @@
-"""Devices, samples, the tables that are made of them, and their provenance.
+"""Devices, samples, tables of samples, and their provenance: the types that all sources and views share.
 
-Everything that shows or judges a run reads these, wherever the samples came from. Missing is ``None``
-in a :class:`Sample`, NaN in a :class:`SampleTable`, and never 0.
+A missing value is ``None`` in a :class:`Sample` and NaN in a :class:`SampleTable`; it is never 0.
 """
 
 import json
@@ -14,20 +13,20 @@ from numpy.typing import NDArray
 
 from .metric_table import METRICS
 
-#: Seconds between samples where a source counts that fast and no other interval is asked for.
+#: Seconds between fine samples: used where a source is that fast and no interval is requested.
 FINE_INTERVAL = 0.1
-#: ``time_ns`` and ``monotonic_ns`` (int64) and one float64 column per metric, all of one length.
+#: ``time_ns`` and ``monotonic_ns`` (int64) and one float64 column per metric, all of the same length.
 Columns = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU, known by its UUID, or the host as the job sees it.
+    """A GPU, identified by its UUID, or the host as the job sees it.
 
     Parameters
     ----------
     scope
-        What the host's values cover: ``"job cgroup"`` or ``"process tree"``; empty for a GPU.
+        Extent of the host's values: ``"job cgroup"`` or ``"process tree"``; empty for a GPU.
     simulated
         True where the values are synthetic or replayed.
     """
@@ -41,12 +40,12 @@ class Device:
     simulated: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return the device as a dictionary that JSON can hold."""
+        """Return the device as a JSON-serializable dictionary."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Device":
-        """Return the device of :meth:`to_json`; keys of a later version are left out."""
+        """Return the device of a dictionary that :meth:`to_json` made; ignore keys of later versions."""
         return cls(**{key: content[key] for key in cls.__dataclass_fields__ if key in content})
 
 
@@ -55,7 +54,7 @@ class Sample:
     """One reading of one device.
 
     ``time_ns`` is UTC since the epoch, ``monotonic_ns`` the node's monotonic clock. Rates and fractions are
-    means since the reading before; a metric that is unknown is ``None`` or left out.
+    means since the previous reading; an unknown metric is ``None`` or absent.
     """
 
     time_ns: int
@@ -64,12 +63,12 @@ class Sample:
     values: dict[str, float | None]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the sample as a dictionary that JSON can hold."""
+        """Return the sample as a JSON-serializable dictionary."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Sample":
-        """Return the sample of :meth:`to_json`."""
+        """Return the sample of a dictionary that :meth:`to_json` made."""
         return cls(
             int(content["time_ns"]),
             int(content["monotonic_ns"]),
@@ -80,14 +79,14 @@ class Sample:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Origin of the samples of a segment; travels in its schema's metadata.
+    """Origin of the samples of a segment; stored in the metadata of its schema.
 
     Parameters
     ----------
     interval
         Seconds between two samples.
     extra
-        Metrics of its GPUs that were asked for beside those of ``METRICS``.
+        Metrics of its GPUs that were requested in addition to those of ``METRICS``.
     """
 
     node: str
@@ -100,17 +99,17 @@ class Provenance:
 
     @property
     def metrics(self) -> dict[str, tuple[str, ...]]:
-        """The metrics of each kind of device that is there, in the order in which they are written."""
+        """Metrics of each kind of device that is present, in the order in which they are written."""
         kinds = {device.kind for device in self.devices}
-        asked = {"gpu": self.extra}
+        extra = {"gpu": self.extra}
         return {
-            kind: tuple(dict.fromkeys((*names, *asked.get(kind, ()))))
+            kind: tuple(dict.fromkeys((*names, *extra.get(kind, ()))))
             for kind, names in METRICS.items()
             if kind in kinds
         }
 
     def to_metadata(self) -> dict[str, str]:
-        """Return the provenance as texts, for a schema's metadata."""
+        """Return the provenance as strings, for the metadata of a schema."""
         return {
             "node": self.node,
             "recorder": self.recorder,
@@ -122,37 +121,37 @@ class Provenance:
         }
 
     @classmethod
-    def from_metadata(cls, given: Mapping[str, Any]) -> "Provenance":
-        """Return the provenance of :meth:`to_metadata`; what is missing is empty.
+    def from_metadata(cls, metadata: Mapping[str, Any]) -> "Provenance":
+        """Return the provenance that :meth:`to_metadata` stored; missing entries become empty.
 
         Raises
         ------
         ValueError
-            A value is none that :meth:`to_metadata` writes.
+            An entry is not one that :meth:`to_metadata` writes.
         """
         try:
-            devices = tuple(Device.from_json(device) for device in json.loads(given.get("devices", "[]")))
+            devices = tuple(Device.from_json(device) for device in json.loads(metadata.get("devices", "[]")))
             if not all(device.kind in ("gpu", "host") and isinstance(device.uuid, str) for device in devices):
-                raise ValueError("a device is neither GPU nor host")
+                raise ValueError("a device is neither a GPU nor a host")
             return cls(
-                str(given.get("node", "")),
-                str(given.get("recorder", "")),
-                str(given.get("source", "")),
-                given.get("simulated") == "true",
-                float(given.get("interval", 0.0)),
+                str(metadata.get("node", "")),
+                str(metadata.get("recorder", "")),
+                str(metadata.get("source", "")),
+                metadata.get("simulated") == "true",
+                float(metadata.get("interval", 0.0)),
                 devices,
-                tuple(str(name) for name in json.loads(given.get("extra", "[]"))),
+                tuple(str(name) for name in json.loads(metadata.get("extra", "[]"))),
             )
         except (TypeError, AttributeError, RecursionError) as error:
-            raise ValueError(f"its metadata is not ours: {error}") from error
+            raise ValueError(f"its metadata is not Gipfel's: {error}") from error
 
 
 @dataclass(frozen=True)
 class SegmentState:
     """Result of reading one segment file.
 
-    ``state`` is ``closed`` (complete), ``open`` (whole so far, no end mark: the recorder runs or was killed),
-    ``torn`` (bytes after the last whole batch) or ``unreadable`` (nothing could be read).
+    ``state`` is ``closed`` (complete), ``open`` (intact, but without end mark: the recorder is running or was
+    killed), ``torn`` (extra bytes after the last complete batch) or ``unreadable`` (nothing could be read).
     """
 
     name: str
@@ -173,9 +172,9 @@ class SampleTable:
     Parameters
     ----------
     columns
-        Device UUID to its columns; a device without a sample has empty ones. Missing is NaN.
+        Columns by device UUID; a device without samples has empty ones. A missing value is NaN.
     source
-        Where the samples came from, such as ``"host, nvml"``.
+        Names of the sources of the samples, such as ``"host, nvml"``.
     interval
         Seconds between two samples; 0 where unknown.
     segments
@@ -188,8 +187,8 @@ class SampleTable:
     interval: float = 0.0
     segments: tuple[SegmentState, ...] = ()
 
-    def of(self, device: str) -> Columns:
-        """Return columns of one device: ``time_ns``, ``monotonic_ns`` and the metrics of its kind."""
+    def __getitem__(self, device: str) -> Columns:
+        """Return the columns of a device by its UUID: ``time_ns``, ``monotonic_ns`` and its metrics."""
         return (self.columns or {})[device]
 
     def __contains__(self, device: object) -> bool:
@@ -202,13 +201,13 @@ class SampleTable:
 
     @property
     def gpus(self) -> tuple[Device, ...]:
-        """The GPUs, by node and index."""
+        """The GPUs, sorted by node and index."""
         found = (device for device in self.devices if device.kind == "gpu")
         return tuple(sorted(found, key=lambda d: (d.simulated, d.node, d.index or 0, d.uuid)))
 
     @property
     def hosts(self) -> tuple[Device, ...]:
-        """The hosts, by node."""
+        """The hosts, sorted by node."""
         found = (device for device in self.devices if device.kind == "host")
         return tuple(sorted(found, key=lambda d: (d.simulated, d.node)))
 
@@ -219,12 +218,12 @@ class SampleTable:
 
     @property
     def last_ns(self) -> int | None:
-        """UTC time of the newest sample, None where there is none."""
+        """UTC time of the newest sample; None without samples."""
         times = [int(c["time_ns"][-1]) for c in (self.columns or {}).values() if len(c["time_ns"])]
         return max(times, default=None)
 
     def since(self, time_ns: int) -> "SampleTable":
-        """Return the samples at or after a time; devices stay, also without a sample."""
+        """Return the samples at or after a time; devices without samples are kept."""
         kept = {}
         for device, columns in (self.columns or {}).items():
             first = int(np.searchsorted(columns["time_ns"], time_ns))
@@ -232,7 +231,7 @@ class SampleTable:
         return replace(self, columns=kept)
 
     def until(self, time_ns: int) -> "SampleTable":
-        """Return the samples before a time; devices stay, also without a sample."""
+        """Return the samples before a time; devices without samples are kept."""
         kept = {}
         for device, columns in (self.columns or {}).items():
             last = int(np.searchsorted(columns["time_ns"], time_ns))
@@ -240,8 +239,8 @@ class SampleTable:
         return replace(self, columns=kept)
 
     def samples(self, device: Device) -> list[Sample]:
-        """Return the rows of one device as samples; a missing value is None."""
-        columns = self.of(device.uuid)
+        """Return the samples of one device; a missing value is None."""
+        columns = self[device.uuid]
         found = []
         for row, time_ns in enumerate(columns["time_ns"]):
             numbers = {metric: float(columns[metric][row]) for metric in metric_names(columns)}
@@ -250,19 +249,19 @@ class SampleTable:
         return found
 
     def merged(self, other: "SampleTable") -> "SampleTable":
-        """Return both tables in one; a time that both hold is kept once."""
+        """Return the union of both tables; duplicate times are dropped."""
         return SampleTable.union((self, other))
 
     @classmethod
     def union(
         cls, tables: Sequence["SampleTable"], *, metrics: Collection[str] | None = None
     ) -> "SampleTable":
-        """Return all tables in one, each time of a device once; an empty table where there is none.
+        """Return the union of tables without duplicate times of a device; an empty table for no tables.
 
         Parameters
         ----------
         metrics
-            The only ones that are wanted; None for all.
+            Metrics to keep; None for all.
         """
         devices = {device.uuid: device for table in tables for device in table.devices}
         parts: dict[str, list[Columns]] = {uuid: [] for uuid in devices}
@@ -284,7 +283,7 @@ class SampleTable:
     def from_samples(
         cls, samples: Iterable[Sample], devices: Iterable[Device], *, source: str = "", interval: float = 0.0
     ) -> "SampleTable":
-        """Return a table of loose samples; those of devices that are not named are left out."""
+        """Return a table of samples; samples of devices that are not in `devices` are dropped."""
         known = tuple(devices)
         rows: dict[str, list[Sample]] = {device.uuid: [] for device in known}
         for sample in samples:
@@ -294,12 +293,12 @@ class SampleTable:
 
 
 def metric_names(columns: Columns) -> tuple[str, ...]:
-    """Return the metrics of a device's columns: those of its kind, and those asked for beside them."""
+    """Return the names of a device's metrics: those of its kind, and extra ones."""
     return tuple(name for name in columns if name not in ("time_ns", "monotonic_ns"))
 
 
 class SourceError(Exception):
-    """A source that can't be opened or read: what happened, and what to do next, each one sentence."""
+    """A source that cannot be opened or read; problem and fix are one sentence each."""
 
     def __init__(self, problem: str, fix: str = "") -> None:
         self.problem = " ".join(problem.split())
@@ -307,7 +306,7 @@ class SourceError(Exception):
         super().__init__(f"{self.problem} {self.fix}".strip())
 
     def _render_traceback_(self) -> list[str]:
-        # IPython asks for it: in a cell, too, this is one sentence and not a stack of our own functions.
+        # IPython calls this: a notebook cell then shows one sentence instead of a traceback.
         return [str(self)]
 
 
@@ -323,7 +322,7 @@ def _columns(samples: list[Sample], kind: str) -> Columns:
 
 
 def _join(parts: list[Columns], kind: str, metrics: Collection[str] | None = None) -> Columns:
-    """Join parts, sorted by time, each time once."""
+    """Concatenate columns, sorted by time, without duplicate times."""
     if not parts:
         parts = [_columns([], kind)]
     times = np.concatenate([part["time_ns"] for part in parts])
@@ -331,7 +330,7 @@ def _join(parts: list[Columns], kind: str, metrics: Collection[str] | None = Non
     joined: Columns = {"time_ns": times}
     for name in dict.fromkeys((*("monotonic_ns", *METRICS[kind]), *(n for part in parts for n in part))):
         if name == "monotonic_ns" or (name != "time_ns" and (metrics is None or name in metrics)):
-            # A recording of an earlier version, or beside which less was asked for, lacks some.
+            # A recording of an earlier version, or one with fewer extra metrics, lacks some columns.
             held = [part.get(name, np.full(len(part["time_ns"]), np.nan)) for part in parts]
             joined[name] = np.concatenate(held)[order]
     return joined

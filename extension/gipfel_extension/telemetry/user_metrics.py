@@ -1,8 +1,8 @@
-"""The user's own metrics of a run: ``metrics.jsonl``, which ``gipfel_widgets.log`` appends to.
+"""User metrics of a run: ``metrics.jsonl``, which ``gipfel_widgets.log`` appends to.
 
-A line is an object of ``time_ns``, ``monotonic_ns``, ``node``, ``rank`` and ``values``, and of ``launch``
-where a launch's rank wrote it. Any other line, such as the last one of a process that was killed, is counted
-and left out.
+A line is an object with ``time_ns``, ``monotonic_ns``, ``node``, ``rank`` and ``values``, and with ``launch``
+where a launch's rank wrote it. Any other line, such as the last line of a killed process, is counted and
+skipped.
 """
 
 import errno
@@ -24,19 +24,19 @@ from .files import open_regular
 #: Name of the file in a run folder.
 METRICS_FILE = "metrics.jsonl"
 
-#: From so many bytes on, lines are read together.
+#: From this size on, lines are parsed together by Arrow.
 _MANY_BYTES = 1 << 17
-#: Read at a time.
+#: Bytes that are read at a time.
 _PIECE_BYTES = 16 << 20
-#: Of a file that is longer the end counts: a day of a hundred ranks that log each second.
-_MOST_BYTES = 1 << 30
-#: A longer line is not a program's metrics.
-_LONGEST_LINE = 1 << 20
-#: Metrics of ranks of launches; what else comes is left out and counted.
-_MOST_SERIES = 20_000
-_MOST_PASSES = 1_000_000
-_MOST_BRACKETS = 64
-_MOST_NAMES = 500
+#: Only the end of a longer file is read: a day of a hundred ranks that log every second.
+_MAX_BYTES = 1 << 30
+#: A longer line does not hold metrics.
+_MAX_LINE = 1 << 20
+#: Series (metric, rank, launch); further ones are skipped and counted.
+_MAX_SERIES = 20_000
+_MAX_PASSES = 1_000_000
+_MAX_BRACKETS = 64
+_MAX_NAMES = 500
 _NAME = re.compile(rb'"([^"]*)"\s*:')
 _NO_RANK = -1
 
@@ -51,13 +51,13 @@ class UserMetric:
     Parameters
     ----------
     rank
-        None where the process named none.
+        None where the process did not set one.
     launch
-        ``RUN/N`` of the launch that the rank belongs to; empty outside of launches.
+        ``RUN/N`` of the rank's launch; empty outside of launches.
     time_ns
-        UTC since the epoch, on the clock of the samples.
+        UTC since the epoch, the same clock as that of the samples.
     values
-        NaN where it was noted as missing.
+        NaN where null was logged.
     """
 
     name: str
@@ -71,27 +71,27 @@ class UserMetric:
 
 @dataclass(frozen=True)
 class UserMetrics:
-    """User metrics that a run's processes logged.
+    """User metrics that the processes of a run logged.
 
     Parameters
     ----------
-    damaged
-        Lines that could not be read; text values aren't among them, but are left out too.
-    lost
-        Calls that a process could not write, as it reported later.
+    damaged_lines
+        Number of lines that could not be parsed. Text values are skipped too, but not counted.
+    lost_calls
+        Number of log calls that a process could not write, as it reported later.
     """
 
     series: tuple[UserMetric, ...] = ()
-    damaged: int = 0
-    lost: int = 0
+    damaged_lines: int = 0
+    lost_calls: int = 0
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names in the order in which they came up."""
+        """Names in the order in which they first occurred."""
         return tuple(dict.fromkeys(series.name for series in self.series))
 
-    def of(self, name: str, rank: int | None = None, launch: str | None = None) -> UserMetric | None:
-        """Return a metric of a rank, of the lowest one where none is named; of the newest launch likewise."""
+    def find(self, name: str, rank: int | None = None, launch: str | None = None) -> UserMetric | None:
+        """Return a metric by name; by default that of the newest launch and of its lowest rank."""
         found = [
             each
             for each in self.series
@@ -103,31 +103,33 @@ class UserMetrics:
         return min(found, key=lambda each: -1 if each.rank is None else each.rank, default=None)
 
     def launches(self, name: str | None = None) -> tuple[str, ...]:
-        """Return the launches that logged a metric, or any, in the order of their first; "" for outside."""
-        begun: dict[str, int] = {}
+        """Return the launches that logged the metric, or any metric, by first time; "" for no launch."""
+        first_times: dict[str, int] = {}
         for each in self.series:
             if name in (None, each.name) and len(each.time_ns):
                 first = int(each.time_ns[0])
-                begun[each.launch] = min(first, begun.get(each.launch, first))
-        return tuple(sorted(begun, key=lambda launch: begun[launch]))
+                first_times[each.launch] = min(first, first_times.get(each.launch, first))
+        return tuple(sorted(first_times, key=lambda launch: first_times[launch]))
 
     @classmethod
     def union(cls, parts: Sequence["UserMetrics"]) -> "UserMetrics":
-        """Return those of several runs; of a metric that several have, the first."""
+        """Return the metrics of several runs; of a metric that several have, the first."""
         series: dict[_Key, UserMetric] = {}
         for part in parts:
             for each in part.series:
                 series.setdefault((each.name, each.node, each.rank, each.launch), each)
         return cls(
-            tuple(series.values()), sum(part.damaged for part in parts), sum(part.lost for part in parts)
+            tuple(series.values()),
+            sum(part.damaged_lines for part in parts),
+            sum(part.lost_calls for part in parts),
         )
 
     def since(self, first_ns: int) -> "UserMetrics":
-        """Return the values at or after a time; metrics without any are left out."""
+        """Return the values at or after a time; metrics without such values are dropped."""
         return self.between(first_ns, 2**63 - 1)
 
     def between(self, first_ns: int, last_ns: int) -> "UserMetrics":
-        """Return the values from a first to a last time, both included; metrics without any are left out."""
+        """Return the values from `first_ns` to `last_ns`, both included; drop metrics without such values."""
         kept = []
         for each in self.series:
             start = int(np.searchsorted(each.time_ns, first_ns))
@@ -136,16 +138,16 @@ class UserMetrics:
                 rows = slice(start, end)
                 columns = {name: getattr(each, name)[rows] for name in ("time_ns", "monotonic_ns", "values")}
                 kept.append(replace(each, **columns))
-        return UserMetrics(tuple(kept), self.damaged, self.lost)
+        return UserMetrics(tuple(kept), self.damaged_lines, self.lost_calls)
 
 
 class MetricsReader:
-    """Incremental reader of a metrics file: each poll costs only what was appended.
+    """Incremental reader of a metrics file; a poll reads only what was appended.
 
     Parameters
     ----------
     path
-        ``metrics.jsonl``; it needn't be there yet.
+        ``metrics.jsonl``, which may not exist yet.
     """
 
     def __init__(self, path: Path) -> None:
@@ -159,12 +161,12 @@ class MetricsReader:
         self._known: UserMetrics | None = None
 
     def poll(self) -> bool:
-        """Read what was appended, from the beginning where the file was replaced; whether there was anything.
+        """Read what was appended, or all of a replaced file; return whether there were new lines.
 
         Raises
         ------
         OSError
-            The file is there and can't be read.
+            The file exists and cannot be read.
         """
         found = False
         try:
@@ -174,30 +176,30 @@ class MetricsReader:
                     self._begin(about)
                 while data := _next_piece(file, self._offset):
                     self._offset, piece = data
-                    found |= self._take(piece)
+                    found |= self._add(piece)
         except FileNotFoundError:
             return False
         return found
 
     def metrics(self) -> UserMetrics:
-        """Return everything read so far, without an unfinished last line, which is not counted as damaged."""
+        """Return all metrics read so far; an unfinished last line is neither included nor counted."""
         if self._known is None:
             self._known = self._joined()
         return self._known
 
     def _begin(self, about: os.stat_result) -> None:
         self._file = about.st_dev, about.st_ino
-        self._offset = max(0, about.st_size - _MOST_BYTES)
-        # The end of a long file begins within a line.
+        self._offset = max(0, about.st_size - _MAX_BYTES)
+        # The last part of a long file starts within a line.
         self._rest, self._skipping = b"", self._offset > 0
         self._parts = {}
         self._damaged = self._lost = 0
         self._known = None
 
-    def _take(self, data: bytes) -> bool:
-        """Take a piece of the file; whether a line ended in it."""
+    def _add(self, data: bytes) -> bool:
+        """Parse a piece of the file; return whether a line ended in it."""
         whole, end, rest = (self._rest + data).rpartition(b"\n")
-        if len(rest) > _LONGEST_LINE:
+        if len(rest) > _MAX_LINE:
             self._damaged += not self._skipping
             rest, self._skipping = b"", True
         self._rest = rest
@@ -209,7 +211,7 @@ class MetricsReader:
         self._known = None
         parts = _read_many(whole) if len(whole) > _MANY_BYTES else None
         for key, part in (self._read_each(whole) if parts is None else parts).items():
-            if key in self._parts or len(self._parts) < _MOST_SERIES:
+            if key in self._parts or len(self._parts) < _MAX_SERIES:
                 self._parts.setdefault(key, []).append(part)
             else:
                 self._damaged += len(part[0])
@@ -220,7 +222,7 @@ class MetricsReader:
         for key, parts in self._parts.items():
             time_ns, monotonic_ns, values = (np.concatenate(each) for each in zip(*parts, strict=True))
             self._parts[key] = [(time_ns, monotonic_ns, values)]
-            # One process writes in order; several under one rank, or a clock that was set, don't.
+            # Several processes with one rank, or a clock that was set, write out of order.
             order = np.argsort(time_ns, kind="stable")
             name, node, rank, launch = key
             columns = (time_ns[order], monotonic_ns[order], values[order])
@@ -247,7 +249,7 @@ class MetricsReader:
 
 
 def _next_piece(file: BinaryIO, offset: int) -> tuple[int, bytes] | None:
-    """Return where the next piece of a file ends, and its bytes without holes, which cost nothing to make."""
+    """Return the end offset and the bytes of the next piece of a file; skip the holes of a sparse file."""
     try:
         offset = os.lseek(file.fileno(), offset, os.SEEK_DATA)
     except OSError as error:
@@ -260,7 +262,7 @@ def _next_piece(file: BinaryIO, offset: int) -> tuple[int, bytes] | None:
 def _when(content: Any) -> tuple[int, int]:
     times = content["time_ns"], content["monotonic_ns"]
     if any(type(each) is not int or abs(each) >= 2**63 for each in times):
-        raise ValueError("no times")
+        raise ValueError("it has no valid times")
     return times
 
 
@@ -274,11 +276,11 @@ def _part(times: Sequence[int], monotonic: Sequence[int], values: Sequence[float
 
 
 def _read_many(whole: bytes) -> dict[_Key, _Part] | None:
-    """Read many sound lines at once, several times as fast; None where each must be checked."""
+    """Parse many lines at once, several times as fast; return None where each line must be checked."""
     if not _is_flat(whole):
         return None
     if whole.count(b"null") != whole.count(b'"rank":null') or b'"lost"' in whole:
-        # In columns, a value that was noted as missing looks like one that wasn't noted.
+        # In a column, a logged null looks like a value that was not logged.
         return None
     import pyarrow.json  # noqa: PLC0415 - most runs have few lines
 
@@ -294,7 +296,7 @@ def _read_many(whole: bytes) -> dict[_Key, _Part] | None:
         needed = [table.column(name) for name in ("time_ns", "monotonic_ns", "node", "values")]
         values = table.column("values").combine_chunks()
         columns = {
-            values.type.field(place).name: values.field(place) for place in range(values.type.num_fields)
+            values.type.field(index).name: values.field(index) for index in range(values.type.num_fields)
         }
     except (pa.ArrowException, KeyError, AttributeError):
         return None
@@ -303,7 +305,7 @@ def _read_many(whole: bytes) -> dict[_Key, _Part] | None:
     times, monotonic = (column.to_numpy() for column in needed[:2])
     launches = table.column("launch").combine_chunks().fill_null("")
     writers = _writers(needed[2].combine_chunks(), table.column("rank").combine_chunks(), launches)
-    if len(writers) * len(columns) > _MOST_PASSES:
+    if len(writers) * len(columns) > _MAX_PASSES:
         return None
     parts = {}
     for name, column in columns.items():
@@ -311,46 +313,48 @@ def _read_many(whole: bytes) -> dict[_Key, _Part] | None:
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
             continue
         numbers = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-        there = column.is_valid().to_numpy(zero_copy_only=False)
-        for writer, of in writers.items():
-            rows = of[there[of]]
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        for writer, writer_rows in writers.items():
+            rows = writer_rows[valid[writer_rows]]
             if len(rows):
                 parts[(name, *writer)] = times[rows], monotonic[rows], numbers[rows]
     return parts
 
 
 def _is_flat(whole: bytes) -> bool:
-    """Return whether lines have few names together, and none of them many brackets.
+    """Return whether the lines have few distinct names and no line has many brackets.
 
-    Arrow makes each name a column as long as all lines, and calls itself for each level until it crashes.
+    Arrow allocates a full column for each name and recurses into each nesting level until it crashes.
     """
-    few = len(set(_NAME.findall(whole))) <= _MOST_NAMES
-    return few and all(line.count(b"{") + line.count(b"[") <= _MOST_BRACKETS for line in whole.split(b"\n"))
+    few_names = len(set(_NAME.findall(whole))) <= _MAX_NAMES
+    return few_names and all(
+        line.count(b"{") + line.count(b"[") <= _MAX_BRACKETS for line in whole.split(b"\n")
+    )
 
 
 def _writers(nodes: Any, ranks: Any, launches: Any) -> dict[tuple[str, int | None, str], NDArray[np.int64]]:
-    """Return the rows of each writer."""
-    named, of = nodes.dictionary_encode(), launches.dictionary_encode()
-    names, numbers = named.dictionary.to_pylist(), of.dictionary.to_pylist()
-    codes = ranks.fill_null(_NO_RANK).to_numpy() * len(names) + named.indices.to_numpy()
-    codes = codes * len(numbers) + of.indices.to_numpy()
+    """Return the rows of each writer, which is a node, rank and launch."""
+    node_codes, launch_codes = nodes.dictionary_encode(), launches.dictionary_encode()
+    node_names, launch_names = node_codes.dictionary.to_pylist(), launch_codes.dictionary.to_pylist()
+    codes = ranks.fill_null(_NO_RANK).to_numpy() * len(node_names) + node_codes.indices.to_numpy()
+    codes = codes * len(launch_names) + launch_codes.indices.to_numpy()
     order = np.argsort(codes, kind="stable")
-    different, first = np.unique(codes[order], return_index=True)
+    unique_codes, first = np.unique(codes[order], return_index=True)
     writers = {}
-    for code, rows in zip(different.tolist(), np.split(order, first[1:]), strict=True):
-        who, launch = divmod(code, len(numbers))
-        rank, place = divmod(who, len(names))
-        writers[(names[place], None if rank == _NO_RANK else rank, numbers[launch])] = rows
+    for code, rows in zip(unique_codes.tolist(), np.split(order, first[1:]), strict=True):
+        rank_and_node, launch = divmod(code, len(launch_names))
+        rank, node = divmod(rank_and_node, len(node_names))
+        writers[(node_names[node], None if rank == _NO_RANK else rank, launch_names[launch])] = rows
     return writers
 
 
 def read_metrics(run: Path) -> UserMetrics:
-    """Return the user's metrics in a run folder; none where there is no file.
+    """Return the user metrics of a run folder; empty where the file is missing.
 
     Raises
     ------
     OSError
-        The file is there and can't be read.
+        The file exists and cannot be read.
     """
     reader = MetricsReader(run / METRICS_FILE)
     reader.poll()

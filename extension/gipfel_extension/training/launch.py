@@ -1,4 +1,4 @@
-"""Launching, and launches that were started: everything about one is read from its directory."""
+"""Start of launches, and access to launches that were started: all state of a launch is in its directory."""
 
 import contextlib
 import json
@@ -13,18 +13,17 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from gipfel_cluster.broker.client import ask_now
+from gipfel_cluster.broker.client import send_request_sync
 from gipfel_cluster.broker.messages import Done, PathRef, SuperviseRequest, broker_socket
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.runs import write_atomically
 from gipfel_cluster.scheduler.command import run_sync
-from gipfel_cluster.steps.served import LOG, MODULE
-from gipfel_cluster.workloads.directory import is_supervised, settled_in_queue
+from gipfel_cluster.steps.broker import LAUNCH_SUPERVISOR_MODULE, LOG
+from gipfel_cluster.workloads.directory import is_supervised, refresh_queued_state
 from gipfel_cluster.workloads.submission import SubmissionContext, submission_context
 
 from ..telemetry.files import open_log, read_json, read_regular
 from .launches.attempt import PROBE_FILE, PROGRAM_FILE
-from .launches.folder import known_folders, new_folder
 from .launches.logs import Cursor, LogPage, read_logs
 from .launches.planning import plan_launch, shown_command, started_command
 from .launches.progress import Progress, read_progress
@@ -33,19 +32,21 @@ from .record.spec import LaunchPlan, LaunchSpec
 from .record.state import (
     COMMAND,
     EXIT,
-    MOST_BYTES,
+    MAX_BYTES,
     PLAN,
     SPEC,
     STOP,
     LaunchState,
-    RankNote,
-    read_notes,
+    RankRecord,
+    known_folders,
+    new_folder,
+    read_rank_records,
     read_state,
-    settled_state,
+    refresh_state,
     write_state,
 )
 
-__all__ = ["DryRun", "Launch", "launch", "running_same"]
+__all__ = ["DryRun", "Launch", "find_running_duplicate", "launch"]
 
 _PROGRAMS = {PROGRAM_FILE: "rank_program.py", "run.py": "run_program.py", PROBE_FILE: "probe_program.py"}
 _FIRST_S, _LONGEST_S = 0.2, 2.0
@@ -55,7 +56,7 @@ _OUTCOMES = TypeAdapter(tuple[CheckOutcome, ...])
 
 
 class DryRun(Frozen):
-    """Result of a dry run: the exact command, the pre-flight, and the directory, empty if there is none."""
+    """Result of a dry run: the exact command, and the outcomes of the pre-flight checks."""
 
     command: str
     preflight: tuple[CheckOutcome, ...] = ()
@@ -63,19 +64,19 @@ class DryRun(Frozen):
 
 
 class Launch:
-    """A launch by its directory; it may run on another node, in a job that waits, or have ended long ago."""
+    """A launch, identified by its directory; it may be queued, running on any node, or ended."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @classmethod
     def open(cls, folder: Path | str) -> "Launch":
-        """Return the launch of a directory.
+        """Return the launch in a directory.
 
         Raises
         ------
         GipfelError
-            There is none.
+            The directory does not hold a launch.
         """
         found = cls(Path(folder))
         read_state(found.folder)
@@ -84,16 +85,16 @@ class Launch:
     @property
     def state(self) -> LaunchState:
         """Return the last written state; ``lost`` if the supervisor was killed."""
-        return settled_state(self.folder)
+        return refresh_state(self.folder)
 
     @property
     def spec(self) -> LaunchSpec:
         """Return the spec as it was requested."""
-        return LaunchSpec.model_validate_json(read_regular(self.folder / SPEC, MOST_BYTES))
+        return LaunchSpec.model_validate_json(read_regular(self.folder / SPEC, MAX_BYTES))
 
     @property
     def resumed_spec(self) -> LaunchSpec:
-        """Return the spec for another start, with resolved paths, resuming if it has started before."""
+        """Return the spec for a rerun: with resolved paths, and with ``resume`` if the ranks have started."""
         plan = LaunchPlan.load(self.folder)
         paths = {
             "directory": plan.directory,
@@ -109,11 +110,11 @@ class Launch:
     @property
     def command(self) -> str:
         """Return the exact command."""
-        return read_regular(self.folder / COMMAND, MOST_BYTES).decode(errors="replace")
+        return read_regular(self.folder / COMMAND, MAX_BYTES).decode(errors="replace")
 
     @property
     def started_command(self) -> str:
-        """Return the exact command of the last start, with its nodes and port; empty before the first one."""
+        """Return the exact command of the last start, with nodes and port; empty before the first start."""
         try:
             return started_command(LaunchPlan.load(self.folder), self.folder)
         except GipfelError:
@@ -121,54 +122,54 @@ class Launch:
 
     @property
     def preflight(self) -> tuple[CheckOutcome, ...]:
-        """Return the outcomes of the checks before the start."""
+        """Return the outcomes of the pre-flight checks."""
         try:
-            return _OUTCOMES.validate_python(read_json(self.folder / "preflight.json", MOST_BYTES))
+            return _OUTCOMES.validate_python(read_json(self.folder / "preflight.json", MAX_BYTES))
         except (OSError, ValueError):
-            # Also that of another version: the launch itself can be shown all the same.
+            # The file may be from another version; the rest of the launch can still be shown.
             return ()
 
     @property
     def held_back(self) -> bool:
-        """Return whether its pre-flight kept it from starting, so that it can start later as it is."""
+        """Return whether a pre-flight check failed, so that the same launch can start later."""
         state = self.state
         never = state.ended and state.outcome == "failed" and state.started_ns is None
         return never and any(each.verdict == "fail" for each in self.preflight)
 
     @property
-    def ranks(self) -> dict[int, RankNote]:
-        """Return where each rank runs."""
-        return read_notes(self.folder)
+    def ranks(self) -> dict[int, RankRecord]:
+        """Return node, process and GPU of each rank."""
+        return read_rank_records(self.folder)
 
     @property
     def silent(self) -> bool:
-        """Return whether it is running by its state and has not reported for long: it may be dead."""
+        """Return whether a running launch has not updated its state recently, because it may be dead."""
         state = self.state
-        quiet = time.time_ns() - state.updated_ns > _SILENT_S * 1e9
-        return state.phase == "running" and quiet and not is_supervised(self.folder)
+        outdated = time.time_ns() - state.updated_ns > _SILENT_S * 1e9
+        return state.phase == "running" and outdated and not is_supervised(self.folder)
 
     def settle(self) -> LaunchState:
-        """Return the state, after asking the scheduler about a job that waits."""
+        """Return the state; query the scheduler if the launch is queued."""
         state = self.state
         if state.phase != "queued":
             return state
         with contextlib.suppress(GipfelError, OSError):
             plan = LaunchPlan.load(self.folder)
             scheduler = submission_context(os.environ).scheduler(plan.scheduler) if plan.request else None
-            return settled_in_queue(self.folder, state, scheduler)
+            return refresh_queued_state(self.folder, state, scheduler)
         return state
 
     def logs(self, since: Cursor | None = None, *, ranks: tuple[int, ...] = ()) -> LogPage:
-        """Return the ranks' output since a cursor, ordered by time; see `read_logs`."""
+        """Return the output of the ranks since a cursor, ordered by time; see `read_logs`."""
         return read_logs(self.folder, since, ranks=ranks)
 
     @property
     def progress(self) -> Progress:
-        """Return the last of the user's own metrics of this launch."""
+        """Return the progress from the last metrics that the program has logged."""
         return read_progress(self.folder, self.state)
 
     def stop(self) -> None:
-        """End the ranks, and nothing else; a launch that waits in the queue is taken out of it."""
+        """Stop the ranks; cancel the job of a queued launch."""
         state = self.state
         if state.ended:
             return
@@ -177,13 +178,18 @@ class Launch:
             plan = LaunchPlan.load(self.folder)
             run_sync(submission_context(os.environ).scheduler(plan.scheduler).cancel(state.job_id))
         if state.phase in {"queued", "preflight"}:
-            ended = {"phase": "ended", "outcome": "stopped", "exit_status": 143, "reason": "It was stopped."}
+            ended = {
+                "phase": "ended",
+                "outcome": "stopped",
+                "exit_status": 143,
+                "reason": "The launch was stopped.",
+            }
             write_state(self.folder, state.model_copy(update={**ended, "ended_ns": time.time_ns()}))
 
     def wait(
         self, timeout: float | None = None, *, on_change: Callable[["Launch"], None] | None = None
     ) -> int | None:
-        """Wait for its end and return its exit status; None where it still runs after `timeout` seconds."""
+        """Wait for the end and return the exit status; None if `timeout` seconds have passed before."""
         end = None if timeout is None else time.monotonic() + timeout
         pause, asked = _FIRST_S, time.monotonic()
         while True:
@@ -219,46 +225,51 @@ def launch(
     Parameters
     ----------
     environment
-        The variables of this process, which describe the job that it runs in.
+        Environment variables of this process, which describe its job.
     directory
-        Where relative paths start.
+        Base of relative paths.
     dry_run
-        Show what would run, after the pre-flight, and start nothing.
+        Run the pre-flight checks and return the exact command, but start nothing.
     on_outcome
-        Is called with each outcome of the pre-flight.
+        Called with each outcome of the pre-flight checks.
     on_planned
-        Is called with the launch before anything is checked: its directory holds the exact command.
+        Called with the launch before the checks; its directory has the exact command.
     kill_holders
-        End processes of this user in this job that hold its GPUs; `on_outcome` is called with them first.
+        Terminate processes of this user in this job that hold its GPUs, after reporting them to `on_outcome`.
     held
-        The directory of a launch that its pre-flight held back, which starts now; by default a new one.
+        Directory of a launch that a failed check held back, to start it now; by default a new directory.
 
     Raises
     ------
     GipfelError
-        The spec can't be carried out, or the pre-flight found what would make it fail.
+        The spec can't be carried out, or a pre-flight check failed.
     """
     environment = dict(os.environ) if environment is None else dict(environment)
     if kill_holders and not spec.preflight:
-        raise GipfelError("GPUs can only be freed with the pre-flight.", "Leave --no-preflight out.")
-    here = submission_context(environment)
+        raise GipfelError(
+            "--kill-holders needs the pre-flight checks, which find the processes on the GPUs.",
+            "Leave --no-preflight out.",
+        )
+    context = submission_context(environment)
     folder = held or new_folder(environment)
     (folder / EXIT).unlink(missing_ok=True)
     try:
-        plan = plan_launch(spec, folder, here, environment, directory or Path.cwd())
+        plan = plan_launch(spec, folder, context, environment, directory or Path.cwd())
         _write_files(folder, plan)
         state = write_state(folder, _first_state(plan, folder))
         if on_planned is not None:
             on_planned(Launch(folder))
         killing = kill_holders and not dry_run
         outcomes = (
-            run_preflight(plan, environment, here, on_outcome, kill_holders=killing) if spec.preflight else ()
+            run_preflight(plan, environment, context, on_outcome, kill_holders=killing)
+            if spec.preflight
+            else ()
         )
         write_atomically(folder / "preflight.json", json.dumps([each.model_dump() for each in outcomes]))
         if dry_run:
             return DryRun(command=Launch(folder).command, preflight=outcomes)
         _raise_failures(outcomes, folder)
-        _start_supervisor(plan, state, folder, environment, here)
+        _start_supervisor(plan, state, folder, environment, context)
     except BaseException as error:
         _mark_failed(folder, error)
         raise
@@ -268,37 +279,37 @@ def launch(
     return Launch(folder)
 
 
-def running_same(spec: LaunchSpec, environment: Mapping[str, str], directory: Path) -> Launch | None:
-    """Return the newest launch of the same spec and directory that waits or runs; None if there is none.
+def find_running_duplicate(
+    spec: LaunchSpec, environment: Mapping[str, str], directory: Path
+) -> Launch | None:
+    """Return the newest queued or running launch of the same spec and directory; None if there is none.
 
-    A launch whose supervisor has been silent for long counts as gone.
+    A launch whose supervisor has not updated its state recently does not count.
     """
     started = str((directory / Path(spec.directory or ".").expanduser()).resolve())
     for folder in reversed(known_folders(environment, everywhere=True)):
         with contextlib.suppress(GipfelError, OSError, ValueError):
             launch = Launch(folder)
-            # The process that runs a pre-flight may be gone; what is queued or runs needs no other process.
+            # The process that runs a pre-flight may have ended; a queued launch does not depend on one.
             if launch.state.phase in {"preflight", "ended"} or launch.silent:
                 continue
             plan = LaunchPlan.load(folder)
-            if plan.directory == started and _as_requested(plan.spec, spec.where) == _as_requested(
-                spec, spec.where
-            ):
+            if plan.directory == started and _as_requested(plan.spec) == _as_requested(spec):
                 return launch
     return None
 
 
-def _as_requested(spec: LaunchSpec, where: str) -> LaunchSpec:
+def _as_requested(spec: LaunchSpec) -> LaunchSpec:
     """Return the spec with resolved and check-only fields reset, for comparison."""
-    return spec.model_copy(update={"where": where, "preflight": True, "resume": False, "python": ""})
+    return spec.model_copy(update={"in_job": None, "preflight": True, "resume": False, "python": ""})
 
 
 def _raise_failures(outcomes: tuple[CheckOutcome, ...], folder: Path) -> None:
-    """Raise the outcome that keeps the launch from starting; if others hold its GPUs, it can start later."""
+    """Raise a failed outcome; if other processes hold the GPUs, add how to start the launch later."""
     for outcome in outcomes:
         if outcome.verdict == "fail":
-            kept = f" This launch is kept: `gipfel rerun {folder.name}`." if outcome.holders else ""
-            raise GipfelError(outcome.message, outcome.fix + kept)
+            later = f" To start this launch later: `gipfel rerun {folder.name}`." if outcome.holders else ""
+            raise GipfelError(outcome.message, outcome.fix + later)
 
 
 def _write_files(folder: Path, plan: LaunchPlan) -> None:
@@ -318,7 +329,7 @@ def _first_state(plan: LaunchPlan, folder: Path) -> LaunchState:
         number=int(folder.name),
         name=spec.name,
         title=spec.title,
-        where="job" if plan.request else "here",
+        in_job=plan.request is None,
         ranks=spec.ranks,
         scheduler=plan.scheduler,
         created_ns=time.time_ns(),
@@ -330,27 +341,27 @@ def _start_supervisor(
     state: LaunchState,
     folder: Path,
     environment: Mapping[str, str],
-    here: SubmissionContext,
+    context: SubmissionContext,
 ) -> None:
     if plan.request is not None:
-        variables = {**here.environment(), **plan.request.environment}
+        variables = {**context.environment(), **plan.request.environment}
         request = plan.request.model_copy(update={"environment": variables})
         queued = write_state(folder, state.model_copy(update={"phase": "queued", "reason": "submitting"}))
-        job_id = run_sync(here.scheduler(plan.scheduler).submit(request))
-        # The job may have begun meanwhile, and its supervisor written its state.
-        now = read_state(folder)
-        if now.phase == "queued":
+        job_id = run_sync(context.scheduler(plan.scheduler).submit(request))
+        # The job may have started, and its supervisor may have written its state.
+        current = read_state(folder)
+        if current.phase == "queued":
             write_state(folder, queued.model_copy(update={"job_id": job_id, "reason": ""}))
         return
-    write_state(folder, state.model_copy(update={"phase": "queued", "reason": "its supervisor is started"}))
+    write_state(folder, state.model_copy(update={"phase": "queued", "reason": "its supervisor starts"}))
     socket = broker_socket(environment)
     if socket is not None:
-        ask_now(socket, SuperviseRequest(folder=PathRef.of(folder)), Done)
+        send_request_sync(socket, SuperviseRequest(folder=PathRef.of(folder)), Done)
         return
     log = open_log(folder / LOG)
     try:
         subprocess.Popen(
-            (sys.executable, "-I", "-m", MODULE, str(folder)),
+            (sys.executable, "-I", "-m", LAUNCH_SUPERVISOR_MODULE, str(folder)),
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -363,7 +374,7 @@ def _start_supervisor(
 
 
 def _mark_failed(folder: Path, error: BaseException) -> None:
-    """Write why nothing was started; remove a directory without a state."""
+    """Write the error into the state; remove the directory if it has no state."""
     try:
         state = read_state(folder)
     except GipfelError:
@@ -372,6 +383,8 @@ def _mark_failed(folder: Path, error: BaseException) -> None:
     if not state.ended:
         ended: dict[str, Any] = {"phase": "ended", "outcome": "failed", "exit_status": 1}
         reason = (
-            str(error) if isinstance(error, GipfelError) else f"It was interrupted: {type(error).__name__}."
+            str(error)
+            if isinstance(error, GipfelError)
+            else f"The start was interrupted: {type(error).__name__}."
         )
         write_state(folder, state.model_copy(update={**ended, "reason": reason, "ended_ns": time.time_ns()}))

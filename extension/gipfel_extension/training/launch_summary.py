@@ -1,26 +1,33 @@
-"""A launch as pages and cells show it: one JSON document, the same in the panel, a cell and a report.
+"""Views of a launch: its JSON document, the files of its ranks, and launches as a kind of workload.
 
-Beside it the files that ranks leave for other programs: profiler traces and flight recorder dumps.
+`summarize` returns the document that the panel, a notebook cell and a report show. `rank_file` finds profiler
+traces and flight recorder dumps. `LaunchKind` is for ``gipfel ps``, ``logs``, ``stop`` and ``rerun``.
 """
 
 import contextlib
 import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.workloads.places import workload_id
+from gipfel_cluster.workloads.directory import find_directory, workload_id
+from gipfel_cluster.workloads.kinds import Report, Workload
+from gipfel_cluster.workloads.logs import LogFiles
 
+from .launch import Launch, launch
+from .launches.logs import launch_logs
 from .launches.progress import Progress, TrainingCurve, read_training_curve
-from .record.state import LaunchState
+from .preflight import CheckOutcome
+from .record.state import LAUNCHES, LaunchState, known_folders
 
-if TYPE_CHECKING:
-    from .launch import Launch
-
-Kind = Literal["trace", "dump"]
-#: Chrome's trace format, which torch writes, opens here; torch's own pages name chrome://tracing beside it.
+RankFileKind = Literal["trace", "dump"]
+#: Viewer for Chrome's trace format, which torch's profiler writes.
 TRACE_VIEWER = "https://ui.perfetto.dev"
-TRACE_HELP = "Open trace file there: it stays in the browser. In Chrome, chrome://tracing shows it, too."
+TRACE_HELP = (
+    "Choose Open trace file there: the file stays in the browser. Chrome's chrome://tracing works, too."
+)
 _NAMES: dict[str, tuple[str, re.Pattern[str], str]] = {
     "trace": ("profile", re.compile(r"rank-(0|[1-9][0-9]{0,6})\.json"), "rank-{}.json"),
     "dump": ("flight_recorder", re.compile(r"rank_(0|[1-9][0-9]{0,6})"), "rank_{}"),
@@ -28,12 +35,12 @@ _NAMES: dict[str, tuple[str, re.Pattern[str], str]] = {
 _MOST_FILES = 64
 _LONGEST = 20_000
 _MOST_NODES = 64
-#: A page waits for it.
-_FLIGHT_S = 20.0
+#: Time limit for reading dumps, because a page waits for the result.
+_FLIGHT_RECORDER_S = 20.0
 
 
-def summarize(launch: "Launch") -> dict[str, Any]:
-    """Return everything about a launch except its logs, as JSON; reads small files only.
+def summarize(launch: Launch) -> dict[str, Any]:
+    """Return everything about a launch except its logs, as a JSON document; reads only small files.
 
     Raises
     ------
@@ -45,30 +52,30 @@ def summarize(launch: "Launch") -> dict[str, Any]:
     course = read_training_curve(folder, state)
     document: dict[str, Any] = {
         **_head(state, folder),
-        "word": "silent" if silent else state.outcome or state.phase,
-        "says": status_message(launch),
+        "status": "silent" if silent else state.outcome or state.phase,
+        "message": status_message(launch),
         "failure": state.failure.model_dump(exclude={"traceback"}) if state.failure else None,
         "traceback": state.failure.traceback[-_LONGEST:] if state.failure else "",
         "progress": {**(progress := launch.progress).model_dump(), "fraction": progress.fraction},
-        "course": course.model_dump(),
+        "training_curve": course.model_dump(),
         "preflight": [each.model_dump() for each in launch.preflight],
         "command": "",
         "notebook": (folder / "notebook.ipynb").is_file(),
         "traces": list(ranks_with(folder, "trace")[:_MOST_FILES]),
         "dumps": list(ranks_with(folder, "dump")[:_MOST_FILES]),
-        "flight": [],
+        "flight_recorder": [],
     }
     with contextlib.suppress(OSError):
         document["command"] = launch.command[:_LONGEST]
     with contextlib.suppress(GipfelError, OSError, ValueError):
         spec = launch.spec
         document["kind"], document["vetting"] = spec.kind, spec.vetting
-        document["nodes_asked"] = [spec.nodes_min or spec.nodes, spec.nodes]
+        document["nodes_requested"] = [spec.nodes_min or spec.nodes, spec.nodes]
     return document
 
 
-def summary_or_problem(launch: "Launch") -> dict[str, Any]:
-    """Return the document of `summarize`, or where it fails one with the reason, for lists."""
+def summarize_or_report(launch: Launch) -> dict[str, Any]:
+    """Return the document of `summarize`; if that fails, a document with the reason."""
     try:
         return summarize(launch)
     except GipfelError as error:
@@ -76,64 +83,64 @@ def summary_or_problem(launch: "Launch") -> dict[str, Any]:
     state = LaunchState(phase="ended", number=int(launch.folder.name), name="unreadable", reason=problem)
     return {
         **_head(state, launch.folder),
-        "word": "unreadable",
-        "says": problem,
+        "status": "unreadable",
+        "message": problem,
         "failure": None,
         "traceback": "",
         "progress": {**Progress().model_dump(), "fraction": None},
-        "course": TrainingCurve().model_dump(),
+        "training_curve": TrainingCurve().model_dump(),
         "preflight": [],
         "command": "",
         "notebook": False,
         "traces": [],
         "dumps": [],
-        "flight": [],
+        "flight_recorder": [],
     }
 
 
-def status_message(launch: "Launch") -> str:
-    """Return why it failed or waits, as one sentence; empty if there is nothing to report."""
+def status_message(launch: Launch) -> str:
+    """Return the reason why a launch failed or waits, as one sentence; empty if there is none."""
     state = launch.state
     if state.failure is not None and state.outcome == "failed":
         return str(state.failure)
     if launch.silent:
-        return "It has not reported for long: its job may have ended, or its node is gone."
+        return "The launch has not reported recently: its job may have ended, or its node may be down."
     return state.reason
 
 
-def flight_lines(folder: Path) -> list[str]:
-    """Return the flight recorder's report of a launch as lines; empty if no rank has dumped anything."""
+def flight_recorder_lines(folder: Path) -> list[str]:
+    """Return the flight recorder's report of a launch as lines; empty without dumps."""
     from .flight_recorder import report_of  # noqa: PLC0415 - it reads ranks/, which is beside this
 
     if not _names(folder / "flight_recorder"):
         return []
     try:
-        return [line[:_LONGEST] for line in report_of(folder, limit_s=_FLIGHT_S).lines[:50]]
+        return [line[:_LONGEST] for line in report_of(folder, limit_s=_FLIGHT_RECORDER_S).lines[:50]]
     except (OSError, ValueError, GipfelError) as error:
         return [f"The dumps can't be read: {error}"]
 
 
-def ranks_with(folder: Path, kind: Kind) -> tuple[int, ...]:
-    """Return the ranks that have left such a file in a launch's directory."""
-    place, pattern, _ = _NAMES[kind]
+def ranks_with(folder: Path, kind: RankFileKind) -> tuple[int, ...]:
+    """Return the ranks that have a file of this kind in a launch's directory."""
+    subdirectory, pattern, _ = _NAMES[kind]
     try:
-        found = list((folder / place).iterdir())
+        found = list((folder / subdirectory).iterdir())
         names = [each.name for each in found if each.is_file() and not each.is_symlink()]
     except OSError:
         return ()
     return tuple(sorted(int(match[1]) for name in names if (match := pattern.fullmatch(name))))
 
 
-def rank_file(folder: Path, kind: Kind, rank: int) -> Path:
+def rank_file(folder: Path, kind: RankFileKind, rank: int) -> Path:
     """Return the path of a rank's file."""
-    place, _, name = _NAMES[kind]
-    return folder / place / name.format(rank)
+    subdirectory, _, name = _NAMES[kind]
+    return folder / subdirectory / name.format(rank)
 
 
 def _head(state: LaunchState, folder: Path) -> dict[str, Any]:
-    left_out = {"gpus", "supervisor", "nodes", "failure", "notes", "step_ids"}
+    excluded = {"gpus", "supervisor", "nodes", "failure", "notes", "step_ids"}
     return {
-        **state.model_dump(mode="json", exclude=left_out),
+        **state.model_dump(mode="json", exclude=excluded),
         "id": workload_id(folder),
         "folder": str(folder),
         "nodes": list(state.nodes[:_MOST_NODES]),
@@ -147,3 +154,67 @@ def _names(folder: Path) -> list[str]:
         return sorted(each.name for each in folder.iterdir() if each.is_file())[:_MOST_FILES]
     except OSError:
         return []
+
+
+class LaunchKind:
+    """Training launches as workloads; the scheduler is queried for queued ones."""
+
+    name = "launch"
+
+    def list(self, environment: Mapping[str, str]) -> Iterable[Workload]:
+        """Return the user's launches in all runs, the newest last."""
+        for folder in known_folders(environment, everywhere=True):
+            with suppress(GipfelError):
+                yield self._workload(folder)
+
+    def find(self, word: str, environment: Mapping[str, str]) -> Workload | None:
+        """Return the launch of a number, ``RUN/N`` or directory; None if there is none."""
+        folder = find_directory(LAUNCHES, word, environment)
+        return self._workload(folder) if folder and folder.parent.name == LAUNCHES else None
+
+    def logs(self, workload: Workload) -> LogFiles:
+        """Return the logs of its ranks."""
+        return launch_logs(Path(workload.folder))
+
+    def stop(self, workload: Workload, environment: Mapping[str, str]) -> None:  # noqa: ARG002 - the Protocol's
+        """Stop its ranks; cancel the job of a queued launch."""
+        Launch.open(workload.folder).stop()
+
+    def rerun(
+        self,
+        workload: Workload,
+        environment: Mapping[str, str],
+        *,
+        directory: Path,
+        report: Report,
+        kill_holders: bool = False,
+    ) -> Workload:
+        """Start a launch that a failed pre-flight check held back; else start the same spec as a new launch.
+
+        Raises
+        ------
+        GipfelError
+            The launch has not ended, or can't be started.
+        """
+        earlier = Launch.open(workload.folder)
+        if not earlier.settle().ended:
+            raise GipfelError(
+                f"The launch {workload.id} has not ended.", f"Stop it with `gipfel stop {workload.id}`."
+            )
+
+        def on_outcome(outcome: CheckOutcome) -> None:
+            report(outcome.line)
+
+        held = earlier.folder if earlier.held_back else None
+        started = launch(
+            earlier.resumed_spec,
+            environment,
+            directory=directory,
+            on_outcome=on_outcome,
+            kill_holders=kill_holders,
+            held=held,
+        )
+        return self._workload(Path(started.folder))
+
+    def _workload(self, folder: Path) -> Workload:
+        return Workload.of(self.name, folder, Launch(folder).settle())

@@ -1,7 +1,7 @@
-"""The program of a pre-flight inside the container: it prints what is there, as one JSON line.
+"""Pre-flight program that runs inside the container: it prints its properties as one JSON line.
 
-It runs with the image's own Python, 3.9 or newer, and imports the standard library only; torch, whose import
-takes seconds, is not imported.
+It runs with the image's Python, 3.9 or newer, and imports only the standard library. It does not import
+torch, which takes seconds.
 """
 
 from __future__ import annotations
@@ -14,29 +14,30 @@ import sys
 from typing import Any
 
 
-def probe(words: list[str]) -> int:
-    """Print what this container has: Python, packages, the target, room for checkpoints, GPUs in use."""
-    asked = json.loads(words[0]) if words else {}
-    packages = {name: package_version(name) for name in asked.get("packages", ())}
-    kind, target = asked.get("kind"), asked.get("target") or ""
+def probe(arguments: list[str]) -> int:
+    """Print this container's Python, packages, target, free space for checkpoints, and processes on GPUs."""
+    question = json.loads(arguments[0]) if arguments else {}
+    packages = {name: package_version(name) for name in question.get("packages", ())}
+    kind, target = question.get("kind"), question.get("target") or ""
     if kind == "module":
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
-        there = bool(package_folder(target.partition(".")[0]))
+        exists = bool(package_folder(target.partition(".")[0]))
     else:
-        there = os.access(target, os.R_OK) and os.path.isfile(target)  # noqa: PTH113
+        exists = os.access(target, os.R_OK) and os.path.isfile(target)  # noqa: PTH113
     gpus = _gpus()
-    answer = {
+    result = {
         "python": sys.version.split()[0], "executable": sys.executable, "packages": packages,
         "engine": os.environ.get("GIPFEL_ENGINE", ""),
-        "target": there, "checkpoint": _room(asked.get("checkpoint") or ""), "gpus": gpus,
-        "starts": {row[1]: _start(row[1]) for row in gpus if row[0] == "process"}, "space": _space(),
+        "target": exists, "checkpoint": _free_space(question.get("checkpoint") or ""), "gpus": gpus,
+        "start_ticks": {row[1]: _start_ticks(row[1]) for row in gpus if row[0] == "process"},
+        "pid_namespace": _pid_namespace(),
     }  # fmt: skip
-    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.write(json.dumps(result) + "\n")
     return 0
 
 
 def package_folder(name: str) -> str:
-    """Return the path of a package; empty without it."""
+    """Return the path of a package; empty if it is not installed."""
     import importlib.machinery  # noqa: PLC0415
 
     found = importlib.machinery.PathFinder.find_spec(name)
@@ -46,7 +47,7 @@ def package_folder(name: str) -> str:
 
 
 def package_version(name: str) -> str | None:
-    """Version of a package that can be imported; None without it."""
+    """Return the version of a package; None if it is not installed."""
     import importlib.metadata  # noqa: PLC0415
 
     if not package_folder(name):
@@ -57,7 +58,7 @@ def package_version(name: str) -> str | None:
         return "?"
 
 
-def _room(folder: str) -> dict[str, Any] | None:
+def _free_space(folder: str) -> dict[str, Any] | None:
     if not folder:
         return None
     try:
@@ -66,17 +67,17 @@ def _room(folder: str) -> dict[str, Any] | None:
         with open(path, "wb") as file:  # noqa: PTH123
             file.write(b"x")
         os.unlink(path)  # noqa: PTH108
-        about = os.statvfs(folder)
+        file_system = os.statvfs(folder)
     except OSError as error:
         return {"problem": error.strerror or str(error), "free": 0}
-    return {"problem": "", "free": about.f_bavail * about.f_frsize}
+    return {"problem": "", "free": file_system.f_bavail * file_system.f_frsize}
 
 
 def _gpus() -> list[list[str]]:
-    """Index, UUID, compute mode of each GPU and then ``pid uuid name`` of each process on one."""
+    """Return index, UUID and mode of each GPU, then PID, UUID and name of each process on a GPU."""
     program = shutil.which("nvidia-smi")
     rows: list[list[str]] = []
-    # Not the names of processes: that of another user's could hold further lines.
+    # Names of processes are not queried, because another user's process could have line breaks in its name.
     for query in ("--query-gpu=index,uuid,compute_mode", "--query-compute-apps=pid,gpu_uuid"):
         if program is None:
             break
@@ -90,11 +91,11 @@ def _gpus() -> list[list[str]]:
         kind = "gpu" if "query-gpu" in query else "process"
         lines = done.stdout.decode(errors="replace").splitlines() if done.returncode == 0 else []
         rows += [[kind, *(cell.strip() for cell in line.split(","))] for line in lines]
-    return [[*row[:3], _who(row[1])] if row[0] == "process" else row for row in rows]
+    return [[*row[:3], _program_name(row[1])] if row[0] == "process" else row for row in rows]
 
 
-def _start(pid: str) -> str:
-    """Return the start of a process in clock ticks: with its number its identity, as numbers are reused."""
+def _start_ticks(pid: str) -> str:
+    """Return the start time of a process in clock ticks, which identifies it together with its PID."""
     try:
         with open(f"/proc/{int(pid)}/stat", "rb") as file:  # noqa: PTH123
             return file.read().rpartition(b")")[2].split()[19].decode()
@@ -102,8 +103,8 @@ def _start(pid: str) -> str:
         return ""
 
 
-def _space() -> str:
-    """Return the machine, boot and namespace in which process numbers are those seen here."""
+def _pid_namespace() -> str:
+    """Return an identifier of this boot and PID namespace, in which PIDs of this container are valid."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123
             return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115
@@ -111,13 +112,13 @@ def _space() -> str:
         return ""
 
 
-def _who(pid: str) -> str:
-    """Return a process's program; of a notebook's kernel the notebook, if its server tells it."""
+def _program_name(pid: str) -> str:
+    """Return the program of a process; for a kernel, the notebook if its server has set it."""
     key = b"JPY_SESSION_NAME="
     found = [each[len(key) :] for each in _strings(pid, "environ") if each.startswith(key)]
     if found and found[0]:
-        return f"the kernel of {_shown(found[0])}"
-    return _shown(_strings(pid, "cmdline")[0]) or "unknown"
+        return f"the kernel of {_printable(found[0])}"
+    return _printable(_strings(pid, "cmdline")[0]) or "unknown"
 
 
 def _strings(pid: str, name: str) -> list[bytes]:
@@ -128,8 +129,8 @@ def _strings(pid: str, name: str) -> list[bytes]:
         return [b""]
 
 
-def _shown(name: bytes) -> str:
-    """Return the end of a name, in one line."""
+def _printable(name: bytes) -> str:
+    """Return the end of a name, as one line of printable characters."""
     text = name.decode(errors="replace")
     return "".join(letter if letter.isprintable() else " " for letter in text)[-200:].strip()
 

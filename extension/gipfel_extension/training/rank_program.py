@@ -1,10 +1,10 @@
-"""The program of a launch inside the container: a copy of it lies in the launch's directory.
+"""Program of a launch that runs inside the container; the launch's directory has a copy of it.
 
-It runs with the image's own Python, 3.9 or newer, and imports the standard library only.
+It runs with the image's Python, 3.9 or newer, and imports only the standard library. Its first argument:
 
-``node``   becomes the launcher's command on this node
-``rank``   runs as one rank: writes where it runs, keeps its log, and starts the user's program
-``torch.distributed.run``   torchrun, whose rendezvous accepts this launch's own states only
+``node``   execute the launcher's command on this node
+``rank``   run as one rank: write its record, open its log, and start the user's program
+``torch.distributed.run``   run torchrun with a rendezvous that accepts only states of this launch
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ import sys
 import time
 from typing import Any
 
-FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - quick to import
-_PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
-_ASKS = frozenset(("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"))
-_LEAKED = (
+FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib is slower to import
+_HANDLED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+_STOP_SIGNALS = frozenset(("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"))
+#: Variables of an outer launcher, which must not reach the ranks; `_FAMILIES` are prefixes of such variables.
+_LAUNCHER_VARIABLES = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
     "ROLE_WORLD_SIZE", "ROLE_NAME", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT",
 )  # fmt: skip
@@ -55,30 +56,30 @@ def node_index(plan: dict[str, Any], environment: Any) -> int:
 
 
 def run_node() -> None:
-    """Become the launcher's command on this node."""
+    """Replace this process by the launcher's command on this node."""
     plan = attempt()
     command = list(plan["commands"][node_index(plan, os.environ)])
-    environment = scrubbed(os.environ)
+    environment = without_launcher_variables(os.environ)
     environment.update(common_environment(plan, environment))
-    # One store for all rounds would give ranks that start again the addresses of those before.
+    # With one store for all rounds, restarted ranks would get the addresses of earlier ranks.
     environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    # They are for the ranks: a launcher dies of them.
+    # These signals are for the ranks, and would end the launcher.
     for name in ("SIGUSR1", "SIGUSR2"):
         signal.signal(getattr(signal, name), signal.SIG_IGN)
-    command = filled(command)
-    os.execve(command[0], command, environment)  # noqa: S606 - an argv
+    command = resolve_command(command)
+    os.execve(command[0], command, environment)  # noqa: S606 - no shell
 
 
-def run_torchrun(words: list[str]) -> int:
-    """Run torchrun with a rendezvous named ``gipfel``: torch's c10d, with authenticated states.
+def run_torchrun(arguments: list[str]) -> int:
+    """Run torchrun with the rendezvous ``gipfel``, which is torch's c10d with authenticated states.
 
-    Anyone who reaches the port can write into c10d's store, and torch unpickles the state from there.
-    The key comes from the environment and is removed from it, so that ranks do not inherit it.
+    Every user who reaches the port can write to c10d's store, and torch unpickles the state from it. The key
+    is removed from the environment, so that ranks do not inherit it.
     """
     key = os.environ.pop(_KEY, "")
-    # The launch's directory: its files must not be mistaken for modules.
+    # Files in the launch's directory must not be imported as modules.
     sys.path[:] = [each for each in sys.path if each != FOLDER]
-    # Its collections would take a sixth of the time that torch takes to load here, and find next to nothing.
+    # Garbage collection would take a sixth of the time of importing torch, and frees almost nothing.
     gc.disable()
     try:
         from torch.distributed import run  # noqa: PLC0415
@@ -89,29 +90,29 @@ def run_torchrun(words: list[str]) -> int:
 
         def create(parameters: Any) -> Any:
             backend, store = create_backend(parameters)
-            return create_handler(store, SealedBackend(backend, key, RendezvousStateError), parameters)  # type: ignore[arg-type]
+            return create_handler(store, AuthenticatedBackend(backend, key, RendezvousStateError), parameters)  # type: ignore[arg-type]
 
         registry.register("gipfel", create)
     except (ImportError, AttributeError) as error:
-        sys.stderr.write(f"gipfel: the rendezvous can't be authenticated ({error}): use --launcher srun\n")
+        sys.stderr.write(f"gipfel: torch can't authenticate the rendezvous ({error}): use --launcher srun\n")
         return 1
     finally:
         gc.enable()
     if not key:
-        sys.stderr.write("gipfel: the launch has no key for its rendezvous: start it by `gipfel launch`\n")
+        sys.stderr.write("gipfel: the launch has no key for its rendezvous: start it with `gipfel launch`\n")
         return 1
     try:
-        run.main(words)
+        run.main(arguments)
     except RendezvousStateError as error:
         sys.stderr.write(f"gipfel: {error}\n")
         return 1
     return 0
 
 
-class SealedBackend:
-    """A rendezvous backend that puts an HMAC before each state, and gives out no state without the right one.
+class AuthenticatedBackend:
+    """Rendezvous backend that adds an HMAC to each state, and rejects states with a wrong HMAC.
 
-    `key` is the launch's own secret; `error` is what is raised for a state that another process wrote.
+    `key` is the secret of the launch; `error` is raised for a state that another process wrote.
     """
 
     def __init__(self, backend: Any, key: str, error: type[Exception]) -> None:
@@ -125,51 +126,50 @@ class SealedBackend:
         return "gipfel"
 
     def get_state(self) -> tuple[bytes, Any] | None:
-        """Return the state and its token; None where there is none yet."""
+        """Return the state and its token; None if there is no state yet."""
         found = self._backend.get_state()
-        return None if found is None else (self._opened(found[0]), found[1])
+        return None if found is None else (self._verified(found[0]), found[1])
 
     def set_state(self, state: bytes, token: Any = None) -> tuple[bytes, Any, bool] | None:
-        """Store a state; return what is stored now, its token, and whether it is this one."""
-        found = self._backend.set_state(self._seal(state) + state, token)
-        return None if found is None else (self._opened(found[0]), found[1], found[2])
+        """Store a state; return the stored state, its token, and whether it is the given one."""
+        found = self._backend.set_state(self._digest(state) + state, token)
+        return None if found is None else (self._verified(found[0]), found[1], found[2])
 
-    def _seal(self, state: bytes) -> bytes:
-        import hmac  # noqa: PLC0415 - with OpenSSL, which the ranks can do without
+    def _digest(self, state: bytes) -> bytes:
+        import hmac  # noqa: PLC0415 - it loads OpenSSL, which ranks do not need
 
         return hmac.digest(self._key, state, "sha256")
 
-    def _opened(self, stored: bytes) -> bytes:
+    def _verified(self, stored: bytes) -> bytes:
         import hmac  # noqa: PLC0415 - as above
 
-        seal, state = stored[:32], stored[32:]
-        if not hmac.compare_digest(seal, self._seal(state)):
-            raise self._error(
-                "another process wrote into this launch's rendezvous; it was not read: start the launch again"
-            )
+        digest, state = stored[:32], stored[32:]
+        if not hmac.compare_digest(digest, self._digest(state)):
+            why = "another process wrote into this launch's rendezvous; its state was rejected"
+            raise self._error(f"{why}: start the launch again")
         return state
 
 
-def filled(command: list[str]) -> list[str]:
-    """Return a command with this interpreter and file, without options that this torch does not know."""
+def resolve_command(command: list[str]) -> list[str]:
+    """Return a command with this interpreter and file, without options that this torch does not support."""
     known = {"{python}": sys.executable, "{program}": os.path.abspath(__file__)}  # noqa: PTH100
-    words = [known.get(word, word) for word in command]
+    arguments = [known.get(argument, argument) for argument in command]
     if not os.path.exists(os.path.join(package_folder("torch"), "numa", "binding.py")):  # noqa: PTH110, PTH118
-        words = [word for word in words if not word.startswith("--numa-binding")]
-    return words
+        arguments = [argument for argument in arguments if not argument.startswith("--numa-binding")]
+    return arguments
 
 
-def scrubbed(environment: Any) -> dict[str, str]:
-    """Return variables without those of schedulers and launchers around."""
+def without_launcher_variables(environment: Any) -> dict[str, str]:
+    """Return environment variables without those of the scheduler and of outer launchers."""
     return {
         name: value
         for name, value in environment.items()
-        if name in _KEPT or not (name in _LEAKED or name.startswith(_FAMILIES))
+        if name in _KEPT or not (name in _LAUNCHER_VARIABLES or name.startswith(_FAMILIES))
     }
 
 
 def common_environment(plan: dict[str, Any], inherited: Any) -> dict[str, str]:
-    """Return what every rank gets on top; what the user has set already stays."""
+    """Return the variables that every rank gets, except those that the user has set."""
     record = inside("flight_recorder", "rank_")
     cores = max(1, min(int(plan["cpus"]), len(os.sched_getaffinity(0))) // int(plan["ranks_per_node"]))
     variables = {
@@ -179,11 +179,11 @@ def common_environment(plan: dict[str, Any], inherited: Any) -> dict[str, str]:
         "TORCH_FR_DUMP_TEMP_FILE": record,
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
     }
-    if not _knows_new_names():
-        # The flight recorder of older releases, where it is off, or its dumps get lost.
+    if not _has_new_variable_names():
+        # Older releases read these variables for their flight recorder.
         variables["TORCH_NCCL_TRACE_BUFFER_SIZE"] = "2000"
         variables["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] = record
-    if inherited.get("GIPFEL_LAUNCH") in (None, FOLDER):  # else they may be those of a launch around
+    if inherited.get("GIPFEL_LAUNCH") in (None, FOLDER):  # otherwise an outer launch may have set them
         variables = {name: value for name, value in variables.items() if name not in inherited}
     variables["GIPFEL_LAUNCH"] = FOLDER
     variables.update(_virtual_environment(inherited.get("PATH", os.defpath)))
@@ -194,16 +194,16 @@ def common_environment(plan: dict[str, Any], inherited: Any) -> dict[str, str]:
 
 
 def _virtual_environment(path: str) -> dict[str, str]:
-    """Return what activates this interpreter's virtual environment for what the ranks start."""
+    """Return the variables that activate this interpreter's virtual environment; empty without one."""
     if sys.prefix == sys.base_prefix:
         return {}
     programs = os.path.join(sys.prefix, "bin")  # noqa: PTH118
-    there = programs in path.split(os.pathsep)
-    return {"VIRTUAL_ENV": sys.prefix, "PATH": path if there else programs + os.pathsep + path}
+    active = programs in path.split(os.pathsep)
+    return {"VIRTUAL_ENV": sys.prefix, "PATH": path if active else programs + os.pathsep + path}
 
 
-def _knows_new_names() -> bool:
-    """Return whether torch warns of the flight recorder's older variables."""
+def _has_new_variable_names() -> bool:
+    """Return whether this torch has new names for the flight recorder's variables."""
     try:
         with open(os.path.join(package_folder("torch"), "version.py"), encoding="utf-8") as file:  # noqa: PTH118, PTH123
             found = re.search(r"__version__ = ['\"](\d+)\.(\d+)", file.read())
@@ -213,7 +213,7 @@ def _knows_new_names() -> bool:
 
 
 class Rank:
-    """Runs one rank from its start to its end."""
+    """One rank, from its start to its end."""
 
     def __init__(self) -> None:
         self.plan = attempt()
@@ -223,40 +223,38 @@ class Rank:
             self.environment.update(_own_identity(self.plan, os.environ))
         self.environment.update(common_environment(self.plan, self.environment))
         self.rank = int(self.environment["RANK"])
-        # A program that has run before resumes from its checkpoint, if there is one.
-        self.again = bool(self.plan.get("resume")) or os.path.exists(self.file("ranks", ".json", single=True))  # noqa: PTH110
-        if self.again:
+        # A program that has already run resumes from its checkpoint.
+        earlier_record = self.file("ranks", ".json", single=True)
+        self.resumes = bool(self.plan.get("resume")) or os.path.exists(earlier_record)  # noqa: PTH110
+        if self.resumes:
             self.environment["GIPFEL_RESUME"] = "1"
         self.restart = int(self.environment.get("TORCHELASTIC_RESTART_COUNT") or 0)
         self.node = self.environment.get("GIPFEL_NODE") or os.uname().nodename
-        self.asked = False
+        self.stop_requested = False
         self.started_ns = 0
         self.child: subprocess.Popen[bytes] | None = None
-        self.heard = _asked_at("signal")
+        self.signalled_ns = _touched_ns("signal")
 
     def main(self) -> int:
-        """Run it; the exit status is that of what the user wants, 128 + n after signal n."""
-        log = os.open(
-            inside(f"rank-{self.rank}.log"),
-            os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
-            0o600,
-        )
-        if self.again:
-            os.write(log, b"--- gipfel: started again ---\n")
+        """Run the rank and return the exit status of the user's program; 128 + n after signal n."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        log = os.open(inside(f"rank-{self.rank}.log"), flags, 0o600)
+        if self.resumes:
+            os.write(log, b"--- gipfel: restarted ---\n")
         self.started_ns = time.time_ns()
-        self.note()
-        for name in _PASSED_ON:
-            signal.signal(getattr(signal, name), self.pass_on)
+        self.write_record()
+        for name in _HANDLED:
+            signal.signal(getattr(signal, name), self.on_signal)
         self.environment["GIPFEL_RANK_ERROR"] = self.file("errors", ".json")
         self.child = subprocess.Popen(
             self.command(), env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            preexec_fn=_prepare_child,  # noqa: PLW1509 - no other thread runs here
+            preexec_fn=_prepare_child,  # noqa: PLW1509 - this process has no other thread
         )  # fmt: skip
         os.close(log)
         status = self.follow(self.child)
-        if status and not self.asked:
-            self.note_failure(status)
-        self.note(ended_ns=time.time_ns(), status=status)
+        if status and not self.stop_requested:
+            self.write_failure(status)
+        self.write_record(ended_ns=time.time_ns(), status=status)
         return status if status >= 0 else 128 - status
 
     def command(self) -> list[str]:
@@ -267,27 +265,27 @@ class Rank:
         return [sys.executable, inside("run.py")]
 
     def follow(self, child: subprocess.Popen[bytes]) -> int:
-        """Wait for the end, and pass on what the supervisor asks of every rank."""
+        """Wait for the end; send SIGUSR1 when the supervisor requests a checkpoint of every rank."""
         while True:
             try:
                 return child.wait(_LOOK_S)
             except subprocess.TimeoutExpired:
-                number = _asked_at("signal")
-                if number != self.heard:
-                    self.heard = number
+                touched_ns = _touched_ns("signal")
+                if touched_ns != self.signalled_ns:
+                    self.signalled_ns = touched_ns
                     if not (self.rank == 0 and self.plan.get("notebook")):
                         child.send_signal(signal.SIGUSR1)
 
-    def pass_on(self, number: int, _frame: Any) -> None:
-        """Forward a signal."""
-        # A signal to the whole job reaches the program by itself; the supervisor asks each rank once.
-        if signal.Signals(number).name in _ASKS:
-            self.asked = True
+    def on_signal(self, number: int, _frame: Any) -> None:
+        """Forward a signal that requests the end; ignore others."""
+        # SIGUSR1 to the job also reaches the program directly, and `follow` sends it once for the supervisor.
+        if signal.Signals(number).name in _STOP_SIGNALS:
+            self.stop_requested = True
             if self.child is not None:
                 self.child.send_signal(number)
 
-    def note(self, **more: Any) -> None:
-        """Say where this rank is, for the panel and for who looks for a missing one."""
+    def write_record(self, **more: Any) -> None:
+        """Write node, process and GPUs of this rank, for the panel and the flight recorder's report."""
         content = {
             "rank": self.rank,
             "local_rank": int(self.environment.get("LOCAL_RANK") or 0),
@@ -301,30 +299,30 @@ class Rank:
         }
         _write_json(self.file("ranks", ".json", single=True), {**content, **more})
 
-    def note_failure(self, status: int) -> None:
-        """Say how it failed, where the program itself could not."""
+    def write_failure(self, status: int) -> None:
+        """Write how the rank failed, unless the program has done so."""
         path = self.file("errors", ".json")
         if not os.path.exists(path):  # noqa: PTH110
-            how = f"was ended by {_signal_name(-status)}" if status < 0 else f"exit status {status}"
-            _write_json(path, failure(self.rank, self.node, how, "", ""))
+            message = f"was ended by {_signal_name(-status)}" if status < 0 else f"exit status {status}"
+            _write_json(path, failure(self.rank, self.node, message, "", ""))
 
     def file(self, folder: str, suffix: str, single: bool = False) -> str:  # noqa: FBT001, FBT002
-        """Return a file of this rank; of this very start of it unless ``single``."""
+        """Return the path of a file of this rank; its name has the attempt and restart unless ``single``."""
         os.makedirs(inside(folder), mode=0o700, exist_ok=True)  # noqa: PTH103
         name = f"{self.rank}" if single else f"{self.plan['number']}-{self.restart}-{self.rank}"
         return inside(folder, name + suffix)
 
 
-def failure(rank: int, node: str, message: str, where: str, trace: str) -> dict[str, Any]:
+def failure(rank: int, node: str, message: str, location: str, trace: str) -> dict[str, Any]:
     """Return the content of a failed rank's error file."""
     return {
-        "rank": rank, "node": node, "time_ns": time.time_ns(), "message": message[:2000], "where": where,
-        "traceback": trace[-8000:],
+        "rank": rank, "node": node, "time_ns": time.time_ns(), "message": message[:2000],
+        "location": location, "traceback": trace[-8000:],
     }  # fmt: skip
 
 
 def package_folder(name: str) -> str:
-    """Return the path of a package, or empty, without importing it, which takes seconds with torch."""
+    """Return the path of a package, empty if it is not installed; importing torch would take seconds."""
     import importlib.machinery  # noqa: PLC0415
 
     found = importlib.machinery.PathFinder.find_spec(name)
@@ -348,7 +346,7 @@ def _own_identity(plan: dict[str, Any], environment: Any) -> dict[str, str]:
     }
 
 
-def _asked_at(name: str) -> int:
+def _touched_ns(name: str) -> int:
     """Return when the supervisor or a user last touched a file of the launch's directory."""
     try:
         return os.stat(inside(name)).st_mtime_ns  # noqa: PTH116
@@ -364,9 +362,9 @@ def _signal_name(number: int) -> str:
 
 
 def _prepare_child() -> None:
-    """Die with the rank's own process, and live through a warning that the program does not listen to."""
+    """Make the child end with this process, and ignore warning signals unless the program handles them."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
-    for name in _ASKS:
+    for name in _STOP_SIGNALS:
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     for name in ("SIGUSR1", "SIGUSR2"):
         signal.signal(getattr(signal, name), signal.SIG_IGN)
@@ -386,12 +384,12 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def main(words: list[str]) -> int:
-    """Do what the first word names."""
-    if words == ["node"]:
+def main(arguments: list[str]) -> int:
+    """Run the command in the first argument."""
+    if arguments == ["node"]:
         run_node()
-    if words[:1] == ["torch.distributed.run"]:
-        return run_torchrun(words[1:])
+    if arguments[:1] == ["torch.distributed.run"]:
+        return run_torchrun(arguments[1:])
     return Rank().main()
 
 

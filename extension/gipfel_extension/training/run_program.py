@@ -1,7 +1,7 @@
-"""The program that runs a user's code inside the container: a script, a module, or a notebook as a script.
+"""Program that runs the user's code inside the container: a script, a module, or a notebook as a script.
 
-A copy of it lies in the launch's directory; each rank runs it with the image's own Python, 3.9 or newer. It
-imports the standard library only, and shares no code with the other programs, since a rank may be anywhere.
+Each rank runs the copy in the launch's directory with the image's Python, 3.9 or newer. It imports only the
+standard library, and shares no code with the other programs, because Gipfel is not installed in the image.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 import traceback
 from typing import Any
 
-FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - quick to import
+FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib is slower to import
 
 
 def inside(*parts: str) -> str:
@@ -29,15 +29,15 @@ def attempt() -> dict[str, Any]:
     return content
 
 
-def failure(rank: int, node: str, message: str, where: str, trace: str) -> dict[str, Any]:
+def failure(rank: int, node: str, message: str, location: str, trace: str) -> dict[str, Any]:
     """Return the content of a failed rank's error file."""
     return {
-        "rank": rank, "node": node, "time_ns": time.time_ns(), "message": message[:2000], "where": where,
-        "traceback": trace[-8000:],
+        "rank": rank, "node": node, "time_ns": time.time_ns(), "message": message[:2000],
+        "location": location, "traceback": trace[-8000:],
     }  # fmt: skip
 
 
-def _asked_at(name: str) -> int:
+def _touched_ns(name: str) -> int:
     """Return when the supervisor or a user last touched a file of the launch's directory."""
     try:
         return os.stat(inside(name)).st_mtime_ns  # noqa: PTH116
@@ -60,9 +60,9 @@ def _private(path: str, flags: int) -> int:
 
 
 def run_user() -> int:
-    """Run the script, module, or notebook; an exception is noted for the launch and for torch."""
+    """Run the script, module, or notebook; write an exception for the launch and for torch."""
     plan = attempt()
-    profile = traced(plan)
+    profile = start_profiler(plan)
     threading.Thread(target=_watch_for_requests, daemon=True).start()
     try:
         _execute(plan)
@@ -71,9 +71,9 @@ def run_user() -> int:
             return ended.code or 0
         sys.stderr.write(f"{ended.code}\n")
         return 1
-    except BaseException as error:  # noqa: BLE001 - whatever ends a rank is noted
-        _note_exception(error)
-        dump_flight()
+    except BaseException as error:  # noqa: BLE001 - every exception that ends a rank is written
+        _write_exception(error)
+        dump_flight_recorder()
         return 1
     finally:
         sys.stdout.flush()
@@ -83,25 +83,25 @@ def run_user() -> int:
 
 def _watch_for_requests() -> None:
     """Dump the flight recorder whenever it is requested, for example while all ranks hang."""
-    seen = _asked_at("dump")
+    handled = _touched_ns("dump")
     while True:
         time.sleep(1.0)
-        now = _asked_at("dump")
-        if now != seen:
-            seen = now
-            dump_flight()
+        requested = _touched_ns("dump")
+        if requested != handled:
+            handled = requested
+            dump_flight_recorder()
 
 
-def dump_flight() -> None:
-    """Write what torch's flight recorder holds, where torch is loaded and has one."""
+def dump_flight_recorder() -> None:
+    """Dump torch's flight recorder, if torch is loaded and has one."""
     if "torch.distributed" not in sys.modules:
         return
     try:
         from torch._C import _distributed_c10d as c10d  # noqa: PLC0415
 
         names = ("_dump_nccl_trace", "_dump_fr_trace")
-        wanted = {"includeCollectives": True, "includeStackTraces": True, "onlyActive": False}
-        found = [getattr(c10d, name)(**wanted) for name in names if hasattr(c10d, name)]
+        options = {"includeCollectives": True, "includeStackTraces": True, "onlyActive": False}
+        found = [getattr(c10d, name)(**options) for name in names if hasattr(c10d, name)]
         path = inside("flight_recorder", "rank_" + os.environ.get("RANK", "0"))
         with open(path, "wb", opener=_private) as file:
             file.write(max(found, key=len, default=b""))
@@ -126,16 +126,16 @@ def _execute(plan: dict[str, Any]) -> None:
     module = sys.modules["__main__"]
     names: dict[str, Any] = module.__dict__
     for title, source in notebook_cells(target, plan["parameters"]):
-        # An own module of these names: what a cell defines can be pickled and found again.
+        # The names are those of __main__, so that objects that a cell defines can be pickled.
         exec(compile(source, title, "exec"), names)  # noqa: S102 - the user's own code
 
 
 def notebook_cells(path: str, parameters: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return a notebook's code for the ranks other than 0, cell by cell, with its parameters set."""
+    """Return the code cells of a notebook for ranks other than 0, with a cell that sets the parameters."""
     with open(path, encoding="utf-8") as file:  # noqa: PTH123
         cells = json.load(file)["cells"]
-    given = "".join(f"{name} = {value!r}\n" for name, value in parameters.items())
-    found = [("parameters", given)] if given else []
+    assignments = "".join(f"{name} = {value!r}\n" for name, value in parameters.items())
+    found = [("parameters", assignments)] if assignments else []
     for number, cell in enumerate(cells):
         if cell.get("cell_type") != "code":
             continue
@@ -144,38 +144,38 @@ def notebook_cells(path: str, parameters: dict[str, Any]) -> list[tuple[str, str
             continue
         tags = cell.get("metadata", {}).get("tags", ())
         lines = ["" if line.startswith(("%", "!")) else line for line in source.splitlines()]
-        place = 0 if "parameters" in tags else len(found)
+        index = 0 if "parameters" in tags else len(found)
         title = f"{os.path.basename(path)}, cell {number + 1}"  # noqa: PTH119
-        found.insert(place, (title, "\n".join(lines) + "\n"))
+        found.insert(index, (title, "\n".join(lines) + "\n"))
     return found
 
 
-def _note_exception(error: BaseException) -> None:
-    """Print the traceback without this file's frames, and leave it where it is looked for."""
+def _write_exception(error: BaseException) -> None:
+    """Print the traceback without the frames of this file, and write it to the error files."""
     frames = error.__traceback__
-    while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
+    while frames is not None and _is_internal(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next
     text = "".join(traceback.format_exception(type(error), error, frames))
     sys.stderr.write(text)
     last = traceback.extract_tb(frames)[-1:] if frames else []
-    where = f"{last[0].filename}:{last[0].lineno}" if last else ""
+    location = f"{last[0].filename}:{last[0].lineno}" if last else ""
     message = f"{type(error).__name__}: {error}"
     rank, node = int(os.environ.get("RANK") or 0), os.environ.get("GIPFEL_NODE") or os.uname().nodename
     path = os.environ.get("GIPFEL_RANK_ERROR")
     if path:
-        _write_json(path, failure(rank, node, message, where, text))
+        _write_json(path, failure(rank, node, message, location, text))
     elastic = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if elastic:
         extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
         _write_json(elastic, {"message": {"message": message, "extraInfo": extra}})
 
 
-def _is_ours(name: str) -> bool:
+def _is_internal(name: str) -> bool:
     return name == __file__ or "runpy" in name
 
 
-def traced(plan: dict[str, Any]) -> Any:
-    """Trace a few steps of the optimizer with torch's profiler, if that was asked; returns what ends it."""
+def start_profiler(plan: dict[str, Any]) -> Any:
+    """Start a trace of a few optimizer steps if the plan requests it; return the function that ends it."""
     if not plan.get("profile"):
         return lambda: None
     try:
@@ -187,13 +187,13 @@ def traced(plan: dict[str, Any]) -> Any:
     os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103
     path = os.path.join(folder, f"rank-{os.environ.get('RANK', '0')}.json")  # noqa: PTH118
 
-    def keep(done: Any) -> None:
-        # Readers during the training find a whole trace or none.
+    def write_trace(done: Any) -> None:
+        # Renamed when complete, because it may be read while the training runs.
         done.export_chrome_trace(path + ".part")
         os.replace(path + ".part", path)  # noqa: PTH105
 
     tracer = torch.profiler.profile(
-        schedule=torch.profiler.schedule(wait=1, warmup=1, active=5, repeat=1), on_trace_ready=keep
+        schedule=torch.profiler.schedule(wait=1, warmup=1, active=5, repeat=1), on_trace_ready=write_trace
     )
     tracer.start()
     handle = register_optimizer_step_post_hook(lambda *_: tracer.step())

@@ -1,13 +1,20 @@
-"""Checks: the protocols that a check implements, its context, and finding a check by its type.
+"""Interfaces of checks: `Check` and `GroupCheck`, the context that they get, and `check_class`.
 
-A check is a frozen pydantic model that is a `Check` or a `GroupCheck`. `check_class` finds ours and those of
-other packages by the entry points ``gipfel.checks``.
+A check is a frozen pydantic model that is a `Check` or a `GroupCheck`. `CheckContext` gives it the node:
+`Host` for files, programs, sockets and clocks, and a reader of the GPUs. `check_class` finds built-in checks
+and those of other packages, by the entry points ``gipfel.checks``.
 """
 
 import difflib
 import functools
 import importlib
 import importlib.metadata
+import os
+import pwd
+import socket
+import struct
+import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,13 +23,109 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 from gipfel_cluster.model import GipfelError
 
 from .gpus import GpuReader
-from .host import Host
 from .model import Finding, Owner, Scope
 from .probing import ProbeRunner, ProbeSpec
 
+#: Seconds between NTP's epoch (1900) and Unix's.
+_NTP_EPOCH = 2_208_988_800
+_NTP_PORT = 123
+#: Characters that are read of a file in /proc or /sys at most.
+_LARGEST_TEXT = 4_000_000
+
+
+@dataclass(frozen=True)
+class ProgramResult:
+    """Exit status of a program, and its standard output and standard error as one text."""
+
+    status: int
+    output: str
+
+
+class Host(Protocol):
+    """Access of checks to a node, except its GPUs; every method may raise OSError."""
+
+    def text(self, path: str) -> str:
+        """Return the content of a small file."""
+
+    def names(self, folder: str) -> list[str]:
+        """Return the entries of a directory, sorted."""
+
+    def run(self, argv: Sequence[str], seconds: float) -> ProgramResult:
+        """Run a program; raise FileNotFoundError where it is missing, TimeoutError where it doesn't end."""
+
+    def affinity(self) -> frozenset[int]:
+        """Return the CPUs that this process may run on."""
+
+    def user(self) -> str:
+        """Return the name of this process's user."""
+
+    def resolve(self, name: str) -> list[str]:
+        """Return the addresses of a host name."""
+
+    def connect(self, host: str, port: int, seconds: float) -> None:
+        """Open a TCP connection and close it."""
+
+    def clock_offset(self, server: str, seconds: float) -> float:
+        """Return the seconds by which an NTP server's clock is ahead of this node's."""
+
+
+class LocalHost:
+    """`Host` of the machine that this process runs on."""
+
+    def text(self, path: str) -> str:
+        """Return the content of a small file."""
+        with Path(path).open(errors="replace") as file:
+            return file.read(_LARGEST_TEXT)
+
+    def names(self, folder: str) -> list[str]:
+        """Return the entries of a directory, sorted."""
+        return sorted(each.name for each in Path(folder).iterdir())
+
+    def run(self, argv: Sequence[str], seconds: float) -> ProgramResult:
+        """Run a program of this node."""
+        try:
+            done = subprocess.run(
+                list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                timeout=seconds, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise TimeoutError(f"{argv[0]} did not end within {seconds:g} s.") from error
+        return ProgramResult(done.returncode, done.stdout[:_LARGEST_TEXT].decode(errors="replace"))
+
+    def affinity(self) -> frozenset[int]:
+        """Return the CPUs that this process may run on."""
+        return frozenset(os.sched_getaffinity(0))
+
+    def user(self) -> str:
+        """Return the name of this process's user; KeyError where the container has no entry."""
+        return pwd.getpwuid(os.getuid()).pw_name
+
+    def resolve(self, name: str) -> list[str]:
+        """Return the addresses of a host name."""
+        return sorted({str(each[4][0]) for each in socket.getaddrinfo(name, None)})
+
+    def connect(self, host: str, port: int, seconds: float) -> None:
+        """Open a TCP connection and close it."""
+        socket.create_connection((host, port), timeout=seconds).close()
+
+    def clock_offset(self, server: str, seconds: float) -> float:
+        """Query an NTP server once and subtract half of the round trip."""
+        name, _, port = server.partition(":")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
+            link.settimeout(seconds)
+            sent = time.time()
+            link.sendto(b"\x1b" + bytes(47), (name, int(port) if port else _NTP_PORT))
+            answer = link.recv(512)
+            received = time.time()
+        if len(answer) < 48:
+            raise OSError(f"{server} sent a response that is not NTP.")
+        seconds_since_1900, fraction = struct.unpack("!II", answer[40:48])
+        return float(seconds_since_1900 - _NTP_EPOCH + fraction / 2**32 - (sent + received) / 2)
+
+
 GROUP = "gipfel.checks"
-#: Ours, so that they are there without an installed package (a source tree, a mounted runtime).
-OURS: dict[str, str] = {
+#: Type to module and class. Listed here because a source tree or a mounted runtime has no entry points.
+BUILT_IN: dict[str, str] = {
     "gpu_count": "gpus:GpuCount",
     "gpu_memory": "gpus:GpuMemory",
     "gpu_processes": "gpus:GpuProcesses",
@@ -39,18 +142,18 @@ OURS: dict[str, str] = {
     "matmul": "throughput:Matmul",
     "host_copy": "throughput:HostCopy",
     "libraries": "container:Libraries",
-    "affinity": "host_resources:Affinity",
-    "host_memory": "host_resources:HostMemory",
-    "shared_memory": "host_resources:SharedMemory",
+    "affinity": "host:Affinity",
+    "host_memory": "host:HostMemory",
+    "shared_memory": "host:SharedMemory",
     "environment": "container:EnvironmentValues",
     "network_stack": "container:NetworkStack",
     "mounts": "storage:Mounts",
     "quota": "storage:Quota",
     "storage_write": "storage:StorageWrite",
     "storage_read": "storage:StorageRead",
-    "dns": "network:Dns",
-    "clock_offset": "network:ClockOffset",
-    "internet": "network:Internet",
+    "dns": "host:Dns",
+    "clock_offset": "host:ClockOffset",
+    "internet": "host:Internet",
     "container": "container:Container",
     "collective": "throughput:Collective",
 }
@@ -58,28 +161,28 @@ OURS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class CheckContext:
-    """Node as a check sees it; everything outside is injected here.
+    """Node that a check runs on; all access to the outside is injected here.
 
     Parameters
     ----------
     node
         This node's name.
     environment
-        The environment that the user's own processes have in the container.
+        The environment variables of the user's processes in the container.
     host
-        Files, file systems, programs, sockets and clocks.
+        Access to files, programs, sockets and clocks of the node.
     gpus
-        NVML, or a fake of it.
+        Reader of the GPUs: NVML, or a fake.
     probes
-        Runs single files with the image's Python.
+        Runs probes with the image's Python.
     expected_gpus
-        How many GPUs the job was given on this node; None where nobody knows.
+        Number of GPUs that the job has on this node; None where it is unknown.
     scratch
-        A folder of this node, for this run only.
+        A temporary directory on this node, for this run only.
     time_limit_s
-        How long the check may take; it is stopped then.
+        Seconds after which the check is stopped.
     job_pids
-        Process ids that belong to the job; None where that cannot be told.
+        Process IDs that belong to the job; None where they are unknown.
     """
 
     node: str
@@ -97,8 +200,8 @@ class CheckContext:
 class Check(Protocol):
     """Check of a GPU or a node: a frozen pydantic model whose fields are its parameters.
 
-    A check returns findings; it need not catch what goes wrong. An exception, a `Missing` tool and the time
-    limit become verdicts that do not pass in `run_check`.
+    A check need not catch errors: `run_check` makes a verdict that does not pass of an exception, of
+    `MissingRequirement`, and of the time limit.
     """
 
     type: ClassVar[str]
@@ -109,7 +212,7 @@ class Check(Protocol):
         """Return the check with these parameters; provided by pydantic."""
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
-        """Return one finding per subject; an empty list is a verdict that does not pass."""
+        """Return one finding per subject; an empty list becomes a verdict that does not pass."""
 
 
 @runtime_checkable
@@ -127,13 +230,13 @@ class GroupCheck(Protocol):
         """Return the probe that each rank of the group runs."""
 
 
-class Missing(GipfelError):  # noqa: N818 - not an error of the program
+class MissingRequirement(GipfelError):  # noqa: N818 - not an error of the program
     """Requirement of a check that this node lacks: a tool, a module, a GPU.
 
     Parameters
     ----------
     owner
-        Whose it is by its kind; None where the check can't say.
+        Whose fault it is; None where the check does not know.
     """
 
     def __init__(self, problem: str, fix: str = "", owner: Owner | None = None) -> None:
@@ -141,8 +244,8 @@ class Missing(GipfelError):  # noqa: N818 - not an error of the program
         self.owner = owner
 
 
-class UnknownCheck(Exception):  # noqa: N818 - a person's mistake
-    """No check has this type; `near` is the nearest name, or empty."""
+class UnknownCheck(Exception):  # noqa: N818 - a mistake in a protocol, not an error of the program
+    """No check has this type; `near` is the most similar name, or empty."""
 
     def __init__(self, type_: str, problem: str, near: str = "") -> None:
         super().__init__(problem)
@@ -151,7 +254,7 @@ class UnknownCheck(Exception):  # noqa: N818 - a person's mistake
 
 def check_types() -> tuple[str, ...]:
     """Return the types of all known checks, sorted."""
-    return tuple(sorted({*OURS, *_others()}))
+    return tuple(sorted({*BUILT_IN, *_installed()}))
 
 
 def check_class(type_: str) -> type[Check] | type[GroupCheck]:
@@ -160,20 +263,19 @@ def check_class(type_: str) -> type[Check] | type[GroupCheck]:
     Raises
     ------
     UnknownCheck
-        No such type, or another package's check can't be imported.
+        There is no such type, or the check of another package can't be imported.
     """
-    if type_ in OURS:
-        module, _, name = OURS[type_].partition(":")
+    if type_ in BUILT_IN:
+        module, _, name = BUILT_IN[type_].partition(":")
         loaded: Any = getattr(importlib.import_module(f"{__package__}.checks.{module}"), name)
         return loaded  # type: ignore[no-any-return]
-    point = _others().get(type_)
+    point = _installed().get(type_)
     if point is None:
         near = next(iter(difflib.get_close_matches(type_, check_types(), 1, 0.5)), "")
         raise UnknownCheck(type_, f"There is no check of type {type_[:80]!r}.", near)
     try:
         loaded = point.load()
-    # What another package does when it is imported is its own; here it is a verdict that does not pass. One
-    # that exits would end the run, with whatever status it likes.
+    # Importing another package may raise anything, also SystemExit, which would end the run.
     except (Exception, SystemExit) as error:
         raise UnknownCheck(
             type_, f"The check {type_[:80]!r} of {point.value} can't be imported: {error}."
@@ -186,6 +288,6 @@ def check_class(type_: str) -> type[Check] | type[GroupCheck]:
 
 
 @functools.cache
-def _others() -> dict[str, importlib.metadata.EntryPoint]:
+def _installed() -> dict[str, importlib.metadata.EntryPoint]:
     points = importlib.metadata.entry_points(group=GROUP)
-    return {point.name: point for point in points if point.name not in OURS}
+    return {point.name: point for point in points if point.name not in BUILT_IN}

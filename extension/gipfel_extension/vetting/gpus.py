@@ -1,6 +1,6 @@
-"""GPUs of a node as plain values, read through NVML (`pynvml`).
+"""Read the GPUs of a node through NVML (`pynvml`), as plain values.
 
-Whatever a driver or a GPU refuses is None. Checks depend on `GpuReader`; `Nvml` is the real one.
+A value that the driver or GPU does not report is None. Checks use `GpuReader`; `Nvml` implements it.
 """
 
 import logging
@@ -11,19 +11,19 @@ from typing import Any, Protocol
 
 log = logging.getLogger(__name__)
 _COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
-#: Links that NVML may be asked for; the first one that it doesn't know ends the list.
-_MOST_LINKS = 36
+#: NVLinks of a GPU that are queried at most.
+_MAX_LINKS = 36
 #: NVML's errors for a link beyond the last: invalid argument, not supported.
 _NO_SUCH_LINK = (2, 3)
 
 
 class ReadingError(Exception):
-    """No reading is possible: no driver, no module, no GPU.
+    """Error where GPUs can't be read: there is no driver, Python module or GPU.
 
     Parameters
     ----------
     problem
-        One sentence.
+        What is wrong, as one sentence.
     fix
         What to do.
     """
@@ -54,7 +54,7 @@ class NvLink:
 
 @dataclass(frozen=True)
 class Remapped:
-    """Rows of memory that were replaced."""
+    """Counts of memory rows that were remapped to spare rows, and the state of remapping."""
 
     corrected: int
     uncorrected: int
@@ -64,18 +64,19 @@ class Remapped:
 
 @dataclass(frozen=True)
 class GpuReading:
-    """GPU at one moment: bytes, degrees Celsius, MHz and watts.
+    """State of a GPU at one moment, in bytes, degrees Celsius, MHz and watts.
 
     Parameters
     ----------
     clock_reasons
         NVML's bit mask of clock-event reasons.
     power_limit_w, power_default_w
-        The limit that is set, and the one that the board comes with.
+        The current limit, and the board's default.
     sm_clock_limit_mhz
-        The application clock that is set; None where it can't be asked.
+        The configured application clock; None where NVML does not report it.
     recovery_action
-        What the driver asks for (570 or newer): 0 none, 1 reset, 2 reboot, 3 drain peer, 4 drain and reset.
+        Action that the driver (570 or newer) recommends: 0 none, 1 reset, 2 reboot, 3 drain peer, 4 drain and
+        reset.
     """
 
     uuid: str
@@ -112,28 +113,28 @@ class GpuReading:
 
 
 class GpuReader(Protocol):
-    """Reader of GPUs: NVML, or a fake made of recorded readings."""
+    """Interface of `Nvml`, and of fakes with recorded readings."""
 
     def read(self) -> tuple[GpuReading, ...]:
-        """Return every GPU of this job on this node, now.
+        """Return the current state of every GPU of this job on this node.
 
         Raises
         ------
         ReadingError
-            NVML can't be asked, or shows no GPU.
+            NVML can't be used, or lists no GPU.
         """
 
 
 class Nvml:
-    """GPUs of this job on this node, by NVML.
+    """Reader of this job's GPUs on this node through NVML.
 
     Parameters
     ----------
     environment
-        ``CUDA_VISIBLE_DEVICES``: indices or UUIDs; unset means every GPU that NVML shows. None takes this
-        process's own.
+        Its ``CUDA_VISIBLE_DEVICES`` selects GPUs by index or UUID; unset, all GPUs that NVML lists are read.
+        None for this process's environment.
     library
-        NVML as `pynvml` gives it; None imports it when first asked.
+        The module `pynvml` or a fake; None imports it at the first reading.
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None, library: Any = None) -> None:
@@ -141,48 +142,52 @@ class Nvml:
         self._library = library
 
     def read(self) -> tuple[GpuReading, ...]:
-        """Return every GPU of this job on this node, now."""
-        # Protocols and reports are read without the sources of telemetry.
-        from gipfel_extension.telemetry.sources.own_gpus import visible  # noqa: PLC0415
+        """Return the current state of every GPU of this job on this node."""
+        # Imported late, so that protocols and reports can be read without it.
+        from gipfel_extension.telemetry.sources.job_gpus import select_uuids  # noqa: PLC0415
 
         nvml = self._library or _import()
         try:
             nvml.nvmlInit()
         except nvml.NVMLError as error:
-            fix = "Ask for GPUs in the job, and for them in the container; see whether nvidia-smi works."
-            raise ReadingError(f"NVML can't be opened: {error}.", fix) from error
+            fix = "Request GPUs for the job and the container, and check whether nvidia-smi works."
+            raise ReadingError(f"NVML can't be initialized: {error}.", fix) from error
         try:
             count = nvml.nvmlDeviceGetCount()
             handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
             found = tuple(_reading(nvml, index, handle) for index, handle in enumerate(handles))
         except nvml.NVMLError as error:
-            fix = "A GPU may have fallen off the bus: take another node."
+            fix = "A GPU may have fallen off the bus. Use another node."
             raise ReadingError(f"NVML can't read the GPUs: {error}.", fix) from error
         finally:
             nvml.nvmlShutdown()
         if not found:
-            raise ReadingError("No devices were found: NVML shows no GPU.", "Ask for GPUs in the job.")
-        chosen = visible([gpu.uuid for gpu in found], self._environment.get("CUDA_VISIBLE_DEVICES"))
+            raise ReadingError("No devices were found: NVML lists no GPU.", "Request GPUs for the job.")
+        chosen = select_uuids([gpu.uuid for gpu in found], self._environment.get("CUDA_VISIBLE_DEVICES"))
         if not chosen:
             raise ReadingError(
-                "This job has no GPU: CUDA_VISIBLE_DEVICES names none.", "Ask for GPUs in the job."
+                "This job has no GPU: CUDA_VISIBLE_DEVICES lists none.", "Request GPUs for the job."
             )
         return tuple(gpu for gpu in found if gpu.uuid in chosen)
 
 
 def _reading(nvml: Any, index: int, handle: Any) -> GpuReading:
-    def ask(name: str, *arguments: Any) -> Any:
-        return _ask(nvml, getattr(nvml, name, None), handle, *arguments)
+    def query(name: str, *arguments: Any) -> Any:
+        return _query(nvml, getattr(nvml, name, None), handle, *arguments)
 
-    # Version 2 counts what the driver reserves apart from what is used.
-    memory = ask("nvmlDeviceGetMemoryInfo", getattr(nvml, "nvmlMemory_v2", 2)) or ask(
+    # Version 2 does not count memory that the driver reserves as used.
+    memory = query("nvmlDeviceGetMemoryInfo", getattr(nvml, "nvmlMemory_v2", 2)) or query(
         "nvmlDeviceGetMemoryInfo"
     )
-    running = [ask("nvmlDeviceGetComputeRunningProcesses"), ask("nvmlDeviceGetGraphicsRunningProcesses")]
-    mig, ecc, bus = ask("nvmlDeviceGetMigMode"), ask("nvmlDeviceGetEccMode"), ask("nvmlDeviceGetPciInfo")
-    # The first name is known since driver 535.
-    reasons = ask("nvmlDeviceGetCurrentClocksEventReasons")
-    reasons = reasons if reasons is not None else ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+    running = [query("nvmlDeviceGetComputeRunningProcesses"), query("nvmlDeviceGetGraphicsRunningProcesses")]
+    mig, ecc, bus = (
+        query("nvmlDeviceGetMigMode"),
+        query("nvmlDeviceGetEccMode"),
+        query("nvmlDeviceGetPciInfo"),
+    )
+    # The first name exists since driver 535.
+    reasons = query("nvmlDeviceGetCurrentClocksEventReasons")
+    reasons = reasons if reasons is not None else query("nvmlDeviceGetCurrentClocksThrottleReasons")
     return GpuReading(
         uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
         index=index,
@@ -192,38 +197,38 @@ def _reading(nvml: Any, index: int, handle: Any) -> GpuReading:
         memory_total=int(memory.total) if memory is not None else None,
         memory_used=int(memory.used) if memory is not None else None,
         processes=_processes(running),
-        compute_mode=_COMPUTE_MODES.get(ask("nvmlDeviceGetComputeMode")),
-        temperature_c=ask("nvmlDeviceGetTemperature", 0),
-        slowdown_temperature_c=ask("nvmlDeviceGetTemperatureThreshold", 1),
-        sm_clock_mhz=ask("nvmlDeviceGetClockInfo", 1),
-        sm_clock_limit_mhz=ask("nvmlDeviceGetApplicationsClock", 1),
-        sm_clock_max_mhz=ask("nvmlDeviceGetMaxClockInfo", 1),
-        memory_clock_mhz=ask("nvmlDeviceGetClockInfo", 2),
-        memory_clock_max_mhz=ask("nvmlDeviceGetMaxClockInfo", 2),
+        compute_mode=_COMPUTE_MODES.get(query("nvmlDeviceGetComputeMode")),
+        temperature_c=query("nvmlDeviceGetTemperature", 0),
+        slowdown_temperature_c=query("nvmlDeviceGetTemperatureThreshold", 1),
+        sm_clock_mhz=query("nvmlDeviceGetClockInfo", 1),
+        sm_clock_limit_mhz=query("nvmlDeviceGetApplicationsClock", 1),
+        sm_clock_max_mhz=query("nvmlDeviceGetMaxClockInfo", 1),
+        memory_clock_mhz=query("nvmlDeviceGetClockInfo", 2),
+        memory_clock_max_mhz=query("nvmlDeviceGetMaxClockInfo", 2),
         clock_reasons=reasons,
-        power_limit_w=_thousandth(ask("nvmlDeviceGetPowerManagementLimit")),
-        power_default_w=_thousandth(ask("nvmlDeviceGetPowerManagementDefaultLimit")),
+        power_limit_w=_from_milli(query("nvmlDeviceGetPowerManagementLimit")),
+        power_default_w=_from_milli(query("nvmlDeviceGetPowerManagementDefaultLimit")),
         ecc_enabled=bool(ecc[0]) if ecc else None,
-        ecc_corrected=ask("nvmlDeviceGetTotalEccErrors", 0, 0),
-        ecc_uncorrected=ask("nvmlDeviceGetTotalEccErrors", 1, 0),
-        remapped=_remapped(ask("nvmlDeviceGetRemappedRows")),
-        retired_pages=_retired(ask),
-        nvlinks=_links(nvml, handle, ask),
-        pcie_width=ask("nvmlDeviceGetCurrPcieLinkWidth"),
-        pcie_width_max=ask("nvmlDeviceGetMaxPcieLinkWidth"),
-        pcie_generation=ask("nvmlDeviceGetCurrPcieLinkGeneration"),
-        pcie_generation_max=ask("nvmlDeviceGetMaxPcieLinkGeneration"),
-        pcie_replays=ask("nvmlDeviceGetPcieReplayCounter"),
-        recovery_action=_field(nvml, ask, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"),
+        ecc_corrected=query("nvmlDeviceGetTotalEccErrors", 0, 0),
+        ecc_uncorrected=query("nvmlDeviceGetTotalEccErrors", 1, 0),
+        remapped=_remapped(query("nvmlDeviceGetRemappedRows")),
+        retired_pages=_retired_pages(query),
+        nvlinks=_links(nvml, handle, query),
+        pcie_width=query("nvmlDeviceGetCurrPcieLinkWidth"),
+        pcie_width_max=query("nvmlDeviceGetMaxPcieLinkWidth"),
+        pcie_generation=query("nvmlDeviceGetCurrPcieLinkGeneration"),
+        pcie_generation_max=query("nvmlDeviceGetMaxPcieLinkGeneration"),
+        pcie_replays=query("nvmlDeviceGetPcieReplayCounter"),
+        recovery_action=_field(nvml, query, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"),
     )
 
 
-def _ask(nvml: Any, function: Callable[..., Any] | None, *arguments: Any) -> Any:
+def _query(nvml: Any, function: Callable[..., Any] | None, *arguments: Any) -> Any:
     if function is None:
         return None
     try:
         return function(*arguments)
-    # Besides NVML's own, an older module raises what Python does for a symbol or an argument it hasn't.
+    # An older pynvml raises Python's errors for a symbol or an argument that it does not know.
     except (nvml.NVMLError, AttributeError, TypeError, ValueError) as error:
         log.debug("%s: %s", getattr(function, "__name__", function), error)
         return None
@@ -240,20 +245,20 @@ def _remapped(rows: Any) -> Remapped | None:
     return Remapped(int(rows[0]), int(rows[1]), bool(rows[2]), bool(rows[3])) if rows is not None else None
 
 
-def _retired(ask: Callable[..., Any]) -> int | None:
-    # 0: more than one single-bit error, 1: a double-bit error. GPUs with remapped rows don't know pages.
-    counts = [ask("nvmlDeviceGetRetiredPages", cause) for cause in (0, 1)]
+def _retired_pages(query: Callable[..., Any]) -> int | None:
+    # 0: more than one single-bit error, 1: a double-bit error. GPUs with row remapping retire no pages.
+    counts = [query("nvmlDeviceGetRetiredPages", cause) for cause in (0, 1)]
     known = [len(each) for each in counts if each is not None]
     return sum(known) if known else None
 
 
-def _links(nvml: Any, handle: Any, ask: Callable[..., Any]) -> tuple[NvLink, ...]:
-    """Return the links up to the first that the GPU does not have; the state of one that errs is None."""
+def _links(nvml: Any, handle: Any, query: Callable[..., Any]) -> tuple[NvLink, ...]:
+    """Return the links up to the first that the GPU does not have; an unreadable state is None."""
     links: list[NvLink] = []
     state_of = getattr(nvml, "nvmlDeviceGetNvLinkState", None)
     if state_of is None:
         return ()
-    for index in range(_MOST_LINKS):
+    for index in range(_MAX_LINKS):
         try:
             state = state_of(handle, index)
         except nvml.NVMLError as error:
@@ -262,22 +267,22 @@ def _links(nvml: Any, handle: Any, ask: Callable[..., Any]) -> tuple[NvLink, ...
             links.append(NvLink(index))
             continue
         replay, recovery, flit = (
-            ask("nvmlDeviceGetNvLinkErrorCounter", index, counter) for counter in (0, 1, 2)
+            query("nvmlDeviceGetNvLinkErrorCounter", index, counter) for counter in (0, 1, 2)
         )
         links.append(NvLink(index, bool(state), replay, recovery, flit))
     return tuple(links)
 
 
-def _field(nvml: Any, ask: Callable[..., Any], name: str) -> int | None:
-    # Older modules don't name every field.
+def _field(nvml: Any, query: Callable[..., Any], name: str) -> int | None:
+    # Older versions of pynvml lack some fields.
     field = getattr(nvml, name, None)
-    values = ask("nvmlDeviceGetFieldValues", [field]) if field is not None else None
+    values = query("nvmlDeviceGetFieldValues", [field]) if field is not None else None
     if not values or values[0].nvmlReturn != getattr(nvml, "NVML_SUCCESS", 0):
         return None
     return int(values[0].value.uiVal)
 
 
-def _thousandth(value: float | None) -> float | None:
+def _from_milli(value: float | None) -> float | None:
     return value / 1000 if value is not None else None
 
 

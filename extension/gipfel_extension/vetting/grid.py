@@ -1,6 +1,7 @@
-"""Report as a grid of nodes x checks, bad nodes first, as many rows as a page can show.
+"""Vetting report as a grid of nodes x checks with a limited number of rows, bad nodes first.
 
-`grid_of` builds it for every view; `grid_html` draws it without scripts, for executed notebooks and paper.
+`make_grid` builds it for every view; `grid_html` renders it without scripts, for executed notebooks and
+print.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,11 +13,11 @@ from gipfel_cluster.model import Frozen, one_line
 from .model import CheckResult, Owner, Severity, Verdict
 from .report import NodeReport, VettingReport
 
-#: What a cell holds that has no verdict yet.
+#: States of a cell without a verdict yet.
 RUNNING, WAITING = "running", "waiting"
-#: What a cell holds whose check had nothing to look at, which vets nobody: see `CheckResult.applies`.
+#: State of a cell whose check had nothing to test, see `CheckResult.applies`.
 NOT_APPLICABLE = "not_applicable"
-#: A shape for every word, since colours alone tell nothing to some.
+#: A symbol for every verdict and state, so that they differ without colours.
 CELL_SHAPES: Mapping[str, str] = {
     "pass": "✓",
     "degraded": "~",
@@ -27,10 +28,10 @@ CELL_SHAPES: Mapping[str, str] = {
     WAITING: "·",
     NOT_APPLICABLE: "n/a",
 }
-MOST_ROWS = 60
-_MOST_CULPRITS = 20
-_MOST_NAMES = 4
-_LONGEST = 400
+MAX_ROWS = 60
+_MAX_CULPRITS = 20
+_MAX_NAMES = 4
+_MAX_TEXT = 400
 _STYLE = """<style>
 .gipfel-vetting{color-scheme:light dark;font:13px/1.4 system-ui,sans-serif;max-width:100%}
 .gipfel-vetting .scroll{overflow-x:auto}
@@ -52,14 +53,14 @@ _CLASSES = {"fail": "bad", "degraded": "odd", "inconclusive": "odd", "not_run": 
 
 
 class GridCell(Frozen):
-    """One check on one node: a verdict, or one of the words above, with its reason in one sentence."""
+    """One check on one node: a verdict or one of the states above, and the reason in one sentence."""
 
     verdict: str
     reason: str = ""
 
 
 class GridRow(Frozen):
-    """One node; its cells are in the order of the checks."""
+    """Row of one node; its cells are in the order of the checks."""
 
     node: str
     verdict: str
@@ -69,9 +70,16 @@ class GridRow(Frozen):
 
 
 class FaultyComponent(Frozen):
-    """Nodes, GPUs or links that share a verdict, with its reason.
+    """Nodes, GPUs or links that have the same verdict for the same reason.
 
-    The owner says whose fault it is, which may be none of theirs.
+    Parameters
+    ----------
+    who
+        Names of the nodes, GPUs or links.
+    checks
+        Names of the checks.
+    owner
+        Whose fault it is (see `Owner`), possibly not theirs; empty where it is unknown.
     """
 
     who: str
@@ -83,18 +91,18 @@ class FaultyComponent(Frozen):
 
 
 class VettingGrid(Frozen):
-    """A report, cut to what a page shows.
+    """Part of a report that a page shows.
 
     Parameters
     ----------
     started_ns, ended_ns
         UTC, in nanoseconds.
     rows
-        The first of all nodes, bad ones first.
+        The first nodes; bad ones come first.
     more
-        Verdicts of the nodes without a row, and how many have each.
+        Number of nodes without a row, by verdict or state.
     done
-        How many nodes have a verdict of every check.
+        Number of nodes that have a verdict of every check.
     """
 
     protocol: str
@@ -115,7 +123,7 @@ class VettingGrid(Frozen):
 
     @property
     def heading(self) -> str:
-        """Return the progress or the outcome in a few words."""
+        """Return the progress or the outcome as a short phrase."""
         nodes = f"{self.nodes} node{'' if self.nodes == 1 else 's'}"
         if self.ended_ns is None:
             return f"{self.done} of {nodes} done ({self.protocol})"
@@ -124,18 +132,18 @@ class VettingGrid(Frozen):
         return f"{self.vetted} of {nodes} vetted ({self.protocol}, {seconds:.0f} s{end})"
 
 
-def grid_of(report: VettingReport, *, most_rows: int = MOST_ROWS) -> VettingGrid:
-    """Return the grid of a report with at most `most_rows` rows."""
-    found = _worst_of_each(report.results)
+def make_grid(report: VettingReport, *, max_rows: int = MAX_ROWS) -> VettingGrid:
+    """Return the grid of a report with at most `max_rows` rows."""
+    by_cell = _results_by_cell(report.results)
     checks = [each.name for each in report.checks]
-    common = {check: found[("", check)] for check in checks if ("", check) in found}
+    common = {check: by_cell[("", check)] for check in checks if ("", check) in by_cell}
     done = sum(
-        all((node.node, check) in found or check in common for check in checks) for node in report.nodes
+        all((node.node, check) in by_cell or check in common for check in checks) for node in report.nodes
     )
     ended = report.ended_ns is not None
-    accused = {each.node for each in report.results if each.node and _tells(each)}
-    ordered = sorted(report.nodes, key=lambda each: _place(each, accused, ended=ended))
-    shown = ordered[:most_rows]
+    bad = {each.node for each in report.results if each.node and _is_bad(each)}
+    ordered = sorted(report.nodes, key=lambda each: _sort_key(each, bad, ended=ended))
+    shown = ordered[:max_rows]
     culprits = _faulty_components(report.results)
     return VettingGrid(
         protocol=report.protocol,
@@ -146,70 +154,84 @@ def grid_of(report: VettingReport, *, most_rows: int = MOST_ROWS) -> VettingGrid
         vetted=len(report.good_nodes),
         done=done,
         checks=tuple(checks),
-        rows=tuple(_row(node, checks, found, common, ended=ended) for node in shown),
-        more=_counted(ordered[most_rows:], ended=ended),
-        culprits=tuple(culprits[:_MOST_CULPRITS]),
-        more_culprits=max(0, len(culprits) - _MOST_CULPRITS),
+        rows=tuple(_row(node, checks, by_cell, common, ended=ended) for node in shown),
+        more=_count_states(ordered[max_rows:], ended=ended),
+        culprits=tuple(culprits[:_MAX_CULPRITS]),
+        more_culprits=max(0, len(culprits) - _MAX_CULPRITS),
         exclude=report.exclude,
         outcome=report.outcome,
         notes=report.notes,
     )
 
 
-def _place(node: NodeReport, accused: set[str], *, ended: bool) -> int:
+def _sort_key(node: NodeReport, bad: set[str], *, ended: bool) -> int:
     if ended:
         return -1 - node.verdict.rank if not node.vetted else 0
-    return 0 if node.node in accused else 1
+    return 0 if node.node in bad else 1
 
 
-def _tells(result: CheckResult) -> bool:
-    return result.verdict is not Verdict.PASS and result.severity is Severity.ERROR and not result.left_out
+def _is_bad(result: CheckResult) -> bool:
+    return (
+        result.verdict is not Verdict.PASS and result.severity is Severity.ERROR and not result.not_required
+    )
 
 
-def _worst_of_each(results: Iterable[CheckResult]) -> dict[tuple[str, str], list[CheckResult]]:
-    """Return the results by node and check, the worst first; those of links have no cell."""
-    found: dict[tuple[str, str], list[CheckResult]] = {}
+def _results_by_cell(results: Iterable[CheckResult]) -> dict[tuple[str, str], list[CheckResult]]:
+    """Return the results by node and check, the worst first, without those of links, which have no cell."""
+    by_cell: dict[tuple[str, str], list[CheckResult]] = {}
     for each in results:
         if each.node or "|" not in each.subject:
-            found.setdefault((each.node, each.check), []).append(each)
-    for members in found.values():
+            by_cell.setdefault((each.node, each.check), []).append(each)
+    for members in by_cell.values():
         members.sort(key=lambda each: -each.verdict.rank)
-    return found
+    return by_cell
 
 
 def _row(
     node: NodeReport,
     checks: Sequence[str],
-    found: Mapping[tuple[str, str], list[CheckResult]],
+    by_cell: Mapping[tuple[str, str], list[CheckResult]],
     common: Mapping[str, list[CheckResult]],
     *,
     ended: bool,
 ) -> GridRow:
     cells = []
     for check in checks:
-        own = found.get((node.node, check)) or common.get(check)
+        own = by_cell.get((node.node, check)) or common.get(check)
         if own:
             own = [each for each in own if each.applies] or own
             verdict = own[0].verdict.value if own[0].applies else NOT_APPLICABLE
             cells.append(GridCell(verdict=verdict, reason=_reason(own, node.node)))
         else:
-            now = not ended and node.running == check
-            cells.append(GridCell(verdict=RUNNING if now else WAITING))
-    word = node.verdict.value if ended else RUNNING if node.running else WAITING
-    return GridRow(node=node.node, verdict=word, vetted=node.vetted, running=node.running, cells=tuple(cells))
+            is_running = not ended and node.running == check
+            cells.append(GridCell(verdict=RUNNING if is_running else WAITING))
+    return GridRow(
+        node=node.node,
+        verdict=_state(node, ended=ended),
+        vetted=node.vetted,
+        running=node.running,
+        cells=tuple(cells),
+    )
+
+
+def _state(node: NodeReport, *, ended: bool) -> str:
+    """Return the node's verdict; while the run continues, whether a check of it is running."""
+    if ended:
+        return node.verdict.value
+    return RUNNING if node.running else WAITING
 
 
 def _reason(results: Sequence[CheckResult], node: str) -> str:
     worst = results[0]
-    whose = "" if worst.subject in {"", node, "all"} else f"{worst.subject}: "
-    alike = sum(each.verdict is worst.verdict for each in results) - 1
-    more = f" (and {alike} more)" if alike and worst.verdict is not Verdict.PASS else ""
-    return _cut(f"{whose}{worst.reason}{more}")
+    subject = "" if worst.subject in {"", node, "all"} else f"{worst.subject}: "
+    others = sum(each.verdict is worst.verdict for each in results) - 1
+    more = f" (and {others} more)" if others and worst.verdict is not Verdict.PASS else ""
+    return _shorten(f"{subject}{worst.reason}{more}")
 
 
 def _faulty_components(results: Iterable[CheckResult]) -> list[FaultyComponent]:
-    bad = [each for each in results if each.verdict is not Verdict.PASS and not each.left_out]
-    # What decides, and what failed, comes first; "not run" follows from something else as a rule.
+    bad = [each for each in results if each.verdict is not Verdict.PASS and not each.not_required]
+    # Errors and failures come first; a check is usually "not run" because of another fault.
     rank = {Verdict.FAIL: 0, Verdict.DEGRADED: 1, Verdict.INCONCLUSIVE: 2, Verdict.NOT_RUN: 3}
     bad.sort(key=lambda each: (each.severity is not Severity.ERROR, rank[each.verdict]))
     groups: dict[tuple[str, Verdict, Owner | None], list[CheckResult]] = {}
@@ -217,92 +239,90 @@ def _faulty_components(results: Iterable[CheckResult]) -> list[FaultyComponent]:
         groups.setdefault((each.reason, each.verdict, each.owner), []).append(each)
     return [
         FaultyComponent(
-            who=_names(_who(each) for each in group),
-            checks=_names(each.check for each in group),
+            who=_join_names(_subject_name(each) for each in group),
+            checks=_join_names(each.check for each in group),
             verdict=verdict.value,
-            reason=_cut(reason if reason.endswith((".", "!", "?")) else f"{reason}."),
-            fix=_cut(group[0].fix),
+            reason=_shorten(reason if reason.endswith((".", "!", "?")) else f"{reason}."),
+            fix=_shorten(group[0].fix),
             owner=owner.value if owner else "",
         )
         for (reason, verdict, owner), group in groups.items()
     ]
 
 
-def _who(result: CheckResult) -> str:
+def _subject_name(result: CheckResult) -> str:
     if result.node and result.subject not in {"", result.node, "all"}:
         return f"{result.node} {result.subject}"
     return result.node or result.subject.replace("|", " to ")
 
 
-def _counted(nodes: Iterable[NodeReport], *, ended: bool) -> dict[str, int]:
+def _count_states(nodes: Iterable[NodeReport], *, ended: bool) -> dict[str, int]:
     counts: dict[str, int] = {}
     for node in nodes:
-        word = node.verdict.value if ended else RUNNING if node.running else WAITING
-        counts[word] = counts.get(word, 0) + 1
+        state = _state(node, ended=ended)
+        counts[state] = counts.get(state, 0) + 1
     return counts
 
 
-def _names(names: Iterable[str]) -> str:
+def _join_names(names: Iterable[str]) -> str:
     unique = list(dict.fromkeys(names))
-    rest = f" and {len(unique) - _MOST_NAMES} more" if len(unique) > _MOST_NAMES else ""
-    return ", ".join(unique[:_MOST_NAMES]) + rest
+    rest = f" and {len(unique) - _MAX_NAMES} more" if len(unique) > _MAX_NAMES else ""
+    return ", ".join(unique[:_MAX_NAMES]) + rest
 
 
-def _cut(text: str) -> str:
+def _shorten(text: str) -> str:
     text = one_line(text)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…"
 
 
 def grid_html(grid: VettingGrid) -> str:
-    """Return the grid as one element with its own style; every text in it is escaped."""
-    when = datetime.fromtimestamp(grid.started_ns / 1e9, UTC)
-    said = f'<time datetime="{when:%Y-%m-%dT%H:%M}Z">{when:%Y-%m-%d %H:%M} UTC</time>'
-    parts = [f"<p><strong>Vetting: {_text(grid.heading)}</strong> <small>{said}</small></p>"]
+    """Return the grid as one HTML element with its own style; all text is escaped."""
+    started = datetime.fromtimestamp(grid.started_ns / 1e9, UTC)
+    time = f'<time datetime="{started:%Y-%m-%dT%H:%M}Z">{started:%Y-%m-%d %H:%M} UTC</time>'
+    parts = [f"<p><strong>Vetting: {_escape(grid.heading)}</strong> <small>{time}</small></p>"]
     if grid.rows:
-        heads = "".join(f"<th scope='col'>{_text(check)}</th>" for check in grid.checks)
+        heads = "".join(f"<th scope='col'>{_escape(check)}</th>" for check in grid.checks)
         rows = "".join(_html_row(row, grid.checks) for row in grid.rows)
         parts.append(
             f"<div class='scroll'><table><thead><tr><th scope='col'>node</th>{heads}<th scope='col'>verdict"
             f"</th></tr></thead><tbody>{rows}</tbody></table></div>"
         )
     if grid.more:
-        rest = ", ".join(f"{number} {_text(_word(word))}" for word, number in grid.more.items())
+        rest = ", ".join(f"{number} {_escape(_spaced(state))}" for state, number in grid.more.items())
         parts.append(f"<p>and more nodes: {rest}</p>")
     if grid.culprits:
         parts.append(f"<ul>{''.join(map(_component_html, grid.culprits))}</ul>")
     if grid.more_culprits:
         parts.append(f"<p>and {grid.more_culprits} more reasons in the report</p>")
     if grid.outcome:
-        parts.append(f"<p>{_text(grid.outcome)}</p>")
+        parts.append(f"<p>{_escape(grid.outcome)}</p>")
     if grid.exclude:
-        parts.append(f"<p><code>--exclude={_text(grid.exclude)}</code></p>")
+        parts.append(f"<p><code>--exclude={_escape(grid.exclude)}</code></p>")
     return f"<div class='gipfel-vetting'>{_STYLE}{''.join(parts)}</div>"
 
 
 def _html_row(row: GridRow, checks: tuple[str, ...]) -> str:
     cells = []
     for check, cell in zip(checks, row.cells, strict=True):
-        said = _text(f"{check}: {_word(cell.verdict)}. {cell.reason}".strip())
-        shape = CELL_SHAPES.get(cell.verdict, "·")
-        cells.append(
-            f'<td class=\'{_CLASSES.get(cell.verdict, "")}\' title="{said}" aria-label="{said}">{shape}</td>'
-        )
-    word = _text(_word(row.verdict))
-    return f"<tr><th scope='row'>{_text(row.node)}</th>{''.join(cells)}<td>{word}</td></tr>"
+        label = _escape(f"{check}: {_spaced(cell.verdict)}. {cell.reason}".strip())
+        symbol, css_class = CELL_SHAPES.get(cell.verdict, "·"), _CLASSES.get(cell.verdict, "")
+        cells.append(f'<td class=\'{css_class}\' title="{label}" aria-label="{label}">{symbol}</td>')
+    verdict = _escape(_spaced(row.verdict))
+    return f"<tr><th scope='row'>{_escape(row.node)}</th>{''.join(cells)}<td>{verdict}</td></tr>"
 
 
 def _component_html(culprit: FaultyComponent) -> str:
     head = f"{CELL_SHAPES.get(culprit.verdict, '')} {culprit.who}"
-    whose = f" ({culprit.owner})" if culprit.owner not in {"", Owner.NODE} else ""
-    text = f"{culprit.checks}: {_word(culprit.verdict)}{whose}. {culprit.reason} {culprit.fix}".strip()
-    kind = _CLASSES.get(culprit.verdict, "")
-    return f"<li><span class='{kind}'>{_text(head)}</span> · {_text(text)}</li>"
+    owner = f" ({culprit.owner})" if culprit.owner not in {"", Owner.NODE} else ""
+    text = f"{culprit.checks}: {_spaced(culprit.verdict)}{owner}. {culprit.reason} {culprit.fix}".strip()
+    css_class = _CLASSES.get(culprit.verdict, "")
+    return f"<li><span class='{css_class}'>{_escape(head)}</span> · {_escape(text)}</li>"
 
 
-def _word(verdict: str) -> str:
+def _spaced(verdict: str) -> str:
     return verdict.replace("_", " ")
 
 
-def _text(text: str) -> str:
-    """Return a text escaped for an element and for an attribute, on one line, without control characters."""
+def _escape(text: str) -> str:
+    """Return a text on one line without control characters, escaped for HTML elements and attributes."""
     return escape(one_line(text), quote=True)

@@ -1,7 +1,8 @@
 """Results of checks: verdicts, scopes, findings, and whose fault each verdict is.
 
-A check returns a `Finding`; a report holds `CheckResult`s. A check knows what kind of fault it looks for;
-`with_owners` compares nodes, because a fault that nearly all nodes share is not any single node's.
+A check returns a `Finding`; a report holds `CheckResult`s. A check may know whose fault its finding is;
+`with_owners` compares the nodes, because a fault that nearly all nodes share is not the fault of a single
+node.
 """
 
 import math
@@ -14,16 +15,16 @@ from pydantic import AfterValidator, Field, JsonValue
 
 from gipfel_cluster.model import Frozen, one_line
 
-#: A measured number that must be one.
+#: A measured number: neither NaN nor infinite.
 Sample = Annotated[float, Field(allow_inf_nan=False)]
-#: What so large a share of the nodes has is never a node's own.
+#: A fault that at least this share of the nodes has is not attributed to a single node.
 SHARED = 0.8
-#: With fewer nodes, sharing proves nothing; then only the kind of the fault tells.
-LEAST_NODES = 3
+#: With fewer nodes, a shared fault proves nothing; then the type of the check decides.
+MIN_NODES = 3
 
 
 class Verdict(StrEnum):
-    """Verdicts from best to worst; only pass vets, and degraded where the protocol tolerates it."""
+    """Verdicts, best first. A node is vetted by ``pass``, or by ``degraded`` if the protocol tolerates it."""
 
     PASS = "pass"  # noqa: S105 - a verdict
     DEGRADED = "degraded"
@@ -38,12 +39,12 @@ class Verdict(StrEnum):
 
 
 def worst(verdicts: "list[Verdict] | tuple[Verdict, ...]") -> Verdict:
-    """Return the worst verdict; not run where there is none, because no verdict is not a pass."""
+    """Return the worst verdict; ``not_run`` for an empty sequence, because no verdict is not a pass."""
     return max(verdicts, key=lambda verdict: verdict.rank, default=Verdict.NOT_RUN)
 
 
 def _finite(value: float | None) -> float | None:
-    # Beside NaN every comparison says no, and "not below the limit" would be a pass.
+    # Every comparison with NaN is false, so that "not below the limit" would be a pass.
     return value if value is None or math.isfinite(value) else None
 
 
@@ -52,7 +53,7 @@ Measurement = Annotated[float | None, AfterValidator(_finite)]
 
 
 class Scope(StrEnum):
-    """Subject of one result of a check."""
+    """Kind of subject that one result of a check is about."""
 
     GPU = "gpu"
     NODE = "node"
@@ -61,16 +62,16 @@ class Scope(StrEnum):
 
 
 class Severity(StrEnum):
-    """Weight of a check: it decides on a node, or is only shown."""
+    """Severity of a check: an error decides whether a node is vetted, a warning is only shown."""
 
     ERROR = "error"
     WARNING = "warning"
 
 
 class Owner(StrEnum):
-    """Owner of a fault.
+    """Owner of a fault: what has to be repaired or changed.
 
-    The image stands for all that the user's environment brings: the image itself, its EDF, and variables.
+    ``IMAGE`` includes everything that the user's environment brings: the image, its EDF, and variables.
     """
 
     NODE = "node"
@@ -86,22 +87,22 @@ class Finding(Frozen):
     Parameters
     ----------
     verdict
-        Pass means: nothing wrong apart from what the threshold will say of the figure.
+        ``PASS`` where nothing is wrong; the threshold is applied to the measurement later.
     subject
         A GPU's UUID, "a|b" for a pair or a link, "all"; empty for the node itself.
     model
         The GPU's model by NVML, for thresholds that depend on it.
     samples
-        What the figure was taken from, without the first one.
+        The samples behind the measurement, without the first one.
     owner
-        Whose fault it is by its kind, where the check knows; see `owner.with_owners`.
+        Whose fault it is, where the check knows; see `with_owners`.
     """
 
     verdict: Verdict
     reason: str
     fix: str = ""
     subject: str = ""
-    figure: Measurement = None
+    measurement: Measurement = None
     unit: str = ""
     samples: tuple[Sample, ...] = ()
     model: str = ""
@@ -115,23 +116,24 @@ class CheckResult(Frozen):
     Parameters
     ----------
     check
-        The check's name in the protocol; "protocol" for what is wrong with the protocol itself.
+        The check's name in the protocol; "protocol" for a problem of the protocol itself.
     type
         The check's type, as in the entry points ``gipfel.checks``.
     subject
         A GPU's UUID, a node, "a|b" for a pair or a link, or "all".
     node
-        The node that the verdict counts for; empty where it is no single one.
+        The node that the verdict counts for; empty where it does not count for a single node.
     reason
-        One sentence that can be shown alone.
-    figure
-        What was measured, in `unit`; None where nothing was.
+        One sentence that is understood without context.
+    measurement
+        The measured value, in `unit`; None where nothing was measured.
     threshold
-        In words, with its source; empty where there is none.
+        The threshold as text, with its source; empty where there is none.
     seconds
-        How long it took on this node.
+        How long the check took on this node.
     owner
-        Whose fault it is, in a report; None for what passes. Before, what the check says of its kind.
+        Whose fault it is; None for a pass. `with_owners` sets it for a report; before, it is the check's own
+        assumption.
     """
 
     check: str
@@ -142,7 +144,7 @@ class CheckResult(Frozen):
     verdict: Verdict
     reason: str
     fix: str = ""
-    figure: Measurement = None
+    measurement: Measurement = None
     unit: str = ""
     samples: tuple[Sample, ...] = ()
     threshold: str = ""
@@ -154,29 +156,29 @@ class CheckResult(Frozen):
 
     @property
     def applies(self) -> bool:
-        """Return whether the node has what the check is about; without it, nothing was measured."""
+        """Return whether the node has what the check tests; without it, nothing was measured."""
         return self.evidence.get("applies") is not False
 
     @property
-    def left_out(self) -> bool:
-        """Return whether it was not measured because there is nothing to measure, and need not be."""
-        return self.verdict is Verdict.NOT_RUN and self.evidence.get("left_out") is True
+    def not_required(self) -> bool:
+        """Return whether there was nothing to measure and the protocol allows that."""
+        return self.verdict is Verdict.NOT_RUN and self.evidence.get("not_required") is True
 
     @property
-    def follows(self) -> bool:
-        """Return whether it was not run because of what is said elsewhere: it accuses nothing by itself."""
-        return self.verdict is Verdict.NOT_RUN and self.evidence.get("follows") is True
+    def is_consequence(self) -> bool:
+        """Return whether the check was not run because of another result, which names the fault."""
+        return self.verdict is Verdict.NOT_RUN and self.evidence.get("consequence") is True
 
     def with_verdict(self, verdict: Verdict, reason: str, *, fix: str = "") -> "CheckResult":
-        """Return the same result with another verdict and its reason."""
+        """Return the result with another verdict and reason."""
         changes = {"verdict": verdict, "reason": one_line(reason), "fix": fix or self.fix}
         return self.model_copy(update=changes)
 
 
-#: What remains on any nodes comes first: other nodes help only where nothing else is wrong.
-FIRST_TO_MEND = (Owner.IMAGE, Owner.PROTOCOL, Owner.SITE, Owner.NODE, Owner.LINK)
-#: Types of checks whose faults are by their kind not the node's: of the user's environment, or of the site.
-_KINDS: Mapping[str, Owner] = {
+#: Faults that other nodes would have too come first: other nodes help only where nothing else is wrong.
+_OWNER_ORDER = (Owner.IMAGE, Owner.PROTOCOL, Owner.SITE, Owner.NODE, Owner.LINK)
+#: Types of checks whose faults belong to the user's environment or to the site, not to the node.
+_OWNER_BY_TYPE: Mapping[str, Owner] = {
     "environment": Owner.IMAGE,
     "network_stack": Owner.IMAGE,
     "container": Owner.IMAGE,
@@ -191,55 +193,55 @@ _KINDS: Mapping[str, Owner] = {
 
 
 def with_owners(results: Sequence[CheckResult]) -> tuple[CheckResult, ...]:
-    """Return the results, each that does not pass with its owner; in their order."""
+    """Return the results in their order, with the owner of each that does not pass."""
     ran: dict[str, set[str]] = defaultdict(set)
+    # The key holds the check, and whether it was not run.
     bad: dict[tuple[str, bool], set[str]] = defaultdict(set)
     for each in results:
-        if each.node and not (each.follows or each.left_out):
+        if each.node and not (each.is_consequence or each.not_required):
             ran[each.check].add(each.node)
             if each.verdict is not Verdict.PASS:
                 bad[each.check, each.verdict is Verdict.NOT_RUN].add(each.node)
     owners: list[Owner | None] = []
-    own: dict[str, Owner] = {}
+    by_node: dict[str, Owner] = {}
     for each in results:
-        unmeasured, judged = bad[each.check, True], bad[each.check, False]
-        alike = unmeasured if each.verdict is Verdict.NOT_RUN else judged
-        owner = _owner(each, len(alike), len(ran[each.check]))
+        affected = bad[each.check, each.verdict is Verdict.NOT_RUN]
+        owner = _owner(each, len(affected), len(ran[each.check]))
         owners.append(owner)
-        if owner is not None and each.node and own.get(each.node) is not Owner.NODE:
-            own[each.node] = owner
+        if owner is not None and each.node and by_node.get(each.node) is not Owner.NODE:
+            by_node[each.node] = owner
     return tuple(
-        each.model_copy(update={"owner": own.get(each.node) if each.follows else owner})
+        each.model_copy(update={"owner": by_node.get(each.node) if each.is_consequence else owner})
         for each, owner in zip(results, owners, strict=True)
     )
 
 
-def first_to_mend(owner: Owner | None) -> int:
-    """Return the place of an owner among all, as a sort key: what other nodes would not mend comes first."""
-    return len(FIRST_TO_MEND) if owner is None else FIRST_TO_MEND.index(owner)
+def owner_priority(owner: Owner | None) -> int:
+    """Return a sort key for owners: faults that other nodes would have too come first."""
+    return len(_OWNER_ORDER) if owner is None else _OWNER_ORDER.index(owner)
 
 
-def _owner(result: CheckResult, alike: int, of: int) -> Owner | None:
-    if result.verdict is Verdict.PASS or result.follows or result.left_out:
+def _owner(result: CheckResult, affected: int, total: int) -> Owner | None:
+    if result.verdict is Verdict.PASS or result.is_consequence or result.not_required:
         return None
     if not result.node:
         return result.owner or (Owner.LINK if "|" in result.subject else Owner.SITE)
-    shared = alike >= SHARED * of
-    kind = result.owner or _KINDS.get(result.type)
-    if kind is Owner.PROTOCOL or (shared and kind not in {None, Owner.NODE}):
-        return kind
-    return _of_hardware(result, kind, alike, of)
+    shared = affected >= SHARED * total
+    expected = result.owner or _OWNER_BY_TYPE.get(result.type)
+    if expected is Owner.PROTOCOL or (shared and expected not in {None, Owner.NODE}):
+        return expected
+    return _hardware_owner(result, expected, affected, total)
 
 
-def _of_hardware(result: CheckResult, kind: Owner | None, alike: int, of: int) -> Owner:
-    """Return the owner of a fault that is by its kind a node's, or that this node does not share."""
-    shared = alike >= SHARED * of
-    if result.scope is Scope.PAIR and (result.verdict is Verdict.INCONCLUSIVE or (shared and of == 2)):
-        # Two nodes that are slow together: it may be either, or what is between them.
+def _hardware_owner(result: CheckResult, expected: Owner | None, affected: int, total: int) -> Owner:
+    """Return the owner of a fault of hardware, or of a fault that most nodes do not have."""
+    shared = affected >= SHARED * total
+    if result.scope is Scope.PAIR and (result.verdict is Verdict.INCONCLUSIVE or (shared and total == 2)):
+        # Two nodes that are slow together: either of them, or the link between them.
         return Owner.LINK
-    if shared and of >= LEAST_NODES:
+    if shared and total >= MIN_NODES:
         return Owner.SITE
-    if result.verdict is Verdict.NOT_RUN and kind is None and shared:
-        # No node ran it, so that nothing speaks against this one.
+    if result.verdict is Verdict.NOT_RUN and expected is None and shared:
+        # No node ran it, so there is no evidence against this one.
         return Owner.SITE
     return Owner.NODE

@@ -1,6 +1,6 @@
-"""Run one check on one node: exceptions, missing tools and time limits become verdicts.
+"""Run one check on one node; exceptions, missing tools and time limits become verdicts.
 
-`unmet` looks for what a check requires of the image; nothing is installed.
+`unmet_requirement` looks for the packages that a check requires of the image; nothing is installed.
 """
 
 import threading
@@ -15,20 +15,20 @@ from pydantic import ValidationError
 
 from gipfel_cluster.model import one_line
 
-from .check import Check, CheckContext, GroupCheck, Missing, UnknownCheck, check_class
+from .check import Check, CheckContext, GroupCheck, MissingRequirement, UnknownCheck, check_class
 from .gpus import ReadingError
 from .model import CheckResult, Finding, Owner, Scope, Verdict
 from .probing import ProbeRunner, ProbeSpec, probe_file
 from .protocol import ProtocolCheck
 from .threshold import judge
 
-_LIMIT_S = 30.0
-#: Where neither the protocol nor the check says how long it may take.
+_VERSIONS_LIMIT_S = 30.0
+#: Seconds for a check where neither the protocol nor the check sets a limit.
 DEFAULT_LIMIT_S = 60.0
 
 
 def time_limit(entry: ProtocolCheck) -> float:
-    """Return the seconds that a check may take on a node or a group."""
+    """Return the time limit of a check on a node or a group, in seconds."""
     if entry.time_limit_s is not None:
         return entry.time_limit_s
     try:
@@ -38,7 +38,7 @@ def time_limit(entry: ProtocolCheck) -> float:
 
 
 def is_group(entry: ProtocolCheck) -> bool:
-    """Return whether the check is a probe on a group of ranks; False for an entry that can't be run."""
+    """Return whether the entry is a `GroupCheck`; False for an entry that can't be run."""
     try:
         return not entry.problem and hasattr(check_class(entry.type), "probe")
     except UnknownCheck:
@@ -54,39 +54,45 @@ def uses_torch(entry: ProtocolCheck) -> bool:
 
 
 def group_probe(entry: ProtocolCheck) -> ProbeSpec:
-    """Return what each rank of a group runs for this check.
+    """Return the probe that each rank of a group runs for this check.
 
     Raises
     ------
     ValueError
-        The check is none of groups, or its parameters are wrong; a loaded protocol has neither.
+        The check is not a `GroupCheck`, or its parameters are wrong; a loaded protocol has neither.
     """
     check = _check_of(entry)
     if not isinstance(check, GroupCheck):
-        raise ValueError(f"{entry.type} is not a group check.")  # noqa: TRY004 - it is the entry that is wrong
+        raise ValueError(f"{entry.type} is not a group check.")  # noqa: TRY004 - the entry is wrong
     spec = check.probe(time_limit(entry))
     if entry.scope is Scope.PAIR and entry.parameters.get("per_gpu") is None:
-        # One rank on each side shows one path; several share it, and hide which of them is slow.
+        # One rank on each node measures one path; several ranks would hide which path is slow.
         return spec.model_copy(update={"per_gpu": False})
     return spec
 
 
 def run_check(entry: ProtocolCheck, context: CheckContext) -> list[CheckResult]:
-    """Return the results of a check on this node; never empty, never an exception, never late.
+    """Return the results of a check on this node, within its time limit; never raise an exception.
 
-    For a check of a group it says whether this node lacks something: empty where the group can start.
+    The list is never empty, except for a group check on a node that meets its requirements.
     """
     limit = time_limit(entry)
     context = replace(context, time_limit_s=limit)
     started_ns, start = time.time_ns(), time.monotonic()
-    findings = _within(limit, lambda: _findings(entry, context))
+    findings = _run_with_limit(limit, lambda: _findings(entry, context))
     if findings is None:
         findings = [
-            _unfinished(f"It did not end within its time limit of {limit:g} s.", "See why this node is slow.")
+            _unfinished(
+                f"It did not end within its time limit of {limit:g} s.",
+                "Find out why this node is slow, or raise the check's time_limit.",
+            )
         ]
     elif not findings and not is_group(entry):
         findings = [
-            _unfinished("The check found nothing to look at.", "See whether this node has what it is about.")
+            _unfinished(
+                "The check found nothing to test.",
+                "Check whether this node has the hardware or files that it tests.",
+            )
         ]
     seconds = time.monotonic() - start
     return [_result(entry, context.node, finding, started_ns, seconds) for finding in findings]
@@ -96,20 +102,20 @@ def _findings(entry: ProtocolCheck, context: CheckContext) -> Sequence[Finding]:
     try:
         if entry.problem:
             return [_unfinished(entry.problem, entry.fix, Owner.PROTOCOL)]
-        if lacking := unmet(entry.requirements, context.probes):
-            return [lacking]
+        if unmet := unmet_requirement(entry.requirements, context.probes):
+            return [unmet]
         check = _check_of(entry)
         if not isinstance(check, Check):
             return []
-        found = check.run(context)
-        return [judge(Finding.model_validate(each), entry.threshold, type_=entry.type) for each in found]
-    except (Missing, ReadingError) as error:
+        findings = check.run(context)
+        return [judge(Finding.model_validate(each), entry.threshold, type_=entry.type) for each in findings]
+    except (MissingRequirement, ReadingError) as error:
         return [_unfinished(error.problem, error.fix, getattr(error, "owner", None))]
-    # A check is anybody's code: whatever it raises must not pass the node.
+    # A check may come from another package: whatever it raises must not vet the node.
     except (Exception, SystemExit) as error:  # noqa: BLE001
-        said = one_line(f"{type(error).__name__}: {error}")[:400]
-        fix = "Report it to whoever wrote the check."
-        return [_unfinished(f"The check broke: {said}", fix, Owner.PROTOCOL)]
+        text = one_line(f"{type(error).__name__}: {error}")[:400]
+        fix = "Report this to the author of the check."
+        return [_unfinished(f"The check raised an exception: {text}", fix, Owner.PROTOCOL)]
 
 
 def _check_of(entry: ProtocolCheck) -> Any:
@@ -129,49 +135,52 @@ def _result(
     return CheckResult(
         check=entry.name, type=entry.type, scope=entry.scope, subject=finding.subject or node, node=node,
         verdict=finding.verdict, reason=one_line(finding.reason), fix=one_line(finding.fix),
-        figure=finding.figure, unit=finding.unit, samples=finding.samples,
-        threshold=entry.threshold.words(finding.unit, finding.model) if entry.threshold else "",
+        measurement=finding.measurement, unit=finding.unit, samples=finding.samples,
+        threshold=entry.threshold.text(finding.unit, finding.model) if entry.threshold else "",
         started_ns=started_ns, seconds=seconds, severity=entry.severity, owner=finding.owner,
         evidence={**finding.evidence, **({"model": finding.model} if finding.model else {})},
     )  # fmt: skip
 
 
-def _within(limit: float, work: Callable[[], Sequence[Finding]]) -> Sequence[Finding] | None:
-    """Return what the work returns, None at the limit; a thread, as a dead file system can't be stopped."""
+def _run_with_limit(limit: float, work: Callable[[], Sequence[Finding]]) -> Sequence[Finding] | None:
+    """Return the result of `work`; None where the limit is reached."""
+    # A thread, because a call that hangs in a file system can't be interrupted.
     answers: list[Sequence[Finding]] = []
     thread = threading.Thread(target=lambda: answers.append(work()), daemon=True, name="gipfel-check")
     thread.start()
     thread.join(limit)
-    # A thread that died without an answer has not passed either.
-    return answers[0] if answers else (None if thread.is_alive() else [_unfinished("The check died.", "")])
+    # A thread that ended without an answer must not vet the node either.
+    if answers:
+        return answers[0]
+    return None if thread.is_alive() else [_unfinished("The check ended without a result.", "Vet it again.")]
 
 
-def unmet(requirements: Sequence[str], probes: ProbeRunner) -> Finding | None:
+def unmet_requirement(requirements: Sequence[str], probes: ProbeRunner) -> Finding | None:
     """Return a finding for the first requirement that the image lacks; None if all are met."""
     if not requirements:
         return None
-    wanted: dict[str, Requirement] = {}
+    parsed: dict[str, Requirement] = {}
     for text in requirements:
         try:
-            wanted[text] = Requirement(text)
+            parsed[text] = Requirement(text)
         except InvalidRequirement:
-            return _lacking(f"{text[:80]!r} is not a valid requirement.", "Write it like 'torch>=2.5'.")
-    names = [each.name for each in wanted.values()]
-    spec = ProbeSpec(argv=(probe_file("versions"),), request={"names": list(names)}, time_limit_s=_LIMIT_S)
+            return _unmet(f"{text[:80]!r} is not a valid requirement.", "Write it like 'torch>=2.5'.")
+    names = [each.name for each in parsed.values()]
+    spec = ProbeSpec(
+        argv=(probe_file("versions"),), request={"names": list(names)}, time_limit_s=_VERSIONS_LIMIT_S
+    )
     answer = probes.run(spec)
     if answer.error:
-        return _lacking(
-            f"The image's packages can't be listed: {answer.error}", "See whether it has a Python."
-        )
-    for text, requirement in wanted.items():
+        return _unmet(f"The image's packages can't be listed: {answer.error}", "Use an image with Python.")
+    for text, requirement in parsed.items():
         version = answer.evidence.get(requirement.name)
         if not isinstance(version, str):
-            return _lacking(
-                f"The image lacks {text}.", "Put it into the image: nothing is installed at run time."
+            return _unmet(
+                f"The image lacks {text}.", "Install it in the image: nothing is installed at run time."
             )
         if not _fits(requirement, version):
             fix = "Change the image or the protocol: nothing is installed at run time."
-            return _lacking(f"The protocol requires {text}, the image has {version}.", fix)
+            return _unmet(f"The protocol requires {text}, the image has {version}.", fix)
     return None
 
 
@@ -182,5 +191,5 @@ def _fits(requirement: Requirement, version: str) -> bool:
         return not requirement.specifier
 
 
-def _lacking(reason: str, fix: str) -> Finding:
+def _unmet(reason: str, fix: str) -> Finding:
     return Finding(verdict=Verdict.NOT_RUN, reason=reason, fix=fix, owner=Owner.IMAGE)

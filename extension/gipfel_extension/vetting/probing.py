@@ -1,40 +1,53 @@
-"""Probes: single files that the image's own Python runs, JSON in and JSON out.
+"""Probes: single-file programs that the image's own Python runs, and how they are started on this node.
 
 A probe reads one JSON document from its standard input and prints one line ``{"gipfel_probe": 1, …}``;
 other lines, such as a library's, are skipped. It gets rank, world size and master through the environment,
 as torch.distributed reads them.
+
+`LocalProbes` is the `ProbeRunner`: it starts a probe as a child process with a time limit, or has it forked
+by `ForkServer`, which imports torch once for all probes of a node. The program of that server is
+`checks/probes/fork_server.py`. A forked probe has its own process: if it hangs or crashes, the others
+continue.
 """
 
+import contextlib
 import json
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import IO, Annotated, Protocol
 
 from pydantic import Field, JsonValue, ValidationError
 
 from gipfel_cluster.model import Frozen
 
 PROBES = Path(__file__).parent / "checks" / "probes"
-#: The key that marks a probe's line.
-MARK = "gipfel_probe"
-#: A probe prints kilobytes; whoever prints more than this is no probe of ours.
-LARGEST_ANSWER = 4_000_000
+#: The key of the line that is a probe's answer.
+ANSWER_KEY = "gipfel_probe"
+#: Bytes of a probe's output that are read at most.
+MAX_ANSWER_BYTES = 4_000_000
 
 
 class ProbeSpec(Frozen):
-    """One probe to be run: the image's Python, then `argv`, with `request` as JSON on standard input.
+    """How to run a probe: the image's Python with `argv`, and `request` as JSON on standard input.
 
     Parameters
     ----------
     argv
-        What follows the image's Python: the probe's file.
+        Arguments of the image's Python: the probe's file.
     request
         The probe's parameters.
     time_limit_s
         Seconds after which the process and all its children are killed.
     per_gpu
-        In a group: one rank per GPU of each node; one rank per node otherwise.
+        Whether a group has one rank per GPU of each node, else one rank per node.
     torch
-        Whether it imports torch: it is then forked from a process that has, where there is one.
+        Whether it imports torch. It is then forked by the fork server, where there is one.
     """
 
     argv: tuple[str, ...]
@@ -44,7 +57,7 @@ class ProbeSpec(Frozen):
     torch: bool = False
 
     def stdin(self) -> bytes:
-        """Return the probe's standard input."""
+        """Return the request as the probe's standard input."""
         return json.dumps(self.request).encode()
 
 
@@ -54,13 +67,13 @@ class ProbeAnswer(Frozen):
     Parameters
     ----------
     error
-        Why there is no measurement, as one sentence; empty where there is one.
+        Why there is no measurement, as one sentence; empty for a measurement.
     samples
-        Without the first one, which holds the warming up; in `unit`.
+        Samples in `unit`, without the first one, which includes the warm-up.
     wrong
-        How many values of the result were not what they must be.
+        Number of wrong values in the computed or transferred data.
     missing
-        The module or tool that the image lacks; empty where nothing is missing.
+        The module or tool that the image lacks; else empty.
     """
 
     error: str = ""
@@ -73,10 +86,10 @@ class ProbeAnswer(Frozen):
 
 
 class ProbeRunner(Protocol):
-    """Runs probes on this node, one at a time."""
+    """Runner of probes on this node, one at a time."""
 
     def run(self, spec: ProbeSpec) -> ProbeAnswer:
-        """Return the probe's answer; every failure is its `error`."""
+        """Return the probe's answer; a failure is described by its `error`."""
 
 
 def probe_file(name: str) -> str:
@@ -84,27 +97,276 @@ def probe_file(name: str) -> str:
     return str(PROBES / f"{name}.py")
 
 
-def read_answer(output: bytes, *, status: int | None, said: str = "") -> ProbeAnswer:
+def read_answer(output: bytes, *, status: int | None, errors: str = "") -> ProbeAnswer:
     """Return the probe's answer, or an answer with the error.
 
     Parameters
     ----------
     status
         Exit status; negative for a signal, None where it was killed at its time limit.
-    said
+    errors
         The end of its standard error.
     """
     if status is None:
         return ProbeAnswer(error="The probe did not end within its time limit.")
-    for line in reversed(output[-LARGEST_ANSWER:].decode(errors="replace").splitlines()):
+    for line in reversed(output[-MAX_ANSWER_BYTES:].decode(errors="replace").splitlines()):
         if not line.startswith("{"):
             continue
         try:
             document = json.loads(line)
-            if document.pop(MARK, None) == 1:
+            if document.pop(ANSWER_KEY, None) == 1:
                 return ProbeAnswer.model_validate(document)
         except (ValueError, ValidationError, AttributeError, RecursionError):
             continue
-    last = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "nothing")
-    ended = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-    return ProbeAnswer(error=f"The probe {ended} without an answer; its last output: {last[:300]}")
+    last = next((line.strip() for line in reversed(errors.splitlines()) if line.strip()), "nothing")
+    ending = f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
+    return ProbeAnswer(error=f"The probe {ending} without an answer. Its last output: {last[:300]}")
+
+
+#: Seconds that importing torch may take.
+IMPORT_LIMIT_S = 120.0
+_MAX_MESSAGE_BYTES = 1 << 16
+_MAX_STDERR_BYTES = 20_000
+
+
+class TorchImport(Frozen):
+    """Result of importing torch in the fork server.
+
+    Parameters
+    ----------
+    error
+        Why probes can't be forked and must import torch themselves; empty where they can.
+    """
+
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    error: str = ""
+
+
+class ForkServer:
+    """Process with the image's Python that imports torch once and then forks probes.
+
+    Parameters
+    ----------
+    python
+        The image's Python.
+    environment
+        Environment variables of the user's processes.
+
+    Raises
+    ------
+    OSError
+        The process can't be started.
+    """
+
+    def __init__(self, python: str, environment: Mapping[str, str]) -> None:
+        self._socket, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        argv = [python, probe_file("fork_server"), str(remote.fileno()), str(os.getpid())]
+        try:
+            self._process = subprocess.Popen(
+                argv, env=dict(environment), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL, pass_fds=(remote.fileno(),), start_new_session=True,
+            )  # fmt: skip
+        except OSError:
+            self._socket.close()
+            raise
+        finally:
+            remote.close()
+        self._import_deadline = time.monotonic() + IMPORT_LIMIT_S
+        self._ended = False
+        #: None until torch is imported; stays None if the process ends before.
+        self.imported: TorchImport | None = None
+        #: Whether the import exceeded its time limit.
+        self.timed_out = False
+
+    @property
+    def pid(self) -> int:
+        """Return the process ID of the server."""
+        return self._process.pid
+
+    @property
+    def importing(self) -> bool:
+        """Return whether the import is still running, without waiting."""
+        if self.imported is None and not self._ended and not self.timed_out:
+            self._receive_import()
+            self.timed_out = (
+                self.imported is None and not self._ended and time.monotonic() > self._import_deadline
+            )
+            if self.timed_out:
+                self.close()
+        return self.imported is None and not self._ended and not self.timed_out
+
+    @property
+    def can_fork(self) -> bool:
+        """Return whether probes can be forked."""
+        return self.imported is not None and not self.imported.error and not self._ended
+
+    def fork(
+        self, argv: Sequence[str], environment: Mapping[str, str], streams: Sequence[int]
+    ) -> "ForkedProbe":
+        """Fork a probe, with these variables in addition to the server's environment.
+
+        Parameters
+        ----------
+        streams
+            Descriptors of its standard input, output and error; the caller closes them.
+
+        Raises
+        ------
+        OSError
+            The server has ended.
+        """
+        local, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        request = json.dumps({"argv": list(argv), "environment": dict(environment)}).encode()
+        try:
+            socket.send_fds(self._socket, [request], [*streams, remote.fileno()], socket.MSG_DONTWAIT)
+        except OSError:
+            self._ended = True
+            local.close()
+            raise
+        finally:
+            remote.close()
+        return ForkedProbe(local)
+
+    def close(self) -> None:
+        """Kill the server and every probe that it has forked."""
+        self._ended = True
+        self._socket.close()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            # A process that hangs in a file system does not die even then.
+            self._process.wait(2)
+
+    def _receive_import(self) -> None:
+        try:
+            message = self._socket.recv(_MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError:
+            message = b""
+        try:
+            self.imported = TorchImport.model_validate_json(message)
+        except ValidationError:
+            # The server was killed or crashed: each probe imports torch itself.
+            self._ended = True
+
+
+class ForkedProbe:
+    """Probe that the fork server has forked, with the socket on which its end is reported."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        #: 0 until it has started.
+        self.pid = 0
+        self.status: int | None = None
+
+    def wait(self, seconds: float = 0.0) -> int | None:
+        """Return the exit status, negative for a signal; None where the probe still runs after `seconds`."""
+        end = time.monotonic() + seconds
+        while self.status is None:
+            self._control.settimeout(max(0.0, end - time.monotonic()))
+            try:
+                message = self._control.recv(_MAX_MESSAGE_BYTES)
+            except (BlockingIOError, TimeoutError):
+                return None
+            except OSError:
+                message = b""
+            self._on_message(message)
+        return self.status
+
+    def _on_message(self, message: bytes) -> None:
+        report = json.loads(message) if message else {}
+        self.pid = int(report.get("pid", self.pid))
+        if "pid" not in report:
+            # When the server ends, its probes are killed.
+            self.status = int(report.get("status", -signal.SIGKILL))
+
+    def kill(self) -> None:
+        """Kill the probe and all processes of its session, and close the socket."""
+        if self.pid > 0 and self.status is None:
+            # The server does so too, unless it has ended.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+        self._control.close()
+
+
+class LocalProbes:
+    """`ProbeRunner` that uses one Python of this node.
+
+    Parameters
+    ----------
+    python
+        The image's Python; empty where the image has none.
+    environment
+        Environment variables of the user's processes.
+    server
+        Forks the probes that import torch; without a server, each probe imports it.
+    """
+
+    def __init__(self, python: str, environment: Mapping[str, str], server: ForkServer | None = None) -> None:
+        self._python, self._environment, self._server = python, dict(environment), server
+
+    def run(self, spec: ProbeSpec) -> ProbeAnswer:
+        """Return the probe's answer; a failure is described by its `error`."""
+        if not self._python:
+            return ProbeAnswer(error="This image has no Python.", missing="python")
+        # Files, not pipes: a probe that prints without end must not fill the memory.
+        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+            try:
+                status = self._status(spec, output, errors)
+            except OSError as error:
+                return ProbeAnswer(error=f"{self._python} can't be started: {error}.", missing="python")
+            return read_answer(
+                _tail(output, MAX_ANSWER_BYTES),
+                status=status,
+                errors=_tail(errors, _MAX_STDERR_BYTES).decode(errors="replace"),
+            )
+
+    def _status(self, spec: ProbeSpec, output: IO[bytes], errors: IO[bytes]) -> int | None:
+        """Run the probe and return its exit status; None where it was killed at its time limit."""
+        if spec.torch and self._server is not None and self._server.can_fork:
+            # If the server has just ended, the probe is started as a child process below.
+            with contextlib.suppress(OSError):
+                return _run_forked(self._server, spec, output, errors)
+        process = subprocess.Popen(
+            [self._python, *spec.argv], stdin=subprocess.PIPE, stdout=output, stderr=errors,
+            env=self._environment, start_new_session=True,
+        )  # fmt: skip
+        return _await_end(process, spec)
+
+
+def _run_forked(server: ForkServer, spec: ProbeSpec, output: IO[bytes], errors: IO[bytes]) -> int | None:
+    with tempfile.TemporaryFile() as stdin:
+        stdin.write(spec.stdin())
+        stdin.seek(0)
+        forked = server.fork(spec.argv, {}, (stdin.fileno(), output.fileno(), errors.fileno()))
+        try:
+            return forked.wait(spec.time_limit_s)
+        finally:
+            forked.kill()
+
+
+def _await_end(process: "subprocess.Popen[bytes]", spec: ProbeSpec) -> int | None:
+    try:
+        with contextlib.suppress(BrokenPipeError):
+            process.communicate(spec.stdin(), timeout=spec.time_limit_s)
+        status: int | None = process.wait(timeout=spec.time_limit_s)
+    except subprocess.TimeoutExpired:
+        status = None
+    finally:
+        # The whole process group: children of libraries outlive their parent.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            # A process that hangs in the driver does not die even then.
+            process.wait(timeout=5)
+        if process.stdin is not None:
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+    return status
+
+
+def _tail(file: IO[bytes], max_bytes: int) -> bytes:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - max_bytes))
+    return file.read()

@@ -10,7 +10,7 @@ from gipfel_cluster.model import Frozen
 from .model import CheckResult, Owner, Scope, Severity, Verdict
 from .threshold import Threshold
 
-#: Type and name of results about the protocol itself.
+#: Check name and type of results about the protocol itself.
 PROTOCOL = "protocol"
 
 
@@ -20,20 +20,20 @@ class ProtocolCheck(Frozen):
     Parameters
     ----------
     type
-        As in the entry points ``gipfel.checks``.
+        The check's type, as in the entry points ``gipfel.checks``.
     time_limit_s
-        None takes the check's own.
+        Seconds; None for the check's own limit.
     skip_if_alone
-        Whether the check may be left out where nothing is there to measure with: one node in the job or, for
+        Whether the check may be skipped where there is nothing to measure with: one node in the job or, for
         a check within a node, one GPU.
     requirements
-        What the image must have; already without what our own implementation does without.
+        Packages that the image must have, without those that Gipfel's implementation does not need.
     notes
-        What was taken as met or read differently, for the report.
+        Remarks for the report on keys that were ignored or interpreted.
     problem, fix
-        Why this entry can't be run; it is then a verdict "not run". Empty for one that can.
+        Why this entry can't be run, which gives a verdict "not run"; empty where it can.
     line
-        In the protocol's file; 0 where there is none.
+        Line in the protocol's file; 0 where there is no file.
     """
 
     name: str
@@ -52,23 +52,23 @@ class ProtocolCheck(Frozen):
     line: int = 0
 
     def vets(self, verdict: Verdict) -> bool:
-        """Return whether a node with this verdict is fit as far as this check goes."""
+        """Return whether this check accepts a node with this verdict."""
         return verdict is Verdict.PASS or (verdict is Verdict.DEGRADED and self.tolerate_degraded)
 
-    def without_object(self, node: str, reason: str) -> CheckResult:
-        """Return the verdict where there is nothing that the check could measure.
+    def not_applicable(self, node: str, reason: str) -> CheckResult:
+        """Return the result where there is nothing that the check could measure.
 
-        Where the protocol demands a figure, the node is not vetted by it.
+        It does not vet the node if the protocol sets a threshold and does not set `skip_if_alone`.
         """
-        demands = self.threshold is not None and self.severity is Severity.ERROR
-        left_out = self.skip_if_alone or not demands
-        fix = "" if left_out else "Vet two nodes or more, or set `skip_if_alone: true` in this check."
-        evidence: dict[str, JsonValue] = {"applies": False, "left_out": left_out}
+        required = self.threshold is not None and self.severity is Severity.ERROR
+        may_skip = self.skip_if_alone or not required
+        fix = "" if may_skip else "Vet two nodes or more, or set `skip_if_alone: true` in this check."
+        evidence: dict[str, JsonValue] = {"applies": False, "not_required": may_skip}
         result = self.not_run(node, node, reason, fix)
         return result.model_copy(update={"evidence": evidence, "owner": Owner.PROTOCOL})
 
     def not_run(self, subject: str, node: str, reason: str, fix: str = "") -> CheckResult:
-        """Return the verdict where this check gave none."""
+        """Return a result "not run" of this check."""
         return CheckResult(
             check=self.name, type=self.type, scope=self.scope, subject=subject, node=node,
             verdict=Verdict.NOT_RUN, reason=reason, fix=fix, severity=self.severity,
@@ -76,14 +76,14 @@ class ProtocolCheck(Frozen):
 
 
 class VettingProtocol(Frozen):
-    """Protocol after loading.
+    """Loaded protocol.
 
     Parameters
     ----------
     source
-        Its file, or the name of a shipped one.
+        Its file, or the name of a shipped protocol.
     time_limit_s
-        For the whole run; None for the sum of what its checks may take.
+        Seconds for the whole run; None for the sum of its checks' limits.
     """
 
     name: str
@@ -100,26 +100,26 @@ class VettingProtocol(Frozen):
 
     @property
     def digest(self) -> str:
-        """Return a digest of what its checks demand; it identifies a protocol whatever its name."""
-        told = {"line", "notes", "problem", "fix"}
-        demands = "\n".join(check.model_dump_json(exclude=told) for check in self.checks)
-        return hashlib.sha256(demands.encode()).hexdigest()[:16]
+        """Return a digest of the checks and their settings, which is independent of the protocol's name."""
+        ignored = {"line", "notes", "problem", "fix"}
+        settings = "\n".join(check.model_dump_json(exclude=ignored) for check in self.checks)
+        return hashlib.sha256(settings.encode()).hexdigest()[:16]
 
     def problems(self) -> tuple[CheckResult, ...]:
-        """Return problems of the protocol itself, as verdicts that count for every node."""
+        """Return the problems of the protocol itself, as results that count for every node."""
         results = []
         for check in self.checks:
             if check.problem:
-                where = f"Line {check.line}: " if check.line else ""
-                result = check.not_run("all", "", where + check.problem, check.fix)
-                # Whoever can't be run was never judged unimportant: it counts, whatever its severity says.
+                prefix = f"Line {check.line}: " if check.line else ""
+                result = check.not_run("all", "", prefix + check.problem, check.fix)
+                # A check that can't be run counts as an error, whatever its severity.
                 results.append(
                     result.model_copy(update={"severity": Severity.ERROR, "owner": Owner.PROTOCOL})
                 )
         if not any(check.severity is Severity.ERROR for check in self.checks):
-            nothing = ProtocolCheck(name=PROTOCOL, type=PROTOCOL, scope=Scope.ALL)
-            reason = "The protocol has no check that decides: nothing was vetted."
-            fix = "Add a check, or take a shipped protocol such as quick."
-            result = nothing.not_run("all", "", reason, fix)
+            placeholder = ProtocolCheck(name=PROTOCOL, type=PROTOCOL, scope=Scope.ALL)
+            reason = "The protocol has no check of severity error, so nothing was vetted."
+            fix = "Add a check, or use a shipped protocol such as quick."
+            result = placeholder.not_run("all", "", reason, fix)
             results.append(result.model_copy(update={"owner": Owner.PROTOCOL}))
         return tuple(results)

@@ -1,6 +1,6 @@
-"""Find and load protocols, ours or vetnode's, and their JSON Schema for editors.
+"""Find and load protocols in Gipfel's or vetnode's format, and make their JSON Schema for editors.
 
-`find_protocol` takes what a person typed: a path, a file beside the notebook, one of the user's own, or a
+`find_protocol` accepts user input: a path, a file next to the notebook, one of the user's own protocols, or a
 shipped one. `load_protocol` reads a file or a shipped name.
 """
 
@@ -14,16 +14,24 @@ from gipfel_cluster.model import GipfelError, one_line
 from .check import UnknownCheck, check_class, check_types
 from .model import Severity
 from .protocol import ProtocolCheck, VettingProtocol
-from .protocol_entry import KEYS, YamlMapping, broken, entry_of, near, read_yaml, read_yaml_file
+from .protocol_entry import (
+    KEYS,
+    YamlMapping,
+    parse_entry,
+    read_yaml,
+    read_yaml_file,
+    suggestion,
+    unusable_entry,
+)
 from .protocol_vetnode import PREFIX, from_vetnode
 from .quantities import quantity
 from .threshold import Limits, Threshold
 
 SHIPPED = Path(__file__).parent / "protocols"
 _KEYS = ("name", "description", "time_limit", "checks", "evals", "scheduler", "pip")
-_MOST_CHECKS = 500
+_MAX_CHECKS = 500
 _SUFFIXES = ("", ".yaml", ".yml")
-_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_JSON_SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 
 
 def shipped_protocols() -> tuple[str, ...]:
@@ -37,49 +45,51 @@ def load_protocol(reference: str | Path) -> VettingProtocol:
     Raises
     ------
     GipfelError
-        The file can't be read or is no protocol. A check that can't be run raises nothing: it is there with
-        its `problem`, and its verdict is "not run".
+        The file can't be read or is not a protocol. A check that can't be run is not an error: it is loaded
+        with its `problem`, and its verdict is "not run".
     """
     name = str(reference)
     path = Path(reference)
     if name in shipped_protocols() and not path.is_file():
         path = SHIPPED / f"{name}.yaml"
     elif "\0" in name:
-        raise GipfelError("The protocol's name holds a NUL.", "Name a file or a shipped protocol.")
+        raise GipfelError(
+            "The protocol's name contains a NUL character.", "Name a file or a shipped protocol."
+        )
     elif "/" not in name and not path.suffix and not path.exists():
         shipped = ", ".join(shipped_protocols())
-        fix = near(name, shipped_protocols()) or f"Shipped are: {shipped}; or name a file."
+        fix = suggestion(name, shipped_protocols()) or f"Name a file, or a shipped protocol: {shipped}."
         raise GipfelError(f"There is no protocol {name!r}.", fix)
     return _protocol(read_yaml_file(path), str(reference), str(path))
 
 
 def parse_protocol(text: str, source: str = "protocol") -> VettingProtocol:
-    """Return the protocol in a text; `load_protocol` for its errors."""
+    """Return the protocol in a text; raise as `load_protocol` does."""
     return _protocol(read_yaml(text, source), source, source)
 
 
 def protocol_digest(text: str) -> str:
-    """Return a short digest of exactly this text."""
+    """Return a short digest of a protocol's text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _protocol(document: YamlMapping, source: str, where: str) -> VettingProtocol:
+def _protocol(document: YamlMapping, source: str, path: str) -> VettingProtocol:
     for key in document:
         if key not in _KEYS:
-            fix = near(key, _KEYS) or f"Known are: {', '.join(_KEYS)}."
+            fix = suggestion(key, _KEYS) or f"Known keys: {', '.join(_KEYS)}."
             raise GipfelError(
-                f"{where}, line {document.lines[key]}: {key[:60]!r} is not a key of a protocol.", fix
+                f"{path}, line {document.lines[key]}: {key[:60]!r} is not a key of a protocol.", fix
             )
     present = [key for key in ("checks", "evals") if key in document]
     if len(present) != 1:
         problem = "both 'checks' and 'evals'" if present else "neither 'checks' nor vetnode's 'evals'"
-        raise GipfelError(f"{where} is not a protocol: it has {problem}.", "List its checks below 'checks'.")
+        raise GipfelError(f"{path} is not a protocol: it has {problem}.", "List the checks below 'checks'.")
     entries = document[present[0]]
     if entries is None:
         entries = []
-    if not isinstance(entries, list) or len(entries) > _MOST_CHECKS:
+    if not isinstance(entries, list) or len(entries) > _MAX_CHECKS:
         raise GipfelError(
-            f"{where}, line {document.lines[present[0]]}: {present[0]!r} is not a list of checks.",
+            f"{path}, line {document.lines[present[0]]}: {present[0]!r} is not a list of checks.",
             "Write each check as a list item with 'name' and 'type'.",
         )
     name = document.get("name")
@@ -89,7 +99,7 @@ def _protocol(document: YamlMapping, source: str, where: str) -> VettingProtocol
         description=one_line(str(document.get("description") or "")),
         checks=tuple(_unique(checks)),
         source=source,
-        time_limit_s=_time_limit(document, where),
+        time_limit_s=_time_limit(document, path),
         notes=tuple(_notes(document)),
     )
 
@@ -97,33 +107,33 @@ def _protocol(document: YamlMapping, source: str, where: str) -> VettingProtocol
 def _entries(entry: Any, number: int, document: YamlMapping) -> tuple[ProtocolCheck, ...]:
     if not isinstance(entry, Mapping):
         return (
-            broken(
-                f"check {number}", "", document.line, f"Check {number} has no keys.", "Give it name and type."
+            unusable_entry(
+                f"check {number}", "", document.line, f"Check {number} has no keys.", "Set 'name' and 'type'."
             ),
         )
     line = getattr(entry, "line", 0)
     if isinstance(entry, YamlMapping) and str(entry.get("type") or "").startswith(PREFIX):
         return from_vetnode(entry, line=line)
-    return (entry_of(entry, line=line),)
+    return (parse_entry(entry, line=line),)
 
 
 def _unique(checks: list[ProtocolCheck]) -> list[ProtocolCheck]:
-    """Number checks of the same name, because a report identifies a check by its name."""
-    taken: set[str] = set()
-    # A name that somebody wrote is not given to another check.
+    """Return the checks with numbers added to repeated names: a report identifies a check by its name."""
+    used: set[str] = set()
+    # A numbered name must not be one that the protocol contains.
     written = {check.name for check in checks}
     unique = []
     for check in checks:
         name, number = check.name, 1
-        while name in taken or (number > 1 and name in written):
+        while name in used or (number > 1 and name in written):
             number += 1
             name = f"{check.name} ({number})"
-        taken.add(name)
+        used.add(name)
         unique.append(check.model_copy(update={"name": name}))
     return unique
 
 
-def _time_limit(document: YamlMapping, where: str) -> float | None:
+def _time_limit(document: YamlMapping, path: str) -> float | None:
     if document.get("time_limit") is None:
         return None
     try:
@@ -132,16 +142,16 @@ def _time_limit(document: YamlMapping, where: str) -> float | None:
         seconds, wrong = 0.0, str(error)
     if seconds <= 0:
         line = document.lines["time_limit"]
-        raise GipfelError(f"{where}, line {line}: the time limit {wrong}.", "Write it as 3 min.")
+        raise GipfelError(f"{path}, line {line}: the time limit {wrong}.", "Write it as 3 min.")
     return seconds
 
 
 def _notes(document: YamlMapping) -> list[str]:
     notes = []
     if document.get("scheduler") is not None:
-        notes.append("'scheduler' is not needed: the nodes are taken from the job.")
+        notes.append("'scheduler' is ignored: the nodes are those of the job.")
     if document.get("pip") is not None:
-        notes.append("'pip' is not used: nothing is installed at run time.")
+        notes.append("'pip' is ignored: nothing is installed at run time.")
     return notes
 
 
@@ -151,18 +161,18 @@ def own_protocols(environment: Mapping[str, str]) -> Path:
 
 
 def find_protocol(name: str, *, directory: Path, environment: Mapping[str, str]) -> VettingProtocol:
-    """Return the protocol of a path or a name: in `directory`, the user's own, or a shipped one.
+    """Return the protocol of a path, or of a name: in `directory`, the user's own, or a shipped one.
 
     Raises
     ------
     GipfelError
-        As of `load_protocol`.
+        As `load_protocol`.
     """
     if "/" not in name and "\0" not in name:
         for folder in (directory, own_protocols(environment)):
             for suffix in _SUFFIXES:
                 path = folder / f"{name}{suffix}"
-                # A file without any suffix is a protocol only where it is asked for by its path.
+                # A file without a suffix is a protocol only if it is named by its path.
                 if path.is_file() and path.suffix:
                     return load_protocol(path)
         return load_protocol(name)
@@ -170,7 +180,7 @@ def find_protocol(name: str, *, directory: Path, environment: Mapping[str, str])
 
 
 def known_protocols(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return names of protocols with their location, the first found of each name."""
+    """Return the names of protocols and their files; "shipped" for those of Gipfel."""
     found: dict[str, str] = {}
     own = own_protocols(environment)
     for path in sorted(own.glob("*.y*ml")) if own.is_dir() else ():
@@ -181,14 +191,14 @@ def known_protocols(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def protocol_schema() -> dict[str, Any]:
-    """Return the schema with the parameters of every installed check; vetnode's entries may hold any key."""
+    """Return the JSON Schema with the parameters of all installed checks; vetnode's entries allow any key."""
     entries: list[dict[str, Any]] = []
     definitions: dict[str, Any] = {}
     for type_ in check_types():
         try:
             found: Any = check_class(type_)
         except UnknownCheck:
-            # One that can't be imported can't be used either.
+            # A check that can't be imported can't be used in a protocol either.
             continue
         parameters = found.model_json_schema(ref_template=f"#/$defs/{type_}.{{model}}")
         for name, schema in parameters.pop("$defs", {}).items():
@@ -199,7 +209,7 @@ def protocol_schema() -> dict[str, Any]:
     )
     definitions["threshold"] = _threshold()
     return {
-        "$schema": _DIALECT,
+        "$schema": _JSON_SCHEMA,
         "title": "Protocol of gipfel vet",
         "type": "object",
         "properties": {
@@ -224,24 +234,24 @@ def _entry(type_: str, found: Any, parameters: dict[str, Any]) -> dict[str, Any]
         "skip_if_alone": {"type": "boolean"},
         "threshold": {"$ref": "#/$defs/threshold"},
         "requirements": {"type": "array", "items": {"type": "string"}},
-        "parameters": _loosened(parameters),
+        "parameters": _with_units(parameters),
     }
     properties = {key: known[key] for key in KEYS}
     return {"type": "object", "properties": properties, "required": ["type"], "additionalProperties": False}
 
 
 def _threshold() -> dict[str, Any]:
-    schema = _loosened(Threshold.model_json_schema())
+    schema = _with_units(Threshold.model_json_schema())
     schema.pop("$defs", None)
     schema["properties"]["by_model"] = {
         "type": "object",
-        "additionalProperties": _loosened(Limits.model_json_schema()),
+        "additionalProperties": _with_units(Limits.model_json_schema()),
     }
     return schema
 
 
-def _loosened(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema with a string allowed wherever a number is: people write quantities with units."""
+def _with_units(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema with strings allowed in place of numbers, for quantities with units."""
     loose = dict(schema)
     loose["properties"] = {
         name: {"anyOf": [each, {"type": "string"}], "title": name} if _numeric(each) else each

@@ -1,6 +1,6 @@
-"""Protocols of vetnode: its checks by their dotted type names, mapped to ours.
+"""Read protocols in vetnode's format: its checks, by their dotted type names, become Gipfel's.
 
-Its keys are read as it reads them: sizes and bandwidths in powers of 2, memory as a share of the whole.
+Its keys keep vetnode's units: sizes and bandwidths in powers of 2, used memory as a share.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,13 +12,13 @@ from gipfel_cluster.model import Frozen, one_line
 
 from .check import check_class
 from .protocol import ProtocolCheck
-from .protocol_entry import KEYS, YamlMapping, broken, near, telling, validated
+from .protocol_entry import KEYS, YamlMapping, most_specific_error, suggestion, unusable_entry, validate_entry
 from .quantities import quantity
 
 PREFIX = "vetnode."
 _MODULES = "vetnode.evaluations."
-#: What our own checks do without; torch they need, and it is looked for in the image.
-_OWN = ("numpy", "cuda-python", "hip-python", "cuda-bindings", "cupy")
+#: Packages that vetnode's checks need and Gipfel's do not.
+_NOT_NEEDED = ("numpy", "cuda-python", "hip-python", "cuda-bindings", "cupy")
 _LISTING_3 = ("nccl_eval.NCCEval", "nccl_eval.NCCLEval")
 
 
@@ -40,9 +40,9 @@ class Gpu(Frozen):
     max_temp: Annotated[float, Field(gt=0)]
     max_used_memory: Annotated[float, Field(ge=0, le=1)]
 
-    def ours(self) -> list[dict[str, Any]]:
-        """Return two checks: each has its own verdict."""
-        # vetnode refuses a temperature that is equal to the limit; ours are whole degrees.
+    def to_entries(self) -> list[dict[str, Any]]:
+        """Return a check of the temperature and one of the memory, each with its own verdict."""
+        # vetnode rejects a temperature equal to the limit, and NVML reports whole degrees.
         most = self.max_temp - 0.5
         return [
             {"type": "temperature", "threshold": {"at_most": most, "source": "the protocol's max_temp"}},
@@ -51,37 +51,40 @@ class Gpu(Frozen):
 
 
 class EnvVar(Frozen):
-    """``EnvVarEval``: variable to its exact value; null for one that must not be set."""
+    """``EnvVarEval``: variables and their exact values; null for one that must not be set."""
 
     expected: dict[str, str | None] = Field(min_length=1)
 
-    def ours(self) -> list[dict[str, Any]]:
-        """Return the same check of ours."""
+    def to_entries(self) -> list[dict[str, Any]]:
+        """Return a check of type environment."""
         return [{"type": "environment", "parameters": {"expected": dict(self.expected)}}]
 
 
 class Cuda(Frozen):
-    """``CUDAEval``: a computation on the GPU, and every library of a CUDA folder can be loaded."""
+    """``CUDAEval``: a computation on the GPU, and loading every library of a CUDA directory."""
 
     cuda_home: str | None = None
 
-    def ours(self) -> list[dict[str, Any]]:
-        """Return a product with its values checked on every GPU, not on the first alone."""
-        small = {"type": "matmul", "parameters": {"size": 2048, "device": "cuda"}}
+    def to_entries(self) -> list[dict[str, Any]]:
+        """Return a matmul check of every GPU (vetnode uses the first only), and one of the libraries."""
+        matmul = {"type": "matmul", "parameters": {"size": 2048, "device": "cuda"}}
         if not self.cuda_home:
-            return [small]
-        return [small, {"type": "libraries", "parameters": {"folder": f"{self.cuda_home.rstrip('/')}/lib64"}}]
+            return [matmul]
+        return [
+            matmul,
+            {"type": "libraries", "parameters": {"folder": f"{self.cuda_home.rstrip('/')}/lib64"}},
+        ]
 
 
 class Internet(Frozen):
-    """``InternetAccessEval``: a TCP connection."""
+    """``InternetAccessEval``: opening a TCP connection."""
 
     host: str
     port: Annotated[int, Field(ge=1, le=65_535)] = 53
     timeout: Annotated[float, Field(gt=0, le=600)] = 3
 
-    def ours(self) -> list[dict[str, Any]]:
-        """Return the same check of ours."""
+    def to_entries(self) -> list[dict[str, Any]]:
+        """Return a check of type internet."""
         return [
             {
                 "type": "internet",
@@ -118,8 +121,8 @@ class NcclLib(_Collective):
     topology: Literal["intranode", "internode", "full"] = "full"
     method: Literal["allreduce"] = "allreduce"
 
-    def ours(self) -> list[dict[str, Any]]:
-        """Return intranode as a check of every node, internode as pairs, which can name the faulty node."""
+    def to_entries(self) -> list[dict[str, Any]]:
+        """Return a collective within nodes for intranode, of pairs for internode, else over all ranks."""
         scope = {"intranode": "node", "internode": "pair", "full": "all"}[self.topology]
         return [self._entry(scope, self.method, per_gpu=self.topology != "internode")]
 
@@ -129,13 +132,13 @@ class NcclPytorch(_Collective):
 
     method: Literal["broadcast", "roundrobin", "allreduce", "gather", "allreduce-gather"] = "broadcast"
 
-    def ours(self) -> list[dict[str, Any]]:
-        """Return a check over all ranks; roundrobin, which measures two at a time, as pairs."""
+    def to_entries(self) -> list[dict[str, Any]]:
+        """Return a collective over all ranks; in pairs for roundrobin, which measures two ranks at a time."""
         method = {"roundrobin": "send", "allreduce-gather": "gather"}.get(self.method, self.method)
         return [self._entry("pair" if method == "send" else "all", method, per_gpu=True)]
 
 
-#: Type name after ``vetnode.evaluations.`` to how its keys are read; the paper's Listing 3 has its own.
+#: Type name after ``vetnode.evaluations.`` to the model of its keys. Two are from the paper's Listing 3.
 TYPES: Mapping[str, type[Frozen] | None] = {
     "gpu_eval.GPUEval": Gpu,
     "env_var_eval.EnvVarEval": EnvVar,
@@ -151,35 +154,40 @@ TYPES: Mapping[str, type[Frozen] | None] = {
 
 
 def from_vetnode(document: YamlMapping, *, line: int) -> tuple[ProtocolCheck, ...]:
-    """Return our checks for one of vetnode's; one with its `problem` where it can't be run."""
+    """Return the checks for an entry of vetnode; one with its `problem` where it can't be run."""
     type_ = str(document["type"])
     name = one_line(str(document.get("name") or type_))[:200] or "without a name"
     short = type_.removeprefix(_MODULES)
     if short not in TYPES:
         fix = (
-            near(type_, [_MODULES + each for each in TYPES]) or "See the list of checks in the documentation."
+            suggestion(type_, [_MODULES + each for each in TYPES])
+            or "Use a check that `gipfel vet --list` lists."
         )
         at = document.lines.get("type", line)
-        return (broken(name, type_, at, f"There is no check of type {type_[:100]!r}.", fix),)
+        return (unusable_entry(name, type_, at, f"There is no check of type {type_[:100]!r}.", fix),)
     kind = TYPES[short]
     if kind is None:
         return (
-            broken(name, type_, line, "RandomEval is a demonstration and checks nothing.", "Take it out."),
+            unusable_entry(
+                name, type_, line, "RandomEval is a demonstration and checks nothing.", "Remove it."
+            ),
         )
     own = {key: value for key, value in document.items() if key not in KEYS}
     try:
         read: Any = kind.model_validate(_defaulted(short, own))
     except ValidationError as error:
-        wrong = telling(error)
+        wrong = most_specific_error(error)
         key = str(wrong["loc"][0]) if wrong["loc"] else ""
-        fix = near(key, kind.model_fields) if wrong["type"] == "extra_forbidden" else "Correct the value."
-        message = "is not known" if wrong["type"] == "extra_forbidden" else wrong["msg"]
-        return (broken(name, type_, document.lines.get(key, line), f"{key!r}: {message}.", fix),)
-    return _built(document, name, read.ours, line)
+        fix = (
+            suggestion(key, kind.model_fields) if wrong["type"] == "extra_forbidden" else "Correct the value."
+        )
+        message = "is not a known key" if wrong["type"] == "extra_forbidden" else wrong["msg"]
+        return (unusable_entry(name, type_, document.lines.get(key, line), f"{key!r}: {message}.", fix),)
+    return _entries(document, name, read.to_entries, line)
 
 
-def _built(
-    document: YamlMapping, name: str, ours: Callable[[], list[dict[str, Any]]], line: int
+def _entries(
+    document: YamlMapping, name: str, to_entries: Callable[[], list[dict[str, Any]]], line: int
 ) -> tuple[ProtocolCheck, ...]:
     needed, notes = _requirements(document.get("requirements"))
     extra = {
@@ -187,13 +195,13 @@ def _built(
         for key in ("severity", "time_limit", "tolerate_degraded", "skip_if_alone", "scope")
         if key in document
     }
-    parts = ours()
+    parts = to_entries()
     built = []
     for part in parts:
         title = name if len(parts) == 1 else f"{name}: {part['type']}"
         if "threshold" in document and "threshold" not in part:
             part["threshold"] = document["threshold"]
-        entry = validated(
+        entry = validate_entry(
             {**part, **extra, "requirements": needed}, title, part["type"], check_class(part["type"]), line
         )
         built.append(entry.model_copy(update={"notes": notes}))
@@ -209,13 +217,13 @@ def _defaulted(short: str, own: dict[str, Any]) -> dict[str, Any]:
 
 
 def _requirements(value: Any) -> tuple[list[str], tuple[str, ...]]:
-    """Return what to look for in the image, and notes on requirements that our checks don't need."""
+    """Return the packages to look for in the image, and notes on those that Gipfel's checks don't need."""
     needed, notes = [], []
     listed = [value] if isinstance(value, str) else value if isinstance(value, list) else []
     for each in listed:
         text = str(each[0] if isinstance(each, list) and each else each)
-        if any(text.replace("_", "-").lower().startswith(own) for own in _OWN):
-            notes.append(f"The requirement {text!r} counts as met: our own check does without installing it.")
+        if any(text.replace("_", "-").lower().startswith(own) for own in _NOT_NEEDED):
+            notes.append(f"The requirement {text!r} is ignored: Gipfel's check does not need it.")
         else:
             needed.append(text)
     return needed, tuple(notes)

@@ -1,4 +1,4 @@
-"""Quantities as people write them: ``50 GB/s``, ``256 MiB``, ``30 s``, ``12 ms``, ``20 %``."""
+"""Parse and format quantities with units: ``50 GB/s``, ``256 MiB``, ``30 s``, ``12 ms``, ``20 %``."""
 
 import math
 import re
@@ -6,17 +6,17 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-_FORM = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z°%µ/]*)\s*")
+_NUMBER_WITH_UNIT = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z°%µ/]*)\s*")
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"": 1.0, "K": 2.0**10, "M": 2.0**20, "G": 2.0**30, "T": 2.0**40, "P": 2.0**50}
-_TIMES = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
-_PLAIN = {"": 1.0, "%": 0.01, "C": 1.0, "°C": 1.0, "MHz": 1.0, "W": 1.0, "x": 1.0}
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+_UNSCALED = {"": 1.0, "%": 0.01, "C": 1.0, "°C": 1.0, "MHz": 1.0, "W": 1.0, "x": 1.0}
 _SCALED = re.compile(r"([kKMGTP]?)(i?)(B|FLOP|FLOPS|Flop)(/s)?")
-_SHOWN = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
+_PREFIXES = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
 def quantity(value: Any, *, binary: bool = False) -> float:
-    """Return a number in base units: bytes, bytes/s, FLOP/s, seconds; percent become shares.
+    """Return a number in base units: bytes, bytes/s, FLOP/s, seconds; percentages become shares.
 
     Parameters
     ----------
@@ -28,12 +28,12 @@ def quantity(value: Any, *, binary: bool = False) -> float:
     Raises
     ------
     ValueError
-        It is no finite number, or its unit is not known.
+        The value is not a finite number, or its unit is unknown.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError("is not a number with a unit")  # noqa: TRY004 - pydantic expects it
     try:
-        number = float(value) if not isinstance(value, str) else _of_text(value, binary=binary)
+        number = float(value) if not isinstance(value, str) else _parse(value, binary=binary)
     except OverflowError as error:
         raise ValueError("is too large a number") from error
     if not math.isfinite(number):
@@ -41,15 +41,15 @@ def quantity(value: Any, *, binary: bool = False) -> float:
     return number
 
 
-def _of_text(text: str, *, binary: bool) -> float:
-    found = _FORM.fullmatch(text)
-    if not found:
+def _parse(text: str, *, binary: bool) -> float:
+    match = _NUMBER_WITH_UNIT.fullmatch(text)
+    if not match:
         raise ValueError(f"{text[:40]!r} is not a number with a unit, like '50 GB/s'")
-    number, unit = float(found[1]), found[2]
-    if unit in _PLAIN:
-        return number * _PLAIN[unit]
-    if unit in _TIMES:
-        return number * _TIMES[unit]
+    number, unit = float(match[1]), match[2]
+    if unit in _UNSCALED:
+        return number * _UNSCALED[unit]
+    if unit in _SECONDS:
+        return number * _SECONDS[unit]
     scaled = _SCALED.fullmatch(unit)
     if not scaled or (scaled[2] and scaled[1] not in _BINARY):
         raise ValueError(f"{unit!r} is not a known unit: B, GB, GiB, GB/s, TFLOP/s, s, ms, %")
@@ -58,13 +58,13 @@ def _of_text(text: str, *, binary: bool) -> float:
 
 
 def with_unit(value: float, unit: str) -> str:
-    """Format a measurement with three digits and a prefix where the unit takes one."""
+    """Format a measurement with three digits, and with a prefix for bytes and FLOPs."""
     if unit in {"B", "B/s", "FLOP/s"}:
-        for prefix, size in _SHOWN:
+        for prefix, size in _PREFIXES:
             if abs(value) >= size:
                 return f"{value / size:.3g} {prefix}{unit}"
     return f"{value:.4g} {unit}".strip()
 
 
-#: A field that takes quantities as people write them.
+#: A field that accepts numbers with units.
 Quantity = Annotated[float, BeforeValidator(quantity)]

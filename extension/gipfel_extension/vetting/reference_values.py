@@ -3,21 +3,21 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-#: What copies reach of a data sheet's bandwidth: 3.02 of 3.35 TB/s on an H100 SXM, 3.57 of 3.94 on an NVL.
+#: Share of a data sheet's bandwidth that copies reach: 3.02 of 3.35 TB/s (H100 SXM), 3.57 of 3.94 (NVL).
 _MEMORY_SHARE = 0.90
-#: 55.6 of 64 GB/s, host to device, in NVIDIA's own example of nvbandwidth (developer.nvidia.com/blog, 2025).
+#: 55.6 of 64 GB/s, host to device, in NVIDIA's example of nvbandwidth (developer.nvidia.com/blog, 2025).
 _PCIE_SHARE = 0.87
 _MAMF = "largest matmul rate found, MAMF table of stas00/ml-engineering"
 _C2C = "Fusco et al. 2024, Understanding Data Movement in Tightly Coupled Heterogeneous Systems"
-#: Bytes per second that one adapter moves in each direction, as a share of its line rate.
+#: Share of its line rate that one adapter reaches in each direction, the source, and whether it was measured.
 _NETWORKS: Mapping[str, tuple[float, str, bool]] = {
     # 23.8 of 25 GB/s from one rank to another node.
     "slingshot": (23.8 / 25, "23.8 GB/s an adapter, healthy nodes of Alps (swiss-ai/nodes_test)", True),
     "infiniband": (0.9, "360 of 400 Gbit/s, Azure/azurehpc-health-checks, ND H200 v5", True),
     "roce": (0.9, "90 % of the port's rate, as InfiniBand", False),
 }
-#: An all-reduce that adds up within each node first sends half of what a ring does.
-_FEWER_BYTES = 2.0
+#: An all-reduce that adds up within each node first sends half the bytes of a ring, so its rate may double.
+_HIERARCHICAL_GAIN = 2.0
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class ReferenceValue:
     Parameters
     ----------
     measured
-        False where only the vendor's peak is known, of which a share is taken.
+        False where the value is a share of the vendor's peak.
     peak
-        What the hardware can do at most; 0 where no more is known than the value.
+        Theoretical maximum of the hardware; 0 where it is unknown.
     """
 
     value: float
@@ -38,67 +38,98 @@ class ReferenceValue:
     peak: float = 0.0
 
     @property
-    def too_much(self) -> float:
-        """Return the bound above which a measurement must be wrong."""
+    def implausible_above(self) -> float:
+        """Return the value above which a measurement must be wrong."""
         return 1.1 * max(self.value, self.peak)
 
 
 @dataclass(frozen=True)
 class GpuModel:
-    """GPU model: words of its name, and check type to reference value."""
+    """GPU model: words that its name contains, and check type to reference value."""
 
     names: tuple[str, ...]
     values: Mapping[str, ReferenceValue]
 
 
 def _reference_values(
-    sheet: str, memory: float, matmul: float, link: float, *, mamf: bool = False, c2c: bool = False
+    data_sheet: str,
+    memory: float,
+    matmul: float,
+    link: float,
+    *,
+    measured_matmul: bool = False,
+    c2c: bool = False,
 ) -> dict[str, ReferenceValue]:
-    """Return values for memory in GB/s, bf16 in TFLOP/s, and the host link in GB/s in one direction."""
+    """Return reference values by check type.
+
+    Parameters
+    ----------
+    memory, matmul, link
+        Memory in GB/s, bf16 in TFLOP/s, and the host link in GB/s in one direction.
+    measured_matmul
+        Whether `matmul` is measured (the MAMF table), not of the data sheet.
+    c2c
+        Whether the host link is NVLink-C2C, whose value is measured.
+    """
     rate = (
         ReferenceValue(matmul * 1e12, _MAMF)
-        if mamf
-        else ReferenceValue(matmul * 0.8e12, f"{sheet}, 80 % of it", measured=False, peak=matmul * 1e12)
+        if measured_matmul
+        else ReferenceValue(matmul * 0.8e12, f"{data_sheet}, 80 % of it", measured=False, peak=matmul * 1e12)
     )
     pcie = ReferenceValue(
-        link * 1e9 * _PCIE_SHARE, f"{sheet}, 87 % of the link", measured=False, peak=link * 1e9
+        link * 1e9 * _PCIE_SHARE, f"{data_sheet}, 87 % of the link", measured=False, peak=link * 1e9
     )
     copies = memory * 1e9 * _MEMORY_SHARE
     return {
-        "memory_bandwidth": ReferenceValue(copies, f"{sheet}, 90 % of it", measured=False, peak=memory * 1e9),
+        "memory_bandwidth": ReferenceValue(
+            copies, f"{data_sheet}, 90 % of it", measured=False, peak=memory * 1e9
+        ),
         "matmul": rate,
         "host_copy": ReferenceValue(link * 1e9, _C2C) if c2c else pcie,
     }
 
 
-#: The first entry whose words all occur is taken: special ones stand before general ones.
+#: The first entry whose words all occur applies: special models come before general ones.
 GPU_MODELS: tuple[GpuModel, ...] = (
     GpuModel(("GB200",), _reference_values("NVIDIA GB200 NVL72 data sheet", 8000, 2500, 375, c2c=True)),
-    GpuModel(("B200",), _reference_values("NVIDIA HGX B200 data sheet", 8000, 1745.0, 64, mamf=True)),
     GpuModel(
-        ("GH200", "144G"), _reference_values("NVIDIA GH200 data sheet", 4900, 821.0, 375, mamf=True, c2c=True)
+        ("B200",),
+        _reference_values("NVIDIA HGX B200 data sheet", 8000, 1745.0, 64, measured_matmul=True),
     ),
-    GpuModel(("GH200",), _reference_values("NVIDIA GH200 data sheet", 4000, 821.0, 375, mamf=True, c2c=True)),
-    GpuModel(("H200",), _reference_values("NVIDIA H200 data sheet", 4800, 794.5, 64, mamf=True)),
+    GpuModel(
+        ("GH200", "144G"),
+        _reference_values("NVIDIA GH200 data sheet", 4900, 821.0, 375, measured_matmul=True, c2c=True),
+    ),
+    GpuModel(
+        ("GH200",),
+        _reference_values("NVIDIA GH200 data sheet", 4000, 821.0, 375, measured_matmul=True, c2c=True),
+    ),
+    GpuModel(("H200",), _reference_values("NVIDIA H200 data sheet", 4800, 794.5, 64, measured_matmul=True)),
     GpuModel(("H100", "PCIE"), _reference_values("NVIDIA H100 data sheet", 2000, 756, 64)),
     GpuModel(("H100", "NVL"), _reference_values("NVIDIA H100 data sheet", 3938, 835, 64)),
-    GpuModel(("H100",), _reference_values("NVIDIA H100 data sheet", 3350, 794.5, 64, mamf=True)),
-    GpuModel(("A100", "PCIE"), _reference_values("NVIDIA A100 data sheet", 1935, 256.4, 32, mamf=True)),
-    GpuModel(("A100", "40GB"), _reference_values("NVIDIA A100 data sheet", 1555, 267.9, 32, mamf=True)),
-    GpuModel(("A100",), _reference_values("NVIDIA A100 data sheet", 2039, 267.9, 32, mamf=True)),
+    GpuModel(("H100",), _reference_values("NVIDIA H100 data sheet", 3350, 794.5, 64, measured_matmul=True)),
+    GpuModel(
+        ("A100", "PCIE"),
+        _reference_values("NVIDIA A100 data sheet", 1935, 256.4, 32, measured_matmul=True),
+    ),
+    GpuModel(
+        ("A100", "40GB"),
+        _reference_values("NVIDIA A100 data sheet", 1555, 267.9, 32, measured_matmul=True),
+    ),
+    GpuModel(("A100",), _reference_values("NVIDIA A100 data sheet", 2039, 267.9, 32, measured_matmul=True)),
     GpuModel(("L40S",), _reference_values("NVIDIA L40S data sheet", 864, 362, 32)),
     GpuModel(("L4 ",), _reference_values("NVIDIA L4 data sheet", 300, 121, 32)),
 )
 
 
-def best_known(check_type: str, model: str) -> ReferenceValue | None:
+def gpu_reference(check_type: str, model: str) -> ReferenceValue | None:
     """Return the reference value of a check for a device by its NVML name; None where none is known."""
     words = model.upper() + " "
-    found = next((entry for entry in GPU_MODELS if all(name in words for name in entry.names)), None)
-    return found.values.get(check_type) if found else None
+    entry = next((each for each in GPU_MODELS if all(name in words for name in each.names)), None)
+    return entry.values.get(check_type) if entry else None
 
 
-def best_known_network(fabric: str, rate: float, adapters: int) -> ReferenceValue | None:
+def network_reference(fabric: str, rate: float, adapters: int) -> ReferenceValue | None:
     """Return the reference value of a transfer or an all-reduce between two nodes.
 
     Parameters
@@ -108,7 +139,7 @@ def best_known_network(fabric: str, rate: float, adapters: int) -> ReferenceValu
     rate
         Line rate of one adapter, in bits per second.
     adapters
-        How many of them take part.
+        Number of adapters that take part.
 
     Returns
     -------
@@ -118,4 +149,4 @@ def best_known_network(fabric: str, rate: float, adapters: int) -> ReferenceValu
         return None
     share, source, measured = _NETWORKS[fabric]
     line = rate / 8 * adapters
-    return ReferenceValue(line * share, source, measured=measured, peak=_FEWER_BYTES * line)
+    return ReferenceValue(line * share, source, measured=measured, peak=_HIERARCHICAL_GAIN * line)

@@ -1,4 +1,4 @@
-"""Report of a vetting run: every verdict, the vetted nodes, and files for the next step."""
+"""Report of a vetting run: every result, the vetted nodes, and lists of nodes for the next job step."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -12,16 +12,16 @@ from gipfel_cluster.runs import write_atomically
 from gipfel_cluster.scheduler.notation import fold_hostlist
 
 from ..telemetry.files import read_regular
-from .model import CheckResult, Owner, Scope, Severity, Verdict, first_to_mend, with_owners, worst
+from .model import CheckResult, Owner, Scope, Severity, Verdict, owner_priority, with_owners, worst
 from .protocol import ProtocolCheck, VettingProtocol
 
 REPORT, GOOD_NODES, BAD_NODES = "vetting.json", "good_nodes.txt", "bad_nodes.txt"
-#: Ten thousand nodes with ten checks each take half of it.
-MOST_REPORT_BYTES = 64 << 20
+#: Twice the report of ten thousand nodes with ten checks each.
+MAX_REPORT_BYTES = 64 << 20
 
 
 class CheckColumn(Frozen):
-    """Check of the protocol, as a column of the grid."""
+    """Check of the protocol, which is a column of the grid."""
 
     name: str
     type: str
@@ -35,19 +35,19 @@ class NodeReport(Frozen):
     Parameters
     ----------
     verdict
-        The worst of the checks that decide; not run as long as one of them has said nothing, and at best not
-        run after a run that was cut short.
+        The worst verdict of the checks of severity error; ``not_run`` while one of them has no verdict, and
+        no better than ``not_run`` after a run that was cut short.
     vetted
-        Whether every check that decides passed, or is degraded where the protocol tolerates it; after a run
-        that was cut short no node is.
+        Whether every check of severity error passed, or is degraded where the protocol tolerates that; always
+        false after a run that was cut short.
     running
-        The check that runs on it at the moment.
+        The check that is running on the node.
     reasons
-        Why it is not vetted, one sentence a check; those that other nodes would not mend come first.
+        Why the node is not vetted, one sentence per check; faults that other nodes would have too come first.
     owner
-        Whose fault the first reason is; None for a vetted node, and where no check says it.
+        Whose fault the first reason is; None for a vetted node, and where it is unknown.
     torch_import_s
-        Seconds that importing torch took there, once for all checks; None where none of them needed it.
+        Seconds that importing torch took on the node, once for all checks; None where no check needed it.
     """
 
     node: str
@@ -60,25 +60,25 @@ class NodeReport(Frozen):
 
 
 class VettingReport(Frozen):
-    """A vetting run, while it runs and when it has ended.
+    """Report of a vetting run, while it runs and after its end.
 
     Parameters
     ----------
     started_ns, ended_ns
-        UTC, in nanoseconds; no end as long as it runs.
+        UTC, in nanoseconds; `ended_ns` is None while the run continues.
     digest
-        Of what the protocol demands; see `VettingProtocol.digest`.
+        Digest of the protocol's checks; see `VettingProtocol.digest`.
     complete
-        Whether the run came to its own end; false while it runs, and after it was interrupted.
+        Whether the run finished all checks; false while it runs, and after it was interrupted.
     vetted
-        Whether every node is.
+        Whether every node is vetted.
     bad_nodes
-        Every node that is not vetted; after a run that was cut short, only those that were found unfit until
-        then: nothing speaks against the others.
+        Every node that is not vetted; after a run that was cut short, only those that had been found unfit by
+        then.
     exclude
-        A hostlist for ``--exclude``: the bad nodes whose own fault it is; see `owner`.
+        Hostlist for ``--exclude``: the bad nodes that have a fault of owner ``node``.
     action, outcome
-        What was to be done with bad nodes, and what was done, in one sentence.
+        The requested action for bad nodes, and the outcome as one sentence.
     """
 
     schema_version: Literal[1, 2] = 2
@@ -103,12 +103,12 @@ class VettingReport(Frozen):
     notes: tuple[str, ...] = ()
 
     def write(self, folder: Path) -> None:
-        """Write ``vetting.json`` and, where the run has ended, the lists of nodes, into a run folder.
+        """Write ``vetting.json`` into a run folder and, after the end of the run, the lists of nodes.
 
         Raises
         ------
         OSError
-            They can't be written.
+            A file can't be written.
         """
         write_atomically(folder / REPORT, self.model_dump_json(indent=1) + "\n")
         if self.ended_ns is not None:
@@ -122,14 +122,14 @@ def read_report(path: Path) -> VettingReport:
     Raises
     ------
     GipfelError
-        There is none, or it can't be read.
+        There is no report, or it can't be read.
     """
     inside = path.is_dir()
     path = path / REPORT if inside else path
     try:
-        return VettingReport.model_validate_json(read_regular(path, MOST_REPORT_BYTES, follow=not inside))
+        return VettingReport.model_validate_json(read_regular(path, MAX_REPORT_BYTES, follow=not inside))
     except FileNotFoundError as error:
-        raise GipfelError(f"There is not a vetting report {path}.", "Run `gipfel vet standard`.") from error
+        raise GipfelError(f"There is no vetting report {path}.", "Run `gipfel vet standard`.") from error
     except OSError as error:
         raise GipfelError(f"The vetting report {path} can't be read: {error.strerror}.") from error
     except ValidationError as error:
@@ -143,52 +143,52 @@ def judge_nodes(
     results: Sequence[CheckResult],
     running: Mapping[str, str] | None = None,
 ) -> tuple[NodeReport, ...]:
-    """Return the summary of each node; a node without a verdict is not vetted."""
+    """Return the summary of each node; a node without results is not vetted."""
     entries = {entry.name: entry for entry in protocol.checks}
     by_node: dict[str, list[CheckResult]] = {node: [] for node in nodes}
     for result in results:
         if result.node in by_node:
             by_node[result.node].append(result)
-    for node in _left_out_for_links(results, entries):
+    for node in _nodes_to_drop_for_links(results, entries):
         by_node.get(node, []).extend(_links_of(node, results, entries))
-    busy = running or {}
-    of_all = [each for each in results if _counts_for_all(each) and each.severity is Severity.ERROR]
-    return tuple(_judge_node(node, by_node[node], of_all, entries, busy.get(node, "")) for node in nodes)
+    running = running or {}
+    for_all = [each for each in results if _counts_for_all(each) and each.severity is Severity.ERROR]
+    return tuple(_judge_node(node, by_node[node], for_all, entries, running.get(node, "")) for node in nodes)
 
 
 def _judge_node(
     node: str,
     own: Sequence[CheckResult],
-    of_all: Sequence[CheckResult],
+    for_all: Sequence[CheckResult],
     entries: Mapping[str, ProtocolCheck],
     running: str,
 ) -> NodeReport:
     deciding = [each for each in own if each.severity is Severity.ERROR]
-    looked = any(each.applies for each in (*deciding, *of_all))
-    heard = {each.check for each in (*own, *of_all)}
+    tested = any(each.applies for each in (*deciding, *for_all))
+    with_result = {each.check for each in (*own, *for_all)}
     missing = [
         entry
         for entry in entries.values()
-        if not entry.problem and entry.severity is Severity.ERROR and entry.name not in heard
+        if not entry.problem and entry.severity is Severity.ERROR and entry.name not in with_result
     ]
-    bad = [each for each in (*deciding, *of_all) if not _vets(each, entries)]
-    bad.sort(key=lambda each: first_to_mend(each.owner))
+    bad = [each for each in (*deciding, *for_all) if not _vets(each, entries)]
+    bad.sort(key=lambda each: owner_priority(each.owner))
     reasons = [f"{each.check}: {each.reason}" for each in bad]
     reasons += [f"{entry.name}: It gave no verdict." for entry in missing]
-    verdicts = [each.verdict for each in (*deciding, *of_all) if not each.left_out]
+    verdicts = [each.verdict for each in (*deciding, *for_all) if not each.not_required]
     verdicts += [Verdict.NOT_RUN for _ in missing]
     return NodeReport(
         node=node,
         verdict=worst(verdicts),
-        vetted=looked and not bad and not missing,
+        vetted=tested and not bad and not missing,
         running=running,
-        reasons=tuple(reasons) or (() if looked else ("No check that decides has looked at it.",)),
+        reasons=tuple(reasons) or (() if tested else ("No check of severity error has tested this node.",)),
         owner=bad[0].owner if bad else None,
     )
 
 
 def _vets(result: CheckResult, entries: Mapping[str, ProtocolCheck]) -> bool:
-    if result.severity is not Severity.ERROR or result.left_out:
+    if result.severity is not Severity.ERROR or result.not_required:
         return True
     entry = entries.get(result.check)
     return entry.vets(result.verdict) if entry else result.verdict is Verdict.PASS
@@ -208,19 +208,21 @@ def _bad_links(
     ]
 
 
-def _left_out_for_links(results: Iterable[CheckResult], entries: Mapping[str, ProtocolCheck]) -> list[str]:
-    """Return nodes without which no slow link is left: most links first, else the later name."""
+def _nodes_to_drop_for_links(
+    results: Iterable[CheckResult], entries: Mapping[str, ProtocolCheck]
+) -> list[str]:
+    """Return a small set of nodes without which no bad link remains: those with most bad links first."""
     links = [set(ends) for ends, _ in _bad_links(results, entries)]
-    left_out: list[str] = []
+    dropped: list[str] = []
     while links:
         counts: dict[str, int] = {}
         for link in links:
             for node in link:
                 counts[node] = counts.get(node, 0) + 1
         worst_node = max(sorted(counts), key=lambda node: (counts[node], node))
-        left_out.append(worst_node)
+        dropped.append(worst_node)
         links = [link for link in links if worst_node not in link]
-    return left_out
+    return dropped
 
 
 def _links_of(
@@ -243,21 +245,20 @@ def make_report(
     notes: Sequence[str] = (),
     torch_import_s: Mapping[str, float] | None = None,
 ) -> VettingReport:
-    """Return the report of the results so far."""
+    """Return the report of the current results."""
     results = with_owners(results)
     imports = torch_import_s or {}
-    judged = tuple(
-        each.model_copy(update={"torch_import_s": imports.get(each.node)})
-        for each in judge_nodes(protocol, nodes, results, running)
-    )
-    # What a run that was cut short did not get to is nobody's fault.
-    said = results if complete else [each for each in results if each.verdict is not Verdict.NOT_RUN]
-    accused = _accused(protocol, judged, said)
+    summaries = judge_nodes(protocol, nodes, results, running)
+    judged = tuple(each.model_copy(update={"torch_import_s": imports.get(each.node)}) for each in summaries)
+    # That a run was cut short before a check is not a node's fault.
+    counted = results if complete else [each for each in results if each.verdict is not Verdict.NOT_RUN]
+    faulty = _faulty_nodes(protocol, judged, counted)
     bad = {each.node for each in judged if not each.vetted}
     if ended_ns is not None and not complete:
         bad &= _unfit(protocol, results)
         judged = tuple(map(_cut_short, judged))
     good = tuple(each.node for each in judged if each.vetted)
+    all_notes = (*protocol.notes, *_notes(protocol), *_not_measured(results), *_import_times(imports), *notes)
     return VettingReport(
         protocol=protocol.name,
         digest=protocol.digest,
@@ -276,62 +277,64 @@ def make_report(
         results=results,
         good_nodes=good,
         bad_nodes=tuple(each.node for each in judged if each.node in bad),
-        exclude=fold_hostlist(accused),
-        notes=tuple(
-            dict.fromkeys(
-                (*protocol.notes, *_notes(protocol), *_left_out(results), *_imported(imports), *notes)
-            )
-        ),
+        exclude=fold_hostlist(faulty),
+        notes=tuple(dict.fromkeys(all_notes)),
     )
 
 
 def _cut_short(node: NodeReport) -> NodeReport:
-    """Return what counts of a node after a run that was cut short: whatever passed, it is not vetted."""
+    """Return the summary of a node after a run that was cut short: it is not vetted, whatever passed."""
     verdict = worst((node.verdict, Verdict.NOT_RUN))
     reasons = node.reasons or ("The run was not completed.",)
     return node.model_copy(update={"verdict": verdict, "vetted": False, "reasons": reasons})
 
 
 def _unfit(protocol: VettingProtocol, results: Sequence[CheckResult]) -> set[str]:
-    """Return the nodes that were found unfit: by more than a check, or rounds of pairs, that had no time."""
+    """Return the nodes that were found unfit before the run was cut short.
+
+    Group checks without a conclusion do not count, because they may not have had time.
+    """
     entries = {entry.name: entry for entry in protocol.checks}
-    open_yet = {Verdict.NOT_RUN, Verdict.INCONCLUSIVE}
-    said = [
+    unfinished = {Verdict.NOT_RUN, Verdict.INCONCLUSIVE}
+    counted = [
         each
         for each in results
-        if not each.follows and not (each.scope in {Scope.PAIR, Scope.ALL} and each.verdict in open_yet)
+        if not each.is_consequence
+        and not (each.scope in {Scope.PAIR, Scope.ALL} and each.verdict in unfinished)
     ]
-    alone = {each.node for each in said if each.node and not _vets(each, entries)}
-    return alone | set(_left_out_for_links(said, entries))
+    alone = {each.node for each in counted if each.node and not _vets(each, entries)}
+    return alone | set(_nodes_to_drop_for_links(counted, entries))
 
 
-def _accused(
+def _faulty_nodes(
     protocol: VettingProtocol, judged: Sequence[NodeReport], results: Sequence[CheckResult]
 ) -> Collection[str]:
-    """Return the nodes with a fault of their own; doubt is none, and a link's is not either of its ends'."""
+    """Return the nodes with a fault of their own; ``inconclusive`` and faults of links do not count."""
     entries = {entry.name: entry for entry in protocol.checks}
-    guilty = {
+    faulty = {
         each.node
         for each in results
         if each.owner is Owner.NODE and each.verdict is not Verdict.INCONCLUSIVE and not _vets(each, entries)
     }
-    return [each.node for each in judged if not each.vetted and each.node in guilty]
+    return [each.node for each in judged if not each.vetted and each.node in faulty]
 
 
-def _left_out(results: Sequence[CheckResult]) -> list[str]:
-    """Return one line on the checks that had nothing to measure."""
-    names = dict.fromkeys(each.check for each in results if each.left_out and each.severity is Severity.ERROR)
-    return [f"Not measured, as there is nothing to measure with: {', '.join(names)}."] if names else []
+def _not_measured(results: Sequence[CheckResult]) -> list[str]:
+    """Return a note that lists the checks that had nothing to measure with."""
+    names = dict.fromkeys(
+        each.check for each in results if each.not_required and each.severity is Severity.ERROR
+    )
+    return [f"Not measured, because there is nothing to measure with: {', '.join(names)}."] if names else []
 
 
-def _imported(seconds: Mapping[str, float]) -> list[str]:
-    """Say in one line how long nodes took to import torch: on a slow file system it is most of the time."""
+def _import_times(seconds: Mapping[str, float]) -> list[str]:
+    """Return a note on how long importing torch took: on a slow file system it is most of the time."""
     if not seconds:
         return []
     slowest = max(seconds, key=lambda node: (seconds[node], node))
     took = f"{seconds[slowest]:.1f} s"
-    where = f" per node, in at most {took} ({slowest})" if len(seconds) > 1 else f", in {took}"
-    return [f"torch was imported once{where}."]
+    detail = f" per node, in at most {took} ({slowest})" if len(seconds) > 1 else f", in {took}"
+    return [f"torch was imported once{detail}."]
 
 
 def _notes(protocol: VettingProtocol) -> list[str]:
@@ -339,7 +342,7 @@ def _notes(protocol: VettingProtocol) -> list[str]:
 
 
 def write_document(report: VettingReport, path: Path) -> None:
-    """Write a report where the user wants it.
+    """Write a report to a file that the user has chosen.
 
     Raises
     ------
@@ -351,5 +354,5 @@ def write_document(report: VettingReport, path: Path) -> None:
         write_atomically(path, document)
     except OSError as error:
         raise GipfelError(
-            f"The report can't be written to {path}: {error.strerror}.", "Name another file."
+            f"The report can't be written to {path}: {error.strerror}.", "Choose another file."
         ) from error

@@ -1,15 +1,15 @@
-"""Statistics of samples: median, p10, spread, two modes; only the standard library."""
+"""Statistics of samples: median, tenth percentile, spread, two modes; only the standard library."""
 
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: Makes a MAD comparable to a standard deviation of normal noise.
+#: Factor from the MAD (median absolute deviation) to the standard deviation, for normal noise.
 NORMAL = 1.4826
-#: Two modes are this far apart, as a share of the upper one, and this many times what each of them spreads.
-_APART, _TIMES = 0.08, 3.0
-#: Fewer samples than this in a mode are outliers.
-_LEAST_IN_A_MODE = 2
+#: The gap between two modes is at least this share of the upper one, and so many times any gap within a mode.
+_MIN_GAP, _GAP_RATIO = 0.08, 3.0
+#: A mode has at least this many samples; fewer are outliers.
+_MIN_MODE_SIZE = 2
 
 
 @dataclass(frozen=True)
@@ -19,13 +19,13 @@ class Summary:
     Parameters
     ----------
     p10
-        The tenth percentile, between samples.
+        The tenth percentile, interpolated.
     spread
-        MAD over median, scaled to a standard deviation.
+        MAD divided by the median, scaled to a standard deviation.
     bimodal
-        Two groups far apart, each of several samples.
+        Whether the samples form two groups that are far apart.
     lower, upper
-        The medians of the two groups; both the median where there is one group.
+        The medians of the two groups; twice the median where there is one group.
     """
 
     count: int
@@ -38,9 +38,9 @@ class Summary:
 
 
 def summary(samples: Sequence[float]) -> Summary:
-    """Return the summary of samples; ValueError where there is none."""
+    """Return the summary of samples; raise ValueError where there are none."""
     if not samples:
-        raise ValueError("There is no sample.")
+        raise ValueError("There are no samples.")
     values = sorted(samples)
     middle = statistics.median(values)
     lower, upper = two_modes(values)
@@ -49,33 +49,33 @@ def summary(samples: Sequence[float]) -> Summary:
 
 
 def mad(values: Sequence[float]) -> float:
-    """Return the median distance to the median."""
+    """Return the median absolute deviation: the median distance to the median."""
     middle = statistics.median(values)
     return statistics.median(abs(value - middle) for value in values)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
     """Return the value below which this share of sorted values lies, interpolated."""
-    place = share * (len(values) - 1)
-    below = int(place)
+    position = share * (len(values) - 1)
+    below = int(position)
     above = min(below + 1, len(values) - 1)
-    return values[below] + (place - below) * (values[above] - values[below])
+    return values[below] + (position - below) * (values[above] - values[below])
 
 
 def two_modes(values: Sequence[float]) -> tuple[float, float]:
     """Return the medians of two groups of sorted values that lie far apart, or the median twice."""
     middle = statistics.median(values)
     one = (middle, middle)
-    if len(values) < 2 * _LEAST_IN_A_MODE:
+    if len(values) < 2 * _MIN_MODE_SIZE:
         return one
     gaps = [(values[index] - values[index - 1], index) for index in range(1, len(values))]
     gap, cut = max(gaps)
     low, high = values[:cut], values[cut:]
-    if min(len(low), len(high)) < _LEAST_IN_A_MODE:
+    if min(len(low), len(high)) < _MIN_MODE_SIZE:
         return one
-    # The widest step within a group: noise makes steps, too, but none that is much wider than the others.
-    within = max((step for step, index in gaps if index != cut), default=0.0)
+    # Noise makes gaps within a group too, but none that is much wider than the others.
+    within = max((each for each, index in gaps if index != cut), default=0.0)
     top = statistics.median(high)
-    if gap < _APART * top or gap < _TIMES * within:
+    if gap < _MIN_GAP * top or gap < _GAP_RATIO * within:
         return one
     return statistics.median(low), top

@@ -5,17 +5,17 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from gipfel_cluster.model import Frozen, Line
+from gipfel_cluster.model import Frozen, OneLine
 
 from .model import Finding, Owner, Verdict, worst
 from .quantities import Quantity, with_unit
-from .reference_values import ReferenceValue, best_known
+from .reference_values import ReferenceValue, gpu_reference
 from .statistics import percentile
 
-#: A share between 0 and 1; percent are understood.
+#: A share between 0 and 1; percentages are accepted.
 Share = Annotated[Quantity, Field(gt=0, lt=1)]
-#: What a finding is until the other nodes have answered.
-WAITS = "It is still to be compared with the other nodes."
+#: Ends the reason of a finding that is compared with the other nodes later.
+AWAITS_COMPARISON = "It has not been compared with the other nodes yet."
 
 
 class Limits(Frozen):
@@ -31,38 +31,39 @@ class Threshold(Limits):
     Parameters
     ----------
     by_model
-        Words of a GPU's name to limits; the first entry whose words all occur replaces the limits above.
-    of_best_known
-        Least share of the reference value for this GPU model or, between nodes, for this network;
-        inconclusive where none is known and nothing else can be judged.
+        Words of a GPU's name to limits; the first entry whose words all occur in the name replaces
+        `at_least` and `at_most`.
+    of_reference
+        Required share of the reference value for this GPU model or, between nodes, for this network;
+        inconclusive where no reference value is known and there is no other condition.
     below_median
         Share below the median of the allocation from which a measurement fails.
     above_median
-        In the measurement's unit: how far above the median of the allocation it may be.
+        Allowed distance above the median of the allocation, in the measurement's unit.
     mads
-        How many MADs away from the median it must be as well to fail.
+        A measurement fails only if it is also this many MADs (median absolute deviations) off the median.
     below_baseline
         Share below the stored baseline from which a measurement fails; ignored without a baseline.
     degraded_below
         Share below median or baseline from which a measurement is degraded.
     source
-        Where the numbers come from.
+        Source of the numbers.
     """
 
-    by_model: Mapping[Line, Limits] = Field(default_factory=dict)
-    of_best_known: Annotated[Quantity, Field(gt=0, le=1)] | None = None
+    by_model: Mapping[OneLine, Limits] = Field(default_factory=dict)
+    of_reference: Annotated[Quantity, Field(gt=0, le=1)] | None = None
     below_median: Share | None = None
     above_median: Annotated[Quantity, Field(gt=0)] | None = None
     mads: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 4.0
     below_baseline: Share | None = None
     degraded_below: Share = 0.04
-    source: Line = ""
+    source: OneLine = ""
 
     @model_validator(mode="after")
-    def _says_something(self) -> "Threshold":
-        given = (self.at_least, self.at_most, self.of_best_known, self.below_median, self.above_median)
+    def _has_condition(self) -> "Threshold":
+        given = (self.at_least, self.at_most, self.of_reference, self.below_median, self.above_median)
         if all(each is None for each in (*given, self.below_baseline)) and not self.by_model:
-            raise ValueError("has no condition: give at_least, at_most, of_best_known, below_median, …")
+            raise ValueError("has no condition: set at_least, at_most, of_reference, below_median, …")
         for limits in (self, *self.by_model.values()):
             if None not in (limits.at_least, limits.at_most) and limits.at_least > limits.at_most:  # type: ignore[operator]
                 raise ValueError("at_least is more than at_most")
@@ -81,15 +82,15 @@ class Threshold(Limits):
                 return limits
         return Limits(at_least=self.at_least, at_most=self.at_most)
 
-    def words(self, unit: str, model: str = "") -> str:
-        """Return the threshold as one phrase."""
+    def text(self, unit: str, model: str = "") -> str:
+        """Return all conditions as one phrase."""
         limits, parts = self.limits(model), []
         if limits.at_least is not None:
             parts.append(f"at least {with_unit(limits.at_least, unit)}")
         if limits.at_most is not None:
             parts.append(f"at most {with_unit(limits.at_most, unit)}")
-        if self.of_best_known is not None:
-            parts.append(f"at least {self.of_best_known:.0%} of the reference value for the model or network")
+        if self.of_reference is not None:
+            parts.append(f"at least {self.of_reference:.0%} of the reference value for the model or network")
         if self.below_median is not None:
             parts.append(f"less than {self.below_median:.0%} below the allocation's median")
         if self.above_median is not None:
@@ -100,102 +101,105 @@ class Threshold(Limits):
 
 
 def judge(finding: Finding, threshold: Threshold | None, *, type_: str) -> Finding:
-    """Return the finding judged by what its threshold says of its own measurement.
+    """Return the finding after applying its threshold to its own measurement.
 
-    A finding that does not pass stays as it is; one that is beyond what the device can do is a fault of the
-    measurement. One whose threshold needs the other nodes is inconclusive where nothing else could be judged:
-    `attribution.compare` decides then.
+    A finding that does not pass is not changed. A measurement above what the device can do is inconclusive,
+    because it must be wrong. A threshold that depends on other nodes makes the finding inconclusive, unless
+    another condition decides; `attribution.compare` decides later.
     """
     if finding.verdict is not Verdict.PASS:
         return finding
-    best = best_known(type_, finding.model)
-    if best is not None and finding.figure is not None and finding.figure > best.too_much:
-        return _beyond(finding, best.too_much)
+    reference = gpu_reference(type_, finding.model)
+    measured = finding.measurement
+    if reference is not None and measured is not None and measured > reference.implausible_above:
+        return _implausible(finding, reference.implausible_above)
     if threshold is None:
         return finding
-    if finding.figure is None:
+    if finding.measurement is None:
         reason = f"{finding.reason} There is no measurement to compare with the threshold."
         return _changed(finding, Verdict.INCONCLUSIVE, reason)
-    return _held_against(finding, threshold, best)
+    return _apply(finding, threshold, reference)
 
 
-def _held_against(finding: Finding, threshold: Threshold, best: ReferenceValue | None) -> Finding:
-    """Return the finding by its threshold; a tenth of its samples must hold what their median does."""
-    verdicts = [*_by_limits(finding, threshold), *_by_best_known(finding, threshold, best)]
+def _apply(finding: Finding, threshold: Threshold, reference: ReferenceValue | None) -> Finding:
+    """Return the finding after applying the threshold; the tenth percentile of its samples must pass too."""
+    verdicts = [*_by_limits(finding, threshold), *_by_reference(finding, threshold, reference)]
     judged = [each for each in verdicts if each[0] is not Verdict.INCONCLUSIVE]
     if judged:
         verdict = worst([each[0] for each in judged])
-        if verdict is Verdict.PASS and (low := _low_samples(finding, threshold, best)):
+        if verdict is Verdict.PASS and (low := _low_samples(finding, threshold, reference)):
             return low
         return _changed(finding, verdict, next(text for each, text in judged if each is verdict))
     if threshold.relative:
-        return _waiting(finding, f"{finding.reason} {WAITS}")
-    reason = next((text for _, text in verdicts), f"{finding.reason} No stored baseline to compare with.")
-    return _waiting(finding, reason)
+        return _awaiting_comparison(finding, f"{finding.reason} {AWAITS_COMPARISON}")
+    reason = next(
+        (text for _, text in verdicts), f"{finding.reason} There is no stored baseline to compare it with."
+    )
+    return _awaiting_comparison(finding, reason)
 
 
-def _beyond(finding: Finding, most: float) -> Finding:
-    assert finding.figure is not None  # noqa: S101 - the caller has looked
-    reason = f"{with_unit(finding.figure, finding.unit)} is more than {finding.model} can do: at most"
-    changed = _changed(finding, Verdict.INCONCLUSIVE, f"{reason} {with_unit(most, finding.unit)}.")
-    fix = "Something was measured wrongly: report it with the evidence."
+def _implausible(finding: Finding, maximum: float) -> Finding:
+    assert finding.measurement is not None  # noqa: S101 - checked by the caller
+    reason = f"{with_unit(finding.measurement, finding.unit)} is more than {finding.model} can do: at most"
+    changed = _changed(finding, Verdict.INCONCLUSIVE, f"{reason} {with_unit(maximum, finding.unit)}.")
+    fix = "The measurement must be wrong. Report it with the evidence."
     return changed.model_copy(update={"fix": fix, "owner": Owner.PROTOCOL})
 
 
-def _low_samples(finding: Finding, threshold: Threshold, best: ReferenceValue | None) -> Finding | None:
-    """Return the finding with its verdict where its median is above the floor and a tenth of it is not."""
+def _low_samples(finding: Finding, threshold: Threshold, reference: ReferenceValue | None) -> Finding | None:
+    """Return the changed finding where the median is above the floor but the tenth percentile is not."""
     floors = [threshold.limits(finding.model).at_least or 0.0]
-    if threshold.of_best_known is not None and best is not None:
-        floors.append(threshold.of_best_known * best.value)
+    if threshold.of_reference is not None and reference is not None:
+        floors.append(threshold.of_reference * reference.value)
     floor = max(floors)
     low = [each for each in finding.samples if each < floor]
     if not low or percentile(sorted(finding.samples), 0.1) >= floor:
         return None
-    median = with_unit(finding.figure or 0.0, finding.unit)
+    median = with_unit(finding.measurement or 0.0, finding.unit)
     text = (
         f"{len(low)} of {len(finding.samples)} samples are below {with_unit(floor, finding.unit)}, down to"
-        f" {with_unit(min(low), finding.unit)}, where the median is {median}."
+        f" {with_unit(min(low), finding.unit)}; the median is {median}."
     )
-    # One alone may be a moment.
+    # A single low sample may be a coincidence.
     verdict = Verdict.FAIL if len(low) > 1 else Verdict.INCONCLUSIVE
-    fix = "Vet it again; if it comes back, leave this node out and tell the operators."
+    fix = "Vet the node again. If it happens again, exclude the node and tell the operators."
     return _changed(finding, verdict, text).model_copy(update={"fix": fix})
 
 
-def _waiting(finding: Finding, reason: str) -> Finding:
-    evidence = {**finding.evidence, "waits": True}
+def _awaiting_comparison(finding: Finding, reason: str) -> Finding:
+    evidence = {**finding.evidence, "awaits_comparison": True}
     return _changed(finding.model_copy(update={"evidence": evidence}), Verdict.INCONCLUSIVE, reason)
 
 
 def _by_limits(finding: Finding, threshold: Threshold) -> list[tuple[Verdict, str]]:
-    limits, figure, unit = threshold.limits(finding.model), finding.figure, finding.unit
-    assert figure is not None  # noqa: S101 - the caller has looked
+    limits, measured, unit = threshold.limits(finding.model), finding.measurement, finding.unit
+    assert measured is not None  # noqa: S101 - checked by the caller
     verdicts = []
     if limits.at_least is not None:
-        good = figure >= limits.at_least
-        word = "at least" if good else "less than"
-        text = f"{with_unit(figure, unit)} is {word} {with_unit(limits.at_least, unit)}."
+        good = measured >= limits.at_least
+        comparison = "at least" if good else "less than"
+        text = f"{with_unit(measured, unit)} is {comparison} {with_unit(limits.at_least, unit)}."
         verdicts.append((Verdict.PASS if good else Verdict.FAIL, text))
     if limits.at_most is not None:
-        good = figure <= limits.at_most
-        word = "at most" if good else "more than"
-        text = f"{with_unit(figure, unit)} is {word} {with_unit(limits.at_most, unit)}."
+        good = measured <= limits.at_most
+        comparison = "at most" if good else "more than"
+        text = f"{with_unit(measured, unit)} is {comparison} {with_unit(limits.at_most, unit)}."
         verdicts.append((Verdict.PASS if good else Verdict.FAIL, text))
     return verdicts
 
 
-def _by_best_known(
-    finding: Finding, threshold: Threshold, best: ReferenceValue | None
+def _by_reference(
+    finding: Finding, threshold: Threshold, reference: ReferenceValue | None
 ) -> list[tuple[Verdict, str]]:
-    if threshold.of_best_known is None or finding.figure is None:
+    if threshold.of_reference is None or finding.measurement is None:
         return []
-    if best is None:
-        text = f"No reference value is known for {finding.model or 'this device'}: nothing to compare with."
+    if reference is None:
+        text = f"No reference value is known for {finding.model or 'this device'}."
         return [(Verdict.INCONCLUSIVE, text)]
-    share = finding.figure / best.value
-    measured = with_unit(finding.figure, finding.unit)
+    share = finding.measurement / reference.value
+    measured = with_unit(finding.measurement, finding.unit)
     text = f"{measured} is {share:.0%} of the reference value for {finding.model}."
-    return [(Verdict.PASS if share >= threshold.of_best_known else Verdict.FAIL, text)]
+    return [(Verdict.PASS if share >= threshold.of_reference else Verdict.FAIL, text)]
 
 
 def _changed(finding: Finding, verdict: Verdict, reason: str) -> Finding:

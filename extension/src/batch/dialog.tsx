@@ -5,7 +5,7 @@ import * as React from 'react';
 
 import type { IBatchForm, IBatchRequest, IParameter } from '../api';
 
-/** What is typed in the dialog, as it is typed. */
+/** The values of the fields, as typed. */
 export interface IBatchValues {
   readonly parameters: Readonly<Record<string, string>>;
   readonly scheduler: string;
@@ -19,7 +19,7 @@ export interface IBatchValues {
   readonly resume: boolean;
 }
 
-/** The form of a notebook's batch job; it begins with `typed`, and `problem` says what was wrong with that. */
+/** The form of a batch job; it starts with the values `typed` and shows their error `problem`. */
 export class BatchDialogBody extends ReactWidget implements Dialog.IBodyWidget<IBatchRequest> {
   constructor(
     private readonly _path: string,
@@ -45,18 +45,18 @@ export class BatchDialogBody extends ReactWidget implements Dialog.IBodyWidget<I
     };
   }
 
-  /** What is typed now, to begin another form with. */
+  /** The current values, for another form. */
   get values(): IBatchValues {
     return this._values;
   }
 
-  /** The request; values that are left empty keep the notebook's own. */
+  /** Return the request; empty parameters keep the values of the notebook. */
   getValue(): IBatchRequest {
     const { parameters, scheduler, edf, nodes, gpus, time, partition, account, output, resume } =
       this._values;
     const given = Object.entries(parameters).filter(([, value]) => value !== '');
     const grid = given.filter(([, value]) => value.startsWith('*'));
-    // Fields that are not shown for this machine keep what was typed for Slurm.
+    // Fields that are hidden for this machine keep the values typed for Slurm.
     const slurm = scheduler !== 'local';
     return {
       path: this._path,
@@ -78,7 +78,7 @@ export class BatchDialogBody extends ReactWidget implements Dialog.IBodyWidget<I
     return (
       <>
         {this._problem && (
-          // Not a notice of ours: the lab's dialog can't be submitted while anything in it is jp-mod-error.
+          // Not a Notice: JupyterLab's dialog can't be submitted while it contains jp-mod-error.
           <p className="jp-Gipfel-batch-problem" role="alert">
             <span aria-hidden="true">✗</span> {this._problem}
           </p>
@@ -148,7 +148,7 @@ function JobFields(props: {
     <fieldset>
       <legend>{trans.__('Job')}</legend>
       <WhereField {...props} />
-      {text('edf', trans.__('Environment (EDF)'), trans.__('none: the node itself'))}
+      {text('edf', trans.__('Environment (EDF)'), trans.__('none: without a container'))}
       <datalist id="jp-Gipfel-edfs">
         {form.edfs.map(each => (
           <option key={each} value={each} />
@@ -158,11 +158,11 @@ function JobFields(props: {
       {state.scheduler !== 'local' && (
         <>
           {text('nodes', trans.__('Nodes'))}
-          {text('partition', trans.__('Partition'), trans.__("the cluster's"))}
-          {text('account', trans.__('Account'), trans.__('yours'))}
+          {text('partition', trans.__('Partition'), trans.__('cluster default'))}
+          {text('account', trans.__('Account'), trans.__('your default'))}
         </>
       )}
-      {text('time', trans.__('Time'), trans.__('the default; such as 01:30:00'))}
+      {text('time', trans.__('Time'), trans.__('default; for example 01:30:00'))}
       {text('output', trans.__('Save result as'))}
       <label className="jp-mod-check">
         <input

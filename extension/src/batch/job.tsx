@@ -2,12 +2,12 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import type { IBatchJob, IBatchTask } from '../api';
-import { ActButton, Mark, wordsOf } from '../work/parts';
+import { ActionButton, StateLabel, joinParts } from '../work/elements';
 import type { BatchModel } from './model';
 
 const SHAPES: Readonly<Record<string, string>> = { COMPLETED: '✓', RUNNING: '●', PENDING: '○' };
 
-/** One job that was submitted: its runs, how far each is, and what to do about them. */
+/** A submitted job: its tasks, their progress, and actions. */
 export function BatchJob(props: {
   job: IBatchJob;
   model: BatchModel;
@@ -20,10 +20,10 @@ export function BatchJob(props: {
       <header>
         <strong>{job.notebook}</strong>
         <span>{job.job_id}</span>
-        {model.runs(job) && (
-          <ActButton
+        {model.isRunning(job) && (
+          <ActionButton
             text={trans.__('Cancel')}
-            of={`${job.job_id} ${job.notebook}`}
+            item={`${job.job_id} ${job.notebook}`}
             busy={model.isBusy(job.job_id)}
             onClick={() => void model.cancel(job.job_id)}
           />
@@ -50,14 +50,14 @@ function BatchTask(props: {
   const { output } = task;
   return (
     <li data-state={task.state}>
-      <Mark shape={SHAPES[task.state] ?? (task.ended ? '✗' : '◐')}>
+      <StateLabel shape={SHAPES[task.state] ?? (task.ended ? '✗' : '◐')}>
         {task.state.toLowerCase().replaceAll('_', ' ')}
-      </Mark>
-      <span>{wordsOf([task.node, cells, ...values, task.problem || (task.ended ? '' : task.reason)])}</span>
+      </StateLabel>
+      <span>{joinParts([task.node, cells, ...values, task.problem || (task.ended ? '' : task.reason)])}</span>
       {output !== null && (
-        <ActButton
+        <ActionButton
           text={trans.__('Open')}
-          of={task.job_id}
+          item={task.job_id}
           onClick={() => {
             open(output);
           }}

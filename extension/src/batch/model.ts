@@ -2,25 +2,25 @@ import type { IBatchJob, IBatchRequest } from '../api';
 import { WorkModel } from '../work/model';
 import type { BatchRequests } from './requests';
 
-/** The user's batch notebooks, the newest first. */
+/** The user's batch jobs, the newest first. */
 export class BatchModel extends WorkModel<IBatchJob> {
   constructor(readonly requests: BatchRequests) {
     super();
   }
 
-  /** Submit a notebook and show it in the list; raises with one line for people. */
+  /** Submit a notebook and update the list; throws an error with a message for the user. */
   async submit(request: IBatchRequest): Promise<string> {
     const { job_id } = await this.requests.submit(request);
     void this.refresh();
     return job_id;
   }
 
-  /** End a job. */
+  /** Cancel a job. */
   cancel(jobId: string): Promise<void> {
     return this.act(jobId, () => this.requests.cancel(jobId));
   }
 
-  override runs(job: IBatchJob): boolean {
+  override isRunning(job: IBatchJob): boolean {
     return job.tasks.some(task => !task.ended);
   }
 

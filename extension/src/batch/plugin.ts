@@ -9,9 +9,9 @@ import { IGipfelPanel } from '../tokens';
 import { BatchModel } from './model';
 import { BatchRequests } from './requests';
 import { batchSection } from './section';
-import { askAndSubmit } from './submit';
+import { showDialogAndSubmit } from './submit';
 
-/** Notebooks as batch jobs: the command of the notebook's toolbar, and the section that lists such jobs. */
+/** Batch jobs: the command in the notebook's toolbar, and the section that lists the jobs. */
 export const batchPlugin: JupyterFrontEndPlugin<void> = {
   id: '@gipfel/extension:batch',
   description: 'Runs the current notebook as a batch job, and lists such jobs.',
@@ -32,7 +32,7 @@ export const batchPlugin: JupyterFrontEndPlugin<void> = {
     };
     panel.addSection(batchSection(model, trans, open), { rank: 400 });
 
-    /** The notebook in front; null where something else is. */
+    /** Return the current notebook; null if another tab is current. */
     const current = (): NotebookPanel | null => {
       const { currentWidget } = notebooks;
       return currentWidget !== null && currentWidget === app.shell.currentWidget ? currentWidget : null;
@@ -40,7 +40,7 @@ export const batchPlugin: JupyterFrontEndPlugin<void> = {
     const command = CommandIDs.runAsBatchJob;
     app.commands.addCommand(command, {
       label: trans.__('Run as Batch Job'),
-      caption: trans.__('Run this notebook as a batch job, in an environment and on nodes of its own'),
+      caption: trans.__('Run this notebook as a batch job, in its own environment and on its own nodes'),
       icon: batchIcon,
       describedBy: NO_ARGUMENTS,
       isEnabled: () => current() !== null,
@@ -48,7 +48,7 @@ export const batchPlugin: JupyterFrontEndPlugin<void> = {
         const context = current()?.context;
         if (context) {
           await context.save();
-          await askAndSubmit(model, trans, context.path, open);
+          await showDialogAndSubmit(model, trans, context.path, open);
         }
       }
     });

@@ -2,9 +2,9 @@ import { URLExt } from '@jupyterlab/coreutils';
 import type { ServerConnection } from '@jupyterlab/services';
 
 import type { IBatchForm, IBatchJob, IBatchRequest } from '../api';
-import { answerOf } from '../common/request';
+import { requestJson } from '../common/request';
 
-/** The routes below `gipfel/batch`. */
+/** Requests to the routes below `gipfel/batch`. */
 export class BatchRequests {
   constructor(private readonly _settings: ServerConnection.ISettings) {}
 
@@ -25,6 +25,6 @@ export class BatchRequests {
   }
 
   private _request<T>(path: string, method = 'GET', body?: unknown): Promise<T> {
-    return answerOf(this._settings, `batch/${path}`, method, body);
+    return requestJson(this._settings, `batch/${path}`, method, body);
   }
 }

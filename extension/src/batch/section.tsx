@@ -6,7 +6,7 @@ import { workSection } from '../work/section';
 import { BatchJob } from './job';
 import type { BatchModel } from './model';
 
-/** The panel's list of batch notebooks. */
+/** Create the section that lists batch jobs. */
 export function batchSection(
   model: BatchModel,
   trans: TranslationBundle,
@@ -15,9 +15,9 @@ export function batchSection(
   return workSection(model, trans, {
     id: 'batch',
     title: trans.__('Batch jobs'),
-    asking: trans.__('Asking for your jobs …'),
-    none: trans.__('None yet: open a notebook and press "Run as batch job" in its toolbar.'),
+    loadingText: trans.__('Loading your jobs…'),
+    emptyText: trans.__('None yet: open a notebook and press "Run as batch job" in its toolbar.'),
     keyOf: job => job.scheduler + job.job_id,
-    show: job => <BatchJob job={job} model={model} trans={trans} open={open} />
+    render: job => <BatchJob job={job} model={model} trans={trans} open={open} />
   });
 }

@@ -2,12 +2,12 @@ import { Dialog, Notification, showDialog, showErrorMessage } from '@jupyterlab/
 import type { TranslationBundle } from '@jupyterlab/translation';
 
 import type { IBatchForm, IBatchRequest } from '../api';
-import { lineOf } from '../common/error-line';
+import { errorMessage } from '../common/error-message';
 import { BatchDialogBody, type IBatchValues } from './dialog';
 import type { BatchModel } from './model';
 
-/** Ask what to run the notebook with, submit it, and report its job; after an error the form keeps its values. */
-export async function askAndSubmit(
+/** Show the dialog, submit the notebook, and notify about its job; after an error the form keeps its values. */
+export async function showDialogAndSubmit(
   model: BatchModel,
   trans: TranslationBundle,
   path: string,
@@ -17,7 +17,7 @@ export async function askAndSubmit(
   try {
     form = await model.requests.form(path);
   } catch (error) {
-    await showErrorMessage(trans.__('This notebook can’t run as a batch job'), lineOf(error));
+    await showErrorMessage(trans.__('This notebook can’t run as a batch job'), errorMessage(error));
     return;
   }
   let typed: IBatchValues | undefined;
@@ -33,16 +33,16 @@ export async function askAndSubmit(
       return;
     }
     try {
-      sayItIsSubmitted(await model.submit(value), value.output, trans, open);
+      notifySubmitted(await model.submit(value), value.output, trans, open);
       return;
     } catch (error) {
       typed = body.values;
-      problem = lineOf(error);
+      problem = errorMessage(error);
     }
   }
 }
 
-function sayItIsSubmitted(
+function notifySubmitted(
   jobId: string,
   output: string,
   trans: TranslationBundle,

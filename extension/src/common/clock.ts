@@ -1,14 +1,14 @@
-/** The reader's clock, which panel, widgets and report share: see the file that it comes from. */
+/** Conversion of times to the browser's time zone, shared by panel, widgets and report; see the re-exported file. */
 export {
-  aheadMs,
-  clockMoment,
-  clockRange,
-  clockTime,
-  onReadersClock,
-  readersFigure,
-  readersLayout,
-  readersTimes,
-  utcOf,
-  wallText,
+  utcOffsetMs,
+  formatLocalTime,
+  formatTimeRange,
+  formatTimeOfDay,
+  inLocalTime,
+  localTimeFigure,
+  localTimeLayout,
+  localTimes,
+  parseUtcMs,
+  localTimeText,
   zoneName
 } from '../../gipfel_extension/telemetry/figures/clock.js';

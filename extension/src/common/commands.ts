@@ -4,11 +4,11 @@ export const CommandIDs = {
   openPanel: 'gipfel:open-panel',
   /** Open the documentation in a new tab of the browser. */
   openDocumentation: 'gipfel:open-documentation',
-  /** Record a simulated source beside the real ones. */
+  /** Record a simulated source in addition to the real ones. */
   startSimulation: 'gipfel:start-simulated-source',
-  /** End the simulated source. */
+  /** Stop the simulated source. */
   stopSimulation: 'gipfel:stop-simulated-source',
-  /** Copy a notebook that comes with Gipfel, and open the copy. */
+  /** Copy a shipped notebook, and open the copy. */
   openNotebook: 'gipfel:open-notebook',
   /** Open a new notebook with a launch cell. */
   newLaunch: 'gipfel:new-launch',

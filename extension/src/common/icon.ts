@@ -6,5 +6,5 @@ import mountain from '../../style/icons/mountain.svg';
 /** The panel's icon: a mountain, German "Gipfel". */
 export const mountainIcon = new LabIcon({ name: 'gipfel:mountain', svgstr: mountain });
 
-/** A batch job's icon: a page that is run. */
+/** The icon of batch jobs: a page with a play sign. */
 export const batchIcon = new LabIcon({ name: 'gipfel:batch', svgstr: batch });

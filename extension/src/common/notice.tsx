@@ -1,6 +1,6 @@
 import * as React from 'react';
 
-/** What is missing or went wrong, with a shape before it, and what to do next as its children. */
+/** A message about something missing or failed, after a symbol; its children say or do what comes next. */
 export function Notice(props: {
   shape: string;
   text: string;

@@ -2,13 +2,13 @@ import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 
 /**
- * What a route of our server extension says.
+ * Send a request to a route of the server extension and return the JSON of its response.
  *
- * @param path Below `gipfel`, its query with it.
- * @param body Sent as JSON where it is given.
- * @throws Error with one line for people: the server's own, where it has one.
+ * @param path Path below `gipfel`, with its query.
+ * @param body Value to send as JSON, if any.
+ * @throws Error with the server's message, or the status if there is none.
  */
-export async function answerOf<T>(
+export async function requestJson<T>(
   settings: ServerConnection.ISettings,
   path: string,
   method = 'GET',

@@ -4,11 +4,11 @@ import { Poll } from '@lumino/polling';
 const FIRST_MS = 1_000;
 const LONGEST_RETRY_MS = 30_000;
 
-/** Asks the server again and again while a view is visible, and more slowly while the server does not answer. */
+/** Polls the server while a view is visible, and more slowly while the server does not respond. */
 export class ViewPoll implements IDisposable {
   /**
-   * @param name Of the poll, without the extension's.
-   * @param ask Asks once; returns the milliseconds until the next time, or null for not before the next `refresh`.
+   * @param name Name of the poll, without the prefix of the extension.
+   * @param ask Sends one request; returns the milliseconds until the next one, or null to wait for `refresh`.
    */
   constructor(
     name: string,
@@ -27,12 +27,12 @@ export class ViewPoll implements IDisposable {
     return this._poll.isDisposed;
   }
 
-  /** Whether the view is visible. */
+  /** True while the view is visible. */
   get visible(): boolean {
     return this._visible;
   }
 
-  /** Ask now and keep asking while the view is visible; rest while it is not. */
+  /** Poll now and while the view is visible; stop when it is not. */
   setVisible(visible: boolean): void {
     this._visible = visible;
     if (visible) {
@@ -42,15 +42,15 @@ export class ViewPoll implements IDisposable {
     }
   }
 
-  /** Ask now, also while the view is hidden, and resolve when there is an answer or an error. */
+  /** Poll now, even if the view is hidden, and resolve after the response or an error. */
   async refresh(): Promise<void> {
-    // Not `Poll.refresh`, which shares the answer of a request that began before what the user did.
+    // Not `Poll.refresh`, which may return the response of a request sent before the user acted.
     await this._poll.schedule({ interval: Poll.IMMEDIATE, phase: 'refreshed' });
-    // It is rejected when the poll is disposed.
+    // Disposing of the poll rejects it.
     await this._poll.tick.catch(() => undefined);
   }
 
-  /** Ask next in so many milliseconds. */
+  /** Send the next request in so many milliseconds. */
   wait(ms: number): void {
     if (this._visible) {
       void this._poll.schedule({ interval: ms, phase: 'standby' });
@@ -69,7 +69,7 @@ export class ViewPoll implements IDisposable {
       waitMs = await this._ask();
       failed = false;
     } finally {
-      // Otherwise another request has begun meanwhile, and decides what comes next.
+      // Otherwise a newer request has started, which sets the next interval.
       if (tick === this._poll.tick) {
         if (waitMs !== null) {
           const max = Math.max(waitMs, LONGEST_RETRY_MS);

@@ -1,39 +1,39 @@
 import type { PartialJSONObject } from '@lumino/coreutils';
 
 import type { IFigure } from '../api';
-import { aheadMs, readersLayout, readersTimes, utcOf, wallText } from '../common/clock';
-import type { News } from './news';
+import { utcOffsetMs, localTimeLayout, localTimes, parseUtcMs, localTimeText } from '../common/clock';
+import type { SampleUpdate } from './updates';
 import { loadPlotly, type IPlotly, type IPlotlyNode } from './plotly';
 import { themed } from './theme';
 import { extendHeat, extendLines, newestOf, type ITrace } from './traces';
 
-/** A few points across the whole width would look like more than they are. */
+/** Shortest time axis: a few points should not fill the whole width. */
 const SHORTEST_SPAN_MS = 60_000;
-/** Texts of times that are remembered; a window of a few minutes needs a thousand. */
+/** Size of the cache of time texts; a window of a few minutes needs a thousand. */
 const MOST_TEXTS = 20_000;
 
 const CONFIG = {
   displaylogo: false,
-  // Back to the moving window rather than to where it was when the figure was drawn.
+  // A double click returns to the moving window, not to the range at the first draw.
   doubleClick: 'autosize',
   modeBarButtons: [['zoom2d', 'pan2d', 'autoScale2d', 'toImage']]
 };
 
-/** A stretch of time that is set off, UTC in milliseconds. */
-export interface ISpan {
+/** A time span, UTC in milliseconds. */
+export interface ITimeSpan {
   readonly sinceMs: number;
   readonly untilMs: number;
 }
 
-/** What a figure tells about the person in front of it. */
+/** Callbacks for what the user does with a figure. */
 export interface IFigureListener {
-  /** The time axis was zoomed or moved; null asks for the moving window again. */
-  onZoom?(span: ISpan | null): void;
-  /** A row of the heat map was chosen. */
+  /** The user zoomed or moved the time axis; null returns to the moving window. */
+  onZoom?(span: ITimeSpan | null): void;
+  /** The user clicked a row of the heat map. */
   onRow?(row: number): void;
 }
 
-/** A figure in a node: given once, then extended; drawn when its owner says so. */
+/** A figure in a node: set once, then extended; drawn by a call of `draw`. */
 export class FigureView {
   constructor(
     private readonly node: HTMLElement,
@@ -46,25 +46,25 @@ export class FigureView {
     node.addEventListener('mousedown', this._hold, true);
   }
 
-  /** Take a figure in; it is drawn with the next `draw`. */
+  /** Set the figure; the next `draw` draws it. */
   set(figure: IFigure): void {
-    // plotly.js writes into what it is given.
+    // plotly.js modifies its input.
     const { data, layout, config } = structuredClone(figure);
     this._traces = data as ITrace[];
     this._byUid = new Map(this._traces.map(trace => [trace.uid, trace]));
     for (const trace of this._traces) {
-      // plotly.js makes a CSS selector of it when the trace goes, and throws where it is none.
+      // plotly.js uses it in a CSS selector when the trace is removed, and throws if that is invalid.
       trace.uid = trace.uid.replace(/[^\w-]/g, '_');
     }
-    // plotly.js keeps what it is given, and notes in it which lines were hidden.
+    // plotly.js keeps these objects, and stores in them which lines are hidden.
     this._drawn = this._traces.map(trace => ({ ...trace }));
     this._given = layout;
     this._config = { ...CONFIG, ...config };
     this._moves = false;
   }
 
-  /** Add what came in to the traces of these uids; whether there was anything for this figure. */
-  extend(news: News): boolean {
+  /** Append new samples to the traces with these uids; return true if this figure has any of them. */
+  extend(news: SampleUpdate): boolean {
     if (!this._given) {
       return false;
     }
@@ -77,12 +77,12 @@ export class FigureView {
     return changed;
   }
 
-  /** Set off a stretch of time, or none. */
-  mark(span: ISpan | null): void {
+  /** Highlight a time span; null for none. */
+  mark(span: ITimeSpan | null): void {
     this._span = span;
   }
 
-  /** Draw what there is, once nobody drags across it: a frame that is being pulled counts in the axis of its start. */
+  /** Draw the figure, after a drag has ended: the selection of a drag refers to the axis at its start. */
   async draw(): Promise<void> {
     const plotly = await loadPlotly();
     await this._held;
@@ -95,7 +95,7 @@ export class FigureView {
     this._setRange(own);
     this._setMark(own);
     const layout = this._onReadersClock(own);
-    // The arrays are the same objects as before; only this says that they changed.
+    // The arrays are the same objects as before; the revision tells plotly.js that they changed.
     layout.datarevision = ++this._revision;
     await plotly.react(this.node, this._drawn, layout, this._config);
     if (first) {
@@ -103,7 +103,7 @@ export class FigureView {
     }
   }
 
-  /** Give back what plotly.js holds for the node. */
+  /** Release the resources of plotly.js for the node. */
   dispose(): void {
     this._disposed = true;
     this._observer.disconnect();
@@ -112,7 +112,7 @@ export class FigureView {
     this._plotly?.purge(this.node);
   }
 
-  /** Once it moves, the axis ends at the newest point; before that it is as the server drew it. */
+  /** Let the axis end at the newest point once points were added; before that keep the range of the server. */
   private _setRange(layout: PartialJSONObject): void {
     const newest = newestOf(this._traces);
     if (!this._moves || newest === -Infinity) {
@@ -133,25 +133,25 @@ export class FigureView {
     }
   }
 
-  /** What plotly.js is given: times as text of the reader's clock, one for the whole figure. */
+  /** Return the layout with times as text in the browser's time zone, with one UTC offset for the whole figure. */
   private _onReadersClock(layout: PartialJSONObject): PartialJSONObject {
     const [, end] = (layout.xaxis as { range?: number[] } | undefined)?.range ?? [];
-    const ahead = aheadMs(end ?? Date.now());
-    if (ahead !== this._aheadMs || this._texts.size > MOST_TEXTS) {
+    const offsetMs = utcOffsetMs(end ?? Date.now());
+    if (offsetMs !== this._utcOffsetMs || this._texts.size > MOST_TEXTS) {
       this._texts.clear();
-      this._aheadMs = ahead;
+      this._utcOffsetMs = offsetMs;
     }
     this._traces.forEach((trace, place) => {
-      Object.assign(this._drawn[place] ?? {}, trace, readersTimes(trace, layout, ahead, this._text));
+      Object.assign(this._drawn[place] ?? {}, trace, localTimes(trace, layout, offsetMs, this._text));
     });
-    return readersLayout(layout, ahead);
+    return localTimeLayout(layout, offsetMs);
   }
 
-  /** Lines of one figure have their times in common, and most of them were drawn before. */
-  private readonly _text = (timeMs: number, ahead: number): string => {
+  /** Return the text of a time from a cache: lines of a figure share their times, and most were drawn before. */
+  private readonly _text = (timeMs: number, offsetMs: number): string => {
     let text = this._texts.get(timeMs);
     if (text === undefined) {
-      text = wallText(timeMs, ahead);
+      text = localTimeText(timeMs, offsetMs);
       this._texts.set(timeMs, text);
     }
     return text;
@@ -173,7 +173,7 @@ export class FigureView {
       opacity: 0.16,
       layer: 'below'
     };
-    // One in each plot: between them are titles and legends.
+    // One shape in each plot: between plots are titles and legends.
     const plots = Object.keys(layout).flatMap(key => /^yaxis(\d*)$/.exec(key)?.[1] ?? []);
     const marks = plots.map(number => ({ ...shape, xref: `x${number}`, yref: `y${number} domain` }));
     layout.shapes = [...((layout.shapes as PartialJSONObject[] | undefined) ?? []), ...marks];
@@ -196,7 +196,10 @@ export class FigureView {
           Object.entries(event).find(([key]) => new RegExp(`^xaxis\\d*\\.range\\[${end}\\]$`).test(key))?.[1]
       );
       if (from !== undefined && to !== undefined) {
-        this.listener.onZoom?.({ sinceMs: utcOf(from, this._aheadMs), untilMs: utcOf(to, this._aheadMs) });
+        this.listener.onZoom?.({
+          sinceMs: parseUtcMs(from, this._utcOffsetMs),
+          untilMs: parseUtcMs(to, this._utcOffsetMs)
+        });
       } else if (Object.keys(event).some(key => /^xaxis\d*\.autorange$/.test(key))) {
         this.listener.onZoom?.(null);
       }
@@ -217,7 +220,7 @@ export class FigureView {
         ends.forEach(end => {
           window.removeEventListener(end, release, true);
         });
-        // plotly.js takes its part of the same event first.
+        // plotly.js handles the same event first.
         window.setTimeout(resolve);
       };
       this._release = release;
@@ -238,11 +241,11 @@ export class FigureView {
   private _traces: ITrace[] = [];
   private _drawn: ITrace[] = [];
   private readonly _texts = new Map<number, string>();
-  private _aheadMs = 0;
+  private _utcOffsetMs = 0;
   private _byUid = new Map<string, ITrace>();
   private _given: PartialJSONObject | null = null;
   private _config: PartialJSONObject = CONFIG;
-  private _span: ISpan | null = null;
+  private _span: ITimeSpan | null = null;
   private _moves = false;
   private _revision = 0;
   private _disposed = false;

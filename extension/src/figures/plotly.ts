@@ -1,6 +1,6 @@
 import type { PartialJSONObject } from '@lumino/coreutils';
 
-/** The part of plotly.js that is used here, and that widgets may rely on. */
+/** The part of plotly.js that the extension uses and offers to widgets. */
 export interface IPlotly {
   react(
     node: HTMLElement,
@@ -13,7 +13,7 @@ export interface IPlotly {
   readonly Plots: { resize(node: HTMLElement): Promise<unknown> };
 }
 
-/** A node that plotly.js has drawn into. */
+/** A node with a plot of plotly.js. */
 export interface IPlotlyNode extends HTMLElement {
   on(event: 'plotly_relayout', listener: (change: Readonly<Record<string, unknown>>) => void): void;
   on(event: 'plotly_click', listener: (click: { points: { pointNumber?: number[] }[] }) => void): void;
@@ -21,12 +21,12 @@ export interface IPlotlyNode extends HTMLElement {
 
 let loading: Promise<IPlotly> | null = null;
 
-/** The page's plotly.js for lines, bars, areas and heat maps, fetched when the first figure needs it. */
+/** Load the page's plotly.js for lines, bars, areas and heat maps, on first use. */
 export function loadPlotly(): Promise<IPlotly> {
   loading ??= import('plotly.js-cartesian-dist-min').then(
     module => module.default,
     (reason: unknown) => {
-      // A failed download must not be remembered as the answer.
+      // A failed download is retried on the next call.
       loading = null;
       throw reason;
     }
@@ -34,7 +34,7 @@ export function loadPlotly(): Promise<IPlotly> {
   return loading;
 }
 
-/** What `loadPlotly` draws; a notebook's figure of anything else needs the whole plotly.js, three times as large. */
+/** Trace types of `loadPlotly`; others need the full plotly.js, which is three times as large. */
 const CARTESIAN = new Set([
   'bar',
   'box',
@@ -49,13 +49,13 @@ const CARTESIAN = new Set([
   'violin'
 ]);
 
-/** A plotly.js that can draw these traces. */
+/** Load a plotly.js that can draw these traces. */
 export function plotlyFor(traces: readonly PartialJSONObject[]): Promise<IPlotly> {
   const few = traces.every(trace => CARTESIAN.has((trace.type as string | undefined) ?? 'scatter'));
   return few ? loadPlotly() : import('plotly.js-dist-min').then(module => module.default);
 }
 
-/** Let widgets in cells draw with the same plotly.js instead of bringing their own. */
+/** Offer plotly.js to widgets in cells, so that they need not bring their own. */
 export function offerPlotly(): void {
   Object.defineProperty(globalThis, Symbol.for('gipfel.plotly'), { value: loadPlotly, configurable: true });
 }

@@ -4,7 +4,7 @@ import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { offerPlotly } from './plotly';
 import { plotlyRendererFactory } from './renderer';
 
-/** Plotly figures in notebooks, drawn with the same plotly.js as the panel. */
+/** The renderer of plotly figures in notebooks, with the same plotly.js as the panel. */
 export const figuresPlugin: JupyterFrontEndPlugin<void> = {
   id: '@gipfel/extension:figures',
   description: 'Renders plotly figures, and offers plotly.js to widgets.',

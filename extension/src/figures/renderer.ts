@@ -3,24 +3,24 @@ import type { PartialJSONObject } from '@lumino/coreutils';
 import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 
-import { readersFigure } from '../common/clock';
+import { localTimeFigure } from '../common/clock';
 import { plotlyFor, type IPlotly } from './plotly';
 
-/** What Gipfel's own figures have as `uirevision`. */
+/** Value of `uirevision` in figures of Gipfel. */
 const OWN = 'gipfel';
 
 export const PLOTLY_MIME_TYPE = 'application/vnd.plotly.v1+json';
 
-/** A plotly figure in a notebook's output or in a document. */
+/** A plotly figure in the output of a notebook or in a document. */
 export class RenderedPlotly extends Widget implements IRenderMime.IRenderer {
   constructor() {
     super();
     this.addClass('jp-Gipfel-renderedPlotly');
   }
 
-  /** Draw the figure as it is, for its author chose its colours, but with UTC on the reader's clock. */
+  /** Draw the figure in its author's colours; in Gipfel's figures, convert UTC to the browser's time zone. */
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
-    // plotly.js writes into what it is given, and the model belongs to the notebook.
+    // plotly.js modifies its input, and the model belongs to the notebook.
     const figure = structuredClone(model.data[PLOTLY_MIME_TYPE]) as {
       data?: PartialJSONObject[];
       layout?: PartialJSONObject;
@@ -32,7 +32,7 @@ export class RenderedPlotly extends Widget implements IRenderMime.IRenderer {
       return;
     }
     this._plotly = plotly;
-    const { data = [], layout: own } = figure.layout?.uirevision === OWN ? readersFigure(figure) : figure;
+    const { data = [], layout: own } = figure.layout?.uirevision === OWN ? localTimeFigure(figure) : figure;
     const layout: PartialJSONObject = { height: 360, ...own };
     this._resizable = layout.width === undefined;
     await plotly.react(this.node, data, layout, figure.config);
@@ -66,11 +66,11 @@ export class RenderedPlotly extends Widget implements IRenderMime.IRenderer {
   private _resizable = false;
 }
 
-/** Renders plotly figures with the page's one plotly.js. */
+/** Renders plotly figures with the page's copy of plotly.js. */
 export const plotlyRendererFactory: IRenderMime.IRendererFactory = {
   safe: true,
   mimeTypes: [PLOTLY_MIME_TYPE],
-  // Before HTML and images that the same output may hold.
+  // Preferred over HTML and images in the same output.
   defaultRank: 0,
   createRenderer: () => new RenderedPlotly()
 };

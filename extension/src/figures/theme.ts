@@ -1,13 +1,13 @@
 import type { PartialJSONObject } from '@lumino/coreutils';
 
-/** The layout with background, text and lines of the page's theme. */
+/** Return the layout in the colours of the page's theme. */
 export function themed(layout: PartialJSONObject, node: HTMLElement): PartialJSONObject {
   const style = getComputedStyle(node);
   const colour = (name: string): string => style.getPropertyValue(name).trim();
   const result: PartialJSONObject = {
     ...layout,
     autosize: true,
-    // The figure's own margins have room for all; plotly.js would reserve it a second time.
+    // The figure's margins already include the legend; plotly.js would add its size again.
     margin: { ...(layout.margin as PartialJSONObject | undefined), autoexpand: false },
     hoverlabel: {
       bgcolor: colour('--jp-layout-color1'),

@@ -1,32 +1,32 @@
 import type { PartialJSONObject } from '@lumino/coreutils';
 
 import type { ICells, IPoints } from '../api';
-import type { Traces } from './news';
+import type { Traces } from './updates';
 
-/** A trace of a figure, as far as it is extended here. */
+/** The parts of a trace that are extended here. */
 export interface ITrace extends PartialJSONObject {
   uid: string;
   type?: string;
-  /** Of a line. */
+  /** Points of a line. */
   x?: number[];
   y?: (number | null)[];
-  /** Of a heat map: the middle of the first column, a column's length, rows of columns. */
+  /** Heat map: middle of the first column, length of a column, rows of columns. */
   x0?: number;
   dx?: number;
   z?: (number | null)[][];
-  /** Ours: how many values are in the newest column's cells. */
+  /** Our addition: the number of values in each cell of the newest column. */
   counts?: number[];
 }
 
-/** So many times the usual pause between two points of a line is a gap. */
+/** Multiple of the usual distance of points from which a line has a gap. */
 const GAP = 3.5;
 
-/** New points, with a missing one before them where a page heard nothing for a while: no line through what it missed. */
+/** Return new points, after a missing one if samples are missing: no line is drawn across the gap. */
 function withGap(before: readonly number[], added: IPoints, uid: string): IPoints {
   const [last, first] = [before[before.length - 1], added.x[0]];
   const pauses = before.slice(-6).flatMap((x, place, all) => (place > 0 ? [x - (all[place - 1] ?? x)] : []));
   const usual = pauses.sort((a, b) => a - b)[Math.floor(pauses.length / 2)];
-  // A metric of the user's own may be logged whenever it is known.
+  // Users' metrics may be logged at any interval.
   const own = uid.startsWith('metrics/');
   if (own || last === undefined || first === undefined || !usual || first - last <= GAP * usual) {
     return added;
@@ -34,7 +34,7 @@ function withGap(before: readonly number[], added: IPoints, uid: string): IPoint
   return { x: [last + usual, ...added.x], y: [null, ...added.y] };
 }
 
-/** Append points to the lines that have these uids; whether there were any. */
+/** Append points to the lines with these uids; return true if there were any. */
 export function extendLines(lines: ReadonlyMap<string, ITrace>, points: Traces): boolean {
   let changed = false;
   for (const [uid, added] of Object.entries(points)) {
@@ -49,7 +49,7 @@ export function extendLines(lines: ReadonlyMap<string, ITrace>, points: Traces):
   return changed;
 }
 
-/** Put values into the heat map's columns, with new columns where there are none; whether one was begun. */
+/** Add values to the columns of the heat map; return true if a new column was started. */
 export function extendHeat(heat: ITrace, cells: ICells, windowMs: number): boolean {
   const { z, x0, dx } = heat;
   if (!z || x0 === undefined || !dx) {
@@ -60,7 +60,7 @@ export function extendHeat(heat: ITrace, cells: ICells, windowMs: number): boole
   cells.row.forEach((row, place) => {
     const cell = z[row];
     const column = Math.round(((cells.x[place] ?? 0) - x0) / dx);
-    // What came late is in the next whole figure.
+    // The next complete figure contains late values.
     if (cell && column >= width() - 1) {
       if (column >= width()) {
         widen(heat, z, column);
@@ -71,7 +71,7 @@ export function extendHeat(heat: ITrace, cells: ICells, windowMs: number): boole
       counts[row] = count + 1;
     }
   });
-  // A column is drawn when it is whole: its predecessor was filled when this one began.
+  // A column is drawn when it is complete, which is when the next one starts.
   const begun = width() > before;
   const old = width() - Math.ceil(windowMs / dx) - 1;
   if (old > 0) {
@@ -90,7 +90,7 @@ function widen(heat: ITrace, z: (number | null)[][], column: number): void {
   heat.counts = z.map(() => 0);
 }
 
-/** The newest time of any trace, -Infinity where there is none. */
+/** Return the newest time of all traces; -Infinity without any. */
 export function newestOf(traces: readonly ITrace[]): number {
   return Math.max(
     -Infinity,

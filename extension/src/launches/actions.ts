@@ -1,4 +1,4 @@
-/** What the section can do beyond its own list. */
+/** Actions of the section that need other parts of JupyterLab. */
 export interface ILaunchActions {
   /** Open the executed notebook of a launch. */
   readonly openNotebook: (id: string) => void;

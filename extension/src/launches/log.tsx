@@ -2,15 +2,15 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import type { ILaunch } from '../api';
-import { clockTime, zoneName } from '../common/clock';
+import { formatTimeOfDay, zoneName } from '../common/clock';
 import type { LaunchesModel } from './model';
 import type { LogLine } from './requests';
 
 const COLOURS = 8;
-const MOST_RANKS = 1024;
+const MAX_RANKS = 1024;
 const NEAR_END_PX = 8;
 
-/** What the ranks of a launch say: all of them or one, all lines or those about errors, the newest in sight. */
+/** The log of a launch, filtered by rank and errors; it follows the newest line. */
 export function LaunchLog(props: {
   launch: ILaunch;
   model: LaunchesModel;
@@ -34,25 +34,25 @@ export function LaunchLog(props: {
         <Check text={trans.__('errors only')} checked={errors} onChange={setErrors} />
         <Check text={trans.__('follow')} checked={follow} onChange={setFollow} />
         {typeof newest?.[2] === 'number' && (
-          <small title={trans.__('The zone of these times')}>{zoneName(newest[2])}</small>
+          <small title={trans.__('Time zone of the log')}>{zoneName(newest[2])}</small>
         )}
       </div>
-      <Flight lines={model.flight} trans={trans} />
+      <FlightRecorderLines lines={model.flight} trans={trans} />
       <div
         ref={node}
         className="jp-Gipfel-launch-lines"
         role="log"
         aria-live="off"
-        aria-label={trans.__('What the ranks say')}
+        aria-label={trans.__('Log of the ranks')}
         tabIndex={0}
         onScroll={event => {
-          // Who scrolls up wants to read; who comes back to the end wants to follow.
+          // Scrolling up stops following; scrolling to the end resumes it.
           const { scrollTop, scrollHeight, clientHeight } = event.currentTarget;
           setFollow(scrollHeight - scrollTop - clientHeight < NEAR_END_PX);
         }}
       >
         {shown.length === 0 && (
-          <p>{errors ? trans.__('No line about an error.') : trans.__('No line yet.')}</p>
+          <p>{errors ? trans.__('No lines about errors.') : trans.__('No lines yet.')}</p>
         )}
         {shown.map((line, index) => (
           <Line key={index} line={line} />
@@ -62,7 +62,10 @@ export function LaunchLog(props: {
   );
 }
 
-function Flight(props: { lines: readonly string[]; trans: TranslationBundle }): React.JSX.Element | null {
+function FlightRecorderLines(props: {
+  lines: readonly string[];
+  trans: TranslationBundle;
+}): React.JSX.Element | null {
   const { lines, trans } = props;
   return lines.length === 0 ? null : (
     <ul aria-label={trans.__('torch’s flight recorder')}>
@@ -81,7 +84,7 @@ function RankChoice(props: {
   const { launch, model, trans } = props;
   return (
     <select
-      aria-label={trans.__('Whose lines are shown')}
+      aria-label={trans.__('Rank filter')}
       value={model.rank ?? ''}
       onChange={event => {
         const { value } = event.target;
@@ -89,7 +92,7 @@ function RankChoice(props: {
       }}
     >
       <option value="">{trans.__('all ranks')}</option>
-      {Array.from({ length: Math.min(launch.ranks, MOST_RANKS) }, (_, rank) => (
+      {Array.from({ length: Math.min(launch.ranks, MAX_RANKS) }, (_, rank) => (
         <option key={rank} value={rank}>
           {trans.__('only rank %1', rank)}
         </option>
@@ -102,7 +105,7 @@ const Line = React.memo(function Line(props: { line: LogLine }): React.JSX.Eleme
   const [rank, text, timeMs, error] = props.line;
   return (
     <div className={error ? 'jp-mod-error' : undefined}>
-      <time>{timeMs === null ? '' : clockTime(timeMs)}</time>
+      <time>{timeMs === null ? '' : formatTimeOfDay(timeMs)}</time>
       <b data-colour={rank % COLOURS}>r{rank}</b>
       {text}
     </div>

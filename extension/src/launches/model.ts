@@ -4,13 +4,13 @@ import { WorkModel } from '../work/model';
 import type { LaunchRequests, LogLine } from './requests';
 
 const LOG_MS = 1_500;
-/** Where the server has more lines than it sends at once. */
+/** Delay of the next request if the server has more lines than one response holds. */
 const MORE_MS = 100;
 const MOST_LINES = 2_000;
 
-/** The user's launches, those that run first, then the newest; and the log that is open. */
+/** The user's launches, running ones first, then the newest; and the open log. */
 export class LaunchesModel extends WorkModel<ILaunch> {
-  /** @param _only The id of the launch that is shown alone; empty for all. */
+  /** @param _only The ID of the only launch to show; empty for all. */
   constructor(
     readonly requests: LaunchRequests,
     private readonly _only = ''
@@ -18,39 +18,39 @@ export class LaunchesModel extends WorkModel<ILaunch> {
     super();
   }
 
-  /** The launch whose log is open; empty for none. */
-  get opened(): string {
-    return this._opened;
+  /** The ID of the launch whose log is open; empty for none. */
+  get openLogId(): string {
+    return this._openLogId;
   }
 
-  /** The one rank whose lines are shown; null for all. */
+  /** The rank whose lines are shown; null for all. */
   get rank(): number | null {
     return this._rank;
   }
 
-  /** The end of the open log. */
+  /** The last lines of the open log. */
   get lines(): readonly LogLine[] {
     return this._lines;
   }
 
-  /** What torch's flight recorder says of the launch whose log is open. */
+  /** The findings of torch's flight recorder for the launch whose log is open. */
   get flight(): readonly string[] {
     return this._flight;
   }
 
-  /** Ask for the list and the log while they are seen, and rest while they are not. */
+  /** Poll the list and the log while they are visible. */
   override setVisible(visible: boolean): void {
     super.setVisible(visible);
     this._log.setVisible(visible);
   }
 
-  override runs(launch: ILaunch): boolean {
+  override isRunning(launch: ILaunch): boolean {
     return launch.phase !== 'ended';
   }
 
-  /** Open a launch's log, of one rank or of all; the empty name closes it. */
+  /** Open the log of a launch, of one rank or of all; an empty ID closes it. */
   openLog(id: string, rank: number | null = null): void {
-    this._opened = id;
+    this._openLogId = id;
     this._rank = rank;
     this._lines = [];
     this._flight = [];
@@ -59,17 +59,17 @@ export class LaunchesModel extends WorkModel<ILaunch> {
     void this._log.refresh();
   }
 
-  /** End the ranks of one. */
+  /** Stop the ranks of a launch. */
   stop(id: string): Promise<void> {
     return this.act(id, () => this.requests.stop(id));
   }
 
-  /** Launch the same once more. */
-  again(id: string): Promise<void> {
-    return this.act(id, () => this.requests.again(id));
+  /** Start the same launch again. */
+  rerun(id: string): Promise<void> {
+    return this.act(id, () => this.requests.rerun(id));
   }
 
-  /** The path of the executed notebook; null where there is none to open, which `error` says. */
+  /** Return the path of the executed notebook; null if there is none, with the reason in `error`. */
   async notebook(id: string): Promise<string | null> {
     let path: string | null = null;
     await this.act(id, async () => {
@@ -82,9 +82,9 @@ export class LaunchesModel extends WorkModel<ILaunch> {
     return this.requests.list(this._only);
   }
 
-  /** Read what is new in the open log; returns when to read on, null where nothing will come. */
+  /** Fetch new lines of the open log; return the delay of the next request, null at the end of the log. */
   private async _readLog(): Promise<number | null> {
-    const id = this._opened;
+    const id = this._openLogId;
     const rank = this._rank;
     if (id === '') {
       return null;
@@ -97,12 +97,12 @@ export class LaunchesModel extends WorkModel<ILaunch> {
       this.fail(error);
       throw error;
     }
-    if (id !== this._opened || rank !== this._rank || before !== this._position) {
+    if (id !== this._openLogId || rank !== this._rank || before !== this._position) {
       return null;
     }
     this._position = page.position;
     if (before === null) {
-      this._flight = page.flight;
+      this._flight = page.flight_recorder;
     }
     if (page.lines.length > 0 || before === null) {
       this._lines = [...this._lines, ...page.lines].slice(-MOST_LINES);
@@ -115,7 +115,7 @@ export class LaunchesModel extends WorkModel<ILaunch> {
   }
 
   private readonly _log = new ViewPoll('launch-log', () => this._readLog());
-  private _opened = '';
+  private _openLogId = '';
   private _rank: number | null = null;
   private _lines: readonly LogLine[] = [];
   private _flight: readonly string[] = [];

@@ -3,7 +3,7 @@ import type { CommandRegistry } from '@lumino/commands';
 
 const CELL = 'from gipfel_widgets import LaunchCell\n\nLaunchCell()';
 
-/** How often a cell is run that the lab drops, which it does while it connects to a new kernel. */
+/** Attempts to run a cell: JupyterLab drops it while it connects to a new kernel. */
 const TRIES = 3;
 const PAUSE_MS = 2_000;
 
@@ -18,7 +18,7 @@ export async function openLaunchNotebook(commands: CommandRegistry): Promise<voi
   }
 }
 
-/** Run the only cell of a new notebook as soon as its kernel answers. */
+/** Run the only cell of a new notebook as soon as its kernel responds. */
 async function runFirstCell(commands: CommandRegistry, panel: NotebookPanel): Promise<void> {
   const { sessionContext } = panel.context;
   await sessionContext.ready;
@@ -31,7 +31,7 @@ async function runFirstCell(commands: CommandRegistry, panel: NotebookPanel): Pr
     if (tries > 0) {
       await new Promise(resolve => window.setTimeout(resolve, PAUSE_MS));
     }
-    // It answers when the cell has run, and at once for a cell that was dropped.
+    // It resolves when the cell has run, or immediately if the cell was dropped.
     await commands.execute('notebook:run-cell');
   }
 }

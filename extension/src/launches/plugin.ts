@@ -13,7 +13,7 @@ import { LaunchRequests } from './requests';
 import { SavedLaunch } from './saved';
 import { launchesSection } from './section';
 
-/** Launches: the section that lists them, the command for a new one, and views of single ones in notebooks. */
+/** Launches: their section, the command for a new one, and views of single launches in notebooks. */
 export const launchesPlugin: JupyterFrontEndPlugin<IGipfelLaunches> = {
   id: '@gipfel/extension:launches',
   description: 'Lists launches with their logs, and opens a notebook for a new one.',
@@ -33,7 +33,7 @@ export const launchesPlugin: JupyterFrontEndPlugin<IGipfelLaunches> = {
     const model = new LaunchesModel(requests);
     const actions = actionsOf(app, model);
     panel.addSection(launchesSection(model, trans, actions), { rank: 300 });
-    // The view of a launch cell, which is not part of the lab, opens its notebook and links its files with these.
+    // The widget of a launch cell, outside of JupyterLab, uses these to open its notebook and to link its files.
     Object.assign(globalThis, {
       [Symbol.for('gipfel.openLaunch')]: actions.openNotebook,
       [Symbol.for('gipfel.launchFile')]: requests.fileUrl.bind(requests)

@@ -6,7 +6,7 @@ import type { LaunchRequests, RankFile } from './requests';
 
 const VIEWER = 'https://ui.perfetto.dev';
 
-/** What the ranks of a launch left for other programs, to be downloaded: profiler traces and dumps. */
+/** Download links to profiler traces and flight recorder dumps of the ranks. */
 export function RankFiles(props: {
   launch: ILaunch;
   requests: LaunchRequests;

@@ -7,9 +7,9 @@ import type { ILaunchActions } from './actions';
 import { Launch } from './launch';
 import type { LaunchesModel } from './model';
 
-/** A launch in a saved cell as the notebook server knows it: it needs no kernel. */
+/** The server's view of a launch in a saved cell, without a kernel. */
 export class SavedLaunch extends ReactWidget {
-  /** @param model Of this launch alone. */
+  /** @param model The model of this launch only. */
   constructor(
     private readonly model: LaunchesModel,
     private readonly trans: TranslationBundle,

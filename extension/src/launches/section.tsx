@@ -7,7 +7,7 @@ import type { ILaunchActions } from './actions';
 import { Launch } from './launch';
 import type { LaunchesModel } from './model';
 
-/** The panel's list of launches. */
+/** Create the section that lists launches. */
 export function launchesSection(
   model: LaunchesModel,
   trans: TranslationBundle,
@@ -16,10 +16,10 @@ export function launchesSection(
   return workSection(model, trans, {
     id: 'launches',
     title: trans.__('Launches'),
-    asking: trans.__('Asking for your launches …'),
-    none: trans.__('None yet: train on many GPUs from a cell with %%%%launch or LaunchCell().'),
+    loadingText: trans.__('Loading your launches…'),
+    emptyText: trans.__('None yet: train on many GPUs from a cell with %%%%launch or LaunchCell().'),
     keyOf: launch => launch.id,
-    show: launch => <Launch launch={launch} model={model} trans={trans} actions={actions} />,
+    render: launch => <Launch launch={launch} model={model} trans={trans} actions={actions} />,
     footer: (
       <div className="jp-Gipfel-actions">
         <button className="jp-Gipfel-button" onClick={actions.newLaunch}>

@@ -6,20 +6,20 @@ import { ITranslator, nullTranslator, type TranslationBundle } from '@jupyterlab
 import { notebookIcon } from '@jupyterlab/ui-components';
 
 import { CommandIDs } from '../common/commands';
-import { lineOf } from '../common/error-line';
-import { answerOf } from '../common/request';
+import { errorMessage } from '../common/error-message';
+import { requestJson } from '../common/request';
 
-/** The notebook that measures with a cell what the panel shows. */
+/** The notebook that measures in cells what the panel shows. */
 const MEASURE = 'measure-saturation';
 
-/** A notebook that comes with Gipfel. */
+/** A notebook that is shipped with Gipfel. */
 interface IShippedNotebook {
   readonly name: string;
   /** Its first heading; empty where it has none. */
   readonly title: string;
 }
 
-/** The notebooks that come with Gipfel, in the launcher and the palette. */
+/** The shipped notebooks, in the launcher and the command palette. */
 export const notebooksPlugin: JupyterFrontEndPlugin<void> = {
   id: '@gipfel/extension:notebooks',
   description: 'Offers the notebooks that come with Gipfel in the launcher and the command palette.',
@@ -42,12 +42,12 @@ function addCommand(app: JupyterFrontEnd, trans: TranslationBundle): void {
   commands.addCommand(CommandIDs.openNotebook, {
     label: args => {
       const title = (args.title as string | undefined) ?? trans.__('Open the Measure-Saturation Notebook');
-      // A card of the launcher has little room.
+      // The cards of the launcher are small.
       return args.short === true ? (title.split(':')[0] ?? title) : title;
     },
     caption: args => {
       const title = (args.title as string | undefined) ?? '';
-      return trans.__('%1 (copies this notebook into your folder, and opens the copy)', title).trim();
+      return trans.__('%1 (copies this notebook into your directory, and opens the copy)', title).trim();
     },
     icon: notebookIcon,
     describedBy: {
@@ -59,7 +59,7 @@ function addCommand(app: JupyterFrontEnd, trans: TranslationBundle): void {
         const path = await copyNotebook(serviceManager.serverSettings, name);
         await commands.execute('docmanager:open', { path });
       } catch (error) {
-        Notification.error(lineOf(error), { autoClose: false });
+        Notification.error(errorMessage(error), { autoClose: false });
       }
     }
   });
@@ -73,9 +73,10 @@ async function offerNotebooks(
 ): Promise<void> {
   const { serverSettings } = app.serviceManager;
   const category = trans.__('Gipfel');
-  const found = await answerOf<{ notebooks: readonly IShippedNotebook[] }>(serverSettings, 'notebooks').catch(
-    () => null
-  );
+  const found = await requestJson<{ notebooks: readonly IShippedNotebook[] }>(
+    serverSettings,
+    'notebooks'
+  ).catch(() => null);
   (found?.notebooks ?? []).forEach(({ name, title }, place) => {
     const command = CommandIDs.openNotebook;
     const args = { name, title: title || name };
@@ -84,8 +85,8 @@ async function offerNotebooks(
   });
 }
 
-/** Copy a shipped notebook to where the user can change it, and return the path of the copy. */
+/** Copy a shipped notebook to the user's directory, and return the path of the copy. */
 async function copyNotebook(settings: ServerConnection.ISettings, name: string): Promise<string> {
   const route = `notebooks/${encodeURIComponent(name)}`;
-  return (await answerOf<{ path: string }>(settings, route, 'POST', {})).path;
+  return (await requestJson<{ path: string }>(settings, route, 'POST', {})).path;
 }

@@ -6,25 +6,25 @@ import { ViewPoll } from '../common/view-poll';
 import type { LifetimeRequests } from './requests';
 
 const POLL_MS = 30_000;
-/** Timers may fire a little early. */
+/** Delay after a notice is due, since timers may fire early. */
 const LATE_MS = 250;
 
 /**
- * When this server ends: asked for every half minute, and at the moment of each notice.
+ * The end of this server, polled every half minute and when a notice is due.
  *
- * It rests while the page is not in front, where a notice would not be seen, and asks when it comes back.
+ * Polling stops while the page is hidden, and resumes when it becomes visible.
  */
 export class LifetimeModel implements IDisposable {
   constructor(private readonly _requests: LifetimeRequests) {
     document.addEventListener('visibilitychange', this._onVisibility);
   }
 
-  /** Emitted with every answer of the server. */
+  /** Emitted with every response of the server. */
   get changed(): ISignal<this, ILifetime> {
     return this._changed;
   }
 
-  /** Milliseconds until a time of the server's clock. */
+  /** Return the milliseconds until a time of the server's clock. */
   leftMs(timeMs: number): number {
     return timeMs - Date.now() - this._aheadMs;
   }
@@ -33,17 +33,17 @@ export class LifetimeModel implements IDisposable {
     return this._poll.isDisposed;
   }
 
-  /** Ask now, and keep asking. */
+  /** Start polling. */
   start(): void {
     this._onVisibility();
   }
 
-  /** Ask for more time; the error is one line for people. */
+  /** Request more time; throws an error with a message for the user. */
   extend(): Promise<void> {
     return this._act(this._requests.extend());
   }
 
-  /** Report that this server is wanted; the error is one line for people. */
+  /** Report that this server is in use; throws an error with a message for the user. */
   stay(): Promise<void> {
     return this._act(this._requests.stay());
   }
@@ -58,7 +58,7 @@ export class LifetimeModel implements IDisposable {
     this._poll.wait(this._take(await answer));
   }
 
-  /** Take the server's answer, and return the milliseconds until it is to be asked again. */
+  /** Handle a response, and return the milliseconds until the next request. */
   private _take(lifetime: ILifetime): number {
     this._aheadMs = lifetime.now_ms - Date.now();
     this._changed.emit(lifetime);
@@ -78,13 +78,13 @@ export class LifetimeModel implements IDisposable {
     this._poll.setVisible(document.visibilityState === 'visible');
   };
 
-  // Where the server does not answer, the lab itself says so.
+  // JupyterLab itself reports a server that does not respond.
   private readonly _poll = new ViewPoll('lifetime', async () => this._take(await this._requests.lifetime()));
   private readonly _changed = new Signal<this, ILifetime>(this);
   private _aheadMs = 0;
 }
 
-/** The smallest notice that is due with so much time left, null before the first one. */
+/** Return the smallest notice that is due with this remaining time; null before the first one. */
 export function dueNotice(notices: readonly number[], leftMs: number): number | null {
   const due = notices.filter(notice => leftMs <= notice * 1000);
   return due.length > 0 ? Math.min(...due) : null;

@@ -2,13 +2,13 @@ import { Notification } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 
 import type { ILifetime } from '../api';
-import { clockMoment } from '../common/clock';
-import { lineOf } from '../common/error-line';
+import { formatLocalTime } from '../common/clock';
+import { errorMessage } from '../common/error-message';
 import { dueNotice, type LifetimeModel } from './model';
 
 const MINUTE_MS = 60_000;
 
-/** The lab's notices of a server's end: of its job's time, and of a stop because nobody uses it. */
+/** Notifications that the job's time ends, or that the hub will stop an idle server. */
 export class LifetimeNotices {
   constructor(
     private readonly _model: LifetimeModel,
@@ -39,8 +39,8 @@ export class LifetimeNotices {
     }
     const last = due === Math.min(...lifetime.notices_s);
     this._timeId = Notification.emit(
-      // No "in 26 min" beside it: a notice stays as it is while time goes on.
-      this._trans.__("This server's time ends at %1. Save your work.", clockMoment(lifetime.ends_ms)),
+      // No "in 26 min": the text of a notification does not change as time passes.
+      this._trans.__("This server's time ends at %1. Save your work.", formatLocalTime(lifetime.ends_ms)),
       last ? 'error' : 'warning',
       { autoClose: false, actions: lifetime.extend_s > 0 ? [this._extendAction(lifetime.extend_s)] : [] }
     );
@@ -61,8 +61,8 @@ export class LifetimeNotices {
     this._idleId = Notification.emit(
       this._trans.__(
         'Nothing has run here since %1. This server is stopped at %2, and what it holds is given back.',
-        clockMoment(lifetime.idle.since_ms),
-        clockMoment(lifetime.idle.stop_ms)
+        formatLocalTime(lifetime.idle.since_ms),
+        formatLocalTime(lifetime.idle.stop_ms)
       ),
       'warning',
       {
@@ -80,7 +80,7 @@ export class LifetimeNotices {
 
   private _extendAction(seconds: number): Notification.IAction {
     return {
-      label: this._trans.__('Extend by %1', this._inWords(seconds * 1000)),
+      label: this._trans.__('Extend by %1', this._durationText(seconds * 1000)),
       displayType: 'accent',
       callback: () =>
         void this._attempt(async () => {
@@ -94,11 +94,11 @@ export class LifetimeNotices {
     try {
       await action();
     } catch (error) {
-      Notification.error(lineOf(error), { autoClose: false });
+      Notification.error(errorMessage(error), { autoClose: false });
     }
   }
 
-  private _inWords(spanMs: number): string {
+  private _durationText(spanMs: number): string {
     if (spanMs < MINUTE_MS) {
       return this._trans.__('%1 s', Math.max(Math.round(spanMs / 1000), 0));
     }

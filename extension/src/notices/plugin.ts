@@ -6,12 +6,12 @@ import { LifetimeModel } from './model';
 import { LifetimeNotices } from './notices';
 import { LifetimeRequests } from './requests';
 
-/** The lab's notifications of the end of this server. */
+/** Notifications before the end of this server. */
 export const noticesPlugin: JupyterFrontEndPlugin<void> = {
   id: '@gipfel/extension:notices',
   description: 'Warns before the time of this server ends or it is stopped as idle, and extends it.',
   autoStart: true,
-  // The panel shows the time left, and is refreshed after an extension; the notices need no panel.
+  // The panel shows the remaining time, so it is refreshed after an extension; notices work without it.
   optional: [IGipfelPanel, ITranslator],
   activate: (app: JupyterFrontEnd, panel: IGipfelPanel | null, translator: ITranslator | null) => {
     const trans = (translator ?? nullTranslator).load('gipfel');

@@ -1,24 +1,24 @@
 import type { ServerConnection } from '@jupyterlab/services';
 
 import type { ILifetime } from '../api';
-import { answerOf } from '../common/request';
+import { requestJson } from '../common/request';
 
-/** The routes below `gipfel/lifetime`. */
+/** Requests to the routes below `gipfel/lifetime`. */
 export class LifetimeRequests {
   constructor(private readonly _settings: ServerConnection.ISettings) {}
 
-  /** When this server ends. */
+  /** Return when this server ends. */
   lifetime(): Promise<ILifetime> {
-    return answerOf<ILifetime>(this._settings, 'lifetime');
+    return requestJson<ILifetime>(this._settings, 'lifetime');
   }
 
-  /** Ask for more time. */
+  /** Request more time. */
   extend(): Promise<ILifetime> {
-    return answerOf<ILifetime>(this._settings, 'lifetime/extend', 'POST', {});
+    return requestJson<ILifetime>(this._settings, 'lifetime/extend', 'POST', {});
   }
 
-  /** Report that this server is wanted although nothing runs. */
+  /** Report that this server is still in use although it is idle. */
   stay(): Promise<ILifetime> {
-    return answerOf<ILifetime>(this._settings, 'lifetime/stay', 'POST', {});
+    return requestJson<ILifetime>(this._settings, 'lifetime/stay', 'POST', {});
   }
 }

@@ -5,28 +5,28 @@ import { Panel, Widget } from '@lumino/widgets';
 
 import type { IGipfelLaunches } from '../tokens';
 
-/** Gipfel's widgets put it beside their own type: the rest of the output is the saved view of the widget. */
+/** MIME type in the outputs of Gipfel's widgets: the other types are the saved view of the widget. */
 export const LIVE_MIME_TYPE = 'application/vnd.gipfel.live+json';
 const WIDGET_MIME_TYPE = 'application/vnd.jupyter.widget-view+json';
 const SHORTEST_LOOK_MS = 50;
 const LONGEST_LOOK_MS = 2_000;
-/** An idle kernel's widget is there sooner, and would only flicker. */
+/** Delay before the saved view is shown: an idle kernel restores the widget sooner. */
 const SAVED_MS = 300;
 const NOTE_MS = 1_500;
 const SHORTEST_RETRY_MS = 1_000;
 const LONGEST_RETRY_MS = 60_000;
 
-/** The renderer of widgets; it holds the widget's view once it has found the model. */
+/** The renderer of widgets; it contains the view once it has found the model. */
 interface IHolder extends IRenderMime.IRenderer {
   readonly widgets: readonly Widget[];
 }
 
-/** A saved view that gives way to the widget: JupyterLab finds its model only when a busy kernel has time to answer. */
+/** A saved view, replaced by the live widget as soon as the kernel responds: a busy kernel may take minutes. */
 export class LiveOutput extends Panel implements IRenderMime.IRenderer {
   /**
-   * @param rendermime The notebook's renderers, among them the one of widgets that has the notebook's manager.
-   * @param registry The page's, whose renderer of widgets has no manager.
-   * @param launches Views of launches; null where the site has disabled them.
+   * @param rendermime The renderers of the notebook; its renderer of widgets has the notebook's widget manager.
+   * @param registry The renderers of the page; its renderer of widgets has no manager.
+   * @param launches Views of launches; null if the site has disabled them.
    */
   constructor(
     private readonly rendermime: IRenderMimeRegistry,
@@ -40,7 +40,7 @@ export class LiveOutput extends Panel implements IRenderMime.IRenderer {
 
   renderModel(model: IRenderMime.IMimeModel): Promise<void> {
     window.clearTimeout(this._timer);
-    // What is shown goes for the new output, rather than because its kernel has closed it.
+    // The old view is disposed of for the new output, not because the kernel closed it.
     this._model = null;
     [this._saved, this._note, this._holder].forEach(each => each?.dispose());
     this._saved = this._note = this._holder = null;
@@ -73,7 +73,7 @@ export class LiveOutput extends Panel implements IRenderMime.IRenderer {
     const waited = Date.now() - this._began;
     const failed = this._holder?.hasClass('jupyter-widgets') ?? false;
     if (failed && Date.now() - this._held > this._retryMs) {
-      // It gives up for good, though the model may come with the kernel's next answer.
+      // The renderer does not retry, although the kernel may send the model later.
       this._holder?.dispose();
       this._holder = null;
       this._retryMs = Math.min(LONGEST_RETRY_MS, 2 * this._retryMs);
@@ -81,7 +81,7 @@ export class LiveOutput extends Panel implements IRenderMime.IRenderer {
     if (!this._saved && (failed || waited > SAVED_MS)) {
       this._showSaved(model);
     }
-    // The server's view of a launch is not an old one.
+    // The server's view of a launch is up to date.
     this._setNote(!failed && waited > NOTE_MS && !this._fromServer);
     const next = Math.min(LONGEST_LOOK_MS, Math.max(SHORTEST_LOOK_MS, waited / 10));
     this._timer = window.setTimeout(() => {
@@ -89,7 +89,7 @@ export class LiveOutput extends Panel implements IRenderMime.IRenderer {
     }, next);
   }
 
-  /** Let the renderer of widgets look for the model, unseen, once the notebook has a manager. */
+  /** Create a hidden renderer of widgets, which looks for the model, once the notebook has a manager. */
   private _hold(model: IRenderMime.IMimeModel): void {
     const factory = this.rendermime.getFactory(WIDGET_MIME_TYPE);
     if (this._holder || !factory || factory === this.registry.getFactory(WIDGET_MIME_TYPE)) {
@@ -109,14 +109,14 @@ export class LiveOutput extends Panel implements IRenderMime.IRenderer {
     this._setNote(false);
     this._dropSaved();
     view.disposed.connect(() => {
-      // The kernel has closed it.
+      // The kernel closed the widget.
       if (!this.isDisposed && this._model && !this._saved) {
         this._showSaved(this._model);
       }
     });
   }
 
-  /** What the notebook server knows of a launch, which goes on without its cell; else what the notebook has kept. */
+  /** Show the server's view of a launch, which runs without its cell; else the view in the notebook. */
   private _showSaved(model: IRenderMime.IMimeModel): void {
     const launch = (model.data[LIVE_MIME_TYPE] as { launch?: unknown } | undefined)?.launch;
     if (typeof launch !== 'string' || !this.launches) {
@@ -150,7 +150,7 @@ export class LiveOutput extends Panel implements IRenderMime.IRenderer {
     }
   }
 
-  /** A figure's renderer may fail to clear what it has not drawn yet: the live view must not wait for that. */
+  /** Remove the saved view; a renderer that fails to dispose must not prevent the live view. */
   private _dropSaved(): void {
     const saved = this._saved;
     this._saved = null;
@@ -170,7 +170,7 @@ export class LiveOutput extends Panel implements IRenderMime.IRenderer {
       this._note = new Widget();
       this._note.addClass('jp-Gipfel-live-note');
       this._note.node.textContent = this.trans.__(
-        'Saved view. The live one appears when the kernel answers.'
+        'Saved view. The live view appears when the kernel responds.'
       );
       this.addWidget(this._note);
     }
@@ -178,9 +178,9 @@ export class LiveOutput extends Panel implements IRenderMime.IRenderer {
 
   private _model: IRenderMime.IMimeModel | null = null;
   private _saved: Widget | null = null;
-  /** Whether the server was asked for the launch, and nothing live is shown since. */
+  /** True after the server was asked for the launch, until a live view is shown. */
   private _asking = false;
-  /** Whether the saved view is the server's, rather than the notebook's. */
+  /** True if the saved view is that of the server, not of the notebook. */
   private _fromServer = false;
   private _holder: IHolder | null = null;
   private _note: Widget | null = null;

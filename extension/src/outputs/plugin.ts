@@ -10,10 +10,10 @@ import { LIVE_MIME_TYPE, LiveOutput } from './output';
 /** Before the renderer of widgets, which has -10. */
 const RANK = -20;
 
-/** In every notebook, the saved view of Gipfel's widgets until the kernel answers with the live one. */
+/** Shows the saved view of Gipfel's widgets in notebooks until the kernel sends the live one. */
 export const outputsPlugin: JupyterFrontEndPlugin<void> = {
   id: '@gipfel/extension:outputs',
-  description: "Shows the saved view of Gipfel's widgets until the kernel answers.",
+  description: "Shows the saved view of Gipfel's widgets until the kernel responds.",
   autoStart: true,
   requires: [IRenderMimeRegistry],
   optional: [IGipfelLaunches, ITranslator],
@@ -31,7 +31,7 @@ export const outputsPlugin: JupyterFrontEndPlugin<void> = {
         rendermime.addFactory({ safe: false, mimeTypes: [LIVE_MIME_TYPE], createRenderer }, RANK);
       }
     };
-    // Not by INotebookTracker: it announces a notebook only after the first outputs may have been rendered.
+    // INotebookTracker would be too late: the first outputs may already be rendered.
     app.docRegistry.addWidgetExtension('Notebook', extension);
   }
 };

@@ -2,10 +2,10 @@ import type { JupyterFrontEnd } from '@jupyterlab/application';
 import type { IStateDB } from '@jupyterlab/statedb';
 
 const KEY = '@gipfel/extension:panel-was-shown';
-/** In a narrower window the panel would leave no room for anything else. */
+/** In a narrower window the panel would cover everything else. */
 const NARROW_PX = 900;
 
-/** Show a side panel once to a user who has never seen it; from then on the lab's layout decides. */
+/** Show a side panel once to a new user; afterwards JupyterLab restores its layout. */
 export async function showAtFirstVisit(
   app: JupyterFrontEnd,
   state: IStateDB | null,

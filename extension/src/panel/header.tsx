@@ -5,15 +5,15 @@ import type { IDevice, IRunInfo } from '../api';
 
 const MINUTE_MS = 60_000;
 
-/** Where this server runs: node, GPUs, environment, and how long it may still run. */
+/** Node, GPUs, environment and remaining time of this server. */
 export function Header(props: { run: IRunInfo | null; trans: TranslationBundle }): React.JSX.Element {
   const { run, trans } = props;
   const now = useNow();
   if (!run) {
-    return <header className="jp-Gipfel-header">{trans.__('Reading what this server runs in…')}</header>;
+    return <header className="jp-Gipfel-header">{trans.__('Loading the run of this server…')}</header>;
   }
   const parts = [
-    gpusInWords(run.devices, trans),
+    gpuNames(run.devices, trans),
     run.edf?.name ?? (run.job_id ? trans.__('no container') : ''),
     run.ends_ns === null ? '' : timeLeft(run.ends_ns / 1e6 - now, trans)
   ];
@@ -32,8 +32,8 @@ export function Header(props: { run: IRunInfo | null; trans: TranslationBundle }
   );
 }
 
-/** `4 × NVIDIA GH200`, or words for none. */
-function gpusInWords(devices: readonly IDevice[], trans: TranslationBundle): string {
+/** Return `4 × GH200`, or a text for no GPU. */
+function gpuNames(devices: readonly IDevice[], trans: TranslationBundle): string {
   const counts = new Map<string, number>();
   for (const device of devices) {
     if (device.kind === 'gpu') {

@@ -8,25 +8,25 @@ import * as React from 'react';
 import type { IRunInfo } from '../api';
 import { mountainIcon } from '../common/icon';
 import type { IGipfelPanel, ISection } from '../tokens';
-import type { Folds } from './folds';
+import type { OpenSections } from './open-sections';
 import { Header } from './header';
 import type { RunModel } from './run';
 import { Section } from './section';
 
 const LAST_RANK = 1000;
 
-/** The sidebar: what the server runs in, and below it the sections that plugins add. */
+/** The panel: the header with the run of this server, and below it the sections that plugins add. */
 export class GipfelPanel extends ReactWidget implements IGipfelPanel {
   constructor(
     private readonly model: RunModel,
-    private readonly folds: Folds,
+    private readonly openSections: OpenSections,
     private readonly trans: TranslationBundle
   ) {
     super();
     model.changed.connect(() => {
       this._runChanged.emit();
     });
-    folds.changed.connect(() => {
+    openSections.changed.connect(() => {
       this._sectionsChanged.emit();
     });
     this.id = 'gipfel-panel';
@@ -62,7 +62,7 @@ export class GipfelPanel extends ReactWidget implements IGipfelPanel {
     return this.model.refresh();
   }
 
-  /** Have the lab measure the panel again where its least width has changed with the window or the left sidebar. */
+  /** Make JupyterLab measure the panel again if its minimum width has changed with the window or the left sidebar. */
   fitLayout(): void {
     const { minWidth } = getComputedStyle(this.node);
     if (minWidth !== this._minWidth) {
@@ -109,9 +109,9 @@ export class GipfelPanel extends ReactWidget implements IGipfelPanel {
                   key={section.id}
                   section={section}
                   visible={this._visible}
-                  open={this.folds.isOpen(section)}
+                  open={this.openSections.isOpen(section)}
                   onToggle={open => {
-                    this.folds.set(section, open);
+                    this.openSections.set(section, open);
                   }}
                 />
               ))}
@@ -138,7 +138,7 @@ export class GipfelPanel extends ReactWidget implements IGipfelPanel {
   };
 
   private readonly _runChanged = new Signal<this, void>(this);
-  /** Emitted when there are other sections, or when one is opened, closed, shown or hidden. */
+  /** Emitted when sections are added or removed, or one is opened, closed, shown or hidden. */
   private readonly _sectionsChanged = new Signal<this, void>(this);
   private _sections: readonly { readonly section: ISection; readonly rank: number }[] = [];
   private _visible = false;

@@ -13,13 +13,13 @@ import { CommandIDs } from '../common/commands';
 import { mountainIcon } from '../common/icon';
 import { IGipfelPanel } from '../tokens';
 import { showAtFirstVisit } from './first-visit';
-import { Folds } from './folds';
+import { OpenSections } from './open-sections';
 import { GipfelPanel } from './panel';
 import { RunModel } from './run';
 
 const DOCUMENTATION = 'https://github.com/gipfel-hpc/gipfel#readme';
 
-/** The sidebar, which the features add their sections to. */
+/** The panel, to which the features add their sections. */
 export const panelPlugin: JupyterFrontEndPlugin<IGipfelPanel> = {
   id: '@gipfel/extension:panel',
   description: 'Adds the Gipfel panel to the right sidebar.',
@@ -36,9 +36,9 @@ export const panelPlugin: JupyterFrontEndPlugin<IGipfelPanel> = {
     shell: ILabShell | null
   ): IGipfelPanel => {
     const trans = (translator ?? nullTranslator).load('gipfel');
-    const folds = new Folds(state);
-    void folds.load();
-    const panel = new GipfelPanel(new RunModel(app.serviceManager.serverSettings), folds, trans);
+    const openSections = new OpenSections(state);
+    void openSections.load();
+    const panel = new GipfelPanel(new RunModel(app.serviceManager.serverSettings), openSections, trans);
     app.shell.add(panel, 'right', { rank: 700, type: 'Gipfel' });
     shell?.layoutModified.connect(() => {
       panel.fitLayout();

@@ -2,23 +2,23 @@ import type { ServerConnection } from '@jupyterlab/services';
 import { Signal, type ISignal } from '@lumino/signaling';
 
 import type { IRunInfo } from '../api';
-import { answerOf } from '../common/request';
+import { requestJson } from '../common/request';
 
-/** What this notebook server runs in, as it was when it was last asked. */
+/** The run that this notebook server belongs to, as last fetched. */
 export class RunModel {
   constructor(private readonly _settings: ServerConnection.ISettings) {}
 
-  /** Emitted with every answer. */
+  /** Emitted with every response. */
   get changed(): ISignal<this, void> {
     return this._changed;
   }
 
-  /** The last answer; null where the server does not answer. */
+  /** The last response; null if the server does not respond. */
   get run(): IRunInfo | null {
     return this._run;
   }
 
-  /** Ask now; who asks while a request is under way shares its answer. */
+  /** Fetch now; concurrent calls share one request. */
   refresh(): Promise<void> {
     this._asking ??= this._ask().finally(() => {
       this._asking = null;
@@ -27,8 +27,8 @@ export class RunModel {
   }
 
   private async _ask(): Promise<void> {
-    // Where the server does not answer, the sections say so.
-    this._run = await answerOf<IRunInfo>(this._settings, 'run').catch(() => null);
+    // The sections report that the server does not respond.
+    this._run = await requestJson<IRunInfo>(this._settings, 'run').catch(() => null);
     this._changed.emit();
   }
 

@@ -2,7 +2,7 @@ import * as React from 'react';
 
 import type { ISection } from '../tokens';
 
-/** A section with its heading, which opens and closes it. */
+/** A section; its heading opens and closes it. */
 export function Section(props: {
   section: ISection;
   visible: boolean;
@@ -26,7 +26,7 @@ export function Section(props: {
       data-section={section.id}
       open={open}
       onToggle={event => {
-        // The event also comes up from details inside the section.
+        // The event also bubbles up from details inside the section.
         if (event.target === event.currentTarget) {
           onToggle(event.currentTarget.open);
         }

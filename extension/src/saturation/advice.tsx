@@ -4,11 +4,11 @@ import * as React from 'react';
 import type { IAdvice } from '../api';
 import type { SaturationModel } from './model';
 
-/** So many pieces at once; the rest is one press away. */
+/** Number of pieces shown before "more" is clicked. */
 const FIRST = 3;
 const MARGIN = 0.5;
 
-/** What to do, each with the stretch that shows why. */
+/** The advice, each with a button that shows its evidence. */
 export function AdviceList(props: {
   advice: readonly IAdvice[];
   since: readonly string[];
@@ -41,7 +41,7 @@ export function AdviceList(props: {
             setAll(!all);
           }}
         >
-          {all ? trans.__('fewer') : trans.__('%1 more', advice.length - FIRST)}
+          {all ? trans.__('Show fewer') : trans.__('%1 more', advice.length - FIRST)}
         </button>
       )}
     </section>
@@ -60,7 +60,7 @@ function Item(props: {
         <span aria-hidden="true">⚑</span> {advice.sentence} {advice.action}
       </p>
       <p className="jp-Gipfel-small">
-        {advice.expect} ·{' '}
+        {advice.gain_text} ·{' '}
         <a href={advice.knob.link} target="_blank" rel="noopener noreferrer">
           {advice.knob.name}
         </a>
@@ -78,7 +78,7 @@ function Item(props: {
   );
 }
 
-/** Zoom to where it shows best, with some time before and after. */
+/** Zoom to the evidence, with some time before and after it. */
 function show(advice: IAdvice, model: SaturationModel): void {
   const evidence = advice.evidence[0];
   if (!evidence) {
@@ -86,5 +86,5 @@ function show(advice: IAdvice, model: SaturationModel): void {
   }
   const [since, until] = [evidence.start_ns / 1e6, evidence.end_ns / 1e6];
   const around = Math.max(10_000, MARGIN * (until - since));
-  model.shown.setSpan({ sinceMs: since - around, untilMs: until + around }, evidence);
+  model.selection.setTimeSpan({ sinceMs: since - around, untilMs: until + around }, evidence);
 }

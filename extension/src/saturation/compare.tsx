@@ -2,13 +2,13 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import type { IComparison, IFigure, IRunName } from '../api';
-import { lineOf } from '../common/error-line';
+import { errorMessage } from '../common/error-message';
 import { Notice } from '../common/notice';
 import { FigureView } from '../figures/plot';
 import type { SaturationModel } from './model';
 import { runLabel } from './toolbar';
 
-/** What is shown beside another run: a table of what is different, and the lines of both. */
+/** Comparison of the run in view with another one: a table of differences, and the lines of both. */
 export function Compare(props: {
   model: SaturationModel;
   runs: readonly IRunName[];
@@ -16,7 +16,7 @@ export function Compare(props: {
 }): React.JSX.Element {
   const { model, runs, trans } = props;
   const shown = runs.find(run =>
-    model.shown.runName === '' ? run.current : run.run === model.shown.runName
+    model.selection.runName === '' ? run.current : run.run === model.selection.runName
   );
   const others = runs.filter(run => run !== shown);
   const [other, setOther] = React.useState('');
@@ -48,8 +48,8 @@ export function Compare(props: {
         </select>
       </div>
       {other !== '' && (
-        <Found
-          key={`${other} ${model.shown.runName} ${model.shown.dark}`}
+        <ComparisonView
+          key={`${other} ${model.selection.runName} ${model.selection.dark}`}
           other={other}
           model={model}
           trans={trans}
@@ -59,26 +59,26 @@ export function Compare(props: {
   );
 }
 
-/** What is different between one other run and what is shown. */
-function Found(props: {
+/** The differences from one other run. */
+function ComparisonView(props: {
   other: string;
   model: SaturationModel;
   trans: TranslationBundle;
 }): React.JSX.Element {
   const { other, model, trans } = props;
-  const [found, setFound] = React.useState<IComparison | null>(null);
+  const [comparison, setComparison] = React.useState<IComparison | null>(null);
   const [problem, setProblem] = React.useState('');
   React.useEffect(() => {
     let gone = false;
-    model.requests.compare(other, model.shown.runName, model.shown.dark).then(
+    model.requests.compare(other, model.selection.runName, model.selection.dark).then(
       comparison => {
         if (!gone) {
-          setFound(comparison);
+          setComparison(comparison);
         }
       },
       (error: unknown) => {
         if (!gone) {
-          setProblem(lineOf(error));
+          setProblem(errorMessage(error));
         }
       }
     );
@@ -89,32 +89,32 @@ function Found(props: {
   if (problem !== '') {
     return <Notice error shape="✗" text={problem} />;
   }
-  if (!found) {
+  if (!comparison) {
     return <Notice shape="◐" text={trans.__('Both runs are being read…')} />;
   }
   return (
     <>
-      <Table found={found} trans={trans} />
-      <Lines figure={found.figure} label={trans.__('Lines of both runs')} />
+      <Table comparison={comparison} trans={trans} />
+      <ComparisonFigure figure={comparison.figure} label={trans.__('Comparison of both runs')} />
     </>
   );
 }
 
-function Table(props: { found: IComparison; trans: TranslationBundle }): React.JSX.Element {
-  const { found, trans } = props;
+function Table(props: { comparison: IComparison; trans: TranslationBundle }): React.JSX.Element {
+  const { comparison, trans } = props;
   return (
     <div className="jp-Gipfel-scroll">
       <table className="jp-Gipfel-table">
         <thead>
           <tr>
-            <th scope="col">{trans.__('of 100, or in %')}</th>
-            <th scope="col">{found.runs[0]}</th>
-            <th scope="col">{found.runs[1]}</th>
+            <th scope="col">{trans.__('points or %')}</th>
+            <th scope="col">{comparison.runs[0]}</th>
+            <th scope="col">{comparison.runs[1]}</th>
             <th scope="col">{trans.__('change')}</th>
           </tr>
         </thead>
         <tbody>
-          {found.rows.map(row => (
+          {comparison.rows.map(row => (
             <tr key={row.name} data-better={row.better ?? ''}>
               <th scope="row">{row.name}</th>
               <td>{number(row.first)}</td>
@@ -137,7 +137,7 @@ function Table(props: { found: IComparison; trans: TranslationBundle }): React.J
   );
 }
 
-function Lines(props: { figure: IFigure; label: string }): React.JSX.Element {
+function ComparisonFigure(props: { figure: IFigure; label: string }): React.JSX.Element {
   const node = React.useRef<HTMLDivElement>(null);
   React.useEffect(() => {
     if (!node.current) {

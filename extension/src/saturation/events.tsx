@@ -2,13 +2,13 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import type { IRunEvent } from '../api';
-import { clockTime, zoneName } from '../common/clock';
+import { formatTimeOfDay, zoneName } from '../common/clock';
 import type { SaturationModel } from './model';
 
 const AROUND_MS = 60_000;
 const BAD = new Set(['xid', 'gpu_lost', 'node_lost', 'disk_full', 'samples_lost']);
 
-/** What happened to the recording and to the GPUs, the newest first. */
+/** Events of the recording and of the GPUs, the newest first. */
 export function Events(props: {
   events: readonly IRunEvent[];
   model: SaturationModel;
@@ -32,14 +32,14 @@ export function Events(props: {
               className="jp-Gipfel-link"
               title={trans.__('Zoom to this event')}
               onClick={() => {
-                model.shown.setSpan({
+                model.selection.setTimeSpan({
                   sinceMs: event.time_ms - AROUND_MS,
                   untilMs: event.time_ms + AROUND_MS
                 });
               }}
             >
               <time dateTime={new Date(event.time_ms).toISOString()}>
-                {clockTime(event.time_ms)} {zoneName(event.time_ms)}
+                {formatTimeOfDay(event.time_ms)} {zoneName(event.time_ms)}
               </time>
             </button>{' '}
             <span aria-hidden="true">{BAD.has(event.kind) ? '✗' : '⚑'}</span> {event.node}: {event.message}

@@ -2,21 +2,21 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import { Notice } from '../common/notice';
-import type { News } from '../figures/news';
-import { FigureView, type ISpan } from '../figures/plot';
+import type { SampleUpdate } from '../figures/updates';
+import { FigureView, type ITimeSpan } from '../figures/plot';
 import type { SaturationModel } from './model';
 
 interface IFigureProps {
   readonly model: SaturationModel;
-  /** Which of the model's figures. */
+  /** The name of the figure in the model. */
   readonly name: string;
-  /** What it shows, for who can't see it. */
+  /** Description for screen readers. */
   readonly label: string;
   readonly trans: TranslationBundle;
   readonly onRow?: (row: number) => void;
 }
 
-/** The node that plotly.js draws into when it is its turn; React only makes it. */
+/** A figure of the model. React only creates its node; plotly.js draws into it. */
 export function Figure(props: IFigureProps): React.JSX.Element {
   const { model, name, label, trans } = props;
   const node = React.useRef<HTMLDivElement>(null);
@@ -46,55 +46,55 @@ export function Figure(props: IFigureProps): React.JSX.Element {
   );
 }
 
-interface ITold {
+interface IFigureCallbacks {
   readonly row: (row: number) => void;
   readonly failed: (failed: boolean) => void;
 }
 
 /** Draw a figure of the model into a node until the returned function is called. */
-function follow(node: HTMLElement, model: SaturationModel, name: string, told: ITold): () => void {
-  const onZoom = (span: ISpan | null): void => {
+function follow(node: HTMLElement, model: SaturationModel, name: string, on: IFigureCallbacks): () => void {
+  const onZoom = (span: ITimeSpan | null): void => {
     if (span) {
-      model.shown.setSpan(span);
+      model.selection.setTimeSpan(span);
     } else {
-      model.shown.setWhole();
+      model.selection.clearTimeSpan();
     }
   };
-  const view = new FigureView(node, { onZoom, onRow: told.row });
+  const view = new FigureView(node, { onZoom, onRow: on.row });
   const draw = async (): Promise<void> => {
     try {
       await view.draw();
-      told.failed(false);
+      on.failed(false);
     } catch (reason) {
-      told.failed(true);
+      on.failed(true);
       throw reason;
     }
   };
-  const take = (): void => {
+  const setFigure = (): void => {
     const figure = model.figure(name);
     if (figure) {
       view.set(figure);
-      const { evidence } = model.shown;
+      const { evidence } = model.selection;
       view.mark(evidence && { sinceMs: evidence.start_ns / 1e6, untilMs: evidence.end_ns / 1e6 });
       model.queue.request(name, draw, true);
     }
   };
   const onFigures = (_: unknown, names: readonly string[]): void => {
     if (names.includes(name)) {
-      take();
+      setFigure();
     }
   };
-  const onNews = (_: unknown, news: News): void => {
-    if (view.extend(news)) {
+  const onUpdate = (_: unknown, update: SampleUpdate): void => {
+    if (view.extend(update)) {
       model.queue.request(name, draw);
     }
   };
-  take();
+  setFigure();
   model.figuresChanged.connect(onFigures);
-  model.newsArrived.connect(onNews);
+  model.samplesReceived.connect(onUpdate);
   return () => {
     model.figuresChanged.disconnect(onFigures);
-    model.newsArrived.disconnect(onNews);
+    model.samplesReceived.disconnect(onUpdate);
     model.queue.drop(name);
     view.dispose();
   };

@@ -8,12 +8,12 @@ import type { SaturationModel } from './model';
 
 const FLASH_MS = 1500;
 
-/** The plots of the chosen GPUs, one by one; only those in view are asked for and drawn. */
+/** The plots of each selected GPU; only those in view are requested and drawn. */
 export function Gpus(props: { model: SaturationModel; trans: TranslationBundle }): React.JSX.Element {
   const { model, trans } = props;
-  const several = new Set(model.shown.gpus.map(gpu => gpu.node)).size > 1;
-  const shown = model.shown.gpus.filter(gpu => model.shown.selected.includes(gpu.uuid));
-  const others = model.shown.gpus.filter(gpu => !model.shown.selected.includes(gpu.uuid));
+  const several = new Set(model.selection.gpus.map(gpu => gpu.node)).size > 1;
+  const shown = model.selection.gpus.filter(gpu => model.selection.selected.includes(gpu.uuid));
+  const others = model.selection.gpus.filter(gpu => !model.selection.selected.includes(gpu.uuid));
   return (
     <section className="jp-Gipfel-view" aria-label={trans.__('GPU by GPU')}>
       <div className="jp-Gipfel-viewHead">
@@ -24,7 +24,7 @@ export function Gpus(props: { model: SaturationModel; trans: TranslationBundle }
             <select
               value=""
               onChange={event => {
-                model.shown.toggleGpu(event.target.value);
+                model.selection.toggleGpu(event.target.value);
               }}
             >
               <option value="">{trans.__('show…')}</option>
@@ -36,16 +36,16 @@ export function Gpus(props: { model: SaturationModel; trans: TranslationBundle }
             </select>
           </label>
         )}
-        {model.shown.gpus.length > 1 && (
+        {model.selection.gpus.length > 1 && (
           <label className="jp-Gipfel-check">
             <input
               type="checkbox"
-              checked={model.shown.all}
+              checked={model.selection.all}
               onChange={() => {
-                model.shown.toggleAll();
+                model.selection.toggleAll();
               }}
             />
-            {trans.__('all %1', model.shown.gpus.length)}
+            {trans.__('all %1', model.selection.gpus.length)}
           </label>
         )}
       </div>
@@ -68,13 +68,13 @@ function Gpu(props: IGpuProps): React.JSX.Element {
   const node = React.useRef<HTMLDivElement>(null);
   const inView = useInView(node);
   React.useEffect(() => {
-    model.shown.setInView(gpu.uuid, inView);
+    model.selection.setInView(gpu.uuid, inView);
     return (): void => {
-      model.shown.setInView(gpu.uuid, false);
+      model.selection.setInView(gpu.uuid, false);
     };
   }, [model, gpu.uuid, inView]);
   React.useEffect(() => {
-    if (node.current && model.shown.takeRevealed(gpu.uuid)) {
+    if (node.current && model.selection.consumeReveal(gpu.uuid)) {
       node.current.scrollIntoView({ block: 'nearest' });
       const colour = getComputedStyle(node.current).getPropertyValue('--jp-brand-color3');
       node.current.animate([{ backgroundColor: colour }, { backgroundColor: 'transparent' }], FLASH_MS);
@@ -90,13 +90,13 @@ function Gpu(props: IGpuProps): React.JSX.Element {
           {gpu.name.replace(/^NVIDIA /, '')}
           {typeof score === 'number' && ` · ${trans.__('score %1', Math.round(score))}`}
         </span>
-        {!model.shown.all && (
+        {!model.selection.all && (
           <button
             className="jp-Gipfel-icon"
             title={trans.__('Hide %1', name)}
             aria-label={trans.__('Hide %1', name)}
             onClick={() => {
-              model.shown.toggleGpu(gpu.uuid);
+              model.selection.toggleGpu(gpu.uuid);
             }}
           >
             <closeIcon.react tag="span" height="16px" width="16px" />
@@ -115,7 +115,7 @@ function Gpu(props: IGpuProps): React.JSX.Element {
   );
 }
 
-/** Whether a node is on the screen, or almost. */
+/** Return true while a node is in view, or near it. */
 function useInView(node: React.RefObject<HTMLElement | null>): boolean {
   const [inView, setInView] = React.useState(false);
   React.useEffect(() => {
@@ -126,7 +126,7 @@ function useInView(node: React.RefObject<HTMLElement | null>): boolean {
       entries => {
         setInView(entries.some(entry => entry.isIntersecting));
       },
-      // A little ahead, so that it is there when it is scrolled to.
+      // A margin, so that the plot is drawn before it is scrolled into view.
       { rootMargin: '120px 0px' }
     );
     observer.observe(node.current);
@@ -137,7 +137,7 @@ function useInView(node: React.RefObject<HTMLElement | null>): boolean {
   return inView;
 }
 
-/** How people call a GPU: its number, with its node where there are several. */
+/** Return the name of a GPU: its index, and its node if there are several. */
 export function gpuName(gpu: IDevice, several: boolean): string {
   const number = gpu.index ?? gpu.uuid.slice(0, 12);
   return several && gpu.node ? `${gpu.node} · GPU ${number}` : `GPU ${number}`;

@@ -5,13 +5,13 @@ import { HEAT_METRICS } from '../api';
 import { Figure } from './figure';
 import type { SaturationModel } from './model';
 
-/** Every GPU of the job over time; a row that is clicked shows its GPU's plots. */
+/** Heat map of all GPUs of the job over time; a click on a row shows the plots of its GPU. */
 export function Heat(props: { model: SaturationModel; trans: TranslationBundle }): React.JSX.Element {
   const { model, trans } = props;
   const choose = (row: number): void => {
-    const gpu = model.shown.gpus[row];
+    const gpu = model.selection.gpus[row];
     if (gpu) {
-      model.shown.revealGpu(gpu.uuid);
+      model.selection.revealGpu(gpu.uuid);
     }
   };
   return (
@@ -21,9 +21,9 @@ export function Heat(props: { model: SaturationModel; trans: TranslationBundle }
         <label>
           <span className="jp-Gipfel-hidden">{trans.__('Metric of the heat map')}</span>
           <select
-            value={model.shown.metric}
+            value={model.selection.metric}
             onChange={event => {
-              model.shown.setMetric(event.target.value);
+              model.selection.setMetric(event.target.value);
             }}
           >
             {HEAT_METRICS.map(([metric, label]) => (
@@ -37,7 +37,7 @@ export function Heat(props: { model: SaturationModel; trans: TranslationBundle }
       <Figure
         model={model}
         name="heat"
-        label={trans.__('Heat map: a row per GPU, a column per stretch of time')}
+        label={trans.__('Heat map: a row per GPU, a column per time interval')}
         trans={trans}
         onRow={choose}
       />

@@ -3,28 +3,28 @@ import { Debouncer } from '@lumino/polling';
 import { Signal, type ISignal } from '@lumino/signaling';
 
 import type { IDevice, IFigure, IRunEvent, IRunInfo, ISaturationStatus, IScore, StreamMessage } from '../api';
-import type { Figures, News } from '../figures/news';
-import { DrawQueue } from '../figures/pace';
+import type { Figures, SampleUpdate } from '../figures/updates';
+import { DrawQueue } from '../figures/draw-queue';
 import type { IGipfelPanel } from '../tokens';
 import { GrowingRun } from './growing-run';
-import type { SaturationRequests, IStretchQuery } from './requests';
-import { Shown } from './shown';
+import type { SaturationRequests, IRangeQuery } from './requests';
+import { ViewSelection } from './view-selection';
 import { SaturationStream, sameStatus, type Connection } from './stream';
 
-/** Several choices at once are one question. */
+/** Changes within this time are sent as one request. */
 const SETTLE_MS = 120;
 
-/** Knows what this server runs in, and asks again. */
+/** Provides the run of this server. */
 export type IRunSource = Pick<IGipfelPanel, 'run' | 'refreshRun'>;
 
-/** What the saturation section shows: a live window of this run, or a stretch of any. */
+/** The model of the saturation section: a live window of this run, or a time range of any run. */
 export class SaturationModel implements IDisposable {
-  /** @param _source Knows what this server runs in: the panel. */
+  /** @param _source Provides the run of this server: the panel. */
   constructor(
     readonly requests: SaturationRequests,
     private readonly _source: IRunSource
   ) {
-    const url = (): string => requests.streamUrl(this.shown.view());
+    const url = (): string => requests.streamUrl(this.selection.view());
     this._stream = new SaturationStream(url, address => new requests.settings.WebSocket(address));
     this._stream.received.connect((_, message) => {
       this._onMessage(message);
@@ -32,33 +32,33 @@ export class SaturationModel implements IDisposable {
     this._stream.connectionChanged.connect(() => {
       this._stateChanged.emit();
     });
-    this.shown.changed.connect(() => {
-      this._ask();
+    this.selection.changed.connect(() => {
+      this._update();
     });
   }
 
-  /** What somebody chose to look at. */
-  readonly shown = new Shown();
+  /** The run, time, GPUs and metric that the user has selected. */
+  readonly selection = new ViewSelection();
 
-  /** Draws all plots of the page, one after the other. */
+  /** Draws the plots of the page one after the other. */
   readonly queue = new DrawQueue();
 
-  /** Emitted when anything but the figures' points changed. */
+  /** Emitted when anything except the figures' points has changed. */
   get stateChanged(): ISignal<this, void> {
     return this._stateChanged;
   }
 
-  /** Emitted with the names of the figures that are new. */
+  /** Emitted with the names of new figures. */
   get figuresChanged(): ISignal<this, readonly string[]> {
     return this._figuresChanged;
   }
 
-  /** Emitted with what came in for the figures. */
-  get newsArrived(): ISignal<this, News> {
-    return this._newsArrived;
+  /** Emitted with new samples for the figures. */
+  get samplesReceived(): ISignal<this, SampleUpdate> {
+    return this._samplesReceived;
   }
 
-  /** What this server runs in. */
+  /** The run of this server. */
   get run(): IRunInfo | null {
     return this._source.run;
   }
@@ -67,7 +67,7 @@ export class SaturationModel implements IDisposable {
     return this._status;
   }
 
-  /** The score of what is shown; null while nobody knows it. */
+  /** The score of the selection; null until it is known. */
   get score(): IScore | null {
     return this._score;
   }
@@ -84,22 +84,22 @@ export class SaturationModel implements IDisposable {
     return this._stream.connection;
   }
 
-  /** When the newest samples arrived, on this page's clock. */
-  get heardMs(): number {
-    return this._heardMs;
+  /** The time at which the newest samples arrived, by the browser's clock. */
+  get receivedMs(): number {
+    return this._receivedMs;
   }
 
-  /** What went wrong with the last thing that the user asked for; empty when nothing did. */
+  /** The error of the user's last action; empty if it succeeded. */
   get problem(): string {
     return this._problem;
   }
 
-  /** Whether the run that is shown, which is not this server's, is being recorded now. */
+  /** True if the selected run, which is not this server's, is being recorded. */
   get growing(): boolean {
-    return this._again.growing && !this.shown.live;
+    return this._growing.growing && !this.selection.live;
   }
 
-  /** True while the server is asked for what the user wants. */
+  /** True while an action of the user is in progress. */
   get busy(): boolean {
     return this._busy > 0;
   }
@@ -108,25 +108,25 @@ export class SaturationModel implements IDisposable {
     return this._stream.isDisposed;
   }
 
-  /** The simulated source's name, as the recorder knows it. */
+  /** The name of the simulated source in the recorder. */
   simulatedSource = 'training';
 
-  /** A figure by its name. */
+  /** Return a figure by its name; null if there is none. */
   figure(name: string): IFigure | null {
     return this._figures[name] ?? null;
   }
 
-  /** What is shown, as the server's other routes are asked for it. */
-  query(): IStretchQuery {
+  /** Return the selection as a query for the server's other routes. */
+  query(): IRangeQuery {
     const now = this._newestMs();
-    const { runName, span, windowS } = this.shown;
+    const { runName, timeSpan, windowS } = this.selection;
     const since = runName === '' && now ? now - 1000 * windowS : null;
-    return { run: runName, sinceMs: span?.sinceMs ?? since, untilMs: span?.untilMs ?? null };
+    return { run: runName, sinceMs: timeSpan?.sinceMs ?? since, untilMs: timeSpan?.untilMs ?? null };
   }
 
-  /** Stream while somebody looks, rest while nobody does. */
+  /** Stream while the section is visible; disconnect when it is not. */
   setVisible(visible: boolean): void {
-    this._again.visible = visible;
+    this._growing.visible = visible;
     if (!visible) {
       this._stream.pause();
     } else if (this._stream.connection === 'paused' && !this._paused) {
@@ -134,14 +134,14 @@ export class SaturationModel implements IDisposable {
     }
   }
 
-  /** Ask for everything anew. */
+  /** Connect again and request everything. */
   reconnect(): void {
     this._paused = false;
     this._stream.connect();
     void this._source.refreshRun();
   }
 
-  /** Pause, or resume with what is there then. */
+  /** Pause the stream, or resume with current data. */
   pause(paused: boolean): void {
     this._paused = paused;
     if (paused) {
@@ -160,7 +160,7 @@ export class SaturationModel implements IDisposable {
     return this.attempt(() => this.requests.stopSource());
   }
 
-  /** Do what the user asked for, and keep what went wrong for the panel to show. */
+  /** Run an action of the user, and keep its error for the panel. */
   async attempt(action: () => Promise<unknown>): Promise<void> {
     this._busy += 1;
     this._problem = '';
@@ -177,58 +177,58 @@ export class SaturationModel implements IDisposable {
 
   dispose(): void {
     this._settled.dispose();
-    this._again.dispose();
+    this._growing.dispose();
     this._stream.dispose();
     Signal.clearData(this);
   }
 
-  /** Ask for what is to be shown now, once several choices have settled. */
-  private _ask(): void {
-    if (this._runShown !== this.shown.runName) {
-      this._runShown = this.shown.runName;
-      this._again.growing = false;
+  /** Request the selection after a short delay, in case it changes again. */
+  private _update(): void {
+    if (this._runShown !== this.selection.runName) {
+      this._runShown = this.selection.runName;
+      this._growing.growing = false;
       this._score = null;
       this._events = [];
     }
     this._stateChanged.emit();
-    this._again.stop();
+    this._growing.stop();
     void this._settled.invoke();
   }
 
-  private _askSettled(): void {
-    if (this.shown.live) {
-      const view = this.shown.view();
+  private _updateSettled(): void {
+    if (this.selection.live) {
+      const view = this.selection.view();
       this._stream.send({ ...view, gpus: [...view.gpus] });
     } else {
-      void this.attempt(() => this._readStretch());
+      void this.attempt(() => this._readRange());
     }
   }
 
-  private async _readStretch(): Promise<void> {
-    const asked = ++this._asked;
+  private async _readRange(): Promise<void> {
+    const requestNumber = ++this._requestNumber;
     const query = this.query();
     const scored = this.requests.score(query);
-    // It is waited for below; until then its failure is nobody's.
+    // It is awaited below; without this, an earlier failure would be unhandled.
     scored.catch(() => undefined);
-    const current = (): boolean => asked === this._asked && !this.shown.live;
-    const found = await this.requests.stretch(query, this.shown.view());
-    // Whoever chose something else meanwhile gets that.
+    const current = (): boolean => requestNumber === this._requestNumber && !this.selection.live;
+    const found = await this.requests.stretch(query, this.selection.view());
+    // The selection has changed meanwhile.
     if (current()) {
       this._events = found.events;
-      this._again.growing = found.growing;
-      this._takeFigures(found.figures, found.devices, true);
+      this._growing.growing = found.growing;
+      this._setFigures(found.figures, found.devices, true);
       const score = await scored;
       if (current()) {
         this._score = score;
         this._stateChanged.emit();
       }
     }
-    this._again.later();
+    this._growing.schedule();
   }
 
   private _onMessage(message: StreamMessage): void {
     if (message.type === 'score') {
-      if (this.shown.live) {
+      if (this.selection.live) {
         this._score = message.document;
         this._events = message.events;
         this._stateChanged.emit();
@@ -238,14 +238,14 @@ export class SaturationModel implements IDisposable {
     const before = this._status;
     this._status = message.status;
     if (message.type === 'samples') {
-      this._heardMs = Date.now();
-      if (this.shown.live) {
-        this._newsArrived.emit(message);
+      this._receivedMs = Date.now();
+      if (this.selection.live) {
+        this._samplesReceived.emit(message);
       }
     }
-    if (message.type === 'figures' && this.shown.live) {
-      this._takeFigures(message.figures, message.gpus, message.whole);
-      if (message.whole) {
+    if (message.type === 'figures' && this.selection.live) {
+      this._setFigures(message.figures, message.gpus, message.complete);
+      if (message.complete) {
         void this._source.refreshRun();
       }
     } else if (!sameStatus(before, message.status)) {
@@ -253,9 +253,9 @@ export class SaturationModel implements IDisposable {
     }
   }
 
-  private _takeFigures(figures: Figures, devices: readonly IDevice[], whole: boolean): void {
+  private _setFigures(figures: Figures, devices: readonly IDevice[], whole: boolean): void {
     this._figures = whole ? figures : { ...this._figures, ...figures };
-    this.shown.setDevices(devices);
+    this.selection.setDevices(devices);
     this._stateChanged.emit();
     this._figuresChanged.emit(Object.keys(figures));
   }
@@ -266,7 +266,7 @@ export class SaturationModel implements IDisposable {
 
   private readonly _stateChanged = new Signal<this, void>(this);
   private readonly _figuresChanged = new Signal<this, readonly string[]>(this);
-  private readonly _newsArrived = new Signal<this, News>(this);
+  private readonly _samplesReceived = new Signal<this, SampleUpdate>(this);
   private readonly _stream: SaturationStream;
   private _status: ISaturationStatus | null = null;
   private _score: IScore | null = null;
@@ -274,12 +274,12 @@ export class SaturationModel implements IDisposable {
   private _figures: Figures = {};
   private _runShown = '';
   private _paused = false;
-  private _heardMs = 0;
+  private _receivedMs = 0;
   private _busy = 0;
   private _problem = '';
   private readonly _settled = new Debouncer(() => {
-    this._askSettled();
+    this._updateSettled();
   }, SETTLE_MS);
-  private readonly _again = new GrowingRun(() => this._readStretch());
-  private _asked = 0;
+  private readonly _growing = new GrowingRun(() => this._readRange());
+  private _requestNumber = 0;
 }

@@ -9,7 +9,7 @@ import { SaturationModel } from './model';
 import { SaturationRequests } from './requests';
 import { saturationSection } from './section';
 
-/** The section of scores, advice and plots. */
+/** The section with score, advice and plots. */
 export const saturationPlugin: JupyterFrontEndPlugin<void> = {
   id: '@gipfel/extension:saturation',
   description: 'Shows how saturated the GPUs and the host are: score, advice and plots.',
@@ -61,7 +61,7 @@ function addCommands(
 
 function followTheme(model: SaturationModel, themes: IThemeManager | null): void {
   const update = (): void => {
-    model.shown.setDark(themes?.theme ? !themes.isLight(themes.theme) : false);
+    model.selection.setDark(themes?.theme ? !themes.isLight(themes.theme) : false);
   };
   themes?.themeChanged.connect(update);
   update();
@@ -70,7 +70,7 @@ function followTheme(model: SaturationModel, themes: IThemeManager | null): void
 async function followSettings(model: SaturationModel, registry: ISettingRegistry | null): Promise<void> {
   const settings = await registry?.load(saturationPlugin.id);
   const update = (): void => {
-    model.shown.setWindow((settings?.composite.window as number | undefined) ?? 600);
+    model.selection.setWindow((settings?.composite.window as number | undefined) ?? 600);
     model.simulatedSource = (settings?.composite.simulatedSource as string | undefined) ?? 'training';
   };
   settings?.changed.connect(update);

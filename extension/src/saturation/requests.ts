@@ -2,76 +2,76 @@ import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 
 import type { IComparison, IRunName, ISaturationStatus, IScore, ITimeRange, IView } from '../api';
-import { answerOf } from '../common/request';
+import { requestJson } from '../common/request';
 
-/** A stretch of a run: the newest one's name is empty, a time that is null is the run's own end. */
-export interface IStretchQuery {
+/** A time range of a run: an empty name is the current run, a null time the beginning or the end of the run. */
+export interface IRangeQuery {
   readonly run: string;
   readonly sinceMs: number | null;
   readonly untilMs: number | null;
 }
 
-/** The routes below `gipfel/saturation`, and those of runs, sources and sharing. */
+/** Requests to `gipfel/saturation` and to the routes of runs, sources and sharing. */
 export class SaturationRequests {
   constructor(readonly settings: ServerConnection.ISettings = ServerConnection.makeSettings()) {}
 
-  /** Record a simulated source beside the real ones. */
+  /** Record a simulated source in addition to the real ones. */
   startSource(source: string): Promise<ISaturationStatus> {
     return this._request<ISaturationStatus>('telemetry/source', 'POST', { source });
   }
 
-  /** End the simulated source. */
+  /** Stop the simulated source. */
   stopSource(): Promise<ISaturationStatus> {
     return this._request<ISaturationStatus>('telemetry/source', 'DELETE');
   }
 
-  /** Whether administrators may see how well the GPUs are used. */
+  /** Return true if the score is shared with administrators. */
   async shares(): Promise<boolean> {
     return (await this._request<{ saturation: boolean }>('sharing')).saturation;
   }
 
-  /** Let them see it, or no longer. */
+  /** Share the score with administrators, or stop that. */
   async share(saturation: boolean): Promise<boolean> {
     return (await this._request<{ saturation: boolean }>('sharing', 'POST', { saturation })).saturation;
   }
 
-  /** The user's runs, the newest first. */
+  /** Return the user's runs, the newest first. */
   async runs(): Promise<readonly IRunName[]> {
     return (await this._request<{ runs: readonly IRunName[] }>('runs')).runs;
   }
 
-  /** A stretch of a run as it was. */
-  stretch(query: IStretchQuery, view: IView): Promise<ITimeRange> {
+  /** Return a time range of a run. */
+  stretch(query: IRangeQuery, view: IView): Promise<ITimeRange> {
     const path = `saturation/range${stretchWords(query)}&dark=${view.dark ? 1 : 0}`;
     const gpus = view.gpus.map(uuid => `&gpu=${encodeURIComponent(uuid)}`).join('');
     return this._request<ITimeRange>(`${path}&metric=${encodeURIComponent(view.metric)}${gpus}`);
   }
 
-  /** The score of a stretch; of a long one it takes a while. */
-  score(query: IStretchQuery): Promise<IScore> {
+  /** Return the score of a time range, which may take seconds for a long one. */
+  score(query: IRangeQuery): Promise<IScore> {
     return this._request<IScore>(`saturation/score${stretchWords(query)}`);
   }
 
-  /** Two runs side by side; an empty name is this server's own. */
+  /** Compare two runs; an empty name is this server's run. */
   compare(first: string, second: string, dark: boolean): Promise<IComparison> {
     const query = URLExt.objectToQueryString({ first, second, dark: dark ? '1' : '0' });
     return this._request<IComparison>(`saturation/compare${query}`);
   }
 
-  /** Where a stretch is to be had as a file. */
-  fileUrl(query: IStretchQuery, kind: 'parquet' | 'csv' | 'png'): string {
+  /** Return the URL of a time range as a file. */
+  fileUrl(query: IRangeQuery, kind: 'parquet' | 'csv' | 'png'): string {
     const name = kind === 'png' ? 'figure.png' : `samples.${kind}`;
     return URLExt.join(this.settings.baseUrl, 'gipfel', 'saturation', name) + stretchWords(query);
   }
 
-  /** The address of the stream. */
+  /** Return the URL of the stream. */
   streamUrl(view: IView): string {
     const query: Record<string, string> = {
       window: String(view.window),
       dark: view.dark ? '1' : '0',
       metric: view.metric
     };
-    // Only across origins: on the server's own page the cookie speaks, and an address ends up in logs.
+    // Only across origins: on the server's own page the cookie suffices, and URLs end up in logs.
     if (this.settings.appendToken && this.settings.token) {
       query.token = this.settings.token;
     }
@@ -81,11 +81,11 @@ export class SaturationRequests {
   }
 
   private _request<T>(path: string, method = 'GET', body?: unknown): Promise<T> {
-    return answerOf(this.settings, path, method, body);
+    return requestJson(this.settings, path, method, body);
   }
 }
 
-function stretchWords(query: IStretchQuery): string {
+function stretchWords(query: IRangeQuery): string {
   const given: Record<string, string> = { run: query.run };
   if (query.sinceMs !== null) {
     given.since = String(Math.round(query.sinceMs));

@@ -3,13 +3,13 @@ import * as React from 'react';
 
 import type { IScore } from '../api';
 
-/** Points between the bounds of a score from which they are shown. */
-const WIDE = 5;
+/** Difference of the bounds of a score, in points, from which they are shown. */
+const MIN_RANGE = 5;
 
-/** The score, what made it, and the staircase of what was lost; together 100. */
+/** The score and its losses, together 100, with the loss breakdown. */
 export function Score(props: { score: IScore; trans: TranslationBundle }): React.JSX.Element {
   const { score, trans } = props;
-  if (score.whole_points === null) {
+  if (score.integer_points === null) {
     return (
       <div className="jp-Gipfel-score">
         <p>
@@ -18,7 +18,7 @@ export function Score(props: { score: IScore; trans: TranslationBundle }): React
       </div>
     );
   }
-  const { score: points = 0, ...losses } = score.whole_points;
+  const { score: points = 0, ...losses } = score.integer_points;
   const lost = Object.entries(losses)
     .filter(([, each]) => each > 0)
     .sort((a, b) => b[1] - a[1]);
@@ -29,7 +29,7 @@ export function Score(props: { score: IScore; trans: TranslationBundle }): React
           {points}
         </strong>
         <Bar points={points} lost={lost} label={trans.__('%1 of 100 points', points)} />
-        <span>{bound(score, trans)}</span>
+        <span>{bottleneckText(score, trans)}</span>
       </div>
       <p className="jp-Gipfel-lost">
         {trans.__('lost:')}{' '}
@@ -48,19 +48,19 @@ export function Score(props: { score: IScore; trans: TranslationBundle }): React
       )}
       <details className="jp-Gipfel-more">
         <summary>{trans.__('Loss breakdown')}</summary>
-        <Staircase points={points} lost={lost} />
-        <Particulars score={score} trans={trans} />
+        <LossBreakdown points={points} lost={lost} />
+        <ScoreDetails score={score} trans={trans} />
       </details>
     </div>
   );
 }
 
-/** The bounds of a score that coarse samples leave open. */
+/** The bounds of a score at the interval of the samples. */
 function Bounds(props: { score: IScore; trans: TranslationBundle }): React.JSX.Element | null {
   const { score, trans } = props;
-  return score.range && score.range[1] - score.range[0] >= WIDE ? (
+  return score.range && score.range[1] - score.range[0] >= MIN_RANGE ? (
     <p className="jp-Gipfel-small">
-      {trans.__('Between %1 and %2: faster samples could tell.', ...score.range.map(Math.round))}
+      {trans.__('Between %1 and %2: shorter intervals narrow the range.', ...score.range.map(Math.round))}
     </p>
   ) : null;
 }
@@ -83,19 +83,19 @@ function Bar(props: { points: number; lost: readonly [string, number][]; label: 
 }
 
 /** Each loss as a step from the score up to 100. */
-function Staircase(props: { points: number; lost: readonly [string, number][] }): React.JSX.Element {
+function LossBreakdown(props: { points: number; lost: readonly [string, number][] }): React.JSX.Element {
   const steps: [string, number][] = [['score', props.points], ...props.lost];
-  const begins = steps.map((_, place) => steps.slice(0, place).reduce((sum, [, each]) => sum + each, 0));
+  const begins = steps.map((_, index) => steps.slice(0, index).reduce((sum, [, each]) => sum + each, 0));
   return (
     <ol className="jp-Gipfel-steps">
-      {steps.map(([name, each], place) => (
+      {steps.map(([name, each], index) => (
         <li key={name}>
           <span className="jp-Gipfel-stepName">{name}</span>
           <span className="jp-Gipfel-stepRoom">
             <span
-              className={place === 0 ? 'jp-Gipfel-barFull' : 'jp-Gipfel-barLost'}
+              className={index === 0 ? 'jp-Gipfel-barFull' : 'jp-Gipfel-barLost'}
               data-loss={name}
-              style={{ marginLeft: `${begins[place]}%`, width: `${each}%` }}
+              style={{ marginLeft: `${begins[index]}%`, width: `${each}%` }}
             />
           </span>
           <span className="jp-Gipfel-stepPoints">{each}</span>
@@ -105,7 +105,7 @@ function Staircase(props: { points: number; lost: readonly [string, number][] })
   );
 }
 
-function Particulars(props: { score: IScore; trans: TranslationBundle }): React.JSX.Element {
+function ScoreDetails(props: { score: IScore; trans: TranslationBundle }): React.JSX.Element {
   const { score, trans } = props;
   const parts = [
     trans.__('confidence %1', (score.confidence ?? 0).toFixed(2)),
@@ -142,7 +142,7 @@ function range(score: IScore): [number, number] {
   return [Math.round(worst), Math.round(worst + gap)];
 }
 
-function bound(score: IScore, trans: TranslationBundle): string {
+function bottleneckText(score: IScore, trans: TranslationBundle): string {
   const name = score.bottleneck;
   if (name === null) {
     return trans.__('bottleneck unclear at %1 s samples', score.interval_s);
@@ -154,6 +154,6 @@ function bound(score: IScore, trans: TranslationBundle): string {
 }
 
 function mean(values: readonly (number | null)[]): number | null {
-  const there = values.filter(value => value !== null);
-  return there.length > 0 ? there.reduce((sum, value) => sum + value, 0) / there.length : null;
+  const known = values.filter(value => value !== null);
+  return known.length > 0 ? known.reduce((sum, value) => sum + value, 0) / known.length : null;
 }

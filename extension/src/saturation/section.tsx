@@ -19,7 +19,7 @@ import { Sharing } from './sharing';
 import { Notices, StatusLine } from './status';
 import { Toolbar } from './toolbar';
 
-/** How well the GPUs of a run are used: score, losses, advice, and the plots that show it. */
+/** Create the section with the use of the GPUs of a run: score, losses, advice and plots. */
 export function saturationSection(
   model: SaturationModel,
   commands: CommandRegistry,
@@ -72,15 +72,15 @@ function Views(props: IViewsProps): React.JSX.Element {
           setComparing(!comparing);
         }}
       />
-      <Other model={model} trans={trans} />
+      <OtherRunNote model={model} trans={trans} />
       <Notices model={model} trans={trans} />
       {model.problem !== '' && <Notice error shape="✗" text={model.problem} />}
-      {model.busy && !model.shown.live && (
+      {model.busy && !model.selection.live && (
         <p className="jp-Gipfel-small jp-Gipfel-pad" role="status">
           ◐ {trans.__('Reading the run…')}
         </p>
       )}
-      {model.score && model.shown.gpus.length > 0 && <Score score={model.score} trans={trans} />}
+      {model.score && model.selection.gpus.length > 0 && <Score score={model.score} trans={trans} />}
       {comparing && <Compare model={model} runs={runs} trans={trans} />}
       <Plots model={model} trans={trans} />
       <Sharing model={model} trans={trans} />
@@ -93,13 +93,13 @@ function Actions(props: IViewsProps): React.JSX.Element {
   const { model, commands, trans } = props;
   return (
     <div className="jp-Gipfel-actions">
-      {model.status?.simulated === true && model.shown.runName === '' && (
+      {model.status?.simulated === true && model.selection.runName === '' && (
         <button className="jp-mod-styled" disabled={model.busy} onClick={() => void model.stopSimulation()}>
           {trans.__('Stop the simulated source')}
         </button>
       )}
       {commands.hasCommand(CommandIDs.openNotebook) && (
-        // A site may have disabled the plugin of the notebooks.
+        // The site may have disabled the plugin of the notebooks.
         <button
           className="jp-mod-styled"
           onClick={() => {
@@ -113,42 +113,42 @@ function Actions(props: IViewsProps): React.JSX.Element {
   );
 }
 
-/** Which other run is shown: the panel's header goes on being about this server. */
-function Other(props: { model: SaturationModel; trans: TranslationBundle }): React.JSX.Element | null {
+/** A note that another run is shown, while the panel's header is about this server. */
+function OtherRunNote(props: { model: SaturationModel; trans: TranslationBundle }): React.JSX.Element | null {
   const { model, trans } = props;
-  const { runName, gpus } = model.shown;
+  const { runName, gpus } = model.selection;
   return runName === '' ? null : (
     <p className="jp-Gipfel-small jp-Gipfel-pad">
       {trans._n('Run %2 with %1 GPU.', 'Run %2 with %1 GPUs.', gpus.length, runName)}{' '}
-      {trans.__('The top of the panel is about this server.')}
+      {trans.__('The header of the panel is about this server.')}
     </p>
   );
 }
 
 function Plots(props: { model: SaturationModel; trans: TranslationBundle }): React.JSX.Element {
   const { model, trans } = props;
-  const some = model.shown.gpus.length > 0;
+  const hasGpus = model.selection.gpus.length > 0;
   const host = (
     <Figure model={model} name="host" label={trans.__('CPU, memory, input and output')} trans={trans} />
   );
   return (
     <>
-      {(some || (model.figure('job')?.data.length ?? 0) > 0) && (
+      {(hasGpus || (model.figure('job')?.data.length ?? 0) > 0) && (
         <Figure model={model} name="job" label={trans.__('Means over the GPUs of the job')} trans={trans} />
       )}
       {model.score && (
         <AdviceList
           advice={model.score.advice}
-          since={model.score.since?.lines ?? []}
+          since={model.score.advice_effect?.lines ?? []}
           model={model}
           trans={trans}
         />
       )}
-      {some && <Heat model={model} trans={trans} />}
-      {some && <Gpus model={model} trans={trans} />}
+      {hasGpus && <Heat model={model} trans={trans} />}
+      {hasGpus && <Gpus model={model} trans={trans} />}
       {model.figure('host')?.data.length ? (
-        some ? (
-          <Folded title={trans.__('Host')}>{host}</Folded>
+        hasGpus ? (
+          <Collapsible title={trans.__('Host')}>{host}</Collapsible>
         ) : (
           host
         )
@@ -158,8 +158,8 @@ function Plots(props: { model: SaturationModel; trans: TranslationBundle }): Rea
   );
 }
 
-/** Drawn only while it is open. */
-function Folded(props: { title: string; children: React.ReactNode }): React.JSX.Element {
+/** A collapsible part, whose content is drawn only while it is open. */
+function Collapsible(props: { title: string; children: React.ReactNode }): React.JSX.Element {
   const [open, setOpen] = React.useState(false);
   return (
     <details

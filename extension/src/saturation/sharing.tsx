@@ -4,7 +4,7 @@ import * as React from 'react';
 
 import type { SaturationModel } from './model';
 
-/** The user's consent that the hub's administrators see the score; nothing where there is no hub. */
+/** The user's consent to share the score with the hub's administrators; nothing without a hub. */
 export function Sharing(props: {
   model: SaturationModel;
   trans: TranslationBundle;

@@ -1,7 +1,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import { onReadersClock } from '../common/clock';
+import { inLocalTime } from '../common/clock';
 import { Notice } from '../common/notice';
 import type { SaturationModel } from './model';
 
@@ -12,12 +12,12 @@ interface IStatusProps {
   readonly trans: TranslationBundle;
 }
 
-/** A shape, a word and the age; the shape alone would not tell the colour-blind, the word alone not the hurried. */
+/** The state as a symbol and a word, and the age of the samples. */
 export function StatusLine(props: IStatusProps): React.JSX.Element {
   const { model, trans } = props;
   const { status, connection } = model;
   const live = connection === 'open' && status ? status.state : connection;
-  const state = model.shown.live || connection === 'retrying' ? live : model.growing ? 'growing' : 'past';
+  const state = model.selection.live || connection === 'retrying' ? live : model.growing ? 'growing' : 'past';
   const [shape, word] = {
     live: ['●', trans.__('live')],
     starting: ['◐', trans.__('starting')],
@@ -30,9 +30,9 @@ export function StatusLine(props: IStatusProps): React.JSX.Element {
     past: ['◇', trans.__('history')],
     growing: ['●', trans.__('being recorded')]
   }[state] as [string, string];
-  const simulated = model.shown.live ? status?.simulated === true : model.score?.simulated === true;
+  const simulated = model.selection.live ? status?.simulated === true : model.score?.simulated === true;
   return (
-    <span className="jp-Gipfel-status" data-state={state} title={onReadersClock(status?.message ?? '')}>
+    <span className="jp-Gipfel-status" data-state={state} title={inLocalTime(status?.message ?? '')}>
       <span role="status">
         {simulated && (
           <span className="jp-Gipfel-badge">
@@ -49,7 +49,7 @@ export function StatusLine(props: IStatusProps): React.JSX.Element {
   );
 }
 
-/** How old the newest samples are; not read aloud every second. */
+/** The age of the newest samples; screen readers do not announce it. */
 function Age(props: IStatusProps): React.JSX.Element {
   const { model, trans } = props;
   const [now, setNow] = React.useState(() => Date.now());
@@ -61,7 +61,7 @@ function Age(props: IStatusProps): React.JSX.Element {
       window.clearInterval(timer);
     };
   }, []);
-  const age = model.heardMs > 0 ? Math.max(0, Math.round((now - model.heardMs) / 1000)) : 0;
+  const age = model.receivedMs > 0 ? Math.max(0, Math.round((now - model.receivedMs) / 1000)) : 0;
   return <span className="jp-Gipfel-age">{trans.__('%1 s', Math.max(age, 1))}</span>;
 }
 
@@ -83,21 +83,21 @@ export function Notices(props: IStatusProps): React.JSX.Element | null {
       </Notice>
     );
   }
-  if (!model.shown.live || model.paused) {
+  if (!model.selection.live || model.paused) {
     return null;
   }
   if (!status || connection !== 'open') {
-    return <Notice shape="◐" text={trans.__('Asking the notebook server for its samples…')} />;
+    return <Notice shape="◐" text={trans.__('Loading samples from the notebook server…')} />;
   }
   if (status.state === 'stale' || status.state === 'starting') {
-    return <Notice shape={status.state === 'stale' ? '▲' : '◐'} text={onReadersClock(status.message)} />;
+    return <Notice shape={status.state === 'stale' ? '▲' : '◐'} text={inLocalTime(status.message)} />;
   }
   if (status.gpus > 0 || status.simulated) {
     return null;
   }
-  const none = trans.__('No GPU found: showing the host only. Want to see what GPUs look like?');
+  const none = trans.__('No GPU found: only the host is shown. A simulated source shows how GPUs look.');
   const missing = model.run?.no_gpu ?? '';
-  const text = status.state === 'live' ? (missing === '' ? none : missing) : onReadersClock(status.message);
+  const text = status.state === 'live' ? (missing === '' ? none : missing) : inLocalTime(status.message);
   return (
     <Notice shape="○" text={text}>
       <button

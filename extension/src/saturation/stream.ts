@@ -4,13 +4,13 @@ import { Signal, type ISignal } from '@lumino/signaling';
 
 import type { ISaturationStatus, StreamMessage } from '../api';
 
-/** Where the connection to the notebook server stands. */
+/** State of the connection to the notebook server. */
 export type Connection = 'connecting' | 'open' | 'retrying' | 'paused';
 
 const FIRST_WAIT_MS = 1_000;
 const LONGEST_WAIT_MS = 30_000;
 
-/** One websocket that comes back after a loss, more slowly each time, and rests while nobody looks. */
+/** A websocket that reconnects with growing delays, and that can be paused. */
 export class SaturationStream implements IDisposable {
   constructor(
     private readonly url: () => string,
@@ -33,7 +33,7 @@ export class SaturationStream implements IDisposable {
     return this._disposed;
   }
 
-  /** Connect now, also when a wait is under way or a connection stands. */
+  /** Connect now, even during a delay or if there is a connection. */
   connect(): void {
     if (this._disposed) {
       return;
@@ -52,7 +52,7 @@ export class SaturationStream implements IDisposable {
     };
   }
 
-  /** Say something; nobody hears it while there is no connection. */
+  /** Send a message; it is dropped while there is no connection. */
   send(message: JSONObject): void {
     if (this._socket?.readyState === WebSocket.OPEN) {
       this._socket.send(JSON.stringify(message));
@@ -79,7 +79,7 @@ export class SaturationStream implements IDisposable {
     const wait = Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** this._lost);
     this._lost += 1;
     this._set('retrying');
-    // Spread, so that the pages of one restarted server do not all come back in the same instant.
+    // Random delays, so that the pages of a restarted server do not all reconnect at the same time.
     this._timer = window.setTimeout(
       () => {
         this.connect();
@@ -114,7 +114,7 @@ export class SaturationStream implements IDisposable {
   private _disposed = false;
 }
 
-/** Whether two statuses look the same on the screen. */
+/** Return true if two statuses look the same in the panel. */
 export function sameStatus(a: ISaturationStatus | null, b: ISaturationStatus): boolean {
   return a?.state === b.state && a.simulated === b.simulated && a.gpus === b.gpus && a.message === b.message;
 }

@@ -3,8 +3,8 @@ import { caretLeftIcon, caretRightIcon, downloadIcon, pauseIcon, runIcon } from 
 import * as React from 'react';
 
 import type { IRunName } from '../api';
-import { clockRange } from '../common/clock';
-import type { ISpan } from '../figures/plot';
+import { formatTimeRange } from '../common/clock';
+import type { ITimeSpan } from '../figures/plot';
 import type { SaturationModel } from './model';
 
 const SIZE = { tag: 'span', height: '16px', width: '16px' } as const;
@@ -26,14 +26,14 @@ interface IToolbarProps {
   readonly onCompare: () => void;
 }
 
-/** Which run, which stretch of it, standing still or moving, and what to take along. */
+/** Controls of run, time span, pause, download and comparison. */
 export function Toolbar(props: IToolbarProps): React.JSX.Element {
   const { model, trans } = props;
   return (
-    <div className="jp-Gipfel-toolbar" role="toolbar" aria-label={trans.__('What is shown')}>
+    <div className="jp-Gipfel-toolbar" role="toolbar" aria-label={trans.__('View controls')}>
       <RunPicker {...props} />
-      {model.shown.runName === '' && <WindowPicker {...props} />}
-      {model.shown.runName === '' && (
+      {model.selection.runName === '' && <WindowPicker {...props} />}
+      {model.selection.runName === '' && (
         <button
           className="jp-Gipfel-icon"
           aria-pressed={model.paused}
@@ -57,7 +57,9 @@ export function Toolbar(props: IToolbarProps): React.JSX.Element {
       >
         {trans.__('Compare')}
       </button>
-      {model.shown.span && <Stretch span={model.shown.span} model={model} trans={trans} />}
+      {model.selection.timeSpan && (
+        <TimeSpanControls span={model.selection.timeSpan} model={model} trans={trans} />
+      )}
     </div>
   );
 }
@@ -67,11 +69,11 @@ function RunPicker(props: IToolbarProps): React.JSX.Element {
   return (
     <select
       className="jp-Gipfel-runPicker"
-      aria-label={trans.__('The run that is shown')}
-      value={model.shown.runName}
+      aria-label={trans.__('Run')}
+      value={model.selection.runName}
       onFocus={props.onRuns}
       onChange={event => {
-        model.shown.setRun(event.target.value);
+        model.selection.setRun(event.target.value);
       }}
     >
       <option value="">{trans.__('this run')}</option>
@@ -88,16 +90,16 @@ function RunPicker(props: IToolbarProps): React.JSX.Element {
 
 function WindowPicker(props: IToolbarProps): React.JSX.Element {
   const { model, trans } = props;
-  const known = WINDOWS.some(([seconds]) => seconds === model.shown.windowS);
+  const known = WINDOWS.some(([seconds]) => seconds === model.selection.windowS);
   return (
     <select
-      aria-label={trans.__('How much time is shown')}
-      value={model.shown.windowS}
+      aria-label={trans.__('Length of the time window')}
+      value={model.selection.windowS}
       onChange={event => {
-        model.shown.setWindow(Number(event.target.value));
+        model.selection.setWindow(Number(event.target.value));
       }}
     >
-      {!known && <option value={model.shown.windowS}>{trans.__('%1 s', model.shown.windowS)}</option>}
+      {!known && <option value={model.selection.windowS}>{trans.__('%1 s', model.selection.windowS)}</option>}
       {WINDOWS.map(([seconds, label]) => (
         <option key={seconds} value={seconds}>
           {label}
@@ -107,26 +109,29 @@ function WindowPicker(props: IToolbarProps): React.JSX.Element {
   );
 }
 
-/** The stretch that was zoomed to, and the ways out of it. */
-function Stretch(props: {
-  span: ISpan;
+/** The time span after a zoom, with buttons to move, widen or leave it. */
+function TimeSpanControls(props: {
+  span: ITimeSpan;
   model: SaturationModel;
   trans: TranslationBundle;
 }): React.JSX.Element {
   const { span, model, trans } = props;
   const width = span.untilMs - span.sinceMs;
   const show = (before: number, after: number) => (): void => {
-    model.shown.setSpan({ sinceMs: span.sinceMs + before * width, untilMs: span.untilMs + after * width });
+    model.selection.setTimeSpan({
+      sinceMs: span.sinceMs + before * width,
+      untilMs: span.untilMs + after * width
+    });
   };
   const back = (): void => {
-    model.shown.setWhole();
+    model.selection.clearTimeSpan();
   };
   return (
     <span className="jp-Gipfel-stretch">
       <button className="jp-Gipfel-icon" aria-label={trans.__('Earlier')} onClick={show(-0.5, -0.5)}>
         <caretLeftIcon.react {...SIZE} />
       </button>
-      <span>{clockRange(span.sinceMs, span.untilMs)}</span>
+      <span>{formatTimeRange(span.sinceMs, span.untilMs)}</span>
       <button className="jp-Gipfel-icon" aria-label={trans.__('Later')} onClick={show(0.5, 0.5)}>
         <caretRightIcon.react {...SIZE} />
       </button>
@@ -134,7 +139,7 @@ function Stretch(props: {
         {trans.__('Zoom out')}
       </button>
       <button className="jp-Gipfel-button jp-mod-small" onClick={back}>
-        {model.shown.runName === '' ? trans.__('Back to live') : trans.__('Whole run')}
+        {model.selection.runName === '' ? trans.__('Back to live') : trans.__('Whole run')}
       </button>
     </span>
   );
@@ -161,7 +166,10 @@ function SaveAs(props: IToolbarProps): React.JSX.Element {
         }
       }}
     >
-      <summary title={trans.__('Save what is shown')} aria-label={trans.__('Save what is shown')}>
+      <summary
+        title={trans.__('Download the current view')}
+        aria-label={trans.__('Download the current view')}
+      >
         <downloadIcon.react {...SIZE} />
       </summary>
       <ul>
@@ -183,7 +191,7 @@ function SaveAs(props: IToolbarProps): React.JSX.Element {
   );
 }
 
-/** A run as people know it: its job or its name, its environment, and when it began. */
+/** Return the label of a run: its job or name, its environment, and its start. */
 export function runLabel(run: IRunName): string {
   const name = run.job_id !== '' && run.cluster !== 'local' ? `${run.cluster} ${run.job_id}` : run.run;
   const began = run.started.slice(0, 16).replace('T', ' ');

@@ -6,7 +6,7 @@ import type { IGpuActivity } from '../api';
 import { mountainIcon } from '../common/icon';
 import type { ActivityModel } from './model';
 
-/** The item of the status bar: how busy the GPUs are now; pressing it opens the panel. */
+/** The status bar item with the current activity of the GPUs; clicking it opens the panel. */
 export class ActivityItem extends ReactWidget {
   constructor(
     private readonly model: ActivityModel,
@@ -34,7 +34,7 @@ export class ActivityItem extends ReactWidget {
   }
 }
 
-/** The item's text, such as `SM 52 %`; a dash where the GPUs have no recent sample. */
+/** Return the text of the item, such as `SM 52 %`; a dash without a recent sample. */
 export function textOf(activity: IGpuActivity, trans: TranslationBundle): string {
   const { share, metric, simulated } = activity;
   const name = metric === 'SM_ACTIVE' || metric === '' ? trans.__('SM') : trans.__('GPU');

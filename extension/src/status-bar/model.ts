@@ -7,7 +7,7 @@ import type { IGpuActivity } from '../api';
 const POLL_MS = 5_000;
 const LONGEST_RETRY_MS = 60_000;
 
-/** How busy the GPUs are, asked for every few seconds while the page is in front. */
+/** The activity of the GPUs, polled every few seconds while the page is visible. */
 export class ActivityModel implements IDisposable {
   constructor(ask: () => Promise<IGpuActivity>) {
     this._poll = new Poll({
@@ -18,7 +18,7 @@ export class ActivityModel implements IDisposable {
         try {
           this._set(await ask());
         } catch (error) {
-          // An old number would look like a new one.
+          // Otherwise an old value would look current.
           this._set(null);
           throw error;
         }
@@ -26,12 +26,12 @@ export class ActivityModel implements IDisposable {
     });
   }
 
-  /** Emitted with every answer. */
+  /** Emitted with every response. */
   get changed(): ISignal<this, void> {
     return this._changed;
   }
 
-  /** The last answer; null while the server does not answer. */
+  /** The last response; null while the server does not respond. */
   get activity(): IGpuActivity | null {
     return this._activity;
   }

@@ -4,12 +4,12 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import type { IGpuActivity } from '../api';
 import { CommandIDs } from '../common/commands';
-import { answerOf } from '../common/request';
+import { requestJson } from '../common/request';
 import { IGipfelPanel } from '../tokens';
 import { ActivityItem } from './item';
 import { ActivityModel } from './model';
 
-/** How busy the GPUs are now, in the status bar. */
+/** The status bar item with the current activity of the GPUs. */
 export const statusBarPlugin: JupyterFrontEndPlugin<void> = {
   id: '@gipfel/extension:status-bar',
   description: 'Shows in the status bar how busy the GPUs are.',
@@ -24,7 +24,7 @@ export const statusBarPlugin: JupyterFrontEndPlugin<void> = {
   ) => {
     const trans = (translator ?? nullTranslator).load('gipfel');
     const { serverSettings } = app.serviceManager;
-    const model = new ActivityModel(() => answerOf<IGpuActivity>(serverSettings, 'saturation/now'));
+    const model = new ActivityModel(() => requestJson<IGpuActivity>(serverSettings, 'saturation/now'));
     const item = new ActivityItem(model, trans, () => {
       void app.commands.execute(CommandIDs.openPanel);
     });

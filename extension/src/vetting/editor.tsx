@@ -2,10 +2,10 @@ import type { IEditorServices } from '@jupyterlab/codeeditor';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import type { IProtocolMeaning } from '../api';
+import type { IProtocolContent } from '../api';
 import { Notice } from '../common/notice';
 import type { IDraft, VettingModel } from './model';
-import { YamlText, type IMark } from './text';
+import { YamlText, type ILineProblem } from './yaml-editor';
 
 const MEANING = 'jp-Gipfel-vetting-meaning';
 
@@ -16,10 +16,10 @@ interface IEditorProps {
   readonly trans: TranslationBundle;
 }
 
-/** A protocol as text, with what it means to the server below it. */
+/** An editor of a protocol's text, with the server's interpretation below it. */
 export function ProtocolEditor(props: IEditorProps): React.JSX.Element {
   const { draft, model, services, trans } = props;
-  const marks = React.useMemo(() => marksOf(draft.meaning), [draft.meaning]);
+  const problems = React.useMemo(() => lineProblemsOf(draft.meaning), [draft.meaning]);
   return (
     <form
       className="jp-Gipfel-vetting-editor"
@@ -31,7 +31,7 @@ export function ProtocolEditor(props: IEditorProps): React.JSX.Element {
       <YamlText
         services={services}
         text={draft.text}
-        marks={marks}
+        problems={problems}
         label={trans.__('Protocol')}
         describedBy={MEANING}
         onChange={text => {
@@ -46,14 +46,14 @@ export function ProtocolEditor(props: IEditorProps): React.JSX.Element {
   );
 }
 
-/** Each problem at its line; null while the server has not said. */
-function marksOf(meaning: IProtocolMeaning | null): readonly IMark[] | null {
-  const problems = meaning?.problems.map((text, number) => ({
+/** Return each problem with its line; null until the server has checked the text. */
+function lineProblemsOf(meaning: IProtocolContent | null): readonly ILineProblem[] | null {
+  const found = meaning?.problems.map((text, number) => ({
     line: meaning.lines[number] ?? 0,
     text: text.replace(/^(?:The text, l|L)ine \d+: /, ''),
     error: !meaning.valid
   }));
-  return problems ?? null;
+  return found ?? null;
 }
 
 function SaveRow(props: Omit<IEditorProps, 'services'>): React.JSX.Element {
@@ -92,7 +92,7 @@ function Meaning(props: { draft: IDraft; trans: TranslationBundle }): React.JSX.
   const { draft, trans } = props;
   const { meaning } = draft;
   if (meaning === null) {
-    return <p className="jp-Gipfel-small">◐ {trans.__('Reading it…')}</p>;
+    return <p className="jp-Gipfel-small">◐ {trans.__('Checking the protocol…')}</p>;
   }
   return (
     <>
@@ -103,7 +103,7 @@ function Meaning(props: { draft: IDraft; trans: TranslationBundle }): React.JSX.
       )}
       {meaning.problems.map((each, number) =>
         meaning.lines[number] ? (
-          // It stands at its line too.
+          // The editor shows it at its line too.
           <p key={each} className="jp-Gipfel-small">
             <span aria-hidden="true">{meaning.valid ? '▲' : '✗'}</span> {each}
           </p>

@@ -1,11 +1,11 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import type { ICulprit, IGrid, IGridRow, CellWord } from '../api';
-import { onReadersClock } from '../common/clock';
+import type { ICulprit, IGrid, IGridRow, CellVerdict } from '../api';
+import { inLocalTime } from '../common/clock';
 
-/** A shape beside every colour, and a word for who hears the page. */
-export const SHAPES: Readonly<Record<CellWord, string>> = {
+/** Symbols of the verdicts, so that colour is not the only cue. */
+export const SHAPES: Readonly<Record<CellVerdict, string>> = {
   pass: '✓',
   degraded: '~',
   inconclusive: '?',
@@ -16,8 +16,8 @@ export const SHAPES: Readonly<Record<CellWord, string>> = {
   waiting: '·'
 };
 
-/** A verdict in words. */
-export function wordOf(verdict: CellWord, trans: TranslationBundle): string {
+/** Return a verdict as translated text. */
+export function verdictText(verdict: CellVerdict, trans: TranslationBundle): string {
   return {
     pass: trans.__('pass'),
     degraded: trans.__('degraded'),
@@ -25,24 +25,24 @@ export function wordOf(verdict: CellWord, trans: TranslationBundle): string {
     not_run: trans.__('not run'),
     not_applicable: trans.__('not applicable'),
     fail: trans.__('fail'),
-    running: trans.__('runs now'),
-    waiting: trans.__('waits')
+    running: trans.__('running'),
+    waiting: trans.__('waiting')
   }[verdict];
 }
 
-interface IPlace {
+interface ICellPosition {
   readonly row: number;
   readonly column: number;
 }
 
-/** Nodes x checks; what the mouse, the focus or a click is on says why below it. Arrow keys go from cell to cell. */
+/** Nodes x checks, with the reason of the hovered, focused or clicked cell below. Arrow keys move between cells. */
 export function Grid(props: { grid: IGrid; trans: TranslationBundle }): React.JSX.Element {
   const { grid, trans } = props;
-  const [hovered, setHovered] = React.useState<IPlace | null>(null);
-  const [chosen, setChosen] = React.useState<IPlace | null>(null);
+  const [hovered, setHovered] = React.useState<ICellPosition | null>(null);
+  const [chosen, setChosen] = React.useState<ICellPosition | null>(null);
   const table = React.useRef<HTMLTableElement>(null);
   const shown = hovered ?? chosen;
-  // One cell alone is a tab stop; arrows lead to the others.
+  // Only one cell is a tab stop; arrow keys reach the others.
   const stop = chosen ?? { row: 0, column: 0 };
   const move = (event: React.KeyboardEvent): void => {
     const [down, right] = STEPS[event.key] ?? [0, 0];
@@ -113,20 +113,20 @@ function Row(props: {
   row: IGridRow;
   number: number;
   checks: readonly string[];
-  stop: IPlace;
+  stop: ICellPosition;
   trans: TranslationBundle;
-  onHover: (place: IPlace) => void;
-  onChoose: (place: IPlace) => void;
+  onHover: (place: ICellPosition) => void;
+  onChoose: (place: ICellPosition) => void;
 }): React.JSX.Element {
   const { row, number, checks, stop, trans } = props;
   return (
     <tr data-node={row.node} data-verdict={row.verdict}>
-      <th scope="row" title={row.running ? trans.__('%1: %2 runs now', row.node, row.running) : row.node}>
+      <th scope="row" title={row.running ? trans.__('%1: %2 is running', row.node, row.running) : row.node}>
         {row.node}
       </th>
       {row.cells.map((cell, column) => {
         const place = { row: number, column };
-        const words = `${row.node}, ${checks[column] ?? ''}: ${wordOf(cell.verdict, trans)}. ${onReadersClock(cell.reason)}`;
+        const words = `${row.node}, ${checks[column] ?? ''}: ${verdictText(cell.verdict, trans)}. ${inLocalTime(cell.reason)}`;
         return (
           <td
             key={column}
@@ -152,26 +152,30 @@ function Row(props: {
   );
 }
 
-function Reason(props: { grid: IGrid; place: IPlace | null; trans: TranslationBundle }): React.JSX.Element {
+function Reason(props: {
+  grid: IGrid;
+  place: ICellPosition | null;
+  trans: TranslationBundle;
+}): React.JSX.Element {
   const { grid, place, trans } = props;
   const row = place ? grid.rows[place.row] : undefined;
   const cell = place && row ? row.cells[place.column] : undefined;
   if (!place || !row || !cell) {
     return (
       <p className="jp-Gipfel-vetting-reason">
-        {trans.__('Point at a cell, or go there with the arrow keys, to read why.')}
+        {trans.__('Point at a cell, or move to it with the arrow keys, to read its reason.')}
       </p>
     );
   }
   return (
     <p className="jp-Gipfel-vetting-reason" data-verdict={cell.verdict}>
       <span aria-hidden="true">{SHAPES[cell.verdict]}</span> {row.node} · {grid.checks[place.column]}:{' '}
-      <strong>{wordOf(cell.verdict, trans)}.</strong> {onReadersClock(cell.reason)}
+      <strong>{verdictText(cell.verdict, trans)}.</strong> {inLocalTime(cell.reason)}
     </p>
   );
 }
 
-/** Who is to blame, and for what. */
+/** Faulty components, with check, verdict, reason and fix. */
 export function Culprits(props: {
   culprits: readonly ICulprit[];
   more: number;
@@ -186,7 +190,7 @@ export function Culprits(props: {
             <span className="jp-Gipfel-vetting-mark">
               <span aria-hidden="true">{SHAPES[each.verdict]}</span> {each.who}
             </span>{' '}
-            · {each.checks}: {wordOf(each.verdict, trans)}
+            · {each.checks}: {verdictText(each.verdict, trans)}
             {each.owner && each.owner !== 'node' ? ` (${each.owner})` : ''}. {each.reason} {each.fix}
           </li>
         ))}

@@ -1,71 +1,71 @@
 import { Debouncer } from '@lumino/polling';
 import { Signal, type ISignal } from '@lumino/signaling';
 
-import type { IGrid, IProtocolMeaning, IProtocolListing, IVetting } from '../api';
-import { lineOf } from '../common/error-line';
+import type { IGrid, IProtocolContent, IProtocolListing, IVetting } from '../api';
+import { errorMessage } from '../common/error-message';
 import { ViewPoll } from '../common/view-poll';
-import type { ProtocolPlace, VettingRequests } from './requests';
+import type { ProtocolRef, VettingRequests } from './requests';
 
 const RUNNING_MS = 1_000;
-/** None runs: only one that is started elsewhere, such as in a terminal, would be news. */
-const REST_MS = 30_000;
+/** Poll interval while no vetting is running; one may be started elsewhere, such as in a terminal. */
+const IDLE_MS = 30_000;
 const FEW_ROWS = 40;
 const ALL_ROWS = 5_000;
 const CHECK_MS = 400;
 
-/** A protocol that is being changed. */
+/** A protocol that is being edited. */
 export interface IDraft {
   readonly name: string;
   readonly text: string;
-  readonly meaning: IProtocolMeaning | null;
+  readonly meaning: IProtocolContent | null;
   readonly changed: boolean;
 }
 
-/** What the panel knows of vetting, asked for while somebody looks. */
+/** The state of vetting, polled while the section is visible. */
 export class VettingModel {
   /**
-   * @param directory Says where the notebook is that one works in, as a path of the server.
+   * @param directory Returns the directory of the current notebook, as a path of the server.
    */
   constructor(
     readonly requests: VettingRequests,
     private readonly _directory: () => string
   ) {}
 
-  /** Emitted when anything below has changed. */
+  /** Emitted when any property has changed. */
   get changed(): ISignal<this, void> {
     return this._changed;
   }
 
-  /** Where the newest vetting stands; null before the first answer. */
+  /** The state of the newest vetting; null before the first response. */
   vetting: IVetting | null = null;
   grid: IGrid | null = null;
   protocols: readonly IProtocolListing[] | null = null;
-  /** Whether the site has a registry. */
+  /** True if the site has a registry. */
   registry = false;
   shares = false;
-  /** The chosen protocol, as `kind:file`. */
+  /** The selected protocol, as `kind:file`. */
   chosen = 'shipped:quick';
   skipVetted = '';
   draft: IDraft | null = null;
-  /** What went wrong with the last thing that was asked for; and whether the server does not answer at all. */
+  /** The error of the last request; and true if the server does not respond at all. */
   error = '';
-  unheard = false;
+  disconnected = false;
   busy = false;
 
   get all(): boolean {
     return this._rows > FEW_ROWS;
   }
 
-  get runs(): boolean {
+  get isRunning(): boolean {
     return this.vetting?.state === 'running' || this.vetting?.state === 'starting';
   }
 
-  /** The chosen protocol, as far as it is still in the list. */
+  /** The selected protocol, if it is in the list. */
   get protocol(): IProtocolListing | undefined {
-    return this.protocols?.find(each => nameOf(each) === this.chosen);
+    return this.protocols?.find(each => protocolKey(each) === this.chosen);
   }
 
-  /** Ask while the section is visible, and rest while it is not. */
+  /** Poll while the section is visible. */
   setVisible(visible: boolean): void {
     this._poll.setVisible(visible);
     if (visible) {
@@ -73,32 +73,32 @@ export class VettingModel {
     }
   }
 
-  /** Ask now. */
+  /** Poll now. */
   refresh(): Promise<void> {
     return this._poll.refresh();
   }
 
-  /** Read the list of protocols again. */
+  /** Fetch the list of protocols again. */
   async listProtocols(): Promise<void> {
     this._listing += 1;
     const listing = this._listing;
     try {
       const { protocols, registry } = await this.requests.protocols(this._directory());
       if (listing !== this._listing) {
-        // An older list lacks what was saved meanwhile.
+        // An older list may lack a protocol that was saved since.
         return;
       }
       this.protocols = protocols;
       this.registry = registry;
       if (!this.protocol) {
-        const usual = protocols.find(each => each.kind === 'shipped' && each.name === 'quick');
-        this.chosen = usual ? nameOf(usual) : '';
+        const quick = protocols.find(each => each.kind === 'shipped' && each.name === 'quick');
+        this.chosen = quick ? protocolKey(quick) : '';
       }
       if (registry) {
         this.shares = await this.requests.shares();
       }
     } catch (error) {
-      this.error = lineOf(error);
+      this.error = errorMessage(error);
     }
     this._changed.emit();
   }
@@ -135,7 +135,7 @@ export class VettingModel {
     });
   }
 
-  /** Open the chosen protocol for changes, or put them away. */
+  /** Open the selected protocol in the editor, or discard the changes. */
   async edit(open: boolean): Promise<void> {
     const { protocol } = this;
     if (!open || !protocol) {
@@ -145,12 +145,12 @@ export class VettingModel {
     }
     await this._do(async () => {
       const { text, ...meaning } = await this.requests.text(protocol, this._directory());
-      const name = protocol.kind === 'beside' ? protocol.name : `${protocol.name}-mine`;
+      const name = protocol.kind === 'notebook' ? protocol.name : `${protocol.name}-mine`;
       this.draft = { name, text, meaning, changed: false };
     });
   }
 
-  /** Take what is typed; a moment later the server says what it means. */
+  /** Update the draft; the server checks it after a short delay. */
   type(part: { name?: string; text?: string }): void {
     if (!this.draft) {
       return;
@@ -163,15 +163,15 @@ export class VettingModel {
     }
   }
 
-  /** Keep it beside the notebook, and choose it. */
+  /** Save the draft next to the notebook, and select it. */
   save(): Promise<void> {
     return this._do(async () => {
       if (this.draft) {
         const { name, text } = this.draft;
-        const replace = this.protocol?.kind === 'beside' && this.protocol.name === name;
+        const replace = this.protocol?.kind === 'notebook' && this.protocol.name === name;
         const place = await this.requests.save(this._directory(), name, text, replace);
         this.draft = null;
-        this.chosen = nameOf(place);
+        this.chosen = protocolKey(place);
         await this.listProtocols();
       }
     });
@@ -188,18 +188,18 @@ export class VettingModel {
     try {
       found = await this.requests.look(this.grid ? (this.vetting?.version ?? '') : '', this._rows);
     } catch (error) {
-      this.unheard = true;
+      this.disconnected = true;
       this._changed.emit();
       throw error;
     }
-    const same = found.version === this.vetting?.version && !this.unheard;
+    const same = found.version === this.vetting?.version && !this.disconnected;
     this.grid = found.grid ?? (found.version.includes(':') ? this.grid : null);
     this.vetting = found;
-    this.unheard = false;
+    this.disconnected = false;
     if (!same) {
       this._changed.emit();
     }
-    return this.runs ? RUNNING_MS : REST_MS;
+    return this.isRunning ? RUNNING_MS : IDLE_MS;
   }
 
   private async _check(): Promise<void> {
@@ -220,7 +220,7 @@ export class VettingModel {
     try {
       await task();
     } catch (error) {
-      this.error = lineOf(error);
+      this.error = errorMessage(error);
     } finally {
       this.busy = false;
       this._changed.emit();
@@ -234,7 +234,7 @@ export class VettingModel {
   private _listing = 0;
 }
 
-/** How a protocol is called in the list of choices. */
-export function nameOf(place: ProtocolPlace): string {
+/** Return the key of a protocol in the list of choices. */
+export function protocolKey(place: ProtocolRef): string {
   return `${place.kind}:${place.file}`;
 }

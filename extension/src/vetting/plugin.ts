@@ -9,7 +9,7 @@ import { VettingModel } from './model';
 import { VettingRequests } from './requests';
 import { vettingSection } from './section';
 
-/** The section that vets the nodes of this job. */
+/** The section for vetting the nodes of this job. */
 export const vettingPlugin: JupyterFrontEndPlugin<void> = {
   id: '@gipfel/extension:vetting',
   description: 'Vets the nodes of this job by a protocol, and shows the report.',

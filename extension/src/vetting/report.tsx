@@ -1,18 +1,18 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import type { IGrid, CellWord } from '../api';
-import { Culprits, Grid, SHAPES, wordOf } from './grid';
+import type { IGrid, CellVerdict } from '../api';
+import { Culprits, Grid, SHAPES, verdictText } from './grid';
 import type { VettingModel } from './model';
 
-/** The report: grid, what is left out of it, culprits, what to do with them. */
+/** The report: grid, omitted rows, faulty components, and actions. */
 export function Report(props: {
   grid: IGrid;
   model: VettingModel;
   trans: TranslationBundle;
 }): React.JSX.Element {
   const { grid, model, trans } = props;
-  const more = Object.entries(grid.more) as [CellWord, number][];
+  const more = Object.entries(grid.more) as [CellVerdict, number][];
   const hidden = more.reduce((sum, [, count]) => sum + count, 0);
   return (
     <>
@@ -22,7 +22,8 @@ export function Report(props: {
           <span>
             {more
               .map(
-                ([word, count]) => `${SHAPES[word]} ${trans.__('%1 more: %2', count, wordOf(word, trans))}`
+                ([word, count]) =>
+                  `${SHAPES[word]} ${trans.__('%1 more: %2', count, verdictText(word, trans))}`
               )
               .join(' · ')}
           </span>
@@ -55,13 +56,13 @@ export function Report(props: {
   );
 }
 
-/** The option that keeps a job off the bad nodes, to copy. */
+/** The option that excludes the failed nodes from a job, with a copy button. */
 function Exclude(props: { exclude: string; trans: TranslationBundle }): React.JSX.Element {
   const { exclude, trans } = props;
   const [copied, setCopied] = React.useState('');
   const option = `--exclude=${exclude}`;
   const copy = (): void => {
-    // Only pages with a certificate, and this machine's own, have a clipboard.
+    // Browsers offer the clipboard only to pages over HTTPS and on localhost.
     const written =
       (navigator.clipboard as Clipboard | undefined)?.writeText(option) ?? Promise.reject(new Error());
     written.then(
@@ -69,7 +70,7 @@ function Exclude(props: { exclude: string; trans: TranslationBundle }): React.JS
         setCopied(trans.__('✓ copied'));
       },
       () => {
-        setCopied(trans.__('Select it, and copy it by Ctrl-C.'));
+        setCopied(trans.__('Copying failed. Select the text and press Ctrl-C.'));
       }
     );
   };

@@ -1,13 +1,13 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import type { ServerConnection } from '@jupyterlab/services';
 
-import type { IProtocolListing, IProtocolMeaning, IVetting } from '../api';
-import { answerOf } from '../common/request';
+import type { IProtocolListing, IProtocolContent, IVetting } from '../api';
+import { requestJson } from '../common/request';
 
-/** Names a protocol of the list. */
-export type ProtocolPlace = Pick<IProtocolListing, 'kind' | 'file'>;
+/** Identifies a protocol of the list. */
+export type ProtocolRef = Pick<IProtocolListing, 'kind' | 'file'>;
 
-/** The routes below `gipfel/vetting`. */
+/** Requests to the routes below `gipfel/vetting`. */
 export class VettingRequests {
   constructor(private readonly _settings: ServerConnection.ISettings) {}
 
@@ -15,7 +15,7 @@ export class VettingRequests {
     return this._request<IVetting>(URLExt.objectToQueryString({ known, rows: String(rows) }));
   }
 
-  async start(protocol: ProtocolPlace, directory: string, skipVetted: string): Promise<void> {
+  async start(protocol: ProtocolRef, directory: string, skipVetted: string): Promise<void> {
     const { kind, file } = protocol;
     await this._request('', 'POST', { kind, file, directory, skip_vetted: skipVetted });
   }
@@ -30,16 +30,16 @@ export class VettingRequests {
     return this._request(`/protocols${URLExt.objectToQueryString({ directory })}`);
   }
 
-  text(protocol: ProtocolPlace, directory: string): Promise<IProtocolMeaning & { readonly text: string }> {
+  text(protocol: ProtocolRef, directory: string): Promise<IProtocolContent & { readonly text: string }> {
     const { kind, file } = protocol;
     return this._request(`/protocols${URLExt.objectToQueryString({ directory, kind, file })}`);
   }
 
-  check(text: string): Promise<IProtocolMeaning> {
+  check(text: string): Promise<IProtocolContent> {
     return this._request('/protocols', 'POST', { text });
   }
 
-  save(directory: string, name: string, text: string, replace: boolean): Promise<ProtocolPlace> {
+  save(directory: string, name: string, text: string, replace: boolean): Promise<ProtocolRef> {
     return this._request('/protocols', 'PUT', { directory, name, text, replace });
   }
 
@@ -52,6 +52,6 @@ export class VettingRequests {
   }
 
   private _request<T>(path: string, method = 'GET', body?: unknown): Promise<T> {
-    return answerOf(this._settings, `vetting${path}`, method, body);
+    return requestJson(this._settings, `vetting${path}`, method, body);
   }
 }

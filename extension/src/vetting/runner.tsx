@@ -1,14 +1,14 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import { nameOf, type VettingModel } from './model';
+import { protocolKey, type VettingModel } from './model';
 
 interface IProps {
   readonly model: VettingModel;
   readonly trans: TranslationBundle;
 }
 
-/** Which protocol, whether good nodes of late are tested again, and the buttons. */
+/** Choice of the protocol, of re-testing recently vetted nodes, and the buttons. */
 export function Runner(props: IProps): React.JSX.Element {
   const { model, trans } = props;
   return (
@@ -39,12 +39,12 @@ export function Runner(props: IProps): React.JSX.Element {
   );
 }
 
-/** The protocols, by where they are. */
+/** The protocols, grouped by their location. */
 function ProtocolChoice(props: IProps): React.JSX.Element {
   const { model, trans } = props;
   const kinds = {
-    beside: trans.__('Beside the notebook'),
-    own: trans.__('Yours'),
+    notebook: trans.__('Next to the notebook'),
+    user: trans.__('Yours'),
     shipped: trans.__('Shipped')
   };
   return (
@@ -59,12 +59,12 @@ function ProtocolChoice(props: IProps): React.JSX.Element {
           model.choose(event.target.value);
         }}
       >
-        {(['beside', 'own', 'shipped'] as const).map(kind => {
+        {(['notebook', 'user', 'shipped'] as const).map(kind => {
           const some = (model.protocols ?? []).filter(each => each.kind === kind);
           return some.length === 0 ? null : (
             <optgroup key={kind} label={kinds[kind]}>
               {some.map(each => (
-                <option key={nameOf(each)} value={nameOf(each)}>
+                <option key={protocolKey(each)} value={protocolKey(each)}>
                   {each.name}
                 </option>
               ))}
@@ -81,14 +81,14 @@ function Buttons(props: IProps): React.JSX.Element {
   const unsaved = model.draft?.changed === true;
   return (
     <div className="jp-Gipfel-vetting-row">
-      {model.vetting?.own ? (
+      {model.vetting?.can_stop ? (
         <button className="jp-mod-styled jp-mod-warn" disabled={model.busy} onClick={() => void model.stop()}>
           {trans.__('Stop')}
         </button>
       ) : (
         <button
           className="jp-mod-styled jp-mod-accept"
-          disabled={model.busy || model.runs || unsaved || !model.protocol}
+          disabled={model.busy || model.isRunning || unsaved || !model.protocol}
           title={unsaved ? trans.__('Save the protocol first.') : ''}
           onClick={() => void model.run()}
         >

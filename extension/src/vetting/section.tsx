@@ -3,7 +3,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { UseSignal } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
-import { clockMoment } from '../common/clock';
+import { formatLocalTime } from '../common/clock';
 import { Notice } from '../common/notice';
 import type { ISection } from '../tokens';
 import { ProtocolEditor } from './editor';
@@ -11,7 +11,7 @@ import type { VettingModel } from './model';
 import { Report } from './report';
 import { Runner } from './runner';
 
-/** The panel's section on whether the nodes of this job are fit. */
+/** Create the section for vetting the nodes of this job. */
 export function vettingSection(
   model: VettingModel,
   trans: TranslationBundle,
@@ -41,12 +41,12 @@ interface IProps {
   readonly trans: TranslationBundle;
 }
 
-/** What came of it, when, by which protocol, how long it took; or how far it is. */
+/** The result, time, protocol and duration of the vetting, or its progress. */
 function Summary(props: IProps): React.JSX.Element {
   const { model, trans } = props;
   const { grid, vetting } = model;
-  if (model.unheard) {
-    return <State name="unheard">▲ {trans.__('disconnected')}</State>;
+  if (model.disconnected) {
+    return <State name="disconnected">▲ {trans.__('disconnected')}</State>;
   }
   if (!grid || !vetting) {
     return <State name={vetting?.state ?? 'loading'}>{vetting?.state === 'starting' && '◐'}</State>;
@@ -67,7 +67,7 @@ function Summary(props: IProps): React.JSX.Element {
         '%1 of %2 nodes vetted %3 (%4, %5 s)',
         grid.vetted,
         grid.nodes,
-        clockMoment(grid.started_ns / 1e6),
+        formatLocalTime(grid.started_ns / 1e6),
         grid.protocol,
         seconds
       )}
@@ -109,21 +109,21 @@ function Body(props: IProps & { services: IEditorServices }): React.JSX.Element 
   );
 }
 
-/** What is missing, old or went wrong, and what to do next. */
+/** Messages about missing or old reports and errors, and what to do next. */
 function Notices(props: IProps): React.JSX.Element {
   const { model, trans } = props;
   const { vetting } = model;
   return (
     <>
       {model.error && <Notice error shape="✗" text={model.error} />}
-      {model.unheard && (
+      {model.disconnected && (
         <Notice shape="▲" text={trans.__('The server is not responding. Retrying…')}>
           <button className="jp-mod-styled" onClick={() => void model.refresh()}>
             {trans.__('Try now')}
           </button>
         </Notice>
       )}
-      {vetting === null && !model.unheard && <p>◐ {trans.__('Looking for a report…')}</p>}
+      {vetting === null && !model.disconnected && <p>◐ {trans.__('Looking for a report…')}</p>}
       {vetting?.state === 'none' && <p>{trans.__('Not vetted yet. Choose a protocol and press Run.')}</p>}
       {vetting?.state === 'starting' && <p>◐ {trans.__('The vetting starts…')}</p>}
       {vetting?.state === 'error' && <Notice error shape="✗" text={vetting.problem} />}
@@ -131,8 +131,8 @@ function Notices(props: IProps): React.JSX.Element {
         <Notice
           shape="▲"
           text={trans.__(
-            'This vetting ended without saying so, last heard of %1. No node counts as vetted: run it again.',
-            clockMoment(vetting.heard_ms)
+            'This vetting ended without a report; its last update was %1. No node counts as vetted: run it again.',
+            formatLocalTime(vetting.updated_ms)
           )}
         />
       )}

@@ -1,60 +1,60 @@
 import { Signal, type ISignal } from '@lumino/signaling';
 
-import { lineOf } from '../common/error-line';
+import { errorMessage } from '../common/error-message';
 import { ViewPoll } from '../common/view-poll';
 
 const POLL_MS = 3_000;
 const REST_MS = 30_000;
 
-/** Work that the user has started, asked for while somebody looks: often while some of it runs, else seldom. */
+/** A list of the user's workloads, polled while it is visible: often while one is running, else rarely. */
 export abstract class WorkModel<T> {
-  /** Emitted when anything that is shown has changed. */
+  /** Emitted when the list or its state has changed. */
   get changed(): ISignal<this, void> {
     return this._changed;
   }
 
-  /** All of it, in the order in which it is listed; null before the first answer. */
+  /** The items in display order; null before the first response. */
   get items(): readonly T[] | null {
     return this._items;
   }
 
-  /** How many of them have not ended. */
+  /** The number of items that have not ended. */
   get running(): number {
-    return (this._items ?? []).filter(each => this.runs(each)).length;
+    return (this._items ?? []).filter(each => this.isRunning(each)).length;
   }
 
-  /** When the last answer came, in milliseconds since 1970. */
-  get askedMs(): number {
-    return this._askedMs;
+  /** The time of the last response, in milliseconds since 1970. */
+  get updatedMs(): number {
+    return this._updatedMs;
   }
 
-  /** Why there is no new answer, or what was not done, in one line; empty where all is well. */
+  /** The last error, in one line; empty if there is none. */
   get error(): string {
     return this._error;
   }
 
-  /** Whether one has not ended. */
-  abstract runs(item: T): boolean;
+  /** Return true if an item has not ended. */
+  abstract isRunning(item: T): boolean;
 
-  /** Whether one was asked to do what it has not done yet. */
+  /** Return true while an action on an item is in progress. */
   isBusy(id: string): boolean {
     return this._busy.has(id);
   }
 
-  /** Ask while the list is visible, and rest while it is not. */
+  /** Poll while the list is visible. */
   setVisible(visible: boolean): void {
     this._poll.setVisible(visible);
   }
 
-  /** Ask now. */
+  /** Poll now. */
   refresh(): Promise<void> {
     return this._poll.refresh();
   }
 
-  /** Ask the server for all of it. */
+  /** Fetch the items from the server. */
   protected abstract list(): Promise<readonly T[]>;
 
-  /** Have one do something, look what came of it, and say what went wrong. */
+  /** Run an action on an item, poll, and report the error of the action if it failed. */
   protected async act(id: string, task: () => Promise<void>): Promise<void> {
     this._busy.add(id);
     this.emit();
@@ -69,14 +69,14 @@ export abstract class WorkModel<T> {
     }
   }
 
-  /** Say that something has changed. */
+  /** Emit `changed`. */
   protected emit(): void {
     this._changed.emit();
   }
 
-  /** Say what went wrong. */
+  /** Set `error` and emit `changed`. */
   protected fail(error: unknown): void {
-    this._error = lineOf(error);
+    this._error = errorMessage(error);
     this._changed.emit();
   }
 
@@ -87,7 +87,7 @@ export abstract class WorkModel<T> {
       this.fail(error);
       throw error;
     }
-    this._askedMs = Date.now();
+    this._updatedMs = Date.now();
     this._error = '';
     this.emit();
     return this.running > 0 ? POLL_MS : REST_MS;
@@ -97,6 +97,6 @@ export abstract class WorkModel<T> {
   private readonly _changed = new Signal<this, void>(this);
   private readonly _busy = new Set<string>();
   private _items: readonly T[] | null = null;
-  private _askedMs = 0;
+  private _updatedMs = 0;
   private _error = '';
 }

@@ -6,24 +6,28 @@ import { Notice } from '../common/notice';
 import type { ISection } from '../tokens';
 import type { WorkModel } from './model';
 
-/** What one kind of work adds to the list. */
-export interface IWork<T> {
-  /** Names it in the page, such as `launches`. */
+/** The parts of a list that depend on the kind of workload. */
+export interface IWorkListOptions<T> {
+  /** ID in the page, such as `launches`. */
   readonly id: string;
   readonly title: string;
-  /** Said before the first answer. */
-  readonly asking: string;
-  /** Said where there is none; how to begin one. */
-  readonly none: string;
-  /** What React tells one from the other by. */
+  /** Text before the first response. */
+  readonly loadingText: string;
+  /** Text of an empty list: how to start a workload. */
+  readonly emptyText: string;
+  /** Return the React key of an item. */
   readonly keyOf: (item: T) => string;
-  readonly show: (item: T) => React.JSX.Element;
-  /** What stands below the list. */
+  readonly render: (item: T) => React.JSX.Element;
+  /** Element below the list. */
   readonly footer?: React.ReactNode;
 }
 
-/** A section that lists one kind of work; how much of it runs stands beside its heading. */
-export function workSection<T>(model: WorkModel<T>, trans: TranslationBundle, work: IWork<T>): ISection {
+/** Create a section that lists one kind of workload, with the number of running ones next to its heading. */
+export function workSection<T>(
+  model: WorkModel<T>,
+  trans: TranslationBundle,
+  work: IWorkListOptions<T>
+): ISection {
   return {
     id: work.id,
     title: work.title,
@@ -45,15 +49,15 @@ export function workSection<T>(model: WorkModel<T>, trans: TranslationBundle, wo
   };
 }
 
-function WorkList<T>(props: { model: WorkModel<T>; work: IWork<T> }): React.JSX.Element {
+function WorkList<T>(props: { model: WorkModel<T>; work: IWorkListOptions<T> }): React.JSX.Element {
   const { model, work } = props;
   return (
     <div className={`jp-Gipfel-work jp-Gipfel-${work.id}`}>
       {model.error && <Notice shape="✗" text={model.error} error />}
-      {model.items === null && !model.error && <p>{work.asking}</p>}
-      {model.items?.length === 0 && <p>{work.none}</p>}
+      {model.items === null && !model.error && <p>{work.loadingText}</p>}
+      {model.items?.length === 0 && <p>{work.emptyText}</p>}
       {model.items?.map(item => (
-        <React.Fragment key={work.keyOf(item)}>{work.show(item)}</React.Fragment>
+        <React.Fragment key={work.keyOf(item)}>{work.render(item)}</React.Fragment>
       ))}
       {work.footer}
     </div>

@@ -11,7 +11,7 @@ const page = (changes: Partial<ILogPage>): ILogPage => ({
   position: {},
   more: false,
   ended: false,
-  flight: [],
+  flight_recorder: [],
   ...changes
 });
 
@@ -66,7 +66,12 @@ describe('LaunchesModel', () => {
 
   it('reads a log to its end, page by page, and then no more', async () => {
     const pages = [
-      page({ lines: [[0, 'a', null, false]], position: { at: 1 }, more: true, flight: ['rank 0 waits'] }),
+      page({
+        lines: [[0, 'a', null, false]],
+        position: { at: 1 },
+        more: true,
+        flight_recorder: ['rank 0 waits']
+      }),
       page({ lines: [[0, 'b', null, false]], position: { at: 2 } }),
       page({ lines: [[0, 'c', null, true]], position: { at: 3 }, ended: true })
     ];

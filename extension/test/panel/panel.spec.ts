@@ -1,4 +1,4 @@
-import { Folds } from '../../src/panel/folds';
+import { OpenSections } from '../../src/panel/open-sections';
 import { GipfelPanel } from '../../src/panel/panel';
 import { RunModel } from '../../src/panel/run';
 import { nullTranslator } from '../jupyterlab';
@@ -10,7 +10,7 @@ function panelOf(): GipfelPanel {
   const settings = {} as ConstructorParameters<typeof RunModel>[0];
   return new GipfelPanel(
     new RunModel(settings),
-    new Folds(null),
+    new OpenSections(null),
     nullTranslator.load() as unknown as Parameters[1]
   );
 }

@@ -57,9 +57,9 @@ describe('SaturationModel', () => {
   it('asks once for several choices that follow each other', async () => {
     const { model, sockets } = modelOf();
     model.setVisible(true);
-    model.shown.setMetric('GPU_UTIL');
-    model.shown.setWindow(60);
-    model.shown.setDark(true);
+    model.selection.setMetric('GPU_UTIL');
+    model.selection.setWindow(60);
+    model.selection.setDark(true);
     await passed(1_000);
     expect(sockets[0]?.sent.map(text => JSON.parse(text) as unknown)).toEqual([
       { type: 'view', window: 60, dark: true, metric: 'GPU_UTIL', gpus: [] }
@@ -70,7 +70,7 @@ describe('SaturationModel', () => {
     const read = jest.fn(() => Promise.resolve(stretch(true)));
     const { model } = modelOf({ stretch: read, score: () => Promise.reject(new Error('none')) });
     model.setVisible(true);
-    model.shown.setRun('other');
+    model.selection.setRun('other');
     await passed(200);
     expect(read).toHaveBeenCalledTimes(1);
     expect(model.growing).toBe(true);
@@ -87,7 +87,7 @@ describe('SaturationModel', () => {
     const read = jest.fn(() => Promise.resolve(stretch(growing)));
     const { model } = modelOf({ stretch: read, score: () => Promise.resolve({} as never) });
     model.setVisible(true);
-    model.shown.setRun('other');
+    model.selection.setRun('other');
     await passed(11_000);
     expect(read).toHaveBeenCalledTimes(times);
     model.setVisible(false);

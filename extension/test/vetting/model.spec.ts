@@ -9,8 +9,8 @@ const vetting = (state: IVetting['state'], version: string): IVetting => ({
   state,
   version,
   problem: '',
-  own: false,
-  heard_ms: 0,
+  can_stop: false,
+  updated_ms: 0,
   now_ms: 0
 });
 
@@ -36,10 +36,10 @@ describe('VettingModel', () => {
     const model = modelOf({ look });
     model.setVisible(true);
     await passed(0);
-    expect(model.unheard).toBe(true);
+    expect(model.disconnected).toBe(true);
     look.mockResolvedValue(vetting('none', 'none'));
     await passed(30_000);
-    expect(model.unheard).toBe(false);
+    expect(model.disconnected).toBe(false);
   });
 
   it('checks a text once its author pauses', async () => {

@@ -1,1 +1,1 @@
-"""The broker: serves processes in a job's container on the host, as the same user, over a Unix socket."""
+"""Broker: acts on the host for processes in a job's container, as the same user, over a Unix socket."""

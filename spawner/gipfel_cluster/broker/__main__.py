@@ -1,9 +1,9 @@
-"""``python -m gipfel_cluster.broker LISTENER LIFE MODULE``: serve until LIFE ends; stdin: a `JobContext`.
+"""Run the broker of a job: ``python -m gipfel_cluster.broker LISTENER JOB_PIPE MODULE``.
 
-LISTENER and LIFE are descriptors: the socket, and a pipe whose other end the job holds. The ``serve_job`` of
-MODULE, which is above this package, answers. Until the first
-client comes this process waits and imports little: many jobs never ask their broker, and it would load beside
-their start.
+LISTENER and JOB_PIPE are descriptors: the listening socket, and a pipe that the job keeps open while it runs.
+Standard input is a `JobContext`. When the first client connects, call ``serve_job`` of MODULE, which this
+package must not import. Until then this process imports little: many jobs never use their broker, and imports
+would slow down their start.
 """
 
 import importlib
@@ -12,23 +12,23 @@ import select
 import signal
 import sys
 
-# A scheduler warns jobs with them; a handler, unlike ignoring, is not inherited by containers.
-_UNHEARD = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
+# Schedulers signal jobs before their end. Handlers are used, because containers would inherit ignored
+# signals.
+_IGNORED_SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 
 
 def main() -> None:
-    """Serve the job that stdin describes from its first client on, unless the job ends before."""
-    listener, life = (int(word) for word in sys.argv[1:3])
-    for number in _UNHEARD:
+    """Wait for the first client, then serve the job until it ends; return if the job ends before."""
+    listener, job_pipe = (int(word) for word in sys.argv[1:3])
+    for number in _IGNORED_SIGNALS:
         signal.signal(number, lambda *_: None)
-    ready, _, _ = select.select([listener, life], [], [])
-    if life in ready:
+    ready, _, _ = select.select([listener, job_pipe], [], [])
+    if job_pipe in ready:
         return
-    # After the wait.
-    importlib.import_module(sys.argv[3]).serve_job(listener, life, unheard=_UNHEARD)
+    importlib.import_module(sys.argv[3]).serve_job(listener, job_pipe, ignored_signals=_IGNORED_SIGNALS)
 
 
 if __name__ == "__main__":
     main()
-    # A thread may wait for a file system that never answers.
+    # Do not wait for threads: one may be blocked by a file system that never answers.
     os._exit(0)

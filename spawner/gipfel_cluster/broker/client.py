@@ -1,4 +1,4 @@
-"""Ask the broker of the job that this process is in; `BrokerScheduler` is a scheduler over it."""
+"""Send requests to the broker of this process's job; `BrokerScheduler` is a scheduler that does so."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from ..model import Frozen, GipfelError
 from ..scheduler.command import run_sync
 from ..scheduler.protocol import JobRequest, JobStatus, Partition
 from .messages import (
-    MOST_BYTES,
+    MAX_BYTES,
     AddressAnswer,
     AddressRequest,
     CancelRequest,
@@ -43,53 +43,57 @@ _LIMIT_S = 75.0
 _CONNECT_S = 10.0
 _PAUSE_S = 0.05
 _REPLIES: TypeAdapter[Refusal | Started | Ended] = TypeAdapter(Refusal | Started | Ended)
-_MOST_JOBS = 1000
+_MAX_JOBS = 1000
 
 
 class NoAnswerError(GipfelError):
-    """A broker without a readable answer; ``asked`` is whether it may have taken the request."""
+    """The broker gave no readable answer; ``sent`` tells whether it may have received the request."""
 
-    def __init__(self, problem: str, fix: str = "", *, asked: bool = True) -> None:
+    def __init__(self, problem: str, fix: str = "", *, sent: bool = True) -> None:
         super().__init__(problem, fix)
-        self.asked = asked
+        self.sent = sent
 
 
-async def ask(path: Path, request: Request, answer: type[Answer], *, limit: float = _LIMIT_S) -> Answer:
+async def send_request(
+    path: Path, request: Request, answer: type[Answer], *, limit: float = _LIMIT_S
+) -> Answer:
     """Send one request and return its answer.
 
     Raises
     ------
     GipfelError
-        The broker refused, in its own words.
+        The broker refused the request, and said why.
     NoAnswerError
         It disconnected, or did not answer within `limit` seconds.
     """
     line = to_line(request)
-    asked = False
+    sent = False
     try:
         async with asyncio.timeout(limit):
             connected = await _connected(path)
-            reader, writer = await asyncio.open_unix_connection(sock=connected, limit=4 * MOST_BYTES)
+            reader, writer = await asyncio.open_unix_connection(sock=connected, limit=4 * MAX_BYTES)
             try:
-                asked = True
+                sent = True
                 writer.write(line)
                 await writer.drain()
                 reply = await reader.readline()
             finally:
                 writer.close()
     except TimeoutError as error:
-        raise _timed_out(limit, asked=asked) from error
+        raise _timed_out(limit, sent=sent) from error
     except (OSError, ValueError) as error:
-        raise _no_answer(asked=asked) from error
+        raise _no_answer(sent=sent) from error
     return _read(reply, answer)
 
 
-def ask_now(path: Path, request: Request, answer: type[Answer], *, limit: float = _LIMIT_S) -> Answer:
-    """Call `ask` from synchronous code, a notebook's cell included."""
-    return run_sync(ask(path, request, answer, limit=limit))
+def send_request_sync(
+    path: Path, request: Request, answer: type[Answer], *, limit: float = _LIMIT_S
+) -> Answer:
+    """Call `send_request` from synchronous code, also in a cell of a notebook."""
+    return run_sync(send_request(path, request, answer, limit=limit))
 
 
-def run(
+def run_in_container(
     path: Path,
     request: RunRequest | KernelRequest,
     *,
@@ -97,21 +101,21 @@ def run(
     note: Callable[[str], object] = str,
     limit: float = _LIMIT_S,
 ) -> int:
-    """Run a command through the broker to its end, passing signals on; to be called in the main thread.
+    """Run a command through the broker to its end, and forward signals to it; call it in the main thread.
 
     Parameters
     ----------
     files
-        Descriptors for the command's input, output and errors.
+        Descriptors of the command's standard input, output and error.
     note
-        Called with what the engine can't honour, one line each.
+        Called with each note of the engine, such as an option that it does not support.
     limit
-        Seconds until it has started.
+        Time limit in seconds for the start of the command.
 
     Raises
     ------
     GipfelError
-        The broker refused, or disconnected.
+        The broker refused the request, or disconnected.
     """
     line = to_line(request)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connected:
@@ -120,8 +124,8 @@ def run(
             _connect(connected, path)
             sent = socket.send_fds(connected, [line], files)
             if sent < len(line):
-                # A broker that refuses does so at once, and its answer is still to be read. Nothing to send
-                # is left out, because sending nothing fails as well.
+                # A broker that refuses closes its end, but its answer can still be read below. With nothing
+                # left to send, sendall is not called, because it would fail as well.
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                     connected.sendall(line[sent:])
             connected.settimeout(limit)
@@ -136,7 +140,7 @@ def run(
 
 
 async def _connected(path: Path) -> socket.socket:
-    """Connect, and wait for a turn where the broker's queue is full, which asyncio takes for a connection."""
+    """Connect; while the broker's queue is full, retry, because asyncio would regard that as connected."""
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connected.setblocking(False)  # noqa: FBT003 - positional only
     try:
@@ -153,7 +157,7 @@ async def _connected(path: Path) -> socket.socket:
 
 
 def _connect(connected: socket.socket, path: Path) -> None:
-    """Connect without an event loop, waiting for a turn at most `_CONNECT_S`."""
+    """Connect without an event loop; while the broker's queue is full, retry for at most `_CONNECT_S`."""
     end = time.monotonic() + _CONNECT_S
     while True:
         try:
@@ -171,7 +175,7 @@ def _signal_sender(connected: socket.socket) -> Callable[[int, FrameType | None]
         try:
             connected.sendall(to_line(Signal(signal=number)))
         except OSError:
-            return  # It is ending anyway.
+            return  # The broker has disconnected, and the command ends.
 
     return send
 
@@ -180,7 +184,7 @@ def _follow(connected: socket.socket, note: Callable[[str], object]) -> int:
     with connected.makefile("rb") as lines:
         while True:
             try:
-                line = lines.readline(MOST_BYTES)
+                line = lines.readline(MAX_BYTES)
             except TimeoutError as error:
                 raise _timed_out(connected.gettimeout() or 0) from error
             except OSError as error:
@@ -215,23 +219,23 @@ def _read(line: bytes, answer: type[Answer]) -> Answer:
             return answer.model_validate_json(line)
         except ValidationError as error:
             raise NoAnswerError(
-                "The job's broker gave an answer of another version.",
-                "Use the gipfel of the runtime that this job runs with.",
+                "The job's broker answered with another version of its protocol.",
+                "Use the gipfel command of this job's runtime.",
             ) from error
     raise GipfelError(refused.problem, refused.fix)
 
 
-def _timed_out(limit: float, *, asked: bool = True) -> NoAnswerError:
+def _timed_out(limit: float, *, sent: bool = True) -> NoAnswerError:
     problem = f"The job's broker did not answer within {limit:g} s."
-    return NoAnswerError(problem, "Try again in a moment.", asked=asked)
+    return NoAnswerError(problem, "Try again in a moment.", sent=sent)
 
 
-def _no_answer(*, asked: bool = True) -> NoAnswerError:
-    return NoAnswerError("This job's broker does not answer.", "Restart the server.", asked=asked)
+def _no_answer(*, sent: bool = True) -> NoAnswerError:
+    return NoAnswerError("This job's broker does not answer.", "Restart the server.", sent=sent)
 
 
 class BrokerScheduler:
-    """A scheduler behind the broker's socket; it acts as its own user only."""
+    """A scheduler that uses the broker of a job, which acts as its own user only."""
 
     name = "broker"
 
@@ -239,32 +243,32 @@ class BrokerScheduler:
         self._socket = socket
 
     async def submit(self, request: JobRequest) -> str:
-        """Submit through the broker, which checks the request again."""
+        """Submit through the broker, which validates the request again."""
         return (await self._ask(SubmitRequest(job=request), SubmitAnswer)).job_id
 
     async def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        """Ask the broker, at most a thousand jobs at a time."""
-        asked, found = list(dict.fromkeys(job_ids)), dict[str, JobStatus]()
-        for start in range(0, len(asked), _MOST_JOBS):
-            some = tuple(asked[start : start + _MOST_JOBS])
+        """Return the status of each job, with a request for each thousand."""
+        unique, statuses = list(dict.fromkeys(job_ids)), dict[str, JobStatus]()
+        for start in range(0, len(unique), _MAX_JOBS):
+            some = tuple(unique[start : start + _MAX_JOBS])
             try:
-                found |= (await self._ask(QueryRequest(job_ids=some), QueryAnswer)).jobs
+                statuses |= (await self._ask(QueryRequest(job_ids=some), QueryAnswer)).jobs
             except (GipfelError, ValueError) as error:
-                why = error.problem if isinstance(error, GipfelError) else "A job's number can't be one."
-                found |= dict.fromkeys(some, JobStatus(answer="unknown", reason=why))
-        return {each: found.get(each, JobStatus(answer="unknown")) for each in asked}
+                reason = error.problem if isinstance(error, GipfelError) else "A job id is not valid."
+                statuses |= dict.fromkeys(some, JobStatus(answer="unknown", reason=reason))
+        return {each: statuses.get(each, JobStatus(answer="unknown")) for each in unique}
 
     async def cancel(self, job_id: str, *, user: str = "") -> None:  # noqa: ARG002 - the Protocol's
         """Cancel through the broker, as its user."""
         await self._ask(CancelRequest(job_id=job_id), Done)
 
     async def address(self, node: str) -> str:
-        """Return the address at which the job's node reaches another one."""
+        """Return the address of a node as seen from the job's node."""
         return (await self._ask(AddressRequest(node=node), AddressAnswer)).address
 
     async def partitions(self) -> tuple[Partition, ...]:
-        """Return every partition."""
+        """Return all partitions."""
         return (await self._ask(PartitionsRequest(), PartitionsAnswer)).partitions
 
     async def _ask(self, request: Request, answer: type[Answer]) -> Answer:
-        return await ask(self._socket, request, answer)
+        return await send_request(self._socket, request, answer)

@@ -1,6 +1,6 @@
-"""Turn a request into what is executed on the host: another EDF's container beside the job's own.
+"""Compose the command that runs a request in another EDF's container on the job's node.
 
-`prepare_run` is for a broker; `run_directly` does the same where there is none, outside of jobs.
+A broker uses `prepare_run`. Outside of jobs, where there is no broker, `run_directly` also runs the command.
 """
 
 import shutil
@@ -16,7 +16,7 @@ from types import FrameType
 from ..edf import Diagnostic, Edf, EdfError, Mount, check_edf, check_local, load_edf
 from ..engines import ContainerRequest, Invocation, engine_for, engine_pulls
 from ..engines.sandbox.supervise import FORWARDED, shell_status
-from ..environment import BINDING
+from ..environment import PROTECTED_VARIABLES
 from ..hooks import engine_invocation
 from ..model import PYTHON, Frozen, GipfelError
 from ..namespaces import die_with_parent
@@ -27,26 +27,26 @@ from .context import (
     JobContext,
     Workspace,
     find_runtime,
-    hides_an_image,
     host_variables,
+    is_system_directory,
     workspace_in_container,
     workspace_on_host,
 )
 from .messages import KernelRequest, RunRequest
 
-_SSH = "com.hooks.ssh."
-_PLAIN = ("-m", "ipykernel_launcher")
-# Together they fit into one message.
-_MOST_DIAGNOSTICS, _LONGEST = 64, 1000
+_SSH_HOOK = "com.hooks.ssh."
+_IPYKERNEL = ("-m", "ipykernel_launcher")
+# With these limits, the diagnostics fit into one message.
+_MAX_DIAGNOSTICS, _MAX_TEXT = 64, 1000
 
-#: Where a runtime has what makes an image's own Python a kernel.
-START = "kernels/start.py"
-#: Where a runtime has what starts its own Python as a kernel.
-LAUNCH = "kernels/kernel_launch.py"
+#: Path in a runtime of the program that runs an image's own Python as a kernel.
+IMAGE_KERNEL_PROGRAM = "kernels/start.py"
+#: Path in a runtime of the program that runs the runtime's Python as a kernel.
+RUNTIME_KERNEL_PROGRAM = "kernels/kernel_launch.py"
 
 
-class Prepared(Frozen):
-    """A command to execute on the host; ``engine`` is the name of the engine that runs it."""
+class PreparedCommand(Frozen):
+    """A command to execute on the host; ``engine`` is the name of its engine."""
 
     invocation: Invocation
     directory: str
@@ -55,13 +55,13 @@ class Prepared(Frozen):
 
 def prepare_run(
     request: RunRequest | KernelRequest, context: JobContext, scratch: Path, *, python: str
-) -> Prepared:
-    """Compose what is executed for a request.
+) -> PreparedCommand:
+    """Compose the command for a request.
 
     Parameters
     ----------
     scratch
-        A private folder of this run, below the job's.
+        A private directory for this command, in the job's scratch folder.
     python
         The host's interpreter.
 
@@ -70,7 +70,7 @@ def prepare_run(
     GipfelError
         The EDF, the runtime or the engine can't be used.
     """
-    edf = usable_edf(request.edf, context)
+    edf = load_usable_edf(request.edf, context)
     home = context.home
     workspace = workspace_in_container(edf, home) if edf.image else workspace_on_host(edf, home)
     engine = engine_for(edf, context.engine)
@@ -84,83 +84,94 @@ def prepare_run(
         folders = (*context.folders, *folders)
         mounts += tuple(Mount(source=path, destination=path) for path in dict.fromkeys(folders))
         mounts += (runtime.mount,)
-    environment = {**context.host, **context.offered, **request.environment, **workspace.environment}
-    environment |= remaining_variables(context.host, excluded_nodes(environment.get("GIPFEL_RUN", "")))
+    environment = {
+        **context.host_environment,
+        **context.container_environment,
+        **request.environment,
+        **workspace.environment,
+    }
+    environment |= remaining_variables(
+        context.host_environment, excluded_nodes(environment.get("GIPFEL_RUN", ""))
+    )
     environment["GIPFEL_ENGINE"] = engine.name
-    # A kernel would look for that process among its own, and end.
+    # This process does not exist in the container, and without it a kernel would exit.
     environment.pop("JPY_PARENT_PID", None)
     container = ContainerRequest(
-        edf=_without_a_port(edf),
+        edf=_without_ssh(edf),
         command=command,
         mounts=(*workspace.mounts, *mounts) if edf.image else (),
         environment=environment,
-        binding=context.binding,
+        protected=context.protected,
         workdir=directory,
         scratch=str(scratch),
-        step=context.step,
+        step=context.srun_options,
     )
     invocation = engine_invocation(container, engine, python=python, runtime=runtime)
-    return Prepared(invocation=invocation, directory="/" if edf.image else directory, engine=engine.name)
+    return PreparedCommand(
+        invocation=invocation, directory="/" if edf.image else directory, engine=engine.name
+    )
 
 
-def _without_a_port(edf: Edf) -> Edf:
-    """Return an EDF whose container opens no port for ``ssh``: a job has one, that of its own container."""
-    kept = {name: value for name, value in edf.annotations.items() if not name.startswith(_SSH)}
-    return edf.model_copy(update={"annotations": kept})
+def _without_ssh(edf: Edf) -> Edf:
+    """Return the EDF without its ssh hook: only the job's own container runs an ssh server."""
+    annotations = {name: value for name, value in edf.annotations.items() if not name.startswith(_SSH_HOOK)}
+    return edf.model_copy(update={"annotations": annotations})
 
 
-def usable_edf(name: str, context: JobContext, engine: str = "") -> Edf:
-    """Look up and check an EDF as the job's host sees it.
+def load_usable_edf(name: str, context: JobContext, engine: str = "") -> Edf:
+    """Look up and check an EDF on the job's host.
 
     Raises
     ------
     GipfelError
-        It is not found, or can't be used here.
+        The EDF is not found, or can't be used here.
     """
     engine = engine or context.engine
-    edf = load_edf(name, environment=context.host, directory=Path(context.home))
-    found = check_local(edf, pulls=engine_pulls(engine))
-    errors = tuple(each for each in found if each.severity == "error")
+    edf = load_edf(name, environment=context.host_environment, directory=Path(context.home))
+    diagnostics = check_local(edf, pulls=engine_pulls(engine))
+    errors = tuple(each for each in diagnostics if each.severity == "error")
     if errors:
         raise EdfError(errors)
     engine_for(edf, engine)
     return edf
 
 
-def linted_edf(name: str, context: JobContext) -> tuple[Diagnostic, ...]:
-    """Return the diagnostics of an EDF on the job's host: errors first, each text cut to fit."""
-    checked = check_edf(name, environment=context.host, directory=Path(context.home))
-    found = sorted(checked.diagnostics, key=lambda each: each.severity != "error")
+def edf_diagnostics(name: str, context: JobContext) -> tuple[Diagnostic, ...]:
+    """Return the diagnostics of an EDF on the job's host, errors first; long texts are truncated."""
+    checked = check_edf(name, environment=context.host_environment, directory=Path(context.home))
+    diagnostics = sorted(checked.diagnostics, key=lambda each: each.severity != "error")
     return tuple(
-        each.model_copy(update={"message": each.message[:_LONGEST], "fix": each.fix[:_LONGEST]})
-        for each in found[:_MOST_DIAGNOSTICS]
+        each.model_copy(update={"message": each.message[:_MAX_TEXT], "fix": each.fix[:_MAX_TEXT]})
+        for each in diagnostics[:_MAX_DIAGNOSTICS]
     )
 
 
 def kernel_command(python: str, runtime: Runtime, connection_file: str) -> tuple[str, ...]:
-    """Return the argv of a kernel in a container: of the image's Python, the runtime's, or a path."""
+    """Return the argv of a kernel in a container, with the image's Python, the runtime's, or a path."""
     if python == "runtime":
-        opened = not Path(runtime.root).is_dir()
+        is_file = not Path(runtime.root).is_dir()
         program = (
-            (f"{runtime.prefix}/{LAUNCH}",) if opened or Path(runtime.root, LAUNCH).is_file() else _PLAIN
+            (f"{runtime.prefix}/{RUNTIME_KERNEL_PROGRAM}",)
+            if is_file or Path(runtime.root, RUNTIME_KERNEL_PROGRAM).is_file()
+            else _IPYKERNEL
         )
         return (runtime.python, "-I", *program, "-f", connection_file)
     first = "python3" if python == "image" else python
-    # A runtime of one file can't be looked into here.
-    if Path(runtime.root).is_dir() and not Path(runtime.root, START).is_file():
-        return (first, *_PLAIN, "-f", connection_file)
-    return (first, f"{runtime.prefix}/{START}", "-f", connection_file)
+    # A runtime that is one file has the program; its content can't be checked here.
+    if Path(runtime.root).is_dir() and not Path(runtime.root, IMAGE_KERNEL_PROGRAM).is_file():
+        return (first, *_IPYKERNEL, "-f", connection_file)
+    return (first, f"{runtime.prefix}/{IMAGE_KERNEL_PROGRAM}", "-f", connection_file)
 
 
 def _command(
     request: RunRequest | KernelRequest, runtime: Runtime, context: JobContext
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the command, and the folders that it needs."""
+    """Return the command, and the directories that it needs."""
     if isinstance(request, RunRequest):
         first, *others = request.command
         return (runtime.python if first == PYTHON else first, *others), ()
     file = Path(request.connection_file.path)
-    if context.located(request.connection_file) != file:
+    if context.host_path(request.connection_file) != file:
         raise GipfelError(
             f"The host does not see the kernel's connection file {file}.", "Restart the server."
         )
@@ -170,24 +181,24 @@ def _command(
 def _directory(
     request: RunRequest | KernelRequest, edf: Edf, context: JobContext, workspace: Workspace
 ) -> tuple[str, tuple[Mount, ...]]:
-    """Return where the command starts, and its mount; the usual place where it can't be seen."""
+    """Return the command's working directory and its mount; the workspace if the host does not see it."""
     ref = request.directory
-    source = context.located(ref) if ref else None
+    source = context.host_path(ref) if ref else None
     if ref is None or source is None or not source.is_dir():
         return workspace.directory, ()
     if not edf.image:
         return str(source), ()
-    wanted = PurePosixPath(ref.path)
-    if hides_an_image(Path(ref.path)):
+    directory = PurePosixPath(ref.path)
+    if is_system_directory(Path(ref.path)):
         return workspace.directory, ()
-    if any(wanted.is_relative_to(mount.destination) for mount in (*edf.mounts, *workspace.mounts)):
+    if any(directory.is_relative_to(mount.destination) for mount in (*edf.mounts, *workspace.mounts)):
         return ref.path, ()
     return ref.path, (Mount(source=str(source), destination=ref.path),)
 
 
 @contextmanager
 def local_context(environment: Mapping[str, str]) -> Iterator[JobContext]:
-    """Describe this machine and this user instead of a job."""
+    """Return a context of this machine and this user for use outside of jobs."""
     scratch = ScratchFolder.create()
     try:
         yield JobContext(
@@ -195,9 +206,9 @@ def local_context(environment: Mapping[str, str]) -> Iterator[JobContext]:
             scratch=str(scratch.path),
             home=environment.get("HOME") or str(Path.home()),
             engine=environment.get("GIPFEL_ENGINE", ""),
-            runtime=find_runtime("", environment) or Runtime.here(),
-            host=host_variables(environment),
-            binding=BINDING,
+            runtime=find_runtime("", environment) or Runtime.from_current_interpreter(),
+            host_environment=host_variables(environment),
+            protected=PROTECTED_VARIABLES,
         )
     finally:
         scratch.remove()
@@ -210,34 +221,34 @@ def run_directly(
     files: tuple[int, int, int] = (0, 1, 2),
     note: Callable[[str], object] = str,
 ) -> int:
-    """Run a command to its end, passing signals on; to be called in the main thread.
+    """Run a command to its end, and forward signals to it; call it in the main thread.
 
     Raises
     ------
     GipfelError
-        It can't be run here.
+        The command can't be run here.
     """
     with local_context(environment) as context:
         scratch = Path(tempfile.mkdtemp(prefix="b", dir=context.scratch))
         prepared = prepare_run(request, context, scratch, python=sys.executable)
         for each in prepared.invocation.notes:
             note(each)
-        given, output, errors = files
+        stdin, stdout, stderr = files
         try:
             process = subprocess.Popen(
                 prepared.invocation.argv,
                 env=prepared.invocation.environment,
                 cwd=prepared.directory,
-                stdin=given,
-                stdout=output,
-                stderr=errors,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
                 start_new_session=True,
-                # No other thread runs here. Who kills this process means the command.
+                # Safe, since this process has one thread. The command must end when this process is killed.
                 preexec_fn=die_with_parent,  # noqa: PLW1509
             )
         except OSError as error:
-            why = f"The command can't be started: {error.strerror} ({error.filename})."
-            raise GipfelError(why, "Check the command and the EDF.") from error
+            problem = f"The command can't be started: {error.strerror} ({error.filename})."
+            raise GipfelError(problem, "Check the command and the EDF.") from error
 
         def forward(number: int, _frame: FrameType | None) -> None:
             process.send_signal(number)

@@ -1,4 +1,4 @@
-"""The job around a process: its variables, folders and runtime on the host, and its server's workspace."""
+"""The context of a job: its variables, directories and runtime on the host, and its server's workspace."""
 
 import os
 import sys
@@ -8,58 +8,58 @@ from pathlib import Path, PurePosixPath
 from pydantic import Field
 
 from ..edf import Edf, Mount
-from ..model import Frozen, GipfelError, Line
+from ..model import Frozen, GipfelError, OneLine
 from ..runs import make_private
 from ..runtime import Runtime
 from ..scheduler.machine import SLURM_VARIABLES, scheduler_of
 from .messages import SOCKET, PathRef
 
-_SCHEDULERS_OWN = ("SLURM_", "SBATCH_", "SQUEUE_", "SCANCEL_", "SINFO_")
-# What belongs to the server or the job itself: its tokens, its folders, its GPUs.
-_NOT_PASSED_ON = (
+_SCHEDULER_PREFIXES = ("SLURM_", "SBATCH_", "SQUEUE_", "SCANCEL_", "SINFO_")
+# Variables of the server or of the job: its tokens, directories and GPUs.
+_JOB_PREFIXES = (
     "JUPYTERHUB_",
     "JPY_",
     "GIPFEL_",
     "JUPYTER_RUNTIME_DIR",
     "CUDA_VISIBLE_DEVICES",
 )
-_PASSED_ON = (*SLURM_VARIABLES, "GIPFEL_RUNS")
-# Mounted into a container they would hide the image's own.
-_SYSTEM = frozenset(
+_EXCEPTIONS = (*SLURM_VARIABLES, "GIPFEL_RUNS")
+# Mounting one of these into a container would hide the image's.
+_SYSTEM_DIRECTORIES = frozenset(
     Path("/", name)
     for name in ("", "bin", "dev", "etc", "lib", "lib64", "opt", "proc", "run", "sbin", "sys", "tmp", "usr")
 )
 
 
 class Workspace(Frozen):
-    """Where a job's server works and keeps its state, with the mounts and variables for it."""
+    """The working directory of a job's server, and mounts and variables for it and the server's state."""
 
     directory: str
-    """Where the server starts and the file browser is rooted."""
+    """Working directory of the server, and root of the file browser."""
     mounts: tuple[Mount, ...] = ()
     environment: dict[str, str] = Field(default_factory=dict)
 
 
 def workspace_on_host(edf: Edf | None, home: str) -> Workspace:
-    """Return a server's workspace without a container: the EDF's working folder, else the home folder."""
+    """Return the workspace of a server without a container: the EDF's workdir, else the home directory."""
     return Workspace(directory=(edf.workdir if edf else "") or home)
 
 
 def workspace_in_container(edf: Edf, home: str) -> Workspace:
-    """Return a server's workspace in a container: a folder that outlives it.
+    """Return the workspace of a server in a container: a directory that outlives the container.
 
-    That is the EDF's working folder where a writable mount holds it, else ``~/gipfel``. Where the EDF mounts
-    no home folder, the lab's settings and user kernels are kept in ``~/.gipfel/server``, so that they outlive
-    the container too.
+    It is the EDF's workdir if that is in a writable mount, else ``~/gipfel``. If the EDF does not mount the
+    home directory, JupyterLab's settings and the user's kernels are kept in ``~/.gipfel/server``, so that
+    they outlive the container as well.
     """
     mounts: list[Mount] = []
     environment: dict[str, str] = {}
     directory = edf.workdir
     if not directory or not _mounted(edf, directory, writable=True):
-        directory = _made(Path(home) / "gipfel")
+        directory = _create(Path(home) / "gipfel")
         mounts.append(Mount(source=directory, destination=directory))
     if not _mounted(edf, home, writable=True):
-        state = _made(Path(home) / ".gipfel" / "server")
+        state = _create(Path(home) / ".gipfel" / "server")
         mounts.append(Mount(source=state, destination=state))
         environment = {
             "JUPYTER_CONFIG_DIR": f"{state}/config",
@@ -71,58 +71,59 @@ def workspace_in_container(edf: Edf, home: str) -> Workspace:
 
 
 def _mounted(edf: Edf, path: str, *, writable: bool) -> bool:
-    wanted = PurePosixPath(path)
+    destination = PurePosixPath(path)
     for mount in reversed(edf.mounts):
-        if wanted.is_relative_to(mount.destination) and "sqsh" not in mount.flags:
+        if destination.is_relative_to(mount.destination) and "sqsh" not in mount.flags:
             return not (writable and ("ro" in mount.flags or not os.access(mount.source, os.W_OK)))
     return False
 
 
-def _made(path: Path) -> str:
+def _create(path: Path) -> str:
     make_private(path)
     return str(path)
 
 
 class JobContext(Frozen):
-    """A job, as its broker needs it.
+    """A job as its broker needs it.
 
-    ``host`` are the job's variables on its node, ``offered`` those that its containers are offered on top;
-    ``folders`` are shown in every container at the same path; ``mounts`` are those of the job's own
-    container, in their order.
+    ``host_environment`` has the job's variables on its node, and ``container_environment`` those that
+    containers get in addition. ``protected`` are names of variables that containers can't change. ``folders``
+    are mounted into every container at the same path; ``mounts`` are those of the job's own container, in
+    their order.
     """
 
-    sockets: Line
-    scratch: Line
-    home: Line
-    cluster: Line = "local"
-    engine: Line = ""
-    #: The job's own EDF, as its file; empty for none.
-    edf: Line = ""
+    sockets: OneLine
+    scratch: OneLine
+    home: OneLine
+    cluster: OneLine = "local"
+    engine: OneLine = ""
+    #: Path of the job's EDF; empty for none.
+    edf: OneLine = ""
     runtime: Runtime
-    host: dict[str, str]
-    offered: dict[str, str] = Field(default_factory=dict)
-    binding: tuple[str, ...] = ()
-    folders: tuple[Line, ...] = ()
+    host_environment: dict[str, str]
+    container_environment: dict[str, str] = Field(default_factory=dict)
+    protected: tuple[str, ...] = ()
+    folders: tuple[OneLine, ...] = ()
     mounts: tuple[Mount, ...] = ()
-    #: The runtime that was asked for, which a job without a container may not use itself.
-    wanted_runtime: Line = ""
-    step: tuple[str, ...] = ()
+    #: Path of the requested runtime, which a job without a container does not use itself.
+    requested_runtime: OneLine = ""
+    srun_options: tuple[str, ...] = ()
 
     @property
     def socket(self) -> Path:
-        """Return the path on which the broker listens."""
+        """Return the path of the broker's socket."""
         return Path(self.sockets, SOCKET)
 
     @property
     def scheduler(self) -> str:
-        """Return the name of the scheduler that runs the job: ``slurm`` or ``local``."""
-        return scheduler_of(self.host)
+        """Return the name of the job's scheduler: ``slurm`` or ``local``."""
+        return scheduler_of(self.host_environment)
 
-    def located(self, ref: PathRef) -> Path | None:
-        """Return the host's path of what a process of the job sees; None where the host lacks it.
+    def host_path(self, ref: PathRef) -> Path | None:
+        """Return the host's path of a file of a process in the job; None if the host does not see it.
 
-        The job's mounts are tried, the last first, then the path itself: a site's engine may mount more than
-        the EDF says. The same device and inode make sure that it is the same file.
+        Candidates are the job's mounts, the last one first, and the path itself, because a site's engine may
+        have further mounts. Device and inode must be equal, which proves that it is the same file.
         """
         for candidate in (*self._sources(Path(ref.path)), Path(ref.path)):
             try:
@@ -134,21 +135,21 @@ class JobContext(Frozen):
         return None
 
     def runtime_for_images(self) -> Runtime:
-        """Return the job's runtime where an image can use it, else the user's.
+        """Return the job's runtime if containers can use it, else the user's.
 
         Raises
         ------
         GipfelError
             No runtime is found.
         """
-        if is_built(Path(self.runtime.root)):
+        if is_built_runtime(Path(self.runtime.root)):
             return self.runtime
-        found = find_runtime(self.wanted_runtime, self.host)
+        found = find_runtime(self.requested_runtime, self.host_environment)
         if found is None:
-            usual = Path(self.home) / ".gipfel" / "runtime"
+            default = Path(self.home) / ".gipfel" / "runtime"
             raise GipfelError(
                 "There is no runtime to mount into the image.",
-                f"Build one with `gipfel runtime build {usual}`, or set GIPFEL_RUNTIME.",
+                f"Build one with `gipfel runtime build {default}`, or set GIPFEL_RUNTIME.",
             )
         return found
 
@@ -160,47 +161,47 @@ class JobContext(Frozen):
         )
 
 
-def is_built(path: Path) -> bool:
-    """Return whether a path is a built runtime, as a folder or as one file."""
+def is_built_runtime(path: Path) -> bool:
+    """Return whether a path is a built runtime, a directory or a .sqsh file."""
     return (path / "runtime.json").is_file() or (path.suffix == ".sqsh" and path.is_file())
 
 
-def find_runtime(given: str, environment: Mapping[str, str]) -> Runtime | None:
-    """Find a user's runtime: the given one, ``$GIPFEL_RUNTIME``, what runs this, ``~/.gipfel/runtime``.
+def find_runtime(path: str, environment: Mapping[str, str]) -> Runtime | None:
+    """Return a user's runtime: at `path`, ``$GIPFEL_RUNTIME``, of this process, or ``~/.gipfel/runtime``.
 
     Raises
     ------
     GipfelError
-        The given runtime can't be used.
+        The runtime at `path` or ``$GIPFEL_RUNTIME`` can't be used.
     """
-    given = given or environment.get("GIPFEL_RUNTIME", "")
-    if given:
-        return Runtime.load(Path(given).expanduser())
-    usual = Path(environment.get("HOME") or Path.home()) / ".gipfel" / "runtime"
+    path = path or environment.get("GIPFEL_RUNTIME", "")
+    if path:
+        return Runtime.load(Path(path).expanduser())
+    default = Path(environment.get("HOME") or Path.home()) / ".gipfel" / "runtime"
     tree = Path(__file__).parents[3]
     built = (tree / "build" / "runtime",) if (tree / "pyproject.toml").is_file() else ()
-    for folder in (Path(sys.prefix), usual, usual.with_suffix(".sqsh"), *built):
-        if is_built(folder):
+    for folder in (Path(sys.prefix), default, default.with_suffix(".sqsh"), *built):
+        if is_built_runtime(folder):
             return Runtime.load(folder)
     return None
 
 
-def hides_an_image(path: Path) -> bool:
-    """Return whether a folder, mounted at its own path, would hide the image's own."""
-    return path in _SYSTEM
+def is_system_directory(path: Path) -> bool:
+    """Return whether mounting a directory at its own path would hide a system directory of the image."""
+    return path in _SYSTEM_DIRECTORIES
 
 
-def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return a user's variables for a further job: no token, nothing of the job they come from."""
+def variables_for_new_job(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return a user's variables for a new job, without tokens and without those of the current job."""
     return {
         name: value
         for name, value in environment.items()
-        if name in _PASSED_ON
+        if name in _EXCEPTIONS
         or (
             name.isidentifier()
             and name.isascii()
             and _is_text(value)
-            and not name.startswith((*_SCHEDULERS_OWN, *_NOT_PASSED_ON))
+            and not name.startswith((*_SCHEDULER_PREFIXES, *_JOB_PREFIXES))
         )
     }
 
@@ -208,13 +209,13 @@ def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
 def _is_text(value: str) -> bool:
     try:
         value.encode()
-    except UnicodeEncodeError:  # Bytes that are no UTF-8.
+    except UnicodeEncodeError:  # It has bytes that are not UTF-8.
         return False
     return True
 
 
 def host_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return a process's variables as text that fits into JSON."""
+    """Return a process's variables as text that can be encoded as JSON."""
     return {
         name: os.fsencode(value).decode(errors="replace") if not _is_text(value) else value
         for name, value in environment.items()

@@ -1,12 +1,12 @@
-"""Requests of a hub to its broker, and the scheduler over them: typed fields, never a command line."""
+"""Requests of a hub to its broker, with typed fields, and a scheduler that sends them."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from ..model import Frozen, GipfelError, Line
+from ..model import Frozen, GipfelError, OneLine
 from ..scheduler.protocol import Choices, JobRequest, LostJobError, MarkedJob, User
-from .client import Answer, BrokerScheduler, NoAnswerError, ask
+from .client import Answer, BrokerScheduler, NoAnswerError, send_request
 from .messages import (
     AddressRequest,
     CancelRequest,
@@ -17,48 +17,48 @@ from .messages import (
     SubmitRequest,
 )
 
-# Longer than the broker's own for an answer.
+# Longer than the broker's own time limit for an answer.
 _LIMIT_S = 100.0
 
 
 class CancelAsRequest(CancelRequest):
-    """End a job as its user."""
+    """Cancel a job as its user."""
 
     user: User = ""
 
 
 class FindRequest(Request):
-    """Find the job that a user (empty: the broker's own) submitted with a mark."""
+    """Find the job that a user (empty: the broker's) submitted with a mark."""
 
     kind: Literal["find"] = "find"
-    mark: Annotated[Line, Field(pattern=r"^[A-Za-z0-9-]{8,64}$")]
+    mark: Annotated[OneLine, Field(pattern=r"^[A-Za-z0-9-]{8,64}$")]
     user: User = ""
 
 
 class MarkedRequest(Request):
-    """List the jobs that wait or run and whose mark has this prefix."""
+    """List the pending and running jobs whose mark has this prefix."""
 
     kind: Literal["marked"] = "marked"
-    prefix: Annotated[Line, Field(pattern=r"^[A-Za-z0-9-]{6,64}$")]
+    prefix: Annotated[OneLine, Field(pattern=r"^[A-Za-z0-9-]{6,64}$")]
 
 
 class ExtendRequest(Request):
-    """Give a running job more time."""
+    """Extend the time limit of a running job."""
 
     kind: Literal["extend"] = "extend"
-    job_id: Annotated[Line, Field(pattern=r"^[0-9]{1,12}$")]
+    job_id: Annotated[OneLine, Field(pattern=r"^[0-9]{1,12}$")]
     minutes: Annotated[int, Field(ge=1, le=525_600)]
 
 
 class ChoicesRequest(Request):
-    """List what a user may choose."""
+    """List the accounts, QoS and reservations of a user."""
 
     kind: Literal["choices"] = "choices"
     user: Annotated[User, Field(min_length=1)]
 
 
 class ExpectedStartRequest(Request):
-    """Estimate when a job would start; none is made."""
+    """Estimate when a job would start, without submitting it."""
 
     kind: Literal["expected_start"] = "expected_start"
     job: JobRequest
@@ -80,7 +80,7 @@ HUB_REQUESTS: TypeAdapter[HubRequest] = TypeAdapter(Annotated[HubRequest, Field(
 
 
 class SubmittedAnswer(Frozen):
-    """The job's number; empty where the scheduler may have taken it without an answer: ``lost`` is why."""
+    """The job's id; empty if the scheduler's answer was lost, and then ``lost`` is the problem."""
 
     job_id: str = ""
     lost: str = ""
@@ -88,7 +88,7 @@ class SubmittedAnswer(Frozen):
 
 
 class FindAnswer(Frozen):
-    """The job's number, None where there is no such job."""
+    """The job's id; None if there is no such job."""
 
     job_id: str | None
 
@@ -106,20 +106,20 @@ class ChoicesAnswer(Frozen):
 
 
 class ExpectedStartAnswer(Frozen):
-    """An ISO time; empty for immediately."""
+    """The expected start as an ISO time; empty for immediately."""
 
     start: str
 
 
 class HubBrokerScheduler(BrokerScheduler):
-    """A scheduler behind the socket of a hub's broker, which acts as the hub's users."""
+    """A scheduler that uses the broker of a hub, which acts as the hub's users."""
 
     async def submit(self, request: JobRequest) -> str:
-        """Submit through the broker, which checks the request and its user again."""
+        """Submit through the broker, which validates the request and its user again."""
         try:
             answer = await self._ask(SubmitRequest(job=request), SubmittedAnswer)
         except NoAnswerError as error:
-            if error.asked:
+            if error.sent:
                 raise LostJobError(request.mark, request.user, error) from None
             raise
         if not answer.job_id:
@@ -127,11 +127,11 @@ class HubBrokerScheduler(BrokerScheduler):
         return answer.job_id
 
     async def find(self, mark: str, user: str) -> str | None:
-        """Return the number of the job that this user (empty: the broker's) submitted with a mark."""
+        """Return the id of the job that this user (empty: the broker's) submitted with a mark."""
         return (await self._ask(FindRequest(mark=mark, user=user), FindAnswer)).job_id
 
     async def marked(self, prefix: str) -> tuple[MarkedJob, ...]:
-        """Return the jobs that wait or run and whose mark has this prefix."""
+        """Return the pending and running jobs whose mark has this prefix."""
         return (await self._ask(MarkedRequest(prefix=prefix), MarkedAnswer)).jobs
 
     async def cancel(self, job_id: str, *, user: str = "") -> None:
@@ -139,11 +139,11 @@ class HubBrokerScheduler(BrokerScheduler):
         await self._ask(CancelAsRequest(job_id=job_id, user=user), Done)
 
     async def extend(self, job_id: str, minutes: int) -> None:
-        """Give a job more time, as the broker's own user, who must be an operator."""
+        """Extend a job's time limit as the broker's user, who must be an operator."""
         await self._ask(ExtendRequest(job_id=job_id, minutes=minutes), Done)
 
     async def choices(self, user: str) -> Choices:
-        """Return what a user may choose."""
+        """Return a user's accounts, QoS and reservations."""
         try:
             request = ChoicesRequest(user=user)
         except ValidationError:
@@ -153,15 +153,15 @@ class HubBrokerScheduler(BrokerScheduler):
         return (await self._ask(request, ChoicesAnswer)).choices
 
     async def expected_start(self, request: JobRequest) -> str:
-        """Return when a job would start; no job is made."""
+        """Return when a job would start, without submitting it."""
         return (await self._ask(ExpectedStartRequest(job=request), ExpectedStartAnswer)).start
 
     async def _ask(self, request: Request, answer: type[Answer]) -> Answer:
         try:
-            return await ask(self._socket, request, answer, limit=_LIMIT_S)
+            return await send_request(self._socket, request, answer, limit=_LIMIT_S)
         except NoAnswerError as error:
             raise NoAnswerError(
                 f"The hub's broker at {self._socket} does not answer.",
-                "The hub's administrators start it with `python -m gipfel_cluster.broker.hub`.",
-                asked=error.asked,
+                "Ask the hub's administrators to start it with `python -m gipfel_cluster.broker.hub`.",
+                sent=error.sent,
             ) from error

@@ -1,6 +1,7 @@
-"""``python3 -I -m gipfel_cluster.broker.kernel``: a kernel in another EDF's container, as Jupyter starts it.
+"""Run a kernel in another EDF's container: ``python3 -I -m gipfel_cluster.broker.kernel``.
 
-This process represents the kernel: it lives as long, passes signals on and returns its exit status.
+Jupyter starts this program in place of the kernel. It runs as long as the kernel, forwards signals to it, and
+exits with its status.
 """
 
 import argparse
@@ -10,32 +11,32 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..model import GipfelError
-from .client import run
+from .client import run_in_container
 from .messages import KernelRequest, PathRef, broker_socket
 
-# Of what Jupyter sets for a kernel; the process that it names as the parent is not there in a container.
-_GIVEN = ("JPY_SESSION_NAME",)
+# Variables of Jupyter for the kernel; not JPY_PARENT_PID, since that process does not exist in the container.
+_KERNEL_VARIABLES = ("JPY_SESSION_NAME",)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the kernel; return 1, with one line on stderr, where it can't be run."""
+    """Run the kernel; return 1, with one line on stderr, if it can't be run."""
     parser = argparse.ArgumentParser(prog="gipfel_cluster.broker.kernel")
     parser.add_argument("--edf", required=True)
     parser.add_argument("--python", default="image")
     parser.add_argument("-f", dest="file", required=True)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
         request = KernelRequest(
-            edf=given.edf,
-            python=given.python,
-            connection_file=PathRef.of(Path(given.file).resolve()),
+            edf=options.edf,
+            python=options.python,
+            connection_file=PathRef.of(Path(options.file).resolve()),
             directory=current_directory(),
-            environment={name: os.environ[name] for name in _GIVEN if name in os.environ},
+            environment={name: os.environ[name] for name in _KERNEL_VARIABLES if name in os.environ},
         )
         socket = broker_socket(os.environ)
         if socket is not None:
-            return run(socket, request, note=_report)
-        from .container import run_directly  # noqa: PLC0415 - what a broker does for its clients
+            return run_in_container(socket, request, note=_report)
+        from .container import run_directly  # noqa: PLC0415 - slow to import, and not needed with a broker
 
         return run_directly(request, os.environ, note=_report)
     except GipfelError as error:
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def current_directory() -> PathRef | None:
-    """Return the folder that this process is in, None where it is gone."""
+    """Return this process's working directory; None if it was removed."""
     try:
         return PathRef.of(Path.cwd())
     except OSError:

@@ -1,4 +1,4 @@
-"""Messages of the broker's socket: one JSON line each, typed and limited."""
+"""Messages between a broker and its clients: one line of JSON each, with typed fields of limited size."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,85 +7,85 @@ from typing import Annotated, Final, Literal, TypeVar
 from pydantic import Field, JsonValue, TypeAdapter, ValidationError, field_validator, model_validator
 
 from ..edf import Diagnostic
-from ..model import Frozen, GipfelError, Line, check_command, check_variables
+from ..model import Frozen, GipfelError, OneLine, check_command, check_variables
 from ..scheduler.protocol import JobRequest, JobStatus, Partition
 
 VERSION: Final = 1
-#: Bytes of one message.
-MOST_BYTES = 1 << 19
-#: The socket's name in the folder of a job's sockets.
+#: Maximum size of a message.
+MAX_BYTES = 1 << 19
+#: The socket's name in the directory of a job's sockets.
 SOCKET = "broker"
 
-_MOST_COMMAND = 96 << 10
+_MAX_COMMAND = 96 << 10
 
 Kind = TypeVar("Kind")
-EdfName = Annotated[Line, Field(min_length=1, max_length=4096)]
-JobId = Annotated[Line, Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z_.-]{0,63}$")]
+EdfName = Annotated[OneLine, Field(min_length=1, max_length=4096)]
+JobId = Annotated[OneLine, Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z_.-]{0,63}$")]
 
 
 class PathRef(Frozen):
-    """A file or folder as the asking process sees it: the same one only where device and inode agree."""
+    """A file or directory of the client; the host's file is the same if device and inode are equal."""
 
-    path: Annotated[Line, Field(pattern=r"^/", max_length=4096)]
+    path: Annotated[OneLine, Field(pattern=r"^/", max_length=4096)]
     device: Annotated[int, Field(ge=0)]
     inode: Annotated[int, Field(ge=0)]
 
     @classmethod
     def of(cls, path: Path) -> "PathRef":
-        """Return the reference of a path here; raises OSError where it does not exist."""
+        """Return the reference of a path of this process; raise OSError if it does not exist."""
         about = path.stat()
         return cls(path=str(path), device=about.st_dev, inode=about.st_ino)
 
 
 class Request(Frozen):
-    """The fields of every request."""
+    """Base class of requests."""
 
     version: Literal[1] = VERSION
 
 
 class _InContainer(Request):
     edf: EdfName
-    #: Where the command starts; the home of the environment's own place where the host does not see it.
+    #: Working directory of the command; the workspace of the EDF if the host does not see it.
     directory: PathRef | None = None
     environment: Annotated[dict[str, str], Field(max_length=64)] = Field(default_factory=dict)
 
     @field_validator("environment")
     @classmethod
-    def _is_limited(cls, value: dict[str, str]) -> dict[str, str]:
+    def _check_environment(cls, value: dict[str, str]) -> dict[str, str]:
         check_variables(value, "GIPFEL_")
         return value
 
 
 class RunRequest(_InContainer):
-    """Run a command in the container of an EDF; input, output and errors come along as descriptors."""
+    """Run a command in the container of an EDF; the client sends descriptors for its streams."""
 
     kind: Literal["run"] = "run"
     command: Annotated[tuple[str, ...], Field(min_length=1, max_length=4096)]
 
     @model_validator(mode="after")
-    def _can_be_executed(self) -> "RunRequest":
-        check_command(self.command, _MOST_COMMAND)
+    def _check_command(self) -> "RunRequest":
+        check_command(self.command, _MAX_COMMAND)
         return self
 
 
 class KernelRequest(_InContainer):
     """Run a Python kernel in the container of an EDF, as `RunRequest` does.
 
-    ``python`` is ``image`` for the image's own interpreter, ``runtime`` for the runtime's, else its path.
+    ``python`` is ``image`` for the image's interpreter, ``runtime`` for the runtime's, else a path.
     """
 
     kind: Literal["kernel"] = "kernel"
-    python: Annotated[Line, Field(pattern=r"^(?:image|runtime|/.*)$", max_length=4096)] = "image"
+    python: Annotated[OneLine, Field(pattern=r"^(?:image|runtime|/.*)$", max_length=4096)] = "image"
     connection_file: PathRef
 
 
 class EdfRequest(Request):
-    """Look an EDF up and check it as the host would run it."""
+    """Look up an EDF on the host, and check that it can be run there."""
 
     kind: Literal["edf"] = "edf"
     edf: EdfName
-    #: By default the job's.
-    engine: Annotated[Line, Field(max_length=32)] = ""
+    #: Empty for the job's engine.
+    engine: Annotated[OneLine, Field(max_length=32)] = ""
 
 
 class LintRequest(Request):
@@ -96,50 +96,50 @@ class LintRequest(Request):
 
 
 class LocateRequest(Request):
-    """Find the host's path of what a process in the container sees."""
+    """Find the host's path of a file of the client."""
 
     kind: Literal["locate"] = "locate"
     ref: PathRef
 
 
 class FactsRequest(Request):
-    """Ask for what a further job of this user needs to know of this one."""
+    """Return the facts about this job that submitting another job needs; see `FactsAnswer`."""
 
     kind: Literal["facts"] = "facts"
 
 
 class SubmitRequest(Request):
-    """Submit a job to the scheduler of this one."""
+    """Submit a job to the scheduler of this job."""
 
     kind: Literal["submit"] = "submit"
     job: JobRequest
 
 
 class QueryRequest(Request):
-    """Ask for the states of jobs."""
+    """Return the status of jobs."""
 
     kind: Literal["query"] = "query"
     job_ids: Annotated[tuple[JobId, ...], Field(max_length=1000)]
 
 
 class CancelRequest(Request):
-    """End a job."""
+    """Cancel a job."""
 
     kind: Literal["cancel"] = "cancel"
     job_id: JobId
 
 
 class AddressRequest(Request):
-    """Ask for the address of a node."""
+    """Return the address of a node."""
 
     kind: Literal["address"] = "address"
-    node: Annotated[Line, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,252}$")]
+    node: Annotated[OneLine, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,252}$")]
 
 
 class StepRequest(Request):
     """Start a step on nodes of the job; ``spec`` is a `gipfel_cluster.steps.StepSpec`.
 
-    It runs for as long as the connection; signals may be sent on it meanwhile.
+    The step ends when the connection is closed; meanwhile the client may send signals.
     """
 
     kind: Literal["step"] = "step"
@@ -149,14 +149,14 @@ class StepRequest(Request):
 
 
 class SuperviseRequest(Request):
-    """Start the supervisor of the launch in this folder; it keeps the job until the launch has ended."""
+    """Start the supervisor of the launch in this directory; it keeps the job alive until the launch ends."""
 
     kind: Literal["supervise"] = "supervise"
     folder: PathRef
 
 
 class PartitionsRequest(Request):
-    """List every partition."""
+    """List all partitions."""
 
     kind: Literal["partitions"] = "partitions"
 
@@ -180,32 +180,32 @@ _REQUESTS: TypeAdapter[AnyRequest] = TypeAdapter(Annotated[AnyRequest, Field(dis
 
 
 class Signal(Frozen):
-    """A signal for the running command, sent after the request on the same connection."""
+    """Send a signal to the running command; follows a request on the same connection."""
 
     signal: Annotated[int, Field(ge=1, le=64)]
 
 
 class Refusal(Frozen):
-    """The problem of a request that failed, and its fix."""
+    """The problem of a refused request, and its fix."""
 
     problem: str
     fix: str = ""
 
 
 class Started(Frozen):
-    """The command runs; ``notes`` list what the engine can't honour."""
+    """The command runs; ``notes`` are the engine's, such as options that it does not support."""
 
     notes: tuple[str, ...] = ()
 
 
 class Ended(Frozen):
-    """The command has ended; 128 + n where signal n ended it."""
+    """The command has ended with this exit status; 128 + n after signal n."""
 
     status: int
 
 
 class EdfAnswer(Frozen):
-    """An EDF that can be run: its file on the host, and whether it has an image."""
+    """A usable EDF: its name, its file on the host, and its image."""
 
     name: str
     file: str
@@ -213,22 +213,22 @@ class EdfAnswer(Frozen):
 
 
 class LintAnswer(Frozen):
-    """The diagnostics, errors first; of very many the first ones."""
+    """The diagnostics, errors first; limited in number."""
 
     diagnostics: tuple[Diagnostic, ...]
 
 
 class LocateAnswer(Frozen):
-    """The path on the host; None where the host does not see it."""
+    """The path on the host; None if the host does not see the file."""
 
     path: str | None
 
 
 class FactsAnswer(Frozen):
-    """The job, as a further one needs to know it.
+    """Facts about a job that submitting another job needs.
 
-    ``environment`` holds the host's variables that a further job gets, ``python`` is the host's interpreter
-    that runs jobs, ``runtime`` the runtime's path on the host, empty for none.
+    ``environment`` has the host's variables for the new job, ``python`` is the host's interpreter that runs
+    jobs, and ``runtime`` the path of the runtime on the host, empty for none.
     """
 
     scheduler: str
@@ -241,7 +241,7 @@ class FactsAnswer(Frozen):
 
 
 class SubmitAnswer(Frozen):
-    """The number of the job."""
+    """The id of the job."""
 
     job_id: str
 
@@ -253,7 +253,7 @@ class QueryAnswer(Frozen):
 
 
 class Done(Frozen):
-    """A request without a result was carried out."""
+    """The request was carried out; it has no result."""
 
 
 class AddressAnswer(Frozen):
@@ -263,7 +263,7 @@ class AddressAnswer(Frozen):
 
 
 class PartitionsAnswer(Frozen):
-    """Every partition."""
+    """All partitions."""
 
     partitions: tuple[Partition, ...]
 
@@ -272,19 +272,19 @@ class _Versioned(Frozen, extra="ignore"):
     version: int = 0
 
 
-def read_request(line: bytes) -> AnyRequest:
-    """Parse one line as a request to a job's broker; raises as `read_line`."""
-    return read_line(line, _REQUESTS)
+def parse_request(line: bytes) -> AnyRequest:
+    """Parse a line as a request to a job's broker; raises as `parse_request_line` does."""
+    return parse_request_line(line, _REQUESTS)
 
 
-def read_line(line: bytes, requests: TypeAdapter[Kind]) -> Kind:
-    """Parse one line as one of some requests.
+def parse_request_line(line: bytes, requests: TypeAdapter[Kind]) -> Kind:
+    """Parse a line as one of the given requests.
 
     Raises
     ------
     GipfelError
-        It is not a valid request, or has another version; the content, which may hold a whole environment,
-        is not quoted.
+        The line is not a valid request, or has another version. The message does not quote its content, which
+        may include environment variables.
     """
     try:
         return requests.validate_json(line)
@@ -292,7 +292,7 @@ def read_line(line: bytes, requests: TypeAdapter[Kind]) -> Kind:
         if _version(line) not in {0, VERSION}:
             raise GipfelError(
                 f"This broker uses version {VERSION} of its protocol.",
-                "Use the same gipfel on both sides: in a job, that of its runtime.",
+                "Use the same version of gipfel on both sides: in a job, that of its runtime.",
             ) from None
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(str(part) for part in first["loc"])[:80] or "request"
@@ -307,23 +307,23 @@ def _version(line: bytes) -> int:
 
 
 def to_line(message: Frozen) -> bytes:
-    """Encode a message as its line.
+    """Encode a message as a line.
 
     Raises
     ------
     GipfelError
-        It is longer than `MOST_BYTES`.
+        The line is longer than `MAX_BYTES`.
     """
     line = message.model_dump_json().encode() + b"\n"
-    if len(line) > MOST_BYTES:
+    if len(line) > MAX_BYTES:
         raise GipfelError(
-            f"The request is longer than {MOST_BYTES >> 10} KiB.", "Put long values into a file."
+            f"The request is longer than {MAX_BYTES >> 10} KiB.", "Put long values into a file."
         )
     return line
 
 
 def broker_socket(environment: Mapping[str, str]) -> Path | None:
-    """Return the socket of the broker of the job that this process is in; None outside of jobs."""
+    """Return the socket of the broker of this process's job; None outside of jobs."""
     folder = environment.get("GIPFEL_SOCKETS", "")
     path = Path(folder, SOCKET)
     return path if folder.startswith("/") and path.is_socket() else None

@@ -1,4 +1,4 @@
-"""The broker of a job: answers its processes, and runs containers for them."""
+"""The broker of a job: answers requests of the job's processes, and runs containers for them."""
 
 import asyncio
 import contextlib
@@ -13,10 +13,10 @@ from typing import Protocol
 
 from ..model import Frozen, GipfelError
 from ..process.tree import kill_tree
-from ..scheduler.command import own_name
+from ..scheduler.command import current_user_name
 from ..scheduler.protocol import Scheduler
-from .container import Prepared, linted_edf, prepare_run, usable_edf
-from .context import JobContext, passed_on
+from .container import PreparedCommand, edf_diagnostics, load_usable_edf, prepare_run
+from .context import JobContext, variables_for_new_job
 from .messages import (
     AddressAnswer,
     AddressRequest,
@@ -42,21 +42,21 @@ from .messages import (
     SubmitAnswer,
     SubmitRequest,
     SuperviseRequest,
-    read_request,
+    parse_request,
 )
-from .serving import STREAMS, Connection, Server, follow
+from .serving import STREAMS, Connection, Server, relay_until_end
 
-_MOST_CONTAINERS = 48
+_MAX_CONTAINERS = 48
 _PREPARE_S = 30.0
 _GRACE_S = 3.0
-# SIGKILL of the process that was started ends the whole container.
-_END_WITH_THEIR_PROCESS = frozenset(("bubblewrap", "host"))
-_MOST_QUESTIONS = 4  # questions to the scheduler and to file systems
+# Engines whose whole container ends if the started process is killed.
+_KILLABLE_ENGINES = frozenset(("bubblewrap", "host"))
+_MAX_REQUESTS = 4  # concurrent requests to the scheduler and to file systems
 _ANSWER_S = 60.0
 
 
 class Containers:
-    """Runs containers for clients: each as long as its client, none longer than the broker."""
+    """Runs containers for clients; a container ends with its client or with the broker."""
 
     def __init__(self, context: JobContext) -> None:
         self._context = context
@@ -68,26 +68,26 @@ class Containers:
         Raises
         ------
         GipfelError
-            It can't be run, or there are too many.
+            The command can't be run, or too many are running.
         """
         if len(client.files) != STREAMS:
-            raise GipfelError("The broker needs input, output and errors of a command.")
-        if self._count >= _MOST_CONTAINERS:
+            raise GipfelError("The request has no descriptors for standard input, output and error.")
+        if self._count >= _MAX_CONTAINERS:
             raise GipfelError(
-                f"The broker already runs {_MOST_CONTAINERS} commands.", "End a kernel and try again."
+                f"The broker already runs {_MAX_CONTAINERS} commands.", "End a kernel and try again."
             )
         self._count += 1
         try:
-            scratch = _own_folder(self._context.scratch)
+            scratch = _private_directory(self._context.scratch)
             try:
-                prepared = await self._prepared(request, scratch)
+                prepared = await self._prepare(request, scratch)
                 await self._run(prepared, client)
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
         finally:
             self._count -= 1
 
-    async def _prepared(self, request: RunRequest | KernelRequest, scratch: Path) -> Prepared:
+    async def _prepare(self, request: RunRequest | KernelRequest, scratch: Path) -> PreparedCommand:
         try:
             async with asyncio.timeout(_PREPARE_S):
                 return await asyncio.to_thread(
@@ -96,49 +96,49 @@ class Containers:
         except TimeoutError:
             raise
         except OSError as error:
-            raise _unprepared(error) from error
+            raise _prepare_error(error) from error
 
-    async def _run(self, prepared: Prepared, client: Connection) -> None:
-        process = await _started(prepared, client.files)
+    async def _run(self, prepared: PreparedCommand, client: Connection) -> None:
+        process = await _start(prepared, client.files)
         try:
             client.close_files()
             await client.send(Started(notes=prepared.invocation.notes))
-            await follow(process, client)
+            await relay_until_end(process, client)
         except asyncio.CancelledError:
             await _end(process, gently=True)
             raise
         finally:
-            # A restarted kernel must not meet the one before on its sockets.
-            await _end(process, gently=prepared.engine not in _END_WITH_THEIR_PROCESS)
+            # End it before the client can restart a kernel, which binds the same sockets.
+            await _end(process, gently=prepared.engine not in _KILLABLE_ENGINES)
 
 
-def _own_folder(scratch: str) -> Path:
+def _private_directory(scratch: str) -> Path:
     try:
         return Path(tempfile.mkdtemp(prefix="b", dir=scratch))
     except OSError as error:
-        raise _unprepared(error) from error
+        raise _prepare_error(error) from error
 
 
-def _unprepared(error: OSError) -> GipfelError:
-    """Turn an error of the host into a refusal: raised as it is, it would pass for a client that is gone."""
+def _prepare_error(error: OSError) -> GipfelError:
+    """Return a refusal for an error of the host; an OSError would be taken for a client that disconnected."""
     where = f" ({error.filename})" if error.filename else ""
     return GipfelError(
         f"The container can't be prepared: {error.strerror or error}{where}.",
-        "Make room on the node, or end a kernel, and try again.",
+        "Free disk space on the node, or end a kernel, and try again.",
     )
 
 
-async def _started(prepared: Prepared, files: tuple[int, ...]) -> Process:
+async def _start(prepared: PreparedCommand, files: tuple[int, ...]) -> Process:
     invocation = prepared.invocation
-    given, output, errors = files
+    stdin, stdout, stderr = files
     try:
         return await asyncio.create_subprocess_exec(
             *invocation.argv,
             env=invocation.environment,
             cwd=prepared.directory,
-            stdin=given,
-            stdout=output,
-            stderr=errors,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
             start_new_session=True,
         )
     except OSError as error:
@@ -165,7 +165,7 @@ async def _end(process: Process, *, gently: bool) -> None:
 
 
 class StepServer(Protocol):
-    """Starts what runs on several nodes of the job; see `gipfel_cluster.steps.served`."""
+    """Starts steps and launches on the job's nodes; see `gipfel_cluster.steps.broker`."""
 
     async def run(self, request: StepRequest, client: Connection) -> None:
         """Run a step until it or its client ends, and report its exit status."""
@@ -175,16 +175,16 @@ class StepServer(Protocol):
 
 
 class Broker(Server):
-    """Answers the processes of one job; when it has served, none of its containers is left.
+    """The server for the processes of one job; all its containers have ended when `serve` returns.
 
     Parameters
     ----------
     context
-        The job that it serves.
+        The job.
     scheduler
-        The scheduler that runs the job.
+        The job's scheduler.
     steps
-        Starts steps and launches; `gipfel_cluster.steps` is above this package.
+        Starts steps and launches; a parameter, because this package must not import `gipfel_cluster.steps`.
     """
 
     def __init__(self, context: JobContext, scheduler: Scheduler, steps: StepServer) -> None:
@@ -193,11 +193,11 @@ class Broker(Server):
         self._scheduler = scheduler
         self._containers = Containers(context)
         self._steps = steps
-        self._turns = asyncio.Semaphore(_MOST_QUESTIONS)
+        self._semaphore = asyncio.Semaphore(_MAX_REQUESTS)
 
     async def answer(self, line: bytes, client: Connection) -> None:
-        """Answer a process of the job."""
-        request = read_request(line)
+        """Answer a request of a process of the job."""
+        request = parse_request(line)
         if isinstance(request, RunRequest | KernelRequest):
             await self._containers.run(request, client)
             return
@@ -205,21 +205,21 @@ class Broker(Server):
         if isinstance(request, StepRequest):
             await self._steps.run(request, client)
             return
-        async with asyncio.timeout(_ANSWER_S), self._turns:
+        async with asyncio.timeout(_ANSWER_S), self._semaphore:
             answer = await self._answer(request)
         await client.send(answer)
 
     async def _answer(self, request: AnyRequest) -> Frozen:
         match request:
             case EdfRequest():
-                edf = await asyncio.to_thread(usable_edf, request.edf, self._context, request.engine)
+                edf = await asyncio.to_thread(load_usable_edf, request.edf, self._context, request.engine)
                 return EdfAnswer(name=edf.name, file=edf.path or "", image=edf.image)
             case LintRequest():
-                diagnostics = await asyncio.to_thread(linted_edf, request.edf, self._context)
+                diagnostics = await asyncio.to_thread(edf_diagnostics, request.edf, self._context)
                 return LintAnswer(diagnostics=diagnostics)
             case LocateRequest():
-                found = await asyncio.to_thread(self._context.located, request.ref)
-                return LocateAnswer(path=str(found) if found else None)
+                path = await asyncio.to_thread(self._context.host_path, request.ref)
+                return LocateAnswer(path=str(path) if path else None)
             case SuperviseRequest():
                 await asyncio.to_thread(self._steps.supervise, request)
                 return Done()
@@ -231,8 +231,8 @@ class Broker(Server):
     async def _ask_scheduler(self, request: AnyRequest) -> Frozen:
         match request:
             case SubmitRequest():
-                if request.job.user not in {"", own_name()}:
-                    raise GipfelError("The broker submits jobs of its own user only.", "Leave the user out.")
+                if request.job.user not in {"", current_user_name()}:
+                    raise GipfelError("The broker submits jobs of its own user only.", "Omit the user.")
                 return SubmitAnswer(job_id=await self._scheduler.submit(request.job))
             case QueryRequest():
                 return QueryAnswer(jobs=await self._scheduler.query(request.job_ids))
@@ -244,11 +244,11 @@ class Broker(Server):
             case PartitionsRequest():
                 return PartitionsAnswer(partitions=await self._scheduler.partitions())
             case _:
-                raise GipfelError("The broker has no answer to this request.")
+                raise GipfelError("The broker does not support this request.")
 
 
 def facts(context: JobContext) -> FactsAnswer:
-    """Return what a further job needs to know."""
+    """Return the facts about a job that submitting another job needs."""
     try:
         runtime = context.runtime_for_images().root
     except GipfelError:
@@ -260,5 +260,5 @@ def facts(context: JobContext) -> FactsAnswer:
         python=sys.executable,
         runtime=runtime,
         home=context.home,
-        environment=passed_on(context.host),
+        environment=variables_for_new_job(context.host_environment),
     )

@@ -1,7 +1,7 @@
-"""Listen on a Unix socket and answer one request on each connection.
+"""Listen on a Unix socket, and answer one request on each connection.
 
-`Server` limits who may ask and how many at a time; `Connection` reads lines of limited length and the
-descriptors that come along; `follow` ties a process to its client.
+`Server` accepts one unix user and a limited number of connections. `Connection` reads lines of limited length
+and descriptors. `relay_until_end` forwards a client's signals to a process until one of them ends.
 """
 
 import array
@@ -20,29 +20,29 @@ from pydantic import ValidationError
 
 from ..engines.sandbox.supervise import FORWARDED, shell_status
 from ..model import Frozen, GipfelError
-from .messages import MOST_BYTES, Ended, Refusal, Signal, to_line
+from .messages import MAX_BYTES, Ended, Refusal, Signal, to_line
 
-#: Input, output, errors.
+#: Number of descriptors of a command: standard input, output and error.
 STREAMS = 3
 _PIECE = 1 << 16
 _SEND_S = 10.0
 _CREDENTIALS = struct.Struct("iII")
-_MOST_CONNECTIONS = 96
-_MOST_WAITING = 512
+_MAX_CONNECTIONS = 96
+_MAX_WAITING = 512
 _READ_S = 10.0
 _PAUSE_S = 0.1
 _LINE_BYTES = 256
 
 
 def peer_uid(connected: socket.socket) -> int:
-    """Return the unix user at the other end, as the kernel knows it."""
+    """Return the uid of the process at the other end of a Unix socket, from the kernel."""
     content = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _pid, uid, _gid = _CREDENTIALS.unpack(content)
     return int(uid)
 
 
 class Connection:
-    """A connected, non-blocking socket of an untrusted client; its descriptors are closed with it."""
+    """A connected, non-blocking socket of an untrusted client, and the descriptors that the client sent."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
@@ -50,12 +50,12 @@ class Connection:
         self.files: tuple[int, ...] = ()
 
     async def first_line(self) -> bytes:
-        """Return the first line; descriptors that came along are in `files`.
+        """Return the first line; put descriptors that were sent with it into `files`.
 
         Raises
         ------
         GipfelError
-            It is too long, or more came along than `STREAMS`.
+            The line is too long, or has more descriptors than `STREAMS`.
         EOFError
             The client disconnected before the end of the line.
         """
@@ -65,38 +65,38 @@ class Connection:
                 self._append(self._receive())
         return self._line()
 
-    async def next_line(self, most: int) -> bytes:
-        """Return a later line of at most `most` bytes; the kernel drops descriptors that come along.
+    async def next_line(self, max_bytes: int) -> bytes:
+        """Return a later line of at most `max_bytes`; the kernel discards descriptors sent with it.
 
         Raises
         ------
         GipfelError
-            It is longer.
+            The line is longer.
         EOFError
             The client disconnected.
         """
         loop = asyncio.get_running_loop()
         while b"\n" not in self._rest:
-            if len(self._rest) > most:
+            if len(self._rest) > max_bytes:
                 raise GipfelError("The line is too long.")
-            piece = await loop.sock_recv(self._socket, most)
+            piece = await loop.sock_recv(self._socket, max_bytes)
             if not piece:
                 raise EOFError
             self._rest += piece
         return self._line()
 
     async def send(self, message: Frozen) -> None:
-        """Send one message; raises TimeoutError where the client does not read."""
+        """Send one message; raise TimeoutError if the client does not read it."""
         async with asyncio.timeout(_SEND_S):
             await asyncio.get_running_loop().sock_sendall(self._socket, to_line(message))
 
     def close(self) -> None:
-        """Close the socket and what came over it."""
+        """Close the socket and the received descriptors."""
         self.close_files()
         self._socket.close()
 
     def close_files(self) -> None:
-        """Close the descriptors that came along."""
+        """Close the received descriptors."""
         for each in self.files:
             with contextlib.suppress(OSError):
                 os.close(each)
@@ -104,22 +104,22 @@ class Connection:
 
     def _receive(self) -> bytes:
         space = socket.CMSG_SPACE(STREAMS * array.array("i").itemsize)
-        piece, others, flags, _ = self._socket.recvmsg(_PIECE, space, socket.MSG_CMSG_CLOEXEC)
-        for level, kind, content in others:
+        piece, ancillary, flags, _ = self._socket.recvmsg(_PIECE, space, socket.MSG_CMSG_CLOEXEC)
+        for level, kind, content in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 numbers = array.array("i")
                 numbers.frombytes(content[: len(content) - len(content) % numbers.itemsize])
                 self.files += tuple(numbers)
         if flags & socket.MSG_CTRUNC or len(self.files) > STREAMS:
-            raise GipfelError("The broker accepts at most input, output and errors.")
+            raise GipfelError(f"The broker accepts at most {STREAMS} descriptors.")
         return piece
 
     def _append(self, piece: bytes) -> None:
         if not piece:
             raise EOFError
         self._rest += piece
-        if len(self._rest) > MOST_BYTES:
-            raise GipfelError(f"The broker accepts no request longer than {MOST_BYTES >> 10} KiB.")
+        if len(self._rest) > MAX_BYTES:
+            raise GipfelError(f"The broker accepts no request longer than {MAX_BYTES >> 10} KiB.")
 
     def _line(self) -> bytes:
         line, _, self._rest = self._rest.partition(b"\n")
@@ -130,11 +130,11 @@ async def _readable(connected: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
 
-    def note() -> None:
+    def set_ready() -> None:
         if not ready.done():
             ready.set_result(None)
 
-    loop.add_reader(connected, note)
+    loop.add_reader(connected, set_ready)
     try:
         await ready
     finally:
@@ -142,20 +142,20 @@ async def _readable(connected: socket.socket) -> None:
 
 
 class Server(ABC):
-    """Answers on a socket; a subclass defines the answers.
+    """A server on a Unix socket; subclasses implement `answer`.
 
     Parameters
     ----------
     path
         Path of the socket, which is removed at the end.
     peer
-        The unix user who may ask; by default that of this process.
+        Uid of the clients that are served; by default that of this process.
     """
 
     def __init__(self, path: Path, *, peer: int | None = None) -> None:
         self._path = path
         self._peer = os.getuid() if peer is None else peer
-        self._conversations: set[asyncio.Task[None]] = set()
+        self._connections: set[asyncio.Task[None]] = set()
 
     @abstractmethod
     async def answer(self, line: bytes, client: Connection) -> None:
@@ -164,11 +164,11 @@ class Server(ABC):
         Raises
         ------
         GipfelError
-            The reason for a refusal, which the client receives.
+            The request is refused; the client receives problem and fix.
         """
 
     async def serve(self, listener: socket.socket, ended: asyncio.Event) -> None:
-        """Answer until `ended` is set; when this returns, every conversation is over.
+        """Serve until `ended` is set; when this returns, all connections are closed.
 
         Parameters
         ----------
@@ -182,15 +182,15 @@ class Server(ABC):
         finally:
             accepting.cancel()
             self._path.unlink(missing_ok=True)
-            for each in self._conversations:
+            for each in self._connections:
                 each.cancel()
-            await asyncio.gather(accepting, *self._conversations, return_exceptions=True)
+            await asyncio.gather(accepting, *self._connections, return_exceptions=True)
 
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            while len(self._conversations) >= _MOST_CONNECTIONS:  # The others wait for their turn.
-                await asyncio.wait(self._conversations, return_when=asyncio.FIRST_COMPLETED)
+            while len(self._connections) >= _MAX_CONNECTIONS:  # Further clients wait in the socket's backlog.
+                await asyncio.wait(self._connections, return_when=asyncio.FIRST_COMPLETED)
             try:
                 connected, _ = await loop.sock_accept(listener)
             except OSError:  # Out of descriptors, or the client has disconnected already.
@@ -200,11 +200,11 @@ class Server(ABC):
                 connected.close()
                 continue
             connected.settimeout(0)
-            task = asyncio.create_task(self._converse(Connection(connected)))
-            self._conversations.add(task)
-            task.add_done_callback(self._conversations.discard)
+            task = asyncio.create_task(self._handle(Connection(connected)))
+            self._connections.add(task)
+            task.add_done_callback(self._connections.discard)
 
-    async def _converse(self, client: Connection) -> None:
+    async def _handle(self, client: Connection) -> None:
         try:
             async with asyncio.timeout(_READ_S):
                 line = await client.first_line()
@@ -212,12 +212,12 @@ class Server(ABC):
         except GipfelError as error:
             await _refuse(client, error.problem, error.fix)
         except TimeoutError:
-            await _refuse(client, "The broker's time for this request ran out.", "Try again later.")
+            await _refuse(client, "The broker's time limit for this request was reached.", "Try again later.")
         except (OSError, EOFError):
             return  # The client disconnected.
         except Exception as error:  # noqa: BLE001 - no request may end the broker
-            sys.stderr.write(f"gipfel: the broker failed at a request: {type(error).__name__}\n")
-            await _refuse(client, f"The broker failed: {type(error).__name__}. This is a bug in gipfel.")
+            sys.stderr.write(f"gipfel: the broker failed to answer a request: {type(error).__name__}\n")
+            await _refuse(client, f"The broker failed: {type(error).__name__}.", "Report this bug in Gipfel.")
         finally:
             client.close()
 
@@ -228,7 +228,7 @@ async def _refuse(client: Connection, problem: str, fix: str = "") -> None:
 
 
 def listen(path: Path, *, owner: int | None = None) -> socket.socket:
-    """Make the socket, for its owner alone (0600): this process's user, or, as root, another one."""
+    """Return a listening Unix socket that only its owner can use (0600); root may choose another owner."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         before = os.umask(0o177)
@@ -238,29 +238,29 @@ def listen(path: Path, *, owner: int | None = None) -> socket.socket:
             os.umask(before)
         if owner is not None and owner != os.getuid():
             os.chown(path, owner, -1, follow_symlinks=False)
-        listener.listen(_MOST_WAITING)
+        listener.listen(_MAX_WAITING)
     except BaseException:
         listener.close()
         raise
     return listener
 
 
-async def follow(process: Process, client: Connection) -> None:
-    """Pass the client's signals on until the process ends, which is reported, or the client disconnects."""
+async def relay_until_end(process: Process, client: Connection) -> None:
+    """Forward the client's signals until the process ends, and send its status, or the client disconnects."""
     ended = asyncio.create_task(process.wait())
-    spoken = asyncio.create_task(_pass_on(client, process))
+    forwarding = asyncio.create_task(_forward_signals(client, process))
     try:
-        await asyncio.wait({ended, spoken}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({ended, forwarding}, return_when=asyncio.FIRST_COMPLETED)
         if ended.done():
             await client.send(Ended(status=shell_status(ended.result())))
     finally:
-        spoken.cancel()
+        forwarding.cancel()
         ended.cancel()
-        await asyncio.gather(ended, spoken, return_exceptions=True)
+        await asyncio.gather(ended, forwarding, return_exceptions=True)
 
 
-async def _pass_on(client: Connection, process: Process) -> None:
-    """Pass signals on until the client disconnects or sends something else."""
+async def _forward_signals(client: Connection, process: Process) -> None:
+    """Forward signals until the client disconnects or sends anything else."""
     with contextlib.suppress(EOFError, OSError, GipfelError, ValidationError):
         while True:
             message = Signal.model_validate_json(await client.next_line(_LINE_BYTES))

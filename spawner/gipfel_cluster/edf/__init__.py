@@ -1,6 +1,6 @@
 """Environment definition files (EDF): found, read, inherited, expanded and checked."""
 
-from .check import as_json, check_edf, check_edfs, check_local, is_folder, show_edf
+from .check import as_json, check_edf, check_edfs, check_local, is_edf_directory, show_edf
 from .lookup import find_edf, list_edfs
 from .model import DIALECTS, Diagnostic, Dialect, Edf, EdfError, Mount, annotation_variables
 from .resolve import Resolution, load_edf, resolve, resolve_text
@@ -19,7 +19,7 @@ __all__ = [
     "check_edfs",
     "check_local",
     "find_edf",
-    "is_folder",
+    "is_edf_directory",
     "list_edfs",
     "load_edf",
     "resolve",

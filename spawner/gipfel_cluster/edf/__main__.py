@@ -1,4 +1,7 @@
-"""``python -m gipfel_cluster.edf``: what a hub runs as another user, without the rest of the command line."""
+"""``python -m gipfel_cluster.edf``: the EDF commands that a hub runs as another user.
+
+They need nothing of the ``gipfel`` command line.
+"""
 
 import argparse
 import json
@@ -18,15 +21,15 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", help="check EDFs")
     check.add_argument("names", nargs="+", metavar="FILE|NAME|DIR")
     check.add_argument("--here", action="store_true", help="image and mount sources must exist")
-    check.add_argument("--dialect", choices=DIALECTS, default="ce", help="who is going to read it")
+    check.add_argument("--dialect", choices=DIALECTS, default="ce", help="the engine that reads the EDF")
     check.add_argument("--json", action="store_true")
-    show = commands.add_parser("show", help="an EDF as it is resolved")
+    show = commands.add_parser("show", help="print a resolved EDF")
     show.add_argument("name", metavar="FILE|NAME")
-    show.add_argument("--origin", action="store_true", help="from which file each value comes")
+    show.add_argument("--origin", action="store_true", help="also print the file that each value comes from")
     show.add_argument("--json", action="store_true")
-    show.add_argument("--dialect", choices=DIALECTS, default="ce", help="who is going to read it")
-    commands.add_parser("schema", help="the JSON Schema of an EDF, for editors and forms")
-    names = commands.add_parser("list", help="the names on the search path")
+    show.add_argument("--dialect", choices=DIALECTS, default="ce", help="the engine that reads the EDF")
+    commands.add_parser("schema", help="print the JSON Schema of an EDF, for editors and forms")
+    names = commands.add_parser("list", help="list the EDFs on the search path")
     names.add_argument("--json", action="store_true")
     return parser
 
@@ -46,9 +49,9 @@ def main(arguments: list[str] | None = None) -> int:
         resolution = check_edf(
             options.name, environment=environment, directory=directory, dialect=options.dialect
         )
-        shown = show_edf(resolution, origin=options.origin)
+        lines = show_edf(resolution, origin=options.origin)
         document = as_json(resolution, origin=options.origin)
-        _write(json.dumps(document) if options.json else "\n".join(shown))
+        _write(json.dumps(document) if options.json else "\n".join(lines))
         return 0 if resolution.edf else 1
     checked = check_edfs(
         options.names,
@@ -58,8 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
         dialect=options.dialect,
     )
     if options.json:
-        answers = [as_json(each) for each in checked]
-        _write(json.dumps(answers[0] if len(answers) == len(options.names) == 1 else answers))
+        documents = [as_json(each) for each in checked]
+        _write(json.dumps(documents[0] if len(documents) == len(options.names) == 1 else documents))
     else:
         _write("\n".join(str(each) for resolution in checked for each in resolution.diagnostics))
     return 0 if all(each.valid for each in checked) else 1
@@ -75,7 +78,7 @@ def _directory() -> Path:
 def _write(text: str) -> None:
     if not text or sys.stdout is None:
         return
-    # An old locale has no letter for each of an EDF's; what it lacks is written as an escape.
+    # An old locale lacks characters that an EDF may hold; those are written as escapes.
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
 
@@ -86,10 +89,10 @@ def _run() -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except OSError as error:
-        # Python would complain once more at its end.
+        # Otherwise Python reports the closed output once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
-            sys.stderr.write(f"The answer can't be written: {error.strerror}.\n")
+            sys.stderr.write(f"The output can't be written: {error.strerror}.\n")
         return 1
     return status
 

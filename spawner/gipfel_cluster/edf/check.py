@@ -1,7 +1,7 @@
-"""Check EDFs, one or many, also against this machine, and write the result for a terminal or as JSON.
+"""Check one or many EDFs, optionally against this machine, and format the result as text or JSON.
 
 `check_edf` and `check_edfs` resolve and lint. `check_local` compares a resolved EDF with this machine:
-image, mount sources, working directory. `show_edf` and `as_json` are the answers of ``gipfel edf``.
+image, mount sources, working directory. `show_edf` and `as_json` format the output of ``gipfel edf``.
 """
 
 import os
@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from ..model import GipfelError
-from .image import can_run, check_image, image_architecture, is_inside
-from .inherit import Bases
-from .lookup import find_edf
-from .model import Diagnostic, Dialect, Edf, EdfError, Mount, Severity, most_important
+from .image import can_run, check_image, image_architecture, image_contains
+from .inherit import BaseCache
+from .lookup import SETUP_SUFFIX, find_edf, orphan_steps
+from .model import Diagnostic, Dialect, Edf, EdfError, Mount, Severity, limit_diagnostics
 from .reference import reference_problem
 from .resolve import Resolution, resolve
-from .setup import SUFFIX, orphans
 
-#: A part of a path that is known in a job only.
-_LATER = "${SLURM_"
+#: Begins a part of a path that is known only inside a job.
+_JOB_VARIABLE = "${SLURM_"
 
 
 def check_edf(
@@ -29,18 +28,18 @@ def check_edf(
     directory: Path,
     here: bool = False,
     dialect: Dialect = "ce",
-    bases: Bases | None = None,
+    base_cache: BaseCache | None = None,
 ) -> Resolution:
-    """Resolve an EDF, with ``here`` also against this machine; errors are in the result."""
+    """Resolve and lint an EDF, with ``here`` also check it against this machine; errors are in the result."""
     resolution = resolve(
         name_or_path,
         environment=environment,
         directory=directory,
         dialect=dialect,
-        bases=bases,
+        base_cache=base_cache,
         job_variables=True,
     )
-    return with_local_checks(resolution) if here else resolution
+    return add_local_checks(resolution) if here else resolution
 
 
 def check_edfs(
@@ -51,46 +50,51 @@ def check_edfs(
     here: bool = False,
     dialect: Dialect = "ce",
 ) -> list[Resolution]:
-    """Check every EDF that is named; a directory means the ``.toml`` files in it.
+    """Check every named EDF; a directory means the ``.toml`` files in it.
 
-    Set-up steps without an EDF beside them are in the result too, as a warning and without an EDF.
+    Set-up steps that belong to no EDF are in the result as well, with a warning and without an EDF.
     """
     checked: list[Resolution] = []
-    bases = Bases()
+    base_cache = BaseCache()
     for name in names:
-        files, alone = _files(name, environment, directory)
+        files, orphans = _files(name, environment, directory)
         checked += [
             check_edf(
-                file, environment=environment, directory=directory, here=here, dialect=dialect, bases=bases
+                file,
+                environment=environment,
+                directory=directory,
+                here=here,
+                dialect=dialect,
+                base_cache=base_cache,
             )
             for file in files
         ]
-        checked += [Resolution(each.file, None, (each,)) for each in alone]
+        checked += [Resolution(each.file, None, (each,)) for each in orphans]
     return checked
 
 
-def with_local_checks(resolution: Resolution) -> Resolution:
-    """Add the diagnostics of `check_local` and `unchecked`, with the file and line of each value."""
+def add_local_checks(resolution: Resolution) -> Resolution:
+    """Add the diagnostics of `check_local` and `missing_checks`, with the file and line of each value."""
     if resolution.edf is None:
         return resolution
-    seen = (*check_local(resolution.edf), *unchecked(resolution.edf))
-    found = tuple(_placed(each, resolution) for each in seen)
+    local = (*check_local(resolution.edf), *missing_checks(resolution.edf))
+    found = tuple(_located(each, resolution) for each in local)
     return Resolution(
         resolution.file,
         None if any(each.severity == "error" for each in found) else resolution.edf,
-        most_important((*resolution.diagnostics, *found), resolution.file),
-        resolution.places,
+        limit_diagnostics((*resolution.diagnostics, *found), resolution.file),
+        resolution.entries_by_key,
         resolution.setup,
     )
 
 
 def check_local(edf: Edf, *, pulls: bool = True, machine: str = "") -> tuple[Diagnostic, ...]:
-    """Check that the image is there, whole and for this machine, and every mount's source readable.
+    """Check that the image exists, is complete and fits this machine, and that mount sources are readable.
 
     Parameters
     ----------
     pulls
-        Whether the engine fetches images from a registry; where it doesn't, such an image is an error.
+        Whether the engine fetches images from a registry; if not, such an image is an error.
     machine
         The machine type of ``uname -m``; by default this machine's.
     """
@@ -101,11 +105,11 @@ def check_local(edf: Edf, *, pulls: bool = True, machine: str = "") -> tuple[Dia
     return tuple(checks.found)
 
 
-def unchecked(edf: Edf) -> tuple[Diagnostic, ...]:
-    """Return warnings about what `check_local` could not check, so that silence is not taken for a yes."""
+def missing_checks(edf: Edf) -> tuple[Diagnostic, ...]:
+    """Return warnings about checks that `check_local` could not do, which must not pass for success."""
     checks = _Checks(edf)
     path = edf.image_path
-    if path is not None and not _problem(path) and image_architecture(path) is None:
+    if path is not None and not _image_error(path) and image_architecture(path) is None:
         checks.add(
             "architecture-unknown",
             "image",
@@ -117,12 +121,12 @@ def unchecked(edf: Edf) -> tuple[Diagnostic, ...]:
 
 
 def check_mount(mount: Mount) -> None:
-    """Check on this machine, as this user, that the source of a mount is there and can be read.
+    """Check on this machine, as this user, that the source of a mount exists and can be read.
 
     Raises
     ------
     GipfelError
-        It is not, or is to be mounted as a SquashFS file and is not one, or names no file at all.
+        It does not, is not the SquashFS file that the flag ``sqsh`` requires, or is ``tmpfs`` or ``umount``.
     """
     if mount.is_special:
         raise GipfelError(
@@ -143,7 +147,7 @@ def check_mount(mount: Mount) -> None:
     except OSError as error:
         raise GipfelError(
             f"The mount's source {source} can't be mounted: {error.strerror}.",
-            "Make it, or take the mount out.",
+            "Create it, or take the mount out.",
         ) from error
     if not os.access(source, os.X_OK if source.is_dir() else os.R_OK):
         raise GipfelError(
@@ -151,9 +155,9 @@ def check_mount(mount: Mount) -> None:
         )
 
 
-def is_folder(name: str, *, environment: Mapping[str, str], directory: Path) -> bool:
-    """Return whether a name means a directory of EDFs: its path, or a bare name that no EDF has."""
-    # A Path for each of thousands is slow.
+def is_edf_directory(name: str, *, environment: Mapping[str, str], directory: Path) -> bool:
+    """Return whether a name means a directory of EDFs: a path, or the name of a directory and of no EDF."""
+    # Creating thousands of Path objects is slow.
     if not name or not os.path.isdir(os.path.join(directory.absolute(), name)):  # noqa: PTH112, PTH118
         return False
     if "/" in name or name.startswith((".", "~")):
@@ -166,31 +170,31 @@ def is_folder(name: str, *, environment: Mapping[str, str], directory: Path) -> 
 
 
 def as_json(resolution: Resolution, *, origin: bool = False) -> dict[str, Any]:
-    """Return the answer of ``--json``: ``file``, ``valid``, ``diagnostics``, and ``edf`` or null.
+    """Return the document of ``--json``: ``file``, ``valid``, ``diagnostics``, and ``edf`` or null.
 
-    ``setup`` lists the set-up steps as path, digest and text. With ``origin`` also ``origins``: from a key,
-    ``env.A`` or ``mounts[0]``, to the file of its value; that of ``setup[0]`` is the EDF beside it.
+    ``setup`` lists the set-up steps as path, digest and text. With ``origin`` also ``origins``: each key,
+    such as ``env.A`` or ``mounts[0]``, with the file of its value; for ``setup[0]`` that is its EDF.
     """
     edf = resolution.edf
-    answer = {
+    document = {
         "file": resolution.file.encode("utf-8", "replace").decode(),
         "valid": resolution.valid,
         "diagnostics": [each.model_dump(mode="json") for each in resolution.diagnostics],
         "edf": None if edf is None else {**edf.model_dump(mode="json"), "digest": edf.digest},
     }
     if edf is not None and resolution.setup:
-        answer["setup"] = [
+        document["setup"] = [
             {"path": each.path, "digest": each.digest, "text": each.text} for each in resolution.setup
         ]
-    return answer | {"origins": resolution.origins} if origin else answer
+    return document | {"origins": resolution.origins} if origin else document
 
 
 def show_edf(resolution: Resolution, *, origin: bool = False) -> list[str]:
-    """Return a resolved EDF as lines for a terminal, with ``origin`` also the file of each value."""
+    """Return a resolved EDF as lines of text, with ``origin`` also the file of each value."""
     edf = resolution.edf
     if edf is None:
         return [str(each) for each in resolution.diagnostics]
-    # From the key that is shown and the one in `origins`, to the value.
+    # The printed key, the key in `origins`, and the value.
     rows: list[tuple[str, str, object]] = []
     for key, value in edf.content.items():
         if key == "setup":
@@ -204,44 +208,44 @@ def show_edf(resolution: Resolution, *, origin: bool = False) -> list[str]:
             rows.append((key, key, value))
     lines = []
     origins = resolution.origins if origin else {}
-    for shown, key, value in rows:
+    for printed_key, key, value in rows:
         text = f"= {str(value).lower() if isinstance(value, bool) else value}"
         if key.startswith("env.") and not value:
             text = "is unset"
         source = f"    # {origins.get(key, 'default')}" if origin else ""
-        lines.append(_plain(f"{shown} {text}{source}"))
-    return [*lines, *_shown_steps(resolution, origin=origin)]
+        lines.append(_escaped(f"{printed_key} {text}{source}"))
+    return [*lines, *_setup_lines(resolution, origin=origin)]
 
 
 def _files(
     name: str, environment: Mapping[str, str], directory: Path
 ) -> tuple[list[str], tuple[Diagnostic, ...]]:
-    """Return the EDFs that a name means, and diagnostics about set-up steps without an EDF."""
+    """Return the EDFs that a name means, and warnings about set-up steps that belong to no EDF."""
     folder = os.path.normpath(os.path.join(directory.absolute(), name))  # noqa: PTH118
-    if name.endswith(SUFFIX) and os.path.isfile(folder):  # noqa: PTH113
+    if name.endswith(SETUP_SUFFIX) and os.path.isfile(folder):  # noqa: PTH113
         path = Path(folder)
         present = [each.name for each in path.parent.iterdir()]
-        alone = tuple(each for each in orphans(str(path.parent), present) if each.file == str(path))
-        return ([] if alone else [f"{folder.removesuffix(SUFFIX)}.toml"]), alone
-    if not is_folder(name, environment=environment, directory=directory):
+        orphans = tuple(each for each in orphan_steps(str(path.parent), present) if each.file == str(path))
+        return ([] if orphans else [f"{folder.removesuffix(SETUP_SUFFIX)}.toml"]), orphans
+    if not is_edf_directory(name, environment=environment, directory=directory):
         return [name], ()
     try:
-        inside = sorted(os.listdir(folder))  # noqa: PTH208
+        names = sorted(os.listdir(folder))  # noqa: PTH208
     except OSError:
         return [name], ()
-    files = [f"{folder}/{each}" for each in inside if each.endswith(".toml")]
-    return files, tuple(orphans(folder, inside))
+    files = [f"{folder}/{each}" for each in names if each.endswith(".toml")]
+    return files, tuple(orphan_steps(folder, names))
 
 
-def _placed(diagnostic: Diagnostic, resolution: Resolution) -> Diagnostic:
-    """Add the file and line of the value, which may be those of a base."""
-    entry = resolution.places.get(diagnostic.key)
+def _located(diagnostic: Diagnostic, resolution: Resolution) -> Diagnostic:
+    """Return the diagnostic with the file and line of its value, which may be in a base."""
+    entry = resolution.entries_by_key.get(diagnostic.key)
     if entry is None:
         return diagnostic
     return entry.diagnostic(diagnostic.code, diagnostic.message, diagnostic.fix, severity=diagnostic.severity)
 
 
-def _problem(image: Path) -> GipfelError | None:
+def _image_error(image: Path) -> GipfelError | None:
     try:
         check_image(image)
     except GipfelError as error:
@@ -262,11 +266,11 @@ class _Checks:
 
     def image(self, machine: str, *, pulls: bool) -> None:
         path = self._edf.image_path
-        if _LATER in self._edf.image:
+        if _JOB_VARIABLE in self._edf.image:
             return
         if path is None:
             self._reference(pulls=pulls)
-        elif error := _problem(path):
+        elif error := _image_error(path):
             self.add("image", "image", error.problem, error.fix)
         elif (found := image_architecture(path)) and not can_run(machine, found):
             self.add(
@@ -290,7 +294,7 @@ class _Checks:
                 "image",
                 "image",
                 f"The image {image!r} is in a registry, not on this machine"
-                + (": ce, pyxis, podman and apptainer pull it at start." if pulls else "."),
+                + (": ce, pyxis, podman and apptainer pull it when the container starts." if pulls else "."),
                 "Import it into a .sqsh file and give that file's path"
                 + (" to start without a download." if pulls else "."),
                 "warning" if pulls else "error",
@@ -298,7 +302,7 @@ class _Checks:
 
     def mounts(self) -> None:
         for position, mount in enumerate(self._edf.mounts):
-            if mount.is_special or _LATER in mount.source:
+            if mount.is_special or _JOB_VARIABLE in mount.source:
                 continue
             try:
                 check_mount(mount)
@@ -309,7 +313,7 @@ class _Checks:
         path, workdir = self._edf.image_path, self._edf.workdir
         if path is None or not workdir or any(each.key == "image" for each in self.found):
             return
-        if _LATER in str(path) or _LATER in workdir:
+        if _JOB_VARIABLE in str(path) or _JOB_VARIABLE in workdir:
             return
         for mount in reversed(self._edf.mounts):
             inner = os.path.relpath(workdir, mount.destination)
@@ -319,28 +323,28 @@ class _Checks:
             if is_bound and not os.path.lexists(Path(mount.source) / inner):
                 self._warn_workdir(f"{mount.source} has no {inner}")
             return
-        if workdir != "/" and is_inside(path, workdir.strip("/")) is False:
-            self._warn_workdir("no mount leads there, and the image has no such directory")
+        if workdir != "/" and image_contains(path, workdir.strip("/")) is False:
+            self._warn_workdir("no mount covers it, and the image has no such directory")
 
-    def _warn_workdir(self, why: str) -> None:
+    def _warn_workdir(self, reason: str) -> None:
         self.add(
             "workdir",
             "workdir",
-            f"{why}: a program can't start in {self._edf.workdir}.",
-            "Mount it, make it, or choose another directory.",
+            f"{reason}: a program can't start in {self._edf.workdir}.",
+            "Mount it, create it, or choose another directory.",
             "warning",
         )
 
 
-def _shown_steps(resolution: Resolution, *, origin: bool) -> Iterator[str]:
+def _setup_lines(resolution: Resolution, *, origin: bool) -> Iterator[str]:
     for steps in resolution.setup:
         yield f"setup = {steps.path}" + (f"    # {steps.edf}" if origin else "")
         for line in steps.text.removesuffix("\n").split("\n"):
-            yield f"    {_plain(line)}"
+            yield f"    {_escaped(line)}"
 
 
-def _plain(line: str) -> str:
-    """Escape what a terminal would obey."""
+def _escaped(line: str) -> str:
+    """Escape control characters, which a terminal would interpret."""
     if line.isprintable():
         return line
     return "".join(each if each.isprintable() or each == "\t" else repr(each)[1:-1] for each in line)

@@ -1,8 +1,8 @@
 """The values of an EDF as written, and the line of each.
 
-`Document` holds all values of one file, or of several merged; each is an `Entry`, which knows its
-`Source`. The TOML parser of the standard library reports no line numbers, so `Lines` walks over the text
-once more. The text is known to be TOML; where the walk loses its way, what was found so far stays.
+`Document` holds all values of one file, or of several merged; each is an `Entry` with its `Source`. The TOML
+parser of the standard library reports no line numbers, so `LineIndex` scans the text once more. The text is
+known to be TOML; if the scan fails, the lines found until then are kept.
 """
 
 import bisect
@@ -11,14 +11,14 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from .model import PARTS, Diagnostic, Severity
-from .setup import Steps
+from .lookup import SetupSteps
+from .model import MAX_KEY_PARTS, Diagnostic, Severity
 
 _BLANKS = r"(?:[ \t\r\n]++|#[^\n]*+)*+"
 _BLANK = re.compile(_BLANKS)
 #: One part of a key.
 KEY = r"""[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'"""
-#: The same with the blanks around it, and the dot behind it where there is one.
+#: The same with the blanks around it, and the dot behind it if there is one.
 _PART = re.compile(f"{_BLANKS}({KEY}){_BLANKS}(\\.?)")
 _SCALAR = re.compile(
     r'''"""(?:[^\\]|\\.)*?"{3,5}|\'\'\'.*?\'{3,5}|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|[^,\]}#\n]+''', re.DOTALL
@@ -27,29 +27,29 @@ _SCALAR = re.compile(
 Path = tuple[str | int, ...]
 
 
-class Lines:
+class LineIndex:
     """Line numbers of the values of one file, counted from 1."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._breaks = [match.start() for match in re.finditer("\n", text)]
-        self._found: dict[Path, int] = {}
+        self._lines: dict[Path, int] = {}
         try:
             self._read()
-        except (_LostError, IndexError, RecursionError, ValueError):
+        except (_ScanError, IndexError, RecursionError, ValueError):
             # A ValueError is an invalid key, in a text that is not TOML.
             return
 
-    def of(self, *path: str | int) -> int | None:
-        """Return the line of a value, else that of the value around it."""
+    def line(self, *path: str | int) -> int | None:
+        """Return the line of a value, else that of the value that contains it."""
         for end in range(len(path), 0, -1):
-            if (line := self._found.get(path[:end])) is not None:
+            if (line := self._lines.get(path[:end])) is not None:
                 return line
         return None
 
-    def last(self) -> Path:
-        """Return the path of the value that was begun last; an empty one where none was."""
-        return next(reversed(self._found), ())
+    def last_path(self) -> Path:
+        """Return the path of the last value that begins in the text; an empty one if there is none."""
+        return next(reversed(self._lines), ())
 
     def _read(self) -> None:
         position, header = self._skip(0), Path()
@@ -66,24 +66,24 @@ class Lines:
             position = self._skip(position)
 
     def _note(self, path: Path, position: int) -> None:
-        if len(path) > PARTS:
-            # Deeper values have no line: a long path for each of many values takes gigabytes.
+        if len(path) > MAX_KEY_PARTS:
+            # Deeper values get no line: a long path for each of many values takes gigabytes.
             return
-        self._found.setdefault(path, bisect.bisect_left(self._breaks, position) + 1)
+        self._lines.setdefault(path, bisect.bisect_left(self._breaks, position) + 1)
 
     def _skip(self, position: int) -> int:
         match = _BLANK.match(self._text, position)
         return match.end() if match else position
 
     def _key(self, position: int) -> tuple[Path, int]:
-        """Read a dotted key, and the position behind it and its blanks."""
+        """Return a dotted key, and the position after it and its blanks."""
         parts: list[str] = []
         while match := _PART.match(self._text, position):
             parts.append(_unquoted(match[1]))
             position = match.end()
             if not match[2]:
                 return tuple(parts), position
-        raise _LostError
+        raise _ScanError
 
     def _pair(self, table: Path, position: int) -> int:
         key, after = self._key(position)
@@ -91,7 +91,7 @@ class Lines:
         for end in range(len(table) + 1, len(path) + 1):
             self._note(path[:end], position)
         if self._text[after] != "=":
-            raise _LostError
+            raise _ScanError
         return self._value(path, self._skip(after + 1))
 
     def _value(self, path: Path, position: int) -> int:
@@ -99,7 +99,7 @@ class Lines:
         if opened not in "[{":
             match = _SCALAR.match(self._text, position)
             if match is None:
-                raise _LostError
+                raise _ScanError
             return match.end()
         closed, index = "]" if opened == "[" else "}", 0
         position = self._skip(position + 1)
@@ -114,12 +114,12 @@ class Lines:
             if self._text[position] == ",":
                 position = self._skip(position + 1)
             elif self._text[position] != closed:
-                raise _LostError
+                raise _ScanError
         return position + 1
 
 
-class _LostError(Exception):
-    """The walk over the text lost its way."""
+class _ScanError(Exception):
+    """The scan of the text failed."""
 
 
 def _unquoted(key: str) -> str:
@@ -135,18 +135,18 @@ class Source:
         self.file = file
         self.size = len(text)
         self._text = text
-        self._lines: Lines | None = None
+        self._lines: LineIndex | None = None
 
     def line(self, path: Path) -> int | None:
-        """Return the line of a value; the text is searched when the first one is asked for."""
+        """Return the line of a value; the first call scans the text."""
         if self._lines is None:
-            self._lines = Lines(self._text)
-        return self._lines.of(*path)
+            self._lines = LineIndex(self._text)
+        return self._lines.line(*path)
 
 
 @dataclass(slots=True)
 class Entry:
-    """A value as written, and where."""
+    """A value as written, with its key and file."""
 
     text: str
     path: Path
@@ -154,7 +154,7 @@ class Entry:
 
     @property
     def key(self) -> str:
-        """Return the key as people write it: ``env.HOME``, ``mounts[1]``."""
+        """Return the key as text: ``env.HOME``, ``mounts[1]``."""
         return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.path)[1:]
 
     @property
@@ -194,13 +194,13 @@ class Document:
     env: dict[str, Entry] = field(default_factory=dict)
     annotations: dict[str, Entry] = field(default_factory=dict)
     #: The set-up steps beside the file.
-    setup: tuple[Steps, ...] = ()
+    setup: tuple[SetupSteps, ...] = ()
     #: The file; None where several are merged.
     source: Source | None = None
 
     @property
     def size(self) -> int:
-        """Return how many values there are."""
+        """Return the number of values."""
         arrays = len(self.base_environment) + len(self.mounts) + len(self.devices)
         return arrays + len(self.scalars) + len(self.env) + len(self.annotations)
 

@@ -2,13 +2,13 @@
 
 `expand` follows the Container Engine and Pyxis. `expand_bash` follows bash between double quotes, as Sarus
 does: the forms of the Bash manual's "Shell Parameter Expansion" that need no array and assign nothing.
-Nothing is run.
+No command is run.
 """
 
 import re
 from collections.abc import Callable
 
-from .model import LONGEST, Dialect, shortened
+from .model import MAX_VALUE_CHARACTERS, Dialect, shortened
 
 _TOKEN = re.compile(r"\$\$\{|\$\{(?P<body>[^}]*)\}|\$\{")
 _COLON = re.compile(r"\$?\$\{[^}]*\}|:")
@@ -19,42 +19,42 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OPERATOR = re.compile(r":[-+?]|##|%%|//|\^\^|,,|[-+?#%/^,:]")
 _SPECIAL = re.compile(r"[$}\\]")
 _SLICE = re.compile(r"\s*(?P<start>\d+|\s-\d+|\(-\d+\))\s*(?::\s*(?P<length>\d+)\s*)?")
-#: A slash without a backslash, and a character with one or without.
-_SLASH = re.compile(r"(?<!\\)/")
-_PART = re.compile(r"\\.|.", re.DOTALL)
-_MOST_NESTED = 20
+_UNESCAPED_SLASH = re.compile(r"(?<!\\)/")
+#: One character, with the backslash before it if there is one.
+_CHARACTER = re.compile(r"\\.|.", re.DOTALL)
+_MAX_NESTING = 20
 _PATTERN_LENGTH = 100  # characters; a longer pattern could take minutes
 
 
 class ExpansionError(Exception):
-    """A value that can't be expanded: why, what to do, and a code for programs."""
+    """A value that can't be expanded: a code for programs, a message and a fix."""
 
     def __init__(self, code: str, message: str, fix: str) -> None:
         self.code, self.message, self.fix = code, message, fix
         super().__init__(message)
 
 
-def never(name: str) -> None:
+def no_variables(name: str) -> None:
     """Return None for every name: a lookup without variables."""
 
 
-def expand(text: str, lookup: Lookup, later: Lookup = never) -> str:
+def expand(text: str, lookup: Lookup, deferred: Lookup = no_variables) -> str:
     """Replace every ``${VAR}`` by its value.
 
     Parameters
     ----------
     text
-        A value as written in an EDF. A dollar sign without a brace stays as it is.
+        A value as written in an EDF. A dollar sign without a brace is kept.
     lookup
-        The value of a variable, or None where it isn't defined.
+        Returns the value of a variable, or None if it isn't defined.
     later
-        The text for a variable without a default that will be defined later; None for any other.
+        Returns the text for an undefined variable that only the job defines; None for any other.
 
     Raises
     ------
     ExpansionError
-        A variable isn't defined, a brace isn't closed, the form is none of the three that EDFs have, or what
-        comes out is longer than a process can be given.
+        A variable isn't defined, a brace isn't closed, the form is none of the three that EDFs have, or the
+        result is longer than a process accepts.
     """
     if "${" not in text:
         return text
@@ -66,16 +66,16 @@ def expand(text: str, lookup: Lookup, later: Lookup = never) -> str:
             return "${"
         if match["body"] is None:
             raise ExpansionError("unclosed-variable", "'${' is not closed by '}'.", "Write ${NAME}.")
-        value = _value(match["body"], lookup, later)
+        value = _value(match["body"], lookup, deferred)
         length += len(value)
-        if length > LONGEST:
-            raise too_long()
+        if length > MAX_VALUE_CHARACTERS:
+            raise value_too_long()
         return value
 
     return _TOKEN.sub(replace, text)
 
 
-def _value(body: str, lookup: Lookup, later: Lookup) -> str:
+def _value(body: str, lookup: Lookup, deferred: Lookup) -> str:
     match = _BODY.fullmatch(body)
     if match is None:
         raise ExpansionError(
@@ -93,9 +93,9 @@ def _value(body: str, lookup: Lookup, later: Lookup) -> str:
     if match["fallback"] is not None:
         return value or match["value"]
     if value is None:
-        value = later(match["name"])
+        value = deferred(match["name"])
     if value is None:
-        raise undefined(match["name"])
+        raise undefined_variable(match["name"])
     return value
 
 
@@ -103,7 +103,7 @@ def split_fields(text: str) -> tuple[str, ...]:
     """Split at every colon that isn't inside ``${…}``."""
     if "${" not in text:
         return tuple(text.split(":"))
-    # Behind the last brace nothing is closed any more, and looking for what closes it would take n² steps.
+    # Behind the last brace no variable is closed; searching there for closing braces would take n² steps.
     end = text.rfind("}") + 1
     fields, start = [], 0
     for match in _COLON.finditer(text, 0, end):
@@ -115,31 +115,31 @@ def split_fields(text: str) -> tuple[str, ...]:
 
 
 def unbraced_variables(text: str) -> tuple[str, ...]:
-    """List the names, each once, that are written ``$NAME``: without braces they stay as they are."""
+    """List the distinct names that are written ``$NAME``, which `expand` does not replace."""
     return tuple(dict.fromkeys(_UNBRACED.findall(text))) if "$" in text else ()
 
 
-def expand_bash(text: str, lookup: Lookup, later: Lookup = never) -> str:
-    """Replace every variable by its value, and every ``${NAME…}`` by what bash makes of it.
+def expand_bash(text: str, lookup: Lookup, deferred: Lookup = no_variables) -> str:
+    """Replace every variable by its value, and every ``${NAME…}`` as bash does.
 
     Raises
     ------
     ExpansionError
         A variable isn't defined, a brace isn't closed, or the form is not supported.
     """
-    return text if "$" not in text and "\\" not in text else _BashReader(text, lookup, later).read()
+    return text if "$" not in text and "\\" not in text else _BashReader(text, lookup, deferred).read()
 
 
 class _BashReader:
-    def __init__(self, text: str, lookup: Lookup, later: Lookup) -> None:
+    def __init__(self, text: str, lookup: Lookup, deferred: Lookup) -> None:
         self._text = text
         self._lookup = lookup
-        self._later = later
+        self._defer = deferred
         self._at = 0
         self._depth = 0
 
     def read(self) -> str:
-        """Expand to the end, or inside of braces to the one that closes them."""
+        """Expand to the end of the text, or inside braces to the closing one."""
         parts: list[str] = []
         length = 0
         while match := _SPECIAL.search(self._text, self._at):
@@ -149,8 +149,8 @@ class _BashReader:
                 return "".join(parts)
             parts.append(self._variable() if match[0] == "$" else self._literal(match[0]))
             length += len(parts[-1])
-            if length > LONGEST:
-                raise too_long()
+            if length > MAX_VALUE_CHARACTERS:
+                raise value_too_long()
         if self._depth:
             raise ExpansionError("unclosed-variable", "'${' is not closed by '}'.", "Write ${NAME}.")
         parts.append(self._text[self._at :])
@@ -177,96 +177,96 @@ class _BashReader:
     def _value(self, name: str) -> str:
         value = self._lookup(name)
         if value is None:
-            value = self._later(name)
+            value = self._defer(name)
         if value is None:
-            raise undefined(name)
+            raise undefined_variable(name)
         return value
 
     def _braced(self) -> str:
         start = self._at + 1
-        counts = self._text.startswith("#", start)
-        name = _NAME.match(self._text, start + counts)
-        if name is None or self._depth >= _MOST_NESTED:
-            raise _unknown(self._text[self._at : self._at + 40])
+        is_length = self._text.startswith("#", start)
+        name = _NAME.match(self._text, start + is_length)
+        if name is None or self._depth >= _MAX_NESTING:
+            raise _unsupported(self._text[self._at : self._at + 40])
         self._at = name.end()
         if self._text.startswith("}", self._at):
             self._at += 1
             value = self._value(name[0])
-            return str(len(value)) if counts else value
+            return str(len(value)) if is_length else value
         operator = _OPERATOR.match(self._text, self._at)
-        if operator is None or counts:
+        if operator is None or is_length:
             if "}" not in self._text[self._at :]:
                 raise ExpansionError("unclosed-variable", "'${' is not closed by '}'.", "Write ${NAME}.")
-            raise _unknown(self._text[start - 1 : self._at + 40])
+            raise _unsupported(self._text[start - 1 : self._at + 40])
         self._at = operator.end()
         outer, self._depth = self._text, self._depth + 1
-        word = self.read()
+        operand = self.read()
         self._depth -= 1
-        return self._applied(name[0], operator[0], word, outer[start - 1 : self._at])
+        return self._apply_operator(name[0], operator[0], operand, outer[start - 1 : self._at])
 
-    def _applied(self, name: str, operator: str, word: str, written: str) -> str:
+    def _apply_operator(self, name: str, operator: str, operand: str, written: str) -> str:
         value = self._lookup(name)
         present = bool(value) if operator.startswith(":") and operator != ":" else value is not None
         match operator.lstrip(":") if len(operator) > 1 else operator:
             case "-":
-                return value if present and value is not None else word
+                return value if present and value is not None else operand
             case "+":
-                return word if present else ""
+                return operand if present else ""
         if value is None or (operator == ":?" and not value):
-            raise undefined(name)
+            raise undefined_variable(name)
         if operator in {"?", ":?"}:
             return value
         if operator == ":":
-            return _sliced(value, word, written)
-        return _edited(value, operator, word, written)
+            return _sliced(value, operand, written)
+        return _transformed(value, operator, operand, written)
 
 
-def _sliced(value: str, word: str, written: str) -> str:
-    match = _SLICE.fullmatch(word)
+def _sliced(value: str, operand: str, written: str) -> str:
+    match = _SLICE.fullmatch(operand)
     if match is None:
-        raise _unknown(written)
+        raise _unsupported(written)
     start = int(match["start"].strip(" ()")[:9])
     end = None if match["length"] is None else (start % max(1, len(value)) if start < 0 else start)
     return value[start:] if end is None else value[end : end + int(match["length"][:9])]
 
 
-def _edited(value: str, operator: str, word: str, written: str) -> str:
-    if operator in {"^^", ",,", "^", ","} and not word:
+def _transformed(value: str, operator: str, operand: str, written: str) -> str:
+    if operator in {"^^", ",,", "^", ","} and not operand:
         changed = value.upper() if operator[0] == "^" else value.lower()
         return changed if len(operator) == 2 else changed[:1] + value[1:]
     if operator in {"#", "##"}:
-        pattern = _pattern(word, greedy=operator == "##", written=written)
+        pattern = _pattern(operand, greedy=operator == "##", written=written)
         found = re.match(pattern, value, re.DOTALL)
         return value[found.end() :] if found else value
     if operator in {"%", "%%"}:
-        # The shortest end is the shortest beginning of what is read backwards.
-        backwards = "".join(reversed(_PART.findall(word)))
+        # The shortest suffix is the shortest prefix of the reversed text.
+        backwards = "".join(reversed(_CHARACTER.findall(operand)))
         pattern = _pattern(backwards, greedy=operator == "%%", written=written)
         found = re.match(pattern, value[::-1], re.DOTALL)
         return value[: len(value) - found.end()] if found else value
     if operator in {"/", "//"}:
-        old, *rest = _SLASH.split(word, maxsplit=1)
+        old, *rest = _UNESCAPED_SLASH.split(operand, maxsplit=1)
         pattern, new = _pattern(old, greedy=True, written=written), "".join(rest)
-        once = operator == "/"
-        changed = re.sub(pattern, lambda _: new, value, count=once, flags=re.DOTALL) if old else value
-        if len(changed) > LONGEST:
-            raise too_long()
+        count = operator == "/"
+        changed = re.sub(pattern, lambda _: new, value, count=count, flags=re.DOTALL) if old else value
+        if len(changed) > MAX_VALUE_CHARACTERS:
+            raise value_too_long()
         return changed
-    raise _unknown(written)
+    raise _unsupported(written)
 
 
 def _pattern(text: str, *, greedy: bool, written: str) -> str:
-    """Return a shell pattern with at most one star as a regular expression; no classes."""
+    """Translate a shell pattern with at most one star and no classes to a regular expression."""
     if text.count("*") > 1 or "[" in text or len(text) > _PATTERN_LENGTH:
-        raise _unknown(written)
-    signs = {"*": ".*" if greedy else ".*?", "?": "."}
+        raise _unsupported(written)
+    wildcards = {"*": ".*" if greedy else ".*?", "?": "."}
     return "".join(
-        re.escape(part[1:]) if part.startswith("\\") else signs.get(part, re.escape(part))
-        for part in _PART.findall(text)
+        re.escape(part[1:]) if part.startswith("\\") else wildcards.get(part, re.escape(part))
+        for part in _CHARACTER.findall(text)
     )
 
 
-def _unknown(written: str) -> ExpansionError:
+def _unsupported(written: str) -> ExpansionError:
     return ExpansionError(
         "bad-variable",
         f"'${written[:60]}' is not a supported form of a variable.",
@@ -274,7 +274,7 @@ def _unknown(written: str) -> ExpansionError:
     )
 
 
-def undefined(name: str) -> ExpansionError:
+def undefined_variable(name: str) -> ExpansionError:
     """Return the error about a variable that is not defined."""
     name = shortened(name)
     return ExpansionError(
@@ -284,9 +284,9 @@ def undefined(name: str) -> ExpansionError:
     )
 
 
-def too_long() -> ExpansionError:
-    """Return the error about a value that is too long once its variables are expanded."""
-    message = f"with its variables the value is longer than {LONGEST} characters."
+def value_too_long() -> ExpansionError:
+    """Return the error about a value that is too long after expansion."""
+    message = f"with its variables the value is longer than {MAX_VALUE_CHARACTERS} characters."
     return ExpansionError("too-long", message, "Use fewer variables.")
 
 

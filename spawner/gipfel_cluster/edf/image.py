@@ -1,7 +1,7 @@
-"""An image on this machine, inspected without entering it: an unpacked directory or a SquashFS file.
+"""Inspect an image on this machine, an unpacked directory or a SquashFS file, without starting it.
 
-First the checks and facts (`check_image`, `image_environment`, `image_architecture`), then the OCI
-configuration, then single files of an image (`read_inside`, `is_inside`), on which the others are built.
+The order below: checks and facts (`check_image`, `image_environment`, `image_architecture`), the OCI
+configuration, and single files of an image (`read_image_file`, `image_contains`), which the others use.
 
 The OCI configuration is that of a runtime bundle (``config.json`` beside ``rootfs``) or of an image layout
 (``index.json``, ``blobs``). Sources: OCI runtime specification 1.2, OCI image specification 1.1.
@@ -26,13 +26,13 @@ from ..model import GipfelError
 
 _MAGIC = b"hsqs"
 _UNSQUASHFS_SECONDS = 10.0
-_LINKS = 40
-_PLACE = os.O_PATH | os.O_CLOEXEC
+_MAX_LINKS = 40
+_PATH_ONLY = os.O_PATH | os.O_CLOEXEC
 _DOCUMENT_BYTES = 4 << 20  # bytes; a manifest is a few kilobytes
 _DIGEST = re.compile(r"(sha256|sha512):[0-9a-f]{64,128}")
 _SUPERBLOCK = struct.Struct("<4sIIIIHHHHHHQQ")  # magic … flags, ids, major, minor, root inode, bytes used
 _VARIABLES_BYTES = 1 << 16  # bytes of all files of variables
-#: ``e_machine`` of the ELF header, and what ``uname -m`` says there. Source: System V ABI, chapter 4.
+#: ``e_machine`` of the ELF header → output of ``uname -m``. Source: System V ABI, chapter 4.
 _MACHINES = {
     3: "i386",
     20: "ppc",
@@ -44,10 +44,10 @@ _MACHINES = {
     243: "riscv64",
     258: "loongarch64",
 }
-_SAME = {"i686": "i386", "arm64": "aarch64", "amd64": "x86_64", "ppc64": "ppc64le"}
-_ALSO_RUNS = {("x86_64", "i386"), ("aarch64", "armv7l")}
+_MACHINE_ALIASES = {"i686": "i386", "arm64": "aarch64", "amd64": "x86_64", "ppc64": "ppc64le"}
+_COMPATIBLE = {("x86_64", "i386"), ("aarch64", "armv7l")}
 _ELF_HEADER = 20
-#: Programs that are not links in the common distributions, and the loaders of those that have no shell.
+#: Programs that are regular files in common distributions, and the dynamic loaders of images without a shell.
 _PROGRAMS = (
     *("usr/bin/dash", "usr/bin/bash", "usr/bin/env", "usr/bin/coreutils", "usr/bin/ls"),
     *("bin/busybox", "bin/dash", "bin/bash", "bin/ls", "usr/sbin/ldconfig.real", "sbin/ldconfig"),
@@ -58,12 +58,12 @@ _PROGRAMS = (
 
 
 def check_image(path: Path) -> None:
-    """Check that an image is a SquashFS file that is whole, or an unpacked directory.
+    """Check that an image is a complete SquashFS file or an unpacked directory.
 
     Raises
     ------
     GipfelError
-        It is missing, unreadable, cut off, this machine's own root, or something else.
+        It is missing, unreadable, truncated, this machine's own root, or neither of the two.
     """
     try:
         if path.is_dir():
@@ -107,24 +107,24 @@ def _check_superblock(path: Path, head: bytes, size: int) -> None:
 
 
 def image_environment(path: Path) -> Mapping[str, str]:
-    """Read what an image brings: its OCI configuration, and over it the files of variables in it."""
+    """Return the variables that an image sets: its OCI configuration, overridden by its environment files."""
     try:
         state = path.stat()
     except (OSError, ValueError):
         return {}
     if stat.S_ISDIR(state.st_mode):
-        files = (read_inside(path, (name,), _VARIABLES_BYTES) for name in IMAGE_FILES)
+        files = (read_image_file(path, (name,), _VARIABLES_BYTES) for name in IMAGE_FILES)
         return oci_environment(path) | parse_environment("\n".join(_text(each) for each in files))
-    return _of_squashfs(path, state.st_mtime_ns, state.st_size)
+    return _squashfs_environment(path, state.st_mtime_ns, state.st_size)
 
 
 @functools.lru_cache(maxsize=64)
-def _of_squashfs(path: Path, _changed: int, size: int) -> Mapping[str, str]:
-    """Read it once as long as the file stays as it is, however many EDFs share the image."""
+def _squashfs_environment(path: Path, _changed: int, size: int) -> Mapping[str, str]:
+    """Return the variables of an image file; the modification time and size are keys of the cache."""
     if size < _SUPERBLOCK.size:
         return {}
-    # One after the other, so that the last file wins.
-    return parse_environment(_text(read_inside(path, IMAGE_FILES, _VARIABLES_BYTES)))
+    # unsquashfs writes the files in this order, so the last one wins.
+    return parse_environment(_text(read_image_file(path, IMAGE_FILES, _VARIABLES_BYTES)))
 
 
 def _text(content: bytes | None) -> str:
@@ -132,9 +132,9 @@ def _text(content: bytes | None) -> str:
 
 
 def image_architecture(image: Path) -> str | None:
-    """Name the processors that an image is for as ``uname -m`` does, or None where that can't be seen."""
+    """Return an image's machine type in the terms of ``uname -m``, or None if no program can be read."""
     for name in (_PROGRAMS,) if not image.is_dir() else tuple((each,) for each in _PROGRAMS):
-        head = read_inside(image, name, _ELF_HEADER)
+        head = read_image_file(image, name, _ELF_HEADER)
         if head and len(head) == _ELF_HEADER and head.startswith(b"\x7fELF"):
             number = int.from_bytes(head[18:20], "little" if head[5] == 1 else "big")
             return _MACHINES.get(number, f"ELF machine {number}")
@@ -143,29 +143,29 @@ def image_architecture(image: Path) -> str | None:
 
 def can_run(machine: str, image: str) -> bool:
     """Return whether a machine runs programs of an image's architecture without emulation."""
-    machine = _SAME.get(machine, machine)
-    return machine == image or (machine, image) in _ALSO_RUNS
+    machine = _MACHINE_ALIASES.get(machine, machine)
+    return machine == image or (machine, image) in _COMPATIBLE
 
 
 def oci_environment(image: Path) -> dict[str, str]:
-    """Read the variables that an image's OCI configuration sets; empty where there is none."""
+    """Read the variables that an image's OCI configuration sets; empty without a configuration."""
     bundle = image.parent if image.name == "rootfs" else image
     process = _mapping(_mapping(_json(bundle, "config.json")).get("process"))
     return _variables(process.get("env")) or _variables(_layout(image).get("Env"))
 
 
 def oci_entry_point(image: Path) -> tuple[str, ...]:
-    """Read the words of an image layout's entry point; empty where there is none that can be run.
+    """Read the entry point's argv from an image layout; empty if it has none or a process can't be given it.
 
-    A runtime bundle does not show it: in its ``process.args`` entry point and command are one list.
+    A runtime bundle does not hold it: in ``process.args`` entry point and command are one list.
     """
-    words = _layout(image).get("Entrypoint")
-    listed = [word for word in words if isinstance(word, str)] if isinstance(words, list) else []
-    return tuple(listed) if all(map(_is_carried, listed)) else ()
+    entrypoint = _layout(image).get("Entrypoint")
+    listed = [word for word in entrypoint if isinstance(word, str)] if isinstance(entrypoint, list) else []
+    return tuple(listed) if all(map(_is_valid_variable, listed)) else ()
 
 
 def _layout(image: Path) -> dict[str, Any]:
-    """Return the part of an image layout's first manifest about how to run it."""
+    """Return the ``config`` section of the image configuration that the first manifest names."""
     config = _blob(image, _blob(image, _first(_json(image, "index.json"), "manifests")).get("config"))
     return _mapping(config.get("config"))
 
@@ -174,11 +174,13 @@ def _variables(listed: object) -> dict[str, str]:
     pairs = (
         [each.partition("=") for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
     )
-    return {name: value for name, equals, value in pairs if name and equals and _is_carried(name + value)}
+    return {
+        name: value for name, equals, value in pairs if name and equals and _is_valid_variable(name + value)
+    }
 
 
-def _is_carried(text: str) -> bool:
-    """Return whether a process can be given it: JSON also has the NUL and halves of characters."""
+def _is_valid_variable(text: str) -> bool:
+    """Return whether a process can be given a text: JSON may hold NUL and lone surrogates."""
     return "\0" not in text and text == text.encode("utf-8", "replace").decode()
 
 
@@ -196,7 +198,7 @@ def _blob(image: Path, descriptor: object) -> dict[str, Any]:
 
 
 def _json(folder: Path, name: str) -> object:
-    content = read_inside(folder, (name,), _DOCUMENT_BYTES + 1) if folder.is_dir() else None
+    content = read_image_file(folder, (name,), _DOCUMENT_BYTES + 1) if folder.is_dir() else None
     if content is None or len(content) > _DOCUMENT_BYTES:
         return None
     try:
@@ -209,8 +211,8 @@ def _mapping(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def read_inside(image: Path, names: Sequence[str], most: int) -> bytes | None:
-    """Read the first regular file of several, at most ``most`` bytes, or None where none can be read.
+def read_image_file(image: Path, names: Sequence[str], limit: int) -> bytes | None:
+    """Return up to ``limit`` bytes of the first regular file among ``names``; None if none can be read.
 
     Parameters
     ----------
@@ -218,16 +220,16 @@ def read_inside(image: Path, names: Sequence[str], most: int) -> bytes | None:
         Paths in the image without the leading slash.
     """
     if image.is_dir():
-        return next(filter(None, (_read(image, name, most) for name in names)), None)
+        return next(filter(None, (_read(image, name, limit) for name in names)), None)
     if not _is_squashfs(image):
         return None
-    return _output(("unsquashfs", "-no-wildcards", "-cat", str(image), *names), most) or None
+    return _output(("unsquashfs", "-no-wildcards", "-cat", str(image), *names), limit) or None
 
 
-def is_inside(image: Path, name: str) -> bool | None:
-    """Return whether the image has a file or directory of this name; None where that can't be seen."""
+def image_contains(image: Path, name: str) -> bool | None:
+    """Return whether the image has a file or directory of this name; None if it can't be listed."""
     if image.is_dir():
-        return _is_there(image, name)
+        return _exists(image, name)
     if not _is_squashfs(image):
         return None
     depth = str(len(Path(name).parts))
@@ -248,80 +250,80 @@ def _is_squashfs(image: Path) -> bool:
         return False
 
 
-def _read(root: Path, name: str, most: int) -> bytes | None:
+def _read(root: Path, name: str, limit: int) -> bytes | None:
     try:
-        with _found(root, name) as file:
+        with _opened(root, name) as file:
             if not stat.S_ISREG(os.fstat(file).st_mode):
                 return None
-            # What was looked at is what is read, whatever has its name by now.
+            # Read the file that was checked, even if its name is another file by now.
             with Path(f"/proc/self/fd/{file}").open("rb") as content:
-                return content.read(most)
+                return content.read(limit)
     except (OSError, ValueError):
         return None
 
 
-def _is_there(root: Path, name: str) -> bool:
+def _exists(root: Path, name: str) -> bool:
     try:
-        with _found(root, name):
+        with _opened(root, name):
             return True
     except (OSError, ValueError):
         return False
 
 
 @contextlib.contextmanager
-def _found(root: Path, name: str) -> Iterator[int]:
-    """Find a name in an unpacked image as a process in it would: links end at the image's root.
+def _opened(root: Path, name: str) -> Iterator[int]:
+    """Open a path of an unpacked image, resolving links against the image's root.
 
-    What is given is open as a place only (``O_PATH``): nothing has been read, and no pipe waits.
+    The descriptor is ``O_PATH``, so opening a named pipe does not block.
 
     Raises
     ------
     OSError
-        There is no such name, it can't be reached, or its links lead in a circle.
+        The path does not exist, can't be reached, or has too many links.
     """
-    opened = [os.open(root, _PLACE | os.O_DIRECTORY)]
+    opened = [os.open(root, _PATH_ONLY | os.O_DIRECTORY)]
     try:
         todo, links = name.split("/")[::-1], 0
         while todo:
             part = todo.pop()
             if part == "..":
-                _close_behind(opened, max(1, len(opened) - 1))
+                _close_from(opened, max(1, len(opened) - 1))
                 continue
             if part in {"", "."}:
                 continue
-            opened.append(os.open(part, _PLACE | os.O_NOFOLLOW, dir_fd=opened[-1]))
+            opened.append(os.open(part, _PATH_ONLY | os.O_NOFOLLOW, dir_fd=opened[-1]))
             if not stat.S_ISLNK(os.fstat(opened[-1]).st_mode):
                 continue
             target = os.readlink("", dir_fd=opened[-1])
             links += 1
-            if links > _LINKS:
+            if links > _MAX_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
-            _close_behind(opened, 1 if target.startswith("/") else len(opened) - 1)
+            _close_from(opened, 1 if target.startswith("/") else len(opened) - 1)
             todo.extend(target.split("/")[::-1])
         yield opened[-1]
     finally:
-        _close_behind(opened, 0)
+        _close_from(opened, 0)
 
 
-def _close_behind(opened: list[int], kept: int) -> None:
-    for file in opened[kept:]:
+def _close_from(opened: list[int], first: int) -> None:
+    for file in opened[first:]:
         os.close(file)
-    del opened[kept:]
+    del opened[first:]
 
 
-def _output(argv: Sequence[str], most: int) -> bytes | None:
-    """Return the beginning of a program's output; the program is ended when that is enough, or too late."""
+def _output(argv: Sequence[str], limit: int) -> bytes | None:
+    """Return up to ``limit`` bytes of a program's output, and kill it after that or after a time limit."""
     try:
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
     except (OSError, ValueError):
         return None
-    late = threading.Timer(_UNSQUASHFS_SECONDS, process.kill)
-    late.start()
+    timer = threading.Timer(_UNSQUASHFS_SECONDS, process.kill)
+    timer.start()
     try:
-        return process.stdout.read(most) if process.stdout else None
+        return process.stdout.read(limit) if process.stdout else None
     finally:
-        late.cancel()
+        timer.cancel()
         process.kill()
         process.communicate()

@@ -1,8 +1,8 @@
-"""The nine keys of an EDF, declared once, in `WrittenEdf`.
+"""The nine keys of an EDF, declared once, in `EdfFile`.
 
-The parser takes from it which keys there are and which TOML types each takes (`KEYS`), the help for an
-unknown key what other tools call it (`SYNONYMS`), the form's drafts their order (`draft`), editors, forms and
-documentation the JSON Schema (`schema_text`).
+From it follow the keys and their TOML types for the parser (`KEYS`), other tools' names for the hint about an
+unknown key (`SYNONYMS`), the order of keys in a form's draft (`draft`), and the JSON Schema for editors,
+forms and documentation (`schema_text`).
 """
 
 import json
@@ -19,14 +19,14 @@ _Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
 class Synonyms:
-    """Names of other tools for a key, which the help for an unknown key knows."""
+    """Other tools' names for a key, which the hint about an unknown key recognizes."""
 
     def __init__(self, *names: str) -> None:
         self.names = names
 
 
-def _about(*examples: JsonValue, path: str = "") -> dict[str, JsonValue]:
-    """Return examples, and for a path what it leads to: ``edf``, ``image``, ``container`` or ``mount``."""
+def _schema_extra(*examples: JsonValue, path: str = "") -> dict[str, JsonValue]:
+    """Return the examples, and for a path its kind: ``edf``, ``image``, ``container`` or ``mount``."""
     return {"examples": list(examples)} | ({"x-path": path} if path else {})
 
 
@@ -34,8 +34,8 @@ class Annotations(RootModel[dict[str, "_Text | Annotations"]]):
     """Annotations, nested or dotted; a value is a string."""
 
 
-class WrittenEdf(Frozen):
-    """An environment definition file (EDF): what a container on a cluster is made of."""
+class EdfFile(Frozen):
+    """An environment definition file (EDF): image, mounts, variables and settings of a container."""
 
     base_environment: Annotated[
         _Text | list[_Text], Synonyms("base", "extends", "inherits", "from", "parent")
@@ -44,14 +44,14 @@ class WrittenEdf(Frozen):
         title="Inherits from",
         description="EDFs to inherit, by name or path. Later ones win over earlier ones, this file over all; "
         "mounts and devices are appended. At most ten levels.",
-        json_schema_extra=_about("site", ["site", "./team.toml"], path="edf"),
+        json_schema_extra=_schema_extra("site", ["site", "./team.toml"], path="edf"),
     )
     image: Annotated[_Text, Synonyms("container", "container_image", "img")] = Field(
         default="",
         title="Image",
         description="[USER@][REGISTRY#]IMAGE[:TAG], or a SquashFS file that begins with '/', './' or '${'. "
         "Without one there is no container.",
-        json_schema_extra=_about(
+        json_schema_extra=_schema_extra(
             "nvcr.io#nvidia/pytorch:25.11-py3", "${SCRATCH}/images/pytorch.sqsh", path="image"
         ),
     )
@@ -59,7 +59,7 @@ class WrittenEdf(Frozen):
         default="",
         title="Working directory",
         description="The working directory in the container, an absolute path. Default: the image's.",
-        json_schema_extra=_about("/workspace", "${SCRATCH}", path="container"),
+        json_schema_extra=_schema_extra("/workspace", "${SCRATCH}", path="container"),
     )
     entrypoint: bool = Field(
         default=False, title="Entry point", description="Run the entrypoint of the image first."
@@ -71,7 +71,7 @@ class WrittenEdf(Frozen):
         default=[],
         title="Mounts",
         description="SOURCE:DESTINATION[:FLAG+FLAG]. The flag 'sqsh' is used alone: a SquashFS file.",
-        json_schema_extra=_about(
+        json_schema_extra=_schema_extra(
             ["${SCRATCH}:${SCRATCH}", "/store/data:/data:ro", "/store/set.sqsh:/set:sqsh"], path="mount"
         ),
     )
@@ -80,7 +80,7 @@ class WrittenEdf(Frozen):
         title="Variables",
         json_schema_extra={
             "additionalProperties": False,
-            **_about({"HF_HOME": "${SCRATCH}/hf", "DEBUG": ""}),
+            **_schema_extra({"HF_HOME": "${SCRATCH}/hf", "DEBUG": ""}),
         },
         description="Variables of the container. An empty value unsets one. They do not see each other.",
     )
@@ -88,18 +88,18 @@ class WrittenEdf(Frozen):
         default=Annotations({}),
         title="Annotations",
         description='For hooks, nested or dotted: com.hooks.cxi.enabled = "true". Values are strings.',
-        json_schema_extra=_about({"com.hooks.aws_ofi_nccl.enabled": "true"}),
+        json_schema_extra=_schema_extra({"com.hooks.aws_ofi_nccl.enabled": "true"}),
     )
     devices: Annotated[list[_Text], Synonyms("device")] = Field(
         default=[],
         title="Devices",
         description="Devices as Podman's --device takes them: nvidia.com/gpu=all. Sarus only.",
-        json_schema_extra=_about(["nvidia.com/gpu=all", "/dev/gdrdrv"]),
+        json_schema_extra=_schema_extra(["nvidia.com/gpu=all", "/dev/gdrdrv"]),
     )
 
 
 def _toml_types(annotation: Any) -> frozenset[type]:
-    """Return the types of the standard library's TOML parser that the values of a field come from."""
+    """Return the Python types that `tomllib` reads the values of a field as."""
     origin = get_origin(annotation)
     if origin is Annotated:
         return _toml_types(get_args(annotation)[0])
@@ -110,12 +110,12 @@ def _toml_types(annotation: Any) -> frozenset[type]:
 
 #: Each key with the types of its value in TOML.
 KEYS: Mapping[str, frozenset[type]] = {
-    name: _toml_types(field.annotation) for name, field in WrittenEdf.model_fields.items()
+    name: _toml_types(field.annotation) for name, field in EdfFile.model_fields.items()
 }
 #: From the name of another tool to the key.
 SYNONYMS: Mapping[str, str] = {
     synonym: name
-    for name, field in WrittenEdf.model_fields.items()
+    for name, field in EdfFile.model_fields.items()
     for metadata in field.metadata
     if isinstance(metadata, Synonyms)
     for synonym in metadata.names
@@ -124,8 +124,8 @@ SYNONYMS: Mapping[str, str] = {
 
 def schema_text() -> str:
     """Return the JSON Schema of an EDF, the content of ``schema.json`` beside this file."""
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema"} | WrittenEdf.model_json_schema()
-    for name, field in WrittenEdf.model_fields.items():
-        # Pydantic leaves the title out where there is a reference.
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema"} | EdfFile.model_json_schema()
+    for name, field in EdfFile.model_fields.items():
+        # Pydantic omits the title of a field that is a reference.
         schema["properties"][name].setdefault("title", field.title)
     return json.dumps(schema | {"title": "EDF"}, indent=2) + "\n"

@@ -1,7 +1,7 @@
-"""An EDF after it was resolved, diagnostics about it, and the limits and dialects of EDFs.
+"""A resolved EDF, diagnostics about it, and the limits and dialects of EDFs.
 
-Real EDFs have a few dozen values and a few kilobytes; the limits are far above these. They keep a hostile EDF
-cheap: checking, showing or rendering one takes seconds at most and writes less than a megabyte.
+Real EDFs have a few dozen values and a few kilobytes; the limits are far above these. They bound the cost of
+a hostile EDF: checking, showing or rendering one takes seconds at most and writes less than a megabyte.
 """
 
 import hashlib
@@ -15,37 +15,37 @@ from pydantic import Field, ValidationInfo, field_validator
 from ..model import Frozen, GipfelError, one_line
 
 #: Bytes of one file.
-FILE_BYTES = 1 << 20
+MAX_FILE_BYTES = 1 << 20
 #: Bytes of all files of one EDF.
-ALL_BYTES = 2 << 20
-#: Entries of ``base_environment`` in all files of one EDF, and how deep they lead.
-FILES = 200
-LEVELS = 10
+MAX_TOTAL_BYTES = 2 << 20
+#: Entries of ``base_environment`` in all files of one EDF, and levels of inheritance.
+MAX_FILES = 200
+MAX_BASE_LEVELS = 10
 #: Values of one file, and of all files of one EDF.
-VALUES = 2000
+MAX_VALUES = 2000
 #: Parts of one key.
-PARTS = 50
-#: Characters of one value as written and as expanded; the kernel carries no longer variable either.
-LONGEST = 1 << 16
-#: Characters of all names and expanded values of one EDF. One that JSON escapes counts as six.
-ALL_CHARACTERS = 1 << 17
+MAX_KEY_PARTS = 50
+#: Characters of one value as written and as expanded; the kernel has a similar limit for a variable.
+MAX_VALUE_CHARACTERS = 1 << 16
+#: Characters of all names and expanded values of one EDF. A character that JSON escapes counts as six.
+MAX_TOTAL_CHARACTERS = 1 << 17
 #: Bytes of a path. Source: Linux, PATH_MAX.
-PATH_BYTES = 4096
+MAX_PATH_BYTES = 4096
 #: Flags of one mount.
-FLAGS = 32
+MAX_MOUNT_FLAGS = 32
 #: Bytes of all set-up steps of one EDF.
-STEPS_BYTES = 1 << 16
-#: Diagnostics of one EDF that are reported.
-DIAGNOSTICS = 100
-#: A note explains a consequence of an EDF that is right as it is.
+MAX_SETUP_BYTES = 1 << 16
+#: Diagnostics that are reported of one EDF.
+MAX_DIAGNOSTICS = 100
+#: A note explains a consequence of an EDF that is correct.
 Severity = Literal["error", "warning", "note"]
-_LONGEST = {"key": 200, "message": 2000, "fix": 400}
-_QUOTED = 120
-#: Sources that name no file: the Container Engine and Pyxis mount or unmount there.
+_MAX_LENGTHS = {"key": 200, "message": 2000, "fix": 400}
+_MAX_QUOTED = 120
+#: Mount sources that name no file: the Container Engine and Pyxis mount a tmpfs, or unmount the destination.
 SPECIAL_SOURCES = frozenset(("tmpfs", "umount"))
 Dialect = Literal["ce", "sarus", "pyxis"]
 DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
-#: Whether the image's entrypoint runs where the EDF doesn't say; Pyxis leaves it to its site, mostly like CE.
+#: Whether the image's entrypoint runs by default; Pyxis leaves it to the site, and most sites follow the CE.
 ENTRYPOINT: dict[Dialect, bool] = {"ce": False, "sarus": True, "pyxis": False}
 
 
@@ -58,7 +58,7 @@ class Mount(Frozen):
 
     @property
     def is_special(self) -> bool:
-        """Return whether there is no source to bind: ``tmpfs`` or ``umount``."""
+        """Return whether the source is ``tmpfs`` or ``umount`` and not a path to bind."""
         return self.source in SPECIAL_SOURCES
 
     def __str__(self) -> str:
@@ -80,18 +80,18 @@ class Edf(Frozen):
     env: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
     devices: tuple[str, ...] = ()
-    #: The files it was read from, the base first.
+    #: The files that it was read from, the base first.
     sources: tuple[str, ...] = ()
-    #: The files of set-up steps beside them, absolute paths of this machine, the base's first.
+    #: The files of set-up steps, as absolute paths on this machine, the base's first.
     setup: tuple[str, ...] = ()
-    #: ``sha256:…`` of each of these files as it was read.
+    #: ``sha256:…`` of each of these files at the time it was read.
     setup_digests: tuple[str, ...] = ()
 
     @property
     def content(self) -> dict[str, Any]:
-        """Return the EDF's settings, without the name and the files that they came from.
+        """Return the EDF's settings, without its name and source files.
 
-        Set-up steps are named by their digests, and not at all where there are none.
+        ``setup`` lists the digests of the set-up steps; it is absent if there are none.
         """
         content = self.model_dump(mode="json", exclude={"name", "path", "sources", "setup", "setup_digests"})
         return content | ({"setup": list(self.setup_digests)} if self.setup_digests else {})
@@ -104,15 +104,15 @@ class Edf(Frozen):
 
     @property
     def image_path(self) -> Path | None:
-        """Return the path of the image on this machine; None without an image or with one of a registry."""
+        """Return the path of the image on this machine; None without an image or for one in a registry."""
         return Path(self.image) if self.image.startswith("/") else None
 
 
 class Diagnostic(Frozen):
-    """One thing about an EDF that a person should know, as one line.
+    """An error, warning or note about an EDF, printed as one line.
 
-    The message says what is wrong and what that causes; an error always causes that the EDF isn't used. Texts
-    that are too long to be read are shortened.
+    The message says what is wrong and what that causes. An EDF with an error is not used. Long texts are
+    shortened.
     """
 
     severity: Severity
@@ -126,18 +126,18 @@ class Diagnostic(Frozen):
     @field_validator("file", "key", "message", "fix", mode="before")
     @classmethod
     def _readable(cls, text: str, info: ValidationInfo) -> str:
-        """Replace bytes that are not UTF-8, which no JSON could carry, and leave out what is too long."""
-        text = shortened(text, _LONGEST.get(info.field_name or "", PATH_BYTES))
+        """Replace bytes that are not UTF-8, which JSON can't carry, and shorten long texts."""
+        text = shortened(text, _MAX_LENGTHS.get(info.field_name or "", MAX_PATH_BYTES))
         return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
     @property
-    def where(self) -> str:
+    def location(self) -> str:
         """Return file, line and key, as far as they are known."""
-        place = f"{self.file}:{self.line}" if self.line else self.file
-        return ": ".join(part for part in (place, self.key) if part)
+        position = f"{self.file}:{self.line}" if self.line else self.file
+        return ": ".join(part for part in (position, self.key) if part)
 
     def __str__(self) -> str:
-        return one_line(f"{self.where}: {self.severity}: {self.message} {self.fix}")
+        return one_line(f"{self.location}: {self.severity}: {self.message} {self.fix}")
 
 
 class EdfError(GipfelError):
@@ -146,7 +146,7 @@ class EdfError(GipfelError):
     Parameters
     ----------
     file
-        The EDF that was asked for, which is named too where the error is in one of its bases.
+        The requested EDF; the message also names it if the error is in one of its bases.
     """
 
     def __init__(self, diagnostics: Iterable[Diagnostic], file: str = "") -> None:
@@ -154,47 +154,47 @@ class EdfError(GipfelError):
         errors = [each for each in self.diagnostics if each.severity == "error"]
         first = errors[0]
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        asked = f"{file} can't be used: " if file and file != first.file else ""
-        super().__init__(f"{asked}{first.where}: {first.message}{more}", first.fix)
+        requested = f"{file} can't be used: " if file and file != first.file else ""
+        super().__init__(f"{requested}{first.location}: {first.message}{more}", first.fix)
 
 
-def most_important(diagnostics: Iterable[Diagnostic], file: str) -> tuple[Diagnostic, ...]:
-    """Return each diagnostic once, at most a hundred, errors first to stay; a last one counts the others."""
-    found = tuple(diagnostics)
-    if len(found) > 1:
-        found = tuple(dict.fromkeys(found))
-    if len(found) <= DIAGNOSTICS:
-        return found
+def limit_diagnostics(diagnostics: Iterable[Diagnostic], file: str) -> tuple[Diagnostic, ...]:
+    """Return at most 100 distinct diagnostics, dropping the least severe; a last one counts the rest."""
+    unique = tuple(diagnostics)
+    if len(unique) > 1:
+        unique = tuple(dict.fromkeys(unique))
+    if len(unique) <= MAX_DIAGNOSTICS:
+        return unique
     rank = {"error": 0, "warning": 1, "note": 2}
-    order = sorted(range(len(found)), key=lambda index: (rank[found[index].severity], index))
-    kept = [found[index] for index in sorted(order[:DIAGNOSTICS])]
-    left = [found[index] for index in order[DIAGNOSTICS:]]
-    errors = sum(each.severity == "error" for each in left)
-    what = "errors" if errors == len(left) else f"diagnostics, {errors} of them errors,"
+    order = sorted(range(len(unique)), key=lambda index: (rank[unique[index].severity], index))
+    listed = [unique[index] for index in sorted(order[:MAX_DIAGNOSTICS])]
+    dropped = [unique[index] for index in order[MAX_DIAGNOSTICS:]]
+    errors = sum(each.severity == "error" for each in dropped)
+    noun = "errors" if errors == len(dropped) else f"diagnostics, {errors} of them errors,"
     more = Diagnostic(
-        severity=left[0].severity,
+        severity=dropped[0].severity,
         code="more",
         file=file,
         line=None,
         key="",
-        message=f"{len(left)} more {what} are not listed.",
-        fix="Put right what is listed, and check again.",
+        message=f"{len(dropped)} more {noun} are not listed.",
+        fix="Fix the listed ones, and check again.",
     )
-    return (*kept, more)
+    return (*listed, more)
 
 
-def shortened(text: str, most: int = _QUOTED) -> str:
-    """Return a text with its middle left out where it is too long to be read in a message."""
+def shortened(text: str, most: int = _MAX_QUOTED) -> str:
+    """Return a text with its middle replaced by an ellipsis if it is too long for a message."""
     if len(text) <= most:
         return text
     return f"{text[: most * 2 // 3]}…{text[-most // 3 :]}"
 
 
-def weight(text: str) -> int:
-    """Return how many characters a text takes in JSON, at most."""
+def json_length(text: str) -> int:
+    """Return an upper bound of the number of characters that a text takes in JSON."""
     return len(text) if text.isascii() and text.isprintable() else 6 * len(text)
 
 
 def annotation_variables(annotations: Mapping[str, str]) -> dict[str, str]:
-    """Name the variables by which Enroot's hooks see annotations: a dot becomes two underscores."""
+    """Return annotations as the variables that Enroot's hooks read: a dot becomes two underscores."""
     return {f"OCI_ANNOTATION_{name.replace('.', '__')}": value for name, value in annotations.items()}

@@ -1,7 +1,7 @@
-"""Read one EDF file: values with their lines, types checked, nothing expanded.
+"""Parse one EDF file: values with their lines, types checked, nothing expanded.
 
-`parse` reads a file. Below it: which key was meant by an unknown one, and what a syntax error of the TOML
-parser means to the author of an EDF.
+`parse` reads a file, `unknown_key` guesses the key that was meant by an unknown one, and `syntax_error`
+explains an error of the TOML parser.
 """
 
 import difflib
@@ -10,14 +10,14 @@ import re
 import tomllib
 from typing import Any
 
-from .document import KEY, Document, Entry, Lines, Path, Source
+from .document import KEY, Document, Entry, LineIndex, Path, Source
 from .keys import KEYS, SYNONYMS
-from .model import LONGEST, PARTS, VALUES, Diagnostic, Dialect, shortened
+from .model import MAX_KEY_PARTS, MAX_VALUE_CHARACTERS, MAX_VALUES, Diagnostic, Dialect, shortened
 
-_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
-#: What word processors and web pages make of quotes.
+_POSITION = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+#: Typographic quotes, which come with texts from word processors and web pages.
 _CURLY = re.compile("[\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb]")
-#: What the parser's message holds, and what to do about it.
+#: Patterns of the parser's messages, and the fix for each.
 _FIXES = (
     (
         re.compile(r"Duplicate|overwrite a value|declare .* twice|mutate"),
@@ -33,16 +33,18 @@ _FIXES = (
 )
 _DOTTED = rf"(?:{KEY})(?:\s*\.\s*(?:{KEY}))*"
 _TABLE = re.compile(rf"\s*\[\[?\s*({_DOTTED})")
-_NAMED = re.compile(rf"\s*({_DOTTED})\s*(=?)")
+_ASSIGNMENT = re.compile(rf"\s*({_DOTTED})\s*(=?)")
 _KEY_PART = re.compile(KEY)
-_OTHERWISE = "Strings need quotes, and a table may be declared once."
-_GUESSED_KEY = 60
+_DEFAULT_FIX = "Strings need quotes, and a table may be declared once."
+_MAX_GUESSED_KEY = 60
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: Engines carry it, and programs can read it; shells can't.
+#: A name that engines and programs accept, and shells don't.
 _UNUSUAL_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-_RUN = re.compile(r"""(?<![A-Za-z0-9_-])(?:(?:[A-Za-z0-9_-]++|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){8,}+""")
-#: Of the squares of the parts of all long keys: the parser takes a time that grows with it.
-_MOST_STEPS = 1_000_000
+_LONG_KEY = re.compile(
+    r"""(?<![A-Za-z0-9_-])(?:(?:[A-Za-z0-9_-]++|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){8,}+"""
+)
+#: Limit of the sum of squared part counts of all long keys: the parser's time is proportional to it.
+_MAX_STEPS = 1_000_000
 _TYPES: dict[type, str] = {
     bool: "a boolean",
     int: "an integer",
@@ -54,15 +56,15 @@ _TYPES: dict[type, str] = {
 
 
 def parse(text: str, file: str, dialect: Dialect = "ce") -> tuple[Document, list[Diagnostic]]:
-    """Read the text of one file.
+    """Parse the text of one file; ``file`` names it in diagnostics.
 
     Returns
     -------
     tuple
-        What could be read, and what is wrong with the rest; ``file`` names the file in messages.
+        The values that could be read, and diagnostics about the rest.
     """
     source = Source(file, text.replace("\r\n", "\n"))
-    if text.count(".") >= PARTS and _is_deep(text):
+    if text.count(".") >= MAX_KEY_PARTS and _is_deep(text):
         return Document(source=source), [syntax_error(RecursionError(), text, file)]
     try:
         content = tomllib.loads(text)
@@ -90,20 +92,20 @@ class _Reader:
                 self._annotations((key,), value)
             elif types is None:
                 if self._has_room((key,)):
-                    self.diagnostics.append(ignored_key(Entry("", (key,), self._source), type(value)))
+                    self.diagnostics.append(unknown_key(Entry("", (key,), self._source), type(value)))
             elif list in types:
-                setattr(self.document, key, self._array(key, value, one=str in types))
+                setattr(self.document, key, self._array(key, value, accepts_string=str in types))
             elif bool in types:
                 self._flag(key, value)
             else:
                 self._string(key, value)
 
     def _has_room(self, path: Path, count: int = 1) -> bool:
-        """Count values; those beyond the limit are refused once and not read."""
+        """Count values and return whether they are within the limit; report once if they exceed it."""
         before, self._values = self._values, self._values + count
-        if before <= VALUES < self._values:
-            self._report(path, "values", f"the file has more than {VALUES} values.", "Take some out.")
-        return self._values <= VALUES
+        if before <= MAX_VALUES < self._values:
+            self._report(path, "values", f"the file has more than {MAX_VALUES} values.", "Take some out.")
+        return self._values <= MAX_VALUES
 
     def _report(self, path: Path, code: str, message: str, fix: str) -> None:
         self.diagnostics.append(Entry("", path, self._source).diagnostic(code, message, fix))
@@ -115,8 +117,10 @@ class _Reader:
         self._report(path, "type", f"must be {expected}, but is {kind}.", fix)
 
     def _entry(self, value: str, path: Path) -> Entry | None:
-        if len(value) > LONGEST:
-            self._report(path, "too-long", f"is longer than {LONGEST} characters.", "Shorten it.")
+        if len(value) > MAX_VALUE_CHARACTERS:
+            self._report(
+                path, "too-long", f"is longer than {MAX_VALUE_CHARACTERS} characters.", "Shorten it."
+            )
             return None
         return Entry(value, path, self._source)
 
@@ -132,11 +136,11 @@ class _Reader:
         else:
             self._refuse((key,), "true or false", value, f"Write {key} = true or {key} = false.")
 
-    def _array(self, key: str, value: object, *, one: bool) -> tuple[Entry, ...]:
-        """Return the entries of an array of strings; with ``one`` also of a single string."""
-        if one and isinstance(value, str):
+    def _array(self, key: str, value: object, *, accepts_string: bool) -> tuple[Entry, ...]:
+        """Return the entries of an array of strings, or of a single string if the key accepts one."""
+        if accepts_string and isinstance(value, str):
             entry = self._entry(value, (key,))
-            # The empty string is the documented default: none.
+            # The empty string is the documented default: no entry.
             return (entry,) if entry and value else ()
         if not isinstance(value, list):
             self._refuse((key,), "an array of strings", value, f'Write {key} = ["…"].')
@@ -150,8 +154,8 @@ class _Reader:
                 if entry := self._entry(item, path):
                     entries.append(entry)
             elif isinstance(item, dict | list):
-                wanted = '["SOURCE:DESTINATION"]' if key == "mounts" else '["…"]'
-                self._refuse(path, "a string", item, f"Write {key} = {wanted}.")
+                example = '["SOURCE:DESTINATION"]' if key == "mounts" else '["…"]'
+                self._refuse(path, "a string", item, f"Write {key} = {example}.")
             else:
                 self._refuse(path, "a string", item, "Put it in quotes.")
         return tuple(entries)
@@ -172,7 +176,7 @@ class _Reader:
                 self.document.env[name] = entry
 
     def _can_be_named(self, path: Path, name: str, value: object) -> bool:
-        """Return whether a variable may have an unusual name, which is reported in any case."""
+        """Return whether a variable may have this unusual name, and report it as a warning or an error."""
         unusual = _UNUSUAL_VARIABLE.fullmatch(name) and isinstance(value, str)
         self.diagnostics.append(
             Entry("", path, self._source).diagnostic(
@@ -188,7 +192,7 @@ class _Reader:
 
     def _annotations(self, path: Path, value: object) -> None:
         if isinstance(value, dict):
-            if len(path) > PARTS:
+            if len(path) > MAX_KEY_PARTS:
                 self._report(path, "type", "is nested too deeply.", "No annotation has as many parts.")
                 return
             for name, item in value.items():
@@ -222,24 +226,24 @@ class _Reader:
 def _is_deep(text: str) -> bool:
     """Return whether keys have so many parts that the parser would take minutes."""
     steps = 0
-    for run in _RUN.finditer(text):
-        steps += run[0].count(".") ** 2
-        if steps > _MOST_STEPS:
+    for match in _LONG_KEY.finditer(text):
+        steps += match[0].count(".") ** 2
+        if steps > _MAX_STEPS:
             return True
     return False
 
 
 def _quoted(value: object) -> str:
-    """Return the value as a TOML string, where it is short enough to be shown."""
+    """Return the value as a TOML string, or an ellipsis in quotes for a long one."""
     if isinstance(value, bool):
         return f'"{str(value).lower()}"'
     short = isinstance(value, float) or (isinstance(value, int) and abs(value) < 10**9)
     return f'"{value}"' if short else '"…"'
 
 
-def ignored_key(entry: Entry, kind: type) -> Diagnostic:
-    """Return the warning that a key is ignored; name and type of the value show which one was meant."""
-    near = _near(str(entry.path[-1]), kind)
+def unknown_key(entry: Entry, kind: type) -> Diagnostic:
+    """Return the warning that a key is ignored, with a guess from its name and its value's type."""
+    near = _closest_key(str(entry.path[-1]), kind)
     return entry.diagnostic(
         "unknown-key",
         "an EDF has no such key, so it is ignored.",
@@ -249,8 +253,8 @@ def ignored_key(entry: Entry, kind: type) -> Diagnostic:
 
 
 @functools.lru_cache(maxsize=256)
-def _near(key: str, kind: type) -> str:
-    if len(key) > _GUESSED_KEY:
+def _closest_key(key: str, kind: type) -> str:
+    if len(key) > _MAX_GUESSED_KEY:
         return ""
     key = key.lower().replace("-", "_")
     fitting = {each for each, types in KEYS.items() if kind in types}
@@ -259,15 +263,15 @@ def _near(key: str, kind: type) -> str:
     if (synonym := SYNONYMS.get(key, "")) in fitting:
         return synonym
     close = difflib.get_close_matches(key, KEYS, n=3)
-    # A key of the right name and the wrong type is still the better guess where it is all but the same.
+    # A nearly identical name is the better guess even if the type is wrong.
     same = [each for each in close if each.replace("_", "") == key.replace("_", "")]
     return next(iter(same or [each for each in close if each in fitting]), "")
 
 
 def syntax_error(error: Exception, text: str, file: str) -> Diagnostic:
-    """Return the error where a file stops being TOML, with the key if that is known."""
-    message, line, fix = str(error), None, _OTHERWISE
-    if match := _PLACE.search(message):
+    """Return the diagnostic about a syntax error, with its line and key if they are known."""
+    message, line, fix = str(error), None, _DEFAULT_FIX
+    if match := _POSITION.search(message):
         message = message[: match.start()]
         line = int(match[1]) if match[1] else text.rstrip("\r\n").count("\n") + 1
         on_line = text.replace("\r\n", "\n").split("\n")[line - 1] if match[1] else ""
@@ -281,34 +285,34 @@ def syntax_error(error: Exception, text: str, file: str) -> Diagnostic:
         code="toml",
         file=file,
         line=line,
-        key=_nearest(text, line, str(error)) if line else "",
+        key=_key_of_line(text, line, str(error)) if line else "",
         message=f"this is not valid TOML, so nothing in the file is used: {message}.",
         fix=fix,
     )
 
 
 def _fix(message: str, line: str, position: int) -> str:
-    """Return the fix, by the parser's message and the text where it stopped."""
+    """Return the fix for the parser's message and the text at its position."""
     unclosed = message.startswith("Illegal character") and _CURLY.search(line)
     if _CURLY.match(line, position) or unclosed:
         return "Replace the curly quotes by straight ones, \" or '."
     if line[position:].startswith(",") and message.startswith("Expected newline"):
         return "Take the comma out: keys are separated by line breaks alone."
-    return next((each for pattern, each in _FIXES if pattern.search(message)), _OTHERWISE)
+    return next((each for pattern, each in _FIXES if pattern.search(message)), _DEFAULT_FIX)
 
 
-def _nearest(text: str, number: int, message: str) -> str:
-    """Return the key or table that a line belongs to, or nothing."""
+def _key_of_line(text: str, number: int, message: str) -> str:
+    """Return the key or table that a line belongs to, or an empty string."""
     lines = text.replace("\r\n", "\n").split("\n")[:number]
     if table := _TABLE.match(lines[-1]):
         return _joined(table[1])
-    named = _NAMED.match(lines[-1])
-    if named and (named[2] or message.startswith("Expected '='")):
-        above = next((table for line in reversed(lines) if (table := _TABLE.match(line))), None)
-        return _joined(f"{above[1]}.{named[1]}" if above else named[1])
-    # In the middle of a value: what was begun last before it.
-    found = Lines("\n".join(lines)).last()
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in found).removeprefix(".")
+    assignment = _ASSIGNMENT.match(lines[-1])
+    if assignment and (assignment[2] or message.startswith("Expected '='")):
+        header = next((table for line in reversed(lines) if (table := _TABLE.match(line))), None)
+        return _joined(f"{header[1]}.{assignment[1]}" if header else assignment[1])
+    # The line is inside a value: return the last one that begins before it.
+    path = LineIndex("\n".join(lines)).last_path()
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
 
 
 def _joined(dotted: str) -> str:

@@ -1,6 +1,6 @@
 """Names of images in a registry: ``[USER@][REGISTRY#]IMAGE[:TAG]``, with a slash for ``#``, or a digest.
 
-`reference_problem` checks a name; `read_reference` takes it apart, for each engine to write in its own form.
+`reference_problem` validates a name; `read_reference` parses it, so that each engine can write its own form.
 """
 
 import re
@@ -16,18 +16,18 @@ _DIGEST = re.compile(r"[a-z0-9]+(?:[+._-][a-z0-9]+)*:[0-9a-fA-F]{32,}")
 _NAME = re.compile(rf"(?:{_REGISTRY_HOST}/)?{_PART}(?:/{_PART})*")
 _REGISTRY = re.compile(_REGISTRY_HOST)
 _ANY_SCHEME = re.compile(r"[a-z]+://")
-_LONGEST = 255
+_MAX_LENGTHS = 255
 _SCHEME = re.compile(r"(docker|dockerd|podman)://")
-#: Where an image is: in a registry, or in what a program keeps on the machine. Source: Enroot, `import`.
+#: Where an image is stored: a registry, or the local storage of Docker or podman. Source: Enroot, `import`.
 Store = Literal["registry", "dockerd", "podman"]
 _STORES: Mapping[str, Store] = {"dockerd": "dockerd", "podman": "podman"}
-#: What looks like a host before the first slash is one. Source: distribution/reference, `splitDockerDomain`.
+#: A first path component of this form is a host. Source: distribution/reference, `splitDockerDomain`.
 _HOST = re.compile(r"localhost|.*[.:].*")
-_HUB = "docker.io"
+_DEFAULT_REGISTRY = "docker.io"
 
 
 class Reference(Frozen):
-    """``[USER@][REGISTRY#]IMAGE[:TAG]`` in its parts; ``version`` is ``:TAG``, ``@DIGEST``, both or empty."""
+    """The parts of ``[USER@][REGISTRY#]IMAGE[:TAG]``; ``version`` is ``:TAG``, ``@DIGEST``, both or empty."""
 
     store: Store
     user: str
@@ -37,21 +37,21 @@ class Reference(Frozen):
 
     @property
     def oci(self) -> str:
-        """Return the name as podman, Apptainer and skopeo write it, the registry always named."""
-        registry = self.registry or _HUB
-        official = registry == _HUB and "/" not in self.name
+        """Return the name for podman, Apptainer and skopeo, always with the registry."""
+        registry = self.registry or _DEFAULT_REGISTRY
+        official = registry == _DEFAULT_REGISTRY and "/" not in self.name
         return f"{registry}/{'library/' if official else ''}{self.name}{self.version}"
 
     @property
     def enroot(self) -> str:
-        """Return the name as Enroot and Pyxis write it, with a ``#`` behind the registry."""
+        """Return the name for Enroot and Pyxis, with a ``#`` behind the registry."""
         user = f"{self.user}@" if self.user else ""
         registry = f"{self.registry}#" if self.registry else ""
         return f"{user}{registry}{self.name}{self.version}"
 
 
 def reference_problem(reference: str) -> str:
-    """Return what is wrong with the name of an image, or nothing where a registry could have it.
+    """Return what is wrong with the name of an image, or an empty string for a valid one.
 
     Source: OCI distribution specification 1.1 (names, tags, digests), Enroot's import for ``@`` and ``#``.
     """
@@ -70,12 +70,12 @@ def reference_problem(reference: str) -> str:
 
 
 def read_reference(image: str) -> Reference:
-    """Take the name of an image apart, with a ``#`` or a slash behind its registry.
+    """Parse the name of an image, with a ``#`` or a slash behind its registry.
 
     Raises
     ------
     GipfelError
-        No registry could have it.
+        The name is not valid.
     """
     store: Store = "registry"
     if scheme := _SCHEME.match(image):
@@ -101,14 +101,14 @@ def read_reference(image: str) -> Reference:
     return Reference(store=store, user=user, registry=registry, name=name, version=tag + digest)
 
 
-def foreign_store(engine: str, image: str, reference: Reference) -> GipfelError:
-    """Return the refusal of an image of a store that an engine can't read.
+def unsupported_store_error(engine: str, image: str, reference: Reference) -> GipfelError:
+    """Return the error about an image in a local storage that the engine can't read.
 
-    A registry must not be asked instead: it may have a foreign image of the same name.
+    Pulling it from a registry instead is not safe: a registry may have another image of the same name.
     """
-    whose = "docker's" if reference.store == "dockerd" else "podman's"
+    program = "docker" if reference.store == "dockerd" else "podman"
     return GipfelError(
-        f"The engine {engine} can't take the image {image!r} from {whose} own store.",
+        f"The engine {engine} can't read the image {image!r} from {program}'s local storage.",
         f"Import it: enroot import -o IMAGE.sqsh {reference.store}://{reference.name}{reference.version}",
     )
 
@@ -121,7 +121,7 @@ def _name_problem(name: str, digest: str) -> str:
             return f"{tag!r} can't be a tag"
     if digest and not _DIGEST.fullmatch(digest):
         return f"{digest!r} is not a valid digest"
-    if len(name) > _LONGEST or not _NAME.fullmatch(name):
+    if len(name) > _MAX_LENGTHS or not _NAME.fullmatch(name):
         return f"{name!r} can't be an image" + (
             ": a name is in small letters" if name.lower() != name else ""
         )

@@ -1,4 +1,4 @@
-"""From a name to a resolved EDF: find, read with its bases, merge, expand, lint."""
+"""Resolve an EDF by name or path: find it, read it with its bases, merge, expand and lint."""
 
 import functools
 from collections.abc import Iterator, Mapping
@@ -6,18 +6,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .document import Entry
-from .inherit import Bases, Chain, merge
-from .lookup import find_edf
-from .model import DIALECTS, Diagnostic, Dialect, Edf, EdfError, most_important
+from .inherit import BaseCache, BaseChain, merge
+from .lookup import SetupSteps, find_edf
+from .model import DIALECTS, Diagnostic, Dialect, Edf, EdfError, limit_diagnostics
 from .resolver import Resolver
-from .rule import Rule, Subject
+from .rule import LintContext, Rule
 from .rules_dialects import DIALECT_RULES, SARUS_RULES
 from .rules_hooks import HOOK_RULES
 from .rules_mounts import MOUNT_RULES
 from .rules_values import IMAGE_RULES, VALUE_RULES
-from .setup import Steps
 
-#: Every lint rule; the page about them is ``README.md``.
+#: All lint rules; ``README.md`` documents them.
 RULES: tuple[Rule, ...] = (
     *VALUE_RULES,
     *IMAGE_RULES,
@@ -31,16 +30,16 @@ _BY_DIALECT = {name: tuple(rule for rule in RULES if name in rule.dialects) for 
 
 @dataclass(frozen=True)
 class Resolution:
-    """The result of resolving an EDF: the EDF or what is wrong with it."""
+    """The result of resolving an EDF: the EDF, and diagnostics about it."""
 
     file: str
-    #: None where there are errors.
+    #: None if there are errors.
     edf: Edf | None
     diagnostics: tuple[Diagnostic, ...]
-    #: What each value is made of; ``mounts[0]`` is the first mount of the resolved EDF.
-    places: Mapping[str, Entry] = field(default_factory=dict)
+    #: The entry of each resolved value; ``mounts[0]`` is the first mount of the resolved EDF.
+    entries_by_key: Mapping[str, Entry] = field(default_factory=dict)
     #: The set-up steps, the base's first.
-    setup: tuple[Steps, ...] = ()
+    setup: tuple[SetupSteps, ...] = ()
 
     @property
     def valid(self) -> bool:
@@ -48,8 +47,8 @@ class Resolution:
         return all(each.severity != "error" for each in self.diagnostics)
 
     @property
-    def verdict(self) -> str:
-        """Return one line about the whole, which names the EDF also where only a base is at fault."""
+    def summary(self) -> str:
+        """Return one line that names the EDF and says whether it is valid, with the number of errors."""
         if self.edf is not None:
             return f"{self.file}: valid"
         errors = [each for each in self.diagnostics if each.severity == "error"]
@@ -61,9 +60,9 @@ class Resolution:
 
     @property
     def origins(self) -> dict[str, str]:
-        """Return each key with the file that its value comes from."""
+        """Return the file of each key's value."""
         steps = {f"setup[{position}]": each.edf for position, each in enumerate(self.setup)}
-        return {key: entry.file for key, entry in self.places.items()} | steps
+        return {key: entry.file for key, entry in self.entries_by_key.items()} | steps
 
 
 def load_edf(
@@ -79,16 +78,16 @@ def load_edf(
     Parameters
     ----------
     environment
-        The host's variables, for ``EDF_PATH``, ``HOME`` and every ``${VAR}``; the image's own win over them.
+        The host's variables, for ``EDF_PATH``, ``HOME`` and every ``${VAR}``; the image's take precedence.
     directory
-        What relative paths are relative to.
+        The directory that relative paths start from.
     job_variables
-        Outside of a job, leave ``${SLURM_…}`` as it is where it isn't defined: the job resolves it.
+        Outside of a job, keep an undefined ``${SLURM_…}`` unexpanded: the job expands it.
 
     Raises
     ------
     EdfError
-        It can't be found or read, or has errors; all of them are in ``diagnostics``.
+        The EDF can't be found or read, or has errors; all of them are in ``diagnostics``.
     """
     resolution = resolve(
         name_or_path,
@@ -108,16 +107,16 @@ def resolve(
     environment: Mapping[str, str],
     directory: Path,
     dialect: Dialect = "ce",
-    bases: Bases | None = None,
+    base_cache: BaseCache | None = None,
     job_variables: bool = False,
 ) -> Resolution:
-    """Resolve an EDF like `load_edf`, with errors in the result; ``bases`` caches files that EDFs share."""
+    """Resolve an EDF like `load_edf`, with errors in the result; ``base_cache`` caches shared bases."""
     find = functools.partial(find_edf, environment=environment, directory=directory)
     try:
         path = find(name_or_path)
     except EdfError as error:
         return Resolution(error.diagnostics[0].file, None, error.diagnostics)
-    chain = Chain(find, environment.get, bases, dialect=dialect)
+    chain = BaseChain(find, environment.get, base_cache, dialect=dialect)
     chain.read(path)
     return _resolved(chain, path, environment, directory, dialect, job_variables=job_variables)
 
@@ -125,15 +124,15 @@ def resolve(
 def resolve_text(
     text: str, *, file: str, environment: Mapping[str, str], directory: Path, dialect: Dialect = "ce"
 ) -> Resolution:
-    """Resolve an EDF that is not on disk yet: an editor's or a form's; ``file`` names it."""
+    """Resolve the text of an EDF that is not on disk, for an editor or a form; ``file`` names it."""
     find = functools.partial(find_edf, environment=environment, directory=directory)
-    chain = Chain(find, environment.get, dialect=dialect)
+    chain = BaseChain(find, environment.get, dialect=dialect)
     chain.read_text(text, Path(file))
     return _resolved(chain, Path(file), environment, directory, dialect, job_variables=True)
 
 
 def _resolved(
-    chain: Chain,
+    chain: BaseChain,
     path: Path,
     environment: Mapping[str, str],
     directory: Path,
@@ -141,32 +140,32 @@ def _resolved(
     *,
     job_variables: bool,
 ) -> Resolution:
-    if not chain.documents or chain.is_full:
-        return Resolution(str(path), None, most_important(chain.diagnostics, str(path)))
+    if not chain.documents or chain.exceeds_limits:
+        return Resolution(str(path), None, limit_diagnostics(chain.diagnostics, str(path)))
     merged = merge(chain.documents)
     resolver = Resolver(merged, environment, directory, dialect, job_variables=job_variables)
     edf = resolver.resolve(path, tuple(chain.sources))
     entries = tuple(merged.entries())
-    subject = Subject(
+    context = LintContext(
         document=merged,
         documents=chain.documents,
         entries=entries,
-        text="\n".join([entry.text for entry in entries]),
+        all_text="\n".join([entry.text for entry in entries]),
         edf=edf,
         mounts=tuple(resolver.mounts),
         home=environment.get("HOME", "").rstrip("/"),
         dialect=dialect,
-        failed=frozenset(resolver.failed),
-        whole=all(each.severity != "error" for each in chain.diagnostics),
+        failed_keys=frozenset(resolver.failed_keys),
+        is_complete=all(each.severity != "error" for each in chain.diagnostics),
     )
-    found = most_important((*chain.diagnostics, *resolver.diagnostics, *lint(subject)), str(path))
-    valid = all(each.severity != "error" for each in found)
-    return Resolution(str(path), edf if valid else None, found, resolver.places, merged.setup)
+    diagnostics = limit_diagnostics((*chain.diagnostics, *resolver.diagnostics, *lint(context)), str(path))
+    valid = all(each.severity != "error" for each in diagnostics)
+    return Resolution(str(path), edf if valid else None, diagnostics, resolver.entries_by_key, merged.setup)
 
 
-def lint(subject: Subject) -> Iterator[Diagnostic]:
-    """Yield the findings of every rule, but no warning about a value that is refused for the same cause."""
-    for rule in _BY_DIALECT[subject.dialect]:
-        for found in rule.look(subject):
-            if rule.beside_errors or found.severity == "error" or found.key not in subject.failed:
-                yield found
+def lint(context: LintContext) -> Iterator[Diagnostic]:
+    """Yield the diagnostics of all rules, without warnings about values that already have an error."""
+    for rule in _BY_DIALECT[context.dialect]:
+        for each in rule.check(context):
+            if rule.reported_with_errors or each.severity == "error" or each.key not in context.failed_keys:
+                yield each

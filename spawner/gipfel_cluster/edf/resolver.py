@@ -1,7 +1,6 @@
-"""The values of one merged document, expanded.
+"""Expand the values of one merged document.
 
-`Variables` looks up what a value may use: the image's own variables where they can be read, else the
-caller's.
+`Variables` looks up a variable in the image, if its variables can be read, else in the caller's environment.
 """
 
 import os
@@ -12,29 +11,38 @@ from pathlib import Path
 from .document import Document, Entry
 from .expand import EXPANDERS, ExpansionError, Lookup, expand, split_fields
 from .image import image_environment
-from .model import ALL_CHARACTERS, ENTRYPOINT, PATH_BYTES, Diagnostic, Dialect, Edf, Mount, weight
+from .model import (
+    ENTRYPOINT,
+    MAX_PATH_BYTES,
+    MAX_TOTAL_CHARACTERS,
+    Diagnostic,
+    Dialect,
+    Edf,
+    Mount,
+    json_length,
+)
 from .mounts import make_mount, not_absolute
 
-_BREAK = re.compile("[\n\r\0]")
-_OF_JOB = "SLURM_"
+_FORBIDDEN = re.compile("[\n\r\0]")
+_JOB_PREFIX = "SLURM_"
 
 
 class Variables:
-    """Looks variables up, and remembers which of them only the image has.
+    """A lookup of variables, which records the ones that only the image defines.
 
     Parameters
     ----------
     host
         The caller's environment.
     image
-        The EDF's image; it is opened when the first variable is asked for.
+        The EDF's image; it is opened on the first lookup.
     """
 
     def __init__(self, host: Mapping[str, str], image: str) -> None:
         self._host = host
         self._image = image
-        self._of_image: Mapping[str, str] | None = None
-        #: Names that were asked for and that only the image has.
+        self._image_variables: Mapping[str, str] | None = None
+        #: Requested names that only the image defines.
         self.image_only: list[str] = []
 
     def __call__(self, name: str) -> str | None:
@@ -47,23 +55,23 @@ class Variables:
         return value
 
     @property
-    def image_is_read(self) -> bool:
-        """Return whether the image's variables could be read; those of one in a registry can't."""
+    def image_is_readable(self) -> bool:
+        """Return whether the image's variables can be read; those of an image in a registry can't."""
         return self._image.startswith("/")
 
     def _read_image(self) -> Mapping[str, str]:
-        if self._of_image is None:
-            self._of_image = image_environment(Path(self._image)) if self.image_is_read else {}
-        return self._of_image
+        if self._image_variables is None:
+            self._image_variables = image_environment(Path(self._image)) if self.image_is_readable else {}
+        return self._image_variables
 
 
 class Resolver:
-    """Expands every value and collects what is wrong with them and where they came from.
+    """Expands all values, and collects diagnostics and the entry of each value.
 
     Parameters
     ----------
     job_variables
-        Leave Slurm's variables as they are written outside of a job, which alone has them.
+        Outside of a job, keep Slurm's variables unexpanded, since only the job defines them.
     """
 
     def __init__(
@@ -79,21 +87,21 @@ class Resolver:
         self._host = environment
         self._directory = directory
         self._dialect: Dialect = dialect
-        self._defers = job_variables and f"{_OF_JOB}JOB_ID" not in environment
+        self._defers = job_variables and f"{_JOB_PREFIX}JOB_ID" not in environment
         self._deferred: list[str] = []
         self._expanded = EXPANDERS[dialect]
-        self._room = ALL_CHARACTERS
+        self._room = MAX_TOTAL_CHARACTERS
         self._errors = 0
-        #: Keys of which the value could not be made.
-        self.failed: set[str] = set()
+        #: Keys whose values have an error.
+        self.failed_keys: set[str] = set()
         self.diagnostics: list[Diagnostic] = []
-        #: What each value is made of; ``mounts[0]`` is the first of the resolved ones.
-        self.places: dict[str, Entry] = {}
-        #: Every mount in its order, also the same one twice, with the entry that asks for it.
+        #: The entry of each resolved value; ``mounts[0]`` is the first resolved mount.
+        self.entries_by_key: dict[str, Entry] = {}
+        #: Every mount with its entry, in order; duplicates are kept.
         self.mounts: list[tuple[Entry, Mount]] = []
 
     def resolve(self, path: Path, sources: tuple[str, ...]) -> Edf:
-        """Return the EDF; it may be used if there is no error among the diagnostics."""
+        """Return the resolved EDF, which must not be used if the diagnostics contain an error."""
         document = self._document
         image = self._image()
         lookup = Variables(self._host, image)
@@ -115,7 +123,7 @@ class Resolver:
 
     def _refuse(self, entry: Entry, code: str, message: str, fix: str) -> None:
         self._errors += 1
-        self.failed.add(entry.key)
+        self.failed_keys.add(entry.key)
         self.diagnostics.append(entry.diagnostic(code, message, fix))
 
     def _expand(self, entry: Entry, lookup: Lookup, text: str | None = None) -> str:
@@ -123,11 +131,11 @@ class Resolver:
         if self._expanded is expand and "${" not in text:
             return self._clean(entry, text)
         try:
-            value = self._expanded(text, lookup, self._later)
+            value = self._expanded(text, lookup, self._defer)
         except ExpansionError as error:
             message = error.message
             if error.code == "unknown-variable":
-                message += _where(lookup)
+                message += _searched_environments(lookup)
             self._refuse(entry, error.code, message, error.fix)
             return ""
         if self._deferred:
@@ -136,9 +144,9 @@ class Resolver:
             self._warn_image_only(entry, lookup)
         return self._clean(entry, value)
 
-    def _later(self, name: str) -> str | None:
-        """Leave a variable as it is written that only the job has."""
-        if not self._defers or not name.startswith(_OF_JOB):
+    def _defer(self, name: str) -> str | None:
+        """Return a Slurm variable unexpanded if only the job can define it, else None."""
+        if not self._defers or not name.startswith(_JOB_PREFIX):
             return None
         self._deferred.append(name)
         return f"${{{name}}}"
@@ -156,26 +164,26 @@ class Resolver:
         )
 
     def _has_room(self, entry: Entry, text: str) -> bool:
-        """Count characters; the value that is one too many is refused."""
-        before, self._room = self._room, self._room - weight(text)
+        """Count a value's characters and return whether the total is within the limit; report it if not."""
+        before, self._room = self._room, self._room - json_length(text)
         if before >= 0 > self._room:
-            message = f"with this value the EDF holds more than {ALL_CHARACTERS >> 10} KiB."
+            message = f"with this value the EDF holds more than {MAX_TOTAL_CHARACTERS >> 10} KiB."
             self._refuse(entry, "too-large", message, "Shorten its values, or take some out.")
         return self._room >= 0
 
     def _clean(self, entry: Entry, value: str) -> str:
         if value.isascii() and value.isprintable() and len(value) <= self._room:
-            # Nearly every value, and the fastest way.
+            # Fast path, which nearly every value takes.
             self._room -= len(value)
             return value
         if not self._has_room(entry, value):
             return ""
-        if _BREAK.search(value):
+        if _FORBIDDEN.search(value):
             self._refuse(entry, "line-break", "the value holds a line break or NUL.", "Write it on one line.")
             return ""
         if not value.isascii() and value != value.encode("utf-8", "replace").decode():
             self._refuse(
-                entry, "no-text", "the value is not UTF-8 text.", "Look at its variables and directories."
+                entry, "no-text", "the value is not UTF-8 text.", "Check its variables and directories."
             )
             return ""
         return value
@@ -185,7 +193,7 @@ class Resolver:
             self.diagnostics.append(
                 entry.diagnostic(
                     "image-variable",
-                    f"only the image defines {name}, so it is resolved at start, "
+                    f"only the image defines {name}, so it is expanded when the container starts, "
                     "and an engine that expands on the host alone refuses it.",
                     f"Write ${{{name}:-default}}, or set {name} where the job is submitted.",
                     severity="warning",
@@ -194,29 +202,29 @@ class Resolver:
         lookup.image_only.clear()
 
     def _path(self, entry: Entry, path: str) -> str:
-        """Make a path that begins with a dot absolute and leave any other as it is."""
+        """Return a path that begins with a dot as an absolute one, any other unchanged."""
         if not path.startswith(".") or path.partition("/")[0] not in {".", ".."}:
             return path
-        return self._clean(entry, os.path.normpath(self._directory / path[: 2 * PATH_BYTES]))
+        return self._clean(entry, os.path.normpath(self._directory / path[: 2 * MAX_PATH_BYTES]))
 
     def _flag(self, key: str, *, default: bool) -> bool:
         entry = self._document.scalars.get(key)
         if entry is None:
             return default
-        self.places[key] = entry
+        self.entries_by_key[key] = entry
         return entry.text == "true"
 
     def _image(self) -> str:
         entry = self._document.scalars.get("image")
         if entry is None:
             return ""
-        self.places["image"] = entry
+        self.entries_by_key["image"] = entry
         if self._dialect == "sarus":
             return self._clean(entry, entry.text)
         image = self._path(entry, self._expand(entry, self._host.get))
-        if len(image) > PATH_BYTES:
-            message = f"the image's name is longer than {PATH_BYTES} characters."
-            self._refuse(entry, "too-long", message, "No system has such a path.")
+        if len(image) > MAX_PATH_BYTES:
+            message = f"the image's name is longer than {MAX_PATH_BYTES} characters."
+            self._refuse(entry, "too-long", message, "Shorten it: no system has such a path.")
             return ""
         return image
 
@@ -224,26 +232,28 @@ class Resolver:
         entry = self._document.scalars.get("workdir")
         if entry is None:
             return ""
-        self.places["workdir"] = entry
+        self.entries_by_key["workdir"] = entry
         workdir = self._path(entry, self._expand(entry, lookup))
-        if workdir and not workdir.startswith(("/", f"${{{_OF_JOB}")):
+        if workdir and not workdir.startswith(("/", f"${{{_JOB_PREFIX}")):
             self._refuse(entry, "relative-path", *not_absolute("the working directory", workdir))
-        elif len(workdir) > PATH_BYTES:
-            message = f"the path is longer than {PATH_BYTES} characters."
-            self._refuse(entry, "too-long", message, "No system has such a path.")
+        elif len(workdir) > MAX_PATH_BYTES:
+            message = f"the path is longer than {MAX_PATH_BYTES} characters."
+            self._refuse(entry, "too-long", message, "Shorten it: no system has such a path.")
         return workdir
 
     def _table(self, key: str, entries: Mapping[str, Entry], lookup: Lookup) -> dict[str, str]:
         if entries and not self._has_room(next(iter(entries.values())), "".join(entries)):
             return {}
-        self.places |= {f"{key}.{name}": entry for name, entry in entries.items()}
+        self.entries_by_key |= {f"{key}.{name}": entry for name, entry in entries.items()}
         return {name: self._expand(entry, lookup) for name, entry in entries.items()}
 
     def _devices(self, lookup: Lookup) -> tuple[str, ...]:
         unique: dict[str, Entry] = {}
         for entry in self._document.devices:
             unique.setdefault(self._expand(entry, lookup), entry)
-        self.places.update((f"devices[{index}]", entry) for index, entry in enumerate(unique.values()))
+        self.entries_by_key.update(
+            (f"devices[{index}]", entry) for index, entry in enumerate(unique.values())
+        )
         return tuple(unique)
 
     def _unique_mounts(self, lookup: Lookup) -> tuple[Mount, ...]:
@@ -252,7 +262,7 @@ class Resolver:
             if (mount := self._mount(entry, lookup)) is not None:
                 self.mounts.append((entry, mount))
                 unique.setdefault(mount, entry)
-        self.places.update((f"mounts[{index}]", entry) for index, entry in enumerate(unique.values()))
+        self.entries_by_key.update((f"mounts[{index}]", entry) for index, entry in enumerate(unique.values()))
         return tuple(unique)
 
     def _mount(self, entry: Entry, lookup: Lookup) -> Mount | None:
@@ -262,17 +272,17 @@ class Resolver:
             value = self._expand(entry, lookup, field)
             fields.append(self._path(entry, value) if position < 2 else value)
             if self._errors > errors:
-                # Of one value one error is enough.
+                # One error per value is enough.
                 return None
         return make_mount(
             fields, lambda code, message, fix: self._refuse(entry, code, message, fix), self._dialect
         )
 
 
-def _where(lookup: Lookup) -> str:
-    """Return a sentence about where a variable was looked for."""
+def _searched_environments(lookup: Lookup) -> str:
+    """Return a sentence about the environments that were searched for a variable."""
     if not isinstance(lookup, Variables):
         return " The caller's environment does not have it."
-    if lookup.image_is_read:
+    if lookup.image_is_readable:
         return " Neither the caller's environment nor the image's has it."
     return " The caller's environment does not have it, and the image's can't be read here."

@@ -1,4 +1,4 @@
-"""One thing that is allowed in an EDF and yet most likely a mistake."""
+"""Base classes of the lint rules: each finds one kind of valid value that is most likely a mistake."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -8,87 +8,87 @@ from typing import ClassVar
 from .document import Document, Entry
 from .model import DIALECTS, Diagnostic, Dialect, Edf, Mount, Severity, shortened
 
-#: What people write who mean it; only the first is read by hooks.
-_MEANS_TRUE = frozenset(("true", "1", "yes", "on", "enabled"))
+#: Spellings of "on" that users write; hooks read only the first.
+_TRUE_SPELLINGS = frozenset(("true", "1", "yes", "on", "enabled"))
 
 
 @dataclass(frozen=True)
-class Subject:
-    """An EDF as the lint rules see it."""
+class LintContext:
+    """An EDF and its files, as the lint rules read them."""
 
-    #: The EDF and its bases as written, merged.
+    #: The EDF and its bases, merged and not expanded.
     document: Document
-    #: Each file by itself, the EDF's own last.
+    #: Each file separately, the EDF's own last.
     documents: Sequence[Document]
-    #: Every value of it.
+    #: Every value of the merged document.
     entries: tuple[Entry, ...]
-    #: All their texts, a line each: a cheap first look at all of them.
-    text: str
-    #: The same, expanded; empty where a value could not be.
+    #: The texts of all entries, one per line: lets a rule return early without a loop.
+    all_text: str
+    #: The resolved EDF; values that could not be expanded are empty.
     edf: Edf
-    #: Every mount with the entry that asks for it, also the same one twice.
+    #: Every mount with its entry; duplicates are kept.
     mounts: tuple[tuple[Entry, Mount], ...]
-    #: The caller's home directory, or nothing.
+    #: The caller's home directory, or an empty string.
     home: str
     dialect: Dialect
-    #: Keys of which the value could not be made.
-    failed: frozenset[str]
+    #: Keys whose values could not be expanded or are not valid.
+    failed_keys: frozenset[str]
     #: Whether every file could be read.
-    whole: bool
+    is_complete: bool
 
     def annotation(self, name: str) -> str:
-        """Return the value of an annotation, or nothing."""
+        """Return the value of an annotation, or an empty string."""
         return self.edf.annotations.get(name, "")
 
-    def hook(self, name: str) -> bool:
-        """Return whether a hook is switched on."""
+    def hook_is_enabled(self, name: str) -> bool:
+        """Return whether a hook is enabled."""
         return self.annotation(f"com.hooks.{name}.enabled") == "true"
 
-    def hook_is_meant(self, name: str) -> bool:
-        """Return whether a hook was meant to be on, perhaps written in a way that it does not see."""
+    def hook_is_intended(self, name: str) -> bool:
+        """Return whether the author meant to enable a hook, even in a spelling that hooks do not read."""
         return any(
-            name in key and entry.text.strip().lower() in _MEANS_TRUE
+            name in key and entry.text.strip().lower() in _TRUE_SPELLINGS
             for key, entry in self.document.annotations.items()
         )
 
 
 class Rule(ABC):
-    """Finds one kind of mistake; its texts may have fields in braces, which `at` fills in."""
+    """A check for one kind of mistake; its texts may have fields in braces, which `diagnostic` fills in."""
 
-    #: For programs, and the name of the rule's line on the page about rules.
+    #: Identifies the rule in diagnostics and in the table of the README.
     code: ClassVar[str]
-    #: What is wrong.
+    #: The mistake.
     reason: ClassVar[str]
-    #: What that causes.
+    #: What the mistake causes.
     consequence: ClassVar[str]
     fix: ClassVar[str]
     severity: ClassVar[Severity] = "warning"
-    #: Whether it is a mistake of its own also where the value is refused anyway.
-    beside_errors: ClassVar[bool] = False
-    #: Where the rule holds.
+    #: Whether to report the mistake even if the same value already has an error.
+    reported_with_errors: ClassVar[bool] = False
+    #: The dialects that the rule applies to.
     dialects: ClassVar[tuple[Dialect, ...]] = DIALECTS
 
     @abstractmethod
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:
-        """Yield what this rule finds; it is asked only where it holds."""
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:
+        """Yield a diagnostic for each mistake; called only for the rule's dialects."""
 
-    def at(self, entry: Entry, **words: str) -> Diagnostic:
-        """Return the diagnostic about one value."""
-        words = {name: shortened(word) for name, word in words.items()}
-        message = f"{self.reason.format(**words)}: {self.consequence.format(**words)}."
-        return entry.diagnostic(self.code, message, self.fix.format(**words), severity=self.severity)
+    def diagnostic(self, entry: Entry, **fields: str) -> Diagnostic:
+        """Return the diagnostic about one value, with the fields of the texts filled in."""
+        fields = {name: shortened(value) for name, value in fields.items()}
+        message = f"{self.reason.format(**fields)}: {self.consequence.format(**fields)}."
+        return entry.diagnostic(self.code, message, self.fix.format(**fields), severity=self.severity)
 
 
 class MountRule(Rule):
-    """Finds mounts each of which is a mistake by itself; its texts may name the ``{destination}``."""
+    """A check that judges each mount separately; its texts may use ``{destination}``."""
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        for entry, mount in subject.mounts:
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        for entry, mount in context.mounts:
             if self.is_mistake(mount):
-                yield self.at(entry, destination=mount.destination, **self.words(mount))
+                yield self.diagnostic(entry, destination=mount.destination, **self.fields(mount))
 
-    def words(self, mount: Mount) -> dict[str, str]:  # noqa: ARG002 - for rules that name more
-        """Return further values for the texts."""
+    def fields(self, mount: Mount) -> dict[str, str]:  # noqa: ARG002 - for rules that name more
+        """Return further fields for the texts."""
         return {}
 
     @abstractmethod

@@ -1,6 +1,6 @@
-"""Lint rules about what one dialect lacks or reads differently: Pyxis, the Container Engine, the Sarus Suite.
+"""Lint rules about features that a dialect lacks or reads differently: Pyxis, Container Engine, Sarus Suite.
 
-Source for Sarus: raster, which reads EDFs for it; the numbers are those of its errors.
+Source for Sarus: raster, its reader of EDFs; the codes in the messages are raster's error codes.
 """
 
 import re
@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from .document import Entry, Source
 from .expand import split_fields
 from .model import Diagnostic, Mount
-from .rule import MountRule, Rule, Subject
+from .rule import LintContext, MountRule, Rule
 
 
 class SquashfsMount(MountRule):
-    """``:sqsh``, which only the CE mounts."""
+    """The mount flag ``sqsh``, which only the CE supports."""
 
     code = "ce-only-sqsh"
     dialects = ("sarus", "pyxis")
@@ -27,33 +27,33 @@ class SquashfsMount(MountRule):
 
 
 class SarusOnlyDevices(Rule):
-    """``devices``, which only Sarus knows."""
+    """The key ``devices``, which only Sarus reads."""
 
     code = "sarus-only-devices"
     dialects = ("ce", "pyxis")
-    reason = "only Sarus knows devices"
-    consequence = "another engine ignores the key, and the container gets what its site gives"
+    reason = "only Sarus reads devices"
+    consequence = "other engines ignore the key, and the container gets the devices that its site configures"
     fix = "Take it out, or check with --dialect sarus."
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        yield from (self.at(entry) for entry in subject.document.devices[:1])
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        yield from (self.diagnostic(entry) for entry in context.document.devices[:1])
 
 
 class PyxisAnnotations(Rule):
-    """Annotations, for which Pyxis has no option."""
+    """Annotations, which Pyxis has no option for."""
 
     code = "pyxis-annotations"
     dialects = ("pyxis",)
     reason = "Pyxis has no option for annotations"
-    consequence = "hooks see them only as OCI_ANNOTATION_… variables, where the site's hooks look for these"
-    fix = "Set what the hook would set in [env]."
+    consequence = "hooks get them only as OCI_ANNOTATION_… variables, if the site's hooks read these"
+    fix = "Set the hook's variables in [env]."
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        yield from (self.at(entry) for entry in list(subject.document.annotations.values())[:1])
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        yield from (self.diagnostic(entry) for entry in list(context.document.annotations.values())[:1])
 
 
 class PyxisUnset(Rule):
-    """A variable taken away, which Pyxis can't."""
+    """A variable with an empty value, which Pyxis can't unset."""
 
     code = "pyxis-unset"
     dialects = ("pyxis",)
@@ -61,10 +61,10 @@ class PyxisUnset(Rule):
     consequence = "the image's value stays"
     fix = "Start the program with 'env -u {name}'."
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        for name, entry in subject.document.env.items():
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        for name, entry in context.document.env.items():
             if not entry.text:
-                yield self.at(entry, name=name)
+                yield self.diagnostic(entry, name=name)
 
 
 class PyxisSeparator(MountRule):
@@ -74,7 +74,7 @@ class PyxisSeparator(MountRule):
     dialects = ("pyxis",)
     severity = "error"
     reason = "Pyxis can't escape the comma or colon in a mount's path"
-    consequence = "the path is torn in two"
+    consequence = "the path is split at this character"
     fix = "Mount it through a link without that character."
 
     def is_mistake(self, mount: Mount) -> bool:  # noqa: D102
@@ -87,17 +87,17 @@ class PyxisHostPath(Rule):
     code = "pyxis-host-path"
     dialects = ("pyxis",)
     reason = "the image's {name} can't be read before the image is pulled"
-    consequence = "that of the submitting host is put in, and the image's directories are gone"
+    consequence = "the submitting host's value is used, and the image's directories are missing from it"
     fix = "Import the image into a .sqsh file, or write the whole {name}."
     _names = ("PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "PYTHONPATH", "MANPATH")
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        if not subject.edf.image or subject.edf.image.startswith("/"):
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        if not context.edf.image or context.edf.image.startswith("/"):
             return
         for name in self._names:
-            entry = subject.document.env.get(name)
+            entry = context.document.env.get(name)
             if entry and f"${{{name}}}" in entry.text:
-                yield self.at(entry, name=name)
+                yield self.diagnostic(entry, name=name)
 
 
 DIALECT_RULES: tuple[Rule, ...] = (
@@ -111,23 +111,23 @@ DIALECT_RULES: tuple[Rule, ...] = (
 
 
 class SarusNoImage(Rule):
-    """A file without an image, which Sarus wants in each, in bases too."""
+    """A file without an image: Sarus requires one in every file, also in bases."""
 
     code = "sarus-no-image"
     dialects = ("sarus",)
     severity = "error"
-    reason = "Sarus wants an image in every file, also in a base"
+    reason = "Sarus requires an image in every file, also in a base"
     consequence = "the job ends before the container starts"
     fix = 'Add image = "…" to this file.'
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        for document in subject.documents if subject.whole else ():
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        for document in context.documents if context.is_complete else ():
             if "image" not in document.scalars:
-                yield self.at(Entry("", (), document.source or Source("", "")))
+                yield self.diagnostic(Entry("", (), document.source or Source("", "")))
 
 
 class SarusExtension(Rule):
-    """A file whose name ends otherwise than in ``.toml``."""
+    """A file whose name does not end in ``.toml``."""
 
     code = "sarus-extension"
     dialects = ("sarus",)
@@ -136,45 +136,45 @@ class SarusExtension(Rule):
     consequence = "it refuses this one"
     fix = "Rename it."
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        for document in subject.documents:
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        for document in context.documents:
             if document.source and not document.source.file.endswith(".toml"):
-                yield self.at(Entry("", (), document.source))
+                yield self.diagnostic(Entry("", (), document.source))
 
 
 class SarusCharacters(Rule):
-    """A value that Sarus does not hand to its shell."""
+    """A character that Sarus forbids in values, since it expands them with a shell."""
 
     code = "sarus-characters"
     dialects = ("sarus",)
     severity = "error"
-    reason = "the value holds {text}, and Sarus expands values by a shell"
+    reason = "the value contains {text}, and Sarus expands values with a shell"
     consequence = "it refuses the file with code 18"
-    fix = "Take it out; a double quote may stay behind a backslash."
+    fix = "Take it out; write a double quote with a backslash before it."
     _banned = re.compile(r'''[;`]|\$\(|(?<!\\)"''')
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        for entry in subject.entries:
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        for entry in context.entries:
             if entry.path[0] != "image" and (match := self._banned.search(entry.text)):
-                yield self.at(entry, text=match[0])
+                yield self.diagnostic(entry, text=match[0])
 
 
 class SarusNetwork(Rule):
-    """NCCL's plugin without the network below it, which no other hook brings."""
+    """The hook ``aws_ofi_nccl`` without the hook ``cxi``, which Sarus does not add by itself."""
 
     code = "sarus-cxi"
     dialects = ("sarus",)
-    reason = "in Sarus the hook aws_ofi_nccl does not bring the hook cxi"
+    reason = "in Sarus the hook aws_ofi_nccl does not enable the hook cxi"
     consequence = "NCCL finds no libfabric of the host and uses TCP"
     fix = 'Add com.hooks.cxi.enabled = "true".'
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        if subject.hook("aws_ofi_nccl") and not subject.hook_is_meant("cxi"):
-            yield self.at(subject.document.annotations["com.hooks.aws_ofi_nccl.enabled"])
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        if context.hook_is_enabled("aws_ofi_nccl") and not context.hook_is_intended("cxi"):
+            yield self.diagnostic(context.document.annotations["com.hooks.aws_ofi_nccl.enabled"])
 
 
 class SarusOneField(Rule):
-    """A mount of one field, which only CE and Pyxis take for the same path on both sides."""
+    """A mount of one field, which only CE and Pyxis read as the same path on both sides."""
 
     code = "sarus-one-field"
     dialects = ("sarus",)
@@ -183,46 +183,46 @@ class SarusOneField(Rule):
     consequence = "the job ends with code 8 before the container starts"
     fix = "Write {mount}:{mount}."
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        for entry in subject.document.mounts:
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        for entry in context.document.mounts:
             if len(split_fields(entry.text)) == 1:
-                yield self.at(entry, mount=entry.text)
+                yield self.diagnostic(entry, mount=entry.text)
 
 
 class SarusSplit(Rule):
-    """A colon inside a variable, where Sarus splits too."""
+    """A colon inside a variable, at which Sarus splits the mount."""
 
     code = "sarus-split"
     dialects = ("sarus",)
     severity = "error"
-    reason = "Sarus splits a mount at its colons before it looks for variables"
-    consequence = "the default is torn in two and another path is mounted, or none"
+    reason = "Sarus splits a mount at its colons before it expands variables"
+    consequence = "the default is split and another path is mounted, or none"
     fix = "Set the variable, and write it without a default."
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        for entry in subject.document.mounts:
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        for entry in context.document.mounts:
             if len(split_fields(entry.text)) != entry.text.count(":") + 1:
-                yield self.at(entry)
+                yield self.diagnostic(entry)
 
 
 class SarusImage(Rule):
-    """An image that Sarus takes literally, or can't read."""
+    """An image that is a path or contains a variable, which Sarus does not support."""
 
     code = "sarus-image"
     dialects = ("sarus",)
     severity = "error"
-    reason = "Sarus takes images from registries only, and their names without variables"
+    reason = "Sarus reads images from registries only, and does not expand variables in their names"
     consequence = "the image {image!r} isn't found"
     fix = "Push the image to a registry and give that name."
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        entry = subject.document.scalars.get("image")
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        entry = context.document.scalars.get("image")
         if entry and (entry.text.startswith(("/", ".")) or "$" in entry.text):
-            yield self.at(entry, image=entry.text)
+            yield self.diagnostic(entry, image=entry.text)
 
 
 class CeOnlyHook(Rule):
-    """Hooks that Sarus does not have."""
+    """A hook that Sarus does not have."""
 
     code = "ce-only-hook"
     dialects = ("sarus",)
@@ -230,11 +230,11 @@ class CeOnlyHook(Rule):
     consequence = "Sarus ignores the annotation"
     fix = "Take it out, or check with --dialect ce."
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        for name, entry in subject.document.annotations.items():
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        for name, entry in context.document.annotations.items():
             hook = name.removeprefix("com.hooks.").partition(".")[0]
             if name.startswith("com.hooks.") and hook in {"ssh", "netstack"}:
-                yield self.at(entry, hook=hook)
+                yield self.diagnostic(entry, hook=hook)
 
 
 SARUS_RULES: tuple[Rule, ...] = (

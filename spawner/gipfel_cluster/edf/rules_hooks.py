@@ -1,4 +1,4 @@
-"""Mistakes about annotations, which no hook complains about."""
+"""Lint rules about annotations: hooks ignore wrong ones silently."""
 
 import difflib
 import re
@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 
 from .keys import KEYS
 from .model import Diagnostic
-from .rule import Rule, Subject
+from .rule import LintContext, Rule
 
 _PREFIX = "com.hooks."
-#: The hooks of the CE and what can be set of each. Source: CE documentation, container hooks.
+#: The hooks of the CE and the settings of each. Source: CE documentation, container hooks.
 HOOKS = {
     "cxi": ("enabled",),
     "aws_ofi_nccl": ("enabled", "variant"),
@@ -20,35 +20,35 @@ HOOKS = {
     "slurm": ("enabled",),
     "parallax_imagestore_create": ("enabled",),
 }
-#: Names under which a hook is looked for in vain.
-_NICKNAMES = {
+#: Wrong names that users write → the hook that they mean.
+_HOOK_ALIASES = {
     **dict.fromkeys(("nccl", "ofi", "aws_ofi", "ofi_nccl", "aws_nccl", "nccl_ofi"), "aws_ofi_nccl"),
     **dict.fromkeys(("mps", "cuda_mps", "nvidia_mps"), "nvidia_cuda_mps"),
     **dict.fromkeys(("libfabric", "slingshot", "network"), "cxi"),
     "sshd": "ssh",
 }
-#: What the Container Engine's Pyxis reads itself.
+#: Annotations that the Container Engine's Pyxis reads itself.
 _PYXIS = "com.pyxis."
 _PYXIS_SETTINGS = ("pytorch_remap_vars", "entrypoint_log")
 _VARIANTS = ("cuda12", "cuda13", "cuda-dl", "rocm5", "rocm6", "cuda11")
-_SILENT = "it is silently ignored, and without its hook the network is slow"
-_LONGEST = 60  # characters of a name for which another is guessed
+_IGNORED = "it is silently ignored, and without its hook the network is slow"
+_MAX_LENGTHS = 60  # characters
 
 
 def _guess(name: str, known: Iterable[str]) -> str:
     name = name.lower().replace("-", "_")
-    close = difflib.get_close_matches(name, known, 1) if len(name) <= _LONGEST else []
+    close = difflib.get_close_matches(name, known, 1) if len(name) <= _MAX_LENGTHS else []
     return next(iter(close), "")
 
 
 class HookPrefix(Rule):
-    """Annotations at a place where no hook looks."""
+    """An annotation with a prefix that no hook reads."""
 
     code = "hook-prefix"
     reason = "no hook reads {name}"
-    consequence = _SILENT
-    fix = "Write {right}."
-    _wrong = (
+    consequence = _IGNORED
+    fix = "Write {suggestion}."
+    _wrong_prefixes = (
         "hooks.",
         "com.hooks.com.hooks.",
         "hooks.com.hooks.",
@@ -57,43 +57,45 @@ class HookPrefix(Rule):
         "annotations.com.hooks.",
     )
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        for name, entry in subject.document.annotations.items():
-            if right := self._right(name):
-                yield self.at(entry, name=name, right=right)
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        for name, entry in context.document.annotations.items():
+            if suggestion := self._suggestion(name):
+                yield self.diagnostic(entry, name=name, suggestion=suggestion)
 
-    def _right(self, name: str) -> str:
-        small = name.lower()
-        if small.startswith(self._wrong):
-            return _PREFIX + small.replace("hook.", "hooks.").rpartition("hooks.")[2]
+    def _suggestion(self, name: str) -> str:
+        lower = name.lower()
+        if lower.startswith(self._wrong_prefixes):
+            return _PREFIX + lower.replace("hook.", "hooks.").rpartition("hooks.")[2]
         if name.startswith(_PREFIX):
             return ""
-        if small.startswith(_PREFIX):
-            return small
-        # The hook's name without the word hooks before it.
-        hook, _, setting = small.removeprefix("com.").partition(".")
+        if lower.startswith(_PREFIX):
+            return lower
+        # A hook's name without "hooks." before it.
+        hook, _, setting = lower.removeprefix("com.").partition(".")
         return f"{_PREFIX}{hook}.{setting}" if setting in HOOKS.get(hook, ()) else ""
 
 
 class HookName(Rule):
-    """A hook, or something of one, that there isn't."""
+    """An unknown hook, or an unknown setting of a hook."""
 
     code = "hook-name"
     reason = "no hook of the Container Engine reads {name}"
-    consequence = "it is silently ignored, unless your site has a hook of its own for it"
+    consequence = "it is silently ignored, unless your site has a hook for it"
     fix = "{fix}"
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        for name, entry in subject.document.annotations.items():
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        for name, entry in context.document.annotations.items():
             if name.rpartition(".")[2] in KEYS or name.startswith("com.hooks.com."):
                 continue
             fix = self._hook_fix(name) if name.startswith(_PREFIX) else self._pyxis_fix(name)
             if fix:
-                yield self.at(entry, name=name, fix=fix)
+                yield self.diagnostic(entry, name=name, fix=fix)
 
     def _hook_fix(self, name: str) -> str:
         hook, _, setting = name.removeprefix(_PREFIX).partition(".")
-        near = hook if hook in HOOKS else _NICKNAMES.get(hook.lower().replace("-", "_"), _guess(hook, HOOKS))
+        near = (
+            hook if hook in HOOKS else _HOOK_ALIASES.get(hook.lower().replace("-", "_"), _guess(hook, HOOKS))
+        )
         if not near:
             return f"Its hooks are {', '.join(HOOKS)}."
         settings = HOOKS[near]
@@ -111,52 +113,52 @@ class HookName(Rule):
 
 
 class HookValue(Rule):
-    """A switch that is neither on nor off."""
+    """A switch that is neither ``true`` nor ``false``."""
 
     code = "hook-value"
     reason = "a hook takes {value!r} for false"
-    consequence = _SILENT
+    consequence = _IGNORED
     fix = 'Write "true" or "false".'
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        for name, entry in subject.document.annotations.items():
-            value = subject.edf.annotations.get(name, entry.text)
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        for name, entry in context.document.annotations.items():
+            value = context.edf.annotations.get(name, entry.text)
             is_switch = name.startswith(_PREFIX) and name.endswith(".enabled")
             if (is_switch or name.startswith(_PYXIS)) and value not in {"true", "false"}:
-                yield self.at(entry, value=value)
+                yield self.diagnostic(entry, value=value)
 
 
 class HookSetting(Rule):
-    """A setting that its hook doesn't take."""
+    """A setting that its hook doesn't accept."""
 
     code = "hook-setting"
     reason = "{name} can't be {value!r}"
-    consequence = "the hook fails, or does what it does without it"
-    fix = "Write {right}."
+    consequence = "the hook fails, or uses its default"
+    fix = "Write {suggestion}."
     _settings = (
         ("com.hooks.netstack.source", re.compile("host|artifact"), '"host" or "artifact"'),
-        ("com.hooks.ssh.port", re.compile("[1-9][0-9]{0,4}"), "the number of a port, such as 15263"),
+        ("com.hooks.ssh.port", re.compile("[1-9][0-9]{0,4}"), "a port number, such as 15263"),
     )
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        for name, pattern, right in self._settings:
-            entry, value = subject.document.annotations.get(name), subject.annotation(name)
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        for name, pattern, suggestion in self._settings:
+            entry, value = context.document.annotations.get(name), context.annotation(name)
             if entry and not (pattern.fullmatch(value) and (not value.isdigit() or int(value) < 1 << 16)):
-                yield self.at(entry, name=name, value=value, right=right)
+                yield self.diagnostic(entry, name=name, value=value, suggestion=suggestion)
 
 
 class VariantWithoutHook(Rule):
-    """A variant of a hook that is off."""
+    """A variant of a hook that is not enabled."""
 
     code = "variant-without-hook"
     reason = 'com.hooks.aws_ofi_nccl.enabled isn\'t "true"'
-    consequence = "the variant does nothing, and NCCL uses TCP"
+    consequence = "the variant has no effect, and NCCL uses TCP"
     fix = 'Set com.hooks.aws_ofi_nccl.enabled = "true", or take the variant out.'
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        entry = subject.document.annotations.get("com.hooks.aws_ofi_nccl.variant")
-        if entry and not subject.hook_is_meant("aws_ofi_nccl"):
-            yield self.at(entry)
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        entry = context.document.annotations.get("com.hooks.aws_ofi_nccl.variant")
+        if entry and not context.hook_is_intended("aws_ofi_nccl"):
+            yield self.diagnostic(entry)
 
 
 class UnknownVariant(Rule):
@@ -167,68 +169,76 @@ class UnknownVariant(Rule):
     consequence = "the container does not start, or NCCL uses TCP"
     fix = "Variants are " + ", ".join(_VARIANTS) + "."
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
         name = "com.hooks.aws_ofi_nccl.variant"
-        value = subject.annotation(name)
+        value = context.annotation(name)
         if value and value not in _VARIANTS:
-            yield self.at(subject.document.annotations[name], value=value)
+            yield self.diagnostic(context.document.annotations[name], value=value)
 
 
 class ForcedNetwork(Rule):
-    """``NCCL_NET`` for a plugin that nothing in the EDF brings."""
+    """``NCCL_NET`` set to a plugin that nothing in the EDF provides."""
 
     code = "forced-network"
-    reason = "NCCL_NET asks for {value!r}, and neither the hook aws_ofi_nccl nor a mount brings it"
+    reason = "NCCL_NET requires {value!r}, and neither the hook aws_ofi_nccl nor a mount provides it"
     consequence = "if the image has no such plugin, NCCL ends with 'network not found'"
     fix = 'Add com.hooks.aws_ofi_nccl.enabled = "true", which sets NCCL_NET itself, and take NCCL_NET out.'
     _plugin = re.compile(r"/libnccl-net[^/]*\.so[.0-9]*$")
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        entry = subject.document.env.get("NCCL_NET")
-        value = subject.edf.env.get("NCCL_NET", "").strip("\"'")
-        asked = value.lower() in {"aws libfabric", "ofi"}
-        if entry and asked and not subject.hook_is_meant("aws_ofi_nccl") and not self._is_brought(subject):
-            yield self.at(entry, value=value)
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        entry = context.document.env.get("NCCL_NET")
+        value = context.edf.env.get("NCCL_NET", "").strip("\"'")
+        is_ofi = value.lower() in {"aws libfabric", "ofi"}
+        if (
+            entry
+            and is_ofi
+            and not context.hook_is_intended("aws_ofi_nccl")
+            and not self._has_plugin(context)
+        ):
+            yield self.diagnostic(entry, value=value)
 
-    def _is_brought(self, subject: Subject) -> bool:
-        """Return whether a plugin is named or mounted, or the image is one that has its own network stack."""
-        env = subject.edf.env
+    def _has_plugin(self, context: LintContext) -> bool:
+        """Return whether a plugin is named or mounted, or the image has its own network stack."""
+        env = context.edf.env
         return bool(
             env.get("NCCL_NET_PLUGIN")
             or "aws-ofi" in env.get("LD_LIBRARY_PATH", "")
-            or subject.annotation("com.hooks.cxi.enabled") == "false"
-            or any(self._plugin.search(mount.destination) for _, mount in subject.mounts)
-            or any(self._plugin.search(mount.source) for _, mount in subject.mounts)
+            or context.annotation("com.hooks.cxi.enabled") == "false"
+            or any(self._plugin.search(mount.destination) for _, mount in context.mounts)
+            or any(self._plugin.search(mount.source) for _, mount in context.mounts)
         )
 
 
 class ReadOnlyHook(Rule):
-    """A hook that writes to a root that can't be written to."""
+    """A hook that writes to a read-only root file system."""
 
     code = "hook-needs-writable"
     reason = "the hook {hook} needs writable = true"
     consequence = "the Container Engine does not start the container"
     fix = "Set writable = true."
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
         for hook in ("ssh", "nvidia_cuda_mps"):
-            if subject.hook(hook) and not subject.edf.writable:
-                yield self.at(subject.document.annotations[f"com.hooks.{hook}.enabled"], hook=hook)
+            if context.hook_is_enabled(hook) and not context.edf.writable:
+                yield self.diagnostic(
+                    context.document.annotations[f"com.hooks.{hook}.enabled"],
+                    hook=hook,
+                )
 
 
 class SshWithoutKey(Rule):
     """An ssh server that accepts no key."""
 
     code = "ssh-without-key"
-    reason = "the hook ssh has no authorize_ssh_key that is the absolute path of a public key's file"
+    reason = "the hook ssh has no authorize_ssh_key with the absolute path of a public key file"
     consequence = "no login is possible"
     fix = 'Add com.hooks.ssh.authorize_ssh_key = "/absolute/path/of/key.pub".'
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
         name = "com.hooks.ssh.authorize_ssh_key"
-        is_refused = f"annotations.{name}" in subject.failed
-        if subject.hook("ssh") and not subject.annotation(name).startswith("/") and not is_refused:
-            yield self.at(subject.document.annotations["com.hooks.ssh.enabled"])
+        is_refused = f"annotations.{name}" in context.failed_keys
+        if context.hook_is_enabled("ssh") and not context.annotation(name).startswith("/") and not is_refused:
+            yield self.diagnostic(context.document.annotations["com.hooks.ssh.enabled"])
 
 
 HOOK_RULES: tuple[Rule, ...] = (

@@ -1,15 +1,15 @@
-"""Mistakes about mounts."""
+"""Lint rules about mounts."""
 
 from collections.abc import Iterator
 
 from .document import Entry
 from .model import Diagnostic, Mount
-from .rule import MountRule, Rule, Subject
-from .rules_values import SUFFIXES
+from .rule import LintContext, MountRule, Rule
+from .rules_values import SQUASHFS_SUFFIXES
 
-#: Where clusters and Linux keep the home directories of all users.
+#: The usual parents of home directories.
 _HOMES = ("/users", "/home")
-#: ``sqsh`` is the Container Engine's, the rest is what mount(8) takes for every file system, and Enroot.
+#: ``sqsh`` of the Container Engine, and the flags of mount(8) for every file system and of Enroot.
 _FLAGS = frozenset(
     {
         *("sqsh", "ro", "rw", "bind", "rbind", "defaults", "remount", "silent", "loud", "nofail"),
@@ -24,45 +24,47 @@ _FLAGS = frozenset(
 
 
 class HomeMount(Rule):
-    """The whole home directory of the user."""
+    """A mount of the user's whole home directory."""
 
     code = "home-mount"
     reason = "the whole home directory is mounted{more}"
     consequence = (
-        "what ~/.local, ~/.cache and virtual environments hold for the host is used in the container too and "
-        "breaks there, and the ssh hook's keys are hidden"
+        "files in ~/.local, ~/.cache and virtual environments that were made for the host are used in the "
+        "container too and fail there, and the ssh hook's keys are hidden"
     )
     fix = "Mount the directories that the work needs."
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        # Of all homes only those hurt that hide the keys of the ssh hook.
-        parent = subject.home.rpartition("/")[0]
-        above = {parent, *_HOMES} - {"", "/"} if subject.hook("ssh") else set()
-        for entry, mount in subject.mounts:
-            if subject.home and mount.source == subject.home:
-                yield self.at(entry, more="")
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        # A mount of all homes is harmful only if it hides the keys of the ssh hook.
+        parent = context.home.rpartition("/")[0]
+        above = {parent, *_HOMES} - {"", "/"} if context.hook_is_enabled("ssh") else set()
+        for entry, mount in context.mounts:
+            if context.home and mount.source == context.home:
+                yield self.diagnostic(entry, more="")
             elif mount.source in above and mount.source == mount.destination:
-                yield self.at(entry, more=" with those of all users")
+                yield self.diagnostic(entry, more=" with those of all users")
 
 
 class SameDestination(Rule):
-    """Two mounts at one place."""
+    """Two mounts at the same destination."""
 
     code = "same-destination"
     reason = "{destination} is mounted from {first} and from {second}"
     consequence = "the later one hides the earlier one"
     fix = "Take one of them out."
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        seen: dict[str, tuple[Entry, Mount]] = {}
-        for entry, mount in subject.mounts:
-            _, first = seen.setdefault(mount.destination, (entry, mount))
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        mounted: dict[str, tuple[Entry, Mount]] = {}
+        for entry, mount in context.mounts:
+            _, first = mounted.setdefault(mount.destination, (entry, mount))
             if first != mount:
-                yield self.at(entry, destination=mount.destination, first=first.source, second=mount.source)
+                yield self.diagnostic(
+                    entry, destination=mount.destination, first=first.source, second=mount.source
+                )
 
 
 class HiddenRoot(MountRule):
-    """A mount over a directory without which nothing starts."""
+    """A mount over a directory that programs need to start."""
 
     code = "hidden-system"
     reason = "a mount covers {destination} of the image"
@@ -77,12 +79,13 @@ class HiddenRoot(MountRule):
 
 
 class HiddenKernel(MountRule):
-    """A mount over what the kernel shows."""
+    """A mount over a file system of the kernel."""
 
     code = "hidden-kernel"
     reason = "a mount covers {destination}, where the kernel shows processes and devices"
     consequence = (
-        "nothing can be made there, so the container does not start, or programs see no GPU and no core"
+        "no mount point can be created there, so the container does not start, or programs see no GPU and no "
+        "core"
     )
     fix = "Choose another destination; the container has its own /proc, /sys and /dev."
     _folders = ("/proc/", "/sys/")
@@ -93,56 +96,56 @@ class HiddenKernel(MountRule):
 
 
 class CoveredMount(Rule):
-    """A mount that hides one that was made inside of it before."""
+    """A mount that hides an earlier mount below its destination."""
 
     code = "covered-mount"
     reason = "{destination} is mounted over {inner}, which is mounted before it"
-    consequence = "what was mounted at {inner} can't be seen"
+    consequence = "the content of {inner} is hidden"
     fix = "Mount {destination} first."
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        if len(subject.mounts) < 2:
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        if len(context.mounts) < 2:
             return
         earlier: dict[str, None] = {}
-        for entry, mount in subject.mounts:
+        for entry, mount in context.mounts:
             below, inner = f"{mount.destination.rstrip('/')}/", ""
             for each in earlier:
                 if each.startswith(below) and each != below:
                     inner = each
                     break
             if inner and mount.destination not in earlier and mount.source != "umount":
-                yield self.at(entry, destination=mount.destination, inner=inner)
+                yield self.diagnostic(entry, destination=mount.destination, inner=inner)
             earlier[mount.destination] = None
 
 
 class SquashfsFile(MountRule):
-    """An image's file, of which the content was meant."""
+    """A SquashFS file mounted without ``:sqsh``, so that its content is not visible."""
 
     code = "squashfs-file"
     dialects = ("ce",)
-    reason = "the file itself is seen at {destination}, not what is in it"
+    reason = "{destination} is the file itself, not its content"
     consequence = "there is no directory with its content"
     fix = "Add ':sqsh'."
 
     def is_mistake(self, mount: Mount) -> bool:  # noqa: D102
-        if not mount.source.endswith(SUFFIXES):
+        if not mount.source.endswith(SQUASHFS_SUFFIXES):
             return False
-        return "sqsh" not in mount.flags and not mount.destination.endswith(SUFFIXES)
+        return "sqsh" not in mount.flags and not mount.destination.endswith(SQUASHFS_SUFFIXES)
 
 
 class ConflictingFlags(MountRule):
-    """Two flags of which each undoes the other."""
+    """Two flags that contradict each other."""
 
     code = "conflicting-flags"
     reason = "the flags {flags} contradict each other"
-    consequence = "the engine decides which of them counts"
+    consequence = "it depends on the engine which of them takes effect"
     fix = "Take one of them out."
     _pairs = (("ro", "rw"), ("suid", "nosuid"), ("dev", "nodev"), ("exec", "noexec"), ("sync", "async"))
 
     def is_mistake(self, mount: Mount) -> bool:  # noqa: D102
         return len(mount.flags) > 1 and bool(self._conflict(mount))
 
-    def words(self, mount: Mount) -> dict[str, str]:  # noqa: D102
+    def fields(self, mount: Mount) -> dict[str, str]:  # noqa: D102
         return {"flags": " and ".join(self._conflict(mount))}
 
     def _conflict(self, mount: Mount) -> tuple[str, ...]:
@@ -155,19 +158,19 @@ class UnknownFlag(MountRule):
     code = "mount-flag"
     dialects = ("ce", "pyxis")
     reason = "{flag!r} is not a flag that Enroot knows"
-    consequence = "it is handed on to the file system, which may refuse the mount"
-    fix = "Flags are joined by '+': ro+private."
+    consequence = "it is passed to the file system, which may refuse the mount"
+    fix = "Join flags with '+': ro+private."
 
     def is_mistake(self, mount: Mount) -> bool:  # noqa: D102
-        return not _FLAGS.issuperset(mount.flags) and bool(self._unknown(mount))
+        return not _FLAGS.issuperset(mount.flags) and bool(self._unsupported(mount))
 
-    def words(self, mount: Mount) -> dict[str, str]:  # noqa: D102
-        return {"flag": self._unknown(mount)}
+    def fields(self, mount: Mount) -> dict[str, str]:  # noqa: D102
+        return {"flag": self._unsupported(mount)}
 
-    def _unknown(self, mount: Mount) -> str:
-        # A file system in memory takes settings such as size=10G.
-        given = [each for each in mount.flags if not (mount.source == "tmpfs" and "=" in each)]
-        return next((each for each in given if each not in _FLAGS), "")
+    def _unsupported(self, mount: Mount) -> str:
+        # A tmpfs accepts settings such as size=10G.
+        flags = [each for each in mount.flags if not (mount.source == "tmpfs" and "=" in each)]
+        return next((each for each in flags if each not in _FLAGS), "")
 
 
 MOUNT_RULES: tuple[Rule, ...] = (

@@ -3,26 +3,26 @@
 import re
 from collections.abc import Iterator
 
-from ..environment import BINDING, PLACES
+from ..environment import PATH_VARIABLES, PROTECTED_VARIABLES
 from .document import Entry, Source
 from .expand import unbraced_variables
 from .keys import KEYS
 from .model import Diagnostic, Dialect
 from .mounts import placeholder
 from .reference import reference_problem
-from .rule import Rule, Subject
+from .rule import LintContext, Rule
 
 _KEYS = frozenset(KEYS)
-#: Tables in which texts are anything, not paths or names.
-_FREE = frozenset(("env", "annotations"))
-_MOST_NAMES = 10  # in one value
-#: The literal name of the user of NVIDIA's registry.
+#: Tables whose values may be any text, not only paths or names.
+_FREE_TEXT_TABLES = frozenset(("env", "annotations"))
+_MAX_NAMES = 10  # reported names of one value
+#: The literal user name of NVIDIA's registry.
 _NGC_USER = re.compile(r"(?:[a-z]+://)?\$oauthtoken@")
-#: Spaces without a width, joiners, marks of direction, the space that doesn't break a line.
+#: Zero-width spaces, joiners, direction marks and the no-break space.
 INVISIBLE = re.compile("[\u00a0\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff]")
-SUFFIXES = (".sqsh", ".squashfs", ".sqfs")
+SQUASHFS_SUFFIXES = (".sqsh", ".squashfs", ".sqfs")
 _SCHEME = re.compile(r"[a-z]+://")
-#: Schemes allowed before a name. Sources: Pyxis, args.c; raster hands the name on to podman.
+#: Schemes allowed before an image name. Sources: Pyxis, args.c; raster passes the name to podman.
 _SCHEMES: dict[Dialect, frozenset[str]] = {
     "ce": frozenset(),
     "pyxis": frozenset({"docker://", "dockerd://"}),
@@ -31,21 +31,21 @@ _SCHEMES: dict[Dialect, frozenset[str]] = {
 
 
 class UnbracedVariable(Rule):
-    """``$NAME``, which shells and Sarus expand and other EDFs don't."""
+    """``$NAME``, which shells and Sarus expand and other engines don't."""
 
     code = "unbraced-variable"
     dialects = ("ce", "pyxis")
     reason = "${name} has no braces"
-    consequence = "it stays as it is"
+    consequence = "it is not expanded"
     fix = "Write ${{{name}}}."
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        for entry in subject.entries if unbraced_variables(subject.text) else ():
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        for entry in context.entries if unbraced_variables(context.all_text) else ():
             if "$" in entry.text:
                 names = unbraced_variables(entry.text)
                 if entry.key == "image" and _NGC_USER.match(entry.text):
                     names = tuple(name for name in names if name != "oauthtoken")
-                yield from (self.at(entry, name=name) for name in names[:_MOST_NAMES])
+                yield from (self.diagnostic(entry, name=name) for name in names[:_MAX_NAMES])
 
 
 class Placeholder(Rule):
@@ -53,60 +53,60 @@ class Placeholder(Rule):
 
     code = "placeholder"
     reason = "{text!r} is a placeholder"
-    consequence = "the value is taken as it is"
-    fix = "Put your own value there."
+    consequence = "the value is used literally"
+    fix = "Replace it with your own value."
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        if not placeholder(subject.text, is_path=True):
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        if not placeholder(context.all_text, is_path=True):
             return
-        for entry in subject.entries:
-            is_path = entry.path[0] not in _FREE or entry.text.startswith("/")
+        for entry in context.entries:
+            is_path = entry.path[0] not in _FREE_TEXT_TABLES or entry.text.startswith("/")
             if text := placeholder(entry.text, is_path=is_path):
-                yield self.at(entry, text=text)
+                yield self.diagnostic(entry, text=text)
 
 
 class InvisibleCharacter(Rule):
-    """An invisible character that came with a copied text."""
+    """An invisible character, which often comes with copied text."""
 
     code = "invisible-character"
-    reason = "it holds the invisible character {character}"
+    reason = "it contains the invisible character {character}"
     consequence = "no file and no image has this name"
     fix = "Type the value again."
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        for entry in () if subject.text.isascii() else subject.entries:
-            if entry.text.isascii() or entry.path[0] in _FREE:
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        for entry in () if context.all_text.isascii() else context.entries:
+            if entry.text.isascii() or entry.path[0] in _FREE_TEXT_TABLES:
                 continue
             if match := INVISIBLE.search(entry.text):
-                yield self.at(entry, character=f"U+{ord(match[0]):04X}")
+                yield self.diagnostic(entry, character=f"U+{ord(match[0]):04X}")
 
 
 class KeyInTable(Rule):
-    """A key of the EDF below the header of a table, where it belongs to that table."""
+    """A key of the EDF below a table header, where it belongs to that table."""
 
     code = "key-in-table"
-    reason = "below [{table}] it is {what}, not the EDF's {key}"
+    reason = "below [{table}] it is {kind}, not the EDF's {key}"
     consequence = "the EDF is used without it"
     fix = "Move it above the first line in brackets."
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        for name in subject.document.env.keys() & _KEYS:
-            yield self.at(subject.document.env[name], table="env", what="a variable", key=name)
-        for name, entry in subject.document.annotations.items():
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        for name in context.document.env.keys() & _KEYS:
+            yield self.diagnostic(context.document.env[name], table="env", kind="a variable", key=name)
+        for name, entry in context.document.annotations.items():
             first, last = name.partition(".")[0], name.rpartition(".")[2]
             key = first if first in _KEYS and first != "annotations" else last
             if key in _KEYS:
                 table = ".".join(map(str, entry.path[:-1]))
-                yield self.at(entry, table=table, what="an annotation", key=key)
+                yield self.diagnostic(entry, table=table, kind="an annotation", key=key)
 
 
 class Secret(Rule):
-    """A password or token that anybody who may read the file may use."""
+    """A password or token in the file, which everyone with read permission can use."""
 
     code = "secret"
-    beside_errors = True
+    reported_with_errors = True
     reason = "{name} looks like a secret"
-    consequence = "whoever can read the file, and every log that shows the environment, has it"
+    consequence = "everyone who can read the file, or a log that shows the environment, can use it"
     fix = 'Write {name} = "${{{name}}}" and set it where you submit, or use a file of mode 600.'
     _name = re.compile(
         r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|(?:API|ACCESS|SECRET|PRIVATE)_?KEY)$"
@@ -118,60 +118,60 @@ class Secret(Rule):
         r"|xox[abp]-[\w-]{10,}|sk-[A-Za-z0-9_-]{20,}|nvapi-[\w-]{20,}|-----BEGIN [A-Z ]*PRIVATE KEY"
     )
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        for name, entry in subject.document.env.items():
-            named = self._name.search(name) and entry.text and "${" not in entry.text
-            if (named and not entry.text.startswith("/")) or self._value.search(entry.text):
-                yield self.at(entry, name=name)
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        for name, entry in context.document.env.items():
+            is_secret_name = self._name.search(name) and entry.text and "${" not in entry.text
+            if (is_secret_name and not entry.text.startswith("/")) or self._value.search(entry.text):
+                yield self.diagnostic(entry, name=name)
 
 
-class HiddenDevices(Rule):
-    """GPUs that the EDF itself takes away."""
+class HiddenGpus(Rule):
+    """GPUs that the EDF itself hides."""
 
     code = "hidden-gpus"
     reason = "{name} is {value!r}"
     consequence = "the container gets neither the GPUs nor the driver's libraries"
     fix = 'Take it out, or write "all".'
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        entry = subject.document.env.get("NVIDIA_VISIBLE_DEVICES")
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        entry = context.document.env.get("NVIDIA_VISIBLE_DEVICES")
         if entry is not None and entry.text in {"", "void", "none"}:
-            yield self.at(entry, name="NVIDIA_VISIBLE_DEVICES", value=entry.text)
+            yield self.diagnostic(entry, name="NVIDIA_VISIBLE_DEVICES", value=entry.text)
 
 
-class BoundVariable(Rule):
-    """A variable that is the job's own."""
+class JobVariable(Rule):
+    """A variable that the hub or the scheduler sets for the job."""
 
     code = "bound-variable"
-    reason = "{name} is the job's own"
-    consequence = "in a job of Gipfel the hub's or the scheduler's value stays, and this one has no effect"
+    reason = "the job sets {name} itself"
+    consequence = "in a job of Gipfel the hub's or the scheduler's value is used, and this one has no effect"
     fix = "Take it out, or set it in the set-up steps beside the EDF."
-    _families = tuple(name[:-1] for name in BINDING if name.endswith("*"))
-    _names = frozenset(BINDING)
+    _families = tuple(name[:-1] for name in PROTECTED_VARIABLES if name.endswith("*"))
+    _names = frozenset(PROTECTED_VARIABLES)
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        for name, entry in subject.document.env.items():
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        for name, entry in context.document.env.items():
             if name in self._names or name.startswith(self._families):
-                yield self.at(entry, name=name)
+                yield self.diagnostic(entry, name=name)
 
 
-class HostPlaces(Rule):
-    """A list of places that extends the host's, since the image's can't be read."""
+class HostSearchPath(Rule):
+    """A search path that extends the host's value, since the image's can't be read."""
 
-    code = "host-places"
+    code = "host-search-path"
     dialects = ("ce", "pyxis")
     severity = "note"
     reason = "the image is in a registry, so its {name} can't be read here"
-    consequence = "the engines pyxis, podman and apptainer take this host's in its place"
+    consequence = "the engines pyxis, podman and apptainer use this host's value instead"
     fix = "For them, write the image's {name} in full, or import the image into a .sqsh file."
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        if not subject.edf.image or subject.edf.image.startswith("/"):
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        if not context.edf.image or context.edf.image.startswith("/"):
             return
-        for name, entry in subject.document.env.items():
-            is_places = name in PLACES or name.startswith("LD_")
-            if is_places and re.search(rf"(?<!\$)\${{{re.escape(name)}[}}:]", entry.text):
-                yield self.at(entry, name=name)
+        for name, entry in context.document.env.items():
+            is_search_path = name in PATH_VARIABLES or name.startswith("LD_")
+            if is_search_path and re.search(rf"(?<!\$)\${{{re.escape(name)}[}}:]", entry.text):
+                yield self.diagnostic(entry, name=name)
 
 
 VALUE_RULES: tuple[Rule, ...] = (
@@ -180,84 +180,84 @@ VALUE_RULES: tuple[Rule, ...] = (
     InvisibleCharacter(),
     KeyInTable(),
     Secret(),
-    HiddenDevices(),
-    BoundVariable(),
-    HostPlaces(),
+    HiddenGpus(),
+    JobVariable(),
+    HostSearchPath(),
 )
 
 
 class NoImage(Rule):
-    """An EDF that starts no container by itself."""
+    """An EDF that starts no container unless its caller names an image."""
 
     code = "no-image"
     dialects = ("ce", "pyxis")
     severity = "note"
     reason = "no image is set"
-    consequence = "nothing is entered unless --container-image gives one"
+    consequence = "no container is started unless --container-image names one"
     fix = 'Add image = "…" to run in a container.'
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        written = subject.document.scalars.get("image")
-        below = "image" in subject.document.env or "image" in subject.document.annotations
-        if subject.whole and not below and (written is None or not written.text):
-            yield self.at(written or Entry("", (), subject.documents[-1].source or Source("", "")))
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        entry = context.document.scalars.get("image")
+        in_table = "image" in context.document.env or "image" in context.document.annotations
+        if context.is_complete and not in_table and (entry is None or not entry.text):
+            yield self.diagnostic(entry or Entry("", (), context.documents[-1].source or Source("", "")))
 
 
 class ImageWithoutPath(Rule):
-    """A file's name that doesn't begin as a path of an EDF does."""
+    """The name of an image file that lacks the leading ``/`` or ``./`` of a path."""
 
     code = "image-path"
     reason = "{image!r} begins with neither '/' nor './'"
-    consequence = "it is taken for the name of an image in a registry"
-    fix = "Write {right} for a file."
+    consequence = "it is read as the name of an image in a registry"
+    fix = "Write {suggestion} for a file."
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        entry = subject.document.scalars.get("image")
-        if entry and (right := _as_path(entry.text)) and not _is_explained(entry):
-            yield self.at(entry, image=entry.text, right=right)
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        entry = context.document.scalars.get("image")
+        if entry and (suggestion := _as_path(entry.text)) and not _has_other_diagnostic(entry):
+            yield self.diagnostic(entry, image=entry.text, suggestion=suggestion)
 
 
 class ImageName(Rule):
-    """A name that no registry has."""
+    """An image name that is not valid in any registry."""
 
     code = "image-name"
     reason = "no registry has an image {image!r}, because {problem}"
     consequence = "it can't be pulled"
-    fix = "Write {right}."
+    fix = "Write {suggestion}."
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        entry, image = subject.document.scalars.get("image"), subject.edf.image
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        entry, image = context.document.scalars.get("image"), context.edf.image
         if entry is None or not image or image.startswith("/") or "${" in image:
             return
-        if _as_path(entry.text) or _is_explained(entry):
+        if _as_path(entry.text) or _has_other_diagnostic(entry):
             return
         scheme = _SCHEME.match(image)
-        if scheme and scheme[0] in _SCHEMES[subject.dialect]:
+        if scheme and scheme[0] in _SCHEMES[context.dialect]:
             image = image[scheme.end() :]
         if problem := reference_problem(image):
             is_known = scheme is not None and scheme[0] in _SCHEMES["pyxis"] | {"podman://"}
-            right = image[scheme.end() :] if scheme and is_known else "[USER@][REGISTRY#]IMAGE[:TAG]"
-            yield self.at(entry, image=image, problem=problem, right=right)
+            suggestion = image[scheme.end() :] if scheme and is_known else "[USER@][REGISTRY#]IMAGE[:TAG]"
+            yield self.diagnostic(entry, image=image, problem=problem, suggestion=suggestion)
 
 
 def _as_path(image: str) -> str:
-    """Return what to write for an image that means a file and isn't written as one; nothing for any other."""
+    """Return the path to write for an image file that is not written as a path, else an empty string."""
     if image.startswith("~/"):
         return "${HOME}" + image[1:]
     if image.startswith("file://"):
         return "/" + image.removeprefix("file://").lstrip("/")
-    is_file = image.endswith(SUFFIXES) and not image.startswith(("/", "./", "../", "$"))
+    is_file = image.endswith(SQUASHFS_SUFFIXES) and not image.startswith(("/", "./", "../", "$"))
     return f"./{image}" if is_file else ""
 
 
-def _is_explained(entry: Entry) -> bool:
-    """Return whether another rule reports what is wrong with the name."""
+def _has_other_diagnostic(entry: Entry) -> bool:
+    """Return whether another rule reports the problem of the name."""
     unbraced = unbraced_variables(entry.text.removeprefix("$oauthtoken@"))
     return bool(unbraced or INVISIBLE.search(entry.text) or placeholder(entry.text, is_path=True))
 
 
 class ImageIsHost(Rule):
-    """The root of the machine in the place of an image."""
+    """The machine's root directory given as the image."""
 
     code = "image-is-host"
     severity = "error"
@@ -265,31 +265,31 @@ class ImageIsHost(Rule):
     consequence = "no container can be made of it"
     fix = "Take image out to run without a container, or give the directory of an unpacked image."
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        entry = subject.document.scalars.get("image")
-        if entry and subject.edf.image.startswith("/") and not subject.edf.image.strip("/."):
-            yield self.at(entry)
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        entry = context.document.scalars.get("image")
+        if entry and context.edf.image.startswith("/") and not context.edf.image.strip("/."):
+            yield self.diagnostic(entry)
 
 
 class MuslImage(Rule):
     """An image whose C library is not glibc."""
 
     code = "musl"
-    reason = "{image!r} is an image with musl in the place of glibc"
+    reason = "{image!r} is an image with musl instead of glibc"
     consequence = (
         "ldconfig fails in the hooks, and no library of the host, CUDA and libfabric among them, loads"
     )
-    fix = 'Take an image of Debian or the like, or set cxi.enabled = "false" and ENROOT_SLURM_HOOK=0.'
+    fix = 'Use an image with glibc, such as Debian\'s, or set cxi.enabled = "false" and ENROOT_SLURM_HOOK=0.'
     _pattern = re.compile(r"(?:^|[/#:_.-])(?:alpine|musl)(?=$|[0-9:@_.-])")
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        entry = subject.document.scalars.get("image")
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        entry = context.document.scalars.get("image")
         is_adapted = (
-            subject.annotation("com.hooks.cxi.enabled") == "false"
-            and subject.edf.env.get("ENROOT_SLURM_HOOK") == "0"
+            context.annotation("com.hooks.cxi.enabled") == "false"
+            and context.edf.env.get("ENROOT_SLURM_HOOK") == "0"
         )
         if entry and self._pattern.search(entry.text) and not is_adapted:
-            yield self.at(entry, image=entry.text)
+            yield self.diagnostic(entry, image=entry.text)
 
 
 IMAGE_RULES: tuple[Rule, ...] = (NoImage(), ImageWithoutPath(), ImageName(), ImageIsHost(), MuslImage())

@@ -1,6 +1,6 @@
-"""Engines: an EDF and a command become the argv that runs the command in the EDF's container."""
+"""Engines: render an EDF and a command as the argv that runs the command in the EDF's container."""
 
-# Not imported from typing, which takes a sandbox as long to import as half of its own modules.
+# Not imported from typing: for a sandbox that import takes as long as half of its own modules.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .choice import (
@@ -29,7 +29,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # On demand, so that a sandbox starts without pydantic, which its Python may not have.
+    # Lazy, so that a sandbox starts without pydantic, which its Python may not have.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import choice, protocol  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Apptainer: argv only, since Debian has no package of it to try."""
+"""The engine ``apptainer``; its argv is tested, but not run, since Debian has no package of Apptainer."""
 
 import csv
 import io
@@ -8,16 +8,17 @@ from pathlib import Path
 
 from ..edf.image import image_environment
 from ..edf.model import Edf, Mount
-from ..edf.reference import foreign_store, read_reference
-from .protocol import ContainerRequest, Invocation
-from .srun import env_command, read_by_launcher
-from .variables import binds, check_values, settings
+from ..edf.reference import read_reference, unsupported_store_error
+from .protocol import ContainerRequest, Invocation, check_values, edf_variables, is_protected
+from .srun import env_command, is_read_by_launcher
 
-#: What the site's configuration would mount beside the EDF's own: an EDF lists itself what is mounted.
+#: Mounts of the site's configuration that are switched off, since an EDF lists all mounts itself.
 _NOT_MOUNTED = "home,cwd,tmp,bind-paths"
-_HONOURED = frozenset(("ro", "rw", "sqsh", "bind", "rbind", "x-create=auto", "x-create=dir", "x-create=file"))
-#: An image that Enroot made keeps its entry point there; others have none outside their OCI configuration.
-_ENTRY = 'if [ -s /etc/rc ]; then exec /bin/sh /etc/rc "$@"; else exec "$@"; fi'
+_SUPPORTED_FLAGS = frozenset(
+    ("ro", "rw", "sqsh", "bind", "rbind", "x-create=auto", "x-create=dir", "x-create=file")
+)
+#: Enroot writes the entry point to /etc/rc; other images have it in their OCI configuration only.
+_ENTRYPOINT_SCRIPT = 'if [ -s /etc/rc ]; then exec /bin/sh /etc/rc "$@"; else exec "$@"; fi'
 
 
 class Apptainer:
@@ -26,34 +27,40 @@ class Apptainer:
     name = "apptainer"
 
     def missing(self) -> str | None:
-        """Return in one line why this machine can't run it, or None."""
+        """Return in one line why this machine can't run the engine, or None."""
         if shutil.which("apptainer") is None:
             return "The engine apptainer needs the program apptainer, which is not on PATH."
         return None
 
     def render(self, request: ContainerRequest, *, python: str | Sequence[str]) -> Invocation:  # noqa: ARG002
-        """Turn a request into a call of apptainer, whose variables are in its environment.
+        """Render a request as a call of apptainer, with the variables in its environment.
 
         Raises
         ------
         GipfelError
-            A value has a newline, or no registry can have the image.
+            A value has a newline, or the image's name is not valid.
         """
         check_values(request)
         edf = request.edf
-        values, unset = settings(request)
+        values, unset = edf_variables(request)
         local = edf.image_path is not None
         if edf.image_path:
             image = image_environment(edf.image_path)
-            free = {name: value for name, value in image.items() if not binds(name, request.binding)}
-            values = {name: value for name, value in free.items() if name not in unset} | values
-        bound = {name: value for name, value in request.environment.items() if binds(name, request.binding)}
-        values = bound | values
-        # It refuses this one among variables, and its option for it would mount the directory, too.
+            image_variables = {
+                name: value for name, value in image.items() if not is_protected(name, request.protected)
+            }
+            values = {name: value for name, value in image_variables.items() if name not in unset} | values
+        protected = {
+            name: value
+            for name, value in request.environment.items()
+            if is_protected(name, request.protected)
+        }
+        values = protected | values
+        # Apptainer refuses HOME as a variable, and its option --home would also mount the directory.
         home = {"HOME": values.pop("HOME")} if "HOME" in values else {}
         run = "run" if edf.entrypoint and not local else "exec"
         workdir = request.workdir or edf.workdir
-        entry = ("/bin/sh", "-c", _ENTRY, "sh") if edf.entrypoint and local else ()
+        entry = ("/bin/sh", "-c", _ENTRYPOINT_SCRIPT, "sh") if edf.entrypoint and local else ()
         argv = (
             "apptainer",
             run,
@@ -64,21 +71,21 @@ class Apptainer:
             *_accelerator(request),
             *(word for mount in (*edf.mounts, *request.mounts) for word in ("--mount", _mount(mount))),
             *(["--pwd", workdir] if workdir else []),
-            edf.image if local else _of_registry(edf.image),
+            edf.image if local else _registry_uri(edf.image),
             *env_command(unset, home),
             *entry,
             *request.command,
         )
         inside = {f"APPTAINERENV_{name}": value for name, value in values.items()}
-        gone = {name for name in unset if not read_by_launcher(name)}
-        environment = {name: value for name, value in request.environment.items() if name not in gone}
+        removed = {name for name in unset if not is_read_by_launcher(name)}
+        environment = {name: value for name, value in request.environment.items() if name not in removed}
         return Invocation(argv=argv, environment=environment | inside, notes=_notes(request))
 
 
-def _of_registry(image: str) -> str:
+def _registry_uri(image: str) -> str:
     reference = read_reference(image)
     if reference.store != "registry":
-        raise foreign_store("apptainer", image, reference)
+        raise unsupported_store_error("apptainer", image, reference)
     return f"docker://{reference.oci}"
 
 
@@ -96,8 +103,8 @@ def _mount(mount: Mount) -> str:
 
 def _accelerator(request: ContainerRequest) -> tuple[str, ...]:
     switch = request.edf.env.get("NVIDIA_VISIBLE_DEVICES", request.environment.get("NVIDIA_VISIBLE_DEVICES"))
-    wanted = any(device.startswith("nvidia.com/") for device in request.edf.devices)
-    nvidia = (wanted or Path("/dev/nvidiactl").exists()) and switch not in {"", "void"}
+    requested = any(device.startswith("nvidia.com/") for device in request.edf.devices)
+    nvidia = (requested or Path("/dev/nvidiactl").exists()) and switch not in {"", "void"}
     amd = any(device.startswith("amd.com/") for device in request.edf.devices) or Path("/dev/kfd").exists()
     return (*(["--nv"] if nvidia else []), *(["--rocm"] if amd else []))
 
@@ -108,24 +115,26 @@ def _notes(request: ContainerRequest) -> tuple[str, ...]:
         f"The flag {flag!r} of the mount {mount} has no effect in the engine apptainer."
         for mount in (*edf.mounts, *request.mounts)
         for flag in mount.flags
-        if flag not in _HONOURED
+        if flag not in _SUPPORTED_FLAGS
     ]
     if edf.devices:
-        notes.append("The engine apptainer shows every device of the host, not only those of the EDF.")
+        notes.append(
+            "The engine apptainer gives access to all devices of the host, not only those of the EDF."
+        )
     if edf.image_path is None and read_reference(edf.image).user:
-        notes.append("The user in the image's name is left out: log in with 'apptainer registry login'.")
+        notes.append("The user in the image's name is ignored: log in with 'apptainer registry login'.")
     if edf.image_path is None:
         notes.append(
-            "What an image of a registry sets is known to apptainer alone: "
-            "where the host sets a variable too, the host's value counts but for PATH and LD_LIBRARY_PATH."
+            "Only apptainer reads the variables of an image in a registry: "
+            "the host's value of a variable overrides the image's, except for PATH and LD_LIBRARY_PATH."
         )
     if edf.writable:
         notes.append(
-            "Apptainer keeps what is written to the image in memory, by default at most 64 MiB of it "
-            "('sessiondir max size' of its site)."
+            "Apptainer keeps changes to the image in memory, by default at most 64 MiB "
+            "('sessiondir max size' in the site's configuration)."
         )
     if edf.entrypoint and edf.image_path:
         notes.append(
-            "Of an image file the engine apptainer runs the entry point that Enroot keeps in /etc/rc."
+            "For an image file the engine apptainer runs the entry point that Enroot wrote to /etc/rc."
         )
     return tuple(notes)

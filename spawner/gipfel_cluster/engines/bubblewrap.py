@@ -1,7 +1,7 @@
-"""The engine that needs no service and no root: an image of this machine, bubblewrap, and a plain user.
+"""The engine ``bubblewrap``: runs an image of this machine as a plain user, without a service or root.
 
-`prepared_invocation` makes the plan of such a container, for podman too; `HostRequirements` finds what it
-needs on the machine.
+`sandbox_invocation` plans such a container, for podman too; `HostRequirements` finds the programs and files
+that it needs on the machine.
 """
 
 import os
@@ -16,23 +16,22 @@ from ..edf.image import check_image, oci_entry_point
 from ..edf.model import Mount
 from ..model import GipfelError
 from .devices import ContainerDevices, Hardware
-from .protocol import ContainerRequest, Invocation
-from .sandbox import start_words
+from .protocol import ContainerRequest, Invocation, check_values
+from .sandbox import sandbox_argv
 from .sandbox.plan import VARIABLE, ContainerPlan, PlannedMount
-from .variables import check_values
 
 _Value = TypeVar("_Value")
-#: The package of each program, where the two differ.
+#: The package of each program whose package has another name.
 _PACKAGES = {"bwrap": "bubblewrap"}
 _PLAN_BYTES = 128 << 10  # bytes: the kernel's limit for one variable
-_HONOURED = frozenset(("ro", "rw", "sqsh", "bind", "rbind", "private", "rprivate", "slave", "rslave"))
-_ALWAYS = frozenset(("nosuid", "nodev", "x-create=auto", "x-create=dir", "x-create=file"))
+_SUPPORTED_FLAGS = frozenset(("ro", "rw", "sqsh", "bind", "rbind", "private", "rprivate", "slave", "rslave"))
+_IMPLIED_FLAGS = frozenset(("nosuid", "nodev", "x-create=auto", "x-create=dir", "x-create=file"))
 _PROBE = ("unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--mount-proc", "true")
 _PROBE_SECONDS = 10
 
 
 class Bubblewrap:
-    """Runs a command in an image of this machine, whose files it never changes."""
+    """Runs a command in an image of this machine, and never changes the image's files."""
 
     name = "bubblewrap"
 
@@ -40,20 +39,20 @@ class Bubblewrap:
         self._hardware = hardware
 
     def missing(self) -> str | None:
-        """Return in one line why this machine can't run it, or None."""
+        """Return in one line why this machine can't run the engine, or None."""
         if shutil.which("bwrap") is None:
             return "The engine bubblewrap needs the program bwrap (Debian package bubblewrap)."
-        return refused_namespaces(self.name)
+        return namespace_problem(self.name)
 
     def render(self, request: ContainerRequest, *, python: str | Sequence[str]) -> Invocation:
-        """Turn a request into a call of the sandbox, whose plan is in its environment.
+        """Render a request as a call of the sandbox, with the plan in its environment.
 
         Raises
         ------
         GipfelError
-            The image is in a registry or not an image, there is no command, or something needed is missing.
+            The image is in a registry or not valid, there is no command, or a program or file is missing.
         """
-        return prepared_invocation(
+        return sandbox_invocation(
             request,
             engine=self.name,
             program="bwrap",
@@ -62,21 +61,21 @@ class Bubblewrap:
         )
 
 
-def refused_namespaces(engine: str) -> str | None:
+def namespace_problem(engine: str) -> str | None:
     """Return in one line why this machine refuses user namespaces, or None."""
     try:
         probe = subprocess.run(
             _PROBE, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PROBE_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"The engine {engine} could not be tried on this machine: {error}."
+        return f"The engine {engine} could not be tested on this machine: {error}."
     if probe.returncode:
-        words = probe.stderr.decode(errors="replace").strip()
-        return f"The engine {engine} needs user namespaces, which this machine refuses ({words})."
+        reason = probe.stderr.decode(errors="replace").strip()
+        return f"The engine {engine} needs user namespaces, which this machine refuses ({reason})."
     return None
 
 
-def prepared_invocation(
+def sandbox_invocation(
     request: ContainerRequest,
     *,
     engine: str,
@@ -85,17 +84,17 @@ def prepared_invocation(
     python: str | Sequence[str],
     podman: bool = False,
 ) -> Invocation:
-    """Turn a request into a call of the sandbox, whose plan is in its environment.
+    """Render a request as a call of the sandbox, with the plan in its environment.
 
     Parameters
     ----------
     program
-        The name of the program that makes the container: podman where ``podman`` is set, else bwrap.
+        The name of the program that starts the container: podman if ``podman`` is set, else bwrap.
 
     Raises
     ------
     GipfelError
-        The image is in a registry or is not an image, there is no command, or a program is missing.
+        The image is in a registry or not valid, there is no command, or a program is missing.
     """
     check_values(request)
     edf = request.edf
@@ -105,33 +104,33 @@ def prepared_invocation(
             f"The engine {engine} can't fetch the image {edf.image!r}.",
             "Import it into a .sqsh file and give that file's path.",
         )
-    place = HostRequirements(request)
-    is_here = place.check(lambda: check_image(image))
-    place.check_mounts((*edf.mounts, *request.mounts))
+    host = HostRequirements(request)
+    is_present = host.check(lambda: check_image(image))
+    host.check_mounts((*edf.mounts, *request.mounts))
     mounts = tuple(_planned(mount) for mount in (*edf.mounts, *request.mounts))
     files = [mount.source for mount in mounts if mount.squashfs]
-    # Of an image elsewhere only its name is known.
-    if not image.is_dir() if is_here else edf.image.endswith((".sqsh", ".squashfs")):
+    # Only the name of an image on another machine is known.
+    if not image.is_dir() if is_present else edf.image.endswith((".sqsh", ".squashfs")):
         files.append(edf.image)
-    given = place.value(lambda: hardware.given(edf), ContainerDevices())
-    environment = dict(given.environment) | request.environment
+    hardware_access = host.value(lambda: hardware.devices_for(edf), ContainerDevices())
+    environment = dict(hardware_access.environment) | request.environment
     plan = ContainerPlan(
         image=edf.image,
         command=request.command,
         scratch=request.scratch,
-        squashfuse=place.squashfuse() if files else "",
-        program=place.program(program),
+        squashfuse=host.squashfuse() if files else "",
+        program=host.program(program),
         podman=podman,
         workdir=request.workdir or edf.workdir,
         writable=edf.writable,
         mounts=mounts,
-        offered=tuple(environment),
+        inherited=tuple(environment),
         env=edf.env,
-        binding=request.binding,
-        devices=given.devices,
-        driver=given.driver,
+        protected=request.protected,
+        devices=hardware_access.devices,
+        driver=hardware_access.driver,
         entrypoint=edf.entrypoint,
-        entry=oci_entry_point(image) if edf.entrypoint and is_here else (),
+        entrypoint_argv=oci_entry_point(image) if edf.entrypoint and is_present else (),
     )
     content = plan.to_json()
     if len(content) + len(VARIABLE) + 2 > _PLAN_BYTES:
@@ -139,9 +138,9 @@ def prepared_invocation(
             f"The EDF and the command are too long for the engine {engine}.", "Shorten its [env]."
         )
     return Invocation(
-        argv=start_words(python, "container"),
+        argv=sandbox_argv(python, "container"),
         environment={**environment, VARIABLE: content},
-        notes=(*place.notes, *_notes(request, engine)),
+        notes=(*host.notes, *_notes(request, engine)),
     )
 
 
@@ -156,28 +155,28 @@ def _notes(request: ContainerRequest, engine: str) -> tuple[str, ...]:
         f"The flag {flag!r} of the mount {mount} has no effect in the engine {engine}."
         for mount in (*request.edf.mounts, *request.mounts)
         for flag in mount.flags
-        if flag not in _HONOURED | _ALWAYS
+        if flag not in _SUPPORTED_FLAGS | _IMPLIED_FLAGS
     )
 
 
 class HostRequirements:
-    """Requirements of a request on the machine that it is rendered on.
+    """Programs and files that a request needs on this machine.
 
-    Where the request is only shown, which may be on a login node or a laptop, what is missing becomes a
-    note; else it is an error.
+    A missing one is an error, but only a note for ``render_only`` requests, which a login node or a laptop
+    may render.
     """
 
     def __init__(self, request: ContainerRequest) -> None:
-        self._only_shown = request.only_shown
+        self._only_shown = request.render_only
         self.notes: list[str] = []
 
     def check(self, check: Callable[[], None]) -> bool:
-        """Call a check that raises when something is missing; return whether it passed.
+        """Call a check that raises if something is missing; return whether it passed.
 
         Raises
         ------
         GipfelError
-            It is missing, and the request is to be run.
+            The check failed, and the request is not ``render_only``.
         """
 
         def checked() -> bool:
@@ -187,26 +186,26 @@ class HostRequirements:
         return self.value(checked, otherwise=False)
 
     def check_mounts(self, mounts: Iterable[Mount]) -> None:
-        """Check that the source of each mount is there and can be read.
+        """Check that the source of each mount exists and can be read.
 
         Raises
         ------
         GipfelError
-            One is not, and the request is to be run; or it has none, as ``tmpfs``.
+            One does not, and the request is not ``render_only``; or the mount has no source, as ``tmpfs``.
         """
         for mount in mounts:
             if mount.is_special:
-                # On no machine these engines make it.
+                # These engines support it on no machine.
                 check_mount(mount)
             self.check(partial(check_mount, mount))
 
     def value(self, get: Callable[[], _Value], otherwise: _Value) -> _Value:
-        """Return a function's value; where it raises and the request is only shown, ``otherwise``.
+        """Return a function's value, or ``otherwise`` if it raises for a ``render_only`` request.
 
         Raises
         ------
         GipfelError
-            It raised, and the request is to be run.
+            The function raised, and the request is not ``render_only``.
         """
         try:
             return get()
@@ -217,12 +216,12 @@ class HostRequirements:
             return otherwise
 
     def program(self, name: str) -> str:
-        """Return the path of a program; its name where it is only shown and not here.
+        """Return the path of a program, or its name if it is missing for a ``render_only`` request.
 
         Raises
         ------
         GipfelError
-            It is not on PATH, and the request is to be run.
+            It is not on PATH, and the request is not ``render_only``.
         """
         found = shutil.which(name)
         if found is None:
@@ -235,10 +234,10 @@ class HostRequirements:
         Raises
         ------
         GipfelError
-            It is missing, or may not be used on this machine, and the request is to be run.
+            It is missing or may not be used on this machine, and the request is not ``render_only``.
         """
         self.check(_check_fuse)
-        # Not squashfuse_ll, which can't make the files the user's own.
+        # Not squashfuse_ll, which can't map the files to the user.
         return self.program("squashfuse")
 
 
@@ -252,5 +251,5 @@ def _check_fuse() -> None:
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
         raise GipfelError(
             "A .sqsh image needs /dev/fuse, which you may not use on this machine.",
-            "Ask for read and write permission on /dev/fuse, or give an unpacked image.",
+            "Ask the administrator for read and write permission on /dev/fuse, or give an unpacked image.",
         )

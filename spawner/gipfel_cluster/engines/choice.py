@@ -1,4 +1,4 @@
-"""The engines that there are, and the one for an EDF."""
+"""The list of engines, and the choice of the engine for an EDF."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -15,10 +15,10 @@ from .srun import ContainerEngine, Pyxis
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-#: The group of entry points by which a package brings engines: name, and a callable that gives an `Engine`.
+#: The entry point group for engines of other packages: a name, and a callable that returns an `Engine`.
 ENTRY_POINTS = "gipfel.engines"
 
-#: There whatever is installed; of those that run containers the first is what is taken unasked.
+#: The engines of this package; the first one is the default for EDFs with an image.
 _ENGINES: Mapping[str, Callable[[], Engine]] = {
     "bubblewrap": Bubblewrap,
     "podman": Podman,
@@ -30,40 +30,40 @@ _ENGINES: Mapping[str, Callable[[], Engine]] = {
 
 
 def engine_names() -> tuple[str, ...]:
-    """List the engines that there are."""
+    """List the engines of this package, then those of installed packages."""
     return (*_ENGINES, *sorted(_installed().keys() - _ENGINES.keys()))
 
 
 def engine_exists(name: str) -> bool:
-    """Return whether there is an engine of this name."""
+    """Return whether an engine of this name exists."""
     return name in _ENGINES or name in _installed()
 
 
 def available_engine_names() -> tuple[str, ...]:
     """List the engines that this machine can run, for a form that offers a choice."""
-    return tuple(name for name in engine_names() if _made(name).missing() is None)
+    return tuple(name for name in engine_names() if _load(name).missing() is None)
 
 
 def engine_missing(name: str) -> str | None:
     """Return in one line why this machine can't run an engine, or None; ``name`` is one of `engine_names`."""
     try:
-        return _made(name).missing()
+        return _load(name).missing()
     except GipfelError as error:
         return str(error)
 
 
 def engine_for(edf: Edf, preferred: str = "") -> Engine:
-    """Choose the engine for an EDF: the host where it has no image, else the preferred one.
+    """Return the engine for an EDF: `Host` without an image, else the preferred one.
 
     Parameters
     ----------
     preferred
-        A name; empty for the engine that is taken unasked.
+        The name of an engine; empty for the default.
 
     Raises
     ------
     GipfelError
-        There is no engine of this name, or the EDF has an image and the engine can't run one.
+        No engine has this name, or the EDF has an image and the engine can't run one.
     """
     if preferred and not engine_exists(preferred):
         raise GipfelError(
@@ -76,16 +76,16 @@ def engine_for(edf: Edf, preferred: str = "") -> Engine:
             f"The EDF {edf.name!r} has an image, which the host engine can't run.",
             "Choose the bubblewrap engine, or an EDF without an image.",
         )
-    return _made(preferred or Bubblewrap.name)
+    return _load(preferred or Bubblewrap.name)
 
 
 def engine_to_render(edf: Edf, preferred: str = "") -> Engine:
-    """Choose the engine that shows what would run: the Container Engine reads EDFs without an image, too.
+    """Return the engine for ``gipfel edf render``: as `engine_for`, but ``ce`` also without an image.
 
     Raises
     ------
     GipfelError
-        As of `engine_for`.
+        The same as of `engine_for`.
     """
     if preferred == ContainerEngine.name and not edf.image:
         return ContainerEngine()
@@ -93,24 +93,24 @@ def engine_to_render(edf: Edf, preferred: str = "") -> Engine:
 
 
 def engine_pulls(preferred: str = "") -> bool:
-    """Return whether an engine fetches images from a registry; an installed one is asked when it runs.
+    """Return whether an engine fetches images from a registry; assumed for engines of other packages.
 
     Parameters
     ----------
     preferred
-        As for `engine_for`.
+        The same as for `engine_for`.
     """
     return (preferred or Bubblewrap.name) not in {Bubblewrap.name, Host.name}
 
 
 def _installed() -> dict[str, "EntryPoint"]:
-    # On demand: looking for them takes longer than anything else here.
+    # Lazy: importing this takes longer than everything else here.
     from importlib.metadata import entry_points  # noqa: PLC0415
 
     return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
 
 
-def _made(name: str) -> Engine:
+def _load(name: str) -> Engine:
     if name in _ENGINES:
         return _ENGINES[name]()
     point = _installed()[name]
@@ -118,6 +118,6 @@ def _made(name: str) -> Engine:
         engine: Engine = point.load()()
     except Exception as error:
         raise GipfelError(
-            f"The engine {name} can't be loaded from {point.value}: {error}.", "Install its package again."
+            f"The engine {name} can't be loaded from {point.value}: {error}.", "Reinstall its package."
         ) from error
     return engine

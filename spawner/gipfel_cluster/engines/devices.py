@@ -1,8 +1,8 @@
 """Devices of a machine in a container: the EDF's devices, their CDI names, and the driver of the GPUs.
 
-`Hardware.given` decides for an EDF. Names come from the specifications of the Container Device Interface
-(source: CDI Specification 1.1), whose hooks are not run: links beside a library do what they would do. The
-user-space part of NVIDIA's driver belongs to the machine's kernel and to no image.
+`Hardware.devices_for` returns them for an EDF. Names come from the specifications of the Container Device
+Interface (source: CDI Specification 1.1), whose hooks are not run: links beside a library replace them. The
+user-space part of NVIDIA's driver must match the host's kernel, so it is never taken from the image.
 """
 
 import json
@@ -21,13 +21,13 @@ from ..edf.model import Edf
 from ..model import GipfelError
 from .sandbox.plan import DriverFile, PlannedMount
 
-FOLDERS = ("/etc/cdi", "/var/run/cdi")
+CDI_DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
 _SPECIFICATION_CHARACTERS = 1 << 20  # characters; NVIDIA's are about 30 kB
-_DEEPEST = 50  # levels; the specification has six
-_SHOWN = 10
+_MAX_DEPTH = 50  # levels; the specification has six
+_MAX_LISTED = 10
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAME = re.compile(r"[a-zA-Z][\w.-]*[a-zA-Z0-9]/[a-zA-Z][\w.-]*=[\w.:-]+")
-#: Without it there is no driver.
+#: The library without which there is no driver.
 _CUDA = "libcuda.so.1"
 #: Libraries for computing, for tools and for video. Source: libnvidia-container, ``nvc_info.c``.
 _LIBRARIES = re.compile(
@@ -38,18 +38,18 @@ _PROGRAMS = (
     *("nvidia-smi", "nvidia-debugdump", "nvidia-persistenced"),
     *("nvidia-cuda-mps-control", "nvidia-cuda-mps-server"),
 )
-_LISTED = re.compile(r"\s*(\S+) \(([^)]*)\) => (/.*)")
-_LISTED_MACHINES = {"x86_64": "x86-64", "aarch64": "AArch64", "ppc64le": "64bit", "riscv64": "64bit"}
+_LDCONFIG_LINE = re.compile(r"\s*(\S+) \(([^)]*)\) => (/.*)")
+_LDCONFIG_MACHINES = {"x86_64": "x86-64", "aarch64": "AArch64", "ppc64le": "64bit", "riscv64": "64bit"}
 _LIBRARY = re.compile(r"lib[^/]*\.so(\.[^/]*)?")
 _LDCONFIG_SECONDS = 10
 _GPUS = "nvidia.com/gpu"
-_SWITCH = "NVIDIA_VISIBLE_DEVICES"
-_OFF = frozenset(("", "void"))
+_VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+_NO_DEVICES = frozenset(("", "void"))
 
 
 @dataclass(frozen=True)
 class ContainerDevices:
-    """Devices, driver and variables of a container; ``devices`` is None where it sees all of the host's."""
+    """Devices, driver and variables of a container; ``devices`` is None for all of the host's."""
 
     devices: tuple[PlannedMount, ...] | None = None
     driver: tuple[DriverFile, ...] = ()
@@ -57,16 +57,16 @@ class ContainerDevices:
 
 
 @dataclass(frozen=True)
-class Edits:
-    """Additions of a device to a container: nodes and files as pairs (host, container), variables."""
+class DeviceEdits:
+    """The CDI ``containerEdits`` of a device: nodes and files as pairs (host, container), variables."""
 
     nodes: tuple[tuple[str, str], ...] = ()
     files: tuple[tuple[str, str], ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
 
 
-def listed_libraries() -> str:
-    """Return the libraries that the host's loader knows, as ``ldconfig -p`` does; empty without ldconfig."""
+def ldconfig_output() -> str:
+    """Return the output of ``ldconfig -p``, which lists the host's libraries; empty without ldconfig."""
     program = shutil.which("ldconfig", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if program is None:
         return ""
@@ -79,73 +79,71 @@ def listed_libraries() -> str:
 
 @dataclass(frozen=True)
 class Hardware:
-    """One machine: where it specifies devices, which libraries it has, where its nodes are."""
+    """The devices of one machine: its CDI specifications, shared libraries and device nodes."""
 
-    cdi_folders: Sequence[str] = FOLDERS
-    libraries: Callable[[], str] = listed_libraries
+    cdi_directories: Sequence[str] = CDI_DIRECTORIES
+    libraries: Callable[[], str] = ldconfig_output
     nodes: str = "/dev"
 
-    def given(self, edf: Edf) -> ContainerDevices:
-        """Decide for an EDF: with ``devices`` only these, without it all of the host's; the driver with both.
+    def devices_for(self, edf: Edf) -> ContainerDevices:
+        """Return the devices of an EDF's key ``devices``, without it all of the host's, and the GPU driver.
 
         Raises
         ------
         GipfelError
             The EDF names a device that this machine doesn't have.
         """
-        switched_off = edf.env.get(_SWITCH, "all") in _OFF
+        driver_is_disabled = edf.env.get(_VISIBLE_DEVICES, "all") in _NO_DEVICES
         if not edf.devices:
-            edits = None if switched_off else default_device(f"{_GPUS}=all", self.cdi_folders)
-            driver = () if switched_off else self._driver(edits)
+            edits = None if driver_is_disabled else default_device(f"{_GPUS}=all", self.cdi_directories)
+            driver = () if driver_is_disabled else self._driver(edits)
             return ContainerDevices(driver=driver)
         nodes: dict[str, str] = {}
-        driver_of: dict[DriverFile, None] = {}
+        driver_by_file: dict[DriverFile, None] = {}
         environment: dict[str, str] = {}
         for device in edf.devices:
             edits = self._edits(device)
             nodes |= {path: host for host, path in edits.nodes}
             environment |= dict(edits.environment)
-            files = () if switched_off else driver_files(edits.files)
-            if device.startswith(f"{_GPUS}=") and not switched_off:
+            files = () if driver_is_disabled else driver_files(edits.files)
+            if device.startswith(f"{_GPUS}=") and not driver_is_disabled:
                 files = files or self._driver(None)
-            driver_of |= dict.fromkeys(files)
-        # A specification sets it to "void" for NVIDIA's own hook, which has nothing left to do then.
-        environment.pop(_SWITCH, None)
+            driver_by_file |= dict.fromkeys(files)
+        # A specification sets it to "void" to switch off NVIDIA's own hook, which does not run here.
+        environment.pop(_VISIBLE_DEVICES, None)
         devices = tuple(PlannedMount(host, path) for path, host in nodes.items())
         return ContainerDevices(
-            devices=devices, driver=tuple(driver_of), environment=tuple(environment.items())
+            devices=devices, driver=tuple(driver_by_file), environment=tuple(environment.items())
         )
 
-    def _driver(self, edits: Edits | None) -> tuple[DriverFile, ...]:
+    def _driver(self, edits: DeviceEdits | None) -> tuple[DriverFile, ...]:
         return driver_files(edits.files) if edits else host_driver(self.libraries())
 
-    def _edits(self, device: str) -> Edits:
-        if not is_named(device):
+    def _edits(self, device: str) -> DeviceEdits:
+        if not is_cdi_name(device):
             host, _, path = device.partition(":")
             _check_node(host)
-            return Edits(nodes=((host, path.partition(":")[0] or host),))
-        edits = named_device(device, self.cdi_folders)
+            return DeviceEdits(nodes=((host, path.partition(":")[0] or host),))
+        edits = named_device(device, self.cdi_directories)
         if edits is None and device.startswith(f"{_GPUS}="):
             edits = self._gpu_nodes(device.partition("=")[2])
         if edits is None:
             raise GipfelError(
-                f"The device {device!r} is in no specification in {' or '.join(self.cdi_folders)}.",
-                "Take it out of 'devices', or ask for 'nvidia-ctk cdi generate' on this machine.",
+                f"The device {device!r} is in no specification in {' or '.join(self.cdi_directories)}.",
+                "Take it out of 'devices', or ask the administrator to run 'nvidia-ctk cdi generate' here.",
             )
         return edits
 
-    def _gpu_nodes(self, which: str) -> Edits | None:
-        """Return NVIDIA's nodes where nothing specifies them: of one GPU or all, and the common ones."""
+    def _gpu_nodes(self, gpu: str) -> DeviceEdits | None:
+        """Return the device nodes of one GPU or ``all`` and the common ones, for a machine without CDI."""
         found = sorted(str(path) for path in Path(self.nodes).glob("nvidia*") if not path.is_dir())
         found += sorted(str(path) for path in Path(self.nodes, "nvidia-caps").glob("*"))
         numbered = [path for path in found if path.removeprefix(f"{self.nodes}/nvidia").isdigit()]
-        chosen = (
-            numbered if which == "all" else [path for path in numbered if path.endswith(f"nvidia{which}")]
-        )
+        chosen = numbered if gpu == "all" else [path for path in numbered if path.endswith(f"nvidia{gpu}")]
         if not chosen:
             return None
-        kept = [path for path in found if path not in numbered or path in chosen]
-        return Edits(nodes=tuple((path, path) for path in kept))
+        nodes = [path for path in found if path not in numbered or path in chosen]
+        return DeviceEdits(nodes=tuple((path, path) for path in nodes))
 
 
 def _check_node(path: str) -> None:
@@ -161,20 +159,20 @@ def _check_node(path: str) -> None:
         )
 
 
-def is_named(device: str) -> bool:
-    """Return whether it is a name such as ``nvidia.com/gpu=all``, not the path of a node."""
+def is_cdi_name(device: str) -> bool:
+    """Return whether a device is a CDI name such as ``nvidia.com/gpu=all`` and not the path of a node."""
     return bool(_NAME.fullmatch(device))
 
 
-def named_device(name: str, folders: Iterable[str] = FOLDERS) -> Edits | None:
-    """Look a device up in the specifications; None where no specification is of its kind.
+def named_device(name: str, folders: Iterable[str] = CDI_DIRECTORIES) -> DeviceEdits | None:
+    """Return a device's edits from the specifications; None if no specification is of its kind.
 
     Raises
     ------
     GipfelError
-        There is one of its kind, and it knows no such device; or it is in none, and one can't be read.
+        The specifications of its kind do not list it, or it is in none and one can't be read.
     """
-    kind, _, wanted = name.partition("=")
+    kind, _, device_name = name.partition("=")
     known: dict[str, None] = {}
     unreadable: GipfelError | None = None
     for path in _specifications(folders):
@@ -184,8 +182,8 @@ def named_device(name: str, folders: Iterable[str] = FOLDERS) -> Edits | None:
                 continue
             devices = [each for each in _list(spec.get("devices")) if isinstance(each, dict)]
             for device in devices:
-                if str(device.get("name")) == wanted:
-                    # What the whole specification adds comes once, whatever the device.
+                if str(device.get("name")) == device_name:
+                    # The specification's own edits apply to each of its devices.
                     return _edits(spec.get("containerEdits"), device.get("containerEdits"))
             known |= dict.fromkeys(f"{kind}={each.get('name')}" for each in devices)
         except (OSError, ValueError, RecursionError) as error:
@@ -193,15 +191,16 @@ def named_device(name: str, folders: Iterable[str] = FOLDERS) -> Edits | None:
     if unreadable:
         raise unreadable
     if known:
-        more = ", …" if len(known) > _SHOWN else ""
+        more = ", …" if len(known) > _MAX_LISTED else ""
         raise GipfelError(
-            f"This machine has no device {name!r}.", f"Choose one of {', '.join([*known][:_SHOWN])}{more}."
+            f"This machine has no device {name!r}.",
+            f"Choose one of {', '.join([*known][:_MAX_LISTED])}{more}.",
         )
     return None
 
 
-def default_device(name: str, folders: Iterable[str] = FOLDERS) -> Edits | None:
-    """Look up a device that no EDF asks for: None where it can't be had."""
+def default_device(name: str, folders: Iterable[str] = CDI_DIRECTORIES) -> DeviceEdits | None:
+    """Return the edits of a device that the EDF does not request; None if it is not available."""
     try:
         return named_device(name, folders)
     except GipfelError:
@@ -210,15 +209,15 @@ def default_device(name: str, folders: Iterable[str] = FOLDERS) -> Edits | None:
 
 def _specifications(folders: Iterable[str]) -> list[Path]:
     files = (path for folder in folders for path in sorted(Path(folder).glob("*.*")))
-    # os.path returns False where a Path would raise: in a directory that others may not enter.
+    # os.path returns False in a directory without permission, where a Path would raise.
     return [path for path in files if path.suffix in {".json", ".yaml", ".yml"} and os.path.isfile(path)]  # noqa: PTH113
 
 
 def _unreadable(path: Path, error: Exception) -> GipfelError:
-    why = error.strerror if isinstance(error, OSError) else error
+    reason = error.strerror if isinstance(error, OSError) else error
     return GipfelError(
-        f"The device specification {path} can't be read: {why}.",
-        "Make it again with 'nvidia-ctk cdi generate'.",
+        f"The device specification {path} can't be read: {reason}.",
+        "Generate it again with 'nvidia-ctk cdi generate'.",
     )
 
 
@@ -232,7 +231,7 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def _yaml(text: str) -> object:
-    import yaml  # noqa: PLC0415 - only where a specification is written in it
+    import yaml  # noqa: PLC0415 - lazy: few specifications are YAML
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     depth = 0
@@ -240,15 +239,15 @@ def _yaml(text: str) -> object:
         for event in yaml.parse(text, Loader=loader):
             depth += isinstance(event, yaml.CollectionStartEvent)
             depth -= isinstance(event, yaml.CollectionEndEvent)
-            if depth > _DEEPEST:
-                # The parser in C would end the process.
+            if depth > _MAX_DEPTH:
+                # Deeper nesting would crash the parser in C.
                 raise ValueError("it is nested too deeply")
         return yaml.load(text, Loader=loader)  # noqa: S506 - both are safe
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
 
 
-def _edits(*several: object) -> Edits:
+def _edits(*several: object) -> DeviceEdits:
     nodes: dict[str, str] = {}
     files: dict[str, str] = {}
     environment: dict[str, str] = {}
@@ -266,7 +265,7 @@ def _edits(*several: object) -> Edits:
             if not _VARIABLE.fullmatch(variable) or "\0" in value:
                 raise ValueError(f"{line!r} sets no variable")
             environment[variable] = value
-    return Edits(
+    return DeviceEdits(
         nodes=tuple((host, path) for path, host in nodes.items()),
         files=tuple((host, path) for path, host in files.items()),
         environment=tuple(environment.items()),
@@ -286,18 +285,18 @@ def _list(value: object) -> list[object]:
 def host_driver(
     listed: str, *, machine: str = platform.machine(), which: Callable[[str], str | None] = shutil.which
 ) -> tuple[DriverFile, ...]:
-    """Find the driver's libraries and programs; nothing where this machine has no driver.
+    """Return the driver's libraries and programs; empty if this machine has no driver.
 
     Parameters
     ----------
     listed
-        What `listed_libraries` gives.
+        The output of ``ldconfig -p``.
     """
     found: dict[str, None] = {}
     names: set[str] = set()
     for line in listed.splitlines():
-        match = _LISTED.fullmatch(line)
-        if match and _LIBRARIES.fullmatch(match[1]) and _LISTED_MACHINES.get(machine, "") in match[2]:
+        match = _LDCONFIG_LINE.fullmatch(line)
+        if match and _LIBRARIES.fullmatch(match[1]) and _LDCONFIG_MACHINES.get(machine, "") in match[2]:
             path = os.path.realpath(match[3])
             if match[1] not in names and Path(path).is_file():
                 found[path] = None
@@ -312,22 +311,22 @@ def host_driver(
 
 
 def driver_files(files: Iterable[tuple[str, str]]) -> tuple[DriverFile, ...]:
-    """Take the files of a device's specification: libraries go where the image keeps its own."""
+    """Return the files of a device's specification; libraries go to the image's library directory."""
     return tuple(
         DriverFile(os.path.realpath(host), links=_links(os.path.realpath(host)))
         if _LIBRARY.fullmatch(os.path.basename(container)) and container.count("/") > 1  # noqa: PTH119
         else DriverFile(host, container)
         for host, container in files
-        if os.path.exists(host)  # noqa: PTH110 - a Path raises where others may not look
+        if os.path.exists(host)  # noqa: PTH110 - a Path raises without permission
     )
 
 
 def _links(path: str) -> tuple[str, ...]:
-    """Return the links to a library beside it, which ldconfig and the driver's installer made."""
+    """Return the names of links to a library in its directory, which ldconfig and the installer created."""
     folder, name = os.path.split(path)
     stem = name.partition(".so")[0] + ".so"
     try:
-        beside = [each for each in os.scandir(folder) if each.name.startswith(stem) and each.is_symlink()]
+        links = [each for each in os.scandir(folder) if each.name.startswith(stem) and each.is_symlink()]
     except OSError:
         return ()
-    return tuple(sorted(each.name for each in beside if os.path.realpath(each.path) == path))
+    return tuple(sorted(each.name for each in links if os.path.realpath(each.path) == path))

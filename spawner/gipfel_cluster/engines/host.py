@@ -1,4 +1,4 @@
-"""The engine without a container: the host itself, with the EDF's variables and directory."""
+"""The engine ``host``: runs commands without a container, with the EDF's variables and directory."""
 
 import shutil
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ class Host:
     name = "host"
 
     def missing(self) -> str | None:
-        """Return None: nothing is ever missing."""
+        """Return None: every machine can run it."""
         return None
 
     def render(self, request: ContainerRequest, *, python: str | Sequence[str]) -> Invocation:  # noqa: ARG002
-        """Turn a request into the command itself, started in its directory.
+        """Render a request as the command itself, started in its directory.
 
         Raises
         ------
@@ -32,34 +32,34 @@ class Host:
                 f"The host engine can't run the image {edf.image}.", "Choose an engine for containers."
             )
         if not request.command:
-            raise GipfelError("There is no command to run.", "Give one.")
+            raise GipfelError("There is no command to run.", "Give a command.")
         folder = request.workdir or edf.workdir
         enter = (shutil.which("env") or "env", f"--chdir={folder}") if folder else ()
         return Invocation(
             argv=(*enter, *request.command),
-            environment=compose(request.environment, {}, edf.env, request.binding),
+            environment=compose(request.environment, {}, edf.env, request.protected),
             notes=tuple(self._notes(request)),
         )
 
     def _notes(self, request: ContainerRequest) -> list[str]:
         notes = [
-            f"The mount {mount} is not made, because the EDF has no image."
+            f"The mount {mount} has no effect, because the EDF has no image."
             for mount in (*request.edf.mounts, *request.mounts)
-            if not _is_there_already(mount)
+            if not _is_same_path(mount)
         ]
         notes += [
-            f"The mount {mount} can be written to, because the EDF has no image."
+            f"The mount {mount} is not read-only, because the EDF has no image."
             for mount in request.edf.mounts
-            if _is_there_already(mount) and "ro" in mount.flags
+            if _is_same_path(mount) and "ro" in mount.flags
         ]
-        asked = {"entrypoint = true": request.edf.entrypoint, "writable = false": not request.edf.writable}
+        ignored = {"entrypoint = true": request.edf.entrypoint, "writable = false": not request.edf.writable}
         notes += [
-            f"{key} has no effect, because the EDF has no image." for key, set_ in asked.items() if set_
+            f"{key} has no effect, because the EDF has no image." for key, is_set in ignored.items() if is_set
         ]
         if request.edf.devices:
-            notes.append("The devices of the EDF are those of the host, because it has no image.")
+            notes.append("All devices of the host are visible, because the EDF has no image.")
         return notes
 
 
-def _is_there_already(mount: Mount) -> bool:
+def _is_same_path(mount: Mount) -> bool:
     return mount.source == mount.destination and "sqsh" not in mount.flags

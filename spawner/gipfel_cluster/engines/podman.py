@@ -1,4 +1,4 @@
-"""The engine podman: images of registries as OCI images, images of this machine as a root of its own."""
+"""The engine ``podman``: pulls images from registries, and runs images of this machine with ``--rootfs``."""
 
 import os
 import pwd
@@ -7,24 +7,30 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..edf.model import Edf, Mount
-from ..edf.reference import Reference, foreign_store, read_reference
-from ..environment import PLACES
+from ..edf.reference import Reference, read_reference, unsupported_store_error
+from ..environment import PATH_VARIABLES
 from ..model import GipfelError
-from .bubblewrap import HostRequirements, prepared_invocation, refused_namespaces
+from .bubblewrap import HostRequirements, namespace_problem, sandbox_invocation
 from .devices import Hardware, default_device
-from .protocol import ContainerRequest, Invocation
-from .sandbox import start_words
-from .sandbox.podman import VARIABLE, mounts_to_json, read_by_podman
-from .variables import bound_names, check_values, not_text, settings
+from .protocol import (
+    ContainerRequest,
+    Invocation,
+    check_values,
+    edf_variables,
+    non_utf8_names,
+    protected_names,
+)
+from .sandbox import sandbox_argv
+from .sandbox.podman import VARIABLE, is_read_by_podman, mounts_to_json
 
 _INITS = ("/usr/bin/catatonit", "/usr/libexec/podman/catatonit", "/usr/lib/podman/catatonit")
 _GPUS = "nvidia.com/gpu=all"
 _PROPAGATION = frozenset(("private", "rprivate", "slave", "rslave", "shared", "rshared"))
-_ALWAYS = frozenset(("bind", "rbind", "rw", "ro", "sqsh"))
+_IMPLIED_FLAGS = frozenset(("bind", "rbind", "rw", "ro", "sqsh"))
 
 
 class Podman:
-    """Runs images by podman, without root; a site's settings are in its ``containers.conf``."""
+    """Runs images with rootless podman; a site's settings are in its ``containers.conf``."""
 
     name = "podman"
 
@@ -33,7 +39,7 @@ class Podman:
         self._user = user
 
     def missing(self) -> str | None:
-        """Return in one line why this machine can't run it, or None."""
+        """Return in one line why this machine can't run the engine, or None."""
         if shutil.which("podman") is None:
             return "The engine podman needs the program podman (Debian package podman)."
         if self._user() == 0:
@@ -41,20 +47,22 @@ class Podman:
         if shutil.which("newuidmap") is None:
             return "The engine podman needs the program newuidmap (Debian package uidmap)."
         if not _has_subordinate_ids(self._user()):
-            return "The engine podman needs ids of your own in /etc/subuid; ask for an entry there."
-        return refused_namespaces(self.name)
+            return (
+                "The engine podman needs subordinate ids in /etc/subuid; ask the administrator for an entry."
+            )
+        return namespace_problem(self.name)
 
     def render(self, request: ContainerRequest, *, python: str | Sequence[str]) -> Invocation:
-        """Turn a request into a call of podman, or for an image of this machine of the sandbox that calls it.
+        """Render a request as a call of podman, for an image of this machine by way of the sandbox.
 
         Raises
         ------
         GipfelError
-            No registry can have the image, a path or a program is missing, or podman can't carry a path.
+            The image's name is not valid, a path or a program is missing, or podman can't escape a path.
         """
         check_values(request)
         if request.edf.image_path:
-            invocation = prepared_invocation(
+            invocation = sandbox_invocation(
                 request,
                 engine=self.name,
                 program="podman",
@@ -63,18 +71,18 @@ class Podman:
                 podman=True,
             )
             return invocation.model_copy(update={"notes": (*invocation.notes, *_text_notes(request))})
-        return self._of_registry(request, (python,) if isinstance(python, str) else tuple(python))
+        return self._registry_invocation(request, (python,) if isinstance(python, str) else tuple(python))
 
-    def _of_registry(self, request: ContainerRequest, python: Sequence[str]) -> Invocation:
+    def _registry_invocation(self, request: ContainerRequest, python: Sequence[str]) -> Invocation:
         edf = request.edf
         reference = read_reference(edf.image)
         if reference.store == "dockerd":
-            raise foreign_store(self.name, edf.image, reference)
-        values, unset = settings(request)
+            raise unsupported_store_error(self.name, edf.image, reference)
+        values, unset = edf_variables(request)
         mounts = (*edf.mounts, *request.mounts)
         squashed = [mount for mount in mounts if "sqsh" in mount.flags]
-        given = [f"{request.scratch}/mount-{number}" for number in range(len(squashed))]
-        sources = dict(zip(squashed, given, strict=True))
+        targets = [f"{request.scratch}/mount-{number}" for number in range(len(squashed))]
+        sources = dict(zip(squashed, targets, strict=True))
         workdir = request.workdir or edf.workdir
         options = [
             *("--rm", "--interactive", "--network=host", "--uts=host", "--ulimit=host"),
@@ -94,20 +102,20 @@ class Podman:
             *_variables(request, values, unset),
             *([f"--workdir={workdir}"] if workdir else []),
         ]
-        place = HostRequirements(request)
-        place.check_mounts(mounts)
+        host = HostRequirements(request)
+        host.check_mounts(mounts)
         argv: tuple[str, ...] = (
-            place.program("podman"),
+            host.program("podman"),
             *("--log-level=error", "run", *options, _name(reference), *request.command),
         )
-        gone = {name for name in unset if not read_by_podman(name)}
-        environment = {name: value for name, value in request.environment.items() if name not in gone}
-        environment |= {name: value for name, value in values.items() if not read_by_podman(name)}
+        removed = {name for name in unset if not is_read_by_podman(name)}
+        environment = {name: value for name, value in request.environment.items() if name not in removed}
+        environment |= {name: value for name, value in values.items() if not is_read_by_podman(name)}
         if squashed:
-            files = [(each.source, at) for each, at in zip(squashed, given, strict=True)]
-            environment[VARIABLE] = mounts_to_json(place.squashfuse(), files)
-            argv = (*start_words(python, "mounted"), *argv)
-        notes = (*place.notes, *self._notes(request))
+            files = [(mount.source, target) for mount, target in zip(squashed, targets, strict=True)]
+            environment[VARIABLE] = mounts_to_json(host.squashfuse(), files)
+            argv = (*sandbox_argv(python, "mounted"), *argv)
+        notes = (*host.notes, *self._notes(request))
         return Invocation(argv=argv, environment=environment, notes=notes)
 
     def _devices(self, edf: Edf) -> tuple[str, ...]:
@@ -118,7 +126,7 @@ class Podman:
     def _has_gpus(self, edf: Edf) -> bool:
         if edf.env.get("NVIDIA_VISIBLE_DEVICES", "all") in {"", "void"}:
             return False
-        return default_device(_GPUS, self._hardware.cdi_folders) is not None
+        return default_device(_GPUS, self._hardware.cdi_directories) is not None
 
     def _notes(self, request: ContainerRequest) -> tuple[str, ...]:
         edf = request.edf
@@ -126,40 +134,46 @@ class Podman:
             f"The flag {flag!r} of the mount {mount} has no effect in the engine podman."
             for mount in (*edf.mounts, *request.mounts)
             for flag in mount.flags
-            if flag not in _PROPAGATION | _ALWAYS
+            if flag not in _PROPAGATION | _IMPLIED_FLAGS
         ]
         notes.append(
-            "What an image of a registry sets is known to podman alone: "
-            "where the job sets a variable too, the job's value counts but for PATH and the like."
+            "Only podman reads the variables of an image in a registry: "
+            "the job's value of a variable overrides the image's, except for search paths such as PATH."
         )
         if edf.writable and self._user():
-            notes.append("What belongs to root in the image stays root's, whom the command is not.")
+            notes.append(
+                "Files of root in the image still belong to root, and the command can't change them."
+            )
         if not _has_init():
             notes.append(
-                "Without catatonit a signal does not end a command in podman that doesn't handle it."
+                "Without catatonit a signal does not end a command in podman that does not handle the signal."
             )
         if read_reference(edf.image).user:
-            notes.append("The user in the image's name is left out: log in with 'podman login'.")
+            notes.append("The user in the image's name is ignored: log in with 'podman login'.")
         if not edf.devices and self._has_gpus(edf):
-            notes.append("Of the host's devices the container sees the GPUs only; name others in 'devices'.")
+            notes.append(
+                "The GPUs are the only devices of the host in the container; list others in 'devices'."
+            )
         return (*notes, *_text_notes(request))
 
 
 def _variables(request: ContainerRequest, values: dict[str, str], unset: Sequence[str]) -> list[str]:
-    """By name, so that no value is in an argv, but for those that podman would take for its own."""
+    """Return ``--env`` options by name, with a value in the argv only if podman reads the variable itself."""
     words = []
-    offered = (each for each in request.environment if each not in PLACES and not each.startswith("LD_"))
-    for name in dict.fromkeys((*offered, *bound_names(request), *values)):
+    offered = (
+        each for each in request.environment if each not in PATH_VARIABLES and not each.startswith("LD_")
+    )
+    for name in dict.fromkeys((*offered, *protected_names(request), *values)):
         if name in unset:
             continue
         value = values.get(name, request.environment.get(name, ""))
-        differs = read_by_podman(name) and request.environment.get(name) != value
+        differs = is_read_by_podman(name) and request.environment.get(name) != value
         words += ["--env", f"{name}={value}" if differs else name]
     return words
 
 
 def _name(reference: Reference) -> str:
-    """Return podman's name of an image; one of its own store without a registry that was not named."""
+    """Return podman's name of an image; for its local storage only with the registry that was given."""
     if reference.store == "podman" and not reference.registry:
         return f"{reference.name}{reference.version}"
     return reference.oci
@@ -169,8 +183,8 @@ def _mount(mount: Mount, source: str) -> str:
     for path in (source, mount.destination):
         if "," in path or '"' in path:
             raise GipfelError(
-                f"The path {path!r} of a mount has a comma or a quote, which podman can't carry.",
-                "Give the directory a name without them.",
+                f"The path {path!r} of a mount has a comma or a quote, which podman can't escape.",
+                "Rename the directory, or mount it through a link without them.",
             )
     fields = ["type=bind", f"source={source}", f"destination={mount.destination}"]
     fields += ["ro"] if {"ro", "sqsh"} & set(mount.flags) else []
@@ -179,7 +193,7 @@ def _mount(mount: Mount, source: str) -> str:
 
 
 def _text_notes(request: ContainerRequest) -> tuple[str, ...]:
-    names = not_text(request.environment)
+    names = non_utf8_names(request.environment)
     if not names:
         return ()
     return (f"podman changes the bytes of {', '.join(names)} that are not UTF-8.",)

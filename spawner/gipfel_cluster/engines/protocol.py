@@ -1,55 +1,61 @@
-"""The contract of an engine: `ContainerRequest` in, `Invocation` out."""
+"""The contract of an engine: it renders a `ContainerRequest` as an `Invocation`.
 
-from collections.abc import Sequence
+The functions below check values, apply protected variables, and write notes about variables of an EDF.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from pydantic import Field
 
 from ..edf.model import Edf, Mount
-from ..model import Frozen
+from ..environment import PATH_VARIABLES
+from ..model import Frozen, GipfelError
 
 
 class ContainerRequest(Frozen):
-    """A command to be run in the container of an EDF."""
+    """A command to run in the container of an EDF."""
 
     edf: Edf
     command: tuple[str, ...]
-    #: On top of the EDF's own: runtime, run folder, working directory, sockets.
+    #: Mounts in addition to the EDF's: runtime, run folder, working directory, sockets.
     mounts: tuple[Mount, ...] = ()
-    #: The host's variables that the container is offered; see `gipfel_cluster.environment.compose`.
+    #: The host's variables that the container inherits; see `gipfel_cluster.environment.compose`.
     environment: dict[str, str] = Field(default_factory=dict)
-    #: Names, or families ending in ``*``, that neither image nor EDF may change.
-    binding: tuple[str, ...] = ()
-    #: Wins over the EDF's.
+    #: Names of variables, or prefixes ending in ``*``, that neither image nor EDF may change.
+    protected: tuple[str, ...] = ()
+    #: Overrides the EDF's.
     workdir: str = ""
-    #: A private directory (0700) on local disk with a short path; the caller makes and removes it.
+    #: A private directory (0700) on local disk with a short path; the caller creates and removes it.
     scratch: str
-    #: For engines that start by srun: its options about tasks and nodes.
+    #: Options of srun about tasks and nodes, for engines that start a step.
     step: tuple[str, ...] = ()
-    #: Only to be shown, perhaps on another machine than the one that would run it: what is missing here is a
-    #: note then, and nothing is made on disk.
-    only_shown: bool = False
+    #: Render for display only, perhaps not on the machine that would run it: a missing program or file is
+    #: a note, and nothing is created on disk.
+    render_only: bool = False
 
 
 class Invocation(Frozen):
-    """A process to execute; ``environment`` is its whole environment, not an addition."""
+    """A process to execute; ``environment`` is its complete environment, not an addition."""
 
     argv: tuple[str, ...]
     environment: dict[str, str]
-    #: What this engine can't honour of the EDF, one sentence each.
+    #: The parts of the EDF that this engine does not support, one sentence each.
     notes: tuple[str, ...] = ()
 
 
 class Engine(Protocol):
-    """Turns requests into processes."""
+    """Renders requests as processes."""
 
     name: str
 
     def missing(self) -> str | None:
-        """Return in one line why this machine can't run it, or None."""
+        """Return in one line why this machine can't run the engine, or None."""
 
     def render(self, request: ContainerRequest, *, python: str | Sequence[str]) -> Invocation:
-        """Turn a request into what to execute.
+        """Render a request as a process to execute.
 
         Parameters
         ----------
@@ -61,3 +67,121 @@ class Engine(Protocol):
         GipfelError
             The engine can't run this EDF on this machine.
         """
+
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def check_values(request: ContainerRequest) -> None:
+    """Check that a request has a command and that all values fit into a command line.
+
+    Raises
+    ------
+    GipfelError
+        There is no command, or a value of the EDF or a path has a newline or NUL.
+    """
+    if not request.command:
+        raise GipfelError("There is no command to run.", "Give a command.")
+    if any("\0" in word for word in request.command):
+        raise GipfelError("The command has a NUL character.", "Take it out.")
+    edf = request.edf
+    paths = [path for mount in (*edf.mounts, *request.mounts) for path in (mount.source, mount.destination)]
+    for key, values in (
+        ("image", [edf.image]),
+        ("workdir", [edf.workdir, request.workdir]),
+        ("mounts", paths),
+        ("env", [*edf.env, *edf.env.values()]),
+        ("annotations", [*edf.annotations, *edf.annotations.values()]),
+        ("devices", edf.devices),
+    ):
+        if any("\n" in value or "\0" in value for value in values):
+            raise GipfelError(
+                f"A value of {key} has a newline or a NUL character, which no engine supports.",
+                "Take it out.",
+            )
+
+
+def protected_names(request: ContainerRequest) -> tuple[str, ...]:
+    """List the variables of the request that neither image nor EDF may change."""
+    return tuple(name for name in request.environment if is_protected(name, request.protected))
+
+
+def is_protected(name: str, protected: Iterable[str]) -> bool:
+    """Return whether a variable is one of the names, or begins with one of the prefixes ending in ``*``."""
+    return any(name.startswith(each[:-1]) if each.endswith("*") else name == each for each in protected)
+
+
+def edf_variables(request: ContainerRequest) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the variables that the EDF sets and the names that it unsets, without protected ones."""
+    variables = {
+        name: value
+        for name, value in request.edf.env.items()
+        if not is_protected(name, [each for each in request.protected if each.endswith("*")])
+        and not (is_protected(name, request.protected) and name in request.environment)
+    }
+    return {name: value for name, value in variables.items() if value}, tuple(
+        name for name, value in variables.items() if not value
+    )
+
+
+def protected_variable_notes(request: ContainerRequest) -> tuple[str, ...]:
+    """Return notes about the EDF's variables that are not set because the job protects them."""
+    families = [each for each in request.protected if each.endswith("*")]
+    refused = sorted(name for name in request.edf.env if is_protected(name, families))
+    own = sorted(
+        name
+        for name in request.edf.env
+        if name not in refused and is_protected(name, request.protected) and name in request.environment
+    )
+    notes = []
+    if refused:
+        notes.append(
+            f"Not set, because these names are reserved for the hub and the scheduler: {', '.join(refused)}."
+        )
+    if own:
+        notes.append(f"Not set by the EDF, because the job's own value is used: {', '.join(own)}.")
+    return tuple(notes)
+
+
+def host_value_notes(request: ContainerRequest) -> tuple[str, ...]:
+    """Return notes about search paths in which the EDF meant the image's value and got the host's.
+
+    The host can't read the variables of an image in a registry, so ``${PATH}`` is the host's.
+    """
+    edf = request.edf
+    if not edf.image or edf.image_path:
+        return ()
+    names = [
+        name
+        for name, value in edf.env.items()
+        if (name in PATH_VARIABLES or name.startswith("LD_"))
+        and (own := request.environment.get(name))
+        and f":{own}:" in f":{value}:"
+    ]
+    return tuple(
+        f"The image is in a registry, so its {name} can't be read here, and the EDF's ${{{name}}} is this "
+        f"host's: write the image's {name} in full, or import the image into a .sqsh file."
+        for name in names
+    )
+
+
+def valid_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names that are valid identifiers, so that a list separated by commas can hold them."""
+    return tuple(name for name in names if _NAME.fullmatch(name))
+
+
+def non_utf8_names(values: Mapping[str, str]) -> tuple[str, ...]:
+    """List the variables whose bytes are not UTF-8, which JSON can't hold."""
+    return tuple(
+        name
+        for name, value in values.items()
+        if not _is_utf8(os.fsencode(value)) or not _is_utf8(os.fsencode(name))
+    )
+
+
+def _is_utf8(content: bytes) -> bool:
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -3,27 +3,27 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..edf.image import is_inside
+from ..edf.image import image_contains
 from ..edf.model import Edf, Mount
 from ..model import GipfelError
 from .protocol import ContainerRequest
 from .sandbox.rootfs import Layers
 
-#: Where the files are in the container: the first of these that no mount of the EDF covers.
-PLACES = ("/run/gipfel/setup", "/opt/gipfel/setup", "/mnt/gipfel/setup", "/gipfel/setup")
+#: Directories for the files in the container; the first one that no mount of the EDF covers is used.
+SETUP_DIRECTORIES = ("/run/gipfel/setup", "/opt/gipfel/setup", "/mnt/gipfel/setup", "/gipfel/setup")
 _SHELL = "/bin/sh"
-_SAY = " ".join(
+_REPORT_FAILURE = " ".join(
     (
-        # A signal ends a shell with status 0 here, and so does a plain exit.
+        # The status is 0 here if a signal ends the shell, and after a plain exit.
         'trap \'__gipfel_status=$?; [ "$__gipfel_status" = 0 ] && __gipfel_status=;',
         'printf "gipfel: %s%s: a set-up step ended%s, so the command was not started.\\n" "$__gipfel_name"',
         '"${__gipfel_line-}" "${__gipfel_status:+ with status $__gipfel_status}" >&2;',
-        # A command that never ran has not succeeded.
+        # The command never ran, so the status must not be 0.
         '[ "$__gipfel_status" ] || exit 1\' EXIT;',
     )
 )
-#: Takes FILE NAME … -- WORD …; a line of FILE that fails ends it, lines of what FILE sources don't.
-#: The arguments are put aside, since a sourced file without arguments of its own sees its caller's.
+#: A bash program with the arguments FILE NAME … -- WORD …; a failing line of FILE ends it, failing lines of
+#: files that FILE sources do not. It stores its arguments, since a sourced file would see them otherwise.
 _BASH = " ".join(
     (
         "__gipfel_steps=(); __gipfel_folder=$PWD; __gipfel_line=;",
@@ -32,21 +32,21 @@ _BASH = " ".join(
         '__gipfel_failed() { [ -z "$3" ] || [ "$3" = "$__gipfel_file" ] || return 0;',
         '[ -z "$3" ] || __gipfel_line=", line $2"; exit "$1"; };',
         'trap \'__gipfel_failed "$?" "$LINENO" "${BASH_SOURCE-}"\' ERR;',
-        _SAY,
+        _REPORT_FAILURE,
         'while [ "${#__gipfel_steps[@]}" -gt 0 ]; do',
         "__gipfel_file=${__gipfel_steps[0]}; __gipfel_name=${__gipfel_steps[1]};",
         '__gipfel_steps=("${__gipfel_steps[@]:2}");',
-        # Its input and output are the command's alone.
+        # Standard input and output belong to the command.
         'builtin . "$__gipfel_file" </dev/null >&2; set +a;',
         '[ "$PWD" = "$__gipfel_folder" ] || builtin cd -- "$__gipfel_folder"; done;',
         'trap - ERR EXIT; exec "${__gipfel_command[@]}"',
     )
 )
-#: The same for shells without arrays and ERR: whatever fails, also in what FILE sources, ends it.
+#: The same for shells without arrays and ERR: any failing line ends it, also in files that FILE sources.
 _SH = " ".join(
     (
         "__gipfel_folder=$PWD;",
-        _SAY,
+        _REPORT_FAILURE,
         "__gipfel_step() { __gipfel_file=$1; __gipfel_name=$2; shift 2;",
         '. "$__gipfel_file" </dev/null >&2; };',
         'set -e; while [ "$1" != -- ]; do __gipfel_step "$1" "$2"; set +a; shift 2;',
@@ -54,7 +54,7 @@ _SH = " ".join(
         'shift; trap - EXIT; exec "$@"',
     )
 )
-#: Takes the two programs above, and then what they take.
+#: A program with the arguments _BASH, _SH and theirs; runs the first one if the image has bash.
 _CHOOSE = " ".join(
     (
         "__gipfel_bash=$(command -v bash) || __gipfel_bash=/bin/bash;",
@@ -66,11 +66,11 @@ _CHOOSE = " ".join(
 
 
 def with_setup(request: ContainerRequest) -> ContainerRequest:
-    """Have the set-up steps of the request's EDF run before its command, in the same process.
+    """Return the request with the EDF's set-up steps before its command, in the same process.
 
-    The command replaces the shell, so that its exit status, its signals and its standard input and output
-    are as without steps; what steps write goes to stderr. Where a step fails, the container ends with the
-    step's status and one line on stderr.
+    The command replaces the shell, so that its exit status, signals, standard input and output are the same
+    as without steps; output of steps goes to stderr. If a step fails, the container ends with the step's
+    status and one line on stderr.
 
     Raises
     ------
@@ -83,16 +83,16 @@ def with_setup(request: ContainerRequest) -> ContainerRequest:
     mounts: tuple[Mount, ...] = ()
     if edf.image:
         _check_shell(edf, request.mounts)
-        place = _place((*edf.mounts, *request.mounts))
+        directory = _setup_directory((*edf.mounts, *request.mounts))
         mounts = tuple(
-            Mount(source=path, destination=f"{place}/{number}-{Path(path).name}", flags=("ro",))
+            Mount(source=path, destination=f"{directory}/{number}-{Path(path).name}", flags=("ro",))
             for number, path in enumerate(edf.setup)
         )
     files = [mount.destination for mount in mounts] or edf.setup
     named = [word for pair in zip(files, edf.setup, strict=True) for word in pair]
     return request.model_copy(
         update={
-            # Its steps are in the command now: twice would be once too often.
+            # The steps are in the command now and must not run twice.
             "edf": edf.model_copy(update={"setup": (), "setup_digests": ()}),
             "command": (_SHELL, "-c", _CHOOSE, "gipfel-setup", _BASH, _SH, *named, "--", *request.command),
             "mounts": (*request.mounts, *mounts),
@@ -100,26 +100,26 @@ def with_setup(request: ContainerRequest) -> ContainerRequest:
     )
 
 
-def _place(mounts: Sequence[Mount]) -> str:
-    """Choose a directory that no mount covers: a file can't be made in a directory of the host."""
+def _setup_directory(mounts: Sequence[Mount]) -> str:
+    """Return a directory that no mount covers, since no file can be created in a directory of the host."""
     covers = [f"{mount.destination.rstrip('/')}/" for mount in mounts]
-    free = (place for place in PLACES if not any(f"{place}/".startswith(each) for each in covers))
-    return next(free, PLACES[0])
+    free = (each for each in SETUP_DIRECTORIES if not any(f"{each}/".startswith(cover) for cover in covers))
+    return next(free, SETUP_DIRECTORIES[0])
 
 
 def _check_shell(edf: Edf, mounts: Sequence[Mount]) -> None:
-    """Refuse an image that is known to have no shell; one that can't be read may have one."""
+    """Raise if the image is known to have no shell; an image that can't be read may have one."""
     image = edf.image_path
-    places = (_SHELL, f"/usr{_SHELL}")
+    paths = (_SHELL, f"/usr{_SHELL}")
     destinations = [f"{mount.destination.rstrip('/')}/" for mount in (*edf.mounts, *mounts)]
-    covered = any(f"{place}/".startswith(each) for place in places for each in destinations)
+    covered = any(f"{path}/".startswith(each) for path in paths for each in destinations)
     if image is None or covered:
         return
     if image.is_dir():
         found = Path(f"{image}{Layers(str(image), '').resolve(_SHELL)}").exists()
     else:
-        # In many images /bin is a link, and where that leads is not followed here.
-        found = any(is_inside(image, place.strip("/")) is not False for place in places)
+        # In many images /bin is a link to usr/bin, which unsquashfs does not resolve.
+        found = any(image_contains(image, path.strip("/")) is not False for path in paths)
     if not found:
         raise GipfelError(
             f"The image {image} has no {_SHELL}, which the set-up steps {edf.setup[-1]} need.",

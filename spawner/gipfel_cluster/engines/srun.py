@@ -1,6 +1,6 @@
 """The engines that are plugins of Slurm: the Container Engine of Alps, and upstream Pyxis.
 
-Below them: the container options of srun that they share.
+The functions below them render the container options of srun that both share.
 """
 
 import shutil
@@ -8,50 +8,49 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..edf.model import Edf, Mount, annotation_variables
-from ..edf.reference import foreign_store, read_reference
+from ..edf.reference import read_reference, unsupported_store_error
 from ..model import GipfelError
-from .protocol import ContainerRequest, Invocation
-from .variables import bound_names, check_values, plain_names, settings
+from .protocol import ContainerRequest, Invocation, check_values, edf_variables, protected_names, valid_names
 
 #: A comma separates mounts, a colon the fields of one, and neither can be escaped. Source: Pyxis, args.c.
 _SEPARATORS = frozenset(",:")
-_SECONDS = 10
-_ITS_VARIABLES = frozenset(("PATH", "HOME", "TMPDIR", "GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH"))
-_ITS_FAMILIES = ("LD_", "SLURM_", "SRUN_", "APPTAINER_", "SINGULARITY_")
+_SRUN_HELP_SECONDS = 10
+_LAUNCHER_VARIABLES = frozenset(("PATH", "HOME", "TMPDIR", "GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH"))
+_LAUNCHER_PREFIXES = ("LD_", "SLURM_", "SRUN_", "APPTAINER_", "SINGULARITY_")
 _ENTRYPOINT_LOG = "com.pyxis.entrypoint_log"
 
 
 class ContainerEngine:
-    """Starts a step with ``srun --environment``: the EDF stays the user's own file.
+    """Starts a step with ``srun --environment``, so that the plugin reads the user's EDF file.
 
-    What Gipfel adds goes into the options that the plugin takes beside an EDF.
+    Gipfel's mounts and variables go into the options that the plugin accepts with an EDF.
     Source: CSCS documentation, Container Engine, "Using container options of srun".
     """
 
     name = "ce"
 
     def missing(self) -> str | None:
-        """Return in one line why this machine can't run it, or None."""
+        """Return in one line why this machine can't run the engine, or None."""
         return missing_srun(self.name, "--environment")
 
     def render(self, request: ContainerRequest, *, python: str | Sequence[str]) -> Invocation:  # noqa: ARG002
-        """Turn a request into a step of srun.
+        """Render a request as a job step.
 
         Raises
         ------
         GipfelError
-            The EDF is in no file, or a mount of ours has a comma or a colon in its path.
+            The EDF has no file, or a mount of the request has a comma or a colon in its path.
         """
         check_values(request)
         edf = request.edf
         if edf.path is None:
             raise GipfelError(
-                f"The engine ce reads EDF files, and {edf.name!r} is in none.", "Write it into a file."
+                f"The engine ce reads EDF files, and {edf.name!r} has none.", "Write it into a file."
             )
         options = [*mounts_option(request.mounts)]
         if request.workdir and request.workdir != edf.workdir:
             options.append(f"--container-workdir={request.workdir}")
-        if names := plain_names(bound_names(request)):
+        if names := valid_names(protected_names(request)):
             options.append(f"--container-env={','.join(names)}")
         return Invocation(
             argv=("srun", f"--environment={edf.path}", *request.step, *options, *request.command),
@@ -63,19 +62,20 @@ class ContainerEngine:
         notes = []
         if not request.edf.image:
             notes.append(
-                "The EDF has no image: no container is entered unless srun's --container-image gives one."
+                "The EDF has no image: no container is started unless srun's --container-image names one."
             )
         if request.edf.devices:
             notes.append(
-                "The engine ce has no key devices: the container gets the devices that its site gives."
+                "The engine ce ignores the key devices: "
+                "the container gets the devices that its site configures."
             )
         if any("sqsh" in mount.flags for mount in request.mounts):
             notes.append(
-                "The site's plugin has to know the flag sqsh in --container-mounts as it does in an EDF."
+                "The site's plugin must support the flag sqsh in --container-mounts as it does in an EDF."
             )
-        changed = [name for name in request.edf.env if name in bound_names(request)]
-        if changed:
-            notes.append(f"In the engine ce the EDF's {', '.join(changed)} wins over the job's.")
+        overridden = [name for name in request.edf.env if name in protected_names(request)]
+        if overridden:
+            notes.append(f"In the engine ce the EDF's {', '.join(overridden)} overrides the job's.")
         return tuple(notes)
 
 
@@ -85,11 +85,11 @@ class Pyxis:
     name = "pyxis"
 
     def missing(self) -> str | None:
-        """Return in one line why this machine can't run it, or None."""
+        """Return in one line why this machine can't run the engine, or None."""
         return missing_srun(self.name, "--container-image")
 
     def render(self, request: ContainerRequest, *, python: str | Sequence[str]) -> Invocation:  # noqa: ARG002
-        """Turn a request into a step of srun.
+        """Render a request as a job step.
 
         Raises
         ------
@@ -105,12 +105,12 @@ class Pyxis:
                     f"The engine pyxis can't mount the SquashFS file {mount.source}.",
                     "Unpack it into a directory, or choose another engine.",
                 )
-        values, unset = settings(request)
+        values, unset = edf_variables(request)
         workdir = request.workdir or edf.workdir
-        # Those that srun reads itself are set in the container, where they are meant for.
-        inside = {name: value for name, value in values.items() if read_by_launcher(name)}
+        # Variables that srun reads itself are set inside the container, which they are meant for.
+        inside = {name: value for name, value in values.items() if is_read_by_launcher(name)}
         values = {name: value for name, value in values.items() if name not in inside}
-        kept = plain_names(dict.fromkeys((*values, *bound_names(request))))
+        exported = valid_names(dict.fromkeys((*values, *protected_names(request))))
         argv = (
             "srun",
             f"--container-image={_image(edf)}",
@@ -121,12 +121,12 @@ class Pyxis:
             "--container-entrypoint" if edf.entrypoint else "--no-container-entrypoint",
             *(["--container-entrypoint-log"] if edf.annotations.get(_ENTRYPOINT_LOG) == "true" else []),
             "--no-container-mount-home",
-            *([f"--container-env={','.join(kept)}"] if kept else []),
+            *([f"--container-env={','.join(exported)}"] if exported else []),
             *env_command(unset, inside),
             *request.command,
         )
-        gone = {name for name in unset if not read_by_launcher(name)}
-        environment = {name: value for name, value in request.environment.items() if name not in gone}
+        removed = {name for name in unset if not is_read_by_launcher(name)}
+        environment = {name: value for name, value in request.environment.items() if name not in removed}
         return Invocation(
             argv=argv,
             environment={**environment, **values, **annotation_variables(edf.annotations)},
@@ -135,20 +135,22 @@ class Pyxis:
 
 
 def _image(edf: Edf) -> str:
-    # Anything that begins neither with "/" nor with "./" is asked of a registry.
+    # Pyxis looks for anything that begins neither with "/" nor with "./" in a registry.
     if edf.image_path:
         return edf.image
     reference = read_reference(edf.image)
     if reference.store == "podman":
-        raise foreign_store("pyxis", edf.image, reference)
-    # Without its scheme another image of the same name would be taken from Docker Hub.
+        raise unsupported_store_error("pyxis", edf.image, reference)
+    # Without its scheme another image of the same name would be pulled from Docker Hub.
     return f"{'dockerd://' if reference.store == 'dockerd' else ''}{reference.enroot}"
 
 
 def _pyxis_notes(edf: Edf) -> tuple[str, ...]:
     notes = []
     if edf.devices:
-        notes.append("The engine pyxis has no devices: the container gets what the site's Enroot gives.")
+        notes.append(
+            "The engine pyxis ignores devices: the container gets those that the site's Enroot configures."
+        )
     return tuple(notes)
 
 
@@ -158,23 +160,29 @@ def missing_srun(engine: str, option: str) -> str | None:
     Parameters
     ----------
     option
-        What srun takes only where the engine's plugin is installed.
+        The option that srun has only if the engine's plugin is installed.
     """
     if shutil.which("srun") is None:
         return f"The engine {engine} needs Slurm's srun, which is not on PATH."
     try:
         done = subprocess.run(
-            ("srun", "--help"), stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=False
+            ("srun", "--help"),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SRUN_HELP_SECONDS,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"The engine {engine} could not be tried on this machine: {error}."
+        return f"The engine {engine} could not be tested on this machine: {error}."
     if option.encode() not in done.stdout:
-        return f"The engine {engine} needs a plugin of Slurm, and srun here has no option {option}."
+        return (
+            f"The engine {engine} needs a plugin of Slurm, and srun on this machine has no option {option}."
+        )
     return None
 
 
 def mounts_option(mounts: Iterable[Mount]) -> tuple[str, ...]:
-    """Write ``--container-mounts``; nothing where there are none.
+    """Return the option ``--container-mounts``; empty without mounts.
 
     Raises
     ------
@@ -189,23 +197,23 @@ def _mount(mount: Mount) -> str:
     for path in (mount.source, mount.destination):
         if _SEPARATORS & set(path):
             raise GipfelError(
-                f"The path {path!r} of a mount has a comma or a colon, which srun can't carry.",
-                "Give the directory a name without them.",
+                f"The path {path!r} of a mount has a comma or a colon, which srun can't escape.",
+                "Rename the directory, or mount it through a link without them.",
             )
     return str(mount)
 
 
 def env_command(unset: Iterable[str], values: Mapping[str, str]) -> tuple[str, ...]:
-    """Begin a command that takes variables away, and sets some, in the container, where nothing else can."""
+    """Return the ``env`` command that unsets and sets variables inside the container; empty if none."""
     options = [word for name in unset for word in ("-u", name)]
     assigned = [f"{name}={value}" for name, value in values.items()]
     return ("env", *options, *assigned) if options or assigned else ()
 
 
-def read_by_launcher(name: str) -> bool:
+def is_read_by_launcher(name: str) -> bool:
     """Return whether the program that starts a container reads a variable itself.
 
-    The container's value must not reach it, nor may the host's be taken from it: srun itself would not be
-    found, or would load the container's libraries.
+    It must get the host's value and not the container's: otherwise srun is not found, or loads the
+    container's libraries.
     """
-    return name in _ITS_VARIABLES or name.startswith(_ITS_FAMILIES)
+    return name in _LAUNCHER_VARIABLES or name.startswith(_LAUNCHER_PREFIXES)

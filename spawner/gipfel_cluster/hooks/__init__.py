@@ -1,9 +1,9 @@
-"""Hooks: what the annotations of an EDF ask for, done where the engine has no hooks of its own.
+"""Hooks: apply the ``com.hooks.*`` annotations of an EDF for engines without hooks.
 
-`engine_invocation` is the one way from a request to what is executed: set-up steps, hooks, engine.
+`engine_invocation` renders a request as a process to execute: it applies set-up steps, hooks and engine.
 """
 
-# Not from typing, which is slow to load: a command waits for `gipfel_cluster.hooks.inside.start`.
+# Not imported from typing, which is slow to load: a command waits for `gipfel_cluster.hooks.inside.start`.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .invocation import apply_hooks, engine_invocation

@@ -1,4 +1,4 @@
-"""``com.hooks.dcgm``: DCGM's client library and socket, for tools that ask the node's service."""
+"""``com.hooks.dcgm``: DCGM's client library and socket, for tools that query the node's ``nv-hostengine``."""
 
 import re
 from collections.abc import Mapping
@@ -7,18 +7,18 @@ from ..edf.model import Mount
 from ..engines.protocol import ContainerRequest
 from .protocol import HookContext, HookResult, Node
 
-#: A directory of its own: in a directory of the image the library would hide a file, or not be found.
-FOLDER = "/opt/gipfel/dcgm"
+#: A separate directory: in a directory of the image the library could hide a file, or not be found.
+MOUNT_DIRECTORY = "/opt/gipfel/dcgm"
 
-#: Where ``nv-hostengine`` listens by default. Source: DCGM documentation, nv-hostengine -d and -p.
+#: The default socket and port of ``nv-hostengine``. Source: DCGM documentation, nv-hostengine -d and -p.
 SOCKET, PORT = "/tmp/nv-hostengine", 5555  # noqa: S108 - NVIDIA's choice
 
 _LIBRARY = re.compile(r"libdcgm\.so(\.\d+)?")
-_SEARCHED = "LD_LIBRARY_PATH"
+_SEARCH_PATH = "LD_LIBRARY_PATH"
 
 
 class Dcgm:
-    """Brings the host's ``libdcgm`` and the socket of its ``nv-hostengine`` into a container."""
+    """Mounts the host's ``libdcgm`` and the socket of its ``nv-hostengine`` into a container."""
 
     name = "dcgm"
 
@@ -26,27 +26,31 @@ class Dcgm:
         self,
         request: ContainerRequest,
         settings: Mapping[str, str],  # noqa: ARG002
-        where: HookContext,
+        context: HookContext,
         node: Node,
     ) -> HookResult:
-        """Mount what the host has; what it lacks is a note."""
+        """Add mounts for the library and the socket; a missing one is a note."""
         notes: list[str] = []
         mounts: list[Mount] = []
         environment = dict(request.environment)
         libraries = {name: path for name, path in node.libraries().items() if _LIBRARY.fullmatch(name)}
-        contained = where.engine != "host"
+        is_container = context.engine != "host"
         if not libraries:
-            notes.append("com.hooks.dcgm: the node has no libdcgm.so, so the image must bring one.")
-        elif contained:
+            notes.append("com.hooks.dcgm: the node has no libdcgm.so, so the image must contain one.")
+        elif is_container:
             mounts += [
-                Mount(source=path, destination=f"{FOLDER}/{name}", flags=("ro",))
+                Mount(source=path, destination=f"{MOUNT_DIRECTORY}/{name}", flags=("ro",))
                 for name, path in sorted(libraries.items())
             ]
-            environment[_SEARCHED] = ":".join(filter(None, [FOLDER, environment.get(_SEARCHED, "")]))
-            if request.edf.env.get(_SEARCHED):
-                notes.append(f"com.hooks.dcgm: {_SEARCHED} is the EDF's: add {FOLDER} to it for libdcgm.so.")
+            environment[_SEARCH_PATH] = ":".join(
+                filter(None, [MOUNT_DIRECTORY, environment.get(_SEARCH_PATH, "")])
+            )
+            if request.edf.env.get(_SEARCH_PATH):
+                notes.append(
+                    f"com.hooks.dcgm: the EDF sets {_SEARCH_PATH}; add {MOUNT_DIRECTORY} to it for libdcgm."
+                )
         if node.is_socket(SOCKET):
-            mounts += [Mount(source=SOCKET, destination=SOCKET)] if contained else []
+            mounts += [Mount(source=SOCKET, destination=SOCKET)] if is_container else []
         elif not node.listens(PORT):
             notes.append(f"com.hooks.dcgm: no nv-hostengine runs on the node ({SOCKET}, port {PORT}).")
         update = {"mounts": (*request.mounts, *mounts), "environment": environment}

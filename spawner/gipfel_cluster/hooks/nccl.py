@@ -1,8 +1,8 @@
 """``com.hooks.aws_ofi_nccl``: variables of NCCL and RCCL for the node's network; no plugin is installed.
 
-The presets are versioned, each with its source. ``NCCL_NET`` is in none of them: it makes a run fail where
-the image has no plugin, and without it the library takes the plugin that it finds. ``NCCL_SOCKET_IFNAME``
-neither: names of interfaces are a site's.
+The presets are versioned, each with its source. None of them sets ``NCCL_NET``: with it a run fails if the
+image has no plugin, and without it the library uses the plugin that it finds. None sets
+``NCCL_SOCKET_IFNAME``, since interface names differ between sites.
 """
 
 import re
@@ -17,17 +17,19 @@ Library = Literal["nccl", "rccl"]
 _BOTH: tuple[Library, ...] = ("nccl", "rccl")
 _VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
 _NCCL_MANUAL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
-_PLUGIN = "the image must bring libfabric for Slingshot and the plugin, or the network is slow."
-_SHOWN = ("com.hooks.aws_ofi_nccl: that is for this machine's network; the job's node may have another one.",)
+_PLUGIN_REMARK = "the image must contain libfabric for Slingshot and the plugin, or the network is slow."
+_RENDERED_NOTE = (
+    "com.hooks.aws_ofi_nccl: that is for this machine's network; the job's node may have another one.",
+)
 _STACK_VERSION = "com.hooks.netstack.version"
 
 
 @dataclass(frozen=True)
 class Preset:
-    """Variables for a library on a network, from one release of the site's network stack on.
+    """Variables for a library on a network, from a release of the site's network stack on.
 
-    ``since`` is year, month and number, all zero for any release; ``{devices}`` in a value means the
-    node's InfiniBand devices.
+    ``since`` is year, month and number of the release, all zero for any; ``{devices}`` in a value is
+    replaced by the node's InfiniBand devices.
     """
 
     name: str
@@ -39,10 +41,10 @@ class Preset:
     since: tuple[int, int, int] = (0, 0, 0)
 
 
-#: Of those for one library and network the newest comes first.
+#: Presets for the same library and network are sorted from the newest to the oldest.
 PRESETS = (
     Preset(
-        "nccl-cxi-26.06.1", ("nccl",), "cxi", since=(26, 6, 1), remark=_PLUGIN,
+        "nccl-cxi-26.06.1", ("nccl",), "cxi", since=(26, 6, 1), remark=_PLUGIN_REMARK,
         source="CSCS, Container Engine documentation, AWS OFI NCCL hook, environment since v26.06.1",
         variables={
             "CUDA_CACHE_DISABLE": "1", "NCCL_CROSS_NIC": "0", "NCCL_PXN_DISABLE": "1",
@@ -56,7 +58,7 @@ PRESETS = (
         },
     ),
     Preset(
-        "nccl-cxi", ("nccl",), "cxi", remark=_PLUGIN,
+        "nccl-cxi", ("nccl",), "cxi", remark=_PLUGIN_REMARK,
         source="https://docs.cscs.ch/software/communication/nccl/, environment for use without the hook",
         variables={
             "NCCL_NET_GDR_LEVEL": "PHB", "NCCL_CROSS_NIC": "1", "NCCL_PROTO": "^LL128",
@@ -66,11 +68,11 @@ PRESETS = (
         },
     ),
     Preset(
-        "rccl-cxi", ("rccl",), "cxi", remark=_PLUGIN,
+        "rccl-cxi", ("rccl",), "cxi", remark=_PLUGIN_REMARK,
         source="https://docs.olcf.ornl.gov/software/analytics/pytorch_frontier.html, RCCL network plugin",
         variables={
             "NCCL_CROSS_NIC": "1", "NCCL_NET_GDR_LEVEL": "PHB", "HSA_FORCE_FINE_GRAIN_PCIE": "1",
-            # The page sets kdreg2, a kernel module that not every node has, and calls userfaultfd as safe.
+            # The page sets kdreg2, a kernel module that not every node has; it says userfaultfd is as safe.
             "FI_MR_CACHE_MONITOR": "userfaultfd", "FI_CXI_DISABLE_HOST_REGISTER": "1",
             "FI_CXI_DEFAULT_CQ_SIZE": "131072", "FI_CXI_RDZV_PROTO": "alt_read",
             "FI_CXI_RDZV_EAGER_SIZE": "0", "FI_CXI_RDZV_THRESHOLD": "0", "FI_CXI_RDZV_GET_MIN": "0",
@@ -80,7 +82,7 @@ PRESETS = (
     Preset(
         "infiniband", _BOTH, "infiniband", source=f"{_NCCL_MANUAL}#nccl-ib-hca",
         remark="InfiniBand is used where the image has libibverbs.",
-        # Without it an Ethernet device of the same kind, for storage, is taken for one of the network's.
+        # Without it NCCL may use a RoCE device of the storage network.
         variables={"NCCL_IB_HCA": "={devices}"},
     ),
     Preset(
@@ -97,12 +99,12 @@ PRESETS = (
 
 
 def choose_preset(library: Library, network: Network, version: str = "") -> Preset:
-    """Choose the newest preset that a release of the network stack has.
+    """Return the newest preset for a release of the network stack.
 
     Parameters
     ----------
     version
-        Such as ``26.06.1``; any other text, such as ``latest``, means the newest.
+        The release, such as ``26.06.1``; any other text, such as ``latest``, means the newest.
     """
     match = _VERSION.fullmatch(version)
     release = tuple(int(part or 0) for part in match.groups()) if match else (9999, 0, 0)
@@ -111,7 +113,7 @@ def choose_preset(library: Library, network: Network, version: str = "") -> Pres
 
 
 class AwsOfiNccl:
-    """Sets the environment for the network that the node has; the plugin must be in the image."""
+    """Sets the variables for the node's network; the plugin must be in the image."""
 
     name = "aws_ofi_nccl"
 
@@ -119,32 +121,32 @@ class AwsOfiNccl:
         self,
         request: ContainerRequest,
         settings: Mapping[str, str],
-        where: HookContext,  # noqa: ARG002
+        context: HookContext,  # noqa: ARG002
         node: Node,
     ) -> HookResult:
-        """Offer the preset's variables: the image's and the EDF's own win."""
+        """Add the preset's variables, except those that the request or the EDF sets."""
         library: Library = "rccl" if settings.get("variant", "").startswith("rocm") else "nccl"
         preset = choose_preset(library, node.network(), request.edf.annotations.get(_STACK_VERSION, ""))
-        own = {*request.environment, *request.edf.env}
+        already_set = {*request.environment, *request.edf.env}
         devices = ",".join(node.infiniband())
         added = {
             name: value.replace("{devices}", devices)
             for name, value in preset.variables.items()
-            if name not in own
+            if name not in already_set
         }
-        kept = sorted(set(preset.variables) - set(added))
+        unchanged = sorted(set(preset.variables) - set(added))
         return HookResult(
             request=request.model_copy(update={"environment": {**request.environment, **added}}),
-            notes=(*_notes(preset, added, kept), *(_SHOWN if request.only_shown else ())),
+            notes=(*_notes(preset, added, unchanged), *(_RENDERED_NOTE if request.render_only else ())),
         )
 
 
-def _notes(preset: Preset, added: Mapping[str, str], kept: list[str]) -> list[str]:
+def _notes(preset: Preset, added: Mapping[str, str], unchanged: list[str]) -> list[str]:
     notes = []
     if added:
-        words = " ".join(f"{name}={value}" for name, value in sorted(added.items()))
-        notes.append(f"com.hooks.aws_ofi_nccl: preset {preset.name} sets {words}.")
-    if kept:
-        notes.append(f"com.hooks.aws_ofi_nccl: {', '.join(kept)} are set by you and stay.")
+        assignments = " ".join(f"{name}={value}" for name, value in sorted(added.items()))
+        notes.append(f"com.hooks.aws_ofi_nccl: preset {preset.name} sets {assignments}.")
+    if unchanged:
+        notes.append(f"com.hooks.aws_ofi_nccl: {', '.join(unchanged)} are set by you and not changed.")
     notes.append(f"com.hooks.aws_ofi_nccl: {preset.remark}")
     return notes

@@ -1,4 +1,4 @@
-"""The contract of a hook: what it is given and returns, and the facts of the machine that it may use."""
+"""The contract of a hook: its parameters and result, and the facts of the machine that it may use."""
 
 import os
 import socket
@@ -11,68 +11,68 @@ from ..engines.protocol import ContainerRequest
 from ..model import Frozen
 from ..runtime.model import Runtime
 
-#: Slingshot (cxi), InfiniBand, Ethernet of 100 Gbit/s or more, or what every machine has.
+#: Slingshot (cxi), InfiniBand, Ethernet of 100 Gbit/s or more, or slower Ethernet.
 Network = Literal["cxi", "infiniband", "tcp-100g", "tcp"]
 _SECONDS = 10
 _FAST_MBIT = 100_000
 
 
 class HookResult(Frozen):
-    """A request with what the hooks added, and what a person should know, one sentence each."""
+    """The request with the hooks' additions, and notes for the user, one sentence each."""
 
     request: ContainerRequest
     notes: tuple[str, ...] = ()
 
 
 class HookContext(Frozen):
-    """Engine and runtime of the container that a hook changes."""
+    """The engine and runtime of the container that a hook changes."""
 
     engine: str
-    #: None where nothing of ours is brought into the container.
+    #: None if no runtime is mounted into the container.
     runtime: Runtime | None
 
 
 class Node(Protocol):
-    """The facts of a machine; nothing of it is changed."""
+    """Read-only facts of a machine."""
 
     def user_id(self) -> int:
         """Return the id of the user who runs the container."""
 
     def name(self) -> str:
-        """Return the name by which other machines call this one."""
+        """Return the name under which other machines reach this one."""
 
     def network(self) -> Network:
-        """Return the fastest network whose devices are there and up."""
+        """Return the fastest network whose devices are present and up."""
 
     def infiniband(self) -> tuple[str, ...]:
-        """Return the InfiniBand devices with a port that is up, by name, without those of RoCE."""
+        """Return the names of the InfiniBand devices with an active port, without RoCE devices."""
 
     def libraries(self) -> dict[str, str]:
-        """Return the shared libraries that the loader knows: name -> path."""
+        """Return the shared libraries of ``ldconfig -p``: name -> path."""
 
     def is_socket(self, path: str) -> bool:
-        """Return whether there is a socket at a path."""
+        """Return whether a path is a socket."""
 
     def listens(self, port: int) -> bool:
-        """Return whether something on this machine listens on a TCP port."""
+        """Return whether a process on this machine listens on a TCP port."""
 
 
 class Hook(Protocol):
-    """One annotation family ``com.hooks.<name>.*``, which is only asked where it is enabled."""
+    """The implementation of the annotations ``com.hooks.<name>.*``; it is called only if they enable it."""
 
     @property
     def name(self) -> str:
-        """Return the family's name."""
+        """Return the name in the annotations."""
 
     def apply(
-        self, request: ContainerRequest, settings: Mapping[str, str], where: HookContext, node: Node
+        self, request: ContainerRequest, settings: Mapping[str, str], context: HookContext, node: Node
     ) -> HookResult:
-        """Change a request as the annotations ask; what can't be had is a note, never an error.
+        """Change a request as the annotations say; an unavailable feature is a note, never an error.
 
         Parameters
         ----------
         settings
-            The family's annotations without ``com.hooks.<name>.``.
+            The hook's annotations without ``com.hooks.<name>.``.
         """
 
 
@@ -88,23 +88,23 @@ class HostNode:
         return os.geteuid()
 
     def name(self) -> str:
-        """Return the name by which other machines call this one."""
+        """Return the name under which other machines reach this one."""
         return socket.gethostname().split(".")[0]
 
     def network(self) -> Network:
-        """Return the fastest network whose devices are there and up."""
+        """Return the fastest network whose devices are present and up."""
         if any(self._system.glob("class/cxi/*")):
             return "cxi"
         if self.infiniband():
             return "infiniband"
-        # A speed that is not a number, or below 0, means no link; without a device it is virtual.
+        # A speed that is not a number, or below 0, means no link; an interface without a device is virtual.
         real = [each for each in self._system.glob("class/net/*") if (each / "device").exists()]
         speeds = [self._text(each / "speed") for each in real]
         fast = any(speed.isdecimal() and int(speed) >= _FAST_MBIT for speed in speeds)
         return "tcp-100g" if fast else "tcp"
 
     def infiniband(self) -> tuple[str, ...]:
-        """Return the InfiniBand devices with a port that is up, by name, without those of RoCE."""
+        """Return the names of the InfiniBand devices with an active port, without RoCE devices."""
         found = set()
         for state in self._system.glob("class/infiniband/*/ports/*/state"):
             layer = self._text(state.with_name("link_layer"))
@@ -113,7 +113,7 @@ class HostNode:
         return tuple(sorted(found))
 
     def libraries(self) -> dict[str, str]:
-        """Return the shared libraries that the loader knows: name -> path."""
+        """Return the shared libraries of ``ldconfig -p``: name -> path."""
         for program in ("/sbin/ldconfig", "ldconfig"):
             try:
                 done = subprocess.run(
@@ -125,11 +125,11 @@ class HostNode:
         return {}
 
     def is_socket(self, path: str) -> bool:
-        """Return whether there is a socket at a path."""
+        """Return whether a path is a socket."""
         return Path(path).is_socket()
 
     def listens(self, port: int) -> bool:
-        """Return whether something on this machine listens on a TCP port."""
+        """Return whether a process on this machine listens on a TCP port."""
         for table in ("net/tcp", "net/tcp6"):
             for line in self._text(self._processes / table).splitlines()[1:]:
                 _, local, _, state, *_ = line.split()
@@ -145,7 +145,7 @@ class HostNode:
 
 
 def parse_libraries(text: str) -> dict[str, str]:
-    """Read ``ldconfig -p``; of several of one name the first, as the loader takes it."""
+    """Parse the output of ``ldconfig -p``: name -> first path, which is the one that the loader uses."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         name, arrow, path = line.strip().partition(" => ")

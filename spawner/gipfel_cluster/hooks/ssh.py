@@ -1,4 +1,4 @@
-"""``com.hooks.ssh``: a port into the running container, for the owner of a key."""
+"""``com.hooks.ssh``: an ssh server in the running container, for the owner of a key."""
 
 import base64
 import binascii
@@ -13,12 +13,12 @@ from ..engines.protocol import ContainerRequest
 from ..model import GipfelError, one_line
 from ..runs import make_private
 from ..runtime.model import Runtime
-from .inside.server import SshOrder
-from .inside.variable import VARIABLE
+from .inside.serve import SshServerSpec
+from .inside.start import VARIABLE
 from .protocol import HookContext, HookResult, Node
 
 _KEY_FILE_BYTES = 64 << 10  # bytes
-_MOST_KEYS = 64
+_MAX_KEYS = 64
 _KEY_TYPES = (
     "ssh-ed25519", "sk-ssh-ed25519@openssh.com", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384",
     "ecdsa-sha2-nistp521", "sk-ecdsa-sha2-nistp256@openssh.com", "ssh-rsa",
@@ -30,65 +30,65 @@ _KEY_LINE = re.compile(
     rb"(?:[ \t].*)?",
     re.DOTALL,
 )
-#: What a key may do: no agent, no X11, no ~/.ssh/rc.
+#: Permissions of a key: no agent, no X11, no ~/.ssh/rc.
 _KEY_OPTIONS = "restrict,pty,port-forwarding"
-#: The Container Engine's, see its documentation.
+#: The default port of the Container Engine. Source: CE documentation, ssh hook.
 DEFAULT_PORT = 15263
-# `-m` and the site module would load 50 modules that the command waits for.
-_BECOME = (
+# With `-m` or the site module the command would wait until 50 modules are loaded.
+_START_PROGRAM = (
     "import sys; sys.path.append('%s/lib/python%d.%d/site-packages' % (sys.prefix, *sys.version_info[:2]));"
     "from gipfel_cluster.hooks.inside.start import main; sys.exit(main(sys.argv[1:]))"
 )
-_START = ("-I", "-S", "-c", _BECOME)
-_NEEDED = ("sshd", "ssh-keygen")
-_PROGRAMS = (*_NEEDED, "sftp-server", "sshd-session", "sshd-auth")
+_START_ARGUMENTS = ("-I", "-S", "-c", _START_PROGRAM)
+_REQUIRED_PROGRAMS = ("sshd", "ssh-keygen")
+_PROGRAMS = (*_REQUIRED_PROGRAMS, "sftp-server", "sshd-session", "sshd-auth")
 
 
 class Ssh:
-    """Runs the runtime's ``sshd`` as the user beside the command."""
+    """Runs the runtime's ``sshd`` as the user while the command runs."""
 
     name = "ssh"
 
     def apply(
-        self, request: ContainerRequest, settings: Mapping[str, str], where: HookContext, node: Node
+        self, request: ContainerRequest, settings: Mapping[str, str], context: HookContext, node: Node
     ) -> HookResult:
-        """Put the server's start before the command; where it can't be, note why and change nothing."""
+        """Start the server before the command; if that is not possible, only add a note with the reason."""
         notes: list[str] = []
         try:
-            runtime = _usable(where, node)
+            runtime = _usable_runtime(context, node)
             keys, skipped = read_keys(settings.get("authorize_ssh_key", ""))
             notes += [f"com.hooks.ssh.authorize_ssh_key: {each}" for each in skipped]
-            order = SshOrder(
+            spec = SshServerSpec(
                 programs={name: path for name in _PROGRAMS if (path := runtime.program(name))},
                 keys=keys,
                 port=_port(settings.get("port", "")),
-                folder=_host_key_folder(request.environment.get("HOME", ""), make=not request.only_shown),
+                folder=_host_key_directory(request.environment.get("HOME", ""), make=not request.render_only),
                 node=request.environment.get("GIPFEL_NODE", "") or node.name(),
-                notice=request.environment.get("GIPFEL_RUN", ""),
+                run_directory=request.environment.get("GIPFEL_RUN", ""),
                 pid_file=settings.get("pidfile_container", ""),
             )
         except GipfelError as error:
-            why = f"com.hooks.ssh has no effect: {error.problem}. {error.fix}"
-            return HookResult(request=request, notes=(*notes, why))
-        if "sftp-server" not in order.programs:
-            notes.append("com.hooks.ssh: the runtime has no sftp-server, so sftp and scp won't work.")
+            note = f"com.hooks.ssh has no effect: {error.problem}. {error.fix}"
+            return HookResult(request=request, notes=(*notes, note))
+        if "sftp-server" not in spec.programs:
+            notes.append("com.hooks.ssh: the runtime has no sftp-server, so sftp and scp do not work.")
         if settings.get("pidfile_host"):
             notes.append(
-                "com.hooks.ssh.pidfile_host has no effect: the container doesn't know its processes' "
-                "numbers on the host."
+                "com.hooks.ssh.pidfile_host has no effect: the container does not know its process ids "
+                "on the host."
             )
-        return HookResult(request=_with_server(request, runtime, order), notes=tuple(notes))
+        return HookResult(request=_with_server(request, runtime, spec), notes=tuple(notes))
 
 
-def _usable(where: HookContext, node: Node) -> Runtime:
-    runtime = where.runtime
-    if where.engine == "host":
-        raise GipfelError("there is no container to reach", "Log in to the node itself.")
+def _usable_runtime(context: HookContext, node: Node) -> Runtime:
+    runtime = context.runtime
+    if context.engine == "host":
+        raise GipfelError("the engine host starts no container", "Log in to the node itself.")
     if node.user_id() == 0:
-        raise GipfelError("no server is started for root", "Start the job as a plain user.")
+        raise GipfelError("the server does not run as root", "Start the job as a plain user.")
     if runtime is None:
         raise GipfelError("no runtime is mounted into this container", "Start it as a job.")
-    missing = [name for name in _NEEDED if runtime.program(name) is None]
+    missing = [name for name in _REQUIRED_PROGRAMS if runtime.program(name) is None]
     if missing:
         raise GipfelError(
             f"the runtime {runtime.root} has no {' and no '.join(missing)}",
@@ -97,15 +97,15 @@ def _usable(where: HookContext, node: Node) -> Runtime:
     return runtime
 
 
-def _with_server(request: ContainerRequest, runtime: Runtime, order: SshOrder) -> ContainerRequest:
-    mounts = [Mount(source=order.folder, destination=order.folder)]
+def _with_server(request: ContainerRequest, runtime: Runtime, spec: SshServerSpec) -> ContainerRequest:
+    mounts = [Mount(source=spec.folder, destination=spec.folder)]
     if not any(mount.destination == runtime.prefix for mount in request.mounts):
         mounts.append(runtime.mount)
     return request.model_copy(
         update={
-            "command": (runtime.python, *_START, *request.command),
+            "command": (runtime.python, *_START_ARGUMENTS, *request.command),
             "mounts": (*request.mounts, *mounts),
-            "environment": {**request.environment, os.fsdecode(VARIABLE): order.to_json()},
+            "environment": {**request.environment, os.fsdecode(VARIABLE): spec.to_json()},
         }
     )
 
@@ -118,8 +118,8 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _host_key_folder(home: str, *, make: bool) -> str:
-    """Name ``~/.gipfel/ssh``, and make it: the host key's, mounted into every container with this hook."""
+def _host_key_directory(home: str, *, make: bool) -> str:
+    """Return ``~/.gipfel/ssh``, which holds the host key and is mounted; with ``make`` create it."""
     try:
         folder = Path(home or Path.home(), ".gipfel", "ssh")
     except RuntimeError as error:
@@ -131,16 +131,17 @@ def _host_key_folder(home: str, *, make: bool) -> str:
         folder.chmod(0o700)
     except OSError as error:
         raise GipfelError(
-            f"{folder}, which keeps the server's key, can't be made ({error.strerror})", "Is the disk full?"
+            f"{folder}, which keeps the server's key, can't be created ({error.strerror})",
+            "Check its permissions and the space on the disk.",
         ) from error
     return str(folder)
 
 
 def read_keys(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Read the public keys of a file, as lines for ``authorized_keys`` and notes about what was left out.
+    """Return the public keys of a file as lines for ``authorized_keys``, and notes about skipped lines.
 
-    A line is taken apart and rewritten, so that nothing of it but type and key gets any further: no
-    options, no comment. A line with options is left out, because its key is meant for less.
+    Lines are rewritten with type and key only, without options and comments. A line with options is skipped,
+    because its author restricted the key.
 
     Raises
     ------
@@ -148,24 +149,27 @@ def read_keys(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         The file can't be read, others may write to it, or it holds no public key.
     """
     if not path.startswith("/"):
-        raise GipfelError("authorize_ssh_key is not the absolute path of a public key's file", "Give one.")
+        raise GipfelError(
+            "authorize_ssh_key is not the absolute path of a public key file",
+            'Set com.hooks.ssh.authorize_ssh_key = "/absolute/path/of/key.pub".',
+        )
     keys: dict[str, None] = {}
-    wrong: list[int] = []
+    skipped: list[int] = []
     for number, line in enumerate(_content(path).split(b"\n"), 1):
         if not line.strip() or line.lstrip().startswith(b"#"):
             continue
         key = _key(line.rstrip(b"\r"))
         if key is None:
-            wrong.append(number)
-        elif len(keys) < _MOST_KEYS:
+            skipped.append(number)
+        elif len(keys) < _MAX_KEYS:
             keys[f"{_KEY_OPTIONS} {key}"] = None
     if not keys:
         raise GipfelError(f"{one_line(path)} holds no public key", "Give the file that ends in .pub.")
     notes: tuple[str, ...] = ()
-    if wrong:
-        shown = ", ".join(map(str, wrong[:5])) + (", …" if len(wrong) > 5 else "")
-        word = "line" if len(wrong) == 1 else "lines"
-        notes = (f"{word} {shown} of {one_line(path)}: left out, not a plain public key.",)
+    if skipped:
+        numbers = ", ".join(map(str, skipped[:5])) + (", …" if len(skipped) > 5 else "")
+        noun = "line" if len(skipped) == 1 else "lines"
+        notes = (f"skipped {noun} {numbers} of {one_line(path)}: not a plain public key.",)
     return tuple(keys), notes
 
 
@@ -177,7 +181,7 @@ def _key(line: bytes) -> str | None:
         content = base64.b64decode(match[2], validate=True)
     except binascii.Error:
         return None
-    # The key names its own type, behind its length in four bytes.
+    # The key begins with its type, preceded by the length in four bytes.
     length = int.from_bytes(content[:4], "big")
     if content[4 : 4 + length] != match[1] or len(content) <= 4 + length:
         return None
@@ -185,27 +189,29 @@ def _key(line: bytes) -> str | None:
 
 
 def _content(path: str) -> bytes:
-    shown = one_line(path)
+    printable = one_line(path)
     try:
-        # A pipe or a device must not keep the job waiting.
+        # A pipe or a device must not block the job.
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise GipfelError(f"{shown} can't be read ({reason})", "Give the path of a public key.") from error
+        raise GipfelError(
+            f"{printable} can't be read ({reason})", "Give the path of a public key."
+        ) from error
     try:
         about = os.fstat(file)
         if not stat.S_ISREG(about.st_mode):
-            raise GipfelError(f"{shown} is not a regular file", "Give the path of a public key.")
-        # Who can write to it decides who gets into the container.
+            raise GipfelError(f"{printable} is not a regular file", "Give the path of a public key.")
+        # Everyone who can write to the file can log in to the container.
         if about.st_uid not in {0, os.geteuid()} or about.st_mode & 0o022:
             raise GipfelError(
-                f"others than you may write to {shown}", "Take a file of your own: chmod go-w, or a copy."
+                f"other users may write to {printable}", "Change that with chmod go-w, or use a copy."
             )
         content = os.read(file, _KEY_FILE_BYTES + 1)
     finally:
         os.close(file)
     if len(content) > _KEY_FILE_BYTES:
         raise GipfelError(
-            f"{shown} has more than {_KEY_FILE_BYTES >> 10} KiB", "Give the path of a public key."
+            f"{printable} has more than {_KEY_FILE_BYTES >> 10} KiB", "Give the path of a public key."
         )
     return content

@@ -1,6 +1,78 @@
-"""One job on its node: run folder, EDF, recorder, broker, container, record."""
+"""Run one job on its node: run folder, EDF, recorder, broker, container, record.
 
+This module has the models that the submitting side and the node exchange: `JobSpec` describes a job, and
+`VettingProgress` reports the vetting before a server starts. ``runner`` runs the job.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue
+
+from ..model import Frozen, OneLine
 from ..scheduler.protocol import batch_script
-from .spec import JOB_VARIABLE, JobSpec
+
+#: The environment variable that carries a `JobSpec` as JSON from the submitting side to the node.
+JOB_VARIABLE = "GIPFEL_JOB"
+#: Number of nodes that are reported individually; the others are only counted.
+MAX_ROWS = 16
+NodeState = Literal["pass", "degraded", "inconclusive", "not_run", "fail", "running", "waiting"]
+_Count = Annotated[int, Field(ge=0, le=100_000)]
+
+
+class JobSpec(Frozen):
+    """A notebook server, a batch notebook or a training launch; a recorder records it.
+
+    The command of a launch runs on the host and starts steps in containers of the EDF.
+    """
+
+    kind: Literal["server", "notebook", "launch"]
+    command: tuple[str, ...] = Field(min_length=1, max_length=4096)
+    """The argv inside the container; `PYTHON` stands for the interpreter of the runtime."""
+    cluster: OneLine = Field("local", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$")
+    edf: OneLine = Field("", max_length=4096)
+    """Name or path of the EDF; empty to run on the node without a container."""
+    engine: OneLine = Field("bubblewrap", max_length=32)
+    """The engine for an EDF with an image."""
+    runtime: OneLine = Field("", max_length=4096)
+    """Path of the runtime, a directory or a .sqsh file; empty for the interpreter that runs the job."""
+    options: dict[str, JsonValue] = Field(default_factory=dict)
+    """The user's options, for the record."""
+    interval: float | None = Field(None, ge=0.1, le=60.0)
+    """Seconds between two samples. None means 0.1 for GPUs that update their counters that fast, with means
+    of 1 s in the live stream, else 1."""
+    sources: tuple[OneLine, ...] = ("host", "auto")
+    """Sources of the recorder's samples."""
+    directory: OneLine = Field("", max_length=4096)
+    """Base of relative paths in the EDF and working directory of a notebook; empty for the home directory."""
+    folders: tuple[OneLine, ...] = Field((), max_length=16)
+    """Further directories of the host that the container mounts at the same path."""
+
+
+class NodeProgress(Frozen):
+    """The vetting of one node: its verdict so far, ``running`` or ``waiting``.
+
+    ``detail`` names the check that runs on the node, or the problem that was found.
+    """
+
+    node: OneLine = Field(min_length=1, max_length=64)
+    state: NodeState
+    detail: OneLine = Field("", max_length=160)
+
+
+class VettingProgress(Frozen):
+    """Progress of vetting a job's nodes, sent while it runs and once after it has ended.
+
+    ``nodes`` and ``done`` count all and finished nodes; ``bad`` counts nodes with a problem; ``rows`` are the
+    nodes to show; ``outcome`` is a sentence, empty until the end.
+    """
+
+    protocol: OneLine = Field(max_length=64)
+    nodes: _Count
+    done: _Count
+    bad: _Count = 0
+    ended: bool = False
+    rows: tuple[NodeProgress, ...] = Field((), max_length=MAX_ROWS)
+    outcome: OneLine = Field("", max_length=300)
+
 
 __all__ = ["JOB_VARIABLE", "JobSpec", "batch_script"]

@@ -1,6 +1,6 @@
-"""The broker beside a job: started before it, ended after it, and never in its way.
+"""Start a job's broker before the job and end it after the job; the job can also run without it.
 
-`broker_beside` starts ``python -m gipfel_cluster.broker``, which waits for the first client and then calls
+`broker_process` starts ``python -m gipfel_cluster.broker``, which waits for the first client and then calls
 `serve_job` in its own process.
 """
 
@@ -23,10 +23,10 @@ _END_S = 10.0
 
 
 @contextlib.contextmanager
-def broker_beside(context: JobContext) -> Iterator[None]:
-    """Run a broker during this block; the job keeps running without one that can't start or dies."""
+def broker_process(context: JobContext) -> Iterator[None]:
+    """Run a broker during this block; the block also runs if the broker can't start, or dies."""
     try:
-        process, life = _start(context)
+        process, job_pipe = _start(context)
     except OSError as error:
         sys.stderr.write(f"gipfel: the job runs without its broker: {error}\n")
         yield
@@ -34,8 +34,8 @@ def broker_beside(context: JobContext) -> Iterator[None]:
     try:
         yield
     finally:
-        # The end of the pipe, which the kernel brings about too when this process is killed.
-        os.close(life)
+        # Closing the pipe ends the broker. The kernel closes it as well when this process is killed.
+        os.close(job_pipe)
         try:
             process.wait(_END_S)
         except subprocess.TimeoutExpired:
@@ -44,20 +44,20 @@ def broker_beside(context: JobContext) -> Iterator[None]:
 
 
 def _start(context: JobContext) -> tuple[subprocess.Popen[bytes], int]:
-    """Start the broker in a session of its own, so that a signal to the workload does not reach it."""
-    given = os.memfd_create("job-context")
+    """Start the broker in its own session, so that signals to the workload do not reach it."""
+    context_file = os.memfd_create("job-context")
     reader, writer = os.pipe()
     try:
-        with os.fdopen(os.dup(given), "wb") as file:
+        with os.fdopen(os.dup(context_file), "wb") as file:
             file.write(context.model_dump_json().encode())
-        os.lseek(given, 0, os.SEEK_SET)
-        # Made here, so that no client comes before the socket is there.
+        os.lseek(context_file, 0, os.SEEK_SET)
+        # Created here, so that the socket exists before the first client starts.
         with listen(context.socket) as listener:
-            words = (str(listener.fileno()), str(reader), __name__)
+            arguments = (str(listener.fileno()), str(reader), __name__)
             process = subprocess.Popen(
-                (sys.executable, "-I", "-m", "gipfel_cluster.broker", *words),
-                env=without_tokens(context.host),
-                stdin=given,
+                (sys.executable, "-I", "-m", "gipfel_cluster.broker", *arguments),
+                env=without_tokens(context.host_environment),
+                stdin=context_file,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(listener.fileno(), reader),
                 start_new_session=True,
@@ -67,28 +67,28 @@ def _start(context: JobContext) -> tuple[subprocess.Popen[bytes], int]:
         os.close(writer)
         raise
     finally:
-        os.close(given)
+        os.close(context_file)
         os.close(reader)
     return process, writer
 
 
 async def serve(
-    context: JobContext, listener: socket.socket, life: int, unheard: Sequence[signal.Signals]
+    context: JobContext, listener: socket.socket, job_pipe: int, ignored_signals: Sequence[signal.Signals]
 ) -> None:
-    """Serve until the job ends or SIGTERM comes; the signals of `unheard` do nothing."""
+    """Serve until the job closes its pipe or SIGTERM arrives."""
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.add_reader(life, ended.set)
+    loop.add_reader(job_pipe, ended.set)
     loop.add_signal_handler(signal.SIGTERM, ended.set)
-    for number in unheard:
+    for number in ignored_signals:
         loop.add_signal_handler(number, lambda: None)
-    # Not where a job runs, which only starts its broker.
+    # Imported late: the job's own process imports this module as well, and does not need these.
     from ..broker.server import Broker  # noqa: PLC0415
-    from ..steps.served import Steps  # noqa: PLC0415
+    from ..steps.broker import BrokerSteps  # noqa: PLC0415
 
-    broker = Broker(context, scheduler_of(context), Steps(context))
+    broker = Broker(context, scheduler_of(context), BrokerSteps(context))
     await broker.serve(listener, ended)
-    loop.remove_reader(life)
+    loop.remove_reader(job_pipe)
 
 
 def scheduler_of(context: JobContext) -> Scheduler:
@@ -97,15 +97,15 @@ def scheduler_of(context: JobContext) -> Scheduler:
     from ..scheduler.slurm import SlurmScheduler  # noqa: PLC0415
 
     if context.scheduler == "slurm":
-        return SlurmScheduler(environment=context.host)
-    return LocalScheduler(Path(context.home) / ".gipfel" / "jobs", environment=context.host)
+        return SlurmScheduler(environment=context.host_environment)
+    return LocalScheduler(Path(context.home) / ".gipfel" / "jobs", environment=context.host_environment)
 
 
-def serve_job(listener: int, life: int, *, unheard: Sequence[signal.Signals]) -> None:
-    """Serve, on a descriptor, the job that stdin describes."""
-    for number in (listener, life):
+def serve_job(listener: int, job_pipe: int, *, ignored_signals: Sequence[signal.Signals]) -> None:
+    """Serve the job that standard input describes, on the descriptor of a listening socket."""
+    for number in (listener, job_pipe):
         os.set_inheritable(number, False)  # noqa: FBT003 - positional only
     context = JobContext.model_validate_json(sys.stdin.buffer.read())
     with socket.socket(fileno=listener) as listening:
         listening.settimeout(0)
-        asyncio.run(serve(context, listening, life, unheard))
+        asyncio.run(serve(context, listening, job_pipe, ignored_signals))

@@ -1,7 +1,7 @@
-"""The content of ``record.json``: options, EDF, image, nodes, versions, command.
+"""Build the content of ``record.json``: options, EDF, image, nodes, versions, command.
 
-An image has tens of gigabytes: its digest is looked up in the user's cache when a job starts, and computed
-while the job runs, slowly and at the lowest priority, where it is not there yet.
+An image has tens of gigabytes. Its digest is looked up in the user's cache when a job starts. If the cache
+does not have it, `BackgroundDigest` computes it while the job runs, slowly and at the lowest priority.
 """
 
 import hashlib
@@ -24,31 +24,31 @@ from ..model import GipfelError
 from ..runs import write_atomically
 from ..runtime import Runtime
 from ..scheduler.notation import expand_hostlist
-from .spec import JobSpec
+from . import JobSpec
 
 _PIECE_BYTES = 1 << 20
-#: The container is started from the same file and file system: its reads go first.
+#: Wait until the container has started, since it reads the same file.
 _DELAY_S = 30.0
 _BYTES_PER_S = 256 << 20
 _DIGEST_S = 1800.0
 _LOWEST_PRIORITY = 19
 _ENTRY_BYTES = 1 << 10
-_MOST_ENTRIES = 256
+_MAX_ENTRIES = 256
 _PACKAGES = ("gipfel", "jupyterlab", "jupyterhub", "papermill", "pyarrow", "plotly", "nvidia-ml-py")
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Return the folder of a user's digests: below ``$XDG_CACHE_HOME``, else ``~/.cache``."""
-    given = environment.get("XDG_CACHE_HOME", "")
+    """Return the directory of a user's digests: below ``$XDG_CACHE_HOME``, else ``~/.cache``."""
+    configured = environment.get("XDG_CACHE_HOME", "")
     home = Path(environment.get("HOME") or Path.home())
-    return Path(given if given.startswith("/") else home / ".cache", "gipfel", "image-digests")
+    return Path(configured if configured.startswith("/") else home / ".cache", "gipfel", "image-digests")
 
 
 def image_identity(edf: Edf | None, cache: Path) -> dict[str, Any] | None:
-    """Describe the image of a run: where it is, its size and time, and the digest of its content.
+    """Return the path, size, modification time and digest of a run's image.
 
-    ``digest`` is None where it is not known: not computed yet, or of an unpacked folder, which has none. Of
-    an image in a registry it is known only where the EDF names it by its digest.
+    ``digest`` is None if it is not computed yet, or if the image is an unpacked directory, which has none.
+    For an image in a registry it is known only if the EDF names the image by its digest.
     """
     if edf is None or not edf.image:
         return None
@@ -73,23 +73,23 @@ def _digest_in_name(image: str) -> str | None:
 
 
 class BackgroundDigest:
-    """Computes the digest that an `image_identity` lacks, in a thread of the lowest priority.
+    """Computes a missing digest of an `image_identity` in a thread of the lowest priority.
 
     Parameters
     ----------
     identity
-        Gets the digest.
-    known
-        Called then, once, never after `stop` has returned.
+        Its ``digest`` is set to the result.
+    on_digest
+        Called once after ``digest`` was set, but never after `stop` has returned.
     delay_s, bytes_per_s, limit_s
-        When it begins, how fast it reads at most, and when it gives up.
+        Delay before reading, reading rate, and time after which it gives up.
     """
 
     def __init__(
         self,
         identity: dict[str, Any] | None,
         cache: Path,
-        known: Callable[[], None],
+        on_digest: Callable[[], None],
         *,
         delay_s: float = _DELAY_S,
         bytes_per_s: float = _BYTES_PER_S,
@@ -97,70 +97,70 @@ class BackgroundDigest:
     ) -> None:
         self._identity = identity or {}
         self._cache = cache
-        self._known = known
+        self._on_digest = on_digest
         self._delay_s, self._bytes_per_s, self._limit_s = delay_s, bytes_per_s, limit_s
         self._stopped = threading.Event()
         self._lock = threading.Lock()
-        # A file system that does not answer may keep it for ever: nothing waits for it.
+        # A daemon thread: a file system that does not answer may block it for ever.
         self._thread = threading.Thread(target=self._run, name="image digest", daemon=True)
         if "size" in self._identity and self._identity["digest"] is None:
             self._thread.start()
 
     def stop(self) -> None:
-        """Stop it; an unknown digest stays unknown."""
+        """Stop the computation; a digest that is not known yet stays None."""
         self._stopped.set()
         with self._lock:
             return
 
     def wait(self, seconds: float) -> None:
-        """Wait until it has ended, at most that long."""
+        """Wait until the computation has ended, at most so many seconds."""
         if self._thread.ident is not None:
             self._thread.join(seconds)
 
     def _run(self) -> None:
         with suppress(OSError):
-            # On Linux a thread has a priority of its own.
+            # On Linux each thread has its own priority.
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
         if self._stopped.wait(self._delay_s):
             return
         with suppress(OSError):
-            digest = self._computed(self._identity["path"])
+            digest = self._compute(self._identity["path"])
             if digest is None:
                 return
             with self._lock:
                 if not self._stopped.is_set():
                     self._identity["digest"] = digest
-                    self._known()
+                    self._on_digest()
 
-    def _computed(self, path: str) -> str | None:
-        """Read the whole file; None where it was stopped, took too long or changed meanwhile."""
+    def _compute(self, path: str) -> str | None:
+        """Return the digest of a file; None if stopped, if it takes too long, or if the file changes."""
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(handle, "rb", buffering=0) as file:
             about = os.fstat(handle)
             if not stat.S_ISREG(about.st_mode):
                 return None
-            # What it reads must not push the container's own pages out of memory.
+            # Reading must not evict the container's pages from the page cache.
             os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_NOREUSE)
-            summed, count, began = hashlib.sha256(), 0, time.monotonic()
+            sha256, count, started = hashlib.sha256(), 0, time.monotonic()
             while piece := file.read(_PIECE_BYTES):
-                summed.update(piece)
+                sha256.update(piece)
                 count += len(piece)
-                elapsed = time.monotonic() - began
+                elapsed = time.monotonic() - started
                 if elapsed > self._limit_s or count > about.st_size:
                     return None
                 if self._stopped.wait(max(0.0, count / self._bytes_per_s - elapsed)):
                     return None
             if _key(path, os.fstat(handle)) != _key(path, about):
                 return None
-        digest = f"sha256:{summed.hexdigest()}"
-        # Of a cache that can't be written to, the next job computes it again.
+        digest = f"sha256:{sha256.hexdigest()}"
+        # If the cache can't be written to, the next job computes the digest again.
         with suppress(OSError):
-            _keep(self._cache, path, about, digest)
+            _write_cache_entry(self._cache, path, about, digest)
         return digest
 
 
 def _key(path: str, about: os.stat_result) -> dict[str, Any]:
-    """Return what of a file changes when its content does; a device's number differs between nodes."""
+    """Return the attributes that change with a file's content; device numbers differ between nodes."""
     return {
         "path": os.path.realpath(path),
         "inode": about.st_ino,
@@ -187,21 +187,21 @@ def _cached(cache: Path, path: str, about: os.stat_result) -> str | None:
     return digest if isinstance(digest, str) and content == _key(path, about) else None
 
 
-def _keep(cache: Path, path: str, about: os.stat_result, digest: str) -> None:
+def _write_cache_entry(cache: Path, path: str, about: os.stat_result, digest: str) -> None:
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_atomically(_entry(cache, path), json.dumps({**_key(path, about), "digest": digest}))
     entries = sorted(cache.glob("*.json"), key=lambda each: each.stat().st_mtime_ns, reverse=True)
-    for old in entries[_MOST_ENTRIES:]:
+    for old in entries[_MAX_ENTRIES:]:
         old.unlink(missing_ok=True)
 
 
 def now() -> str:
-    """Return the time in UTC, ISO 8601."""
+    """Return the current time in UTC as ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def job_id_of(environment: Mapping[str, str]) -> str:
-    """Return the number of this process's job; of an array's task, ``<array's>_<task's>`` as in squeue."""
+    """Return the id of this process's job; for a task of a job array ``<array job>_<task>``, as in squeue."""
     array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
     if array and task:
         return f"{array}_{task}"
@@ -217,7 +217,7 @@ def describe_run(
     node: str,
     runtime: Runtime,
 ) -> dict[str, Any]:
-    """Return the record at the start of a run: options, resolved EDF and digest, nodes, versions, command."""
+    """Return the content of ``record.json`` at the start of a run."""
     return {
         "schema": 1,
         "kind": spec.kind,

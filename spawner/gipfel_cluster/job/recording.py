@@ -1,4 +1,4 @@
-"""Record a job: recorders on all its nodes, the receiver of their live samples, and the score at the end."""
+"""Record a job: recorders on all its nodes, the receiver of their live samples, and the final score."""
 
 import json
 import os
@@ -15,10 +15,10 @@ from typing import Any
 from ..environment import without_tokens
 from ..process.supervisor import PROGRAM, RecorderSupervisor
 from ..runs import RunFolder
+from . import JobSpec
 from .remote_recorders import RemoteRecorders, remote_nodes
-from .spec import JobSpec
 
-#: Longest wait at a job's end; an unfinished score is computed on request.
+#: Time limit for the score when a job ends; a missing score is computed on request.
 SCORE_S = 10.0
 _READY_S = 30.0
 _END_S = 5.0
@@ -27,13 +27,13 @@ _END_S = 5.0
 def close_run(run: Path, environment: Mapping[str, str], *, limit_s: float = SCORE_S) -> bool:
     """Run ``gipfel score --save``, which writes ``score.json`` and turns closed segments into Parquet.
 
-    It is another process, killed when the limit has passed: the job's end and exit status do not
-    depend on it, and no file of the run is half written.
+    It is a separate process that is killed after the limit: the job's end and exit status do not depend on
+    it, and it writes files atomically.
 
     Returns
     -------
     bool
-        True if it ended by itself within the limit.
+        Whether it succeeded within the limit.
     """
     argv = [sys.executable, "-I", "-m", "gipfel_extension.cli", "score", str(run), "--save", "--json"]
     try:
@@ -60,14 +60,16 @@ def close_run(run: Path, environment: Mapping[str, str], *, limit_s: float = SCO
 
 
 class FanInProcess:
-    """The receiver beside the job's first recorder; the other nodes are recorded without it too.
+    """The process on the job's first node that receives the live samples of the other nodes.
+
+    The other nodes are also recorded if it does not run.
 
     Parameters
     ----------
     sockets
-        Folder where readers on this node look for live streams.
+        Directory where readers on this node look for live streams.
     host
-        This node's name, by which the others reach it.
+        Name by which the other nodes reach this one.
     log
         File for its output.
     """
@@ -81,23 +83,29 @@ class FanInProcess:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped = False
-        self._answer: dict[str, Any] = {}
+        # What the receiver prints when it is ready: its port, and variables for senders and for itself
+        # (``head``).
+        self._settings: dict[str, Any] = {}
 
-    def ready(self) -> tuple[list[str], dict[str, str]]:
-        """Return a recorder's arguments and variables that lead here; empty where it can't be started."""
+    def sender_settings(self) -> tuple[list[str], dict[str, str]]:
+        """Start the receiver if necessary; return arguments and variables for recorders that send to it.
+
+        Both are empty if the receiver can't be started.
+        """
         with self._lock:
             if not self._stopped and (self._process is None or self._process.poll() is not None):
                 self._start()
-        if not self._answer:
+        if not self._settings:
             return [], {}
-        return ["--fan-in", f"tcp://{self._host}:{self._answer['port']}"], dict(self._answer["environment"])
+        address = f"tcp://{self._host}:{self._settings['port']}"
+        return ["--fan-in", address], dict(self._settings["environment"])
 
-    def processes(self) -> frozenset[int]:
-        """Return the receiver's process."""
+    def pids(self) -> frozenset[int]:
+        """Return the receiver's process id."""
         return frozenset() if self._process is None else frozenset({self._process.pid})
 
     def stop(self) -> None:
-        """End it; after 5 s by SIGKILL."""
+        """End the receiver with SIGTERM, after 5 s with SIGKILL."""
         with self._lock:
             self._stopped = True
             process = self._process
@@ -112,15 +120,15 @@ class FanInProcess:
             process.wait()
 
     def _start(self) -> None:
-        # A successor takes the keys and the port that the senders know.
-        same_port = ["--port", str(self._answer["port"])] if self._answer else []
+        # After a restart the senders must find the same keys and the same port.
+        same_port = ["--port", str(self._settings["port"])] if self._settings else []
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         try:
             log = os.open(self._log, flags, 0o600)
             try:
                 process = subprocess.Popen(
                     [*self._argv, *same_port],
-                    env={**self._environment, **self._answer.get("head", {})},
+                    env={**self._environment, **self._settings.get("head", {})},
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=log,
@@ -133,12 +141,12 @@ class FanInProcess:
         self._process = process
         line = _first_line(process)
         with suppress(ValueError, KeyError, TypeError):
-            answer = {**self._answer, **json.loads(line)}
-            self._answer = {name: answer[name] for name in ("port", "environment", "head")}
+            settings = {**self._settings, **json.loads(line)}
+            self._settings = {name: settings[name] for name in ("port", "environment", "head")}
 
 
 def _first_line(process: subprocess.Popen[bytes]) -> bytes:
-    """Return its first line, printed when it is ready; empty where that takes too long."""
+    """Return the first line of output, which a process prints when it is ready; empty after a time limit."""
     if process.stdout is None:
         return b""
     with selectors.DefaultSelector() as selector:
@@ -149,20 +157,22 @@ def _first_line(process: subprocess.Popen[bytes]) -> bytes:
 
 
 class Recording:
-    """A job's recorders, here and on its other nodes, out of reach of the workload's signals.
+    """The recorders of a job on all its nodes; the workload's signals do not reach them.
+
+    On this node, the recorder takes the process tree below this process for the job.
 
     Parameters
     ----------
     spec
         Interval and sources.
     run
-        The folder that they write to.
+        The run folder that they write to.
     sockets
-        A private folder on local disk with a short path, for the live stream.
+        A private directory on local disk with a short path, for the live stream.
     node
         This node's name.
     environment
-        The job's variables, with its nodes and GPUs. The tree below this process is the job here.
+        The job's variables, which list its nodes and GPUs.
     """
 
     def __init__(
@@ -174,41 +184,41 @@ class Recording:
         for source in spec.sources:
             command += ["--source", source]
         # By process id: once the recorder has been loaded, it may have another parent.
-        here = ["--sockets", str(sockets), "--node", node]
-        here += ["--root-pid", str(os.getpid()), f"--with-parent={os.getpid()}"]
-        self._recorder = RecorderSupervisor([*command, *here], run.telemetry, node, environment)
-        others = remote_nodes(environment, node)
-        self._others = (
+        local = ["--sockets", str(sockets), "--node", node]
+        local += ["--root-pid", str(os.getpid()), f"--with-parent={os.getpid()}"]
+        self._recorder = RecorderSupervisor([*command, *local], run.telemetry, node, environment)
+        nodes = remote_nodes(environment, node)
+        self._remote = (
             RemoteRecorders(
-                others,
-                # Each below a supervisor that restarts it, and ends with the daemon of the step.
+                nodes,
+                # On each node a supervisor restarts the recorder, and ends when Slurm's step daemon ends.
                 [sys.executable, "-I", "-m", PROGRAM, str(run.telemetry), "", *command],
                 run.telemetry,
                 environment,
-                here=node,
+                local_node=node,
                 interval=spec.interval or 1.0,
-                head=FanInProcess(sockets, node, environment, run.path / "fan-in.log"),
+                receiver=FanInProcess(sockets, node, environment, run.path / "fan-in.log"),
             )
-            if others
+            if nodes
             else None
         )
 
     @property
     def pid(self) -> int:
-        """Return the recorder's process id."""
+        """Return the process id of the recorder on this node."""
         return self._recorder.pid
 
-    def processes(self) -> frozenset[int]:
-        """Return what must outlive the work: the recorder, and what holds the recorders of other nodes.
+    def stop_restarting(self) -> frozenset[int]:
+        """Stop restarting recorders, and return the processes on this node that must outlive the workload.
 
-        From now on none of them is restarted.
+        They are the recorder of this node, the receiver, and the step of the recorders on other nodes.
         """
-        others = frozenset() if self._others is None else self._others.processes()
-        return others | {self._recorder.stop_restarting()}
+        remote = frozenset() if self._remote is None else self._remote.stop_restarting()
+        return remote | {self._recorder.stop_restarting()}
 
     def stop(self) -> None:
-        """End the recorders so that they flush and close their segments; after 15 s by force."""
+        """End the recorders so that they flush and close their segments; after 15 s with SIGKILL."""
         self._recorder.stop_restarting()
-        if self._others is not None:
-            self._others.stop()
+        if self._remote is not None:
+            self._remote.stop()
         self._recorder.stop()

@@ -1,4 +1,4 @@
-"""Run a job on its node: everything that happens on the host around the container."""
+"""Run a job on its node: prepare, start and record its container, and write how it ended."""
 
 import contextlib
 import os
@@ -15,21 +15,20 @@ from ..broker.context import JobContext, Workspace, host_variables, workspace_in
 from ..edf import Edf, EdfError, Mount, check_local, load_edf
 from ..engines import ContainerRequest, Invocation, engine_for, engine_pulls
 from ..engines.srun import ContainerEngine
-from ..environment import BINDING
+from ..environment import PROTECTED_VARIABLES
 from ..hooks import engine_invocation
 from ..model import PYTHON, GipfelError
-from ..process.fork import ForkedProgram, LoadingProgram, allow_forks
-from ..process.liveness import LOCKS_FOLDER, adopt_orphans, signal_all, wait_for_holders
-from ..process.tree import end_descendants
+from ..process.fork import ForkedProgram, PreloadedProgram, allow_forks
+from ..process.tree import LOCKS_DIRECTORY, adopt_orphans, end_descendants, signal_all, wait_for_lock_holders
 from ..runs import RunFolder, ScratchFolder, runs_root
 from ..runtime import Runtime
 from ..scheduler.machine import scheduler_of
-from .broker import broker_beside
+from . import JOB_VARIABLE, JobSpec
+from .broker import broker_process
 from .record import BackgroundDigest, cache_folder, describe_run, job_id_of, now
 from .recording import Recording, close_run
-from .spec import JOB_VARIABLE, JobSpec
 
-_ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+_END_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 
 
@@ -40,7 +39,8 @@ class JobRunner:
         self.spec = spec
         self.environment = dict(environment)
         if "SLURM_JOB_ID" in self.environment:
-            # Slurm leaves it unset in a job without GPUs, which every CUDA program reads as "all of them".
+            # Slurm leaves it unset in a job without GPUs, and then CUDA programs would use all GPUs of the
+            # node.
             self.environment.setdefault("CUDA_VISIBLE_DEVICES", "")
         self.home = self.environment.get("HOME") or str(Path.home())
         self.job_id = job_id_of(self.environment) or str(os.getpid())
@@ -63,14 +63,14 @@ class JobRunner:
             signal.signal(number, self._forward)
         run = RunFolder.create(runs_root(self.environment), self.spec.cluster, self.job_id)
         edf = self._edf()
-        runtime = Runtime.load(self.spec.runtime) if self.spec.runtime else Runtime.here()
+        runtime = Runtime.load(self.spec.runtime) if self.spec.runtime else Runtime.from_current_interpreter()
         scratch = ScratchFolder.create()
         try:
             return self._run_in(run, edf, runtime, scratch.path)
         finally:
             scratch.remove()
             if self._recorded:
-                # Last: it takes the longest, and a later request for the score can do it as well.
+                # Last, because it takes the longest; a later request computes a missing score.
                 close_run(run.path, self.environment)
 
     def _edf(self) -> Edf | None:
@@ -78,29 +78,29 @@ class JobRunner:
             return None
         directory = Path(self.spec.directory or self.home)
         edf = load_edf(self.spec.edf, environment=self.environment, directory=directory)
-        found = check_local(edf, pulls=engine_pulls(self.spec.engine))
-        errors = tuple(each for each in found if each.severity == "error")
+        diagnostics = check_local(edf, pulls=engine_pulls(self.spec.engine))
+        errors = tuple(each for each in diagnostics if each.severity == "error")
         if errors:
             raise EdfError(errors)
         return edf
 
     def _run_in(self, run: RunFolder, edf: Edf | None, runtime: Runtime, scratch: Path) -> int:
-        for part in ("s", "j", "c", LOCKS_FOLDER):  # sockets, Jupyter's runtime files, the container's own
+        for part in ("s", "j", "c", LOCKS_DIRECTORY):  # sockets, Jupyter's runtime files, container's scratch
             (scratch / part).mkdir(mode=0o700)
         on_host = self.spec.kind == "launch"
         contained = edf is not None and bool(edf.image) and not on_host
         if not contained and Path(sys.prefix) != Path(runtime.root):
-            # Without a container nothing has to be mounted: the environment that runs this job serves, with
-            # whatever else is installed in it. A runtime that is one file starts in containers only.
-            runtime = Runtime.here()
+            # Without a container nothing has to be mounted: use the Python environment that runs this job,
+            # with all its packages. A runtime that is one file can be used in containers only.
+            runtime = Runtime.from_current_interpreter()
         workspace = (
             workspace_in_container(edf, self.home) if edf and contained else workspace_on_host(edf, self.home)
         )
         directory = self.spec.directory or workspace.directory
-        # The first word alone: the others may be a user's.
+        # Only the first word can be the placeholder: the others may be a user's.
         command = list(self.spec.command)
         command[0] = runtime.python if command[0] == PYTHON else command[0]
-        loading = LoadingProgram.of(command) if on_host else None
+        preloaded = PreloadedProgram.for_command(command) if on_host else None
         record = describe_run(self.spec, edf, command, self.environment, node=self.node, runtime=runtime)
         run.write_record(record)
         print(f"gipfel: the record of this run is {run.path}", file=sys.stderr, flush=True)  # noqa: T201
@@ -109,16 +109,16 @@ class JobRunner:
         missing = engine.missing()
         if missing:
             raise GipfelError(missing, "Install it on the node, or choose an EDF without an image.")
-        offered = self._offered(run, scratch, workspace, engine.name)
+        environment = self._container_environment(run, scratch, workspace, engine.name)
         request = ContainerRequest(
             edf=container_edf,
             command=tuple(command),
             mounts=(*workspace.mounts, *self._own_mounts(run, scratch, runtime, directory, workspace)),
-            environment=offered,
-            binding=BINDING,
+            environment=environment,
+            protected=PROTECTED_VARIABLES,
             workdir=directory,
             scratch=str(scratch / "c"),
-            step=self._step(),
+            step=self._srun_options(),
         )
         invocation = engine_invocation(request, engine, python=sys.executable, runtime=runtime)
         record["notes"] = list(invocation.notes)
@@ -131,8 +131,8 @@ class JobRunner:
             scratch=scratch,
             environment=self.environment,
         )
-        start = self._start(engine.name) if contained else directory
-        return self._run_recorded(run, record, context, invocation, start=start, loading=loading)
+        start = self._engine_directory(engine.name) if contained else directory
+        return self._run_recorded(run, record, context, invocation, directory=start, preloaded=preloaded)
 
     def _run_recorded(
         self,
@@ -141,10 +141,10 @@ class JobRunner:
         context: JobContext,
         invocation: Invocation,
         *,
-        start: str,
-        loading: LoadingProgram | None,
+        directory: str,
+        preloaded: PreloadedProgram | None,
     ) -> int:
-        """Run the command beside its recorders and its broker, and write how it ended."""
+        """Run the command together with its recorders and its broker, and record how it ended."""
         recording = Recording(self.spec, run, Path(context.sockets), self.node, self.environment)
         self._recorded = True
         digest = BackgroundDigest(
@@ -152,75 +152,84 @@ class JobRunner:
         )
         status = 1
         try:
-            with broker_beside(context):
-                status = self._wait(invocation.argv, dict(invocation.environment), start, loading)
-                if self._received in _ENDING:
-                    with contextlib.suppress(OSError):  # it is written once more
+            with broker_process(context):
+                variables = dict(invocation.environment)
+                status = self._run_command(invocation.argv, variables, directory, preloaded)
+                if self._received in _END_SIGNALS:
+                    with contextlib.suppress(OSError):  # it is written again below
                         self._write_end(run, record, status)
-                # A launch outlives the server that it was started from, and so the job does.
-                wait_for_holders(Path(context.scratch, LOCKS_FOLDER), self._pass_on_end)
+                # A launch outlives the server that started it: the job waits for it.
+                wait_for_lock_holders(Path(context.scratch, LOCKS_DIRECTORY), self._signal_lock_holders)
             return status
         finally:
             digest.stop()
             try:
-                # First: a mass cancellation may kill this process before the rest is done.
+                # First, because when many jobs are cancelled Slurm may kill this process before the rest is
+                # done.
                 self._write_end(run, record, status)
             finally:
-                end_descendants(keep=recording.processes())
+                end_descendants(keep=recording.stop_restarting())
                 recording.stop()
 
     def _write_end(self, run: RunFolder, record: dict[str, Any], status: int) -> None:
         record.update(ended=now(), exit_status=status)
         run.write_record(record)
 
-    def _offered(self, run: RunFolder, scratch: Path, workspace: Workspace, engine: str) -> dict[str, str]:
-        offered = {key: value for key, value in self.environment.items() if key != JOB_VARIABLE}
-        offered |= workspace.environment
-        offered |= {
+    def _container_environment(
+        self, run: RunFolder, scratch: Path, workspace: Workspace, engine: str
+    ) -> dict[str, str]:
+        variables = {key: value for key, value in self.environment.items() if key != JOB_VARIABLE}
+        variables |= workspace.environment
+        variables |= {
             "GIPFEL_RUN": str(run.path),
             "GIPFEL_SOCKETS": str(scratch / "s"),
             "GIPFEL_JOB_ID": self.job_id,
             "GIPFEL_CLUSTER": self.spec.cluster,
-            # Jobs that are submitted from this one go where it runs: `sbatch` on PATH alone is not a cluster.
+            # Jobs that are submitted from this one use its scheduler, even if `sbatch` is on PATH for no
+            # reason.
             "GIPFEL_SCHEDULER": scheduler_of(self.environment),
             "GIPFEL_NODE": self.node,
             "GIPFEL_ENGINE": engine,
             "JUPYTER_RUNTIME_DIR": str(scratch / "j"),
-            # A kernel of the same name in the home folder, of another Python, would hide the runtime's.
+            # A kernel spec of the same name in the home directory would hide the runtime's.
             "JUPYTER_PREFER_ENV_PATH": "1",
         }
-        offered.setdefault("JUPYTERHUB_ROOT_DIR", workspace.directory)
-        return offered
+        variables.setdefault("JUPYTERHUB_ROOT_DIR", workspace.directory)
+        return variables
 
-    def _start(self, engine: str) -> str:
-        """Return where an engine itself starts, which is where an EDF's relative paths are resolved."""
+    def _engine_directory(self, engine: str) -> str:
+        """Return the working directory of an engine's process.
+
+        The Container Engine resolves relative paths of an EDF there.
+        """
         return (self.spec.directory or self.home) if engine == ContainerEngine.name else "/"
 
-    def _step(self) -> tuple[str, ...]:
-        """Return the options of an engine that starts by srun: one task here, beside others."""
-        here = self.environment.get("SLURMD_NODENAME")
-        return ("--nodes=1", "--ntasks=1", "--overlap", *([f"--nodelist={here}"] if here else []))
+    def _srun_options(self) -> tuple[str, ...]:
+        """Return options of srun for engines that use it: one task that shares this node's resources."""
+        node = self.environment.get("SLURMD_NODENAME")
+        return ("--nodes=1", "--ntasks=1", "--overlap", *([f"--nodelist={node}"] if node else []))
 
     def _own_mounts(
         self, run: RunFolder, scratch: Path, runtime: Runtime, directory: str, workspace: Workspace
     ) -> tuple[Mount, ...]:
-        wanted = [str(run.path), str(scratch), *self.spec.folders]
+        paths = [str(run.path), str(scratch), *self.spec.folders]
         if directory != workspace.directory:
-            wanted.append(directory)
-        return (*(Mount(source=path, destination=path) for path in dict.fromkeys(wanted)), runtime.mount)
+            paths.append(directory)
+        return (*(Mount(source=path, destination=path) for path in dict.fromkeys(paths)), runtime.mount)
 
-    def _wait(
+    def _run_command(
         self,
         argv: tuple[str, ...],
         environment: dict[str, str],
         directory: str,
-        loading: LoadingProgram | None,
+        preloaded: PreloadedProgram | None,
     ) -> int:
         if not Path(directory).is_dir():
             raise GipfelError(
-                f"The working folder {directory} is not on {self.node}.", "Check workdir in the EDF."
+                f"The working directory {directory} does not exist on {self.node}.",
+                "Correct workdir in the EDF.",
             )
-        self._child = loading.begin(argv, environment, directory) if loading else None
+        self._child = preloaded.run(argv, environment, directory) if preloaded else None
         if self._child is None:
             self._child = subprocess.Popen(argv, env=environment, cwd=directory, start_new_session=True)
         if self._received is not None:
@@ -228,11 +237,11 @@ class JobRunner:
         status = self._child.wait()
         return 128 - status if status < 0 else status
 
-    def _pass_on_end(self, holders: tuple[int, ...]) -> None:
-        """Signal each process that keeps the job, once, that it shall end."""
-        if self._received in _ENDING:
-            signal_all(tuple(each for each in holders if each not in self._notified), self._received)
-            self._notified.update(holders)
+    def _signal_lock_holders(self, pids: tuple[int, ...]) -> None:
+        """Forward a signal to end, once to each process that keeps the job alive."""
+        if self._received in _END_SIGNALS:
+            signal_all(tuple(each for each in pids if each not in self._notified), self._received)
+            self._notified.update(pids)
 
     def _forward(self, number: int, _frame: FrameType | None) -> None:
         self._received = number
@@ -249,40 +258,40 @@ def job_context(
     scratch: Path,
     environment: Mapping[str, str],
 ) -> JobContext:
-    """Describe a job on its node, from its container, its folder on local disk and its variables."""
+    """Return the context of a job for its broker."""
     host = host_variables({name: value for name, value in environment.items() if name != JOB_VARIABLE})
-    offered = host_variables(request.environment)
+    variables = host_variables(request.environment)
     return JobContext(
-        sockets=offered["GIPFEL_SOCKETS"],
+        sockets=variables["GIPFEL_SOCKETS"],
         scratch=str(scratch),
         home=environment.get("HOME") or str(Path.home()),
         cluster=spec.cluster,
         engine=spec.engine,
         edf=request.edf.path or "",
         runtime=runtime,
-        host=host,
-        offered={
+        host_environment=host,
+        container_environment={
             name: value
-            for name, value in offered.items()
+            for name, value in variables.items()
             if name not in workspace.environment and host.get(name) != value
         },
-        binding=request.binding,
-        folders=(offered["GIPFEL_RUN"], str(scratch), *spec.folders),
+        protected=request.protected,
+        folders=(variables["GIPFEL_RUN"], str(scratch), *spec.folders),
         mounts=(*request.edf.mounts, *request.mounts),
-        wanted_runtime=spec.runtime,
-        step=request.step,
+        requested_runtime=spec.runtime,
+        srun_options=request.step,
     )
 
 
 def main() -> int:
-    """Run the job of ``$GIPFEL_JOB``; print what a person must know as one line on stderr."""
+    """Run the job of ``$GIPFEL_JOB``; print an error as one line on stderr."""
     allow_forks()
     try:
-        return JobRunner(_given(os.environ.pop(JOB_VARIABLE, "")), os.environ).run()
+        return JobRunner(_parse_job(os.environ.pop(JOB_VARIABLE, "")), os.environ).run()
     except GipfelError as error:
         problem = str(error)
     except OSError as error:
-        # A full disk, a quota, a file system that went away: not a fault of this program, so no traceback.
+        # A full disk, a quota or a lost file system is not an error of this program: print no traceback.
         where = f": {error.filename}" if error.filename else ""
         problem = f"The job can't continue on its node: {error.strerror or error}{where}."
     with contextlib.suppress(OSError):  # the log may be on the disk that is full
@@ -290,15 +299,16 @@ def main() -> int:
     return 1
 
 
-def _given(content: str) -> JobSpec:
+def _parse_job(content: str) -> JobSpec:
     if not content:
         raise GipfelError(
-            f"{JOB_VARIABLE} is not set: there is no job to run.", "The hub and gipfel submit start jobs."
+            f"{JOB_VARIABLE} is not set, so there is no job to run.",
+            "Start jobs with the hub, `gipfel submit` or `gipfel launch`.",
         )
     try:
         return JobSpec.model_validate_json(content)
     except ValueError as error:
         raise GipfelError(
             f"{JOB_VARIABLE} does not hold a job of this version of Gipfel.",
-            "Are the hub's and the nodes' Gipfel the same?",
+            "Install the same version of Gipfel on the hub and on the nodes.",
         ) from error

@@ -1,6 +1,5 @@
-"""Processes that supervise others: identity, ending a tree, liveness, forks, and restarting.
+"""Supervise processes: identify them, end process trees, fork programs and restart recorders.
 
-Read ``tree`` first (a process by its identity, and all below it), then ``liveness`` (bound to a parent's
-life, or shown by a lock), ``fork`` (a program in a fork of this one) and ``supervisor`` (one that is
-restarted).
+Read ``tree`` first (a process and its descendants, and locks that keep a job alive), then ``fork`` (run a
+program in a fork of this process) and ``supervisor`` (restart a recorder).
 """

@@ -1,8 +1,8 @@
-"""Run programs of this package in a fork of a process that has loaded them, which starts no interpreter.
+"""Run programs of this package in a fork of a process that has loaded them, without a new interpreter.
 
-A program says by `allow_forks` that it may be forked: it is one of this package and holds nothing large. A
-fork has one thread only, since a lock that another one held would never be released. `ForkedProgram` starts
-one, and `LoadingProgram` lets a job's own program load while its recorder and broker are started.
+A program of this package that uses little memory calls `allow_forks` to permit it. The forked process must
+have one thread only, since a lock that another thread held would never be released. `ForkedProgram` starts a
+function in a fork; `PreloadedProgram` imports a job's program while the recorder and the broker are started.
 """
 
 import gc
@@ -25,18 +25,18 @@ from typing import Literal
 _allowed = False
 _isolated = False
 _MODULE = ("-I", "-m")
-_ENTER = ("env", "--chdir")
-_WORDS = 4  # the interpreter, -I, -m and the module
+_CHDIR_COMMAND = ("env", "--chdir")
+_PROGRAM_WORDS = 4  # the interpreter, -I, -m and the module
 
 
 def allow_forks() -> None:
     """Let programs of this package be forks of this process."""
-    global _allowed  # noqa: PLW0603 - of the process, as what it runs is
+    global _allowed  # noqa: PLW0603 - a property of the process
     _allowed = True
 
 
 def can_fork() -> bool:
-    """Return whether this process may be forked and has one thread, those of libraries counted."""
+    """Return whether this process may be forked and has one thread; threads of libraries count."""
     try:
         return _allowed and len(list(Path("/proc/self/task").iterdir())) == 1
     except OSError:
@@ -44,23 +44,25 @@ def can_fork() -> bool:
 
 
 class ForkedProgram:
-    """A forked program in its own session, with a pipe as its input, as `subprocess.Popen` would start it.
+    """A program in a fork of this process, in its own session, with an interface like `subprocess.Popen`.
+
+    Its standard input is a pipe.
 
     Parameters
     ----------
     argv
-        The argv that would start it; ``ps`` shows it.
+        Arguments that ``ps`` shows: those that would start the program as a command.
     main
-        Function that runs it and returns its exit status.
+        Function that runs the program and returns its exit status.
     environment
-        Its variables.
+        Environment variables of the program.
     output
-        Destination of its output: nowhere, the output of this process, or `answer_to`.
+        Standard output: discarded, that of this process, or returned by `communicate`.
 
     Raises
     ------
     OSError
-        Another process can't be started.
+        The process can't be started.
     """
 
     def __init__(
@@ -69,49 +71,50 @@ class ForkedProgram:
         main: Callable[[], int],
         environment: Mapping[str, str],
         *,
-        output: Literal["none", "parent", "answer"] = "none",
+        output: Literal["discard", "inherit", "capture"] = "discard",
     ) -> None:
-        answers = output == "answer"
-        given, write = os.pipe()
-        self._answer, answering = os.pipe() if answers else (-1, -1)
-        # Open as long as the program lives. One that answers may leave a process behind: its output ends.
-        self._ended, alive = (-1, -1) if answers else os.pipe()
+        captured = output == "capture"
+        read, write = os.pipe()
+        self._output, program_output = os.pipe() if captured else (-1, -1)
+        # Open while the program runs. With captured output, which may leave a process behind, its end of file
+        # counts.
+        self._ended, alive = (-1, -1) if captured else os.pipe()
         self._status: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
             status = 1
             try:
                 os.setsid()
-                os.dup2(given, 0)
-                if output != "parent":
-                    os.dup2(answering if answers else os.open(os.devnull, os.O_WRONLY), 1)
+                os.dup2(read, 0)
+                if output != "inherit":
+                    os.dup2(program_output if captured else os.open(os.devnull, os.O_WRONLY), 1)
                 os.chdir("/")
                 become_program(argv, environment, keep=alive)
                 status = main()
                 sys.stdout.flush()
                 sys.stderr.flush()
-            except BaseException:  # noqa: BLE001 - nothing of this process's own may run in the other one
+            except BaseException:  # noqa: BLE001 - no code of the parent may run in the fork
                 traceback.print_exc()
             finally:
                 os._exit(status)
-        os.close(given)
-        os.close(answering if answers else alive)
+        os.close(read)
+        os.close(program_output if captured else alive)
         self.stdin = os.fdopen(write, "wb")
 
     def poll(self) -> int | None:
-        """Return its exit status, negative after a signal; None while it runs."""
+        """Return the exit status, negative after a signal; None while the program runs."""
         try:
             return self.wait(0)
         except subprocess.TimeoutExpired:
             return None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end, and return its exit status, negative after a signal.
+        """Wait for the program to end, and return its exit status, negative after a signal.
 
         Raises
         ------
         subprocess.TimeoutExpired
-            It still runs after so many seconds.
+            The program still runs after `timeout` seconds.
         """
         if self._status is None:
             if not select.select([self._ended], [], [], timeout)[0]:
@@ -120,57 +123,57 @@ class ForkedProgram:
             os.close(self._ended)
         return self._status
 
-    def answer_to(self, question: bytes, timeout: float) -> bytes:
-        """Write all of its input, and return its output when it has ended.
+    def communicate(self, content: bytes, timeout: float) -> bytes:
+        """Write the program's input, and return its captured output when it has ended.
 
         Raises
         ------
         subprocess.TimeoutExpired
-            It still runs after so many seconds.
+            The program still runs after `timeout` seconds.
         OSError
-            It does not read its input.
+            The program does not read its input.
         """
         deadline = time.monotonic() + timeout
-        answer = b""
+        captured = b""
         try:
             with self.stdin:
-                self.stdin.write(question)
+                self.stdin.write(content)
             while True:
-                left = max(0.0, deadline - time.monotonic())
-                if not select.select([self._answer], [], [], left)[0]:
+                remaining = max(0.0, deadline - time.monotonic())
+                if not select.select([self._output], [], [], remaining)[0]:
                     raise subprocess.TimeoutExpired("forked", timeout)
-                piece = os.read(self._answer, 1 << 16)
+                piece = os.read(self._output, 1 << 16)
                 if not piece:
                     os.waitpid(self.pid, 0)
-                    return answer
-                answer += piece
+                    return captured
+                captured += piece
         finally:
-            os.close(self._answer)
+            os.close(self._output)
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, unless it has ended."""
+        """Send a signal, unless the program has ended."""
         if self._status is None:
             os.kill(self.pid, number)
 
 
 def become_program(argv: Sequence[str], environment: Mapping[str, str], *, keep: int = -1) -> None:
-    """Drop what a forked process has of its parent: name, variables, signals, and files except 0 to 2."""
-    # What the parent has lost already would be collected here, and close files of this process.
+    """Replace a fork's name, variables and signal handlers, and close the parent's files except 0 to 2."""
+    # Otherwise garbage of the parent would be collected here, and close files of this process.
     gc.freeze()
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    for held in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
-        if held > 2 and held != keep:
+    for descriptor in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
+        if descriptor > 2 and descriptor != keep:
             with suppress(OSError):
-                os.close(held)
+                os.close(descriptor)
     _isolate()
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = [argv[0]]
-    # The parent's hold what it has not written yet, or are missing.
+    # The parent's streams may contain unwritten output, or be None.
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 - a descriptor
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
@@ -179,8 +182,8 @@ def become_program(argv: Sequence[str], environment: Mapping[str, str], *, keep:
 
 
 def _isolate() -> None:
-    """Import what this program still lacks as ``python -I`` does, without the user's own folders."""
-    global _isolated  # noqa: PLW0603 - of the process, as its path is
+    """Remove the user's directories from the import path, as ``python -I`` does."""
+    global _isolated  # noqa: PLW0603 - a property of the process
     if sys.flags.isolated or _isolated:
         return
     _isolated = True
@@ -190,66 +193,68 @@ def _isolate() -> None:
 
 
 def _rename(words: Sequence[bytes]) -> None:
-    """Write the words over the arguments that this process was started with, which ``ps`` shows.
+    """Overwrite the arguments of this process, which ``ps`` shows, with other words.
 
-    The parent's variables lie behind them and are in use no more: they are wiped, and longer words reach
-    over them, as those of setproctitle(3); the kernel shows these where the arguments end with a letter.
+    The memory of the parent's variables follows and is no longer used. It is cleared, and long arguments
+    extend into it, as with setproctitle(3); the kernel shows that part if the last byte of the arguments is
+    not NUL.
     """
     fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
-    start, end, behind, last = (int(each) for each in fields[45:49])  # arg_start to env_end of proc(5)
-    room = (last if behind == end else end) - start
+    arg_start, arg_end, env_start, env_end = (int(each) for each in fields[45:49])  # as in proc(5)
+    size = (env_end if env_start == arg_end else arg_end) - arg_start
     text = b"\0".join(words)
-    if len(text) >= end - start:
-        text = b" ".join(words)[: room - 1]
+    if len(text) >= arg_end - arg_start:
+        text = b" ".join(words)[: size - 1]
     with Path("/proc/self/mem").open("r+b", buffering=0) as memory:
-        memory.seek(start)
-        memory.write(text.ljust(room, b"\0"))
+        memory.seek(arg_start)
+        memory.write(text.ljust(size, b"\0"))
 
 
-class LoadingProgram:
-    """A Python module that loads in a fork of this process while the job is prepared.
+class PreloadedProgram:
+    """A Python package that is imported in a fork of this process while the job is prepared.
 
-    It runs as ``python -I -m PACKAGE …`` would once it is begun; without that it ends with this process.
+    `run` runs it as ``python -I -m PACKAGE …`` would; without that call it ends with this process.
 
     Parameters
     ----------
     argv
-        The argv that would start it.
+        The command that would start it.
     """
 
     def __init__(self, argv: Sequence[str]) -> None:
         self._argv = list(argv)
-        self._forked = ForkedProgram(argv, self._main, os.environ, output="parent")
+        self._forked = ForkedProgram(argv, self._main, os.environ, output="inherit")
 
     @classmethod
-    def of(cls, argv: Sequence[str]) -> "LoadingProgram | None":
-        """Return the program of a command; None where it is not such a module, or can't be a fork of this."""
-        ours = len(argv) >= _WORDS and (argv[0], *argv[1:3]) == (sys.executable, *_MODULE)
-        if not ours or not can_fork():
+    def for_command(cls, argv: Sequence[str]) -> "PreloadedProgram | None":
+        """Return the program of a command; None if it is not a Python package or can't be forked."""
+        is_package = len(argv) >= _PROGRAM_WORDS and (argv[0], *argv[1:3]) == (sys.executable, *_MODULE)
+        if not is_package or not can_fork():
             return None
-        # Without another process, starting the command reports it.
+        # If no process can be started, starting the command later reports it.
         with suppress(OSError):
             return cls(argv)
         return None
 
-    def begin(
+    def run(
         self, argv: Sequence[str], environment: Mapping[str, str], directory: str
     ) -> ForkedProgram | None:
-        """Run it as this command would, in a directory; None where the command is another one."""
-        enter, command = list(argv[: -len(self._argv)]), list(argv[-len(self._argv) :])
-        # Without a container, `env` enters the working folder of the EDF.
-        if len(enter) == len(_ENTER) and (Path(enter[0]).name, enter[1].partition("=")[0]) == _ENTER:
-            enter, directory = [], enter[1].partition("=")[2]
-        if not enter and command == self._argv:
-            given = {"environment": dict(environment), "directory": directory}
+        """Run it in a directory with these variables; None, and cancelled, if `argv` is another command."""
+        prefix, command = list(argv[: -len(self._argv)]), list(argv[-len(self._argv) :])
+        # Without a container, `env --chdir=…` enters the working directory of the EDF.
+        is_chdir = len(prefix) == 2 and (Path(prefix[0]).name, prefix[1].partition("=")[0]) == _CHDIR_COMMAND
+        if is_chdir:
+            prefix, directory = [], prefix[1].partition("=")[2]
+        if not prefix and command == self._argv:
+            settings = {"environment": dict(environment), "directory": directory}
             with suppress(OSError), self._forked.stdin as stdin:
-                stdin.write(json.dumps(given).encode() + b"\n")
+                stdin.write(json.dumps(settings).encode() + b"\n")
                 return self._forked
-        self.dismiss()
+        self.cancel()
         return None
 
-    def dismiss(self) -> None:
-        """End it before it has begun."""
+    def cancel(self) -> None:
+        """End the process without running the program."""
         with suppress(OSError):
             self._forked.stdin.close()
         self._forked.wait()
@@ -258,19 +263,19 @@ class LoadingProgram:
         module = self._argv[3]
         with suppress(ImportError):  # reported when it is run
             importlib.import_module(f"{module}.__main__")
-        # Its imports stay; it is imported once more as the program.
+        # Keep what it imported, but let runpy execute it again as the main module.
         sys.modules.pop(f"{module}.__main__", None)
         line = sys.stdin.readline()
         if not line:
             return 0
-        given = json.loads(line)
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, 0)
-        os.close(nothing)
+        settings = json.loads(line)
+        devnull = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(devnull, 0)
+        os.close(devnull)
         os.environ.clear()
-        os.environ.update(given["environment"])
-        os.chdir(given["directory"])
-        sys.argv = ["", *self._argv[_WORDS:]]
+        os.environ.update(settings["environment"])
+        os.chdir(settings["directory"])
+        sys.argv = ["", *self._argv[_PROGRAM_WORDS:]]
         try:
             runpy.run_module(module, run_name="__main__", alter_sys=True)
         except SystemExit as ended:

@@ -1,7 +1,8 @@
-"""Keep one recorder running: restart it when it dies, and write down its end. Imports next to nothing.
+"""Keep one recorder running: restart it when it dies, and record how it ended.
 
-``python -m gipfel_cluster.process.supervisor TELEMETRY NODE COMMAND...`` does so where Slurm starts it; the
-recorder ends with this process, and this process on a signal or with its own parent.
+``python -m gipfel_cluster.process.supervisor TELEMETRY NODE COMMAND...`` does so on the nodes where Slurm
+starts the recorder, and imports little. The recorder ends with this process; this process ends on a signal or
+with its parent.
 """
 
 import json
@@ -17,30 +18,31 @@ from pathlib import Path
 
 from ..environment import without_tokens
 
-#: What `python -m` runs on a node where Slurm starts it.
+#: The module that ``python -m`` runs on a node where Slurm starts it.
 PROGRAM = "gipfel_cluster.process.supervisor"
 
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
-#: Seconds that this part of a job's end may take; see `scheduler.supervisor.GRACE_SECONDS`.
+#: Seconds that a recorder has to flush its samples; part of `scheduler.supervisor.GRACE_SECONDS`.
 FLUSH_S = 15.0
 _POLL_S = 1.0
 
 
 class RecorderSupervisor:
-    """A recorder in its own session, out of reach of the workload's signals, restarted when it dies.
+    """A recorder in its own session, which the workload's signals do not reach; it is restarted when it dies.
 
     Parameters
     ----------
     command
-        Its argv; it ends by itself with this process.
+        The recorder's argv; the recorder ends by itself when this process ends.
     telemetry
-        Where ``<node>.recorder.json`` goes, how it ended: an unexpected end, if there was one.
+        Directory of ``<node>.recorder.json``, which says how the recorder ended: unexpectedly, if it ever
+        did.
 
     Raises
     ------
     OSError
-        It can't be started.
+        The recorder can't be started.
     """
 
     def __init__(
@@ -48,12 +50,12 @@ class RecorderSupervisor:
     ) -> None:
         self._command = tuple(command)
         self._environment = without_tokens(environment)
-        self._note = telemetry / f"{node}.recorder.json"
+        self._end_file = telemetry / f"{node}.recorder.json"
         self._events = telemetry / f"{node}-supervisor.events.jsonl"
         self._node = node
         self._ending = threading.Event()
         self._lock = threading.Lock()
-        self._lost = 0
+        self._unexpected_ends = 0
         self._process = self._start()
         self._thread = threading.Thread(target=self._supervise, daemon=True)
         self._thread.start()
@@ -64,13 +66,13 @@ class RecorderSupervisor:
         return self._process.pid
 
     def stop_restarting(self) -> int:
-        """Stop restarting it, and return the process id of the current one."""
+        """Stop restarting the recorder, and return the id of its current process."""
         with self._lock:
             self._ending.set()
             return self.pid
 
     def stop(self) -> None:
-        """End it so that it flushes and closes its segment; after 15 s by SIGKILL."""
+        """End the recorder with SIGTERM, so that it closes its segment; after 15 s with SIGKILL."""
         self.stop_restarting()
         if self._process.poll() is None:
             self._process.terminate()
@@ -95,16 +97,16 @@ class RecorderSupervisor:
             started = time.monotonic()
             status = self._process.wait()
             if status == 0:
-                # It was asked to end, as this process may have been: Slurm's signals reach both.
+                # It received a signal to end. Slurm signals this process as well, perhaps a moment later.
                 self._ending.wait(pause)
             expected = self._ending.is_set()
             if time.monotonic() - started > _LONGEST_PAUSE_S:
                 pause = _FIRST_PAUSE_S
-            self._lost += not expected
-            self._write_note(status, expected=expected)
+            self._unexpected_ends += not expected
+            self._write_end(status, expected=expected)
             if not expected:
                 self._report_lost(
-                    f"The recorder ended by {_describe_status(status)}, and restarts in {pause:g} s."
+                    f"The recorder ended with {_describe_status(status)}. It is restarted in {pause:g} s."
                 )
             self._ending.wait(pause)
             with self._lock:
@@ -117,27 +119,27 @@ class RecorderSupervisor:
                     return
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
-    def _write_note(self, status: int, *, expected: bool) -> None:
-        if expected and self._lost:
-            # An unexpected end stays on record.
+    def _write_end(self, status: int, *, expected: bool) -> None:
+        if expected and self._unexpected_ends:
+            # An expected end must not overwrite an unexpected one.
             return
-        end = {"time_ns": time.time_ns(), "status": status, "how": _describe_status(status)}
-        text = json.dumps({**end, "expected": expected, "lost": self._lost}) + "\n"
-        part = self._note.with_name(f".{self._note.name}.{os.getpid()}")
+        end = {"time_ns": time.time_ns(), "status": status, "description": _describe_status(status)}
+        text = json.dumps({**end, "expected": expected, "unexpected_ends": self._unexpected_ends}) + "\n"
+        part = self._end_file.with_name(f".{self._end_file.name}.{os.getpid()}")
         with suppress(OSError):
             handle = os.open(
                 part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
             )
             with os.fdopen(handle, "w") as file:
                 file.write(text)
-            part.replace(self._note)
+            part.replace(self._end_file)
 
     def _report_lost(self, message: str) -> None:
         append_event(self._events, "recorder_lost", self._node, message)
 
 
 def append_event(path: Path, kind: str, node: str, message: str) -> None:
-    """Append an event of a node to a file that `gipfel_extension.telemetry.events` reads."""
+    """Append an event of a node to a file; `gipfel_extension.telemetry.events` reads it."""
     event = {"time_ns": time.time_ns(), "node": node, "kind": kind, "device": "", "message": message}
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     with suppress(OSError):
@@ -149,11 +151,11 @@ def append_event(path: Path, kind: str, node: str, message: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a recorder until SIGTERM, SIGINT, SIGHUP or SIGUSR2, or the end of this process's parent."""
+    """Run a recorder until SIGTERM, SIGINT, SIGHUP or SIGUSR2 arrives, or the parent of this process ends."""
     telemetry, node, *command = sys.argv[1:] if arguments is None else arguments
     parent = os.getppid()
     ended = threading.Event()
-    # srun passes SIGUSR2 on to its tasks, and would kill them for the others.
+    # srun forwards SIGUSR2 to its tasks; on the other signals it kills them.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
         signal.signal(number, lambda *_: ended.set())
     node = node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]

@@ -1,16 +1,28 @@
-"""Processes of this machine by their identity, and the tree below one: find, signal and end them.
+"""Identify processes of this machine; find, signal and end process trees; and keep a job alive with locks.
 
-A process id alone may belong to another process by now: `Process` adds when it started.
+`Process` identifies a process by its id and start time, since the kernel reuses process ids. `descendants`,
+`kill_tree` and `end_descendants` work on a process tree. `end_with_parent` and `adopt_orphans` ask the kernel
+to tie processes to each other.
+
+A process that must keep the job alive after its server has ended, such as the supervisor of a launch, locks a
+file in the job's scratch folder: its starter calls `create_lock_file` and `assign_lock_file`, and the job
+calls `wait_for_lock_holders` before it ends.
 """
 
+import ctypes
+import fcntl
 import os
 import signal
+import tempfile
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from ..model import Frozen
+from ..namespaces import die_with_parent
 
-#: Seconds that this part of a job's end may take; see `scheduler.supervisor.GRACE_SECONDS`.
+#: Seconds between SIGTERM and SIGKILL in `end_descendants`; part of `scheduler.supervisor.GRACE_SECONDS`.
 GRACE_S = 5.0
 
 _PROC = Path("/proc")
@@ -18,15 +30,15 @@ _STEP_S = 0.05
 
 
 class Process(Frozen):
-    """A process by its identity, which no later process of the same id shares."""
+    """A process; a later process with the same id differs in its start time or boot id."""
 
     pid: int
-    start: int  # clock ticks after the machine's start
+    start: int  # clock ticks after boot
     boot: str
 
     @classmethod
     def of(cls, pid: int) -> "Process | None":
-        """Return the process that has this id now; None where there is none, or only its zombie."""
+        """Return the process that has this id now; None if there is none, or only a zombie."""
         fields = _stat(pid)
         if fields is None or fields[0] in {"Z", "X"}:
             return None
@@ -34,7 +46,7 @@ class Process(Frozen):
 
     @property
     def alive(self) -> bool:
-        """Return whether this very process runs."""
+        """Return whether this process, and not a later one with its id, is running."""
         return Process.of(self.pid) == self
 
     def signal(self, number: int) -> None:
@@ -47,7 +59,7 @@ class Process(Frozen):
 
 
 def descendants(root: int) -> tuple[int, ...]:
-    """Return the ids of all living processes below one, parents first."""
+    """Return the ids of all running descendants of a process, parents first."""
     children: dict[int, list[int]] = {}
     for folder in _PROC.iterdir():
         if folder.name.isdecimal() and (fields := _stat(int(folder.name))) and fields[0] not in {"Z", "X"}:
@@ -62,7 +74,7 @@ def descendants(root: int) -> tuple[int, ...]:
 
 
 def kill_tree(root: int) -> None:
-    """Send SIGKILL to every process below one, and those that they start meanwhile, but not to the root."""
+    """Send SIGKILL to every descendant of a process, also to those started meanwhile; spare the process."""
     for _ in range(50):
         below = descendants(root)
         if not below:
@@ -75,25 +87,25 @@ def kill_tree(root: int) -> None:
 
 
 def end_descendants(keep: frozenset[int] = frozenset()) -> None:
-    """End every process below this one but those of `keep`: by SIGTERM, after 5 s by SIGKILL."""
+    """End every descendant of this process except those in `keep`: with SIGTERM, after 5 s with SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + GRACE_S
         signalled: set[Process] = set()
-        while (left := _left(keep)) and time.monotonic() < deadline:
-            for each in left - signalled:
+        while (running := _running_descendants(keep)) and time.monotonic() < deadline:
+            for each in running - signalled:
                 each.signal(number)
-            signalled |= left
+            signalled |= running
             time.sleep(_STEP_S)
 
 
-def _left(keep: frozenset[int]) -> set[Process]:
-    found = (Process.of(pid) for pid in descendants(os.getpid()) if pid not in keep)
-    return {process for process in found if process is not None}
+def _running_descendants(keep: frozenset[int]) -> set[Process]:
+    processes = (Process.of(pid) for pid in descendants(os.getpid()) if pid not in keep)
+    return {process for process in processes if process is not None}
 
 
 def _stat(pid: int) -> list[str] | None:
     try:
-        # The program's name may hold any bytes, parentheses too; the fields start behind its last one.
+        # The program's name may contain any bytes, also parentheses; the fields follow the last one.
         return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return None
@@ -101,3 +113,83 @@ def _stat(pid: int) -> list[str] | None:
 
 def _boot() -> str:
     return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+
+
+#: Directory in a job's scratch folder. Each process that keeps the job alive locks a file there, named after
+#: its id.
+LOCKS_DIRECTORY = "k"
+
+_POLL_S = 0.5
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def end_with_parent(parent: int) -> None:
+    """Let the kernel send SIGTERM to this process when its parent, whose id is `parent`, ends."""
+    die_with_parent(signal.SIGTERM)
+    if os.getppid() != parent:
+        # The parent ended before the call, so the kernel will not send the signal.
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def adopt_orphans() -> None:
+    """Make this process a subreaper: the parent of descendants whose own parent ends.
+
+    Otherwise a terminal's background program or a kernel in its own session would become a child of the
+    node's init, where neither this job nor a scheduler that follows the process tree finds it.
+    """
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def create_lock_file(folder: Path) -> tuple[Path, int]:
+    """Create a locked file for a process that is about to start; see `assign_lock_file`.
+
+    Returns
+    -------
+    tuple
+        The file, and the descriptor that holds the lock, which the new process must inherit.
+    """
+    descriptor, name = tempfile.mkstemp(prefix="new-", dir=folder)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return Path(name), descriptor
+
+
+def assign_lock_file(path: Path, descriptor: int, pid: int) -> None:
+    """Name a lock file after the process that has inherited its descriptor, and close the descriptor here."""
+    path.rename(path.with_name(str(pid)))
+    os.close(descriptor)
+
+
+def lock_holders(folder: Path) -> tuple[int, ...]:
+    """Return the ids of the processes that keep the job alive."""
+    pids: list[int] = []
+    with suppress(OSError):
+        pids += [int(each.name) for each in folder.iterdir() if each.name.isdecimal() and _is_locked(each)]
+    return tuple(pids)
+
+
+def wait_for_lock_holders(folder: Path, report: Callable[[tuple[int, ...]], None]) -> None:
+    """Wait until no process keeps the job alive; call `report` with their ids every half second."""
+    while pids := lock_holders(folder):
+        report(pids)
+        time.sleep(_POLL_S)
+
+
+def signal_all(pids: tuple[int, ...], number: int) -> None:
+    """Send a signal to each process that still exists and may be signalled."""
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

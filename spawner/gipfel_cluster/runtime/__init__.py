@@ -1,4 +1,4 @@
-"""The server that is mounted into images: its own interpreter and libraries in one read-only directory."""
+"""The runtime: a notebook server with its own interpreter and libraries, mounted read-only into images."""
 
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ __all__ = ["Runtime", "build_runtime", "check_runtime"]
 
 
 def __getattr__(name: str) -> object:
-    # On demand: those who are shown what would run in a container need not load how a runtime is built.
+    # Lazy: rendering what would run in a container does not need the code that builds a runtime.
     if name == "Runtime":
         from .model import Runtime  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""The installed distributions that a runtime holds, and the target of each of their files."""
+"""The installed distributions that a runtime contains, and the target path of each of their files."""
 
 import json
 import posixpath
@@ -11,16 +11,15 @@ from urllib.parse import unquote, urlsplit
 
 from ..model import GipfelError
 
-#: Where pure and compiled packages go, relative to the runtime's directory.
+#: The directory of pure and compiled packages, relative to the runtime's directory.
 SITE_PACKAGES = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 
 _GIPFEL = "gipfel"
 _INSTALLER_FILES = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "tests", "test"})
 _SKIPPED_SOURCES = frozenset({"__pycache__", "node_modules"})
-# Commands are rewritten; manuals and headers are of no use in a container; the hub's pages (60 MB) are
-# shown by the hub alone; Arrow's network service (30 MB) is a module that neither server nor widgets open;
-# the panel draws plotly's figures, and a page needs one plotly.js.
+# Commands are rewritten; a container needs no manuals and headers; only the hub needs its pages (60 MB);
+# neither server nor widgets use Arrow Flight (30 MB); the panel has its own plotly.js.
 _SKIPPED_PREFIXES = (
     "bin/",
     "include/",
@@ -33,17 +32,17 @@ _SKIPPED_PREFIXES = (
     f"{SITE_PACKAGES}/pyarrow/_flight",
     f"{SITE_PACKAGES}/pyarrow/_pyarrow_cpp_tests",
 )
-# What a compiler reads, and maps that only a debugger of the browser reads.
+# Files for compilers, and source maps for debuggers of the browser.
 _SKIPPED_SUFFIXES = (".pyc", ".a", ".c", ".cc", ".cpp", ".h", ".hpp", ".pyx", ".pxd", ".pxi", ".map")
 
 
-def closure(extra: str) -> tuple[Distribution, ...]:
-    """Return every distribution that ``gipfel[extra]`` needs here, with extras and markers, sorted by name.
+def required_distributions(extra: str) -> tuple[Distribution, ...]:
+    """Return all distributions that ``gipfel[extra]`` requires in this environment, sorted by name.
 
     Raises
     ------
     GipfelError
-        There is no such extra, or one of them is not installed in this environment.
+        The extra does not exist, or a distribution is not installed in this environment.
     """
     try:
         from packaging.requirements import Requirement  # noqa: PLC0415 - only where runtimes are built
@@ -55,19 +54,19 @@ def closure(extra: str) -> tuple[Distribution, ...]:
     if extra not in offered:
         raise GipfelError(f"gipfel has no extra {extra!r}.", f"It has {', '.join(offered) or 'none'}.")
     seen: set[tuple[str, str]] = set()
-    wanted = [(_GIPFEL, ""), (_GIPFEL, extra)]
-    while wanted:
-        name, of_extra = wanted.pop()
-        if (name, of_extra) in seen:
+    pending = [(_GIPFEL, ""), (_GIPFEL, extra)]
+    while pending:
+        name, current_extra = pending.pop()
+        if (name, current_extra) in seen:
             continue
-        seen.add((name, of_extra))
+        seen.add((name, current_extra))
         if name not in found:
             found[name] = _installed(name, extra)
         for text in found[name].requires or []:
             requirement = Requirement(text)
-            if requirement.marker is None or requirement.marker.evaluate({"extra": of_extra}):
+            if requirement.marker is None or requirement.marker.evaluate({"extra": current_extra}):
                 needed = canonicalize_name(requirement.name)
-                wanted += [(needed, ""), *((needed, other) for other in requirement.extras)]
+                pending += [(needed, ""), *((needed, other) for other in requirement.extras)]
     return tuple(found[name] for name in sorted(found))
 
 
@@ -75,42 +74,42 @@ def files(distributions: Iterable[Distribution]) -> dict[str, Path]:
     """Return the target of each file: path below the runtime's directory -> file in this environment."""
     return {
         target: source
-        for one in distributions
-        for target, source in distribution_files(one)
+        for dist in distributions
+        for target, source in distribution_files(dist)
         if not is_skipped(target)
     }
 
 
-def distribution_files(one: Distribution) -> Iterator[tuple[str, Path]]:
-    """Yield target and source of each file of one distribution; an editable one as its wheel would have it.
+def distribution_files(dist: Distribution) -> Iterator[tuple[str, Path]]:
+    """Yield target and source of each file of a distribution; for an editable one those of its wheel.
 
     Raises
     ------
     GipfelError
         The distribution does not list the files that it installed.
     """
-    if one.files is None:
+    if dist.files is None:
         raise GipfelError(
-            f"{one.name} does not list its files.",
+            f"{dist.name} does not list its files.",
             "Install gipfel[lab] with pip in a virtual environment and build the runtime there.",
         )
-    project = editable_project(one)
-    for path in one.files:
+    project = editable_project(dist)
+    for path in dist.files:
         target = posixpath.normpath(posixpath.join(SITE_PACKAGES, path.as_posix()))
         if path.name in _INSTALLER_FILES and path.parent.suffix == ".dist-info":
             continue
         if project is not None and not path.parts[0].endswith(".dist-info"):
             continue
-        source = Path(str(one.locate_file(path)))
+        source = Path(str(dist.locate_file(path)))
         if source.is_file():
             yield target, source
     if project is not None:
         yield from project_files(project)
 
 
-def editable_project(one: Distribution) -> Path | None:
-    """Return the source directory of a distribution that was installed editable, else None."""
-    text = one.read_text("direct_url.json")
+def editable_project(dist: Distribution) -> Path | None:
+    """Return the source directory of an editable distribution, else None."""
+    text = dist.read_text("direct_url.json")
     content = json.loads(text) if text else {}
     if not content.get("dir_info", {}).get("editable"):
         return None
@@ -118,19 +117,19 @@ def editable_project(one: Distribution) -> Path | None:
 
 
 def project_files(project: Path) -> Iterator[tuple[str, Path]]:
-    """Yield target and source of what the wheel of a source directory holds, by its hatchling table.
+    """Yield target and source of the files in a source directory's wheel, from its hatchling table.
 
     Raises
     ------
     GipfelError
-        The source directory is gone, or has no such table.
+        The source directory does not exist, or has no such table.
     """
     try:
         table = tomllib.loads((project / "pyproject.toml").read_text())
         wheel = table["tool"]["hatch"]["build"]["targets"]["wheel"]
     except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
         raise GipfelError(
-            f"{project} is installed editable and does not define what its wheel holds.",
+            f"{project} is installed editable and does not define the files of its wheel.",
             f"Install it as a wheel: `{sys.executable} -m pip install {project}`.",
         ) from error
     excluded = tuple(project / path for path in wheel.get("exclude", ()))
@@ -140,11 +139,11 @@ def project_files(project: Path) -> Iterator[tuple[str, Path]]:
             if not any(source.is_relative_to(path) for path in excluded):
                 yield f"{SITE_PACKAGES}/{folder.name}/{source.relative_to(folder).as_posix()}", source
     for origin, target in wheel.get("shared-data", {}).items():
-        place = project / origin
-        if place.is_file():
-            yield target, place
-        for source in _walk(place):
-            yield f"{target}/{source.relative_to(place).as_posix()}", source
+        shared = project / origin
+        if shared.is_file():
+            yield target, shared
+        for source in _walk(shared):
+            yield f"{target}/{source.relative_to(shared).as_posix()}", source
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -157,7 +156,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def is_skipped(target: str) -> bool:
-    """Return whether a file is left out; its path is relative to the runtime's directory."""
+    """Return whether a runtime does not contain a file; the path is relative to the runtime's directory."""
     return (
         target.startswith(("../", *_SKIPPED_PREFIXES))
         or target.endswith(_SKIPPED_SUFFIXES)

@@ -1,6 +1,7 @@
-"""Install a runtime: a directory or a SquashFS file that appears complete or not at all.
+"""Install a runtime, a directory or a SquashFS file, atomically.
 
-A replaced runtime stays beside the new one for those who have it mounted; `remove_unused` removes it later.
+A replaced runtime is kept beside the new one for containers that have it mounted, until
+`remove_old_runtimes` removes it.
 """
 
 import contextlib
@@ -19,51 +20,51 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..edf.image import read_inside
+from ..edf.image import read_image_file
 from ..model import GipfelError
 from .model import DESCRIPTION
 
-# A server on another node, or another user's, can't be seen from here; it has ended by then.
-_KEPT_SECONDS = 14 * 86400.0
-#: What a runtime that is one file is called.
+# Servers on other nodes and of other users can't be seen from here; after this time they have ended.
+_OLD_RUNTIME_SECONDS = 14 * 86400.0
+#: The suffix of a runtime that is one file.
 SUFFIX = ".sqsh"
 _SQUASH_SECONDS = 1800
-# zstd's default here (15) takes eight times as long for 7 % less.
+# mksquashfs's default for zstd (15) takes eight times as long and saves 7 %.
 _SQUASH_OPTIONS = (
     *("-comp", "zstd", "-Xcompression-level", "6"),
     *("-all-root", "-no-xattrs", "-noappend", "-quiet", "-no-progress"),
 )
 _WAIT_SECONDS = 1800.0
 _PAUSE_SECONDS = 0.2
-_WORTH_SHARING = 4096
+_MIN_SHARED_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class Installation:
-    """A runtime being built beside its final path, a directory or a file; one builder at a time."""
+    """A runtime, a directory or a file, that is being built beside its final path; one builder at a time."""
 
     folder: Path
     building: Path
 
     @classmethod
     @contextmanager
-    def beside(cls, folder: Path, *, progress: Callable[[str], None]) -> Iterator["Installation"]:
-        """Hold the lock of a path and a new empty directory beside it, which is removed unless published.
+    def begin(cls, folder: Path, *, progress: Callable[[str], None]) -> Iterator["Installation"]:
+        """Hold the lock of a path and create an empty building directory, which is removed at the end.
 
         Raises
         ------
         GipfelError
-            The path holds something that is not a runtime, or another build takes too long.
+            The path exists and is not a runtime, or another build takes too long.
         """
-        refuse_foreign(folder)
+        check_replaceable(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with (folder.parent / f".{folder.name}.lock").open("a") as lock:
-            _wait_for(lock.fileno(), folder, progress)
+            _wait_for_lock(lock.fileno(), folder, progress)
             for leftover in folder.parent.glob(f".{folder.name}.building-*"):
                 shutil.rmtree(leftover, ignore_errors=True)
-            earlier = remove_unused(folder)
+            earlier = remove_old_runtimes(folder)
             if earlier:
-                progress(f"keeping what was replaced and may be in use: {len(earlier)}, first {earlier[0]}")
+                progress(f"keeping {len(earlier)} replaced runtimes that may be in use, first {earlier[0]}")
             building = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.building-"))
             try:
                 yield cls(folder, building)
@@ -71,12 +72,12 @@ class Installation:
                 shutil.rmtree(building, ignore_errors=True)
 
     def publish(self, built: Path | None = None) -> None:
-        """Move what was built to its final path; what was there before stays beside it for its users.
+        """Move the built runtime to its final path, and rename the one that it replaces.
 
         Parameters
         ----------
         built
-            A file in the building directory, instead of that directory.
+            A file in the building directory; by default that directory itself.
         """
         built = built or self.building
         built.chmod(0o755 if built.is_dir() else 0o644)
@@ -84,8 +85,8 @@ class Installation:
         if not self.folder.exists() or (built.is_dir() and is_vacant):
             built.rename(self.folder)
             return
-        # Containers have it mounted: removed now, they would look into an empty directory.
-        before = set_aside(self.folder)
+        # Containers may have it mounted: if it were removed now, they would see an empty directory.
+        before = rename_to_old(self.folder)
         try:
             built.rename(self.folder)
         except BaseException:
@@ -93,54 +94,54 @@ class Installation:
             raise
 
 
-def refuse_foreign(path: Path) -> None:
-    """Refuse a path that a runtime must not replace.
+def check_replaceable(path: Path) -> None:
+    """Check that a path is vacant, an empty directory or a runtime.
 
     Raises
     ------
     GipfelError
-        It holds something that is not a runtime.
+        It is something else.
     """
-    if path.exists() and not _is_ours(path):
+    if path.exists() and not _is_runtime(path):
         raise GipfelError(
-            f"{path} holds something that is not a runtime.",
-            "Choose an empty directory, or a path where there is nothing.",
+            f"{path} exists and is not a runtime.",
+            "Choose an empty directory, or a path that does not exist.",
         )
 
 
-def share_content(tree: Path) -> None:
-    """Keep the content of equal files once; for files that no longer change."""
+def hardlink_duplicates(tree: Path) -> None:
+    """Replace equal files by hard links; for files that no longer change."""
     first: dict[tuple[int, int, bytes], Path] = {}
     read: dict[int, bytes] = {}
     for parent, _, names in os.walk(tree):
         for name in names:
             path = Path(parent) / name
             status = path.lstat()
-            if not stat.S_ISREG(status.st_mode) or status.st_size < _WORTH_SHARING:
+            if not stat.S_ISREG(status.st_mode) or status.st_size < _MIN_SHARED_BYTES:
                 continue
             if status.st_ino not in read:
                 read[status.st_ino] = hashlib.sha256(path.read_bytes()).digest()
             content = read[status.st_ino]
             same = first.setdefault((status.st_size, status.st_mode, content), path)
             if same is not path and not same.samefile(path):
-                # Never without its name: another build may be reading.
+                # Renamed atomically, since another build may be reading the file.
                 link = path.with_name(f".{path.name}.link")
                 link.unlink(missing_ok=True)
                 link.hardlink_to(same)
                 link.rename(path)
 
 
-def _is_ours(path: Path) -> bool:
+def _is_runtime(path: Path) -> bool:
     if path.is_dir():
-        return not is_file_form(path) and (_is_empty(path) or (path / DESCRIPTION).is_file())
-    return is_file_form(path) and read_inside(path, (DESCRIPTION,), 1) is not None
+        return not is_squashfs_path(path) and (_is_empty(path) or (path / DESCRIPTION).is_file())
+    return is_squashfs_path(path) and read_image_file(path, (DESCRIPTION,), 1) is not None
 
 
 def _is_empty(folder: Path) -> bool:
     return next(folder.iterdir(), None) is None
 
 
-def _wait_for(lock: int, folder: Path, progress: Callable[[str], None]) -> None:
+def _wait_for_lock(lock: int, folder: Path, progress: Callable[[str], None]) -> None:
     until = time.monotonic() + _WAIT_SECONDS
     reported = False
     while True:
@@ -150,7 +151,7 @@ def _wait_for(lock: int, folder: Path, progress: Callable[[str], None]) -> None:
             if time.monotonic() > until:
                 raise GipfelError(
                     f"Another build of {folder} did not end within {_WAIT_SECONDS:.0f} s.",
-                    "End it and try again.",
+                    "Stop it and try again.",
                 ) from None
             if not reported:
                 progress(f"waiting for another build of {folder}")
@@ -160,13 +161,13 @@ def _wait_for(lock: int, folder: Path, progress: Callable[[str], None]) -> None:
             return
 
 
-def is_file_form(path: Path) -> bool:
-    """Return whether a path names a runtime that is one file."""
+def is_squashfs_path(path: Path) -> bool:
+    """Return whether a path has the suffix of a runtime that is one file."""
     return path.suffix == SUFFIX
 
 
 def mksquashfs() -> str:
-    """Return the path of the program that makes SquashFS files.
+    """Return the path of the program mksquashfs.
 
     Raises
     ------
@@ -182,8 +183,8 @@ def mksquashfs() -> str:
     return found
 
 
-def squash(tree: Path, target: Path) -> None:
-    """Make one file of a directory, everything in it root's, readable by every user.
+def make_squashfs(tree: Path, target: Path) -> None:
+    """Create a SquashFS file of a directory, owned by root and readable by every user.
 
     Raises
     ------
@@ -199,35 +200,35 @@ def squash(tree: Path, target: Path) -> None:
         raise GipfelError(f"mksquashfs does not run: {error}.") from error
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise GipfelError(f"mksquashfs failed: {last}", "Is there enough room beside the file?")
+        raise GipfelError(f"mksquashfs failed: {last}", "Check the free space beside the file.")
     target.chmod(0o644)
 
 
-def set_aside(folder: Path) -> Path:
-    """Rename a directory or file to an earlier one of itself; return that. Mounts and open files follow."""
-    # When it was replaced is in the name, since the times of a directory are those of its content.
-    aside = folder.with_name(f".{folder.name}.old-{int(time.time()):x}-{secrets.token_hex(8)}")
-    folder.rename(aside)
-    return aside
+def rename_to_old(folder: Path) -> Path:
+    """Rename a replaced runtime; return the new path. Existing mounts and open files stay valid."""
+    # The name holds the time, since the times of a directory are those of its content.
+    renamed = folder.with_name(f".{folder.name}.old-{int(time.time()):x}-{secrets.token_hex(8)}")
+    folder.rename(renamed)
+    return renamed
 
 
-def remove_unused(
-    folder: Path, *, processes: Path = Path("/proc"), kept_seconds: float = _KEPT_SECONDS
+def remove_old_runtimes(
+    folder: Path, *, processes: Path = Path("/proc"), retention_seconds: float = _OLD_RUNTIME_SECONDS
 ) -> tuple[Path, ...]:
-    """Remove the earlier trees of a directory that are no longer in use; return the others.
+    """Remove replaced runtimes that are no longer in use; return the remaining ones.
 
-    A tree goes some time after it was replaced, usually 14 days, unless a process that can be seen here runs
-    from it or has it mounted.
+    A replaced runtime is removed after some time, 14 days by default, unless a process that is visible here
+    runs from it or has it mounted.
 
     Parameters
     ----------
     processes
-        Where the kernel lists its processes.
-    kept_seconds
-        How long a tree stays for those who can't be seen; 0 where only this user of this machine runs it.
+        The directory of the ``proc`` file system.
+    retention_seconds
+        Time to keep a runtime for processes that are not visible; 0 if only this user and machine use it.
     """
     earlier = dict(_earlier(folder))
-    oldest = time.time() - kept_seconds
+    oldest = time.time() - retention_seconds
     due = {path.name: path for path, replaced in earlier.items() if replaced < oldest}
     for path in set(due.values()) - {due[name] for name in _in_use(frozenset(due), processes)}:
         if path.is_dir():
@@ -248,30 +249,30 @@ def _earlier(folder: Path) -> Iterator[tuple[Path, float]]:
 def _in_use(names: frozenset[str], processes: Path) -> set[str]:
     if not names:
         return set()
-    # A mount's source, a mapped file and a program follow the rename. The random end of the name is enough to
-    # find it, and stays the same where a mount shows only a part of the path or blanks are written as octal.
+    # A mount's source, a mapped file and a program show the new name. Its random suffix is unique, and is
+    # found even if mountinfo shows only a part of the path or writes blanks as octal.
     tails = {name.rpartition("-")[2].encode(): name for name in names}
     used: set[str] = set()
     for process in processes.iterdir():
         if process.name.isdigit():
-            seen = _seen(process)
-            used |= {name for tail, name in tails.items() if tail in seen}
+            paths = _used_paths(process)
+            used |= {name for tail, name in tails.items() if tail in paths}
     return used
 
 
-def _seen(process: Path) -> bytes:
-    """Return every path that a process is known to use, as far as this user may look."""
-    seen = b""
+def _used_paths(process: Path) -> bytes:
+    """Return all paths that a process uses, as far as this user may read them."""
+    paths = b""
     for name in ("mountinfo", "maps"):
         try:
-            seen += (process / name).read_bytes()
+            paths += (process / name).read_bytes()
         except OSError:  # it has ended, or belongs to another user
             continue
     links = [process / name for name in ("exe", "cwd", "root")]
     with contextlib.suppress(OSError):
-        # What serves a mounted file holds it open and no more: nothing of it is in any list of mounts.
+        # The squashfuse process of a mounted file has it open; the file is in no list of mounts.
         links += (process / "fd").iterdir()
     for link in links:
         with contextlib.suppress(OSError):
-            seen += b"\n" + os.fsencode(link.readlink())
-    return seen
+            paths += b"\n" + os.fsencode(link.readlink())
+    return paths

@@ -1,4 +1,4 @@
-"""Files of the runtime beside the packages: interpreter, standard library, start file, OpenSSH's server."""
+"""Files of the runtime other than packages: interpreter, standard library, settings, OpenSSH's server."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .relocate import is_elf
 
-#: The interpreter, relative to the runtime's directory; ``bin/python3`` and ``bin/python`` point at it.
+#: The interpreter, relative to the runtime's directory; ``bin/python3`` and ``bin/python`` are links to it.
 PROGRAM = f"bin/python{sys.version_info.major}.{sys.version_info.minor}"
 #: Certificates for images that have none, relative to the runtime's directory.
 CERTIFICATES = "etc/ssl/cert.pem"
@@ -35,7 +35,7 @@ packages = os.path.join(sys.prefix, {site_packages!r})
 if packages not in sys.path:
     site.addsitedir(packages)
 
-# OpenSSL looks where the machine that built this keeps its certificates; images keep them elsewhere.
+# OpenSSL searches the build machine's paths for certificates; images have them at other paths.
 file = os.environ.get("SSL_CERT_FILE", {cafile!r})
 directory = os.environ.get("SSL_CERT_DIR", {capath!r})
 if not os.path.isfile(file) and not os.path.isdir(directory):
@@ -44,21 +44,27 @@ if not os.path.isfile(file) and not os.path.isdir(directory):
             os.environ["SSL_CERT_FILE"] = bundle
             break
 """
-_ADMINISTRATORS = ("/usr/sbin", "/sbin", "/usr/local/sbin")
-# Where distributions keep what sshd starts: Debian, Fedora, openSUSE, and OpenSSH as it comes.
-_HELPERS = ("/usr/lib/openssh", "/usr/libexec/openssh", "/usr/lib/ssh", "/usr/libexec", "/usr/local/libexec")
-# sshd-session and sshd-auth are programs of their own since OpenSSH 9.8 and 10.0.
-_PLACES: Mapping[str, tuple[str, Sequence[str]]] = {
-    "sshd": ("sbin/sshd", _ADMINISTRATORS),
+_SBIN_DIRECTORIES = ("/usr/sbin", "/sbin", "/usr/local/sbin")
+# Directories of sshd's helpers in Debian, Fedora, openSUSE and OpenSSH's own installation.
+_HELPER_DIRECTORIES = (
+    "/usr/lib/openssh",
+    "/usr/libexec/openssh",
+    "/usr/lib/ssh",
+    "/usr/libexec",
+    "/usr/local/libexec",
+)
+# sshd-session and sshd-auth are separate programs since OpenSSH 9.8 and 10.0.
+_OPENSSH_PROGRAMS: Mapping[str, tuple[str, Sequence[str]]] = {
+    "sshd": ("sbin/sshd", _SBIN_DIRECTORIES),
     "ssh-keygen": ("bin/ssh-keygen", ("/usr/bin", "/usr/local/bin")),
-    "sshd-session": ("libexec/sshd-session", _HELPERS),
-    "sshd-auth": ("libexec/sshd-auth", _HELPERS),
-    "sftp-server": ("libexec/sftp-server", _HELPERS),
+    "sshd-session": ("libexec/sshd-session", _HELPER_DIRECTORIES),
+    "sshd-auth": ("libexec/sshd-auth", _HELPER_DIRECTORIES),
+    "sftp-server": ("libexec/sftp-server", _HELPER_DIRECTORIES),
 }
 
 
-def program() -> Path:
-    """Find the program file of this interpreter, not that of its virtual environment."""
+def interpreter_program() -> Path:
+    """Return the program file of this interpreter, not that of its virtual environment."""
     base: str = getattr(sys, "_base_executable", "") or sys.executable
     return Path(base).resolve()
 
@@ -79,20 +85,20 @@ def standard_library() -> Iterator[tuple[str, Path]]:
 
 
 def certificates() -> Path | None:
-    """Find the certificates of authorities of this machine, else those of certifi."""
+    """Return this machine's bundle of CA certificates, else that of certifi; None without either."""
     paths = ssl.get_default_verify_paths()
     for candidate in (paths.cafile, *_IMAGE_CERTIFICATES):
         if candidate and Path(candidate).is_file():
             return Path(candidate)
     try:
-        import certifi  # noqa: PLC0415 - not where the machine has its own
+        import certifi  # noqa: PLC0415 - lazy: most machines have a bundle
     except ImportError:
         return None
     return Path(certifi.where())
 
 
-def start_file(site_packages: str) -> str:
-    """Render a runtime's ``sitecustomize.py``, which finds packages, and certificates in any image."""
+def sitecustomize_text(site_packages: str) -> str:
+    """Return the text of ``sitecustomize.py``, which finds the packages and an image's certificates."""
     paths = ssl.get_default_verify_paths()
     return _SITECUSTOMIZE.format(
         site_packages=site_packages,
@@ -103,8 +109,8 @@ def start_file(site_packages: str) -> str:
     )
 
 
-def kernel(prefix: str) -> str:
-    """Render the ``kernel.json`` of the runtime's own kernel, which ignores an image's PYTHON variables."""
+def kernelspec_text(prefix: str) -> str:
+    """Return the ``kernel.json`` of the runtime's own kernel, which ignores an image's PYTHON variables."""
     return json.dumps(
         {
             "argv": [f"{prefix}/bin/python3", "-I", "-m", "ipykernel_launcher", "-f", "{connection_file}"],
@@ -117,14 +123,14 @@ def kernel(prefix: str) -> str:
     )
 
 
-def lab_defaults() -> str:
-    """Render JupyterLab's defaults: no news and no updates, since a node often has no way to the internet."""
-    quiet = {"fetchNews": "false", "checkForUpdates": False}
-    return json.dumps({"@jupyterlab/apputils-extension:notification": quiet}, indent=1)
+def lab_overrides() -> str:
+    """Return JupyterLab's ``overrides.json``: no news and no updates, since nodes may be offline."""
+    notification = {"fetchNews": "false", "checkForUpdates": False}
+    return json.dumps({"@jupyterlab/apputils-extension:notification": notification}, indent=1)
 
 
-def commands(distributions: Iterable[Distribution], prefix: str) -> Iterator[tuple[str, str]]:
-    """Yield target and text of the commands that distributions offer, such as ``bin/jupyter-lab``."""
+def console_scripts(distributions: Iterable[Distribution], prefix: str) -> Iterator[tuple[str, str]]:
+    """Yield target and text of the distributions' console scripts, such as ``bin/jupyter-lab``."""
     for one in distributions:
         for entry in one.entry_points:
             if entry.group == "console_scripts":
@@ -133,13 +139,13 @@ def commands(distributions: Iterable[Distribution], prefix: str) -> Iterator[tup
                 yield f"bin/{entry.name}", f"#!{prefix}/bin/python3 -I\n{imports}\nsys.exit({entry.attr}())\n"
 
 
-def programs() -> dict[str, tuple[str, Path]]:
-    """Find OpenSSH's server on this machine: name -> path relative to the runtime's directory, file here.
+def openssh_programs() -> dict[str, tuple[str, Path]]:
+    """Find OpenSSH's server on this machine: name -> path in the runtime's directory, file on this machine.
 
-    Empty where this machine has no server; else what of it is a program of its own here.
+    Empty without ``sshd``; else those of its programs that exist on this machine.
     """
     found = {}
-    for name, (target, folders) in _PLACES.items():
+    for name, (target, folders) in _OPENSSH_PROGRAMS.items():
         path = _find(name, folders)
         if path is not None and is_elf(path):
             found[name] = (target, path)
@@ -147,6 +153,6 @@ def programs() -> dict[str, tuple[str, Path]]:
 
 
 def _find(name: str, folders: Sequence[str]) -> Path | None:
-    # The administrator's directories are on no user's PATH, and helpers on none at all.
+    # The sbin directories are not on a user's PATH, and helpers are on no PATH.
     path = shutil.which(name, path=":".join(folders)) or shutil.which(name)
     return Path(path).resolve() if path else None

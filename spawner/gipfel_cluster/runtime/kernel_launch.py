@@ -1,7 +1,7 @@
-"""Start ipykernel with no port on the node: ``python3 kernel_launch.py -f CONNECTION_FILE``.
+"""Start ipykernel without a port on the node: ``python3 kernel_launch.py -f CONNECTION_FILE``.
 
-It replaces ``-m ipykernel_launcher`` where messages to kernels go through files. It runs with the
-kernel's own Python, 3.7 or newer, and imports the standard library and ipykernel only.
+It replaces ``-m ipykernel_launcher`` for kernels with the transport ``ipc``. It runs with the kernel's own
+Python, 3.7 or newer, and imports the standard library and ipykernel only.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 _LAUNCHERS = ("ipykernel_launcher", "ipykernel")
 
 
-def without_ports(argv: list[str]) -> list[str]:
-    """Return a kernel's argv with this program in the place of ipykernel's; any other argv is unchanged."""
+def with_private_sockets(argv: list[str]) -> list[str]:
+    """Return a kernel's argv with this program instead of ipykernel's; any other argv is unchanged."""
     for index in range(len(argv) - 1):
         if argv[index] == "-m" and argv[index + 1] in _LAUNCHERS:
             return [*argv[:index], os.path.abspath(__file__), *argv[index + 2 :]]  # noqa: PTH100
@@ -22,11 +22,11 @@ def without_ports(argv: list[str]) -> list[str]:
 
 
 def launch(arguments: list[str] | None = None, **options: Any) -> None:
-    """Become ipykernel."""
+    """Run ipykernel with `private_pipe`."""
     here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - also for an old Python
-    # A script's directory comes first on the path; ipykernel puts the notebook's there.
+    # Python puts a script's directory first on the path; ipykernel puts the notebook's there.
     sys.path[:] = [each for each in sys.path if each not in ("", here)]
-    from ipykernel import kernelapp  # noqa: PLC0415 - found where the path says by now
+    from ipykernel import kernelapp  # noqa: PLC0415 - after sys.path was changed
 
     application: Any = kernelapp
     application.IOPubThread = private_pipe(application.IOPubThread)
@@ -34,10 +34,10 @@ def launch(arguments: list[str] | None = None, **options: Any) -> None:
 
 
 def private_pipe(base: Any) -> Any:
-    """Return ipykernel's output thread with a socket file for what its forked children print.
+    """Return a subclass of ipykernel's output thread that uses a socket file for output of forked children.
 
-    ipykernel itself takes a port of the node for it, and reads whatever arrives there: another user could
-    fill the kernel's memory. A kernel that is on ports anyway keeps ipykernel's own.
+    ipykernel itself opens a port on the node for it and reads all data that arrives: another user could fill
+    the kernel's memory. For a kernel with the transport ``tcp`` nothing changes.
     """
     import zmq  # noqa: PLC0415 - ipykernel's own
     from zmq.eventloop.zmqstream import ZMQStream  # noqa: PLC0415
@@ -46,7 +46,7 @@ def private_pipe(base: Any) -> Any:
         def __init__(self, socket: Any, pipe: bool = False, **more: Any) -> None:  # noqa: FBT001, FBT002
             last = socket.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
             self._endpoint = last + "p" if last.startswith("ipc://") else ""
-            # Where ipykernel has changed, what forked children print is lost, and no port is opened.
+            # For an unknown version of ipykernel, output of forked children is lost, but no port is opened.
             known = hasattr(base, "_setup_pipe_in") and hasattr(base, "_setup_pipe_out")
             super().__init__(socket, pipe=pipe and (known or not self._endpoint), **more)
 
@@ -64,7 +64,7 @@ def private_pipe(base: Any) -> Any:
         def _setup_pipe_out(self) -> Any:
             if not self._endpoint:
                 return super()._setup_pipe_out()
-            # A context of the child's own: that of its parent does not survive the fork.
+            # The child needs a new context: its parent's does not survive the fork.
             context = zmq.Context()
             pipe = context.socket(zmq.PUSH)
             pipe.linger = 3000

@@ -1,6 +1,6 @@
-"""Folders of packages that make an image's own Python a kernel, one for each version of CPython.
+"""Directories of packages that turn an image's own Python into a kernel, one for each version of CPython.
 
-Their wheels are chosen and installed by pip, for that version and the oldest glibc of images.
+pip chooses and installs their wheels for that version and the oldest supported glibc.
 """
 
 import contextlib
@@ -20,101 +20,101 @@ from typing import Any
 
 from ..model import GipfelError, one_line
 from .distributions import SITE_PACKAGES, is_skipped
-from .installation import share_content
+from .installation import hardlink_duplicates
 from .model import DESCRIPTION
 
-#: The oldest glibc of an image that wheels are taken for: that of RHEL 8 and Debian 10.
+#: The oldest supported glibc of an image: that of RHEL 8 and Debian 10.
 GLIBC = (2, 28)
 _PIP_SECONDS = 900
 _PIP_ROUNDS = 6
-#: CPython versions that images have.
+#: The supported versions of CPython in images.
 VERSIONS = ("3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
-#: Where the directories are, relative to the runtime's.
+#: The parent of these directories, relative to the runtime's directory.
 KERNELS = "kernels"
-#: The description of a directory, inside it.
-FOLDER_DESCRIPTION = "folder.json"
+#: The file in each directory that describes it.
+DIRECTORY_DESCRIPTION = "folder.json"
 _FORMAT = 1
 _WIDGETS_FROM = (3, 11)
 _KERNEL = ("ipykernel",)
-# What gipfel_widgets shows and draws with, beside what gipfel needs anywhere.
+# Packages that gipfel_widgets needs in addition to gipfel's own requirements.
 _WIDGETS = ("ipywidgets", "anywidget", "plotly", "matplotlib")
-# Later ones refuse NumPy 1, which many images with PyTorch have, and which wins.
+# Later versions refuse NumPy 1, which many images with PyTorch contain, and the image's NumPy is used.
 _WITH_NUMPY_1 = ("pyarrow<25",)
-# Nothing of these is read by a kernel: commands, manuals, and what the server shows.
+# Directories that a kernel does not read: commands, manuals, and data of the server.
 _SKIPPED_TOP = frozenset({"bin", "etc", "include", "man", "share"})
 _SKIPPED_SUFFIXES = (".dll", ".dylib", ".exe", ".lib", ".pdb")
 _SKIPPED_FILES = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
 
 
-def first_kernels(runtime: Path) -> tuple[str, ...] | None:
-    """Return the versions to fetch where no runtime was built yet; None keeps those that it has.
+def initial_kernels(runtime: Path) -> tuple[str, ...] | None:
+    """Return the versions to fetch for a new runtime; None, which keeps its versions, for an existing one.
 
-    They are fetched once: without a network, every later start would wait for them in vain.
+    They are fetched only once: without a network, every later start would wait for them again.
     """
     return None if (runtime / DESCRIPTION).exists() else VERSIONS
 
 
-def folder_name(version: str) -> str:
-    """Name the directory of a version: ``cp39`` for 3.9."""
+def kernel_directory_name(version: str) -> str:
+    """Return the directory name of a version: ``cp39`` for 3.9."""
     return f"cp{version.replace('.', '')}"
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the directory in which finished directories are kept for this user's next builds."""
+    """Return this user's cache for finished directories."""
     given = environment.get("XDG_CACHE_HOME", "")
     return (Path(given) if given.startswith("/") else Path.home() / ".cache") / "gipfel" / "kernels"
 
 
-def kernel_folder_key(version: str) -> str:
-    """Return a digest of everything that a directory was made from."""
+def kernel_key(version: str) -> str:
+    """Return a digest of everything that a directory is built from."""
     digest = hashlib.sha256()
     for fact in (str(_FORMAT), version, platform.machine(), str(GLIBC), *_requirements(version)):
         digest.update(f"{fact}\0".encode())
     return digest.hexdigest()[:16]
 
 
-def gather_kernels(
-    versions: Iterable[str], *, cache: Path, before: Path, progress: Callable[[str], None]
+def collect_kernels(
+    versions: Iterable[str], *, cache: Path, previous: Path, progress: Callable[[str], None]
 ) -> dict[str, Path]:
-    """Find or make the directories of some versions: name -> directory, of those that could be had.
+    """Find or build the directories of versions; return name -> directory without those that failed.
 
     Parameters
     ----------
     cache
-        Where they are looked for and left.
-    before
-        The runtime that is being replaced, whose directories do as well.
+        The directory in which they are searched and stored.
+    previous
+        The runtime that is being replaced; its directories are reused.
     progress
-        Told in one line which versions are missing, and why.
+        Called with one line about the versions that failed, and the reason.
     """
     found: dict[str, Path] = {}
     failed: dict[str, str] = {}
-    made = False
+    is_changed = False
     for version in versions:
-        key = kernel_folder_key(version)
-        kept = cache / f"{folder_name(version)}-{key}"
-        earlier = before / KERNELS / folder_name(version)
-        if not _is_whole(kept, key) and _is_whole(earlier, key):
-            found[folder_name(version)] = earlier
+        key = kernel_key(version)
+        cached = cache / f"{kernel_directory_name(version)}-{key}"
+        earlier = previous / KERNELS / kernel_directory_name(version)
+        if not _is_complete(cached, key) and _is_complete(earlier, key):
+            found[kernel_directory_name(version)] = earlier
             continue
         try:
-            made |= _keep(version, key, kept, progress)
-            found[folder_name(version)] = kept
+            is_changed |= _ensure_cached(version, key, cached, progress)
+            found[kernel_directory_name(version)] = cached
         except GipfelError as error:
             failed[version] = error.problem
         except OSError as error:
             failed[version] = str(error)
-    if made:
-        # Of several versions most files are the same: in the cache once, and so in every runtime.
-        share_content(cache)
+    if is_changed:
+        # Most files are equal in all versions: hard links save space in the cache and in every runtime.
+        hardlink_duplicates(cache)
     if failed:
         reason = next(iter(failed.values())).rstrip(".")
         progress(f"without kernels for an image's Python {', '.join(failed)}: {reason}")
     return found
 
 
-def place_kernels(folders: Mapping[str, Path], tree: Path) -> None:
-    """Put directories, the program that starts kernels, and Gipfel's packages into a runtime's directory."""
+def install_kernels(folders: Mapping[str, Path], tree: Path) -> None:
+    """Add the directories, the programs that start kernels, and Gipfel's packages to a runtime."""
     top = tree / KERNELS
     top.mkdir(mode=0o755, exist_ok=True)
     copies: dict[int, Path] = {}
@@ -123,8 +123,8 @@ def place_kernels(folders: Mapping[str, Path], tree: Path) -> None:
     for program in ("start.py", "kernel_launch.py"):
         shutil.copyfile(Path(__file__).with_name(program), top / program)
         (top / program).chmod(0o644)
-    # Gipfel's own are the runtime's: nothing is there twice. Below 3.11 only the package is there whose `log`
-    # runs with any Python, and whose other names report in one line what they need.
+    # Links to the runtime's own packages of Gipfel. Below Python 3.11 only gipfel_widgets is linked: its
+    # `log` runs with any Python, and its other names raise an error that says what they need.
     packages = tree / SITE_PACKAGES
     own = sorted(packages.glob("gipfel*"))
     for folder, paths in ((top / "gipfel", own), (top / "older", [packages / "gipfel_widgets"])):
@@ -142,34 +142,34 @@ def _requirements(version: str) -> tuple[str, ...]:
     chosen = set(_WITH_NUMPY_1) if wants_widgets else set()
     for text in distribution("gipfel").requires or ():
         requirement = Requirement(text)
-        of_extra = requirement.marker is not None
-        if (of_extra and requirement.name in extra) or (wants_widgets and not of_extra):
+        is_optional = requirement.marker is not None
+        if (is_optional and requirement.name in extra) or (wants_widgets and not is_optional):
             requirement.marker = None
             chosen.add(str(requirement))
     return tuple(sorted(chosen))
 
 
-def _is_whole(folder: Path, key: str) -> bool:
+def _is_complete(folder: Path, key: str) -> bool:
     try:
-        content = json.loads((folder / FOLDER_DESCRIPTION).read_bytes())
+        content = json.loads((folder / DIRECTORY_DESCRIPTION).read_bytes())
     except (OSError, ValueError):
         return False
     return isinstance(content, dict) and content.get("key") == key
 
 
-def _keep(version: str, key: str, kept: Path, progress: Callable[[str], None]) -> bool:
-    if _is_whole(kept, key):
+def _ensure_cached(version: str, key: str, cached: Path, progress: Callable[[str], None]) -> bool:
+    if _is_complete(cached, key):
         return False
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with (kept.parent / f".{kept.name}.lock").open("a") as lock:
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    with (cached.parent / f".{cached.name}.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not _is_whole(kept, key):
+        if not _is_complete(cached, key):
             progress(f"fetching the kernel for an image's Python {version}")
-            building = Path(tempfile.mkdtemp(dir=kept.parent, prefix=f".{kept.name}.building-"))
+            building = Path(tempfile.mkdtemp(dir=cached.parent, prefix=f".{cached.name}.building-"))
             try:
                 _make(version, key, building)
-                shutil.rmtree(kept, ignore_errors=True)
-                building.rename(kept)
+                shutil.rmtree(cached, ignore_errors=True)
+                building.rename(cached)
             finally:
                 shutil.rmtree(building, ignore_errors=True)
     return True
@@ -182,16 +182,16 @@ def _make(version: str, key: str, folder: Path) -> None:
     for record in sorted(folder.glob("*.dist-info/RECORD")):
         name = record.parent.name.split("-")[0]
         modules[name] = sorted(_top_modules(record.read_text()))
-    _thin_out(folder)
+    _remove_unneeded(folder)
     content = {
         "key": key,
         "python": version,
         "glibc": list(GLIBC),
         "versions": versions,
-        # With which of the modules an older package of the image can be passed over.
+        # Modules by package, with which `start` replaces an outdated package of the image.
         "modules": modules,
     }
-    (folder / FOLDER_DESCRIPTION).write_text(json.dumps(content, indent=1) + "\n")
+    (folder / DIRECTORY_DESCRIPTION).write_text(json.dumps(content, indent=1) + "\n")
     for parent, folders, names in os.walk(folder):
         for each in folders:
             Path(parent, each).chmod(0o755)
@@ -211,7 +211,7 @@ def _top_modules(record: str) -> Iterable[str]:
             yield name
 
 
-def _thin_out(folder: Path) -> None:
+def _remove_unneeded(folder: Path) -> None:
     for name in _SKIPPED_TOP:
         shutil.rmtree(folder / name, ignore_errors=True)
     for parent, folders, names in os.walk(folder, topdown=False):
@@ -222,16 +222,16 @@ def _thin_out(folder: Path) -> None:
             if is_skipped(inside) or name.endswith(_SKIPPED_SUFFIXES) or is_installers:
                 path.unlink()
         for name in folders:
-            # Those that are empty now; one that is not stays.
+            # Only empty directories can be removed.
             with contextlib.suppress(OSError):
                 Path(parent, name).rmdir()
 
 
 def _link(source: Path, target: Path, copies: dict[int, Path]) -> None:
-    """Make a directory of links to files that are never changed, or of copies where links can't be."""
+    """Copy a directory by hard links to its files, which never change, or by copies if links fail."""
 
     def link(origin: str, goal: str) -> str:
-        inode = os.stat(origin).st_ino  # noqa: PTH116 - copytree's own paths are texts
+        inode = os.stat(origin).st_ino  # noqa: PTH116 - copytree passes strings
         try:
             os.link(copies.get(inode, origin), goal)
         except OSError:
@@ -244,26 +244,28 @@ def _link(source: Path, target: Path, copies: dict[int, Path]) -> None:
 
 
 def resolve_wheels(python: str, requirements: Iterable[str]) -> dict[str, str]:
-    """Ask the package index which distributions a CPython needs: name -> version.
+    """Return the distributions that pip resolves for a version of CPython: name -> version.
 
     Parameters
     ----------
     python
-        Such as ``3.9``.
+        The version, such as ``3.9``.
 
     Raises
     ------
     GipfelError
-        There is no pip here, no index in reach, or no set of wheels for this version.
+        pip is not installed, the package index can't be reached, or no set of wheels fits this version.
     """
-    wanted = list(requirements)
+    pending = list(requirements)
     for _ in range(_PIP_ROUNDS):
-        found = _report(python, wanted)
+        found = _report(python, pending)
         needed, missing = _closure(found, requirements, python)
         if not missing:
             return {name: found[name]["version"] for name in sorted(needed)}
-        wanted += sorted(missing)
-    raise GipfelError(f"The packages for Python {python} need ever more: {', '.join(sorted(missing))}.")
+        pending += sorted(missing)
+    raise GipfelError(
+        f"The packages for Python {python} could not be resolved: pip omits {', '.join(sorted(missing))}."
+    )
 
 
 def install_wheels(python: str, versions: Mapping[str, str], target: Path) -> None:
@@ -272,7 +274,7 @@ def install_wheels(python: str, versions: Mapping[str, str], target: Path) -> No
     Raises
     ------
     GipfelError
-        As of `resolve_wheels`.
+        The same as of `resolve_wheels`.
     """
     exact = [f"{name}=={version}" for name, version in versions.items()]
     _pip(python, ["--no-deps", "--no-compile", "--target", str(target), *exact])
@@ -291,9 +293,9 @@ def _report(python: str, requirements: Sequence[str]) -> dict[str, dict[str, Any
 def _closure(
     found: Mapping[str, Mapping[str, Any]], requirements: Iterable[str], python: str
 ) -> tuple[set[str], set[str]]:
-    """Return the distributions that a Python needs, and the requirements that pip has overlooked.
+    """Return the distributions that a Python needs, and the requirements that pip has omitted.
 
-    For another version pip chooses the right wheels but reads markers as if this Python were asking.
+    For another version pip chooses the right wheels, but evaluates markers for the running Python.
     """
     from packaging.requirements import Requirement  # noqa: PLC0415 - as above
     from packaging.utils import canonicalize_name  # noqa: PLC0415
@@ -303,9 +305,9 @@ def _closure(
     missing: set[str] = set()
     todo = [(text, "") for text in requirements]
     while todo:
-        text, of_extra = todo.pop()
+        text, current_extra = todo.pop()
         requirement = Requirement(text)
-        if requirement.marker and not requirement.marker.evaluate({**markers, "extra": of_extra}):
+        if requirement.marker and not requirement.marker.evaluate({**markers, "extra": current_extra}):
             continue
         name = canonicalize_name(requirement.name)
         if name not in found:
@@ -329,7 +331,7 @@ def _pip(python: str, arguments: Sequence[str]) -> None:
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_PIP_SECONDS, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise GipfelError(f"pip does not run: {error}.") from error
+        raise GipfelError(f"pip could not be run: {error}.") from error
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if "ERROR" in line] or done.stderr.splitlines()
         raise GipfelError(f"pip: {one_line((lines or ['it failed'])[-1])}")

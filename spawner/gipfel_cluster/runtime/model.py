@@ -1,6 +1,6 @@
-"""A runtime: the directory or file with interpreter, server and libc that is mounted into images.
+"""A built runtime: the directory or file with interpreter, server and libc that is mounted into images.
 
-`check_runtime` starts one: its server must import, and nothing but its own libraries may be loaded.
+`check_runtime` starts one: its server must import, and only its own libraries may be loaded.
 """
 
 import importlib.metadata
@@ -16,13 +16,13 @@ from pathlib import Path
 
 from pydantic import ValidationError, field_validator
 
-from ..edf.image import check_image, read_inside
+from ..edf.image import check_image, read_image_file
 from ..edf.model import Mount
-from ..model import Frozen, GipfelError, Line
+from ..model import Frozen, GipfelError, OneLine
 
-#: The description of a runtime, at its top.
+#: The file with the description of a runtime, in its top directory.
 DESCRIPTION = "runtime.json"
-_DESCRIPTION_BYTES = 1 << 20  # bytes of it
+_DESCRIPTION_BYTES = 1 << 20  # bytes that are read of it
 _CHECK_SECONDS = 300
 _CHECKED_MODULES = (
     "ssl", "sqlite3", "ctypes", "jupyterlab.labapp", "jupyterhub.singleuser", "pyarrow", "zmq",
@@ -41,21 +41,22 @@ print(json.dumps({"prefix": sys.prefix, "mapped": mapped}))
 class Description(Frozen):
     """The content of ``runtime.json``.
 
-    ``key`` names everything it was made from but the directories of ``kernels``, whose names have their own
-    keys; ``distributions`` maps names to versions, ``programs`` names to paths below ``prefix``.
+    ``key`` is a digest of everything the runtime was built from except the directories of ``kernels``, which
+    map names to their own keys; ``distributions`` maps names to versions, ``programs`` names to paths below
+    ``prefix``.
     """
 
-    prefix: Line
-    version: Line
-    arch: Line
-    key: Line
+    prefix: OneLine
+    version: OneLine
+    arch: OneLine
+    key: OneLine
     distributions: Mapping[str, str]
-    programs: Mapping[str, Line] = {}
-    kernels: Mapping[str, Line] = {}
+    programs: Mapping[str, OneLine] = {}
+    kernels: Mapping[str, OneLine] = {}
 
     @field_validator("prefix")
     @classmethod
-    def _is_a_place(cls, value: str) -> str:
+    def _is_absolute(cls, value: str) -> str:
         if not value.startswith("/") or ".." in Path(value).parts:
             raise ValueError("is not an absolute path")
         return value
@@ -64,17 +65,17 @@ class Description(Frozen):
 class Runtime(Frozen):
     """A built runtime: its interpreter on this machine and in a container.
 
-    ``root`` is the directory or ``.sqsh`` file on this machine, ``prefix`` the path that it is built for: it
-    must be mounted there. ``python`` is the interpreter as a container sees it, ``arch`` a machine name as
-    ``uname -m`` has it. ``programs`` are others that it brings: name -> path below ``prefix``.
+    ``root`` is the directory or ``.sqsh`` file on this machine, ``prefix`` the path that it is built for and
+    must be mounted at. ``python`` is the path of the interpreter in a container, ``arch`` the machine type of
+    ``uname -m``. ``programs`` are other programs: name -> path below ``prefix``.
     """
 
-    root: Line
-    prefix: Line
-    python: Line
-    version: Line
-    arch: Line
-    programs: Mapping[str, Line] = {}
+    root: OneLine
+    prefix: OneLine
+    python: OneLine
+    version: OneLine
+    arch: OneLine
+    programs: Mapping[str, OneLine] = {}
 
     @classmethod
     def load(cls, path: str | Path) -> "Runtime":
@@ -83,28 +84,28 @@ class Runtime(Frozen):
         Raises
         ------
         GipfelError
-            The directory or file holds no runtime, or one for another architecture.
+            The path is not a runtime, or one for another architecture.
         """
         root = Path(path).absolute()
-        described = read_description(root)
+        description = read_description(root)
         machine = platform.machine()
-        if described.arch != machine:
+        if description.arch != machine:
             raise GipfelError(
-                f"The runtime {root} is for {described.arch}, this machine is {machine}.",
-                f"Build one for it on a {machine} machine with `gipfel runtime build`.",
+                f"The runtime {root} is for {description.arch}, this machine is {machine}.",
+                f"Build one on a {machine} machine with `gipfel runtime build`.",
             )
         return cls(
             root=str(root),
-            prefix=described.prefix,
-            python=f"{described.prefix}/bin/python3",
-            version=described.version,
-            arch=described.arch,
-            programs=described.programs,
+            prefix=description.prefix,
+            python=f"{description.prefix}/bin/python3",
+            version=description.version,
+            arch=description.arch,
+            programs=description.programs,
         )
 
     @classmethod
-    def here(cls) -> "Runtime":
-        """Describe this very interpreter and its environment, for servers that run without a container."""
+    def from_current_interpreter(cls) -> "Runtime":
+        """Return this interpreter and its environment as a runtime, for servers without a container."""
         try:
             version = importlib.metadata.version("gipfel")
         except importlib.metadata.PackageNotFoundError:
@@ -118,20 +119,20 @@ class Runtime(Frozen):
         )
 
     def program(self, name: str) -> str | None:
-        """Return a program's path in the container, such as ``sshd``; None where the runtime lacks it."""
+        """Return the path of a program such as ``sshd`` in the container; None if the runtime has none."""
         path = self.programs.get(name)
         return f"{self.prefix}/{path}" if path else None
 
     @property
     def mount(self) -> Mount:
-        """Return the read-only mount that brings the runtime into a container."""
+        """Return the read-only mount of the runtime."""
         flags = ("ro",) if Path(self.root).is_dir() else ("sqsh",)
         return Mount(source=self.root, destination=self.prefix, flags=flags)
 
     @property
     def host_python(self) -> str | None:
-        """Return the interpreter as the host itself can start it; None where only containers can."""
-        # Nothing can be started from a file, even where an older one is unpacked at its prefix.
+        """Return the interpreter's path if the host can start it; None if the runtime needs a container."""
+        # A file can't be run on the host, even if another runtime is at its prefix.
         return self.python if Path(self.root).is_dir() and os.access(self.python, os.X_OK) else None
 
 
@@ -141,11 +142,11 @@ def read_description(root: Path) -> Description:
     Raises
     ------
     GipfelError
-        It is missing, unreadable or not what this version writes.
+        It is missing, unreadable or not valid for this version.
     """
     try:
-        content = _inside_file(root) if root.is_file() else _in_folder(root / DESCRIPTION)
-        described = Description.model_validate_json(content)
+        content = _read_from_image(root) if root.is_file() else _read_from_directory(root / DESCRIPTION)
+        description = Description.model_validate_json(content)
     except FileNotFoundError as error:
         raise GipfelError(
             f"There is no runtime in {root}.", f"Build one with `gipfel runtime build {root}`."
@@ -156,19 +157,19 @@ def read_description(root: Path) -> Description:
         ) from error
     except (ValueError, ValidationError) as error:
         raise GipfelError(
-            f"{root / DESCRIPTION} is not what this version of Gipfel writes.",
+            f"{root / DESCRIPTION} is not valid for this version of Gipfel.",
             f"Build the runtime again with `gipfel runtime build {root}`.",
         ) from error
-    return described
+    return description
 
 
 def check_runtime(runtime: Runtime, *, at: Path | None = None) -> None:
-    """Import what a server and a kernel need, with the runtime's own interpreter and an empty environment.
+    """Check that the runtime's interpreter imports a server's and a kernel's modules in an empty environment.
 
     Parameters
     ----------
     at
-        Where the runtime's directory is now, when it is neither at ``root`` nor at ``prefix`` yet.
+        The current directory of the runtime, if it is neither ``root`` nor ``prefix`` yet.
 
     Raises
     ------
@@ -186,7 +187,7 @@ def check_runtime(runtime: Runtime, *, at: Path | None = None) -> None:
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         raise GipfelError(
-            f"The runtime {folder} did not answer within {_CHECK_SECONDS} s.", advice
+            f"The runtime {folder} did not finish its check within {_CHECK_SECONDS} s.", advice
         ) from error
     except OSError as error:
         raise GipfelError(f"The runtime {folder} does not start: {error.strerror}.", advice) from error
@@ -202,7 +203,7 @@ def check_runtime(runtime: Runtime, *, at: Path | None = None) -> None:
 
 
 def interpreter(runtime: Runtime, folder: Path) -> tuple[str, ...]:
-    """Return the words that start the runtime's interpreter from a directory that need not be its prefix."""
+    """Return the argv that starts the runtime's interpreter from a directory that need not be its prefix."""
     if str(folder) == runtime.prefix:
         return (runtime.python,)
     loaders = sorted((folder / "lib").glob("ld-*.so*"))
@@ -214,8 +215,8 @@ def interpreter(runtime: Runtime, folder: Path) -> tuple[str, ...]:
     return (str(loaders[0]), "--library-path", library, str(folder / "bin" / "python3"))
 
 
-def _in_folder(path: Path) -> bytes:
-    # Neither waited for nor read without end, whatever is there.
+def _read_from_directory(path: Path) -> bytes:
+    # Opening a pipe must not block, and the size is limited.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -223,14 +224,14 @@ def _in_folder(path: Path) -> bytes:
         return file.read(_DESCRIPTION_BYTES)
 
 
-def _inside_file(root: Path) -> bytes:
+def _read_from_image(root: Path) -> bytes:
     check_image(root)
     if shutil.which("unsquashfs") is None:
         raise GipfelError(
             f"The runtime {root} can't be read without unsquashfs.",
             "Install the package squashfs-tools on this machine.",
         )
-    content = read_inside(root, (DESCRIPTION,), _DESCRIPTION_BYTES)
+    content = read_image_file(root, (DESCRIPTION,), _DESCRIPTION_BYTES)
     if content is None:
         raise FileNotFoundError(DESCRIPTION)
     return content

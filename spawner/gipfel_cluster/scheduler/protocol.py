@@ -1,7 +1,7 @@
-"""The interface of a scheduler: its requests, its answers, and the batch script of a job.
+"""The Protocol of a scheduler, its requests and answers, and the batch script of a job.
 
-Every scheduler has `Scheduler`'s methods; some are `SiteFacts` too and know accounts, reservations and
-expected starts.
+Every scheduler implements `Scheduler`. Some also implement `SiteFacts`: accounts, reservations, expected
+starts.
 """
 
 import re
@@ -11,44 +11,44 @@ from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import AfterValidator, Field, field_validator
 
-from ..model import Frozen, GipfelError, Line
+from ..model import Frozen, GipfelError, OneLine
 from .notation import GpuCount, parse_duration, slurm_time
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Variables that the scheduler's own commands would read as options.
 _OPTIONS = ("SBATCH_", "SLURM_", "SQUEUE_", "SCANCEL_", "SINFO_")
-_KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER")
-#: What the node's interpreter runs.
+_ALLOWED = ("SLURM_CONF", "SLURM_CONF_SERVER")
+#: Arguments of the node's interpreter that run a job.
 RUNNER = ("-I", "-m", "gipfel_cluster.job")
 
 
 def _duration(value: str) -> str:
     limit = slurm_time(value) if value.strip() else ""
     if limit and parse_duration(limit) == 0:
-        raise ValueError("a job needs more than no time")
+        raise ValueError("the time limit must be longer than 0")
     return limit
 
 
-def _word(pattern: str, most: int) -> Any:
-    return Field(default="", pattern=rf"^(?:{pattern})?$", max_length=most)
+def _optional(pattern: str, max_length: int) -> Any:
+    return Field(default="", pattern=rf"^(?:{pattern})?$", max_length=max_length)
 
 
-#: A name that Slurm gives to a partition, an account, a QoS or a reservation.
-Name = Annotated[Line, _word(r"[A-Za-z0-9_][A-Za-z0-9_.@+,-]*", 128)]
+#: The name of a partition, an account, a QoS or a reservation.
+Name = Annotated[OneLine, _optional(r"[A-Za-z0-9_][A-Za-z0-9_.@+,-]*", 128)]
 #: Node features with Slurm's operators.
-Constraint = Annotated[Line, _word(r"[A-Za-z0-9_.,&|*()\[\]:+-]+", 256)]
+Constraint = Annotated[OneLine, _optional(r"[A-Za-z0-9_.,&|*()\[\]:+-]+", 256)]
 #: An amount of memory per node, such as ``64G``.
-Memory = Annotated[Line, _word(r"[0-9]{1,9}[KMGT]?", 10)]
-#: A unix user; empty for the one that asks.
-User = Annotated[Line, _word(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*\$?", 128)]
+Memory = Annotated[OneLine, _optional(r"[0-9]{1,9}[KMGT]?", 10)]
+#: A unix user; empty for the user of the calling process.
+User = Annotated[OneLine, _optional(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*\$?", 128)]
 #: A hostlist, such as ``nid[001-004]``.
-Hostlist = Annotated[Line, _word(r"[A-Za-z0-9][A-Za-z0-9_.,\[\]-]*", 4096)]
-#: A time limit: given in Slurm's syntax or in words such as ``2h``, kept in Slurm's syntax.
-TimeLimit = Annotated[Line, Field(default="", max_length=40), AfterValidator(_duration)]
+Hostlist = Annotated[OneLine, _optional(r"[A-Za-z0-9][A-Za-z0-9_.,\[\]-]*", 4096)]
+#: A time limit: accepted in Slurm's syntax or with units such as ``2h``, stored in Slurm's syntax.
+TimeLimit = Annotated[OneLine, Field(default="", max_length=40), AfterValidator(_duration)]
 
 
 class Placement(Frozen):
-    """The partition, account and time limit of a job; empty is the cluster's default."""
+    """The partition, account and time limit of a job; empty for the cluster's default."""
 
     partition: Name = ""
     account: Name = ""
@@ -58,65 +58,77 @@ class Placement(Frozen):
 
 
 class JobRequest(Placement):
-    """A job as the scheduler is asked for it.
+    """A request to submit a job.
 
-    ``environment`` is all that the job gets; its values travel in the environment of the command that
-    submits, never in an argument. ``output`` is the job's log, where ``%j`` stands for the job's number and
-    ``%a`` for a task's in an array. ``array`` is how many tasks a job array has, 0 for a plain job, of which
-    ``array_limit`` run at once (0: as many as there is room for); each finds its number, from 0, in
-    ``SLURM_ARRAY_TASK_ID`` or ``GIPFEL_ARRAY_TASK_ID``, and is known as ``<job's number>_<task's>``.
-    ``user`` is the unix user to act as, empty for the one that asks. ``mark`` is a word by which the job is
-    found again when the scheduler took it without saying so; ``requeue`` whether the scheduler may run the
-    job a second time after a node has failed; ``warn_s`` how many seconds before its end the script gets
-    SIGUSR1, 0 for never; ``append`` keeps what an earlier run of the job wrote to its log. ``site_arguments``
-    are the site's own, never a user's, for the command that submits.
+    ``environment``
+        All variables of the job. The command that submits gets them in its own environment, never as
+        arguments.
+    ``output``
+        The job's log; ``%j`` stands for the job id, and ``%a`` for the index of an array task.
+    ``array``, ``array_limit``
+        Number of tasks of a job array, 0 for a plain job, and the limit of concurrent tasks, 0 for no limit.
+        A task has its index, from 0, in ``SLURM_ARRAY_TASK_ID`` or ``GIPFEL_ARRAY_TASK_ID``, and the id
+        ``<job>_<index>``.
+    ``user``
+        The unix user to act as; empty for the user of the calling process.
+    ``mark``
+        A comment with which the job is found if the scheduler accepted it but its answer was lost.
+    ``requeue``
+        Whether the scheduler may run the job again after a node failure.
+    ``warn_s``
+        Seconds before the time limit at which the script gets SIGUSR1; 0 for never.
+    ``append``
+        Keep the log of an earlier run of the job.
+    ``site_arguments``
+        The site's arguments for the command that submits, never a user's.
     """
 
-    name: Annotated[Line, Field(min_length=1, max_length=128)]
+    name: Annotated[OneLine, Field(min_length=1, max_length=128)]
     script: str
-    directory: Annotated[Line, Field(pattern=r"^/")]
-    output: Line = ""
+    directory: Annotated[OneLine, Field(pattern=r"^/")]
+    output: OneLine = ""
     constraint: Constraint = ""
     memory: Memory = ""
     exclude: Hostlist = ""
     nodes: Annotated[int, Field(ge=1, le=65536)] = 1
     gpus_per_node: Annotated[int, Field(ge=0, le=1024)] = 0
     cpus_per_task: Annotated[int, Field(ge=0, le=65536)] = 0
-    mark: Annotated[Line, _word(r"[A-Za-z0-9-]+", 64)] = ""
+    mark: Annotated[OneLine, _optional(r"[A-Za-z0-9-]+", 64)] = ""
     requeue: bool = True
     warn_s: Annotated[int, Field(ge=0, le=65535)] = 0
     append: bool = False
     array: Annotated[int, Field(ge=0, le=10_000)] = 0
     array_limit: Annotated[int, Field(ge=0, le=10_000)] = 0
-    site_arguments: tuple[Annotated[Line, Field(pattern=r"^-", max_length=1000)], ...] = ()
+    site_arguments: tuple[Annotated[OneLine, Field(pattern=r"^-", max_length=1000)], ...] = ()
     environment: dict[str, str] = Field(default={})
     user: User = ""
 
     @field_validator("script")
     @classmethod
-    def _starts_like_a_script(cls, value: str) -> str:
+    def _check_script(cls, value: str) -> str:
         if not value.startswith("#!") or "\0" in value:
-            raise ValueError("must start with '#!' and hold no NUL")
+            raise ValueError("must start with '#!' and must not contain a NUL")
         return value
 
     @field_validator("environment")
     @classmethod
-    def _holds_plain_variables(cls, value: dict[str, str]) -> dict[str, str]:
+    def _check_environment(cls, value: dict[str, str]) -> dict[str, str]:
         for name, content in value.items():
             if not _VARIABLE.fullmatch(name) or "\0" in content:
-                raise ValueError(f"{name!r} can't be an environment variable")
-            if name.startswith(_OPTIONS) and name not in _KEPT:
-                raise ValueError(f"{name} would be read as an option of the scheduler")
+                raise ValueError(f"{name!r} is not a valid environment variable")
+            if name.startswith(_OPTIONS) and name not in _ALLOWED:
+                raise ValueError(f"the scheduler would read {name} as an option")
         return value
 
 
 class JobStatus(Frozen):
-    """The state of a job; ``unknown`` means that the scheduler did not report it, which is not ``ended``.
+    """The status of a job; ``unknown`` means that the scheduler did not report it, which is not ``ended``.
 
-    ``state`` is Slurm's word in upper case (a job that waits is ``running`` with the state ``PENDING``);
-    ``reason`` is why it waits or ended, in words for people; ``expected_start`` is the scheduler's guess as
-    an ISO time; ``wants`` is what a waiting job asks for, ``place`` its position in its partition's line
-    (1 is next), and ``stuck`` that it stays there until a person acts.
+    ``state`` is Slurm's job state in upper case; a pending job has the answer ``running`` and the state
+    ``PENDING``. ``reason`` explains to users why it is pending or has ended. ``expected_start`` is the
+    scheduler's estimate as an ISO time. For a pending job, ``requested`` describes its resources,
+    ``queue_position`` is its position in its partition's queue (1 is next), and ``blocked`` means that it
+    can't start until a person acts.
     """
 
     answer: Literal["running", "ended", "unknown"]
@@ -126,13 +138,13 @@ class JobStatus(Frozen):
     expected_start: str = ""
     exit_code: int | None = None
     partition: str = ""
-    wants: str = ""
-    place: int | None = None
-    stuck: bool = False
+    requested: str = ""
+    queue_position: int | None = None
+    blocked: bool = False
 
 
 class MarkedJob(Frozen):
-    """A job that waits or runs; ``mark`` is that of its request, ``user`` its unix user."""
+    """A pending or running job; ``mark`` is that of its request, ``user`` its unix user."""
 
     job_id: Annotated[str, Field(pattern=r"^[0-9]{1,12}$")]
     mark: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")]
@@ -141,66 +153,66 @@ class MarkedJob(Frozen):
 
 
 class LostJobError(GipfelError):
-    """A job that the scheduler may or may not have taken: its answer was not received.
+    """The scheduler's answer to a submission was lost, so it may or may not have accepted the job.
 
     Parameters
     ----------
     mark, user
-        By which the job is found, and whose it is.
+        The mark with which the job is found, and its unix user.
     error
         The scheduler's error, if any.
     """
 
     def __init__(self, mark: str, user: str, error: GipfelError | None = None) -> None:
         super().__init__(
-            error.problem if error else "The submission was broken off.", error.fix if error else ""
+            error.problem if error else "The submission was interrupted.", error.fix if error else ""
         )
         self.mark = mark
         self.user = user
 
 
 class Partition(Frozen):
-    """A partition as the form shows it.
+    """A partition as shown in the spawn form.
 
-    ``seconds`` is its time limit, None where it has none; ``default_seconds`` is that of a job that names
-    none, None where that is not known. ``gpus``, ``cpus`` and ``memory`` (MiB) are those of its largest node,
-    ``all_gpus`` and ``idle_gpus`` those of all its nodes together; 0 where they are not known. ``gpus_known``
-    says that no GPUs means none, not that nothing is known of them.
+    ``time_limit_s`` is None without a limit; ``default_time_limit_s`` applies to jobs that name no limit,
+    None if it is not known. ``gpus``, ``cpus`` and ``memory`` (MiB) are those of its largest node;
+    ``total_gpus`` and ``idle_gpus`` are those of all nodes together; 0 or empty if they are not known. With
+    ``gpus_known``, empty ``gpus`` mean that the partition has no GPUs.
     """
 
     name: str
     default: bool = False
-    seconds: int | None = None
-    default_seconds: int | None = None
+    time_limit_s: int | None = None
+    default_time_limit_s: int | None = None
     gpus: tuple[GpuCount, ...] = ()
     gpus_known: bool = False
-    all_gpus: tuple[GpuCount, ...] = ()
+    total_gpus: tuple[GpuCount, ...] = ()
     idle_gpus: tuple[GpuCount, ...] = ()
     nodes: int = 0
-    idle: int = 0
+    idle_nodes: int = 0
     cpus: int = 0
     memory: int = 0
 
 
 class Scheduler(Protocol):
-    """Starts jobs and knows how they are."""
+    """Submits, queries and cancels jobs."""
 
     name: str
 
     async def submit(self, request: JobRequest) -> str:
-        """Start a job and return its number.
+        """Submit a job and return its id.
 
         Raises
         ------
         GipfelError
-            The scheduler refused, in its own words and with advice, or did not answer in time.
+            The scheduler refused, with its message and advice, or did not answer in time.
         """
 
     async def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        """Return the status of each job, by one question; never raises, every doubt is ``unknown``."""
+        """Return the status of each job with one query; never raise, but answer ``unknown``."""
 
     async def cancel(self, job_id: str, *, user: str = "") -> None:
-        """End a job; one that has ended already is not an error.
+        """Cancel a job; it is not an error if it has ended already.
 
         Raises
         ------
@@ -209,16 +221,16 @@ class Scheduler(Protocol):
         """
 
     async def address(self, node: str) -> str:
-        """Return the address at which this machine reaches a node.
+        """Return the address of a node as seen from this machine.
 
         Raises
         ------
         GipfelError
-            The scheduler does not know the node or did not answer in time.
+            The scheduler does not know the node, or did not answer in time.
         """
 
     async def partitions(self) -> tuple[Partition, ...]:
-        """Return every partition, at most 30 seconds old.
+        """Return all partitions, from a cache of at most 30 seconds.
 
         Raises
         ------
@@ -228,7 +240,7 @@ class Scheduler(Protocol):
 
 
 class Association(Frozen):
-    """An account that a user may charge, with its limits; an empty partition means all of them."""
+    """An account that a user may charge, and its QoS; an empty partition means all partitions."""
 
     account: str
     partition: str = ""
@@ -250,7 +262,7 @@ class Reservation(Frozen):
 
 
 class Choices(Frozen):
-    """A user's accounts, QoS and reservations; None where the scheduler keeps no such list."""
+    """The accounts, QoS and reservations that a user may choose; None if the scheduler has no such list."""
 
     associations: tuple[Association, ...] | None = None
     default_account: str = ""
@@ -258,19 +270,19 @@ class Choices(Frozen):
 
     @property
     def accounts(self) -> tuple[str, ...]:
-        """Return the names of the accounts, each once, the default one first."""
+        """Return the names of the accounts without duplicates, the default account first."""
         names = sorted({each.account for each in self.associations or ()})
         return tuple(sorted(names, key=lambda name: name != self.default_account))
 
     def qos(self, account: str = "", partition: str = "") -> tuple[str, ...]:
-        """Return the QoS of an account and a partition; of any where one is empty."""
-        found = {
+        """Return the QoS of an account and a partition; an empty argument matches all."""
+        names = {
             qos
             for each in self.associations or ()
             for qos in each.qos
             if account in {"", each.account} and (not partition or each.partition in {"", partition})
         }
-        return tuple(sorted(found))
+        return tuple(sorted(names))
 
 
 @runtime_checkable
@@ -278,7 +290,7 @@ class SiteFacts(Protocol):
     """A scheduler that also knows accounts, reservations and expected starts."""
 
     async def choices(self, user: str) -> Choices:
-        """Return what a user may choose.
+        """Return a user's accounts, QoS and reservations.
 
         Raises
         ------
@@ -287,21 +299,21 @@ class SiteFacts(Protocol):
         """
 
     async def expected_start(self, request: JobRequest) -> str:
-        """Return a job's expected start if it were submitted now, as an ISO time; empty for now.
+        """Return the expected start of a job if it were submitted now, as an ISO time; empty for immediately.
 
         Raises
         ------
         GipfelError
-            The scheduler would refuse the job, in its own words, or did not answer in time.
+            The scheduler would refuse the job, with its message, or did not answer in time.
         """
 
 
 def batch_script(python: str) -> str:
-    """Return the script that Slurm copies to the node; it replaces itself by the job's runner.
+    """Return the batch script of a job, which executes the job's runner.
 
     Parameters
     ----------
     python
-        The interpreter on the node, usually that of the runtime folder.
+        The interpreter on the node, usually that of the runtime.
     """
     return f"#!/bin/sh\nexec {shlex.join((python, *RUNNER))}\n"

@@ -1,4 +1,4 @@
-"""Ask Slurm about its site: idle GPUs, a user's accounts and reservations, expected starts."""
+"""Query Slurm for idle GPUs, a user's accounts and reservations, and expected starts."""
 
 import grp
 import os
@@ -13,7 +13,7 @@ from .command import CommandResult
 from .notation import GpuCount, parse_duration, parse_gpus
 from .protocol import Association, Choices, JobRequest, Partition, Reservation
 
-#: sinfo's fields for `read_partitions`; the suffix keeps it from cutting long values off.
+#: sinfo's fields for `parse_partitions`; the suffix keeps it from cutting long values off.
 PARTITION_FIELDS = ",".join(
     f"{field}:|"
     for field in (
@@ -22,48 +22,48 @@ PARTITION_FIELDS = ",".join(
     )
 )
 _ASSOCIATION_FIELDS = "Account,DefaultAccount,Partition,QOS,DefaultQOS"
-# Behind a state: powered down, powering up, planned for another job. Any other mark keeps jobs away.
+# Suffixes of a state: powered down, powering up, planned for another job. Other suffixes mean not available.
 _OPEN_STATE = re.compile(r"(idle|mixed|allocated|completing|planned)[~#-]?")
 _IDLE_STATE = re.compile(r"(idle|planned)[~#-]?")
 _START = re.compile(r"to start at (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
-# It may be a comma list, or an option, for sacctmgr.
+# sacctmgr would read other names as a list or as an option.
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*\$?")
 _SOON_SECONDS = 60
 
 
-class Run(Protocol):
+class RunCommand(Protocol):
     """A function that runs one of Slurm's commands."""
 
-    def __call__(  # noqa: D102 - the class says it
+    def __call__(  # noqa: D102 - see the class
         self,
         argv: Sequence[str],
         *,
         user: str = "",
         environment: Mapping[str, str] | None = None,
-        given: str = "",
+        stdin: str = "",
     ) -> Awaitable[CommandResult]: ...
 
 
 class SlurmSite:
-    """Questions of the form to Slurm; no answer is cached."""
+    """Queries of the spawn form to Slurm, without a cache."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunCommand) -> None:
         self._run = run
 
     async def partitions(self) -> tuple[Partition, ...]:
-        """Ask ``sinfo`` once for everything."""
+        """Return all partitions, from one call of ``sinfo``."""
         result = await self._run(("sinfo", "--noheader", "--exact", f"--Format={PARTITION_FIELDS}"))
-        return read_partitions(result.output)
+        return parse_partitions(result.output)
 
     async def choices(self, user: str) -> Choices:
-        """Ask for a user's associations, and for reservations that the user may use."""
+        """Return a user's associations, and the reservations that the user may use."""
         if not _USER.fullmatch(user):
             raise GipfelError(f"{user!r} can't be the name of a unix user.", "Log in with another name.")
         associations, default = await self._associations(user)
         accounts = {each.account for each in associations or ()}
         result = await self._run(("scontrol", "--oneliner", "show", "reservation"))
         groups = groups_of(user)
-        usable = (each for each in read_reservations(result.output) if may_use(each, user, accounts, groups))
+        usable = (each for each in parse_reservations(result.output) if may_use(each, user, accounts, groups))
         return Choices(associations=associations, default_account=default, reservations=tuple(usable))
 
     async def _associations(self, user: str) -> tuple[tuple[Association, ...] | None, str]:
@@ -74,57 +74,57 @@ class SlurmSite:
             if "slurmdbd' is supported" in error.problem or "can't be run" in error.problem:
                 return None, ""
             raise
-        return read_associations(result.output)
+        return parse_associations(result.output)
 
     async def expected_start(self, request: JobRequest, arguments: Sequence[str]) -> str:
-        """Ask ``sbatch`` (whose argv is ``arguments``) when the job would start, as its user."""
+        """Return when a job would start; ``arguments`` is the argv of sbatch that would submit it."""
         argv = (arguments[0], "--test-only", *arguments[1:])
-        result = await self._run(argv, user=request.user, given=request.script)
+        result = await self._run(argv, user=request.user, stdin=request.script)
         match = _START.search(result.errors) or _START.search(result.output)
         try:
             moment = datetime.fromisoformat(match[1] if match else "").astimezone()
         except (ValueError, OverflowError):
-            raise GipfelError("Slurm gave no expected start.") from None
+            raise GipfelError("Slurm reported no expected start.") from None
         soon = (moment - datetime.now().astimezone()).total_seconds() < _SOON_SECONDS
         return "" if soon else moment.isoformat()
 
 
-def read_partitions(output: str) -> tuple[Partition, ...]:
-    """Parse ``sinfo --exact --Format=PARTITION_FIELDS``: the partitions that are up, in its order."""
-    found: dict[str, Partition] = {}
+def parse_partitions(output: str) -> tuple[Partition, ...]:
+    """Parse the output of sinfo with `PARTITION_FIELDS`; return the partitions that are up, in its order."""
+    partitions: dict[str, Partition] = {}
     for line in output.splitlines():
-        # Without the last four fields, too: then their values are unknown.
+        # The last four fields may be missing; their values are unknown then.
         fields = [field.strip() for field in line.split("|")]
         if len(fields) < 7 or fields[2] != "up":
             continue
         name, marked, _, limit, nodes, state, gres, used, default, cpus, memory = (*fields, *[""] * 4)[:11]
         count = int(nodes) if nodes.isdecimal() else 0
-        before = found.get(name) or Partition(
+        before = partitions.get(name) or Partition(
             name=name,
             default=marked.endswith("*"),
-            seconds=_limit(limit),
-            default_seconds=_limit(default),
+            time_limit_s=_limit(limit),
+            default_time_limit_s=_limit(default),
         )
         gpus = parse_gpus(gres)
         is_open = _OPEN_STATE.fullmatch(state) is not None
-        free = _minus(gpus, parse_gpus(used)) if is_open and used else ()
-        found[name] = before.model_copy(
+        free = _subtract(gpus, parse_gpus(used)) if is_open and used else ()
+        partitions[name] = before.model_copy(
             update={
-                "gpus": _most(before.gpus, gpus),
-                "all_gpus": _plus(before.all_gpus, gpus, count),
-                "idle_gpus": _plus(before.idle_gpus, free, count),
+                "gpus": _maximum(before.gpus, gpus),
+                "total_gpus": _add(before.total_gpus, gpus, count),
+                "idle_gpus": _add(before.idle_gpus, free, count),
                 "nodes": before.nodes + count,
-                "idle": before.idle + (count if _IDLE_STATE.fullmatch(state) else 0),
+                "idle_nodes": before.idle_nodes + (count if _IDLE_STATE.fullmatch(state) else 0),
                 "cpus": max(before.cpus, _number(cpus)),
                 "memory": max(before.memory, _number(memory)),
             }
         )
-    return tuple(found.values())
+    return tuple(partitions.values())
 
 
-def read_associations(output: str) -> tuple[tuple[Association, ...], str]:
-    """Parse ``sacctmgr --parsable2 show user withassoc``: associations and the default account."""
-    found: list[Association] = []
+def parse_associations(output: str) -> tuple[tuple[Association, ...], str]:
+    """Parse ``sacctmgr --parsable2 show user withassoc``; return associations and the default account."""
+    associations: list[Association] = []
     default_account = ""
     for line in output.splitlines():
         fields = [field.strip() for field in line.split("|")]
@@ -132,24 +132,26 @@ def read_associations(output: str) -> tuple[tuple[Association, ...], str]:
             continue
         account, default_account, partition, qos, default_qos = fields[:5]
         names = tuple(name for name in qos.split(",") if name)
-        found.append(Association(account=account, partition=partition, qos=names, default_qos=default_qos))
-    return tuple(found), default_account
+        associations.append(
+            Association(account=account, partition=partition, qos=names, default_qos=default_qos)
+        )
+    return tuple(associations), default_account
 
 
-def read_reservations(output: str) -> tuple[Reservation, ...]:
+def parse_reservations(output: str) -> tuple[Reservation, ...]:
     """Parse ``scontrol --oneliner show reservation``."""
-    found = []
+    reservations = []
     for line in output.splitlines():
         if not line.startswith("ReservationName="):
             continue
-        # None of the values that are read can hold a space.
+        # None of the values that are used can contain a space.
         fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
 
         def names(field: str, fields: Mapping[str, str] = fields) -> tuple[str, ...]:
             text = fields.get(field, "")
             return () if text in {"", "(null)"} else tuple(text.split(","))
 
-        found.append(
+        reservations.append(
             Reservation(
                 name=fields["ReservationName"],
                 partition="".join(names("PartitionName")),
@@ -161,24 +163,24 @@ def read_reservations(output: str) -> tuple[Reservation, ...]:
                 groups=names("Groups"),
             )
         )
-    return tuple(found)
+    return tuple(reservations)
 
 
 def may_use(reservation: Reservation, user: str, accounts: Iterable[str], groups: Iterable[str]) -> bool:
-    """Return whether a reservation admits a user; a name with a minus excludes it and admits all others."""
+    """Return whether a user may use a reservation; a list of names with a minus admits all others."""
 
-    def lets(named: tuple[str, ...], own: set[str]) -> bool | None:
-        if not named:
+    def admits(listed: tuple[str, ...], names: set[str]) -> bool | None:
+        if not listed:
             return None
-        if all(each.startswith("-") for each in named):
-            return not own & {each[1:] for each in named}
-        return bool(own & set(named))
+        if all(each.startswith("-") for each in listed):
+            return not names & {each[1:] for each in listed}
+        return bool(names & set(listed))
 
-    if groups_let := lets(reservation.groups, set(groups)):
-        return groups_let
-    answers = [lets(reservation.users, {user}), lets(reservation.accounts, set(accounts))]
-    known = [each for each in answers if each is not None]
-    return bool(known) and all(known)
+    if admits(reservation.groups, set(groups)):
+        return True
+    answers = [admits(reservation.users, {user}), admits(reservation.accounts, set(accounts))]
+    rules = [each for each in answers if each is not None]
+    return bool(rules) and all(rules)
 
 
 def groups_of(user: str) -> tuple[str, ...]:
@@ -196,28 +198,28 @@ def groups_of(user: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _most(one: tuple[GpuCount, ...], other: tuple[GpuCount, ...]) -> tuple[GpuCount, ...]:
-    return _joined(one, other, max)
+def _maximum(one: tuple[GpuCount, ...], other: tuple[GpuCount, ...]) -> tuple[GpuCount, ...]:
+    return _combine(one, other, max)
 
 
-def _plus(one: tuple[GpuCount, ...], other: tuple[GpuCount, ...], times: int) -> tuple[GpuCount, ...]:
-    return _joined(one, other, lambda before, more: before + more * times)
+def _add(one: tuple[GpuCount, ...], other: tuple[GpuCount, ...], times: int) -> tuple[GpuCount, ...]:
+    return _combine(one, other, lambda before, more: before + more * times)
 
 
-def _minus(one: tuple[GpuCount, ...], other: tuple[GpuCount, ...]) -> tuple[GpuCount, ...]:
+def _subtract(one: tuple[GpuCount, ...], other: tuple[GpuCount, ...]) -> tuple[GpuCount, ...]:
     used = {each.type: each.count for each in other}
-    # A node that names no type in one of the two lists: what is used counts for its only type.
+    # If only one of the two lists names types, all used GPUs count for the only type.
     if len(one) == 1 and one[0].type not in used:
         used[one[0].type] = sum(used.values())
     return tuple(GpuCount(type=each.type, count=max(each.count - used.get(each.type, 0), 0)) for each in one)
 
 
-def _joined(
-    one: tuple[GpuCount, ...], other: tuple[GpuCount, ...], join: Callable[[int, int], int]
+def _combine(
+    one: tuple[GpuCount, ...], other: tuple[GpuCount, ...], combine: Callable[[int, int], int]
 ) -> tuple[GpuCount, ...]:
     counts = {each.type: each.count for each in one}
     for each in other:
-        counts[each.type] = join(counts.get(each.type, 0), each.count)
+        counts[each.type] = combine(counts.get(each.type, 0), each.count)
     return tuple(GpuCount(type=kind, count=count) for kind, count in counts.items())
 
 

@@ -1,13 +1,13 @@
-"""Steps: a command on the nodes of a job, in the container of an EDF on each, from anywhere in the job."""
+"""Run a step: a command on nodes of a job, in a container of an EDF on each node."""
 
 from .handle import StepHandle, start_step
-from .spec import IMAGE_PYTHON, PYTHON, StepSetting, StepSpec, StepState, TaskLocation
+from .spec import IMAGE_PYTHON, PYTHON, StepJob, StepSpec, StepState, TaskLocation
 
 __all__ = [
     "IMAGE_PYTHON",
     "PYTHON",
     "StepHandle",
-    "StepSetting",
+    "StepJob",
     "StepSpec",
     "StepState",
     "TaskLocation",

@@ -1,4 +1,4 @@
-"""The job around a step, and the container of one of its tasks, composed on the task's own node."""
+"""Describe the job of a step, and compose the container of one of its tasks on the task's node."""
 
 import os
 import re
@@ -9,24 +9,24 @@ from pathlib import Path, PurePosixPath
 from ..broker.context import (
     JobContext,
     find_runtime,
-    hides_an_image,
+    is_system_directory,
     workspace_in_container,
     workspace_on_host,
 )
 from ..edf import Edf, EdfError, Mount, check_local, load_edf
 from ..engines import ContainerRequest, Invocation, engine_for, engine_pulls
-from ..environment import BINDING
+from ..environment import PROTECTED_VARIABLES
 from ..hooks import engine_invocation
 from ..model import GipfelError
 from ..runtime import Runtime
 from ..scheduler.excluded_nodes import excluded_nodes
 from ..scheduler.notation import expand_hostlist
-from .spec import IMAGE_PYTHON, PYTHON, StepPlan, StepSetting
+from .spec import IMAGE_PYTHON, PYTHON, StepJob, StepPlan
 
-# A container of a step opens no port for ssh: a job has one, that of its own container.
-_SSH = "com.hooks.ssh."
-# The server's own variables, which mean nothing on another node.
-_LEFT_OUT = ("JUPYTER_", "JUPYTERHUB_", "JPY_", "IPYTHONDIR")
+# Containers of steps run no ssh server: only the job's own container does.
+_SSH_HOOK = "com.hooks.ssh."
+# Variables of the notebook server, which are invalid on other nodes.
+_SERVER_VARIABLES = ("JUPYTER_", "JUPYTERHUB_", "JPY_", "IPYTHONDIR")
 _CPUS = re.compile(r"([0-9]+)(?:\(x[0-9]+\))?")
 
 
@@ -36,18 +36,18 @@ def step_edf(plan: StepPlan, environment: Mapping[str, str]) -> Edf:
     Raises
     ------
     GipfelError
-        It is not found, or can't be used here.
+        The EDF is not found, or can't be used here.
     """
-    name = plan.spec.edf or plan.setting.edf
+    name = plan.spec.edf or plan.job.edf
     if not name:
         return Edf(name="", path=None)
-    edf = load_edf(name, environment=environment, directory=Path(plan.setting.home))
-    found = check_local(edf, pulls=engine_pulls(plan.setting.engine))
-    errors = tuple(each for each in found if each.severity == "error")
+    edf = load_edf(name, environment=environment, directory=Path(plan.job.home))
+    diagnostics = check_local(edf, pulls=engine_pulls(plan.job.engine))
+    errors = tuple(each for each in diagnostics if each.severity == "error")
     if errors:
         raise EdfError(errors)
-    kept = {name: value for name, value in edf.annotations.items() if not name.startswith(_SSH)}
-    return edf.model_copy(update={"annotations": kept})
+    annotations = {name: value for name, value in edf.annotations.items() if not name.startswith(_SSH_HOOK)}
+    return edf.model_copy(update={"annotations": annotations})
 
 
 def task_invocation(
@@ -55,48 +55,53 @@ def task_invocation(
     edf: Edf,
     *,
     environment: Mapping[str, str],
-    offered: Mapping[str, str],
+    task_variables: Mapping[str, str],
     scratch: str,
     python: str,
     step: tuple[str, ...] = (),
 ) -> tuple[Invocation, str]:
-    """Return what is executed for a task, and in which folder of the host.
+    """Return the command to execute for a task, and its working directory on the host.
 
     Parameters
     ----------
     environment
         The variables of this process.
-    offered
-        Variables that the task gets in addition.
+    task_variables
+        Further variables of the task.
     scratch
-        A private folder on this node's disk.
+        A private directory on this node's disk.
     python
         The host's interpreter.
     step
-        For engines that start by srun: its options about tasks and nodes.
+        Options of srun about tasks and nodes, for engines that start with srun.
 
     Raises
     ------
     GipfelError
         The EDF, the runtime or the engine can't be used.
     """
-    engine = engine_for(edf, plan.setting.engine)
+    engine = engine_for(edf, plan.job.engine)
     missing = engine.missing()
     if missing:
         raise GipfelError(missing, "Install it on the node, or choose an EDF without an image.")
     runtime = _runtime(plan, environment, contained=bool(edf.image))
-    home = plan.setting.home
+    home = plan.job.home
     workspace = workspace_in_container(edf, home) if edf.image else workspace_on_host(edf, home)
     mounts = _mounts(plan, edf) if edf.image else ()
     directory = _directory(plan, edf, (*workspace.mounts, *mounts), workspace.directory)
     first, *others = plan.spec.command
-    kept = {name: value for name, value in environment.items() if not name.startswith(_LEFT_OUT)}
+    inherited = {name: value for name, value in environment.items() if not name.startswith(_SERVER_VARIABLES)}
     request = ContainerRequest(
         edf=edf,
         command=(_program(first, edf, plan.spec.python or runtime.python, runtime), *others),
         mounts=(*workspace.mounts, *mounts, runtime.mount) if edf.image else (),
-        environment={**kept, "GIPFEL_ENGINE": engine.name, **offered, **workspace.environment},
-        binding=BINDING,
+        environment={
+            **inherited,
+            "GIPFEL_ENGINE": engine.name,
+            **task_variables,
+            **workspace.environment,
+        },
+        protected=PROTECTED_VARIABLES,
         workdir=directory,
         scratch=scratch,
         step=step,
@@ -106,91 +111,93 @@ def task_invocation(
 
 
 def _runtime(plan: StepPlan, environment: Mapping[str, str], *, contained: bool) -> Runtime:
-    runtime = plan.setting.runtime
-    built = Path(runtime.root, "runtime.json").is_file() or runtime.root.endswith(".sqsh")
+    runtime = plan.job.runtime
+    is_built = Path(runtime.root, "runtime.json").is_file() or runtime.root.endswith(".sqsh")
     if not contained:
-        # As for a job: the environment that runs this program, with whatever else is installed in it.
-        return Runtime.here()
-    if built:
+        # As for a job: the Python environment that runs this program, with all its packages.
+        return Runtime.from_current_interpreter()
+    if is_built:
         return runtime
-    found = find_runtime(plan.setting.wanted_runtime, environment)
-    if found is None:
+    users = find_runtime(plan.job.requested_runtime, environment)
+    if users is None:
         raise GipfelError(
             "There is no runtime to mount into the image.",
             "Build one with `gipfel runtime build ~/.gipfel/runtime`, or set GIPFEL_RUNTIME.",
         )
-    return found
+    return users
 
 
 def _program(first: str, edf: Edf, python: str, runtime: Runtime) -> str:
     if first == PYTHON:
         return runtime.python
     if first == IMAGE_PYTHON:
-        # Set-up steps may choose another one without an image, too.
+        # Set-up steps may put another Python on PATH, also without an image.
         return "python3" if edf.image or edf.setup else python
     return first
 
 
 def _mounts(plan: StepPlan, edf: Edf) -> tuple[Mount, ...]:
-    """Return the folders of the caller and of the job, except those that the EDF shows already."""
-    wanted = (*plan.mounts, *(Mount(source=path, destination=path) for path in plan.setting.folders))
-    return tuple(dict.fromkeys(each for each in wanted if not _shown(each, edf.mounts)))
+    """Return mounts of the caller's and the job's directories, except those that the EDF mounts already."""
+    mounts = (*plan.mounts, *(Mount(source=path, destination=path) for path in plan.job.folders))
+    return tuple(dict.fromkeys(each for each in mounts if not _is_mounted(each, edf.mounts)))
 
 
-def _shown(wanted: Mount, mounts: tuple[Mount, ...]) -> bool:
-    destination = PurePosixPath(wanted.destination)
+def _is_mounted(requested: Mount, mounts: tuple[Mount, ...]) -> bool:
+    destination = PurePosixPath(requested.destination)
     for mount in reversed(mounts):
         if destination.is_relative_to(mount.destination) and "sqsh" not in mount.flags:
-            same = Path(mount.source, destination.relative_to(mount.destination))
-            return str(same) == wanted.source and "ro" not in mount.flags
+            source = Path(mount.source, destination.relative_to(mount.destination))
+            return str(source) == requested.source and "ro" not in mount.flags
     return False
 
 
-def _directory(plan: StepPlan, edf: Edf, mounts: tuple[Mount, ...], usual: str) -> str:
-    wanted = plan.spec.directory
-    if not wanted:
-        return usual
+def _directory(plan: StepPlan, edf: Edf, mounts: tuple[Mount, ...], default: str) -> str:
+    directory = plan.spec.directory
+    if not directory:
+        return default
     if not edf.image:
-        return next((each.source for each in plan.mounts if each.destination == wanted), wanted)
-    if hides_an_image(Path(wanted)):
-        return usual
-    seen = any(PurePosixPath(wanted).is_relative_to(each.destination) for each in (*edf.mounts, *mounts))
-    return wanted if seen else usual
+        return next((each.source for each in plan.mounts if each.destination == directory), directory)
+    if is_system_directory(Path(directory)):
+        return default
+    is_mounted = any(
+        PurePosixPath(directory).is_relative_to(each.destination) for each in (*edf.mounts, *mounts)
+    )
+    return directory if is_mounted else default
 
 
-def setting_of_job(context: JobContext) -> StepSetting:
-    """Return the setting that a job's broker knows."""
-    offered = context.offered
-    run = offered.get("GIPFEL_RUN", "")
-    return StepSetting(
+def step_job_from_context(context: JobContext) -> StepJob:
+    """Return the job of a broker as steps need it."""
+    variables = context.container_environment
+    run = variables.get("GIPFEL_RUN", "")
+    return StepJob(
         home=context.home,
         cluster=context.cluster,
         engine=context.engine,
         edf=context.edf,
         runtime=context.runtime,
-        wanted_runtime=context.wanted_runtime,
+        requested_runtime=context.requested_runtime,
         run=run,
-        job_id=offered.get("GIPFEL_JOB_ID", ""),
+        job_id=variables.get("GIPFEL_JOB_ID", ""),
         # The scratch folder is on the disk of one node.
         folders=tuple(each for each in context.folders if each != context.scratch),
-        **_allocation(context.host, run),
+        **_allocation(context.host_environment, run),
     )
 
 
-def setting_of_host(environment: Mapping[str, str]) -> StepSetting:
-    """Return the setting of a process on the host: in a job of Gipfel, in any other job, or in none.
+def step_job_from_environment(environment: Mapping[str, str]) -> StepJob:
+    """Return the job of a process on the host: a job of Gipfel, any other job, or this machine without a job.
 
-    ``$GIPFEL_EDF`` is the EDF of steps that name none.
+    Steps that name no EDF use ``$GIPFEL_EDF``.
     """
     engine = environment.get("GIPFEL_ENGINE", "")
     run = environment.get("GIPFEL_RUN", "")
-    return StepSetting(
+    return StepJob(
         home=environment.get("HOME") or str(Path.home()),
         cluster=environment.get("GIPFEL_CLUSTER", "local"),
-        # It is "host" in a job without a container, which runs no image.
+        # "host" means that the job runs without a container; steps may still use an image.
         engine="" if engine == "host" else engine,
         edf=environment.get("GIPFEL_EDF", ""),
-        runtime=find_runtime("", environment) or Runtime.here(),
+        runtime=find_runtime("", environment) or Runtime.from_current_interpreter(),
         run=run,
         job_id=environment.get("GIPFEL_JOB_ID", ""),
         folders=(run,) if run else (),
@@ -199,28 +206,29 @@ def setting_of_host(environment: Mapping[str, str]) -> StepSetting:
 
 
 def job_nodes(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the nodes of the job with these variables, in Slurm's order; without Slurm this machine.
+    """Return the nodes of the job with these variables, in Slurm's order; without Slurm, this machine.
 
     Raises
     ------
     GipfelError
-        Slurm's list can't be read.
+        Slurm's node list is missing or not valid.
     """
     listed = environment.get("SLURM_JOB_NODELIST") or environment.get("SLURM_NODELIST")
     if not environment.get("SLURM_JOB_ID"):
         return (socket.gethostname().partition(".")[0],)
     if not listed:
         raise GipfelError(
-            "SLURM_JOB_NODELIST is not set, so the job's nodes are unknown.", "Start it from within the job."
+            "SLURM_JOB_NODELIST is not set, so the job's nodes are unknown.",
+            "Start the command from within the job.",
         )
     try:
         return expand_hostlist(listed)
     except ValueError as error:
-        raise GipfelError(f"The job's list of nodes can't be read: {error}.") from error
+        raise GipfelError(f"SLURM_JOB_NODELIST can't be read: {error}.") from error
 
 
 def fewest_cpus(environment: Mapping[str, str]) -> int:
-    """Return the fewest CPUs that the job has on a node; those of this process without Slurm."""
+    """Return the lowest number of CPUs that the job has on a node; without Slurm, those of this process."""
     if not environment.get("SLURM_JOB_ID"):
         return len(os.sched_getaffinity(0))
     counts = [_CPUS.fullmatch(part) for part in environment.get("SLURM_JOB_CPUS_PER_NODE", "").split(",")]
@@ -228,9 +236,9 @@ def fewest_cpus(environment: Mapping[str, str]) -> int:
 
 
 def _allocation(environment: Mapping[str, str], run: str) -> dict[str, object]:
-    without = excluded_nodes(run)
+    excluded = excluded_nodes(run)
     return {
         "slurm_job": environment.get("SLURM_JOB_ID", ""),
-        "nodes": tuple(node for node in job_nodes(environment) if node not in without),
+        "nodes": tuple(node for node in job_nodes(environment) if node not in excluded),
         "cpus": fewest_cpus(environment),
     }

@@ -1,7 +1,7 @@
-"""Start a step from anywhere in a job, on its node or on a machine alone, and hold what was started.
+"""Start a step from a process of a job, or on a machine without Slurm, and control it.
 
-`start_step` returns a `StepHandle`. Its channel is a supervisor that is a child of this process, or one that
-the job's broker started.
+`start_step` returns a `StepHandle`. On the host it starts the step's supervisor as a child process; in a
+container it connects to a supervisor that the job's broker starts.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from typing import Protocol
 from pydantic import TypeAdapter, ValidationError
 
 from ..broker.messages import (
-    MOST_BYTES,
+    MAX_BYTES,
     Ended,
     PathRef,
     Refusal,
@@ -34,35 +34,35 @@ from ..environment import without_tokens
 from ..model import GipfelError
 from ..process.fork import ForkedProgram, can_fork
 from ..regular_files import read_regular
-from .container import setting_of_host
-from .spec import StepPlan, StepSetting, StepSpec, StepState, TaskLocation
+from .container import step_job_from_environment
+from .spec import StepJob, StepPlan, StepSpec, StepState, TaskLocation
 
-_LOST = 1
-_MOST_BYTES = 1 << 20
-# Longer than a supervisor takes to end everything by force.
+_DISCONNECTED_STATUS = 1
+_MAX_BYTES = 1 << 20
+# Longer than a supervisor takes to end everything with SIGKILL.
 _END_S = 60.0
-_REPLIES: TypeAdapter[Ended | Refusal] = TypeAdapter(Ended | Refusal)
+_END_REPLY: TypeAdapter[Ended | Refusal] = TypeAdapter(Ended | Refusal)
 _START_S = 75.0
-_REPLY: TypeAdapter[Refusal | Started] = TypeAdapter(Refusal | Started)
+_START_REPLY: TypeAdapter[Refusal | Started] = TypeAdapter(Refusal | Started)
 
 
 class _Channel(Protocol):
-    """The connection to a supervisor."""
+    """The connection to a step's supervisor."""
 
     def poll(self, seconds: float) -> int | None:
-        """Return the exit status, if it comes within so many seconds."""
+        """Wait for the end, at most so many seconds; return the exit status, None if the step still runs."""
 
     def signal(self, number: int) -> None:
         """Send a signal."""
 
     def close(self) -> None:
-        """Disconnect, which stops a step that runs."""
+        """Disconnect, which stops a running step."""
 
 
 class StepHandle:
-    """A step and its state; the step is stopped when the process that holds this ends.
+    """A step that was started, and its state; the step is stopped when this process ends.
 
-    Use it as a context manager to have it stopped at the end of a block.
+    Use it as a context manager to stop the step at the end of a block.
     """
 
     def __init__(self, spec: StepSpec, channel: _Channel) -> None:
@@ -78,10 +78,10 @@ class StepHandle:
 
     @property
     def state(self) -> StepState:
-        """Return the step's state as its supervisor wrote it; ``starting`` before that."""
+        """Return the state that the supervisor wrote; the phase ``starting`` if it has written none."""
         try:
             return StepState.model_validate_json(
-                read_regular(Path(self.spec.folder, f"{self.spec.name}.json"), _MOST_BYTES)
+                read_regular(Path(self.spec.folder, f"{self.spec.name}.json"), _MAX_BYTES)
             )
         except (OSError, ValidationError):
             return StepState(phase="starting")
@@ -93,23 +93,23 @@ class StepHandle:
 
     @property
     def tasks(self) -> tuple[TaskLocation, ...]:
-        """Return where the tasks that have started run, by rank."""
-        found = []
+        """Return the locations of the tasks that have started, by rank."""
+        locations = []
         for path in Path(self.spec.folder, f"{self.spec.name}.tasks").glob("*.json"):
             with contextlib.suppress(OSError, ValidationError):
-                found.append(TaskLocation.model_validate_json(read_regular(path, _MOST_BYTES)))
-        return tuple(sorted(found, key=lambda each: each.rank))
+                locations.append(TaskLocation.model_validate_json(read_regular(path, _MAX_BYTES)))
+        return tuple(sorted(locations, key=lambda each: each.rank))
 
     def poll(self) -> int | None:
-        """Return the exit status, the highest of the tasks'; None while the step runs."""
+        """Return the exit status, which is the highest of the tasks'; None while the step runs."""
         return self.wait(0)
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Wait for the end, at most `timeout` seconds; None where it still runs then."""
+        """Wait at most `timeout` seconds for the end; return the exit status, None if the step still runs."""
         end = None if timeout is None else time.monotonic() + timeout
         while self._status is None:
-            left = 3600.0 if end is None else end - time.monotonic()
-            self._status = self._channel.poll(max(0.0, left))
+            remaining = 3600.0 if end is None else end - time.monotonic()
+            self._status = self._channel.poll(max(0.0, remaining))
             if end is not None and time.monotonic() >= end:
                 break
         return self._status
@@ -120,11 +120,11 @@ class StepHandle:
             self._channel.signal(number)
 
     def stop(self) -> int:
-        """End the step: SIGTERM, SIGKILL after ``grace_s``; return its status when nothing of it is left."""
+        """End all of the step with SIGTERM, after ``grace_s`` with SIGKILL, and return its exit status."""
         self.signal(signal.SIGTERM)
         status = self.wait(self.spec.grace_s + _END_S)
         self._channel.close()
-        self._status = _LOST if status is None else status
+        self._status = _DISCONNECTED_STATUS if status is None else status
         return self._status
 
 
@@ -135,7 +135,7 @@ class ChildSupervisor:
         self._process = process
 
     def poll(self, seconds: float) -> int | None:
-        """Return the exit status, if it comes within so many seconds."""
+        """Wait for the end, at most so many seconds; return the exit status, None if the step still runs."""
         try:
             code = self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -149,40 +149,40 @@ class ChildSupervisor:
             self._process.send_signal(number)
 
     def close(self) -> None:
-        """Close its input, which stops a step that runs."""
+        """Close its standard input, which stops a running step."""
         if self._process.stdin:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
 
 
 class BrokerSupervisor:
-    """A supervisor that the job's broker started, over the connection to it."""
+    """A supervisor that the job's broker started; closing the connection to the broker stops the step."""
 
-    def __init__(self, connected: socket.socket, rest: bytes) -> None:
+    def __init__(self, connected: socket.socket, received: bytes) -> None:
         self._socket = connected
-        self._rest = rest
+        self._received = received
 
     def poll(self, seconds: float) -> int | None:
-        """Return the exit status, if it comes within so many seconds; 1 where the broker is gone."""
+        """Wait for the end, at most so many seconds; return the exit status, 1 if the broker disconnected."""
         end = time.monotonic() + seconds
-        while b"\n" not in self._rest:
+        while b"\n" not in self._received:
             try:
                 ready, _, _ = select.select([self._socket], [], [], max(0.0, end - time.monotonic()))
                 if not ready:
                     return None
-                piece = self._socket.recv(MOST_BYTES)
+                piece = self._socket.recv(MAX_BYTES)
             except OSError:
                 piece = b""
             if not piece:
-                return _LOST
-            self._rest += piece
-        line, _, self._rest = self._rest.partition(b"\n")
+                return _DISCONNECTED_STATUS
+            self._received += piece
+        line, _, self._received = self._received.partition(b"\n")
         self.close()
         with contextlib.suppress(ValidationError):
-            reply = _REPLIES.validate_json(line)
+            reply = _END_REPLY.validate_json(line)
             if isinstance(reply, Ended):
                 return reply.status
-        return _LOST
+        return _DISCONNECTED_STATUS
 
     def signal(self, number: int) -> None:
         """Send a signal."""
@@ -190,25 +190,25 @@ class BrokerSupervisor:
             self._socket.sendall(to_line(Signal(signal=number)))
 
     def close(self) -> None:
-        """Disconnect, which stops a step that runs."""
+        """Disconnect, which stops a running step."""
         self._socket.close()
 
 
 def supervisor_arguments() -> tuple[str, ...]:
-    """Return the argv of a supervisor, which reads its plan from standard input."""
+    """Return the argv of a supervisor, which reads a `StepPlan` from standard input."""
     return (sys.executable, "-I", "-m", "gipfel_cluster.steps.supervisor")
 
 
 def in_container(environment: Mapping[str, str]) -> bool:
-    """Return whether a process is in the container of a job, whose broker starts its steps."""
+    """Return whether a process runs in a job's container, so that the job's broker must start its steps."""
     return "GIPFEL_RUN" in environment and environment.get("GIPFEL_ENGINE", "") not in {"", "host"}
 
 
 def supervisor_process(environment: Mapping[str, str]) -> "subprocess.Popen[bytes] | ForkedProgram":
-    """Start a supervisor that waits for its plan on standard input."""
+    """Start a supervisor that waits for a `StepPlan` on standard input."""
     variables = without_tokens(environment)
     if can_fork():
-        from .supervisor import main  # noqa: PLC0415 - not where steps are only planned
+        from .supervisor import main  # noqa: PLC0415 - not needed where steps are only planned
 
         return ForkedProgram(supervisor_arguments(), main, variables)
     return subprocess.Popen(
@@ -225,24 +225,24 @@ def start_step(
     spec: StepSpec,
     environment: Mapping[str, str] | None = None,
     *,
-    setting: StepSetting | None = None,
+    job: StepJob | None = None,
     mounts: tuple[Mount, ...] = (),
 ) -> StepHandle:
-    """Start a step; it ends with the process that calls this.
+    """Start a step; it ends with the calling process.
 
     Parameters
     ----------
     environment
-        The variables of this process, which describe the job around it.
-    setting
-        On the host: the job, where the variables describe another one.
+        Variables that describe the job of this process; by default those of the process.
+    job
+        On the host: the job, if the variables describe another one.
     mounts
-        On the host: more folders that the containers show.
+        On the host: further mounts of the containers.
 
     Raises
     ------
     GipfelError
-        The folder can't be made, the host does not see it, or the job's broker refused.
+        The step's directory can't be created, the host does not see it, or the job's broker refused.
     """
     environment = dict(os.environ) if environment is None else environment
     folder = Path(spec.folder)
@@ -251,17 +251,18 @@ def start_step(
         Path(folder, f"{spec.name}.json").unlink(missing_ok=True)
     except OSError as error:
         raise GipfelError(
-            f"The step's folder {folder} can't be made: {error.strerror}.", "Choose another one."
+            f"The step's directory {folder} can't be created: {error.strerror}.",
+            "Choose a directory that you can write to.",
         ) from error
-    if setting is None and in_container(environment):
+    if job is None and in_container(environment):
         return _through_broker(spec, environment)
-    setting = setting_of_host(environment) if setting is None else setting
-    return _here(StepPlan(spec=spec, setting=setting, folder=spec.folder, mounts=mounts), environment)
+    job = step_job_from_environment(environment) if job is None else job
+    return _start_locally(StepPlan(spec=spec, job=job, folder=spec.folder, mounts=mounts), environment)
 
 
-def _here(plan: StepPlan, environment: Mapping[str, str]) -> StepHandle:
+def _start_locally(plan: StepPlan, environment: Mapping[str, str]) -> StepHandle:
     process = supervisor_process(environment)
-    assert process.stdin is not None  # noqa: S101 - a pipe was asked for
+    assert process.stdin is not None  # noqa: S101 - it was started with a pipe
     process.stdin.write(plan.model_dump_json().encode() + b"\n")
     process.stdin.flush()
     return StepHandle(plan.spec, ChildSupervisor(process))
@@ -270,7 +271,7 @@ def _here(plan: StepPlan, environment: Mapping[str, str]) -> StepHandle:
 def _through_broker(spec: StepSpec, environment: Mapping[str, str]) -> StepHandle:
     path = broker_socket(environment)
     if path is None:
-        raise _gone()
+        raise _no_broker()
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         request = StepRequest(
@@ -281,10 +282,10 @@ def _through_broker(spec: StepSpec, environment: Mapping[str, str]) -> StepHandl
         connected.settimeout(_START_S)
         connected.connect(str(path))
         connected.sendall(to_line(request))
-        line, rest = _line(connected)
-        reply = _REPLY.validate_json(line)
+        line, received = _receive_line(connected)
+        reply = _START_REPLY.validate_json(line)
         if isinstance(reply, Refusal):
-            raise GipfelError(reply.problem, reply.fix)  # noqa: TRY301 - closed like the others
+            raise GipfelError(reply.problem, reply.fix)  # noqa: TRY301 - closes the socket below
         connected.settimeout(None)
     except OSError as error:
         connected.close()
@@ -292,26 +293,26 @@ def _through_broker(spec: StepSpec, environment: Mapping[str, str]) -> StepHandl
     except ValidationError as error:
         connected.close()
         raise GipfelError(
-            "The job's broker gave an answer of another version.",
-            "Use the gipfel of the runtime that this job runs with.",
+            "The job's broker answered with another version of its protocol.",
+            "Use the gipfel command of this job's runtime.",
         ) from error
     except BaseException:
         connected.close()
         raise
-    return StepHandle(spec, BrokerSupervisor(connected, rest))
+    return StepHandle(spec, BrokerSupervisor(connected, received))
 
 
-def _line(connected: socket.socket) -> tuple[bytes, bytes]:
-    """Return the first line that comes, and what came behind it."""
+def _receive_line(connected: socket.socket) -> tuple[bytes, bytes]:
+    """Return the first line, and what was received after it."""
     content = b""
     while b"\n" not in content:
-        piece = connected.recv(MOST_BYTES)
+        piece = connected.recv(MAX_BYTES)
         if not piece:
-            raise _gone()
+            raise _no_broker()
         content += piece
     line, _, rest = content.partition(b"\n")
     return line, rest
 
 
-def _gone() -> GipfelError:
+def _no_broker() -> GipfelError:
     return GipfelError("This job's broker does not answer.", "Restart the server.")

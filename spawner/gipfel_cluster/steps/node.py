@@ -1,7 +1,7 @@
-"""``python -I -m gipfel_cluster.steps.node``: one task of a step, on its node, around its container.
+"""Run one task of a step on its node: ``python -I -m gipfel_cluster.steps.node``.
 
-Started by ``srun`` once for each task, or by the step's supervisor where there is no Slurm. It composes the
-container here, passes signals on, and leaves no process behind.
+``srun`` starts this program once for each task; without Slurm the step's supervisor does. It composes the
+container on the node, forwards signals, and ends all processes of the task.
 """
 
 import os
@@ -15,18 +15,17 @@ from types import FrameType
 
 from ..model import GipfelError
 from ..namespaces import die_with_parent
-from ..process.liveness import adopt_orphans
-from ..process.tree import end_descendants
+from ..process.tree import adopt_orphans, end_descendants
 from ..runs import ScratchFolder, write_atomically
 from .container import step_edf, task_invocation
 from .spec import STEP_VARIABLE, StepPlan, TaskLocation
 
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 FAILED = 125
-_LOOK_S = 0.5
+_POLL_S = 0.5
 
 
-class Task:
+class TaskRunner:
     """Runs one task and returns its exit status."""
 
     def __init__(self, plan: StepPlan, environment: Mapping[str, str]) -> None:
@@ -34,7 +33,7 @@ class Task:
         self._environment = dict(environment)
         self.location = task_location(plan, environment)
         self._child: subprocess.Popen[bytes] | None = None
-        self._asked: int | None = None
+        self._received: int | None = None
 
     def run(self) -> int:
         """Run the task to its end.
@@ -56,29 +55,29 @@ class Task:
             scratch.remove()
 
     def _run_in(self, scratch: Path) -> int:
-        # Slurm's variables are this step's own: its supervisor removed those of the job around it.
+        # Slurm's variables describe this step: its supervisor removed those of the job.
         environment = {name: value for name, value in self._environment.items() if name != STEP_VARIABLE}
-        invocation, folder = task_invocation(
+        invocation, directory = task_invocation(
             self._plan,
             step_edf(self._plan, environment),
             environment=environment,
-            offered=self._offered(scratch),
+            task_variables=self._task_variables(scratch),
             scratch=str(scratch),
             python=sys.executable,
         )
         for note in invocation.notes:
             _report(note)
-        early = self._asked
-        if early is not None:
-            return 128 + early
+        received = self._received
+        if received is not None:
+            return 128 + received
         try:
             self._child = subprocess.Popen(
                 invocation.argv,
                 env=dict(invocation.environment),
-                cwd=folder,
+                cwd=directory,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                # No other thread runs here. Who kills this process means the command.
+                # Safe, since this process has one thread. The command must end when this process is killed.
                 preexec_fn=die_with_parent,  # noqa: PLW1509
             )
         except OSError as error:
@@ -86,62 +85,64 @@ class Task:
                 f"The command can't be started on {self.location.node}: {error.strerror} ({error.filename}).",
                 "Check the command and the EDF.",
             ) from error
-        asked = self._asked
-        if asked is not None:
-            self._forward(asked, None)
+        received = self._received
+        if received is not None:
+            self._forward(received, None)
         status = self._wait(self._child)
         return 128 - status if status < 0 else status
 
     def _wait(self, child: subprocess.Popen[bytes]) -> int:
-        """Wait for the end; when the step shall stop, signal the command alone, and once.
+        """Wait for the end; if the step is to stop, send SIGTERM once to the command alone.
 
-        Slurm's own way signals every process below at the same time, also those that others need to end
-        well.
+        Slurm would signal all processes of the task at the same time, also those that others need for an
+        orderly end.
         """
         stop = Path(self._plan.folder, f"{self._plan.spec.name}.stop")
         signalled = False
         while True:
             try:
-                return child.wait(_LOOK_S)
+                return child.wait(_POLL_S)
             except subprocess.TimeoutExpired:
                 if not signalled and stop.exists():
                     signalled = True
                     child.send_signal(signal.SIGTERM)
 
-    def _offered(self, scratch: Path) -> dict[str, str]:
+    def _task_variables(self, scratch: Path) -> dict[str, str]:
         plan, location = self._plan, self.location
-        offered = {
+        variables = {
             "GIPFEL_NODE": location.node,
             "GIPFEL_TASK": str(location.rank),
             "GIPFEL_TASKS": str(len(plan.nodes) * plan.spec.tasks_per_node),
             "GIPFEL_LOCAL_TASK": str(location.local_rank),
             "GIPFEL_NODE_RANK": str(location.node_rank),
             "GIPFEL_NODES": ",".join(plan.nodes),
-            "GIPFEL_CLUSTER": plan.setting.cluster,
-            # A socket of the job's is on another disk; there is no broker for ranks.
+            "GIPFEL_CLUSTER": plan.job.cluster,
+            # The job's sockets are on the disk of another node: tasks have no broker.
             "GIPFEL_SOCKETS": str(scratch),
-            "GIPFEL_RUN": plan.setting.run,
-            "GIPFEL_JOB_ID": plan.setting.job_id,
+            "GIPFEL_RUN": plan.job.run,
+            "GIPFEL_JOB_ID": plan.job.job_id,
         }
-        kept = {name: value for name, value in offered.items() if value} | plan.spec.environment
-        return kept if location.gpus is None else kept | {"CUDA_VISIBLE_DEVICES": ",".join(location.gpus)}
+        variables = {name: value for name, value in variables.items() if value} | plan.spec.environment
+        if location.gpus is not None:
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(location.gpus)
+        return variables
 
     def _write_location(self) -> None:
         folder = Path(self._plan.folder, f"{self._plan.spec.name}.tasks")
-        # The location of a task is information only.
+        # The task can run without this file.
         with suppress(OSError):
             folder.mkdir(mode=0o700, exist_ok=True)
             write_atomically(folder / f"{self.location.rank}.json", self.location.model_dump_json() + "\n")
 
     def _forward(self, number: int, _frame: FrameType | None) -> None:
-        self._asked = number
+        self._received = number
         if self._child is not None and self._child.poll() is None:
             with suppress(ProcessLookupError):
                 self._child.send_signal(number)
 
 
 def task_location(plan: StepPlan, environment: Mapping[str, str]) -> TaskLocation:
-    """Read which task this process is from the variables of Slurm, or of the step's supervisor."""
+    """Return the location of this process's task, from the variables of Slurm or of the step's supervisor."""
     slurm = "SLURM_PROCID" in environment
     rank = int(environment.get("SLURM_PROCID") or environment.get("GIPFEL_TASK") or 0)
     local = environment.get("SLURM_LOCALID") if slurm else environment.get("GIPFEL_LOCAL_TASK")
@@ -154,30 +155,30 @@ def task_location(plan: StepPlan, environment: Mapping[str, str]) -> TaskLocatio
         node=node,
         node_rank=int(index or 0),
         pid=os.getpid(),
-        gpus=chosen_gpus(plan, node, environment),
+        gpus=visible_gpus(plan, node, environment),
         step_id=f"{job}.{step}" if slurm else "",
     )
 
 
-def chosen_gpus(plan: StepPlan, node: str, environment: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Return the job's GPUs on a node that the tasks there see; None for all of a machine without Slurm."""
-    given = environment.get("CUDA_VISIBLE_DEVICES")
-    positions, most = plan.spec.gpus.get(node), plan.spec.gpus_per_node
-    if given is None and not plan.setting.slurm_job:
-        if positions is not None:
-            return tuple(str(each) for each in positions)
-        return None if most is None else tuple(str(each) for each in range(most))
-    granted = tuple(each for each in (given or "").split(",") if each)
-    if positions is not None:
-        return tuple(granted[each] for each in positions if each < len(granted))
-    return granted if most is None else granted[:most]
+def visible_gpus(plan: StepPlan, node: str, environment: Mapping[str, str]) -> tuple[str, ...] | None:
+    """Return the job's GPUs that the tasks on a node see; None for all GPUs of a machine without Slurm."""
+    job_gpus = environment.get("CUDA_VISIBLE_DEVICES")
+    indices, limit = plan.spec.gpus.get(node), plan.spec.gpus_per_node
+    if job_gpus is None and not plan.job.slurm_job:
+        if indices is not None:
+            return tuple(str(each) for each in indices)
+        return None if limit is None else tuple(str(each) for each in range(limit))
+    granted = tuple(each for each in (job_gpus or "").split(",") if each)
+    if indices is not None:
+        return tuple(granted[each] for each in indices if each < len(granted))
+    return granted if limit is None else granted[:limit]
 
 
 def main(environment: MutableMapping[str, str] = os.environ) -> int:
-    """Run the task of this process; return 125, with one line on stderr, without a container."""
+    """Run the task of this process; return 125, with one line on stderr, if its container can't be made."""
     try:
         plan = StepPlan.model_validate_json(environment.pop(STEP_VARIABLE, ""))
-        return Task(plan, environment).run()
+        return TaskRunner(plan, environment).run()
     except GipfelError as error:
         _report(str(error))
     except (OSError, ValueError) as error:

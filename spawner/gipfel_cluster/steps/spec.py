@@ -1,113 +1,117 @@
-"""Models of a step: a command that runs on nodes of a job, in the container of an EDF on each of them."""
+"""Models of a step: a command that runs on nodes of a job, in a container of an EDF on each node."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from ..edf.model import Mount
-from ..model import PYTHON, Frozen, Line, check_command, check_variables
+from ..model import PYTHON, Frozen, OneLine, check_command, check_variables
 from ..process.tree import Process
 from ..runtime.model import Runtime
 
-__all__ = ["IMAGE_PYTHON", "PYTHON", "StepPlan", "StepSetting", "StepSpec", "StepState", "TaskLocation"]
+__all__ = ["IMAGE_PYTHON", "PYTHON", "StepJob", "StepPlan", "StepSpec", "StepState", "TaskLocation"]
 
-#: As the first word of a command, the image's own Python; without an image, the step's, else the job's.
+#: Placeholder for the first word of a command: the image's Python; without an image ``python`` of the
+#: `StepSpec`, else the job's.
 IMAGE_PYTHON = "{image-python}"
 #: The environment variable that carries a `StepPlan` as JSON to each node.
 STEP_VARIABLE = "GIPFEL_STEP"
 
-_MOST_COMMAND = 64 << 10
+_MAX_COMMAND = 64 << 10
 
-Folder = Annotated[Line, Field(pattern=r"^/", max_length=4096)]
-NodeName = Annotated[Line, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,252}$")]
-StepName = Annotated[Line, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+Folder = Annotated[OneLine, Field(pattern=r"^/", max_length=4096)]
+NodeName = Annotated[OneLine, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,252}$")]
+StepName = Annotated[OneLine, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 
 
 class StepSpec(Frozen):
-    """A step as its caller asks for it; paths are those that the caller sees.
+    """A step as its caller requests it, with paths as the caller sees them.
 
     ``command`` is an argv, whose first word may be `PYTHON` or `IMAGE_PYTHON`. ``nodes`` are names of nodes
-    of the job, none for all of them. ``gpus_per_node`` is how many of the job's GPUs on a node the tasks see
-    together, None for all; ``gpus`` says which, as positions among the job's GPUs on a node.
+    of the job; empty for all. ``gpus_per_node`` limits how many of the job's GPUs the tasks on a node see
+    together; None for all. ``gpus`` selects GPUs per node by their index among the job's GPUs on that node.
     """
 
     command: tuple[str, ...] = Field(min_length=1, max_length=4096)
-    edf: Line = Field("", max_length=4096)
+    edf: OneLine = Field("", max_length=4096)
     """Name or path of the EDF; empty for the job's own."""
-    python: Line = Field("", pattern=r"^(/|$)", max_length=4096)
-    """What `IMAGE_PYTHON` is where the EDF has neither an image nor set-up steps; empty for the job's."""
+    python: OneLine = Field("", pattern=r"^(/|$)", max_length=4096)
+    """Path that replaces `IMAGE_PYTHON` if the EDF has neither an image nor set-up steps; empty for the job's
+    interpreter."""
     nodes: tuple[NodeName, ...] = Field((), max_length=65536)
     tasks_per_node: int = Field(1, ge=1, le=1024)
     gpus_per_node: int | None = Field(None, ge=0, le=1024)
     gpus: dict[NodeName, tuple[Annotated[int, Field(ge=0, le=1023)], ...]] = Field(default_factory=dict)
     cpus_per_task: int | None = Field(None, ge=1, le=65536)
     environment: dict[str, str] = Field(default_factory=dict, max_length=64)
-    directory: Line = Field("", max_length=4096)
-    """Where the command starts; empty for the working folder of the EDF, else the home folder."""
+    directory: OneLine = Field("", max_length=4096)
+    """Working directory of the command; empty for that of the EDF, else the home directory."""
     folder: Folder
-    """Where output and state go, on a file system that all nodes see: ``<name>.json``, and ``node-<n>.log``
-    for the n-th node, or with several tasks a node ``rank-<r>.log`` for each task."""
+    """Directory of output and state, on a file system that all nodes share: ``<name>.json``, and
+    ``node-<n>.log`` for the n-th node, or, with several tasks per node, ``rank-<r>.log`` for each task."""
     name: StepName = "step"
     time_limit_s: float | None = Field(None, gt=0)
-    """After this the step is stopped, and its status is 124."""
-    end_together: bool = False
-    """Whether the failure of one task ends the others."""
+    """Time after which the step is stopped with exit status 124."""
+    kill_on_bad_exit: bool = False
+    """Whether the failure of one task ends the others, as srun's option does."""
     grace_s: float = Field(10.0, ge=0, le=3600)
     """Seconds between SIGTERM and SIGKILL when the step is stopped."""
 
     @field_validator("environment")
     @classmethod
-    def _is_limited(cls, value: dict[str, str]) -> dict[str, str]:
+    def _check_environment(cls, value: dict[str, str]) -> dict[str, str]:
         check_variables(value, STEP_VARIABLE)
         return value
 
     @model_validator(mode="after")
-    def _can_be_executed(self) -> "StepSpec":
-        check_command(self.command, _MOST_COMMAND)
+    def _check_command(self) -> "StepSpec":
+        check_command(self.command, _MAX_COMMAND)
         return self
 
 
-class StepSetting(Frozen):
-    """The job that a step belongs to, as the host knows it.
+class StepJob(Frozen):
+    """The job of a step, with paths of the host.
 
-    ``edf`` is the job's own, a path or empty; ``engine`` that for images; ``nodes`` are the job's, in Slurm's
-    order; ``slurm_job`` is its number, empty outside of Slurm; ``cpus`` the fewest CPUs of the job on a node;
-    ``run`` its run folder, empty for none; ``folders`` are shown in every container at the same path.
+    ``edf`` is the path of the job's EDF, or empty; ``engine`` is the engine for images; ``nodes`` are the
+    job's nodes in Slurm's order; ``slurm_job`` is Slurm's job id, empty outside of Slurm; ``cpus`` is the
+    lowest number of CPUs that the job has on a node; ``run`` is its run folder, or empty; ``folders`` are
+    mounted into every container at the same path.
     """
 
-    home: Line
-    cluster: Line = "local"
-    engine: Line = ""
-    edf: Line = ""
+    home: OneLine
+    cluster: OneLine = "local"
+    engine: OneLine = ""
+    edf: OneLine = ""
     runtime: Runtime
-    wanted_runtime: Line = ""
-    slurm_job: Line = ""
-    job_id: Line = ""
+    requested_runtime: OneLine = ""
+    slurm_job: OneLine = ""
+    job_id: OneLine = ""
     nodes: tuple[NodeName, ...] = ()
     cpus: int = 0
-    run: Line = ""
-    folders: tuple[Line, ...] = ()
+    run: OneLine = ""
+    folders: tuple[OneLine, ...] = ()
 
 
 class StepPlan(Frozen):
-    """A step with everything that its nodes need; ``mounts`` show the caller's folders at the same paths.
+    """A step with everything that its nodes need.
 
-    ``folder`` is the host's path of the spec's.
+    ``folder`` is the host's path of the spec's ``folder``; ``mounts`` show the caller's directories at the
+    paths that the caller uses.
     """
 
     spec: StepSpec
-    setting: StepSetting
+    job: StepJob
     folder: Folder
     mounts: tuple[Mount, ...] = ()
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Return the nodes that it runs on."""
-        return self.spec.nodes or self.setting.nodes
+        """Return the nodes that the step runs on."""
+        return self.spec.nodes or self.job.nodes
 
 
 class TaskLocation(Frozen):
-    """The node and GPUs of a task; ``gpus`` are its CUDA_VISIBLE_DEVICES, None where all GPUs are seen."""
+    """The node and GPUs of a task; ``gpus`` are its CUDA_VISIBLE_DEVICES, None if it sees all GPUs."""
 
     rank: int
     local_rank: int
@@ -119,10 +123,11 @@ class TaskLocation(Frozen):
 
 
 class StepState(Frozen, extra="ignore"):
-    """``<name>.json`` in a step's folder, written by its supervisor.
+    """The state of a step, which its supervisor writes to ``<name>.json`` in the step's directory.
 
-    ``step_id`` is Slurm's ``job.step``, ``local-<pid>`` without Slurm, empty until a task has started.
-    ``status`` is the exit status of the step, 124 after its time limit; ``problem`` why it could not run.
+    ``step_id`` is Slurm's ``job.step``, or ``local-<pid>`` without Slurm; empty until a task has started.
+    ``status`` is the exit status of the step, 124 after its time limit; ``problem`` says why it could not
+    run.
     """
 
     phase: Literal["starting", "running", "ended"]

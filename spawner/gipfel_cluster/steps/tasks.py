@@ -1,4 +1,4 @@
-"""The tasks of a step: children of its supervisor (`LocalTasks`), or of one ``srun`` (`SlurmTasks`)."""
+"""Run the tasks of a step: as children of its supervisor (`LocalTasks`), or with one srun (`SlurmTasks`)."""
 
 import contextlib
 import multiprocessing
@@ -21,7 +21,7 @@ from . import node
 from .container import step_edf, task_invocation
 from .spec import STEP_VARIABLE, StepPlan
 
-# What srun itself must know; everything else of the outer job would become an option of the step.
+# Variables that srun needs; the job's other SLURM variables would become options of the step.
 _KEPT_FOR_SRUN = frozenset(("SLURM_CONF",))
 _SLURM_FAMILIES = (
     "SLURM_",
@@ -35,8 +35,8 @@ _SLURM_FAMILIES = (
     "PRTE_",
     "OPAL_",
 )
-#: Variables that another launcher may have left: each would give a rank a wrong identity.
-LEAKED = frozenset(
+#: Variables that another launcher may have set, and that would give a rank a wrong identity.
+RANK_VARIABLES = frozenset(
     (
         "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
         "ROLE_WORLD_SIZE", "ROLE_NAME", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "MV2_COMM_WORLD_RANK",
@@ -45,32 +45,32 @@ LEAKED = frozenset(
 _LEAKED_FAMILIES = ("TORCHELASTIC_", "PET_", "ACCELERATE_", "MPI_LOCALRANKID", "HYDRA_", "HYDI_")
 _FORK = multiprocessing.get_context("fork")
 _HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
-_MOST_DESCRIPTORS = 1024
+_MAX_DESCRIPTORS = 1024
 NODE_PROGRAM = ("-I", "-m", "gipfel_cluster.steps.node")
 _COMMAND_S = 20.0
 _END_S = 20.0
-_STEP_S = 0.1
-# Plugins of Slurm: their srun makes the containers, on all nodes at once.
-_BY_SRUN = frozenset((ContainerEngine.name, Pyxis.name))
+_POLL_S = 0.1
+# Plugins of Slurm, with which srun starts the containers on all nodes.
+_SRUN_ENGINES = frozenset((ContainerEngine.name, Pyxis.name))
 
 
-def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return variables without those by which a launcher or a scheduler identifies its own processes."""
+def without_launcher_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables without those of launchers and schedulers, such as ``RANK``, ``SLURM_PROCID``."""
     return {
         name: value
         for name, value in environment.items()
         if name in _KEPT_FOR_SRUN
-        or not (name in LEAKED or name.startswith((*_SLURM_FAMILIES, *_LEAKED_FAMILIES)))
+        or not (name in RANK_VARIABLES or name.startswith((*_SLURM_FAMILIES, *_LEAKED_FAMILIES)))
     }
 
 
 def step_options(plan: StepPlan) -> tuple[str, ...]:
-    """Return the options of srun; every one is given, so that none is inherited."""
+    """Return the options of srun; all are set explicitly, so that none is inherited from the job."""
     spec, nodes = plan.spec, plan.nodes
     tasks = spec.tasks_per_node
-    cpus = spec.cpus_per_task or max(1, plan.setting.cpus // tasks)
+    cpus = spec.cpus_per_task or max(1, plan.job.cpus // tasks)
     return (
-        f"--jobid={plan.setting.slurm_job}",
+        f"--jobid={plan.job.slurm_job}",
         "--overlap",
         f"--nodes={len(nodes)}",
         f"--nodelist={','.join(nodes)}",
@@ -78,14 +78,14 @@ def step_options(plan: StepPlan) -> tuple[str, ...]:
         f"--ntasks-per-node={tasks}",
         f"--cpus-per-task={cpus}",
         "--mem=0",
-        # The ranks bind themselves, to what is near their GPU.
+        # The ranks bind themselves to the CPUs near their GPU.
         "--cpu-bind=none",
         "--distribution=block",
-        *(["--overcommit"] if tasks * cpus > plan.setting.cpus else []),
+        *(["--overcommit"] if tasks * cpus > plan.job.cpus else []),
         *(["--gres=none"] if spec.gpus_per_node == 0 and not spec.gpus else []),
         f"--job-name={spec.name}",
-        f"--kill-on-bad-exit={int(spec.end_together)}",
-        *([] if spec.end_together else ["--no-kill"]),
+        f"--kill-on-bad-exit={int(spec.kill_on_bad_exit)}",
+        *([] if spec.kill_on_bad_exit else ["--no-kill"]),
         "--wait=0",
         "--input=none",
         "--unbuffered",
@@ -96,35 +96,35 @@ def step_options(plan: StepPlan) -> tuple[str, ...]:
 
 
 def log_pattern(plan: StepPlan) -> str:
-    """Return where Slurm writes the tasks' output; ``%t`` is the task's number, ``%n`` the node's."""
+    """Return srun's pattern for the tasks' log files; ``%t`` is the task's number, ``%n`` the node's."""
     name = "rank-%t.log" if plan.spec.tasks_per_node > 1 else "node-%n.log"
-    # A percent sign of the folder's own is doubled.
+    # srun expands percent signs, so those of the path are doubled.
     return f"{plan.folder.replace('%', '%%')}/{name}"
 
 
 def log_file(plan: StepPlan, rank: int) -> str:
-    """Return where a task without Slurm writes its output."""
+    """Return the log file of a task without Slurm."""
     tasks = plan.spec.tasks_per_node
     return f"{plan.folder}/" + (f"rank-{rank}.log" if tasks > 1 else f"node-{rank // tasks}.log")
 
 
 def srun_arguments(plan: StepPlan, command: Sequence[str]) -> tuple[str, ...]:
-    """Return the argv by which every task runs a program of the host."""
+    """Return the argv of srun that runs a program of the host as every task."""
     return ("srun", *step_options(plan), "--export=ALL", *command)
 
 
 def signal_arguments(step_id: str, number: int | None) -> tuple[str, ...]:
-    """Return the argv that sends a signal to a step's tasks; None ends the step."""
-    how = () if number is None else (f"--signal={number}",)
-    return ("scancel", *how, step_id)
+    """Return the argv of scancel that sends a signal to a step's tasks; None cancels the step."""
+    options = () if number is None else (f"--signal={number}",)
+    return ("scancel", *options, step_id)
 
 
 class LocalTasks:
-    """Tasks that are children of this process, whose death ends them."""
+    """Tasks that are children of this process and end with it."""
 
     def __init__(self, plan: StepPlan, environment: Mapping[str, str] = os.environ) -> None:
         self._plan = plan
-        self._environment = scrubbed(environment)
+        self._environment = without_launcher_variables(environment)
         self._processes: list[ForkProcess] = []
         self._deadline: float | None = None
         self.step_id = f"local-{os.getpid()}"
@@ -135,49 +135,50 @@ class LocalTasks:
         Raises
         ------
         GipfelError
-            The step wants another machine, or one can't be started.
+            The step names another machine, or a task can't be started.
         """
-        here = self._plan.setting.nodes
-        if any(node not in here for node in self._plan.nodes):
+        nodes = self._plan.job.nodes
+        if any(node not in nodes for node in self._plan.nodes):
             raise GipfelError(
-                f"There is no Slurm here, and this machine is {', '.join(here)}.", "Leave the nodes out."
+                f"Without Slurm, a step can run on this machine only, which is {', '.join(nodes)}.",
+                "Do not name other nodes.",
             )
         variables = {**self._environment, STEP_VARIABLE: self._plan.model_dump_json()}
         for rank in range(self._plan.spec.tasks_per_node):
-            own = {"GIPFEL_TASK": str(rank), "GIPFEL_LOCAL_TASK": str(rank), "GIPFEL_NODE_RANK": "0"}
+            identity = {"GIPFEL_TASK": str(rank), "GIPFEL_LOCAL_TASK": str(rank), "GIPFEL_NODE_RANK": "0"}
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             try:
                 log = os.open(log_file(self._plan, rank), flags, 0o600)
                 try:
-                    self._processes.append(self._started(variables | own, log))
+                    self._processes.append(self._start_task(variables | identity, log))
                 finally:
                     os.close(log)
             except OSError as error:
                 raise GipfelError(f"A task can't be started: {error.strerror} ({error.filename}).") from error
 
-    def _started(self, environment: Mapping[str, str], log: int) -> ForkProcess:
-        # Forked: what a task needs is loaded here already, which costs more than all else that it does.
+    def _start_task(self, environment: Mapping[str, str], log: int) -> ForkProcess:
+        # A fork, because this process has imported the task's modules, which takes most of a task's start.
         process = _FORK.Process(target=_run_task, args=(dict(environment), log))
         process.start()
         return process
 
     def poll(self) -> int | None:
-        """Return the highest exit status once all have ended; a failure ends the others if that was asked."""
+        """Return the highest exit status once all tasks have ended; apply ``kill_on_bad_exit``."""
         codes = [each.exitcode for each in self._processes]
-        if self._plan.spec.end_together and None in codes and any(codes):
-            self._end_the_others()
+        if self._plan.spec.kill_on_bad_exit and None in codes and any(codes):
+            self._end_remaining()
         if any(code is None for code in codes):
             return None
         return max((128 - code if code < 0 else code for code in codes if code is not None), default=0)
 
     def signal(self, number: int) -> None:
-        """Send a signal to each task that runs."""
+        """Send a signal to each running task."""
         for each in self._processes:
             if each.pid and each.exitcode is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(each.pid, number)
 
-    def _end_the_others(self) -> None:
+    def _end_remaining(self) -> None:
         if self._deadline is None:
             self._deadline = time.monotonic() + self._plan.spec.grace_s
             self.signal(signal.SIGTERM)
@@ -185,7 +186,7 @@ class LocalTasks:
             self.signal(signal.SIGKILL)
 
     def end(self) -> int:
-        """End what is left by force, and return the status."""
+        """End remaining tasks with SIGKILL, and return the exit status."""
         for each in self._processes:
             if each.exitcode is None:
                 each.kill()
@@ -199,7 +200,7 @@ class LocalTasks:
 
 
 def _run_task(environment: dict[str, str], log: int) -> None:
-    """Become a task in a forked process: its own session, variables, output and signals."""
+    """Turn this forked process into a task with its own session, variables, output and signal handlers."""
     os.setsid()
     die_with_parent()
     signal.set_wakeup_fd(-1)
@@ -207,8 +208,8 @@ def _run_task(environment: dict[str, str], log: int) -> None:
         signal.signal(number, signal.SIG_DFL)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    # The parent's pipes: its life and its wakening are none of a task's.
-    os.closerange(3, _MOST_DESCRIPTORS)
+    # Close the pipes of the supervisor.
+    os.closerange(3, _MAX_DESCRIPTORS)
     os.chdir("/")
     os.environ.clear()
     os.environ.update(environment)
@@ -227,11 +228,11 @@ def last_line(path: Path) -> str:
 
 
 class SlurmTasks:
-    """One srun and what it started; signals go to the step, which outlives an srun that is killed."""
+    """Tasks of one srun; signals are sent to the Slurm step, because it outlives an srun that is killed."""
 
     def __init__(self, plan: StepPlan, environment: Mapping[str, str] = os.environ) -> None:
         self._plan = plan
-        self._environment = scrubbed(environment)
+        self._environment = without_launcher_variables(environment)
         self._process: subprocess.Popen[bytes] | None = None
         self._scratch: ScratchFolder | None = None
         self._log = Path(plan.folder, f"{plan.spec.name}.log")
@@ -244,7 +245,7 @@ class SlurmTasks:
         Raises
         ------
         GipfelError
-            It can't be started, or the container of an engine that starts by srun can't be made.
+            srun can't be started, or the container of an engine that starts with srun can't be made.
         """
         argv, variables = self._command()
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -259,7 +260,8 @@ class SlurmTasks:
                     stderr=log,
                     cwd="/",
                     start_new_session=True,
-                    # Its own way to end the step, where this process is killed; no other thread runs here.
+                    # SIGTERM makes srun end the step if this process is killed. Safe, since it has one
+                    # thread.
                     preexec_fn=lambda: die_with_parent(signal.SIGTERM),  # noqa: PLW1509
                 )
             finally:
@@ -267,21 +269,21 @@ class SlurmTasks:
         except OSError as error:
             raise GipfelError(
                 f"The step can't be started: {error.strerror} ({error.filename}).",
-                "Slurm's srun must be on PATH on the job's node.",
+                "Put Slurm's srun on PATH on the job's node.",
             ) from error
 
     def _command(self) -> tuple[tuple[str, ...], dict[str, str]]:
         plan = self._plan
         edf = step_edf(plan, self._environment)
-        if engine_for(edf, plan.setting.engine).name not in _BY_SRUN:
-            given = {STEP_VARIABLE: plan.model_dump_json()}
-            return srun_arguments(plan, (sys.executable, *NODE_PROGRAM)), given
+        if engine_for(edf, plan.job.engine).name not in _SRUN_ENGINES:
+            variables = {STEP_VARIABLE: plan.model_dump_json()}
+            return srun_arguments(plan, (sys.executable, *NODE_PROGRAM)), variables
         self._scratch = ScratchFolder.create()
         invocation, _ = task_invocation(
             plan,
             edf,
             environment=self._environment,
-            offered={**plan.spec.environment, "GIPFEL_RUN": plan.setting.run},
+            task_variables={**plan.spec.environment, "GIPFEL_RUN": plan.job.run},
             scratch=str(self._scratch.path),
             python=sys.executable,
             step=step_options(plan),
@@ -292,31 +294,31 @@ class SlurmTasks:
         """Return the step's exit status, once srun has ended."""
         code = self._process.poll() if self._process else 1
         if code is not None and code < 0 and self.step_id and not self._ended:
-            # The tasks live through the death of their srun.
+            # Tasks survive the death of their srun.
             self._ended = True
-            self._slurm(None)
+            self._scancel(None)
         if code is not None and self._scratch is not None:
             self._scratch.remove()
             self._scratch = None
         return code if code is None or code >= 0 else 128 - code
 
     def signal(self, number: int) -> None:
-        """Send a signal to the tasks: by Slurm, or, where it does not answer, by srun."""
-        if self.step_id and self._slurm(number):
+        """Send a signal to the tasks with scancel; if that fails, with srun."""
+        if self.step_id and self._scancel(number):
             return
         if self._process is not None and self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
 
     def end(self) -> int:
-        """End what is left by force, and return the status."""
+        """End remaining tasks with SIGKILL, and return the exit status."""
         if self.poll() is None:
             if self.step_id:
-                self._slurm(None)
+                self._scancel(None)
             self._send(signal.SIGTERM)
             deadline = time.monotonic() + _END_S
             while self.poll() is None and time.monotonic() < deadline:
-                time.sleep(_STEP_S)
+                time.sleep(_POLL_S)
             self._send(signal.SIGKILL)
             if self._process is not None:
                 self._process.wait()
@@ -331,7 +333,7 @@ class SlurmTasks:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
 
-    def _slurm(self, number: int | None) -> bool:
+    def _scancel(self, number: int | None) -> bool:
         try:
             done = subprocess.run(
                 signal_arguments(self.step_id, number),

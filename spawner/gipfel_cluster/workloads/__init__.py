@@ -1,1 +1,1 @@
-"""Workloads: what users start and what outlives its starter, one directory each, whatever its kind."""
+"""Workloads: launches, batch notebooks and other kinds, each with its state in a directory."""

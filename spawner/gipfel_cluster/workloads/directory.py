@@ -1,17 +1,20 @@
-"""The directory of a workload: its files, its state, and whether its supervisor lives.
+"""The directory of a workload: its path, its files, its state, and whether its supervisor runs.
 
 ====================  ==========================================================================
-``spec.json``         what was requested; enough to start the same again
+``spec.json``         the request; sufficient to start the same workload again
 ``command.txt``       the exact command
 ``state.json``        a `WorkloadState` or a kind's subclass, written by the supervisor alone
-``exit.json``         how it ended
-``*.log``             its output
-``supervisor.lock``   locked by the supervisor for as long as it lives
-``stop``              created by whoever wants it to end
+``exit.json``         exit status, outcome and reason
+``*.log``             output
+``supervisor.lock``   locked by the supervisor while it runs
+``stop``              created by any process to stop the workload
 ====================  ==========================================================================
 
-A process's number says nothing in another container or on another node; a lock does, on file systems with
-locks.
+A lock, unlike a process id, shows also in another container and on another node whether the supervisor runs,
+if the file system supports locks.
+
+The directory is ``<run>/<kind>/<n>``, or ``$GIPFEL_RUNS/<kind>/<n>`` outside of jobs. A ``kind`` argument is
+the name of the parent directory, such as ``launches``.
 """
 
 import contextlib
@@ -19,7 +22,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -28,30 +31,32 @@ from pydantic import ValidationError
 from ..model import Frozen, GipfelError, one_line
 from ..process.tree import Process
 from ..regular_files import read_regular, read_tail
-from ..runs import write_atomically
+from ..runs import make_private, runs_root, write_atomically
 
 if TYPE_CHECKING:
     from ..scheduler import Scheduler
+
 
 Phase = Literal["preflight", "vetting", "queued", "running", "ended"]
 Outcome = Literal["", "completed", "failed", "stopped", "timeout", "preempted", "lost"]
 STATE, EXIT, SPEC, COMMAND, STOP = "state.json", "exit.json", "spec.json", "command.txt", "stop"
 LOCK = "supervisor.lock"
-#: Largest size of these files; logs are read in pages.
-MOST_BYTES = 16 << 20
+#: Largest size of these files except logs, which are read in pages.
+MAX_BYTES = 16 << 20
 
-#: A supervisor writes its state more often; two nodes may not see each other's locks.
-_QUIET_NS = 30 * 10**9
-_PATIENCE_S = 10.0
+#: A running supervisor writes its state more often than this. A lock alone is not enough, because some file
+#: systems do not show locks of other nodes.
+_STALE_NS = 30 * 10**9
+_LOCK_TIMEOUT_S = 10.0
 _LAST_LINE_BYTES = 64 << 10
 _LOST = "Its supervisor ended unexpectedly: it was killed, its node was lost, or its disk was full."
 
 
 class WorkloadState(Frozen, extra="ignore"):
-    """A workload at one moment; times are UTC in nanoseconds.
+    """The state of a workload; times are UTC in nanoseconds.
 
-    ``job_id`` is its own job or the one that it runs in; ``run`` the run directory with its samples;
-    ``reason`` why it is in this phase, for people.
+    ``job_id`` is the job that the workload submitted or runs in; ``run`` is the run folder with its samples;
+    ``reason`` explains the phase in one sentence.
     """
 
     phase: Phase
@@ -72,7 +77,7 @@ class WorkloadState(Frozen, extra="ignore"):
 
     @property
     def ended(self) -> bool:
-        """Return whether it has ended."""
+        """Return whether the workload has ended."""
         return self.phase == "ended"
 
     def exit_document(self) -> dict[str, Any]:
@@ -84,31 +89,31 @@ class WorkloadState(Frozen, extra="ignore"):
 State = TypeVar("State", bound=WorkloadState)
 
 
-def read_state(folder: Path, model: type[State], what: str = "workload") -> State:
-    """Return the state of a workload.
+def read_state(folder: Path, model: type[State], kind: str = "workload") -> State:
+    """Return the state of a workload; ``kind`` is the noun for it in messages.
 
     Raises
     ------
     GipfelError
-        There is none, or it can't be read.
+        The directory has no state, or it can't be read.
     """
     try:
-        return model.model_validate_json(read_regular(folder / STATE, MOST_BYTES))
+        return model.model_validate_json(read_regular(folder / STATE, MAX_BYTES))
     except FileNotFoundError:
-        raise GipfelError(f"There is no {what} in {folder}.", "See `gipfel ps --all`.") from None
+        raise GipfelError(f"There is no {kind} in {folder}.", "See `gipfel ps --all`.") from None
     except OSError as error:
-        raise GipfelError(f"The state of the {what} in {folder} can't be read: {error.strerror}.") from error
+        raise GipfelError(f"The state of the {kind} in {folder} can't be read: {error.strerror}.") from error
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        why = one_line(f"{'.'.join(map(str, first['loc']))} {first['msg']}".strip())[:200]
+        reason = one_line(f"{'.'.join(map(str, first['loc']))} {first['msg']}".strip())[:200]
         raise GipfelError(
-            f"The state of the {what} in {folder} can't be read: {why}.",
+            f"The state of the {kind} in {folder} can't be read: {reason}.",
             "Use the version of Gipfel that wrote it, or remove the directory.",
         ) from error
 
 
 def write_state(folder: Path, state: State) -> State:
-    """Write the state with the current time, and ``exit.json`` at its end; return it as written."""
+    """Write the state with the current time, and ``exit.json`` if it has ended; return the written state."""
     state = state.model_copy(update={"updated_ns": time.time_ns()})
     write_atomically(folder / STATE, state.model_dump_json(indent=1) + "\n")
     if state.ended:
@@ -118,7 +123,7 @@ def write_state(folder: Path, state: State) -> State:
 
 @contextlib.contextmanager
 def hold_supervisor_lock(folder: Path) -> Iterator[None]:
-    """Hold the lock of a workload for as long as the block runs.
+    """Hold the supervisor's lock of a workload during the block.
 
     Raises
     ------
@@ -131,11 +136,13 @@ def hold_supervisor_lock(folder: Path) -> Iterator[None]:
         yield
         return
     try:
-        deadline = time.monotonic() + _PATIENCE_S
-        while not _locked(lock):
-            # A process that settles a state holds it for a moment.
+        deadline = time.monotonic() + _LOCK_TIMEOUT_S
+        while not _try_lock(lock):
+            # A process that corrects the state of a lost workload holds the lock for a moment.
             if time.monotonic() > deadline:
-                raise GipfelError(f"The workload in {folder} is supervised already.", "See `gipfel ps`.")
+                raise GipfelError(
+                    f"Another process supervises the workload in {folder} already.", "See `gipfel ps`."
+                )
             time.sleep(0.1)
         yield
     finally:
@@ -143,7 +150,7 @@ def hold_supervisor_lock(folder: Path) -> Iterator[None]:
 
 
 def is_supervised(folder: Path) -> bool | None:
-    """Return whether a supervisor holds the lock; None if there never was one, or there are no locks."""
+    """Return whether a supervisor holds the lock; None if none ever did, or locks are not supported."""
     try:
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -159,42 +166,42 @@ def is_supervised(folder: Path) -> bool | None:
     return False
 
 
-def settled_state(folder: Path, state: State) -> State:
-    """Return the state of a workload; write that it has ended if its supervisor was killed."""
-    quiet = time.time_ns() - state.updated_ns > _QUIET_NS
-    if state.phase not in {"running", "vetting"} or not quiet or is_supervised(folder) is not False:
+def refresh_state(folder: Path, state: State) -> State:
+    """Return the state of a workload; if its supervisor was killed, write and return an ended state."""
+    is_stale = time.time_ns() - state.updated_ns > _STALE_NS
+    if state.phase not in {"running", "vetting"} or not is_stale or is_supervised(folder) is not False:
         return state
-    return _lost(folder, state, _LOST)
+    return _write_lost(folder, state, _LOST)
 
 
-def settled_in_queue(folder: Path, state: State, scheduler: "Scheduler | None") -> State:
-    """Return the state of a queued workload; write that it has ended if its supervisor never started.
+def refresh_queued_state(folder: Path, state: State, scheduler: "Scheduler | None") -> State:
+    """Return the state of a queued workload; if it can't start any more, write and return an ended state.
 
     Parameters
     ----------
     scheduler
-        That of its own job; None if it was to run in a job that was there.
+        Scheduler of the workload's own job; None if it runs in an existing job.
     """
-    if state.phase != "queued" or time.time_ns() - state.updated_ns < _QUIET_NS:
+    if state.phase != "queued" or time.time_ns() - state.updated_ns < _STALE_NS:
         return state
     if scheduler is None:
         if is_supervised(folder):
             return state
-        why = last_line(folder / "supervisor.log") or "its supervisor did not start"
-        return _lost(folder, state, f"It never started: {why}")
+        reason = last_line(folder / "supervisor.log") or "its supervisor did not start"
+        return _write_lost(folder, state, f"It never started: {reason}")
     if not state.job_id:
         return state
-    from ..scheduler.command import run_sync  # noqa: PLC0415 - asyncio, which readers of a state can do without
+    from ..scheduler.command import run_sync  # noqa: PLC0415 - asyncio is slow to import and rarely needed here
 
     status = run_sync(scheduler.query([state.job_id])).get(state.job_id)
     if status is None or status.answer != "ended":
         return state
-    why = status.reason or last_line(folder / "job.log") or status.state
-    return _lost(folder, state, f"Its job {state.job_id} ended before it started: {why}")
+    reason = status.reason or last_line(folder / "job.log") or status.state
+    return _write_lost(folder, state, f"Its job {state.job_id} ended before it started: {reason}")
 
 
 def last_line(log: Path) -> str:
-    """Return the last line of a log that is not empty; empty if it can't be read."""
+    """Return the last non-empty line of a log; empty if the log can't be read."""
     try:
         lines = read_tail(log, _LAST_LINE_BYTES).decode(errors="replace").splitlines()
     except OSError:
@@ -202,21 +209,21 @@ def last_line(log: Path) -> str:
     return next((one_line(line) for line in reversed(lines) if line.strip()), "")
 
 
-def _lost(folder: Path, state: State, reason: str) -> State:
-    ended = {"phase": "ended", "outcome": "lost", "exit_status": 1, "reason": reason}
+def _write_lost(folder: Path, state: State, reason: str) -> State:
+    changes = {"phase": "ended", "outcome": "lost", "exit_status": 1, "reason": reason}
     if "gpus" in type(state).model_fields:
-        ended["gpus"] = {}
-    settled = state.model_copy(update={**ended, "ended_ns": state.updated_ns})
-    # In another user's directory, or on a full disk, the reader is told all the same.
+        changes["gpus"] = {}
+    ended = state.model_copy(update={**changes, "ended_ns": state.updated_ns})
+    # Return it even if it can't be written: in another user's directory, or on a full disk.
     with contextlib.suppress(OSError, GipfelError), hold_supervisor_lock(folder):
-        now = read_state(folder, type(state))
-        if now != state:
-            return now
-        return write_state(folder, settled)
-    return settled
+        current = read_state(folder, type(state))
+        if current != state:
+            return current
+        return write_state(folder, ended)
+    return ended
 
 
-def _locked(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -224,3 +231,98 @@ def _locked(descriptor: int) -> bool:
     except OSError:
         return True
     return True
+
+
+_MAX_NUMBER = 100_000
+
+
+def parent_directory(kind: str, environment: Mapping[str, str]) -> Path:
+    """Return the directory of a kind's workloads: in this process's run folder, else in ``$GIPFEL_RUNS``."""
+    run = environment.get("GIPFEL_RUN")
+    return (Path(run) if run else runs_root(dict(environment))) / kind
+
+
+def new_directory(parent: Path) -> Path:
+    """Create the directory of the next workload, accessible to its owner alone.
+
+    Raises
+    ------
+    GipfelError
+        It can't be created.
+    """
+    try:
+        make_private(parent)
+        number = max(_numbers(parent), default=0) + 1
+        while number < _MAX_NUMBER:
+            try:
+                (parent / str(number)).mkdir(mode=0o700)
+            except FileExistsError:
+                number += 1
+            else:
+                return parent / str(number)
+    except OSError as error:
+        raise GipfelError(
+            f"A directory can't be created in {parent}: {error.strerror}.",
+            "Free space there, or set GIPFEL_RUNS to another directory.",
+        ) from error
+    raise GipfelError(f"There are {_MAX_NUMBER} directories in {parent}.", "Remove old ones.")
+
+
+def known_directories(
+    kind: str, environment: Mapping[str, str], *, everywhere: bool = False
+) -> tuple[Path, ...]:
+    """Return the directories of a kind's workloads, the newest last.
+
+    Parameters
+    ----------
+    everywhere
+        Include all runs, not only `parent_directory`.
+    """
+    parents = [parent_directory(kind, environment)]
+    if everywhere:
+        root = runs_root(dict(environment))
+        parents += [root / kind, *root.glob(f"*/{kind}")]
+    modified: dict[Path, float] = {}
+    for parent in parents:
+        for number in _numbers(parent):
+            folder = parent / str(number)
+            # Only whether the state exists: readers report why it can't be read, for example if it is a pipe.
+            with contextlib.suppress(OSError, RuntimeError):
+                (folder / STATE).lstat()
+                modified[folder.resolve()] = _modified(folder / SPEC)
+    return tuple(sorted(modified, key=lambda each: (modified[each], int(each.name))))
+
+
+def find_directory(kind: str, name: str, environment: Mapping[str, str]) -> Path | None:
+    """Return a workload's directory by its ID (``N`` or ``RUN/N``) or path; None if there is none."""
+    root = runs_root(dict(environment))
+    run, _, number = name.rpartition("/")
+    candidates = [parent_directory(kind, environment) / name, root / kind / name, Path(name)]
+    if run:
+        candidates.append(root / run / kind / number)
+    for each in candidates:
+        # A name longer than any path raises OSError.
+        with contextlib.suppress(OSError):
+            if name and "\0" not in name and (each / STATE).is_file():
+                return each.resolve()
+    return None
+
+
+def workload_id(folder: Path) -> str:
+    """Return the ID that `find_directory` accepts: ``RUN/N``, or ``N`` for a workload outside of runs."""
+    run = folder.parents[1]
+    return f"{run.name}/{folder.name}" if (run / "telemetry").is_dir() else folder.name
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0
+
+
+def _numbers(parent: Path) -> list[int]:
+    try:
+        return sorted(int(each.name) for each in parent.iterdir() if each.name.isdecimal())
+    except OSError:
+        return []

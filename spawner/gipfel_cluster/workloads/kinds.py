@@ -1,8 +1,8 @@
-"""Kinds of workloads, and all workloads of a user whatever their kind: list, find, stop, rerun, follow logs.
+"""Kinds of workloads, and functions for workloads of any kind: list, find, stop, rerun, follow logs.
 
-A kind is a class of `WorkloadKind` under the entry point group ``gipfel.workloads``; `DirectoryKind` does
-all but starting for a kind whose directories are ``<run>/<directory>/<n>``, with a `WorkloadState` in
-each.
+A kind is a class with the methods of `WorkloadKind`, registered as an entry point of the group
+``gipfel.workloads``. `DirectoryKind` implements all of them except ``rerun`` for kinds that keep a
+`WorkloadState` in ``<run>/<directory>/<n>``.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -11,18 +11,25 @@ from pathlib import Path
 from typing import Protocol
 
 from ..model import Frozen, GipfelError
-from .directory import STOP, WorkloadState, read_state, settled_state
+from .directory import (
+    STOP,
+    WorkloadState,
+    find_directory,
+    known_directories,
+    read_state,
+    refresh_state,
+    workload_id,
+)
 from .logs import LogFiles
-from .places import find_directory, known_directories, workload_id
 
 ENTRY_POINTS = "gipfel.workloads"
 
-#: Called with each line about a start, such as the outcome of a check.
+#: Callback that receives each line about a start, such as the outcome of a check.
 Report = Callable[[str], None]
 
 
 class Workload(Frozen):
-    """A workload as lists show it; ``state`` is its outcome once it has ended, else its phase."""
+    """A workload as shown in lists; ``state`` is its outcome if it has ended, else its phase."""
 
     id: str
     kind: str
@@ -40,42 +47,45 @@ class Workload(Frozen):
     folder: str
 
     @classmethod
-    def of(cls, kind: str, folder: Path, state: WorkloadState, id: str = "") -> "Workload":  # noqa: A002 - its name
-        """Return the workload of a directory."""
+    def of(cls, kind: str, folder: Path, state: WorkloadState, id: str = "") -> "Workload":  # noqa: A002 - a field
+        """Return the workload of a directory with this state."""
         return cls(
             id=id or workload_id(folder),
             kind=kind,
             state=state.outcome or state.phase,
             ended=state.ended,
             folder=str(folder),
-            **state.model_dump(include=_SHOWN),
+            **state.model_dump(include=_COMMON_FIELDS),
         )
 
 
-_SHOWN = {"name", "title", "reason", "nodes", "job_id", "created_ns", "started_ns", "ended_ns", "exit_status"}
+_COMMON_FIELDS = {
+    *("name", "title", "reason", "nodes", "job_id"),
+    *("created_ns", "started_ns", "ended_ns", "exit_status"),
+}
 
 
 class WorkloadKind(Protocol):
-    """A kind of workload: where its directories are, how one starts, stops and starts again."""
+    """A kind of workload: lists, finds, stops and reruns workloads."""
 
     name: str
 
     def list(self, environment: Mapping[str, str]) -> Iterable[Workload]:
         """Return the user's workloads of this kind in all runs, the newest last."""
 
-    def find(self, word: str, environment: Mapping[str, str]) -> Workload | None:
-        """Return the workload of an ID or directory; None if there is none."""
+    def find(self, name: str, environment: Mapping[str, str]) -> Workload | None:
+        """Return the workload with this ID or directory; None if there is none."""
 
     def logs(self, workload: Workload) -> LogFiles:
-        """Return its logs."""
+        """Return the workload's log files."""
 
     def stop(self, workload: Workload, environment: Mapping[str, str]) -> None:
-        """Ask it to end.
+        """Request that the workload ends; return without waiting for the end.
 
         Raises
         ------
         GipfelError
-            It can't be reached.
+            The workload can't be reached.
         """
 
     def rerun(
@@ -87,21 +97,21 @@ class WorkloadKind(Protocol):
         report: Report,
         kill_holders: bool = False,
     ) -> Workload:
-        """Continue what was held back before its start, else start the same spec as a new workload.
+        """Start a workload that was held back before its start; else start its spec again as a new workload.
 
         Parameters
         ----------
         directory
             The user's current directory.
         report
-            Is called with each line about the start.
+            Called with each line about the start.
         kill_holders
-            End other processes of the user in this job that hold its GPUs.
+            End other processes of the user in this job that use its GPUs.
 
         Raises
         ------
         GipfelError
-            It can't be started.
+            The workload can't be started.
         """
 
 
@@ -114,41 +124,41 @@ class DirectoryKind:
     def list(self, environment: Mapping[str, str]) -> Iterable[Workload]:
         """Return the user's workloads of this kind in all runs, the newest last."""
         for folder in known_directories(self.directory, environment, everywhere=True):
-            # Another program may have written it; one directory must not hide the others.
+            # An unreadable directory, which another program may have written, must not hide the others.
             with suppress(GipfelError):
                 yield self._workload(folder)
 
-    def find(self, word: str, environment: Mapping[str, str]) -> Workload | None:
-        """Return the workload of an ID or directory; None if there is none."""
-        folder = find_directory(self.directory, word, environment)
+    def find(self, name: str, environment: Mapping[str, str]) -> Workload | None:
+        """Return the workload with this ID or directory; None if there is none."""
+        folder = find_directory(self.directory, name, environment)
         return self._workload(folder) if folder and folder.parent.name == self.directory else None
 
     def logs(self, workload: Workload) -> LogFiles:
-        """Return its logs, numbered in the order of their names."""
+        """Return the workload's log files, numbered in the order of their names."""
         return LogFiles(dict(enumerate(sorted(Path(workload.folder).glob("*.log")))))
 
     def stop(self, workload: Workload, environment: Mapping[str, str]) -> None:  # noqa: ARG002 - the Protocol's
-        """Create ``stop``, for which its supervisor looks."""
+        """Create the file ``stop``, which makes the supervisor end the workload."""
         (Path(workload.folder) / STOP).touch(mode=0o600)
 
     def _workload(self, folder: Path) -> Workload:
-        return Workload.of(self.name, folder, settled_state(folder, read_state(folder, WorkloadState)))
+        return Workload.of(self.name, folder, refresh_state(folder, read_state(folder, WorkloadState)))
 
 
 class Workloads:
-    """Every workload of a user, by its kinds.
+    """All workloads of a user.
 
     Parameters
     ----------
-    ours
-        Kinds of the caller's own package, which are there without being installed as entry points.
+    builtin
+        Kinds that are available without being installed as entry points, by name.
     """
 
     def __init__(
-        self, environment: Mapping[str, str], ours: Mapping[str, Callable[[], WorkloadKind]]
+        self, environment: Mapping[str, str], builtin: Mapping[str, Callable[[], WorkloadKind]]
     ) -> None:
         self._environment = environment
-        self._kinds = _kinds(ours)
+        self._kinds = _kinds(builtin)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -157,71 +167,71 @@ class Workloads:
 
     def list(self, *, ended: bool = False, kind: str = "") -> tuple[Workload, ...]:
         """Return the workloads, the newest last; those that have ended only with `ended`."""
-        found = [
+        workloads = [
             each
             for name, one in self._kinds.items()
             if kind in {"", name}
             for each in one.list(self._environment)
             if ended or not each.ended
         ]
-        return tuple(sorted(found, key=lambda each: each.created_ns))
+        return tuple(sorted(workloads, key=lambda each: each.created_ns))
 
-    def find(self, word: str) -> Workload:
+    def find(self, identifier: str) -> Workload:
         """Return the workload of an ID, ``KIND:ID`` or a directory; the newest for an empty text.
 
         Raises
         ------
         GipfelError
-            There is none, or several kinds have one.
+            There is none, or workloads of several kinds have this ID.
         """
-        if not word:
+        if not identifier:
             known = self.list(ended=True)
             if known:
                 return known[-1]
             raise GipfelError(
                 "There is no workload yet.", "Start one with `gipfel launch` or `gipfel submit`."
             )
-        kind, colon, rest = word.partition(":")
-        chosen = {kind: self._kinds[kind]} if colon and kind in self._kinds else self._kinds
-        name = rest if chosen is not self._kinds else word
-        found = [each for one in chosen.values() if (each := one.find(name, self._environment)) is not None]
-        if not found:
-            raise GipfelError(f"There is no workload {word[:80]!r}.", "See `gipfel ps --all`.")
-        if len(found) > 1:
-            names = " or ".join(f"{each.kind}:{each.id}" for each in found)
-            raise GipfelError(f"{word} is the ID of several workloads.", f"Write {names}.")
-        return found[0]
+        kind, colon, rest = identifier.partition(":")
+        kinds = {kind: self._kinds[kind]} if colon and kind in self._kinds else self._kinds
+        name = rest if kinds is not self._kinds else identifier
+        matches = [each for one in kinds.values() if (each := one.find(name, self._environment)) is not None]
+        if not matches:
+            raise GipfelError(f"There is no workload {identifier[:80]!r}.", "See `gipfel ps --all`.")
+        if len(matches) > 1:
+            names = " or ".join(f"{each.kind}:{each.id}" for each in matches)
+            raise GipfelError(f"{identifier} is the ID of several workloads.", f"Write {names}.")
+        return matches[0]
 
     def logs(self, workload: Workload) -> LogFiles:
-        """Return the logs of a workload."""
+        """Return the log files of a workload."""
         return self._kinds[workload.kind].logs(workload)
 
     def stop(self, workload: Workload) -> None:
-        """Ask a workload to end; see `WorkloadKind.stop`."""
+        """Request that a workload ends; see `WorkloadKind.stop`."""
         self._kinds[workload.kind].stop(workload, self._environment)
 
     def rerun(
         self, workload: Workload, *, directory: Path, report: Report, kill_holders: bool = False
     ) -> Workload:
-        """Continue a workload that was held back, else start it again; see `WorkloadKind.rerun`."""
+        """Start a workload that was held back, else start it again; see `WorkloadKind.rerun`."""
         kind, environment = self._kinds[workload.kind], self._environment
         return kind.rerun(
             workload, environment, directory=directory, report=report, kill_holders=kill_holders
         )
 
 
-def _kinds(ours: Mapping[str, Callable[[], WorkloadKind]]) -> dict[str, WorkloadKind]:
-    from importlib.metadata import entry_points  # noqa: PLC0415 - looking for them takes long
+def _kinds(builtin: Mapping[str, Callable[[], WorkloadKind]]) -> dict[str, WorkloadKind]:
+    from importlib.metadata import entry_points  # noqa: PLC0415 - slow to import
 
-    found = {name: make() for name, make in ours.items()}
+    kinds = {name: make() for name, make in builtin.items()}
     for point in entry_points(group=ENTRY_POINTS):
-        if point.name in found:
+        if point.name in kinds:
             continue
         try:
-            found[point.name] = point.load()()
+            kinds[point.name] = point.load()()
         except Exception as error:
             raise GipfelError(
                 f"The workload kind {point.name} can't be loaded from {point.value}: {error}.",
-                "Install its package again.",
+                "Reinstall its package.",
             ) from error
-    return found
+    return kinds

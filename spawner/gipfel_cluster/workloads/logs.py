@@ -1,8 +1,8 @@
-"""Logs of a workload, merged: lines of several files, ordered by time where a file of times says when.
+"""Read the log files of a workload's ranks as one log, ordered by time.
 
-`read_logs` reads pages from a cursor; `last_lines` and `tail_cursor` read from the end. Programs write no
-times into their lines: `LogFiles.times` notes how far each log had grown, a line ``[time_ns, {"RANK":
-size}]`` each.
+`read_logs` reads pages from a cursor; `last_lines` and `tail_cursor` read from the end. Log lines have no
+times. Instead, the file `LogFiles.times` records how the logs grew, with lines ``[time_ns, {"RANK": size}]``.
+Without it, lines are ordered by rank.
 """
 
 import json
@@ -17,25 +17,25 @@ from pydantic import Field
 from ..model import Frozen
 from ..regular_files import open_regular, read_tail
 
-MOST_BYTES = 1 << 20
-_LONGEST = 8 << 10
-#: A day of a launch of a hundred ranks that all write.
-_MOST_TIMES_BYTES = 64 << 20
-_FEWEST_BYTES = 8 << 10
+MAX_BYTES = 1 << 20
+_MAX_LINE_BYTES = 8 << 10
+#: Enough for a launch with a hundred ranks that all write for a day.
+_MAX_TIMES_BYTES = 64 << 20
+_MIN_TAIL_BYTES = 8 << 10
 _FIRST_BYTES = 1 << 16
-_BYTES_A_LINE = 256
+_BYTES_PER_LINE = 256
 
 
 @dataclass(frozen=True)
 class LogFiles:
-    """The log of each rank or task by its number, and the file that says when they grew, if there is one."""
+    """The log file of each rank or task by its number, and the file that records when they grew, if any."""
 
     files: Mapping[int, Path]
     times: Path | None = None
 
 
 class LogLine(NamedTuple):
-    """A line of one rank; ``time_ns`` is when it first appeared, None if that is not known."""
+    """A line of one rank; ``time_ns`` is the time when it was written, None if it is not known."""
 
     rank: int
     text: str
@@ -43,13 +43,13 @@ class LogLine(NamedTuple):
 
 
 class Cursor(Frozen):
-    """How far each rank's log has been read, in bytes."""
+    """The position in each rank's log up to which it has been read, in bytes."""
 
     offsets: dict[int, int] = Field(default={})
 
 
 class LogPage(NamedTuple):
-    """Lines ordered by time, and from where to read on."""
+    """Lines ordered by time, the cursor for the next page, and whether there is one already."""
 
     lines: tuple[LogLine, ...]
     cursor: Cursor
@@ -57,18 +57,18 @@ class LogPage(NamedTuple):
 
 
 def read_logs(
-    logs: LogFiles, since: Cursor | None = None, *, ranks: tuple[int, ...] = (), most_bytes: int = MOST_BYTES
+    logs: LogFiles, since: Cursor | None = None, *, ranks: tuple[int, ...] = (), max_bytes: int = MAX_BYTES
 ) -> LogPage:
     """Read whole lines that were written since a cursor.
 
     Parameters
     ----------
     since
-        From an earlier page; None for the beginning.
+        Cursor of an earlier page; None for the beginning.
     ranks
-        Of these only; of all if empty.
-    most_bytes
-        Of each rank: the rest comes with the next page, which ``more`` says.
+        Ranks to read; empty for all.
+    max_bytes
+        Limit for each rank. If it is reached, ``more`` of the page is set.
     """
     offsets = dict(since.offsets) if since else {}
     times = _times(logs.times)
@@ -78,112 +78,114 @@ def read_logs(
         if ranks and rank not in ranks:
             continue
         offset = start = offsets.get(rank, 0)
-        content, left = _whole_lines(path, start, most_bytes)
-        more = more or left
+        content, has_more = _whole_lines(path, start, max_bytes)
+        more = more or has_more
         for raw in _split(content):
             offset += len(raw)
-            seen = _seen(times.get(rank, ([], [])), offset)
-            text = _last_state(raw)[:_LONGEST].decode(errors="replace")
-            lines.append((seen or 0, rank, offset, LogLine(rank=rank, text=text, time_ns=seen)))
+            written = _time_of(times.get(rank, ([], [])), offset)
+            text = _final_text(raw)[:_MAX_LINE_BYTES].decode(errors="replace")
+            lines.append((written or 0, rank, offset, LogLine(rank=rank, text=text, time_ns=written)))
         offsets[rank] = start + len(content)
-    # Lines whose time is not noted yet are the newest.
+    # Lines without a recorded time are the newest.
     newest = max((each[0] for each in lines), default=0) + 1
     lines.sort(key=lambda each: (each[0] or newest, each[1], each[2]))
     return LogPage(lines=tuple(each[3] for each in lines), cursor=Cursor(offsets=offsets), more=more)
 
 
 def last_lines(logs: LogFiles, count: int, *, ranks: tuple[int, ...] = ()) -> tuple[list[LogLine], Cursor]:
-    """Return the last lines of all ranks together, ordered by time, and from where to read on.
+    """Return the last lines of all ranks together, ordered by time, and the cursor for reading further lines.
 
     Parameters
     ----------
     count
-        How many lines, at most.
+        Maximum number of lines.
     ranks
-        Of these only; of all if empty.
+        Ranks to read; empty for all.
     """
-    most = max(_FIRST_BYTES, count * _BYTES_A_LINE)
+    size = max(_FIRST_BYTES, count * _BYTES_PER_LINE)
     while True:
-        start = tail_cursor(logs, ranks=ranks, most_bytes=most)
-        lines, cursor = _read_on(logs, start, ranks)
-        chosen = lines[-count:] if count else []
-        if _complete(lines, chosen, start, count):
-            return chosen, cursor
-        most *= 4
+        start = tail_cursor(logs, ranks=ranks, max_bytes=size)
+        lines, cursor = _read_to_end(logs, start, ranks)
+        last = lines[-count:] if count else []
+        if _is_complete(lines, last, start, count):
+            return last, cursor
+        size *= 4
 
 
-def tail_cursor(logs: LogFiles, *, ranks: tuple[int, ...] = (), most_bytes: int = MOST_BYTES) -> Cursor:
-    """Return a cursor before at most `most_bytes` of all ranks, each at the start of a line."""
+def tail_cursor(logs: LogFiles, *, ranks: tuple[int, ...] = (), max_bytes: int = MAX_BYTES) -> Cursor:
+    """Return a cursor for reading the last `max_bytes` of all ranks together, from the starts of lines."""
     files = {rank: path for rank, path in logs.files.items() if not ranks or rank in ranks}
-    each = max(_FEWEST_BYTES, most_bytes // max(1, len(files)))
-    return Cursor(offsets={rank: _start(path, each) for rank, path in files.items()})
+    size = max(_MIN_TAIL_BYTES, max_bytes // max(1, len(files)))
+    return Cursor(offsets={rank: _tail_offset(path, size) for rank, path in files.items()})
 
 
 def _split(content: bytes) -> list[bytes]:
-    """Split at line feeds, which stay: a carriage return begins the same line again."""
+    """Split at line feeds and keep them; carriage returns do not end a line."""
     lines = [each + b"\n" for each in content.split(b"\n")]
     last = lines.pop()[:-1]
     return [*lines, last] if last else lines
 
 
-def _last_state(raw: bytes) -> bytes:
-    """Return what a terminal would finally show of a line: of a progress bar its last update."""
+def _final_text(raw: bytes) -> bytes:
+    """Return a line as a terminal finally shows it: the last update of a progress bar."""
     return raw.rstrip(b"\r\n").rpartition(b"\r")[2]
 
 
-def _whole_lines(path: Path, start: int, most: int) -> tuple[bytes, bool]:
+def _whole_lines(path: Path, start: int, max_bytes: int) -> tuple[bytes, bool]:
+    """Return whole lines from an offset on, and whether the file has more."""
     try:
         with open_regular(path) as file:
             size = file.seek(0, 2)
             file.seek(start if start <= size else 0)
-            content = file.read(most)
+            content = file.read(max_bytes)
     except OSError:
         return b"", False
     end = content.rfind(b"\n") + 1
-    if not end and len(content) == most:
-        end = most  # A line without an end is shown in pieces.
+    if not end and len(content) == max_bytes:
+        end = max_bytes  # Return a very long line in pieces.
     return content[:end], start + end < size
 
 
 def _times(path: Path | None) -> dict[int, tuple[list[int], list[int]]]:
-    """Return for each rank the sizes that its log had and the times, both ascending."""
-    found: dict[int, tuple[list[int], list[int]]] = {}
+    """Return for each rank the sizes of its log and the times at which it had them, both ascending."""
+    times: dict[int, tuple[list[int], list[int]]] = {}
     try:
-        content = read_tail(path, _MOST_TIMES_BYTES) if path else b""
+        content = read_tail(path, _MAX_TIMES_BYTES) if path else b""
     except OSError:
         return {}
     for line in content.split(b"\n"):
         try:
             time_ns, sizes = json.loads(line)
             for rank, size in sizes.items():
-                known = found.setdefault(int(rank), ([], []))
-                known[0].append(int(size))
-                known[1].append(int(time_ns))
+                growth = times.setdefault(int(rank), ([], []))
+                growth[0].append(int(size))
+                growth[1].append(int(time_ns))
         except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             continue
-    return found
+    return times
 
 
-def _seen(known: tuple[list[int], list[int]], offset: int) -> int | None:
-    index = bisect_left(known[0], offset)
-    return known[1][index] if index < len(known[1]) else None
+def _time_of(growth: tuple[list[int], list[int]], offset: int) -> int | None:
+    """Return when a log had grown to an offset; None if that is not recorded."""
+    index = bisect_left(growth[0], offset)
+    return growth[1][index] if index < len(growth[1]) else None
 
 
-def _start(path: Path, most: int) -> int:
+def _tail_offset(path: Path, max_bytes: int) -> int:
     try:
         with open_regular(path) as file:
             size = file.seek(0, 2)
-            if size <= most:
+            if size <= max_bytes:
                 return 0
-            file.seek(size - most)
-            beginning = file.read(most)
+            file.seek(size - max_bytes)
+            tail = file.read(max_bytes)
     except OSError:
         return 0
-    end = beginning.find(b"\n")
-    return size - most + (end + 1 if end >= 0 else 0)
+    end = tail.find(b"\n")
+    return size - max_bytes + (end + 1 if end >= 0 else 0)
 
 
-def _read_on(logs: LogFiles, cursor: Cursor, ranks: tuple[int, ...]) -> tuple[list[LogLine], Cursor]:
+def _read_to_end(logs: LogFiles, cursor: Cursor, ranks: tuple[int, ...]) -> tuple[list[LogLine], Cursor]:
     lines: list[LogLine] = []
     while True:
         page = read_logs(logs, cursor, ranks=ranks)
@@ -193,15 +195,15 @@ def _read_on(logs: LogFiles, cursor: Cursor, ranks: tuple[int, ...]) -> tuple[li
             return lines, cursor
 
 
-def _complete(lines: list[LogLine], chosen: list[LogLine], start: Cursor, count: int) -> bool:
-    """Return whether no line that was not read belongs among the chosen ones."""
-    cut = {rank for rank, offset in start.offsets.items() if offset}
-    if not cut or not count:
+def _is_complete(lines: list[LogLine], last: list[LogLine], start: Cursor, count: int) -> bool:
+    """Return whether the lines before `start`, which were not read, are older than the last `count` lines."""
+    truncated = {rank for rank, offset in start.offsets.items() if offset}
+    if not truncated or not count:
         return True
-    if len(chosen) < count:
+    if len(last) < count:
         return False
-    oldest = chosen[0].time_ns
-    # Lines whose time is not noted yet are the newest.
+    oldest = last[0].time_ns
+    # Lines without a recorded time are the newest.
     first = {line.rank: line.time_ns for line in reversed(lines)}
-    begins = [first.get(rank) for rank in cut]
-    return oldest is None or all(each is not None and each <= oldest for each in begins)
+    first_times = [first.get(rank) for rank in truncated]
+    return oldest is None or all(each is not None and each <= oldest for each in first_times)

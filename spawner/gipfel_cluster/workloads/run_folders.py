@@ -1,9 +1,9 @@
-"""Run folders of a user: listed with their sizes, and removed when nothing runs in them.
+"""List the run folders of a user with their sizes, and remove those that are not in use.
 
-A directory is a run folder if its name is ``<cluster>-<job id>`` and it holds ``record.json`` or
-``telemetry``; links never are. It is in use while this process or a workload runs in it, or while its record
-has no end and either something was written into it recently, or its scheduler does not say that its job has
-ended (`check_jobs`).
+A directory is a run folder if its name is ``<cluster>-<job id>`` and it contains ``record.json`` or
+``telemetry``; symbolic links never are. It is in use while this process or a workload runs in it. It also is
+in use while its record has no end and either a file was written recently, or the scheduler does not report
+that its job has ended (`check_jobs`).
 """
 
 import json
@@ -23,17 +23,18 @@ from ..scheduler.command import run_sync
 from .directory import STATE, WorkloadState, is_supervised, read_state
 from .submission import SCHEDULERS, submission_context
 
-_MOST_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._]*(?:-[A-Za-z0-9._]+)+")
-#: A run without an end whose files are older has lost its writer: a recorder writes every few seconds. Where
-#: no scheduler can be asked, it may also be stopped by hand.
-_QUIET_S, _QUIET_WITHOUT_JOB_S = 3600.0, 24 * 3600.0
+#: A recorder writes every few seconds: if no file is newer than this, the run was killed. Longer without a
+#: job, because the process may be suspended.
+_STALE_S, _STALE_WITHOUT_JOB_S = 3600.0, 24 * 3600.0
 
 
 class Run(Frozen):
-    """A run folder; times are ISO 8601, ``bytes`` what its files take on disk.
+    """A run folder; times are ISO 8601, ``bytes`` is the size of its files on disk.
 
-    ``in_use`` is why it must not be removed; empty if it may be.
+    ``modified`` is the time of the newest file in seconds since 1970; ``in_use`` is the reason why the run
+    folder must not be removed, empty if it may be.
     """
 
     name: str
@@ -45,57 +46,57 @@ class Run(Frozen):
     exit_status: int | None = None
     score: float | None = None
     bytes: int = 0
-    changed: float = 0.0
+    modified: float = 0.0
     in_use: str = ""
 
 
 def list_runs(environment: Mapping[str, str]) -> Iterator[Run]:
-    """Yield the user's runs, the one that changed last at the end."""
+    """Yield the user's runs; the most recently modified one is the last."""
     root = runs_root(dict(environment))
     try:
         folders = [each for each in root.iterdir() if is_run_folder(each)]
     except OSError:
         return
-    yield from sorted((_run(each, environment) for each in folders), key=lambda each: each.changed)
+    yield from sorted((_run(each, environment) for each in folders), key=lambda each: each.modified)
 
 
-def find_run(word: str, environment: Mapping[str, str]) -> Run:
-    """Return the run of a name.
+def find_run(name: str, environment: Mapping[str, str]) -> Run:
+    """Return the run with this name.
 
     Raises
     ------
     GipfelError
         There is none.
     """
-    folder = runs_root(dict(environment)) / word
-    if not word or "/" in word or not is_run_folder(folder):
-        raise GipfelError(f"There is no run {word[:80]!r}.", "See `gipfel runs list`.")
+    folder = runs_root(dict(environment)) / name
+    if not name or "/" in name or not is_run_folder(folder):
+        raise GipfelError(f"There is no run {name[:80]!r}.", "See `gipfel runs list`.")
     return _run(folder, environment)
 
 
 def check_jobs(runs: Sequence[Run], environment: Mapping[str, str]) -> list[Run]:
-    """Return the runs; those whose job still runs or waits are in use.
+    """Return the runs, with those marked as in use whose job is running or pending.
 
-    So are those without an end if Slurm does not report that their job has ended. A job that was requeued
-    has an end in its record.
+    A run whose record has no end is also in use if Slurm does not report that its job has ended. The record
+    of a job that was requeued has an end, although the job is pending.
     """
-    asked = [each.job_id for each in runs if each.job_id]
-    running, unsure = set(), set()
-    for name, scheduler in (_schedulers(environment) if asked else {}).items():
-        for job_id, status in run_sync(scheduler.query(asked)).items():
+    job_ids = [each.job_id for each in runs if each.job_id]
+    running, unknown = set(), set()
+    for name, scheduler in (_schedulers(environment) if job_ids else {}).items():
+        for job_id, status in run_sync(scheduler.query(job_ids)).items():
             if status.answer == "running":
                 running.add(job_id)
             elif status.answer == "unknown" and name == "slurm":
-                unsure.add(job_id)
-    return [each.model_copy(update={"in_use": _job(each, running, unsure)}) for each in runs]
+                unknown.add(job_id)
+    return [each.model_copy(update={"in_use": _job_in_use(each, running, unknown)}) for each in runs]
 
 
-def _job(run: Run, running: set[str], unsure: set[str]) -> str:
+def _job_in_use(run: Run, running: set[str], unknown: set[str]) -> str:
     if run.in_use:
         return run.in_use
     if run.job_id in running:
-        return f"its job {run.job_id} runs or waits"
-    if run.job_id in unsure and not run.ended:
+        return f"its job {run.job_id} is running or pending"
+    if run.job_id in unknown and not run.ended:
         return "its scheduler does not report whether its job has ended"
     return ""
 
@@ -106,7 +107,7 @@ def remove_run(run: Run, environment: Mapping[str, str]) -> None:
     Raises
     ------
     GipfelError
-        It is not a run folder, is in use, or can't be removed.
+        The directory is not a run folder, is in use, or can't be removed.
     """
     folder = runs_root(dict(environment)) / Path(run.folder).name
     if not is_run_folder(folder):
@@ -118,12 +119,12 @@ def remove_run(run: Run, environment: Mapping[str, str]) -> None:
         shutil.rmtree(folder)
     except OSError as error:
         raise GipfelError(
-            f"{folder} can't be removed whole: {error.strerror}.", "Check its owner."
+            f"{folder} can't be removed completely: {error.strerror}.", "Check the owner of its files."
         ) from error
 
 
 def is_run_folder(folder: Path) -> bool:
-    """Return whether a directory is a run folder; a link is not."""
+    """Return whether a directory is a run folder; a symbolic link is not."""
     if folder.is_symlink() or not _NAME.fullmatch(folder.name):
         return False
     return (folder / "record.json").is_file() or (folder / "telemetry").is_dir()
@@ -144,22 +145,22 @@ def _run(folder: Path, environment: Mapping[str, str]) -> Run:
         exit_status=status if isinstance(status, int) else None,
         score=float(score) if isinstance(score, int | float) else None,
         bytes=_size(files),
-        changed=newest,
+        modified=newest,
         in_use=_in_use(folder, record, newest, environment),
     )
 
 
 def _in_use(folder: Path, record: Mapping[str, Any], newest: float, environment: Mapping[str, str]) -> str:
-    own = environment.get("GIPFEL_RUN")
-    if own and Path(own).resolve() == folder.resolve():
+    current = environment.get("GIPFEL_RUN")
+    if current and Path(current).resolve() == folder.resolve():
         return "this process runs in it"
     running = _running_workload(folder)
     if running:
         return running
-    quiet = _QUIET_S if record.get("job_id") else _QUIET_WITHOUT_JOB_S
-    if record.get("ended") or time.time() - newest > quiet:
+    limit_s = _STALE_S if record.get("job_id") else _STALE_WITHOUT_JOB_S
+    if record.get("ended") or time.time() - newest > limit_s:
         return ""
-    return f"its record has no end, and it was written within the last {quiet / 3600:.0f} h"
+    return f"its record has no end, and a file was written within the last {limit_s / 3600:.0f} h"
 
 
 def _running_workload(folder: Path) -> str:
@@ -175,11 +176,11 @@ def _running_workload(folder: Path) -> str:
 
 
 def _schedulers(environment: Mapping[str, str]) -> dict[str, Scheduler]:
-    """Return the schedulers that may run a job of this user here."""
-    here = submission_context(environment)
-    default = here.default("scheduler")
-    names = [default] if here.inside else dict.fromkeys((default, "local"))
-    return {name: here.scheduler(name) for name in names if name in SCHEDULERS}
+    """Return the schedulers that may know this user's jobs, by name."""
+    context = submission_context(environment)
+    default = context.default_setting("scheduler")
+    names = [default] if context.in_container else dict.fromkeys((default, "local"))
+    return {name: context.scheduler(name) for name in names if name in SCHEDULERS}
 
 
 def _record(folder: Path) -> dict[str, Any]:
@@ -188,7 +189,7 @@ def _record(folder: Path) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(read_regular(path, _MOST_BYTES))
+        content = json.loads(read_regular(path, _MAX_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
@@ -199,7 +200,7 @@ def _text(value: object) -> str:
 
 
 def _size(files: Iterable[os.stat_result]) -> int:
-    """Return the bytes on disk of all files; links count as themselves."""
+    """Return the bytes on disk of all files; links are not followed."""
     return sum(about.st_blocks * 512 for about in files)
 
 
@@ -209,9 +210,9 @@ def _newest(files: Iterable[os.stat_result]) -> float:
 
 
 def _files(folder: Path) -> Iterator[os.stat_result]:
-    for place, _, names in os.walk(folder):
+    for directory, _, names in os.walk(folder):
         for name in names:
             try:
-                yield Path(place, name).lstat()
+                yield Path(directory, name).lstat()
             except OSError:
                 continue

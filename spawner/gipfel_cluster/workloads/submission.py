@@ -1,4 +1,4 @@
-"""Submission context: the host itself, or a container whose job's broker sees the host."""
+"""Submit jobs from the host, or from a container through the broker of its job."""
 
 import os
 import sys
@@ -7,8 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from gipfel_cluster.broker.client import BrokerScheduler, ask_now
-from gipfel_cluster.broker.context import find_runtime, passed_on
+from gipfel_cluster.broker.client import BrokerScheduler, send_request_sync
+from gipfel_cluster.broker.context import find_runtime, variables_for_new_job
 from gipfel_cluster.broker.messages import (
     EdfAnswer,
     EdfRequest,
@@ -30,31 +30,31 @@ SCHEDULERS = ("slurm", "local")
 
 
 class ChosenEdf(Frozen):
-    """An EDF that can be used: its file on the host."""
+    """A usable EDF: its file on the host, and its image."""
 
     file: str
     image: str
 
 
 class ChosenRuntime(Frozen):
-    """A runtime's path on the host, empty for none, and the host's interpreter that runs the job."""
+    """The path of a runtime on the host, empty for none, and the host's interpreter that runs the job."""
 
     root: str
     python: str
 
 
 class SubmissionContext(Protocol):
-    """The place from which a job is planned and submitted."""
+    """The host or a container, from which jobs are planned and submitted."""
 
-    inside: bool
+    in_container: bool
 
-    def default(self, name: str) -> str:
-        """Return the setting of ``scheduler``, ``engine`` or ``cluster``; empty if unset."""
+    def default_setting(self, name: str) -> str:
+        """Return the default of ``scheduler``, ``engine`` or ``cluster``; empty if unset."""
 
     def scheduler_note(self, chosen: str) -> str:
-        """Return one sentence on why the default scheduler is not the expected one; empty if it is.
+        """Return a sentence if the default scheduler may surprise the user, else an empty text.
 
-        ``chosen`` is what the user asked for, empty for the default.
+        ``chosen`` is the scheduler that the user named, empty for the default.
         """
 
     def on_host(self, path: Path) -> Path:
@@ -63,16 +63,16 @@ class SubmissionContext(Protocol):
         Raises
         ------
         GipfelError
-            The host does not see it.
+            The path does not exist on the host.
         """
 
     def edf(self, name: str, engine: str, directory: Path) -> ChosenEdf:
-        """Look an EDF up and check it.
+        """Look up and check an EDF.
 
         Raises
         ------
         GipfelError
-            There is none, or it can't be used.
+            The EDF is not found, or can't be used.
         """
 
     def lint(self, file: str, directory: Path) -> tuple[Diagnostic, ...]:
@@ -81,28 +81,28 @@ class SubmissionContext(Protocol):
         Raises
         ------
         GipfelError
-            Nobody could be asked.
+            The job's broker does not answer.
         """
 
-    def runtime(self, given: str, scheduler: str) -> ChosenRuntime:
-        """Choose the runtime, and the interpreter that runs a job of this scheduler.
+    def runtime(self, path: str, scheduler: str) -> ChosenRuntime:
+        """Choose the runtime and the interpreter for a job; an empty ``path`` means the default runtime.
 
         Raises
         ------
         GipfelError
-            The given one can't be used.
+            The runtime at this path can't be used.
         """
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that the job gets."""
+        """Return the environment variables of the job."""
 
     def scheduler(self, name: str) -> Scheduler:
-        """Return the scheduler of a name of `SCHEDULERS`.
+        """Return the scheduler with a name of `SCHEDULERS`.
 
         Raises
         ------
         GipfelError
-            It can't be reached from here.
+            The scheduler can't be reached from here.
         """
 
 
@@ -112,33 +112,33 @@ def submission_context(environment: Mapping[str, str]) -> SubmissionContext:
     Raises
     ------
     GipfelError
-        It is in a container whose job has no broker.
+        The process is in a container whose job has no broker.
     """
-    inside = environment.get("GIPFEL_ENGINE", "") if "GIPFEL_RUN" in environment else ""
-    if inside in {"", "host"}:
-        return HostContext(environment, in_job=bool(inside))
+    engine = environment.get("GIPFEL_ENGINE", "") if "GIPFEL_RUN" in environment else ""
+    if engine in {"", "host"}:
+        return HostContext(environment, in_job=bool(engine))
     socket = broker_socket(environment)
     if socket is None:
-        raise GipfelError("This job's broker does not answer.", "Type it in a terminal of the host.")
+        raise GipfelError("This job's broker does not answer.", "Run the command in a terminal of the host.")
     return ContainerContext(socket)
 
 
 class HostContext:
-    """The host itself, where everything is seen."""
+    """Submission from the host."""
 
-    inside = False
+    in_container = False
 
     def __init__(self, environment: Mapping[str, str], *, in_job: bool) -> None:
         self._environment = environment
-        # In a job the same name tells that job's engine.
+        # In a job, GIPFEL_ENGINE names the engine of that job, not the user's default.
         self._unset = {"engine"} if in_job else set()
 
-    def default(self, name: str) -> str:
+    def default_setting(self, name: str) -> str:
         """Return ``$GIPFEL_SCHEDULER`` …; ``slurm`` as scheduler if it is configured."""
-        given = "" if name in self._unset else self._environment.get(f"GIPFEL_{name.upper()}", "")
-        if name == "scheduler" and not given:
+        configured = "" if name in self._unset else self._environment.get(f"GIPFEL_{name.upper()}", "")
+        if name == "scheduler" and not configured:
             return "slurm" if self._slurm.configured else "local"
-        return given
+        return configured
 
     @cached_property
     def _slurm(self) -> SlurmPresence:
@@ -150,56 +150,56 @@ class HostContext:
             return ""
         if self._slurm.configured or not self._slurm.commands:
             return ""
-        return f"{self._slurm.problem} This machine is used."
+        return f"{self._slurm.problem} The job runs on this machine."
 
     def on_host(self, path: Path) -> Path:
-        """Return the path itself."""
+        """Return the path unchanged."""
         return path
 
     def edf(self, name: str, engine: str, directory: Path) -> ChosenEdf:
-        """Look it up as this user."""
+        """Look up and check an EDF as this user."""
         edf = load_edf(name, environment=self._environment, directory=directory, job_variables=True)
-        found = check_local(edf, pulls=engine_pulls(engine))
-        errors = tuple(each for each in found if each.severity == "error")
+        diagnostics = check_local(edf, pulls=engine_pulls(engine))
+        errors = tuple(each for each in diagnostics if each.severity == "error")
         if errors:
             raise EdfError(errors)
         engine_for(edf, engine)
         return ChosenEdf(file=edf.path or "", image=edf.image)
 
     def lint(self, file: str, directory: Path) -> tuple[Diagnostic, ...]:
-        """Check it as this user."""
+        """Check an EDF as this user."""
         return check_edf(file, environment=self._environment, directory=directory).diagnostics
 
-    def runtime(self, given: str, scheduler: str) -> ChosenRuntime:
-        """Return the user's; its interpreter runs the job where the nodes may lack this one."""
-        found = find_runtime(given, self._environment)
-        root = found.root if found else ""
-        # On this machine a job without a container sees what is installed beside this program: torch, say.
-        on_host = found.host_python if found and scheduler != "local" else None
-        return ChosenRuntime(root=root, python=on_host or sys.executable)
+    def runtime(self, path: str, scheduler: str) -> ChosenRuntime:
+        """Return the user's runtime; on a cluster its interpreter runs the job, since nodes may lack it."""
+        runtime = find_runtime(path, self._environment)
+        root = runtime.root if runtime else ""
+        # On this machine a job without a container uses this interpreter and its packages, such as torch.
+        host_python = runtime.host_python if runtime and scheduler != "local" else None
+        return ChosenRuntime(root=root, python=host_python or sys.executable)
 
     def environment(self) -> dict[str, str]:
         """Return the user's variables without tokens and those of the current job."""
-        return passed_on(self._environment)
+        return variables_for_new_job(self._environment)
 
     def scheduler(self, name: str) -> Scheduler:
-        """Return Slurm's commands, or this machine."""
+        """Return the scheduler for Slurm, or for this machine."""
         if name == "slurm":
             return SlurmScheduler(environment=self._environment)
-        return LocalScheduler(local_folder(self._environment), environment=self._environment)
+        return LocalScheduler(local_jobs_directory(self._environment), environment=self._environment)
 
 
 class ContainerContext:
-    """A container, whose files and variables the host does not have: the job's broker is asked."""
+    """Submission from a container: the job's broker acts on the host, which has other files and variables."""
 
-    inside = True
+    in_container = True
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
-        self._facts = ask_now(socket, FactsRequest(), FactsAnswer)
+        self._facts = send_request_sync(socket, FactsRequest(), FactsAnswer)
 
-    def default(self, name: str) -> str:
-        """Return the job's own setting."""
+    def default_setting(self, name: str) -> str:
+        """Return the setting of the job."""
         return {
             "scheduler": self._facts.scheduler,
             "engine": self._facts.engine,
@@ -207,59 +207,61 @@ class ContainerContext:
         }.get(name, "")
 
     def scheduler_note(self, chosen: str) -> str:  # noqa: ARG002 - the job has one scheduler
-        """Return nothing: the job's own scheduler is the only one."""
+        """Return an empty text: the job has one scheduler only."""
         return ""
 
     def on_host(self, path: Path) -> Path:
-        """Ask the broker for the same file."""
+        """Return the host's path of the same file, from the broker."""
         try:
             ref = PathRef.of(path)
         except OSError as error:
             raise GipfelError(f"{path} can't be used: {error.strerror}.", "Check the path.") from error
         except ValueError as error:
-            raise GipfelError(f"The path {str(path)!r} can't be used.", "Give another one.") from error
-        found = ask_now(self._socket, LocateRequest(ref=ref), LocateAnswer).path
-        if found is None:
+            raise GipfelError(f"The path {str(path)!r} is not valid.", "Choose another path.") from error
+        host_path = send_request_sync(self._socket, LocateRequest(ref=ref), LocateAnswer).path
+        if host_path is None:
             raise GipfelError(
                 f"The host does not see {path}: it is in the image or in the container's memory.",
-                "Put it into a mounted directory, such as the one where the server starts.",
+                "Move it to a mounted directory, such as the one where the server starts.",
             )
-        return Path(found)
+        return Path(host_path)
 
     def edf(self, name: str, engine: str, directory: Path) -> ChosenEdf:
-        """Let the broker look it up on the host; a path is one of this container."""
+        """Let the broker look up an EDF on the host; a path is translated from this container's."""
         if name.startswith(("/", ".", "~/")):
             name = str(self.on_host(Path(os.path.normpath(directory / Path(name).expanduser()))))
         try:
             request = EdfRequest(edf=name, engine=engine)
         except ValueError as error:
-            raise GipfelError(f"{name!r} can't name an EDF.", "Give a name or a path.") from error
-        found = ask_now(self._socket, request, EdfAnswer)
-        return ChosenEdf(file=found.file, image=found.image)
+            raise GipfelError(
+                f"{name!r} is not a valid EDF.", "Give the name or the path of an EDF."
+            ) from error
+        edf = send_request_sync(self._socket, request, EdfAnswer)
+        return ChosenEdf(file=edf.file, image=edf.image)
 
     def lint(self, file: str, directory: Path) -> tuple[Diagnostic, ...]:  # noqa: ARG002 - the host has its own
-        """Let the broker check the host's file."""
-        return ask_now(self._socket, LintRequest(edf=file), LintAnswer).diagnostics
+        """Let the broker check an EDF on the host."""
+        return send_request_sync(self._socket, LintRequest(edf=file), LintAnswer).diagnostics
 
-    def runtime(self, given: str, scheduler: str) -> ChosenRuntime:  # noqa: ARG002 - the job has one
-        """Return the job's own runtime if none is given."""
-        root = str(self.on_host(Path(given).expanduser())) if given else self._facts.runtime
+    def runtime(self, path: str, scheduler: str) -> ChosenRuntime:  # noqa: ARG002 - the job has one scheduler
+        """Return the runtime at a path, by default that of the job."""
+        root = str(self.on_host(Path(path).expanduser())) if path else self._facts.runtime
         return ChosenRuntime(root=root, python=self._facts.python)
 
     def environment(self) -> dict[str, str]:
-        """Return the variables of the host: those of the image would mislead its programs."""
+        """Return variables of the host, because those of the image are wrong for programs on the host."""
         return dict(self._facts.environment)
 
     def scheduler(self, name: str) -> Scheduler:
-        """Return the job's own scheduler, through the broker."""
+        """Return a scheduler that submits through the broker to the scheduler of this job."""
         if name != self._facts.scheduler:
             raise GipfelError(
-                f"From inside this job only its own scheduler is reached: {self._facts.scheduler}.",
-                "Leave --scheduler out.",
+                f"A container can submit to the scheduler of its job only, which is {self._facts.scheduler}.",
+                "Omit --scheduler.",
             )
         return BrokerScheduler(self._socket)
 
 
-def local_folder(environment: Mapping[str, str]) -> Path:
-    """Return the directory where the local scheduler keeps the state of a user's jobs."""
+def local_jobs_directory(environment: Mapping[str, str]) -> Path:
+    """Return the directory of the local scheduler's jobs of a user."""
     return Path(environment.get("HOME") or Path.home()) / ".gipfel" / "jobs"

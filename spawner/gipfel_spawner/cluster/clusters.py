@@ -1,6 +1,6 @@
-"""Clusters of a hub: `ClusterSettings` of each by name, and what its servers share as a `Cluster`.
+"""Clusters of a hub: `ClusterSettings` of each by name, and its shared scheduler and watcher as a `Cluster`.
 
-A cluster that the configuration no longer has is an `AbsentScheduler` while servers of it still run.
+A cluster that was removed from the configuration gets a `RemovedClusterScheduler` while its servers run.
 """
 
 import logging
@@ -12,115 +12,117 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from gipfel_cluster.broker.hub_client import HubBrokerScheduler
-from gipfel_cluster.model import Frozen, GipfelError, Line
+from gipfel_cluster.model import Frozen, GipfelError, OneLine
 from gipfel_cluster.scheduler import LocalScheduler, Scheduler, SlurmScheduler
 from gipfel_cluster.scheduler.protocol import JobRequest, JobStatus, Partition
 
-from .board import SiteBoard
+from .cache import ClusterCache
 from .watcher import JobWatcher
 
-#: As it stands in run folders.
-ClusterName = Annotated[Line, Field(pattern=r"^(?:[A-Za-z0-9][A-Za-z0-9._-]{0,31})?$")]
+#: Part of the names of run folders.
+ClusterName = Annotated[OneLine, Field(pattern=r"^(?:[A-Za-z0-9][A-Za-z0-9._-]{0,31})?$")]
 
-PartitionName = Annotated[Line, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$", max_length=128)]
+PartitionName = Annotated[OneLine, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$", max_length=128)]
 
 
 class ClusterSettings(Frozen):
-    """Settings of one cluster, or of one group of a cluster's partitions under a name of its own.
+    """Settings of one cluster, or of a named group of a cluster's partitions.
 
-    ``partitions`` are those that are offered, all where it is empty; ``environment`` goes to the scheduler's
-    commands and to jobs; ``hub_connect_url`` is where the nodes reach the hub, empty for the hub's own
-    address. All else is as the spawner's trait of that name, which is taken where nothing is set.
+    ``partitions`` are those that are offered (empty: all); ``environment`` goes to the scheduler's
+    commands and to jobs; ``hub_connect_url`` is the hub's address for the nodes (empty: the
+    default). The other fields have the meaning of the spawner's traits of the same names, their defaults.
     """
 
     name: Annotated[ClusterName, Field(min_length=1)]
     scheduler: Literal["local", "slurm", "broker"]
     partitions: tuple[PartitionName, ...] = ()
-    environment: dict[str, Line] = Field(default_factory=dict)
-    exec_prefix: Line = ""
-    broker_socket: Line = ""
-    engine: Line = ""
-    engines: tuple[Line, ...] = ()
-    runtime: Line = ""
-    python: Line = ""
-    hub_connect_url: Line = ""
+    environment: dict[str, OneLine] = Field(default_factory=dict)
+    exec_prefix: OneLine = ""
+    broker_socket: OneLine = ""
+    engine: OneLine = ""
+    engines: tuple[OneLine, ...] = ()
+    runtime: OneLine = ""
+    python: OneLine = ""
+    hub_connect_url: OneLine = ""
 
     @property
     def is_local(self) -> bool:
-        """True where jobs are processes of the hub's machine."""
+        """True if jobs are processes on the hub's machine."""
         return self.scheduler == "local"
 
 
-def read_clusters(given: Mapping[str, object], only: ClusterSettings) -> dict[str, ClusterSettings]:
-    """Return the clusters by name, the default one first; ``only`` where none is given, else their default.
+def read_clusters(configured: Mapping[str, object], default: ClusterSettings) -> dict[str, ClusterSettings]:
+    """Return the clusters by name, the default one first.
+
+    ``default`` provides the fields that a cluster leaves out, and is the only cluster if none is configured.
 
     Raises
     ------
     GipfelError
-        One of them can't be used.
+        The settings of a cluster are not valid.
     """
-    if not given:
-        return {only.name: only}
+    if not configured:
+        return {default.name: default}
     found: dict[str, ClusterSettings] = {}
-    for name, content in given.items():
+    for name, content in configured.items():
         if not isinstance(content, Mapping) or "name" in content:
             raise GipfelError(f"EDFSpawner.clusters: {name!r} needs a dictionary of its settings.")
-        found[str(name)] = _read(str(name), content, only)
+        found[str(name)] = _read_settings(str(name), content, default)
     return found
 
 
-def _read(name: str, content: Mapping[Any, object], only: ClusterSettings) -> ClusterSettings:
+def _read_settings(name: str, content: Mapping[Any, object], default: ClusterSettings) -> ClusterSettings:
     try:
-        read = ClusterSettings.model_validate(only.model_dump() | dict(content) | {"name": name})
+        settings = ClusterSettings.model_validate(default.model_dump() | dict(content) | {"name": name})
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise GipfelError(f"EDFSpawner.clusters: {name!r}: {where}: {first['msg']}.") from None
-    if read.scheduler == "broker" and not read.broker_socket.startswith("/"):
+        key = ".".join(map(str, first["loc"]))
+        raise GipfelError(f"EDFSpawner.clusters: {name!r}: {key}: {first['msg']}.") from None
+    if settings.scheduler == "broker" and not settings.broker_socket.startswith("/"):
         raise GipfelError(
             f"EDFSpawner.clusters: {name!r} has no broker_socket.", "Give the path of the broker's socket."
         )
-    return read
+    return settings
 
 
-class AbsentScheduler:
-    """A scheduler that answers nothing, and so ends nothing, until its cluster is configured again."""
+class RemovedClusterScheduler:
+    """Scheduler of a cluster that is no longer configured: every job's state is unknown, so none is ended."""
 
-    name = "absent"
+    name = "removed"
 
     def __init__(self, cluster: str) -> None:
         self._error = GipfelError(
-            f"This hub has no cluster {cluster} any more.", "Tell the hub's administrators."
+            f"The cluster {cluster} is no longer configured in this hub.", "Tell the hub's administrators."
         )
 
-    async def submit(self, request: JobRequest) -> str:  # noqa: ARG002 - the Protocol's
-        """Refuse."""
+    async def submit(self, request: JobRequest) -> str:  # noqa: ARG002 - required by the Protocol
+        """Raise the error."""
         raise self._error
 
     async def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        """Return every job as unknown."""
+        """Return the state of every job as unknown."""
         return dict.fromkeys(job_ids, JobStatus(answer="unknown", reason=self._error.problem))
 
-    async def cancel(self, job_id: str, *, user: str = "") -> None:  # noqa: ARG002 - the Protocol's
-        """Refuse."""
+    async def cancel(self, job_id: str, *, user: str = "") -> None:  # noqa: ARG002 - required by the Protocol
+        """Raise the error."""
         raise self._error
 
-    async def address(self, node: str) -> str:  # noqa: ARG002 - the Protocol's
-        """Refuse."""
+    async def address(self, node: str) -> str:  # noqa: ARG002 - required by the Protocol
+        """Raise the error."""
         raise self._error
 
     async def partitions(self) -> tuple[Partition, ...]:
-        """Refuse."""
+        """Raise the error."""
         raise self._error
 
 
 class Cluster:
-    """A scheduler with the watcher of its jobs, and the cached facts of its site.
+    """Scheduler of a cluster with the watcher of its jobs and the cache of its partitions and choices.
 
     Parameters
     ----------
     partitions
-        Those that are offered; all where it is empty.
+        The partitions that are offered; all if it is empty.
     """
 
     def __init__(
@@ -128,11 +130,11 @@ class Cluster:
     ) -> None:
         self.scheduler = scheduler
         self.watcher = watcher
-        self.board = SiteBoard(scheduler, only=partitions)
+        self.cache = ClusterCache(scheduler, only=partitions)
 
 
-class Pace(Frozen):
-    """Intervals and limits of a hub's questions to its schedulers, in seconds."""
+class PollSettings(Frozen):
+    """Intervals and time limit of a hub's scheduler commands, in seconds; see the traits of these names."""
 
     answer_limit: float
     interval: float
@@ -140,65 +142,70 @@ class Pace(Frozen):
 
 
 def shared_cluster(
-    settings: MutableMapping[str, Any],
-    site: ClusterSettings | str,
+    hub_settings: MutableMapping[str, Any],
+    settings: ClusterSettings | str,
     *,
-    alone: bool,
+    is_only_cluster: bool,
     state_folder: Path,
-    pace: Pace,
+    polling: PollSettings,
     log: logging.Logger,
 ) -> Cluster:
-    """Return the hub's `Cluster`, made at the first call.
+    """Return the hub's `Cluster` of these settings, created at the first call.
 
     Parameters
     ----------
+    hub_settings
+        JupyterHub's ``settings``, in which the `Cluster` is stored.
     settings
-        The hub's own, which keep it.
-    site
-        What the cluster is; its name alone where the hub's configuration has no such cluster.
-    alone
-        Whether the hub has no other one.
+        Settings of the cluster, or only its name if it is no longer configured.
+    is_only_cluster
+        Whether the hub has a single cluster.
     state_folder
-        Where the local scheduler keeps its jobs.
+        The directory in which the local scheduler stores its jobs.
     """
-    if isinstance(site, str):
-        key = f"gipfel_absent_{site}"
+    if isinstance(settings, str):
+        key = f"gipfel_absent_{settings}"
     else:
-        key = f"gipfel_{site.scheduler}" if alone else f"gipfel_cluster_{site.name}"
-    if key not in settings:
-        settings[key] = _cluster(settings, site, state_folder, pace, log)
-    cluster: Cluster = settings[key]
+        key = f"gipfel_{settings.scheduler}" if is_only_cluster else f"gipfel_cluster_{settings.name}"
+    if key not in hub_settings:
+        hub_settings[key] = _cluster(hub_settings, settings, state_folder, polling, log)
+    cluster: Cluster = hub_settings[key]
     return cluster
 
 
 def _cluster(
-    settings: MutableMapping[str, Any],
-    site: ClusterSettings | str,
+    hub_settings: MutableMapping[str, Any],
+    settings: ClusterSettings | str,
     state_folder: Path,
-    pace: Pace,
+    polling: PollSettings,
     log: logging.Logger,
 ) -> Cluster:
-    def watched(scheduler: Scheduler) -> tuple[Scheduler, JobWatcher]:
+    def with_watcher(scheduler: Scheduler) -> tuple[Scheduler, JobWatcher]:
         return scheduler, JobWatcher(
-            scheduler, interval=pace.interval, calm_interval=pace.calm_interval, log=log
+            scheduler, interval=polling.interval, calm_interval=polling.calm_interval, log=log
         )
 
-    if isinstance(site, str):
-        return Cluster(*watched(AbsentScheduler(site)))
-    # Groups of one cluster's partitions have one queue: one question for the jobs of all of them.
-    queues = settings.setdefault("gipfel_queues", {})
-    queue = (site.scheduler, site.exec_prefix, site.broker_socket, tuple(sorted(site.environment.items())))
+    if isinstance(settings, str):
+        return Cluster(*with_watcher(RemovedClusterScheduler(settings)))
+    # Groups of one cluster's partitions share its queue, so one query covers the jobs of all groups.
+    queues = hub_settings.setdefault("gipfel_queues", {})
+    queue = (
+        settings.scheduler,
+        settings.exec_prefix,
+        settings.broker_socket,
+        tuple(sorted(settings.environment.items())),
+    )
     if queue not in queues:
-        queues[queue] = watched(_scheduler(site, state_folder, pace.answer_limit))
-    return Cluster(*queues[queue], partitions=site.partitions)
+        queues[queue] = with_watcher(_scheduler(settings, state_folder, polling.answer_limit))
+    return Cluster(*queues[queue], partitions=settings.partitions)
 
 
-def _scheduler(site: ClusterSettings, state_folder: Path, limit: float) -> Scheduler:
-    environment = {**os.environ, **site.environment}
-    match site.scheduler:
+def _scheduler(settings: ClusterSettings, state_folder: Path, limit: float) -> Scheduler:
+    environment = {**os.environ, **settings.environment}
+    match settings.scheduler:
         case "slurm":
-            return SlurmScheduler(environment=environment, exec_prefix=site.exec_prefix, limit=limit)
+            return SlurmScheduler(environment=environment, exec_prefix=settings.exec_prefix, limit=limit)
         case "broker":
-            return HubBrokerScheduler(Path(site.broker_socket))
+            return HubBrokerScheduler(Path(settings.broker_socket))
         case "local":
             return LocalScheduler(state_folder / "jobs", environment=environment)

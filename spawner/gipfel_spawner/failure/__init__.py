@@ -1,4 +1,4 @@
-"""Failed starts and ends: the catalogue of causes, each with what helps.
+"""Failed jobs: the catalogue of causes, each with a fix.
 
-A new entry is a `Cause` in `catalogue` or `containers`, and a captured log in ``tests/spawner/data/logs``.
+A new cause needs a `Cause` in `catalogue` or `containers` and a captured log in ``tests/spawner/data/logs``.
 """

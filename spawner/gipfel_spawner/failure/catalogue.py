@@ -1,14 +1,13 @@
-"""Catalogue of causes of a failed start, the most telling first.
+"""Catalogue of causes of a failed start, the most specific first.
 
-What the scheduler refused comes first, then a vetting, the job's end, storage, images, GPUs, containers and
-the network.
+The order is: refusals of the scheduler, vetting, ends of the job, storage, images, GPUs, containers, network.
 """
 
 from .cause import Cause, Evidence, Explanation
 from .containers import CONTAINERS, IMAGES
 
-_ALL_THE_SAME = (
-    'To start on these nodes all the same, choose "Start all the same, and show the report in its panel".'
+_START_ANYWAY = (
+    'To start on these nodes anyway, choose "Start anyway, and show the report in the vetting panel".'
 )
 
 VETTING = (
@@ -21,36 +20,36 @@ VETTING = (
     Cause(
         name="vetting-image",
         reason="The vetting found a fault of the environment, not of the nodes: {what}",
-        fix="Mend the image, its EDF or your variables as the reason says, or choose another environment: on "
-        f"other nodes it would fail alike. {_ALL_THE_SAME}",
+        fix="Correct the image, its EDF or your variables according to the reason, or choose another "
+        f"environment. Other nodes would fail in the same way. {_START_ANYWAY}",
         patterns=(r"^gipfel: vet first: Fault of the image: (?P<what>.*)",),
     ),
     Cause(
         name="vetting-protocol",
         reason="The vetting found a fault of the protocol, not of the nodes: {what}",
-        fix="Correct the protocol as the reason says, or choose one that suits these nodes: on other nodes "
-        f"it would fail alike. {_ALL_THE_SAME}",
+        fix="Correct the protocol according to the reason, or choose one that suits these nodes. Other nodes "
+        f"would fail in the same way. {_START_ANYWAY}",
         patterns=(r"^gipfel: vet first: Fault of the protocol: (?P<what>.*)",),
     ),
     Cause(
         name="vetting-site",
-        reason="The vetting found a fault that the nodes share, as of a file system or a service: {what}",
-        fix="Tell the administrators the reason: other nodes would probably fail alike. A quota is yours: "
-        f"delete files, or ask for more. {_ALL_THE_SAME}",
+        reason="The vetting found a fault that all nodes share, such as a file system or a service: {what}",
+        fix="Tell the administrators the reason: other nodes would probably fail in the same way. If it is "
+        f"your quota, delete files or request a larger quota. {_START_ANYWAY}",
         patterns=(r"^gipfel: vet first: Fault of the site: (?P<what>.*)",),
     ),
     Cause(
         name="vetting-link",
-        reason="The vetting found a fault between nodes, and can't say which of them has it: {what}",
-        fix="Start again, which may bring other nodes; tell the administrators the names of both. "
-        f"{_ALL_THE_SAME}",
+        reason="The vetting found a faulty link between two nodes, but not which node causes it: {what}",
+        fix="Start again, possibly on other nodes. Tell the administrators the names of both nodes. "
+        f"{_START_ANYWAY}",
         patterns=(r"^gipfel: vet first: Fault of the link: (?P<what>.*)",),
     ),
     Cause(
         name="vetting-failed",
-        reason="The nodes were vetted first, and not all are fit: {what}",
-        fix="Start again, which may bring other nodes; tell the administrators the node's name. Of several "
-        f"nodes, a server can go on without those that are not fit. {_ALL_THE_SAME}",
+        reason="At least one node failed the vetting before the start: {what}",
+        fix="Start again, possibly on other nodes. Tell the administrators the node's name. A server with "
+        f"several nodes can start without the failed ones. {_START_ANYWAY}",
         patterns=(r"^gipfel: vet first: (?P<what>.*)",),
     ),
 )
@@ -59,8 +58,8 @@ VETTING = (
 JOBS = (
     Cause(
         name="out-of-memory",
-        reason="The job used more memory than it had, and the node's kernel ended it.",
-        fix="Ask for more memory, or for a whole node.",
+        reason="The job used more memory than it was allocated, and the node's kernel ended it.",
+        fix="Request more memory, or a whole node.",
         patterns=(
             r"oom[-_]kill event",
             r"exceeded (?:job|step) memory limit",
@@ -70,26 +69,26 @@ JOBS = (
     ),
     Cause(
         name="out-of-memory",
-        reason="The job used more memory than it had, and the node's kernel ended it.",
-        fix="Ask for more memory, or for a whole node.",
+        reason="The job used more memory than it was allocated, and the node's kernel ended it.",
+        fix="Request more memory, or a whole node.",
         states=frozenset({"OUT_OF_MEMORY"}),
     ),
     Cause(
         name="time-limit",
         reason="The job reached its time limit.",
-        fix="Ask for more time; files that were saved are where they were.",
+        fix="Request more time. Saved files are not affected.",
         states=frozenset({"TIMEOUT", "DEADLINE"}),
     ),
     Cause(
         name="node-failure",
         reason="The node failed, or lost its connection to Slurm.",
-        fix="Start again: Slurm takes another node. If it comes back, tell the cluster's administrators.",
+        fix="Start again: Slurm takes another node. If it happens again, tell the cluster's administrators.",
         states=frozenset({"NODE_FAIL", "BOOT_FAIL"}),
     ),
     Cause(
         name="launch-failed",
         reason="Slurm could not start the job on its node.",
-        fix="Start again. If it comes back, tell the cluster's administrators the node's name.",
+        fix="Start again. If it happens again, tell the cluster's administrators the node's name.",
         states=frozenset({"LAUNCH_FAILED", "RECONFIG_FAIL"}),
     ),
     Cause(
@@ -100,28 +99,28 @@ JOBS = (
     ),
     Cause(
         name="no-such-node",
-        reason="No node is what the job asked for.",
-        fix="Ask for fewer GPUs, CPUs or less memory per node, or pick another partition.",
+        reason="No node of the partition has what the job requests.",
+        fix="Request fewer GPUs, CPUs or less memory per node, or pick another partition.",
         patterns=(r"^no node is what it asks for$",),
         states=frozenset({"FAILED"}),
     ),
     Cause(
         name="log-unwritable",
-        reason="Slurm could not start the job on its node, most often since its log can't be opened there.",
-        fix="Check that your home folder is there on the nodes, writable and within its quota.",
+        reason="Slurm could not start the job on its node, usually because its log can't be opened there.",
+        fix="Check that your home directory is mounted on the nodes, writable and within its quota.",
         patterns=(r"^it could not be launched$",),
         states=frozenset({"FAILED"}),
     ),
     Cause(
         name="time-limit",
         reason="The job reached its time limit.",
-        fix="Ask for more time; files that were saved are where they were.",
+        fix="Request more time. Saved files are not affected.",
         patterns=(r"CANCELLED AT \S+ DUE TO TIME LIMIT",),
     ),
     Cause(
         name="node-failure",
         reason="The node failed, or lost its connection to Slurm.",
-        fix="Start again: Slurm takes another node. If it comes back, tell the cluster's administrators.",
+        fix="Start again: Slurm takes another node. If it happens again, tell the cluster's administrators.",
         patterns=(r"CANCELLED AT \S+ DUE TO NODE FAILURE",),
     ),
     Cause(
@@ -147,20 +146,20 @@ REFUSALS = (
     ),
     Cause(
         name="limit-reached",
-        reason="A limit of your account or QoS is reached: so many jobs, GPUs or hours and no more.",
-        fix="End one of your jobs, ask for less, or pick another account.",
+        reason="A limit of your account or QoS on jobs, GPUs or hours is reached.",
+        fix="End one of your jobs, request fewer resources, or pick another account.",
         patterns=(r"job violates accounting/qos policy", r"submission limit"),
     ),
     Cause(
         name="partition-down",
-        reason="The partition takes no jobs now.",
-        fix="Pick another partition, or wait until the administrators have put it back.",
+        reason="The partition accepts no jobs now.",
+        fix="Pick another partition, or wait until the administrators have enabled it again.",
         patterns=(r"required partition not available", r"partition is (?:down|inactive)"),
     ),
     Cause(
         name="reservation-refused",
-        reason="This reservation is not yours, is over, or does not exist.",
-        fix="Leave the reservation empty, or ask who made it.",
+        reason="You may not use this reservation, it is over, or it does not exist.",
+        fix="Leave the reservation empty, or ask its owner for access.",
         patterns=(r"requested reservation is invalid", r"access denied to requested reservation"),
     ),
 )
@@ -176,8 +175,8 @@ STORAGE = (
     Cause(
         name="disk-full",
         reason="A disk is full: nothing more can be written.",
-        fix="Free space in your home folder; where it is the node's own disk, start again on another node.",
-        # Namespaces that are used up give the same message.
+        fix="Free space in your home directory. If it is the node's local disk, start again on another node.",
+        # An exhausted limit on namespaces gives the same message.
         patterns=(
             r"^(?!.*(?:unshare|namespace)).*no space left on device",
             r"\bENOSPC\b",
@@ -186,14 +185,14 @@ STORAGE = (
     ),
     Cause(
         name="read-only-home",
-        reason="A folder that the server writes to is read-only: {path}",
-        fix="Mount it writable in the environment, or set workdir to a folder that is.",
+        reason="A directory that the server writes to is read-only: {path}",
+        fix="Mount it writable in the environment, or set workdir to a writable directory.",
         patterns=(r"read-only file system:? '?(?P<path>/[^'\s]*)",),
     ),
     Cause(
         name="log-unwritable",
         reason="Slurm could not open the job's log {path}.",
-        fix="Check that your home folder is there on the node, writable and within its quota.",
+        fix="Check that your home directory is mounted on the node, writable and within its quota.",
         patterns=(r"could not open (?:stdout|stderr) file (?P<path>\S+):",),
     ),
 )
@@ -202,8 +201,8 @@ STORAGE = (
 GPUS = (
     Cause(
         name="gpu-exclusive",
-        reason="A GPU is taken by another process and is in exclusive mode.",
-        fix="Start again on another node; tell the administrators this node's name if it has no other users.",
+        reason="A GPU is used by another process and is in exclusive mode.",
+        fix="Start again on another node. If this node has no other users, tell the administrators its name.",
         patterns=(
             r"all CUDA-capable devices are busy or unavailable",
             r"cudaErrorDevicesUnavailable",
@@ -213,7 +212,7 @@ GPUS = (
     Cause(
         name="gpu-driver",
         reason="The node's GPU driver does not answer, or is older than the image needs.",
-        fix="Start again on another node, or take an image for an older CUDA.",
+        fix="Start again on another node, or use an image for an older CUDA version.",
         patterns=(
             r"CUDA driver version is insufficient",
             r"nvidia-container-cli: (?:initialization|mount) error",
@@ -239,7 +238,7 @@ NETWORK = (
     Cause(
         name="hub-unreachable",
         reason="The node can't reach the hub: {said}",
-        fix="Tell the hub's administrators: the nodes must reach the hub's address and port "
+        fix="Tell the hub's administrators that the nodes must reach the hub's address and port "
         "(JupyterHub.hub_ip, hub_connect_ip).",
         patterns=(
             r"(?P<said>the hub (?:at \S+ )?(?:can't be reached|did not answer)[^.]*)",
@@ -251,27 +250,30 @@ NETWORK = (
     ),
     Cause(
         name="port-blocked",
-        reason="The server runs, but a firewall or a wrong address is between the hub and it.",
-        fix="Tell the hub's administrators: open the servers' ports from the hub to the nodes, or give "
-        "the range of ports that is open.",
+        reason="The server is running, but a firewall or a wrong address blocks the hub's connection to it.",
+        fix="Ask the hub's administrators to open the servers' ports from the hub to the nodes, or to set "
+        "EDFSpawner.server_ports to the open range of ports.",
         states=frozenset({"BLOCKED"}),
     ),
     Cause(
         name="port-taken",
         reason="No port was free for the server.",
-        fix="Start again; tell the administrators to widen the range of ports if it comes back.",
-        patterns=(r"address already in use", r"no port (?:in|of|from) .{0,80} is free"),
+        fix="Start again. If it happens again, ask the administrators for a wider range of ports.",
+        patterns=(
+            r"address already in use",
+            r"no port (?:in|of|from) .{0,80} is free",
+        ),
     ),
     Cause(
         name="token-refused",
-        reason="The hub refused the server's token: the start was cancelled, or another one has begun.",
+        reason="The hub refused the server's token: the start was cancelled, or a newer one has begun.",
         fix="Start again.",
         patterns=(r"/hub/api/gipfel/server.{0,100}\b403\b", r"HTTP 403: Forbidden", r"HTTP Error 403"),
     ),
     Cause(
         name="server-silent",
-        reason="The server gave no port; can the nodes reach the hub at {said}?",
-        fix="Tell the hub's administrators; the log's last lines show how far it got.",
+        reason="The server reported no port. Possibly the nodes can't reach the hub at {said}.",
+        fix="Tell the hub's administrators. The last lines of the log show how far the server got.",
         states=frozenset({"SILENT"}),
     ),
 )
@@ -281,6 +283,6 @@ CATALOGUE: tuple[Cause, ...] = (*REFUSALS, *VETTING, *JOBS, *STORAGE, *IMAGES, *
 
 
 def explain(evidence: Evidence) -> Explanation | None:
-    """Return the explanation by the first cause that fits; None where the catalogue knows none."""
-    found = (cause.explain(evidence) for cause in CATALOGUE)
-    return next((each for each in found if each is not None), None)
+    """Return the explanation by the first cause that applies; None if none does."""
+    explanations = (cause.explain(evidence) for cause in CATALOGUE)
+    return next((each for each in explanations if each is not None), None)

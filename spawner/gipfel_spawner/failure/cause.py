@@ -1,20 +1,20 @@
-"""Model of one cause of a failed start: how it is recognised, its name, and what helps."""
+"""Model of one cause of a failed start: its name, how it is recognised, and the fix."""
 
 import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cached_property
 
-from gipfel_cluster.model import Frozen, Line, one_line
+from gipfel_cluster.model import Frozen, OneLine, one_line
 
-_LONGEST = 300
+_MAX_CHARACTERS = 300
 
 
 class Evidence(Frozen):
     """Facts about a job that failed.
 
-    ``state`` is Slurm's word, or ``SILENT`` (its server gave no port), ``BLOCKED`` (the hub can't reach it)
-    or ``REFUSED`` (Slurm did not take it); ``reason`` is the scheduler's, in words.
+    ``state`` is Slurm's job state, or ``SILENT`` (the server reported no port), ``BLOCKED`` (the hub can't
+    connect to the server) or ``REFUSED`` (Slurm rejected the job); ``reason`` is the scheduler's message.
     """
 
     state: str = ""
@@ -24,13 +24,13 @@ class Evidence(Frozen):
 
     @cached_property
     def lines(self) -> tuple[str, ...]:
-        """Each line of the log without control characters, and the scheduler's reason as the last one."""
-        said = (*self.log.splitlines(), self.reason)
-        return tuple(one_line(line)[:2000] for line in said if line.strip())
+        """Lines of the log without control characters, followed by the scheduler's reason."""
+        lines = (*self.log.splitlines(), self.reason)
+        return tuple(one_line(line)[:2000] for line in lines if line.strip())
 
 
 class Explanation(Frozen):
-    """A cause in words for a person; ``cause`` is its name in the catalogue."""
+    """Reason and fix to show to the user; ``cause`` is the cause's name in the catalogue."""
 
     cause: str
     reason: str
@@ -38,15 +38,16 @@ class Explanation(Frozen):
 
 
 class Cause(Frozen):
-    """An entry of the catalogue.
+    """Entry of the catalogue.
 
-    It applies where the job is in one of ``states`` (empty: any) and a line matches one of ``patterns``
-    (empty: none has to). ``{name}`` in ``reason`` and ``fix`` is what a pattern's group of that name found.
+    It applies if the job is in one of ``states`` (empty: any state) and a line of the evidence matches one of
+    ``patterns`` (empty: no match needed). ``{name}`` in ``reason`` and ``fix`` is replaced by the text of the
+    pattern's group of that name; ``{said}`` is by default the scheduler's reason.
     """
 
-    name: Line
-    reason: Line
-    fix: Line
+    name: OneLine
+    reason: OneLine
+    fix: OneLine
     patterns: tuple[str, ...] = ()
     states: frozenset[str] = frozenset()
 
@@ -55,23 +56,23 @@ class Cause(Frozen):
         return tuple(re.compile(pattern, re.IGNORECASE) for pattern in self.patterns)
 
     def explain(self, evidence: Evidence) -> Explanation | None:
-        """Return the explanation of this evidence; None where this was not the cause."""
+        """Return the explanation of this evidence; None if this cause does not apply."""
         if self.states and evidence.state not in self.states:
             return None
         if not self.patterns:
             return self._explanation({"said": evidence.reason})
-        # The last line that fits: what came before may have been tried and overcome.
-        found = next(self._found(evidence), None)
-        return None if found is None else self._explanation({"said": evidence.reason} | found)
+        # The last match counts, because the program may have recovered from earlier errors.
+        groups = next(self._matches(evidence), None)
+        return None if groups is None else self._explanation({"said": evidence.reason} | groups)
 
-    def _found(self, evidence: Evidence) -> Iterator[dict[str, str]]:
+    def _matches(self, evidence: Evidence) -> Iterator[dict[str, str]]:
         for line in reversed(evidence.lines):
             for expression in self._expressions:
                 if match := expression.search(line):
                     yield {name: text or "" for name, text in match.groupdict().items()}
 
-    def _explanation(self, found: dict[str, str]) -> Explanation:
-        # A pattern may find less than another one of the same cause.
-        given = defaultdict(str, {name: text.strip()[:_LONGEST] for name, text in found.items()})
-        reason, fix = (text.format_map(given).rstrip(": ") for text in (self.reason, self.fix))
+    def _explanation(self, groups: dict[str, str]) -> Explanation:
+        # The patterns of a cause may have different groups; a missing one is empty.
+        values = defaultdict(str, {name: text.strip()[:_MAX_CHARACTERS] for name, text in groups.items()})
+        reason, fix = (text.format_map(values).rstrip(": ") for text in (self.reason, self.fix))
         return Explanation(cause=self.name, reason=reason, fix=fix)

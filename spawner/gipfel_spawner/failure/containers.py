@@ -1,6 +1,6 @@
-"""Causes in container engines and images: what enroot, pyxis, podman, Apptainer and bubblewrap report.
+"""Causes in container engines and images, as reported by enroot, pyxis, podman, Apptainer and bubblewrap.
 
-Images: not there, not readable, not what they should be, not to be had from their registry.
+`CONTAINERS` are failed mounts, namespaces, hooks and engines; `IMAGES` are missing or invalid images.
 """
 
 from .cause import Cause
@@ -8,10 +8,11 @@ from .cause import Cause
 CONTAINERS = (
     Cause(
         name="mount-source-missing",
-        reason="A folder that the environment mounts is not there: {path}",
-        fix="Make it, or correct mounts in the environment.",
+        reason="A directory that the environment mounts does not exist: {path}",
+        fix="Create it, or correct mounts in the environment.",
         patterns=(
-            r"the mount's source (?P<path>\S+) (?:is not there|can't be mounted: no such file)",
+            r"the mount's source (?P<path>\S+) (?:is not there|does not exist)",
+            r"the mount's source (?P<path>\S+) can't be mounted: no such file",
             r"can't find source path (?P<path>\S+?):",
             r"enroot-mount: failed to mount: (?P<path>\S+) at \S+: no such file",
             r"mount source (?P<path>\S+) doesn't exist",
@@ -21,23 +22,23 @@ CONTAINERS = (
     ),
     Cause(
         name="mount-target",
-        reason="A file can't be mounted over a folder, or the other way round: {path}",
-        fix="Mount the folder that holds it, or correct mounts in the environment.",
+        reason="A file can't be mounted over a directory, nor a directory over a file: {path}",
+        fix="Mount the directory that contains it, or correct mounts in the environment.",
         patterns=(
             r"enroot-mount: failed to mount: (?P<path>\S+) at \S+: (?:not a directory|is a directory)",
         ),
     ),
     Cause(
         name="mount-denied",
-        reason="A folder can't be mounted as you: {path}",
-        fix="Check that you may read it on the node; on NFS, root may not.",
+        reason="A directory can't be mounted with your permissions: {path}",
+        fix="Check that you can read it on the node. On NFS, root may be denied.",
         patterns=(r"enroot-mount: failed to mount: (?P<path>\S+) at \S+: permission denied",),
     ),
     Cause(
         name="user-namespaces-refused",
-        reason="The node does not let users make containers (user namespaces are off or used up).",
-        fix="Tell the administrators: user.max_user_namespaces, kernel.unprivileged_userns_clone or "
-        "kernel.apparmor_restrict_unprivileged_userns. The host engine works without.",
+        reason="The node does not let users create containers: user namespaces are disabled or exhausted.",
+        fix="Ask the administrators to check user.max_user_namespaces, kernel.unprivileged_userns_clone and "
+        "kernel.apparmor_restrict_unprivileged_userns. The host engine works without user namespaces.",
         patterns=(
             r"no permissions to (?:create|creating) (?:a )?new namespace",
             r"(?:creating new|create) namespaces?(?: failed)?: (?:operation not permitted|permission denied)",
@@ -52,8 +53,8 @@ CONTAINERS = (
     Cause(
         name="fuse-denied",
         reason="The node does not let you mount images (/dev/fuse).",
-        fix="Tell the administrators: /dev/fuse has to be readable and writable for users. An unpacked image "
-        "(a folder) works without.",
+        fix="Ask the administrators to make /dev/fuse readable and writable for users. An unpacked image "
+        "(a directory) works without it.",
         patterns=(
             r"/dev/fuse.{0,80}(?:permission denied|not permitted|may not use|no such (?:file|device))",
             r"(?:fusermount3?|squashfuse\w*|fuse): .{0,80}(?:permission denied|not permitted|not found)",
@@ -62,19 +63,19 @@ CONTAINERS = (
     Cause(
         name="setup-step",
         reason="A set-up step of the environment failed ({what}): {path}",
-        fix="The job's log has its output: correct that file, or pick another environment.",
+        fix="Correct that file (the job's log has its output), or pick another environment.",
         patterns=(r"(?P<path>/\S.*\.setup): a set-up step ended with (?P<what>status \d+)",),
     ),
     Cause(
         name="entrypoint-hook",
         reason="A hook of the container engine failed: {path}",
-        fix="Switch the hook off in the environment's annotations, or tell the administrators.",
+        fix="Disable the hook in the environment's annotations, or tell the administrators.",
         patterns=(r"\[ERROR\] (?P<path>/\S+/hooks\.d/\S+) exited with return code",),
     ),
     Cause(
         name="runtime-folder",
-        reason="The container engine's own folder can't be made: {path}",
-        fix="Tell the administrators: ENROOT_RUNTIME_PATH, ENROOT_CACHE_PATH or ENROOT_DATA_PATH.",
+        reason="The container engine can't create its directory: {path}",
+        fix="Ask the administrators to check ENROOT_RUNTIME_PATH, ENROOT_CACHE_PATH and ENROOT_DATA_PATH.",
         patterns=(
             r"mkdir: cannot create directory '?(?P<path>[^':]*enroot[^':]*)'?: (?:permission denied|no such)",
             r"pyxis: couldn't mkdir (?P<path>\S+):",
@@ -82,16 +83,16 @@ CONTAINERS = (
     ),
     Cause(
         name="noexec",
-        reason="The container's files are on a file system where nothing may be executed.",
-        fix="Tell the administrators: the engine's data path is mounted with noexec.",
+        reason="The container's files are on a file system from which nothing can be executed.",
+        fix="Tell the administrators that the engine's data path is mounted with noexec.",
         patterns=(r"enroot-switchroot: failed to execute: \S+: permission denied",),
     ),
     Cause(
         name="workdir-missing",
-        reason="The working folder is not in the container: {path}",
+        reason="The working directory does not exist in the container: {path}",
         fix="Check workdir in the environment.",
         patterns=(
-            r"the working folder (?P<path>\S+) is not",
+            r"the working (?:folder|directory) (?P<path>\S+) (?:is not|does not exist)",
             r"can't chdir to (?P<path>\S+):",
             r"chdir to cwd \(?\"?(?P<path>[^\")]+)\"?\)? set in config",
         ),
@@ -111,7 +112,7 @@ CONTAINERS = (
     Cause(
         name="container-start",
         reason="The container engine could not start the container: {said}",
-        fix="The last lines of the log have details; send this report to the administrators.",
+        fix="The last lines of the log have details. Send this report to the administrators.",
         patterns=(
             r"pyxis: +\[ERROR\] (?P<said>.+)",
             r"pyxis: container start failed with error code: (?P<said>\d+)",
@@ -126,9 +127,9 @@ _IMPORT = "Import it first (enroot import -x mount -o image.sqsh docker://…), 
 IMAGES = (
     Cause(
         name="registry-denied",
-        reason="The registry does not give this image without a login: {url}",
-        fix="Put the registry's credentials where enroot looks (~/.config/enroot/.credentials), and check "
-        "the image's name: a registry's name ends with '#' there.",
+        reason="The registry requires a login for this image: {url}",
+        fix="Put the registry's credentials into enroot's file ~/.config/enroot/.credentials, and check the "
+        "image's name: enroot separates registry and image with '#', as in nvcr.io#nvidia/cuda.",
         patterns=(
             r"URL (?P<url>\S+) returned error code: 40[13]",
             r"(?P<url>\S*)\s*unauthorized: authentication required",
@@ -138,7 +139,8 @@ IMAGES = (
     Cause(
         name="registry-missing",
         reason="The registry has no such image: {url}",
-        fix="Check the image's name and tag; a registry's name ends with '#', as in nvcr.io#nvidia/cuda.",
+        fix="Check the image's name and tag. Enroot separates registry and image with '#', as in "
+        "nvcr.io#nvidia/cuda.",
         patterns=(
             r"URL (?P<url>\S+) returned error code: 404",
             r"(?:manifest|name) unknown(?P<url>[^\n]{0,100})",
@@ -148,18 +150,18 @@ IMAGES = (
     Cause(
         name="registry-limit",
         reason="The registry refuses more downloads for now.",
-        fix="Wait, log in to the registry, or import the image once and name the file in the environment.",
+        fix="Wait, log in to the registry, or import the image and use the file as the environment's image.",
         patterns=(r"toomanyrequests", r"returned error code: 429"),
     ),
     Cause(
         name="image-architecture",
-        reason="The image was built for another kind of processor.",
-        fix="Take the image for this machine's architecture (aarch64 on Grace, x86_64 elsewhere).",
+        reason="The image was built for another processor architecture.",
+        fix="Use the image for the node's architecture (aarch64 on Grace, otherwise usually x86_64).",
         patterns=(r"exec format error", r"image is for (?P<what>\S+), this machine is"),
     ),
     Cause(
         name="image-no-squashfs",
-        reason="The image is not a SquashFS file, or was not written to its end: {path}",
+        reason="The image is not a SquashFS file, or is incomplete: {path}",
         fix="Import or copy it again. " + _IMPORT,
         patterns=(
             r"(?P<path>/\S+?):? (?:is no|is not a) squashfs",
@@ -186,19 +188,19 @@ IMAGES = (
     Cause(
         name="glibc-too-old",
         reason="The image's C library is too old: {what} is needed.",
-        fix="Take a newer image; hooks that bring the host's libraries need at least the host's glibc.",
+        fix="Use a newer image. Hooks that mount the host's libraries need at least the host's glibc.",
         patterns=(r"version `?(?P<what>GLIBC(?:XX)?_[0-9.]+)'? not found",),
     ),
     Cause(
         name="library-missing",
         reason="A library is missing in the image: {what}",
-        fix="Take an image that has it, or switch off the hook that needs it.",
+        fix="Use an image that has it, or disable the hook that needs it.",
         patterns=(r"error while loading shared libraries: (?P<what>\S+?):",),
     ),
     Cause(
         name="shell-missing",
         reason="The image has no {what}, which the engine needs to start it.",
-        fix="Take an image that has it; distroless images don't.",
+        fix="Use an image that has it. Distroless images do not.",
         patterns=(r"enroot-switchroot: failed to execute: (?P<what>\S+): no such file",),
     ),
 )

@@ -1,4 +1,4 @@
-"""A failed start: `Failure` of a job with its page, `SpawnProblem` as JupyterHub shows it."""
+"""Failed start: `Failure` describes a failed job, `SpawnProblem` is the exception that JupyterHub shows."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,40 +11,40 @@ from gipfel_cluster.model import Frozen, GipfelError
 from .catalogue import explain
 from .cause import Evidence
 
-_SHOWN_LINES = 25
+_MAX_SHOWN_LINES = 25
 
 
 class Failure(Frozen):
-    """Failure of one job; every field is one line but ``log``."""
+    """Failure of one job: what happened, its cause, and the fix, one line each; ``log`` has several lines."""
 
-    what: str
-    why: str = ""
+    event: str
+    cause: str = ""
     fix: str = ""
     log: str = ""
 
     @classmethod
-    def of(cls, what: str, evidence: Evidence, *, last: str = "") -> "Failure":
-        """Return a failure with the catalogue's cause; where that has none, ``last`` is the reason."""
-        found = explain(evidence)
-        log = "\n".join(evidence.log.splitlines()[-_SHOWN_LINES:])
-        if found is None:
-            return cls(what=what, why=last, log=log)
-        return cls(what=what, why=found.reason, fix=found.fix, log=log)
+    def from_evidence(cls, event: str, evidence: Evidence, *, default_cause: str = "") -> "Failure":
+        """Return a failure with the cause from the catalogue, or ``default_cause`` if it has none."""
+        explanation = explain(evidence)
+        log = "\n".join(evidence.log.splitlines()[-_MAX_SHOWN_LINES:])
+        if explanation is None:
+            return cls(event=event, cause=default_cause, log=log)
+        return cls(event=event, cause=explanation.reason, fix=explanation.fix, log=log)
 
     @property
     def error(self) -> GipfelError:
-        """Failure as one line, for the API's answer."""
-        why = self.why if not self.why or self.why.endswith((".", "!", "?")) else f"{self.why}."
-        return GipfelError(f"{self.what} {why}".strip(), self.fix)
+        """Failure as an error of one line, for the API's answer."""
+        cause = self.cause if not self.cause or self.cause.endswith((".", "!", "?")) else f"{self.cause}."
+        return GipfelError(f"{self.event} {cause}".strip(), self.fix)
 
     def page(self) -> str:
-        """Return the failure as HTML, every text escaped; the hub's pages add their buttons."""
+        """Return the failure as escaped HTML; the hub's pages add buttons."""
         parts = [
             '<div class="alert alert-danger" role="alert">',
-            f'<p class="gipfel-what">{escape(self.what)}</p>',
+            f'<p class="gipfel-event">{escape(self.event)}</p>',
         ]
-        if self.why:
-            parts.append(f'<p class="gipfel-why"><strong>{escape(self.why)}</strong></p>')
+        if self.cause:
+            parts.append(f'<p class="gipfel-cause"><strong>{escape(self.cause)}</strong></p>')
         if self.fix:
             parts.append(f'<p class="gipfel-fix"><strong>What to do:</strong> {escape(self.fix)}</p>')
         parts.append("</div>")
@@ -55,18 +55,18 @@ class Failure(Frozen):
 
 
 class SpawnProblem(SpawnException):  # type: ignore[misc]
-    """A failed start with what to do, in the form, on the progress page and in the API's answer.
+    """Failed start, shown with its fix in the form, on the progress page and in the API's answer.
 
     Parameters
     ----------
     error
-        What happened, and what to do.
+        The problem and its fix.
     reason
-        One word for the hub's metrics.
+        Label for the hub's metrics.
     failure
-        What the page shows of a job.
+        The failed job, shown on the page.
     status_code
-        Of the HTTP answer.
+        HTTP status of the answer.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class SpawnProblem(SpawnException):  # type: ignore[misc]
 
 @contextmanager
 def options_problems() -> Iterator[None]:
-    """Turn an error in what a user chose into a `SpawnProblem`."""
+    """Convert an error in user options into a `SpawnProblem`."""
     try:
         yield
     except GipfelError as error:

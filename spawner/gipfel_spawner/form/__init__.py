@@ -1,1 +1,1 @@
-"""Options of a user: as a value, on the form's page, from a link, and their check against the cluster."""
+"""User options: their model, the form's page, and their validation against the cluster."""

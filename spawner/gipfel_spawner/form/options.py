@@ -1,4 +1,4 @@
-"""Options of a start as a value: read from form, link or REST API; and a site's presets of them."""
+"""User options of a start: their model, reading them from form, link or REST API, and a site's presets."""
 
 import json
 import re
@@ -14,15 +14,15 @@ from pydantic import (
     field_validator,
 )
 
-from gipfel_cluster.model import Frozen, GipfelError, Line
+from gipfel_cluster.model import Frozen, GipfelError, OneLine
 from gipfel_cluster.scheduler.notation import parse_duration
 from gipfel_cluster.scheduler.protocol import Memory, Placement
 
 from ..cluster.clusters import ClusterName
 
 _EDF = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.+@-]*|~?/.*)?")
-_MOST_BYTES = 16 << 10
-#: The fields of `UserOptions`, as a message names them.
+_MAX_BYTES = 16 << 10
+#: The fields of `UserOptions` with their names in messages.
 FIELDS = {
     "cluster": "the cluster",
     "edf": "the environment",
@@ -38,17 +38,17 @@ FIELDS = {
     "name": "the name",
     "engine": "the engine",
     "vet": "vetting",
-    "vet_action": "what follows a vetting",
+    "vet_action": "the action after a vetting",
 }
 
 
 def is_name(edf: str) -> bool:
-    """Return whether an environment can be chosen by this name."""
+    """Return whether this is the name of an environment rather than a path."""
     return bool(edf) and not edf.startswith(("/", "~")) and bool(_EDF.fullmatch(edf))
 
 
 class OptionError(GipfelError):
-    """An option that can't be used; ``field`` is the one of `UserOptions`, empty where it is none of them."""
+    """Error of one option; ``field`` is its field in `UserOptions`, empty if there is none."""
 
     def __init__(self, problem: str, fix: str = "", *, field: str = "") -> None:
         super().__init__(problem, fix)
@@ -61,56 +61,56 @@ def _name_or_path(value: str) -> str:
     return value
 
 
-def _no_truth(value: object) -> object:
-    # pydantic takes true for 1.
+def _reject_boolean(value: object) -> object:
+    # pydantic converts true to 1.
     if isinstance(value, bool):
-        raise ValueError("give a number")  # noqa: TRY004 - pydantic's word for a value that can't be
+        raise ValueError("give a number")  # noqa: TRY004 - pydantic reports a ValueError as a validation error
     return value
 
 
-_Number = BeforeValidator(_no_truth)
+_Number = BeforeValidator(_reject_boolean)
 
 
 class UserOptions(Placement):
-    """Options of one start; `UserOptions()` means the defaults.
+    """Options of one start; `UserOptions()` are the defaults.
 
     ``cluster`` is one of the hub's clusters; ``edf`` is the name of an EDF, or a path that begins with ``/``
     or ``~/``; ``gpus``, ``cpus`` and ``memory`` are per node; ``time`` and ``memory`` are in Slurm's syntax;
-    ``name`` is the job's; empty means the site's default. ``vet`` is the protocol by which the nodes are
-    vetted first; where one is not fit, ``vet_action`` starts no server (``abort``, the default), or one that
-    goes on without that node (``shrink``, of several nodes), or starts it nevertheless (``report``).
+    ``name`` is the job's name. Empty means the site's default. ``vet`` is the protocol by which the nodes are
+    vetted first. If a node fails the vetting, ``vet_action`` decides: start no server (``abort``, the
+    default), start it without that node (``shrink``, with several nodes) or start it anyway (``report``).
     """
 
     cluster: ClusterName = ""
-    edf: Annotated[Line, Field(max_length=4096), AfterValidator(_name_or_path)] = ""
+    edf: Annotated[OneLine, Field(max_length=4096), AfterValidator(_name_or_path)] = ""
     gpus: Annotated[Annotated[int, Field(ge=0, le=64)] | None, _Number] = None
     nodes: Annotated[int, Field(ge=1, le=4096), _Number] = 1
     cpus: Annotated[Annotated[int, Field(ge=1, le=4096)] | None, _Number] = None
     memory: Memory = ""
-    name: Annotated[Line, Field(max_length=64, pattern=r"^(?:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$")] = ""
-    engine: Annotated[Line, Field(max_length=32, pattern=r"^(?:[a-z][a-z0-9_-]*)?$")] = ""
-    vet: Annotated[Line, Field(max_length=64, pattern=r"^(?:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$")] = ""
+    name: Annotated[OneLine, Field(max_length=64, pattern=r"^(?:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$")] = ""
+    engine: Annotated[OneLine, Field(max_length=32, pattern=r"^(?:[a-z][a-z0-9_-]*)?$")] = ""
+    vet: Annotated[OneLine, Field(max_length=64, pattern=r"^(?:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$")] = ""
     vet_action: Literal["", "abort", "shrink", "report"] = ""
 
     @field_validator("vet_action")
     @classmethod
-    def _leaves_a_node(cls, value: str, given: ValidationInfo) -> str:
-        # Nodes that are not valid have their own error.
-        if value == "shrink" and given.data.get("nodes") == 1:
-            raise ValueError("of one node none can be left out: ask for several, or start no server then")
+    def _check_shrink(cls, value: str, info: ValidationInfo) -> str:
+        # If `nodes` is not valid, it is not in the data and has its own error.
+        if value == "shrink" and info.data.get("nodes") == 1:
+            raise ValueError("shrink needs several nodes: request more nodes, or choose abort or report")
         return value
 
 
 def read_options(content: Mapping[str, Any]) -> UserOptions:
-    """Return options that the REST API gave.
+    """Return the options of a JSON object, as from the REST API.
 
     Raises
     ------
     OptionError
-        A field is not known or holds what it may not, or all are more than 16 KiB of JSON.
+        A field is unknown or not valid, or the object is longer than 16 KiB of JSON.
     """
-    if len(json.dumps(dict(content), default=str)) > _MOST_BYTES:
-        raise OptionError("The options are too long.", f"Give at most {_MOST_BYTES} bytes.")
+    if len(json.dumps(dict(content), default=str)) > _MAX_BYTES:
+        raise OptionError("The options are too long.", f"Give at most {_MAX_BYTES} bytes of JSON.")
     try:
         return UserOptions.model_validate(dict(content))
     except ValidationError as error:
@@ -121,38 +121,38 @@ def read_options(content: Mapping[str, Any]) -> UserOptions:
                 f"There is no option {field[:40]!r}.", f"The options are {', '.join(FIELDS)}."
             ) from None
         raise OptionError(
-            f"The value for {FIELDS.get(field, 'an option')} can't be used: {_value_error(field, first)}.",
+            f"The value for {FIELDS.get(field, 'an option')} is not valid: {_value_error(field, first)}.",
             field=field if field in FIELDS else "",
         ) from None
 
 
 def _value_error(field: str, error: Any) -> str:
-    """Return what is wrong with a value, for readers who have never seen a pattern."""
-    given: Mapping[str, Any] = error.get("ctx", {})
-    known = {
+    """Return a pydantic error in plain language, without regular expressions."""
+    context: Mapping[str, Any] = error.get("ctx", {})
+    messages = {
         "string_pattern_mismatch": "give letters, digits, dots, dashes and underscores",
-        "too_long": f"give at most {given.get('max_length')} characters",
-        "string_too_long": f"give at most {given.get('max_length')} characters",
-        "string_type": "give a text",
-        "string_unicode": "give a text that is Unicode",
-        "literal_error": f"give {given.get('expected')}",
-        "less_than_equal": f"give at most {given.get('le')}",
-        "greater_than_equal": f"give at least {given.get('ge')}",
+        "too_long": f"give at most {context.get('max_length')} characters",
+        "string_too_long": f"give at most {context.get('max_length')} characters",
+        "string_type": "give a string",
+        "string_unicode": "give a valid Unicode string",
+        "literal_error": f"give {context.get('expected')}",
+        "less_than_equal": f"give at most {context.get('le')}",
+        "greater_than_equal": f"give at least {context.get('ge')}",
     }
     if str(error["type"]).startswith(("int_", "finite_")):
         return "give a whole number"
-    if field == "memory" and "length" not in given:
+    if field == "memory" and "length" not in context:
         return "give an amount such as 64G"
-    return known.get(error["type"], str(error["msg"]).removeprefix("Value error, "))
+    return messages.get(error["type"], str(error["msg"]).removeprefix("Value error, "))
 
 
 def read_form(form: Mapping[str, Sequence[Any]]) -> UserOptions:
-    """Return the options of a form: one text for each field; a path wins over the selected environment.
+    """Return the options of a submitted form; a path takes precedence over the selected environment.
 
     Raises
     ------
     OptionError
-        A field is not known, comes twice or holds what it may not.
+        A field is unknown, is given twice or is not valid.
     """
     single: dict[str, Any] = {}
     for field, values in form.items():
@@ -163,15 +163,15 @@ def read_form(form: Mapping[str, Sequence[Any]]) -> UserOptions:
     if path:
         single["edf"] = path
     if not single.get("vet") and single.get("vet_action") == "abort":
-        # Without its script, the form sends an action also where nothing is vetted.
+        # Without JavaScript, the form sends an action even if no vetting is chosen.
         del single["vet_action"]
     return read_options({field: value for field, value in single.items() if value or field not in FIELDS})
 
 
 def read_query(query: Mapping[str, Sequence[Any]]) -> UserOptions:
-    """Return the options of a link: as the form's, but an environment by its name only.
+    """Return the options of a link, which are the form's except for the path of an environment.
 
-    A link may be written by another person: it may choose among the user's environments, not bring one.
+    Another person may have written the link. It can choose one of the user's own environments only.
 
     Raises
     ------
@@ -181,16 +181,16 @@ def read_query(query: Mapping[str, Sequence[Any]]) -> UserOptions:
     options = read_form(query)
     if options.edf.startswith(("/", "~")):
         raise OptionError(
-            "A link can't bring an environment by its path.", "Choose it in the form.", field="edf"
+            "A link can't name an environment by its path.", "Enter the path in the form.", field="edf"
         )
     return options
 
 
 class Preset(Frozen):
-    """A named choice; the site's defaults stand for what its ``options`` leave out."""
+    """Named set of options; the site's defaults apply to the options that it leaves out."""
 
-    title: Annotated[Line, Field(min_length=1, max_length=40)]
-    description: Annotated[Line, Field(max_length=120)] = ""
+    title: Annotated[OneLine, Field(min_length=1, max_length=40)]
+    description: Annotated[OneLine, Field(max_length=120)] = ""
     options: UserOptions = UserOptions()
 
     @property
@@ -200,12 +200,12 @@ class Preset(Frozen):
 
 
 def read_presets(given: Sequence[object]) -> tuple[tuple[Preset, ...], tuple[str, ...]]:
-    """Return the presets of a site's configuration, and one line for each that can't be used."""
+    """Return the presets of a site's configuration, and one line for each that is not valid."""
     presets: list[Preset] = []
     problems: list[str] = []
     for number, content in enumerate(given, 1):
         if not isinstance(content, Mapping):
-            problems.append(_problem(number, "it is not a dictionary."))
+            problems.append(_problem(number, "It is not a dictionary."))
             continue
         try:
             options = {key: content[key] for key in content if key not in {"title", "description"}}
@@ -218,29 +218,29 @@ def read_presets(given: Sequence[object]) -> tuple[tuple[Preset, ...], tuple[str
             )
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            problems.append(_problem(number, f"its {first['loc'][0]}: {first['msg']}."))
+            problems.append(_problem(number, f"{first['loc'][0]}: {first['msg']}."))
         except GipfelError as error:
             problems.append(_problem(number, str(error)))
     return tuple(presets), tuple(problems)
 
 
 def describe_options(options: UserOptions) -> str:
-    """Return the options in a few words: ``4 GPUs · 2 nodes · 8 h · pytorch``."""
-    words = []
+    """Return a summary of the options, such as ``4 GPUs · 2 nodes · 8 h · pytorch``."""
+    parts = []
     if options.gpus is not None:
-        words.append(f"{options.gpus} GPU{'' if options.gpus == 1 else 's'}")
+        parts.append(f"{options.gpus} GPU{'' if options.gpus == 1 else 's'}")
     if options.nodes != 1:
-        words.append(f"{options.nodes} nodes")
-    words += [
+        parts.append(f"{options.nodes} nodes")
+    parts += [
         each
         for each in (describe_time(options.time), options.edf, options.cluster, options.partition)
         if each
     ]
-    return " · ".join(words) or "the defaults"
+    return " · ".join(parts) or "the defaults"
 
 
 def describe_time(time: str) -> str:
-    """Return a time limit in Slurm's syntax in words, ``1 d 12 h``; empty for an empty text."""
+    """Return a time limit in Slurm's syntax with units, such as ``1 d 12 h``; empty for an empty string."""
     seconds = parse_duration(time) if time else 0
     if seconds is None:
         return "no time limit"
@@ -253,5 +253,5 @@ def describe_time(time: str) -> str:
     return " ".join(f"{number} {unit}" for number, unit in parts if number)
 
 
-def _problem(number: int, what: str) -> str:
-    return f"Preset {number} can't be used: {what} Tell the hub's administrators."
+def _problem(number: int, problem: str) -> str:
+    return f"Preset {number} is not valid: {problem} Tell the hub's administrators."

@@ -1,6 +1,6 @@
-"""Spawn form: filled from what the hub knows of the cluster and from the user's environments.
+"""Page of the spawn form, made of `FormContent`: clusters, the user's environments, presets and defaults.
 
-The fields of a new environment come from the JSON Schema of the EDF.
+The fields of the section for a new environment come from the EDF's JSON Schema.
 """
 
 import json
@@ -16,14 +16,14 @@ from gipfel_cluster.model import Frozen
 from gipfel_cluster.scheduler.notation import GpuCount, format_duration
 from gipfel_cluster.scheduler.protocol import Choices, Partition
 
-from .fit import most_gpus
 from .options import Preset, UserOptions, describe_options
+from .validation import max_gpus_per_node
 
 Kind = Literal["text", "boolean", "list", "table"]
 
 
 class EnvironmentField(Frozen):
-    """One key of an EDF as a field: a list has an item a line, a table ``NAME=value`` a line."""
+    """Form field for one key of an EDF; a list has one item per line, a table one ``NAME=value`` per line."""
 
     key: str
     title: str
@@ -31,13 +31,13 @@ class EnvironmentField(Frozen):
     description: str
     default: bool = False
     pattern: str = ""
-    #: How a value may look.
+    #: An example value.
     example: str = ""
 
 
 @cache
 def environment_fields() -> tuple[EnvironmentField, ...]:
-    """Return the keys of the schema, in its order."""
+    """Return a field for each key of the EDF's schema, in its order."""
     schema = json.loads((files("gipfel_cluster.edf") / "schema.json").read_text(encoding="utf-8"))
     return tuple(_field(key, value) for key, value in schema["properties"].items())
 
@@ -54,26 +54,26 @@ def _field(key: str, value: dict[str, Any]) -> EnvironmentField:
         description=value["description"],
         default=value.get("default") is True,
         pattern=next(iter(value.get("patternProperties", {})), ""),
-        example=_typed(next(iter(value.get("examples", [])), "")),
+        example=_field_text(next(iter(value.get("examples", [])), "")),
     )
 
 
-def _typed(value: object) -> str:
-    """Return a value as it is typed into its field."""
+def _field_text(value: object) -> str:
+    """Return a value in the syntax of its form field."""
     if isinstance(value, dict):
         return "\n".join(f"{name}={each}" for name, each in value.items())
     return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 class FieldError(Frozen):
-    """Error of the last attempt; ``field`` is empty where it concerns no single field."""
+    """Error of the last submission; ``field`` is empty if it concerns no single field."""
 
     field: str = ""
     message: str
 
 
 class ClusterOffer(Frozen):
-    """Offer of one cluster; ``problems`` are lines on what could not be asked."""
+    """Partitions, choices and engines of one cluster; ``problems`` has a line for each query that failed."""
 
     name: str
     partitions: tuple[Partition, ...] = ()
@@ -100,27 +100,27 @@ class ClusterOffer(Frozen):
 
     @property
     def more_engines(self) -> tuple[str, ...]:
-        """Engines beside the cluster's own."""
+        """Engines other than the cluster's default one."""
         return self.engines[1:]
 
 
 class PresetButton(Frozen):
-    """A preset as the form shows it; ``lacking`` is why it can't be chosen here, empty where it can."""
+    """Button of a preset; ``unavailable`` is why it can't be chosen on this cluster, empty if it can."""
 
     title: str
     text: str
     values: dict[str, str]
-    lacking: str = ""
+    unavailable: str = ""
 
 
 class FormContent(Frozen):
-    """Content of the form; ``problems`` are lines on what could not be asked.
+    """Content of the form; ``problems`` has a line for each query that failed.
 
-    ``partitions``, ``choices`` and ``engines`` are those of ``cluster``, the one that is shown as chosen.
+    ``partitions``, ``choices`` and ``engines`` are those of ``cluster``, the selected one.
     """
 
     cluster: str
-    #: All that can be chosen, the default one first; empty where there is only one.
+    #: The clusters to choose from, the default one first; empty if there is only one.
     clusters: tuple[ClusterOffer, ...] = ()
     environments: tuple[str, ...] = ()
     partitions: tuple[Partition, ...] = ()
@@ -128,25 +128,25 @@ class FormContent(Frozen):
     age: float = 0.0
     choices: Choices = Choices()
     engines: tuple[str, ...] = ()
-    #: Protocols by which nodes can be vetted first.
+    #: Vetting protocols to choose from.
     vetting: tuple[str, ...] = ()
     presets: tuple[Preset, ...] = ()
     last: UserOptions | None = None
     defaults: UserOptions = UserOptions()
     chosen: UserOptions = UserOptions()
-    #: As typed, where it was not valid as `UserOptions`.
+    #: The submitted values, if they were not valid as `UserOptions`.
     typed: dict[str, str] | None = None
     field_error: FieldError | None = None
     cpus_per_gpu: int = 0
     memory_per_gpu: str = ""
     problems: tuple[str, ...] = ()
-    #: Where the page's script and its questions go; empty for a page without them.
+    #: The hub's base URL for scripts and API requests; empty for a page without scripts.
     hub: str = ""
     user: str = ""
 
 
 def render_form(content: FormContent) -> str:
-    """Return the fields as HTML; everything in it is escaped."""
+    """Return the form's fields as HTML; all values are escaped."""
     shown = shown_values(content)
     return _template().render(
         content=content,
@@ -154,7 +154,7 @@ def render_form(content: FormContent) -> str:
         partitions=_described(content.partitions),
         clusters=[(each, _described(each.partitions)) for each in content.clusters],
         selected_partition=_selected_partition(content, shown["partition"]),
-        most_gpus=_most_gpus(
+        max_gpus_per_node=_max_gpus(
             [each for offer in content.clusters for each in offer.partitions] or content.partitions
         ),
         presets=[_button(each.title, each.text, each.options, content) for each in content.presets],
@@ -169,7 +169,7 @@ def _described(partitions: Sequence[Partition]) -> list[tuple[Partition, str, st
 
 
 def shown_values(content: FormContent) -> dict[str, str]:
-    """Return the text of each field: as it was typed, else what was chosen, else the site's default."""
+    """Return each field's text: the submitted one, else that of the chosen options or the site's default."""
     if content.typed is not None:
         empty = dict.fromkeys((*UserOptions.model_fields, "edf_path"), "")
         return empty | {key: value for key, value in content.typed.items() if key in empty}
@@ -177,7 +177,7 @@ def shown_values(content: FormContent) -> dict[str, str]:
 
 
 def preset_values(options: UserOptions, content: FormContent) -> dict[str, str]:
-    """Return the values of the form's fields for some options."""
+    """Return the values of the form's fields for the given options."""
     listed = options.edf in {"", *content.environments}
     gpus = content.defaults.gpus if options.gpus is None else options.gpus
     values = {field: str(value or "") for field, value in options.model_dump().items()}
@@ -196,49 +196,52 @@ def preset_values(options: UserOptions, content: FormContent) -> dict[str, str]:
 def _button(title: str, text: str, options: UserOptions, content: FormContent) -> PresetButton:
     values = preset_values(options, content)
     return PresetButton(
-        title=title, text=text, values=values, lacking=_lacking(int(values["gpus"]), options, content)
+        title=title,
+        text=text,
+        values=values,
+        unavailable=_why_unavailable(int(values["gpus"]), options, content),
     )
 
 
-def _lacking(gpus: int, options: UserOptions, content: FormContent) -> str:
-    """Return why no partition that these options may mean has so many GPUs in a node; empty where one may."""
+def _why_unavailable(gpus: int, options: UserOptions, content: FormContent) -> str:
+    """Return why none of the eligible partitions has enough GPUs per node; empty if one may have."""
     offers = [each for each in content.clusters if options.cluster in {"", each.name}]
     offered = (
         [each for offer in offers for each in offer.partitions] if content.clusters else content.partitions
     )
-    meant = [each for each in offered if options.partition in {"", each.name}]
-    most = [most_gpus(each) for each in meant]
-    known = [each for each in most if each is not None]
-    if not known or len(known) < len(most) or gpus <= max(known):
+    eligible = [each for each in offered if options.partition in {"", each.name}]
+    counts = [max_gpus_per_node(each) for each in eligible]
+    known = [each for each in counts if each is not None]
+    if not known or len(known) < len(counts) or gpus <= max(known):
         return ""
     return f"needs {gpus} GPU{'' if gpus == 1 else 's'}; this machine has {max(known) or 'none'}"
 
 
 def describe_partition(partition: Partition) -> str:
-    """Return a partition in one line: ``normal: 5 of 8 gh200 idle · 2 of 8 nodes idle · up to 2:00:00``."""
+    """Return a summary such as ``normal: 5 of 8 gh200 idle · 2 of 8 nodes idle · up to 2:00:00``."""
     parts = [idle_gpus(partition)] if partition.gpus else []
-    parts.append(f"{partition.idle} of {partition.nodes} nodes idle")
-    if partition.seconds is not None:
-        parts.append(f"up to {format_duration(partition.seconds)}")
+    parts.append(f"{partition.idle_nodes} of {partition.nodes} nodes idle")
+    if partition.time_limit_s is not None:
+        parts.append(f"up to {format_duration(partition.time_limit_s)}")
     return f"{partition.name}: {' · '.join(parts)}"
 
 
 def idle_gpus(partition: Partition) -> str:
-    """Return idle GPUs by type: ``37 of 128 gh200 idle``; a node's GPUs, where only these are known."""
-    if not partition.all_gpus:
-        return ", ".join(f"{each.count} {each.type or 'GPU'} each" for each in partition.gpus)
+    """Return idle GPUs by type, such as ``37 of 128 gh200 idle``; the GPUs per node if no more is known."""
+    if not partition.total_gpus:
+        return ", ".join(f"{each.count} {each.type or 'GPU'} per node" for each in partition.gpus)
     idle = {each.type: each.count for each in partition.idle_gpus}
     return ", ".join(
-        f"{idle.get(each.type, 0)} of {each.count} {_gpu_word(each)} idle" for each in partition.all_gpus
+        f"{idle.get(each.type, 0)} of {each.count} {_gpu_noun(each)} idle" for each in partition.total_gpus
     )
 
 
 def describe_age(seconds: float) -> str:
-    """Return an age in words: ``3 min``."""
+    """Return an age such as ``3 min``."""
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
-def _gpu_word(gpus: GpuCount) -> str:
+def _gpu_noun(gpus: GpuCount) -> str:
     return gpus.type or ("GPU" if gpus.count == 1 else "GPUs")
 
 
@@ -248,9 +251,9 @@ def _selected_partition(content: FormContent, chosen: str) -> str:
     return chosen if chosen in names else default
 
 
-def _most_gpus(partitions: Sequence[Partition]) -> int:
-    most = [most_gpus(each) for each in partitions]
-    return 64 if not most or None in most else max(each or 0 for each in most)
+def _max_gpus(partitions: Sequence[Partition]) -> int:
+    counts = [max_gpus_per_node(each) for each in partitions]
+    return 64 if not counts or None in counts else max(each or 0 for each in counts)
 
 
 @cache
@@ -268,14 +271,14 @@ def _fields() -> Mapping[str, EnvironmentField]:
 
 @cache
 def _version() -> str:
-    """Return a version that changes with the static files, so that a browser loads the new ones."""
+    """Return a hash of the static files, so that browsers reload changed ones."""
     folder = files("gipfel_spawner") / "static"
     names = ("duration.js", "form.js", "environment.js", "form.css")
     return sha256(b"".join((folder / name).read_bytes() for name in names)).hexdigest()[:12]
 
 
 def typed_values(form: Mapping[str, Any]) -> dict[str, str]:
-    """Return the fields of a form, cut to what a page may show again."""
+    """Return the fields of a submitted form, with lengths limited to show them again."""
     return {
         str(field)[:40]: str(values[0])[:4096]
         for field, values in list(form.items())[:40]

@@ -1,11 +1,11 @@
-"""Handlers of the form: its page's questions to the hub, and JupyterHub's own handlers with checked options.
+"""Handlers of the form: requests of its page, and JupyterHub's handlers with validated options.
 
-A question (expected start, check of an EDF, a new EDF saved) acts for one user, for whom JupyterHub's scope
-``servers`` is needed; a server's own token has it not. JupyterHub checks the XSRF token of a browser's
-requests. Nothing blocks the hub: commands have time limits, users a rate limit.
+The requests (expected start, check of an EDF, saving a new EDF) act for one user and need JupyterHub's scope
+``servers`` for that user, which a server's own token lacks. JupyterHub checks the XSRF token of a browser's
+requests. No request blocks the hub: commands have time limits, and users a rate limit.
 
-`CheckedServerHandler` and `PlainSpawnHandler` refuse options before the hub stores them, and log a user's
-mistake in one line.
+`ValidatedServerHandler` and `ValidatedSpawnHandler` reject options before the hub stores them, and log a
+user's mistake in one line.
 """
 
 import asyncio
@@ -35,44 +35,44 @@ from ..failure.problem import SpawnProblem, options_problems
 from ..form.options import OptionError, read_options
 from ..spawner import EDFSpawner
 
-_MOST_NAMES = 4096
-_MOST_BYTES = 160 << 10
-_FOLDER = {"path": str(Path(__file__).parents[1] / "static")}
+_MAX_NAMES = 4096
+_MAX_BYTES = 160 << 10
+_STATIC = {"path": str(Path(__file__).parents[1] / "static")}
 _USER = r"/api/gipfel/users/([^/]+)"
-# Options of 16 KiB with a name beside them, before anything is read.
-_LONGEST_BODY = 32 << 10
+# The limit of the options is 16 KiB; this one is checked before the body is parsed.
+_MAX_BODY_BYTES = 32 << 10
 
 
 class RateLimiter:
-    """At most so many requests within so many seconds, for each name."""
+    """Limit of ``max_requests`` within ``seconds`` for each user."""
 
     def __init__(
-        self, most: int, seconds: float = 60.0, *, clock: Callable[[], float] = time.monotonic
+        self, max_requests: int, seconds: float = 60.0, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._most = most
+        self._max_requests = max_requests
         self._seconds = seconds
         self._clock = clock
-        self._asked: OrderedDict[str, deque[float]] = OrderedDict()
+        self._requests: OrderedDict[str, deque[float]] = OrderedDict()
 
     def wait(self, name: str) -> float:
         """Count one request; return 0, or for a refused one the seconds until the next is accepted."""
         now = self._clock()
-        times = self._asked.setdefault(name, deque())
-        self._asked.move_to_end(name)
-        while len(self._asked) > _MOST_NAMES:
-            self._asked.popitem(last=False)
+        times = self._requests.setdefault(name, deque())
+        self._requests.move_to_end(name)
+        while len(self._requests) > _MAX_NAMES:
+            self._requests.popitem(last=False)
         while times and now - times[0] >= self._seconds:
             times.popleft()
-        if len(times) >= self._most:
+        if len(times) >= self._max_requests:
             return self._seconds - (now - times[0])
         times.append(now)
         return 0.0
 
 
 class FormHandler(APIHandler):
-    """A question of the form's page: JSON in, JSON out."""
+    """Base of the handlers for requests of the form's page, with JSON bodies and answers."""
 
-    #: How often a user may ask.
+    #: Rate limit of a user's requests.
     rate = RateLimiter(40, 60.0)
 
     async def answer(self, spawner: EDFSpawner, content: dict[str, Any]) -> dict[str, Any]:
@@ -81,17 +81,17 @@ class FormHandler(APIHandler):
 
     @needs_scope("servers")
     async def post(self, user_name: str) -> None:
-        """Answer for a user's own form, or for that of whom an administrator acts for."""
+        """Answer a request for a user's form, sent by the user or by an administrator."""
         spawner = self._spawner(user_name)
-        if len(self.request.body) > _MOST_BYTES:
-            raise web.HTTPError(413, f"The question is longer than {_MOST_BYTES} bytes.")
+        if len(self.request.body) > _MAX_BYTES:
+            raise web.HTTPError(413, f"The request is longer than {_MAX_BYTES} bytes.")
         content = self.get_json_body()
         if not isinstance(content, dict):
             raise web.HTTPError(400, "Give one object of JSON.")
         seconds = self.rate.wait(f"{self.current_user.kind}:{self.current_user.name}")
         if seconds:
             self.set_header("Retry-After", str(int(seconds) + 1))
-            raise web.HTTPError(429, f"Asked too often. Try again in {int(seconds) + 1} s.")
+            raise web.HTTPError(429, f"Too many requests. Try again in {int(seconds) + 1} s.")
         try:
             answer = await self.answer(spawner, content)
         except OptionError as error:
@@ -102,7 +102,7 @@ class FormHandler(APIHandler):
         self.finish(json.dumps(answer))
 
     def get_json_body(self) -> Any:
-        """Return the body; one that is not valid JSON is 400, without a stack in the hub's log."""
+        """Return the body; invalid JSON is 400, without a stack trace in the hub's log."""
         try:
             return json.loads(self.request.body)
         except (ValueError, RecursionError):
@@ -117,18 +117,18 @@ class FormHandler(APIHandler):
 
 
 class ExpectedStartHandler(FormHandler):
-    """``POST …/expected-start`` with options: when such a job would start. No job is made."""
+    """``POST …/expected-start`` with options: when such a job would start. No job is submitted."""
 
     rate = RateLimiter(40, 60.0)
 
     async def answer(self, spawner: EDFSpawner, content: dict[str, Any]) -> dict[str, Any]:
-        """Return ``start``, an ISO time or empty for at once, and the same in words."""
+        """Return ``start``, an ISO time or empty for immediately, and the same as ``text``."""
         start = await spawner.options.expected_start(read_options(content))
-        return {"start": start, "words": clock_text(start, datetime.now().astimezone())}
+        return {"start": start, "text": clock_text(start, datetime.now().astimezone())}
 
 
 class EnvironmentHandler(FormHandler):
-    """``POST …/environment`` with ``edf``: the diagnostics of an EDF, and what it resolves to."""
+    """``POST …/environment`` with ``edf``: the diagnostics of an EDF, and the resolved EDF."""
 
     rate = RateLimiter(40, 60.0)
 
@@ -139,7 +139,7 @@ class EnvironmentHandler(FormHandler):
 
 
 class DraftHandler(FormHandler):
-    """``POST …/draft`` with a `Draft`: an EDF that is pasted, uploaded or filled in, checked or saved."""
+    """``POST …/draft`` with a `Draft`: check or save an EDF that was pasted, uploaded or filled in."""
 
     rate = RateLimiter(30, 60.0)
 
@@ -149,13 +149,13 @@ class DraftHandler(FormHandler):
             draft = Draft.model_validate(content)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            where = ".".join(map(str, first["loc"])) or "the draft"
-            raise OptionError(f"The value for {where[:60]} can't be used: {first['msg']}.") from None
+            key = ".".join(map(str, first["loc"])) or "the draft"
+            raise OptionError(f"The value for {key[:60]} is not valid: {first['msg']}.") from None
         return await spawner.options.draft_environment(draft)
 
 
 def clock_text(start: str, now: datetime) -> str:
-    """Return a start for people: ``now``, a time of today, or a date with a time; by the hub's clock."""
+    """Return ``now``, a time if the start is today, else date and time, in the time zone of ``now``."""
     if not start:
         return "now"
     moment = datetime.fromisoformat(start).astimezone(now.tzinfo)
@@ -167,13 +167,13 @@ ROUTES: tuple[tuple[Any, ...], ...] = (
     (_USER + "/expected-start", ExpectedStartHandler),
     (_USER + "/environment", EnvironmentHandler),
     (_USER + "/draft", DraftHandler),
-    (r"/gipfel/static/([a-z.]+)", CacheControlStaticFilesHandler, _FOLDER),
+    (r"/gipfel/static/([a-z.]+)", CacheControlStaticFilesHandler, _STATIC),
 )
 
 
 @contextlib.contextmanager
 def _cancelled_start() -> Iterator[None]:
-    """Turn the end of a start into 409: JupyterHub ends whoever waits for it with a cancellation."""
+    """Convert the cancellation with which JupyterHub ends the wait for a stopped start into 409."""
     try:
         yield
     except asyncio.CancelledError:
@@ -183,8 +183,8 @@ def _cancelled_start() -> Iterator[None]:
         raise web.HTTPError(409, "The start was cancelled.") from None
 
 
-class CheckedServerHandler(UserServerAPIHandler):
-    """JupyterHub's handler of servers, where options that can't be used are 400 and change nothing."""
+class ValidatedServerHandler(UserServerAPIHandler):
+    """JupyterHub's handler of servers, which answers 400 to invalid options and then changes nothing."""
 
     async def post(self, user_name: str, server_name: str = "") -> None:
         """Start a server; a start that is stopped meanwhile is 409."""
@@ -192,7 +192,7 @@ class CheckedServerHandler(UserServerAPIHandler):
             await super().post(user_name, server_name)
 
     def get_json_body(self) -> Any:
-        """Return the body of a change."""
+        """Return the validated body of a change."""
         self._check_body()
         body = super().get_json_body()
         if isinstance(body, dict):
@@ -200,7 +200,7 @@ class CheckedServerHandler(UserServerAPIHandler):
         return body
 
     def get_server_json_body(self) -> Any:
-        """Return the body of a start."""
+        """Return the validated body of a start."""
         self._check_body()
         body = super().get_server_json_body()
         self._check_options(body["user_options"])
@@ -208,36 +208,36 @@ class CheckedServerHandler(UserServerAPIHandler):
 
     def _check_body(self) -> None:
         body = self.request.body
-        if not self._is_ours():
+        if not self._uses_edf_spawner():
             return
-        if len(body) > _LONGEST_BODY:
-            raise web.HTTPError(400, f"The body is longer than {_LONGEST_BODY} bytes.")
+        if len(body) > _MAX_BODY_BYTES:
+            raise web.HTTPError(400, f"The body is longer than {_MAX_BODY_BYTES} bytes.")
         try:
-            # JupyterHub, which reads it next, logs a stack.
+            # Checked here, because JupyterHub logs a stack trace of invalid JSON.
             json.loads(body.decode(errors="replace").strip() or "null")
         except (ValueError, RecursionError):
             raise web.HTTPError(400, "The body is not valid JSON.") from None
 
     def _check_options(self, options: object) -> None:
-        if isinstance(options, dict) and self._is_ours():
+        if isinstance(options, dict) and self._uses_edf_spawner():
             with options_problems():
                 read_options(options)
 
-    def _is_ours(self) -> bool:
+    def _uses_edf_spawner(self) -> bool:
         return issubclass(self.settings["spawner_class"], EDFSpawner)
 
 
-class PlainSpawnHandler(SpawnHandler):
-    """JupyterHub's handler of the form, whose log has one line for a user's mistake."""
+class ValidatedSpawnHandler(SpawnHandler):
+    """JupyterHub's handler of the form, which logs a user's mistake in one line."""
 
     async def prepare(self) -> None:
-        """Refuse a link that is not UTF-8, of which JupyterHub would log a stack."""
+        """Refuse a link that is not UTF-8, for which JupyterHub would log a stack trace."""
         await super().prepare()
         try:
             for values in self.request.query_arguments.values():
                 b"".join(values).decode()
         except UnicodeDecodeError:
-            raise web.HTTPError(400, "This link can't be read: it is not UTF-8.") from None
+            raise web.HTTPError(400, "The link is not valid: it is not UTF-8.") from None
 
     async def post(self, *names: str) -> None:
         """Start with the form's options; a start that is stopped meanwhile is 409."""
@@ -246,16 +246,16 @@ class PlainSpawnHandler(SpawnHandler):
                 await answering
 
     @property
-    def log(self) -> "PlainLog":
-        """Log of the hub, without stacks of users' mistakes."""
-        return PlainLog(super().log, {})
+    def log(self) -> "NoTracebackLog":
+        """Log of the hub, without stack traces of users' mistakes."""
+        return NoTracebackLog(super().log, {})
 
 
-class PlainLog(logging.LoggerAdapter[logging.Logger]):
-    """A log without the stack of a `SpawnProblem`, which is for its user and holds its reason."""
+class NoTracebackLog(logging.LoggerAdapter[logging.Logger]):
+    """Logger that replaces the stack trace of a `SpawnProblem`, a user's mistake, by its message."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Put the problem's line in the place of its stack."""
+        """Append the problem's message, and suppress its stack trace."""
         problem = sys.exc_info()[1]
         if kwargs.get("exc_info") and isinstance(problem, SpawnProblem):
             return f"{msg}: {problem.jupyterhub_message}", {**kwargs, "exc_info": False}

@@ -1,4 +1,4 @@
-"""Handlers for a server's own token: its port and vetting at the start, then its activity and extensions."""
+"""Handlers for requests with a server's own token: port and vetting at its start, activity, extensions."""
 
 import json
 from collections.abc import Awaitable
@@ -9,7 +9,7 @@ from jupyterhub.apihandlers import APIHandler
 from pydantic import Field, StrictInt, ValidationError
 from tornado import web
 
-from gipfel_cluster.job.spec import VettingProgress
+from gipfel_cluster.job import VettingProgress
 from gipfel_cluster.model import Frozen, GipfelError
 
 from ..lifetime import ActivityReport, ExtendRequest
@@ -20,28 +20,28 @@ _Body = TypeVar("_Body", bound=Frozen)
 
 @web.stream_request_body
 class OwnServerHandler(APIHandler):
-    """A route for a server's own token, whose body is bounded before any of it is read."""
+    """Base of the handlers for a server's own token; the body's size is limited before it is read."""
 
-    most_bytes = 1000
+    max_bytes = 1000
     _received = b""
 
     async def prepare(self) -> None:
-        """Bound the body, then authenticate; tornado reads nothing before this is over."""
-        self.request.connection.set_max_body_size(self.most_bytes)
+        """Limit the body's size, then authenticate; tornado reads the body only afterwards."""
+        self.request.connection.set_max_body_size(self.max_bytes)
         await super().prepare()
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
-        """Append a piece of the body, which stays within the bound."""
+        """Append a chunk of the body."""
         self._received += chunk
         return None
 
     def own_spawner(self) -> EDFSpawner:
-        """Return the spawner of the server that asks, which is named by its token alone.
+        """Return the spawner of the requesting server, which is identified by its token alone.
 
         Raises
         ------
         HTTPError
-            403: the token is not a server's, or that of an earlier start.
+            403: the token does not belong to a server, or belongs to an earlier start.
         """
         token = self.get_auth_token() or ""
         for spawner in getattr(self.current_user, "spawners", {}).values():
@@ -50,12 +50,12 @@ class OwnServerHandler(APIHandler):
         raise web.HTTPError(403, "This token belongs to no server.")
 
     def body_as(self, model: type[_Body], advice: str) -> _Body:
-        """Return the body as a frozen model.
+        """Return the body as an instance of a model.
 
         Raises
         ------
         HTTPError
-            400: it is anything else.
+            400 with ``advice``: the body is not valid.
         """
         try:
             return model.model_validate_json(self._received)
@@ -75,52 +75,54 @@ class ServerReport(Frozen):
 
 
 class ServerRouteHandler(OwnServerHandler):
-    """``POST /hub/api/gipfel/server``, with the token of the server that starts; once for each start."""
+    """``POST /hub/api/gipfel/server``, with the token of the starting server; once for each start."""
 
     @web.authenticated
     def post(self) -> None:
-        """Record the port of a server that starts; anything else is 400 or 403."""
+        """Record the port of a starting server; 400 for an invalid port, 403 if no server is starting."""
         spawner = self.own_spawner()
         report = self.body_as(ServerReport, 'Give {"port": number}, from 1024 to 65535, and nothing else.')
         if not spawner.allows_port(report.port):
             raise web.HTTPError(400, f"The port must be one of {spawner.server_ports}.")
         if not spawner.set_port(report.port):
-            raise web.HTTPError(403, "This server is not being started, or has given its port already.")
+            raise web.HTTPError(403, "This server is not starting, or has already reported its port.")
         self.answer(report)
 
 
 class VettingRouteHandler(OwnServerHandler):
     """``POST /hub/api/gipfel/server/vetting``: progress of the vetting before a server's start."""
 
-    most_bytes = 32_000
+    max_bytes = 32_000
 
     @web.authenticated
     def post(self) -> None:
-        """Show the progress on the waiting page; 403 where this server is not being started."""
+        """Show the progress on the waiting page; 403 if this server is not starting."""
         spawner = self.own_spawner()
-        if not spawner.on_vetting(self.body_as(VettingProgress, "This is not the progress of a vetting.")):
-            raise web.HTTPError(403, "This server is not being started.")
+        if not spawner.on_vetting(
+            self.body_as(VettingProgress, "The body is not a progress report of a vetting.")
+        ):
+            raise web.HTTPError(403, "This server is not starting.")
         self.set_status(204)
 
 
 class ActivityRouteHandler(OwnServerHandler):
-    """``POST /hub/api/gipfel/server/activity``: a report, answered with when the server's time ends."""
+    """``POST /hub/api/gipfel/server/activity``: an `ActivityReport`, answered with a `LifetimeStatus`."""
 
     @web.authenticated
     def post(self) -> None:
-        """Record the report; an unknown token is 403, after which a server may end itself."""
+        """Record the report; 403 for an unknown token, upon which a server may shut down."""
         spawner = self.own_spawner()
         self.answer(
-            spawner.lifetime.on_activity(self.body_as(ActivityReport, "This is not a report of activity."))
+            spawner.lifetime.on_activity(self.body_as(ActivityReport, "The body is not an activity report."))
         )
 
 
 class ExtendRouteHandler(OwnServerHandler):
-    """``POST /hub/api/gipfel/server/extend``: more time, as much as the site allows."""
+    """``POST /hub/api/gipfel/server/extend``: extend the job by the site's ``extend_by``."""
 
     @web.authenticated
     async def post(self) -> None:
-        """Extend the job; 409 with one line where it can't be."""
+        """Extend the job; 409 with a message if it can't be extended."""
         spawner = self.own_spawner()
         self.body_as(ExtendRequest, 'Give {"extend": true} and nothing else.')
         try:
@@ -129,11 +131,11 @@ class ExtendRouteHandler(OwnServerHandler):
             raise web.HTTPError(409, "%s", str(error)) from error
 
 
-class StockRouteHandler(BatchSpawnerAPIHandler):
-    """batchspawner's own route, for hubs whose spawner is batchspawner's; 404 with ours."""
+class BatchspawnerRouteHandler(BatchSpawnerAPIHandler):
+    """batchspawner's route, for hubs with one of batchspawner's spawners; 404 with `EDFSpawner`."""
 
     async def prepare(self) -> None:
-        """Answer 404 where the hub's spawner, or one of this user's, is ours."""
+        """Answer 404 if the hub's spawner, or one of this user's, is an `EDFSpawner`."""
         await super().prepare()
         spawners = getattr(self.current_user, "spawners", {}).values()
         if issubclass(self.settings["spawner_class"], EDFSpawner) or any(

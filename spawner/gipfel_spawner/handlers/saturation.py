@@ -1,4 +1,4 @@
-"""Saturation of running servers, asked from those whose users share it."""
+"""Saturation of running servers, requested from each server; its user decides whether to share it."""
 
 import asyncio
 import logging
@@ -15,16 +15,16 @@ from gipfel_cluster.model import Frozen
 
 from ..spawner import EDFSpawner
 
-#: What an answer is good for; the next view of the page asks again.
-_FRESH_S = 60.0
-#: The page waits so long for answers, and shows the others when it is opened again.
+#: Seconds for which an answer is cached.
+_TTL_S = 60.0
+#: Seconds that a page view waits for answers; later ones are shown in the next view.
 _PATIENCE_S = 1.0
 _CONNECT_S = 2.0
 _ANSWER_S = 10.0
-_MOST_BYTES = 4096
-_AT_ONCE = 16
+_MAX_BYTES = 4096
+_MAX_CONCURRENT = 16
 _TOKEN_S = 1800
-_KEPT = 2000
+_MAX_ENTRIES = 2000
 
 Bottleneck = Literal[
     "compute",
@@ -45,9 +45,9 @@ Fetch = Callable[[EDFSpawner, str], Awaitable[bytes]]
 
 
 class SharedSaturation(Frozen):
-    """Saturation that a server reports: the user's programs may write it, so numbers and known words only.
+    """Saturation that a server reports; restricted to numbers and known names, since users can forge it.
 
-    ``score`` is 0 to 100 over the last ``seconds``, None where nothing could be scored.
+    ``score`` is 0 to 100 over the last ``seconds``, None if there was nothing to score.
     """
 
     shared: bool
@@ -64,60 +64,60 @@ class SharedSaturation(Frozen):
             return "not shared"
         if self.score is None:
             return "no score"
-        mark = " (simulated)" if self.simulated else ""
-        return f"{self.score:.0f} of 100, {self.bottleneck or 'bottleneck unclear'}{mark}"
+        suffix = " (simulated)" if self.simulated else ""
+        return f"{self.score:.0f} of 100, {self.bottleneck or 'bottleneck unclear'}{suffix}"
 
 
-class SaturationBoard:
-    """Last answers of all servers, and the requests in progress.
+class SaturationCache:
+    """Cached answers of all servers, and the requests in progress.
 
     Parameters
     ----------
     fetch
-        Asks a spawner's server with a token; by default over HTTP.
+        Requests the saturation from a spawner's server with a token; by default `fetch_saturation`.
     """
 
     def __init__(self, log: logging.Logger, fetch: Fetch | None = None) -> None:
         self._log = log
-        self._fetch = fetch or ask
-        self._known: dict[tuple[str, str], tuple[float, SharedSaturation]] = {}
-        self._asking: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._fetch = fetch or fetch_saturation
+        self._answers: dict[tuple[str, str], tuple[float, SharedSaturation]] = {}
+        self._requests: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._tokens: dict[tuple[str, str], tuple[float, str]] = {}
-        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
 
     async def read(self, spawners: Iterable[EDFSpawner]) -> Mapping[tuple[str, str], SharedSaturation]:
-        """Return what is known of these servers, by user and name; wait a second at most, and never fail."""
+        """Return the answers of these servers by user and server name; wait at most 1 s, and never raise."""
         now = time.monotonic()
         ready = {(s.user.name, s.name): s for s in spawners if s.ready and s.server}
-        self._forget(ready, now)
+        self._drop_old(ready, now)
         for key, spawner in ready.items():
-            asked = self._known.get(key, (0.0, None))[0]
-            if key not in self._asking and now - asked > _FRESH_S:
-                task = asyncio.ensure_future(self._ask(key, spawner))
-                self._asking[key] = task
-                task.add_done_callback(partial(self._answered, key))
-        mine = [self._asking[key] for key in ready if key in self._asking]
-        if mine:
-            await asyncio.wait(mine, timeout=_PATIENCE_S)
-        return {key: self._known[key][1] for key in ready if key in self._known}
+            answered = self._answers.get(key, (0.0, None))[0]
+            if key not in self._requests and now - answered > _TTL_S:
+                task = asyncio.ensure_future(self._request(key, spawner))
+                self._requests[key] = task
+                task.add_done_callback(partial(self._remove_request, key))
+        pending = [self._requests[key] for key in ready if key in self._requests]
+        if pending:
+            await asyncio.wait(pending, timeout=_PATIENCE_S)
+        return {key: self._answers[key][1] for key in ready if key in self._answers}
 
-    def _answered(self, key: tuple[str, str], _: object) -> None:
-        self._asking.pop(key, None)
+    def _remove_request(self, key: tuple[str, str], _: object) -> None:
+        self._requests.pop(key, None)
 
-    async def _ask(self, key: tuple[str, str], spawner: EDFSpawner) -> None:
-        async with self._turns:
+    async def _request(self, key: tuple[str, str], spawner: EDFSpawner) -> None:
+        async with self._slots:
             try:
                 answer = await self._fetch(spawner, self._token(key, spawner))
-                self._known[key] = (time.monotonic(), SharedSaturation.model_validate_json(answer))
+                self._answers[key] = (time.monotonic(), SharedSaturation.model_validate_json(answer))
             except (HTTPError, OSError, ValueError, TimeoutError) as error:
-                # One that is busy or older than this hub: unknown, not zero.
-                self._known.pop(key, None)
+                # The server is busy or of an older version: its saturation is unknown, not zero.
+                self._answers.pop(key, None)
                 self._log.debug("The server of %s does not report how its GPUs are used: %r", key[0], error)
 
     def _token(self, key: tuple[str, str], spawner: EDFSpawner) -> str:
-        """Return a token for this one server and nothing else, for half an hour; the hub alone knows it."""
-        made, token = self._tokens.get(key, (0.0, ""))
-        if not token or time.monotonic() - made > _TOKEN_S / 2:
+        """Return a token of the hub that is valid for 30 minutes and only for this server."""
+        created, token = self._tokens.get(key, (0.0, ""))
+        if not token or time.monotonic() - created > _TOKEN_S / 2:
             token = spawner.user.new_api_token(
                 note="gipfel: saturation on the page of servers",
                 expires_in=_TOKEN_S,
@@ -126,30 +126,30 @@ class SaturationBoard:
             self._tokens[key] = (time.monotonic(), token)
         return token
 
-    def _forget(self, ready: Mapping[tuple[str, str], object], now: float) -> None:
-        for kept in (self._known, self._tokens):
-            for key in [key for key in kept if key not in ready and len(kept) > _KEPT]:
-                del kept[key]
-        for key in [key for key, (since, _) in self._known.items() if now - since > 10 * _FRESH_S]:
-            del self._known[key]
+    def _drop_old(self, ready: Mapping[tuple[str, str], object], now: float) -> None:
+        for entries in (self._answers, self._tokens):
+            for key in [key for key in entries if key not in ready and len(entries) > _MAX_ENTRIES]:
+                del entries[key]
+        for key in [key for key, (since, _) in self._answers.items() if now - since > 10 * _TTL_S]:
+            del self._answers[key]
 
 
-async def ask(spawner: EDFSpawner, token: str) -> bytes:
-    """Return the answer of a spawner's server, cut off where it is longer than any of ours.
+async def fetch_saturation(spawner: EDFSpawner, token: str) -> bytes:
+    """Return the answer of a spawner's server.
 
     Raises
     ------
     HTTPError, OSError
-        It does not answer, or not in time.
+        The server does not answer in time.
     ValueError
-        The answer is too long.
+        The answer is longer than 4 KiB.
     """
-    pieces: list[bytes] = []
+    chunks: list[bytes] = []
 
-    def take(piece: bytes) -> None:
-        pieces.append(piece)
-        if sum(map(len, pieces)) > _MOST_BYTES:
-            raise ValueError("its answer is too long")
+    def append(chunk: bytes) -> None:
+        chunks.append(chunk)
+        if sum(map(len, chunks)) > _MAX_BYTES:
+            raise ValueError("the answer is too long")
 
     request = HTTPRequest(
         url_path_join(spawner.server.url, "gipfel/sharing/saturation"),
@@ -157,14 +157,14 @@ async def ask(spawner: EDFSpawner, token: str) -> bytes:
         connect_timeout=_CONNECT_S,
         request_timeout=_ANSWER_S,
         follow_redirects=False,
-        streaming_callback=take,
+        streaming_callback=append,
     )
     async with asyncio.timeout(_ANSWER_S + _CONNECT_S):
         await AsyncHTTPClient().fetch(request)
-    return b"".join(pieces)
+    return b"".join(chunks)
 
 
-def board_of(settings: dict[str, Any], log: logging.Logger) -> SaturationBoard:
-    """Return the hub's one board."""
-    board: SaturationBoard = settings.setdefault("gipfel_saturation_board", SaturationBoard(log))
-    return board
+def saturation_cache(settings: dict[str, Any], log: logging.Logger) -> SaturationCache:
+    """Return the hub's `SaturationCache`, created at the first call."""
+    cache: SaturationCache = settings.setdefault("gipfel_saturation_cache", SaturationCache(log))
+    return cache

@@ -1,7 +1,7 @@
 """Running servers for administrators: ``/hub/api/gipfel/servers`` as JSON, ``/hub/gipfel/servers`` as a page.
 
-`running_servers` describes them from the hub's spawners and its watcher's last answers, `stop_server` ends
-one, `orphan_jobs` are the hub's jobs that no server owns, after its database was restored or lost.
+`running_servers` describes them from the hub's spawners and the last poll of the watcher, `stop_server` stops
+one, and `orphan_jobs` finds jobs of this hub without a server, after its database was restored or lost.
 """
 
 import asyncio
@@ -20,26 +20,26 @@ from jupyterhub.utils import url_path_join
 from pydantic import Field, ValidationError
 from tornado import web
 
-from gipfel_cluster.model import Frozen, GipfelError, Line
+from gipfel_cluster.model import Frozen, GipfelError, OneLine
 from gipfel_cluster.scheduler.protocol import MarkedJob
 
 from ..lifetime import StopOrder
 from ..spawner import EDFSpawner
-from .saturation import board_of
+from .saturation import saturation_cache
 
-_MOST_BYTES = 4000
-# As long as JupyterHub lets a cancelled start tidy up.
+_MAX_BYTES = 4000
+# The time that JupyterHub gives a cancelled start to clean up.
 _CANCEL_S = 1.0
-#: Templates of the hub's pages; with it in ``JupyterHub.template_paths`` the navigation links to the page.
+#: Templates of the hub's pages. If ``JupyterHub.template_paths`` contains it, the navigation has a link.
 HUB_TEMPLATES = str(Path(__file__).parents[1] / "templates" / "hub")
 
 
 class RunningServer(Frozen):
-    """One server that starts, runs or stops.
+    """One server that is starting, running or stopping.
 
-    ``state`` is the scheduler's word for the job, or what the hub is about; ``since`` and ``ends`` are ISO
-    times in UTC, ``ends`` None where it is not known; ``gpus`` are those of all nodes; ``idle_s`` is None
-    where the server has not reported for five minutes.
+    ``state`` is the scheduler's state of the job, or the hub's pending action; ``since`` and ``ends`` are ISO
+    times in UTC, ``ends`` None if unknown; ``gpus`` is the total over all nodes; ``idle_s`` is None if the
+    server has not reported for five minutes.
     """
 
     user: str
@@ -60,22 +60,22 @@ class RunningServer(Frozen):
 
 
 def running_servers(users: Iterable[Any]) -> tuple[tuple[EDFSpawner, RunningServer], ...]:
-    """Return every active server of these hub users, with its spawner; by user and name.
+    """Return every active server of these hub users with its spawner, sorted by user and server name.
 
-    A user whom the hub has not loaded since it started has no server.
+    A user whom the hub has not loaded since its start has no active server.
     """
-    found = [
+    servers = [
         (spawner, _describe(spawner))
         for user in users
         for spawner in user.spawners.values()
         if isinstance(spawner, EDFSpawner) and (spawner.active or spawner.pending)
     ]
-    return tuple(sorted(found, key=lambda pair: (pair[1].user, pair[1].server)))
+    return tuple(sorted(servers, key=lambda pair: (pair[1].user, pair[1].server)))
 
 
 def _describe(spawner: EDFSpawner) -> RunningServer:
     lifetime = spawner.lifetime
-    options, status, report = spawner.options.shown(), lifetime.last_status(), lifetime.activity.fresh
+    options, status, report = spawner.options.with_defaults(), lifetime.last_status(), lifetime.activity.fresh
     started = spawner.orm_spawner.started
     pending = str(spawner.pending or "")
     return RunningServer(
@@ -83,7 +83,7 @@ def _describe(spawner: EDFSpawner) -> RunningServer:
         server=spawner.name,
         job_id=spawner.job_id,
         edf=options.edf,
-        cluster=spawner.placement.shown_name,
+        cluster=spawner.placement.cluster_label,
         partition=status.partition or options.partition,
         nodes=status.nodes,
         state="stopping" if pending == "stop" else status.state or pending or "running",
@@ -102,10 +102,10 @@ def _iso(moment: datetime) -> str:
 
 
 class StopRequest(Frozen):
-    """Request to stop a server; ``idle`` only if the hub agrees that it is due."""
+    """Request to stop a server; with ``idle``, only if the hub considers it idle for long enough."""
 
-    user: Line = Field(min_length=1, max_length=255)
-    server: Line = Field("", max_length=255)
+    user: OneLine = Field(min_length=1, max_length=255)
+    server: OneLine = Field("", max_length=255)
     idle: bool = False
 
 
@@ -120,7 +120,7 @@ def visible_servers(handler: Any) -> tuple[RunningServer, ...]:
 
 
 async def saved_gpu_hours(handler: Any) -> float | None:
-    """Return what culling has saved by the audit log; None where there is none or it can't be read."""
+    """Return the GPU hours that culling has saved; None if there is no audit log or it can't be read."""
     for user in handler.users.values():
         for spawner in user.spawners.values():
             if isinstance(spawner, EDFSpawner) and (log := spawner.lifetime.audit_log()):
@@ -133,12 +133,12 @@ async def saved_gpu_hours(handler: Any) -> float | None:
 
 
 async def stop_server(handler: Any, request: StopRequest) -> None:
-    """Stop a server as the hub's own API does, and note who asked for it.
+    """Stop a server as JupyterHub's API does, and record who requested it.
 
     Raises
     ------
     HTTPError
-        404: there is no such server, or the request's scopes don't reach it; 409: it does not run, or is not
+        404: there is no such server, or the request's scopes don't include it; 409: it is not running, or not
         idle.
     """
     user = handler.find_user(request.user)
@@ -149,7 +149,7 @@ async def stop_server(handler: Any, request: StopRequest) -> None:
     if request.idle and not (spawner.ready and spawner.lifetime.cull_due):
         raise web.HTTPError(409, "This server is in use, or its user has not been warned.")
     if not (spawner.ready or spawner.pending == "spawn"):
-        raise web.HTTPError(409, "This server does not run any more.")
+        raise web.HTTPError(409, "This server is no longer running.")
     spawner.lifetime.stop_order = _order(spawner, handler.current_user.name, idle=request.idle)
     if spawner.pending:
         if starting := spawner._spawn_future:  # noqa: SLF001 - as JupyterHub's own route does
@@ -190,9 +190,9 @@ class StopRouteHandler(APIHandler):
 
     @web.authenticated
     async def post(self) -> None:
-        """Stop it; 202 while that takes its time."""
-        if len(self.request.body) > _MOST_BYTES:
-            raise web.HTTPError(400, f"The body is longer than {_MOST_BYTES} bytes.")
+        """Request the stop of a server and answer 202."""
+        if len(self.request.body) > _MAX_BYTES:
+            raise web.HTTPError(400, f"The body is longer than {_MAX_BYTES} bytes.")
         try:
             request = StopRequest.model_validate_json(self.request.body)
         except ValidationError:
@@ -204,20 +204,20 @@ class StopRouteHandler(APIHandler):
 
 @runtime_checkable
 class MarkLister(Protocol):
-    """A scheduler that lists jobs by their marks."""
+    """Scheduler that lists jobs by their marks."""
 
     async def marked(self, prefix: str) -> tuple[MarkedJob, ...]:
-        """Return the jobs that wait or run and whose mark begins so.
+        """Return the waiting and running jobs whose mark begins with ``prefix``.
 
         Raises
         ------
         GipfelError
-            It does not answer.
+            The scheduler does not answer.
         """
 
 
 async def orphan_jobs(handler: Any) -> tuple[tuple[MarkedJob, ...], str]:
-    """Return the jobs of this hub that no server owns, and why they are not known."""
+    """Return the jobs of this hub without a server, and an error message if they are unknown."""
     spawner = getattr(handler.current_user, "spawner", None)
     if not isinstance(spawner, EDFSpawner):
         return (), ""
@@ -228,7 +228,7 @@ async def orphan_jobs(handler: Any) -> tuple[tuple[MarkedJob, ...], str]:
         )
     except GipfelError as error:
         return (), str(error)
-    # Read after the jobs: a server that starts meanwhile is not an orphan.
+    # Read after the jobs, so that a server that starts meanwhile is not listed.
     jobs, marks = _owned(handler)
     return tuple(
         each for some in found for each in some if each.job_id not in jobs and each.mark not in marks
@@ -236,7 +236,7 @@ async def orphan_jobs(handler: Any) -> tuple[tuple[MarkedJob, ...], str]:
 
 
 def _owned(handler: Any) -> tuple[set[str], set[str]]:
-    """Return numbers and marks of the jobs of all servers, those that the hub has not loaded among them."""
+    """Return job IDs and marks of all servers, including those that the hub has not loaded."""
     states: list[Mapping[str, Any]] = [state or {} for (state,) in handler.db.query(orm.Spawner.state)]
     for user in handler.users.values():
         states += [each.get_state() for each in user.spawners.values() if isinstance(each, EDFSpawner)]
@@ -244,29 +244,29 @@ def _owned(handler: Any) -> tuple[set[str], set[str]]:
 
 
 class ServersPageHandler(BaseHandler):
-    """Page of the servers; it works without its script, which only sorts, filters and refreshes it."""
+    """Page of the running servers; its script only sorts, filters and refreshes the table."""
 
     async def prepare(self) -> None:
-        """Refuse users who may not see the servers, and name who may."""
+        """Refuse users who may not list servers."""
         await super().prepare()
         if self.current_user and "list:users" not in self.parsed_scopes:
             raise web.HTTPError(
                 403,
-                "Only administrators see this page. Who starts the hub names them in GIPFEL_ADMINS.",
+                "This page is for administrators only. The hub's operator sets them in GIPFEL_ADMINS.",
             )
 
     @web.authenticated
     @needs_scope("list:users")
     async def get(self) -> None:
-        """Show the servers that this administrator may read."""
+        """Show the servers that this user may read."""
         await self._show()
 
     @web.authenticated
     @needs_scope("list:users")
     async def post(self) -> None:
-        """Stop the server of the form's two fields, and show the page again."""
-        if len(self.request.body) > _MOST_BYTES:
-            raise web.HTTPError(400, f"The form is longer than {_MOST_BYTES} bytes.")
+        """Stop the server named in the form, and redirect to the page."""
+        if len(self.request.body) > _MAX_BYTES:
+            raise web.HTTPError(400, f"The form is longer than {_MAX_BYTES} bytes.")
         fields = {name: self.get_body_argument(name, "") for name in ("user", "server")}
         try:
             request = StopRequest.model_validate(fields)
@@ -277,10 +277,10 @@ class ServersPageHandler(BaseHandler):
 
     async def _show(self) -> None:
         servers = visible_servers(self)
-        seen = {(server.user, server.server) for server in servers}
-        spawners = [s for s, row in running_servers(self.users.values()) if (row.user, row.server) in seen]
-        saturation = await board_of(self.settings, self.log).read(spawners)
-        # Theirs whose scopes reach every server.
+        visible = {(server.user, server.server) for server in servers}
+        spawners = [s for s, row in running_servers(self.users.values()) if (row.user, row.server) in visible]
+        saturation = await saturation_cache(self.settings, self.log).read(spawners)
+        # Only for users who may stop every server.
         orphans, unknown = await orphan_jobs(self) if "delete:servers" in self.parsed_scopes else ((), "")
         self.finish(
             await self._page().render_async(
@@ -296,7 +296,7 @@ class ServersPageHandler(BaseHandler):
                 users=len({each.user for each in servers}),
                 saved=await saved_gpu_hours(self),
                 may_stop="delete:servers" in self.parsed_scopes,
-                words=describe_span,
+                format_span=format_span,
                 now=datetime.now(UTC),
             )
         )
@@ -306,14 +306,14 @@ class ServersPageHandler(BaseHandler):
         return any(isinstance(each, EDFSpawner) and each.clusters for each in spawners)
 
     def _page(self) -> Any:
-        # Also where the site's configuration does not name our templates.
+        # The page also works if the site's JupyterHub.template_paths does not include these templates.
         hub = self.settings["jinja2_env"]
         loader = ChoiceLoader([hub.loader, FileSystemLoader(HUB_TEMPLATES)])
         return hub.overlay(loader=loader).get_template("gipfel-servers.html")
 
 
-def describe_span(seconds: float | None) -> str:
-    """Return a time span in two units at most, such as ``1 h 12 min``; empty for None."""
+def format_span(seconds: float | None) -> str:
+    """Return a duration in at most two units, such as ``1 h 12 min``; empty for None."""
     if seconds is None:
         return ""
     minutes = max(int(seconds), 0) // 60

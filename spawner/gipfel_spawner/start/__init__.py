@@ -1,1 +1,1 @@
-"""A start: from a user's options to a job, and from a job to a server that answers."""
+"""Start of a server: from the user's options to a job, and from the job to a server that answers."""

@@ -1,7 +1,7 @@
-"""Unix account of a hub user's server, and commands in it.
+"""Unix account of a hub user's server, and commands that run as this account.
 
-The hub itself reads no user's files: `UserCommands` lists, checks and saves environments and reads logs as
-the user.
+The hub process never reads users' files. `UserCommands` lists, checks and saves environments and reads job
+logs with commands that run as the user.
 """
 
 import json
@@ -15,75 +15,85 @@ from urllib.parse import quote
 from gipfel_cluster.edf.draft import Draft
 from gipfel_cluster.edf.model import Diagnostic
 from gipfel_cluster.model import Frozen, GipfelError, one_line
-from gipfel_cluster.scheduler.command import CommandResult, acting_as, own_name, run_command
+from gipfel_cluster.scheduler.command import CommandResult, current_user_name, run_as_prefix, run_command
 
 from ..form.options import OptionError
 
 _SHELL = "/bin/sh"
 _NO_SHELLS = frozenset(("nologin", "false"))
 _BUILD = (
-    "Its administrators run `gipfel runtime build FOLDER`, set c.EDFSpawner.runtime (or GIPFEL_RUNTIME) to "
-    "that folder and restart it."
+    "Ask the hub's administrators to run `gipfel runtime build DIRECTORY`, to set c.EDFSpawner.runtime (or "
+    "GIPFEL_RUNTIME) to that directory and to restart the hub."
 )
 _LOG_BYTES = 16_000
-# Of env, where it can't go to the folder; of env, where it can't run the program.
-_NO_FOLDER, _NO_PROGRAM = 125, (126, 127)
+# Exit statuses of env: it can't change to the directory; it can't run the program.
+_NO_DIRECTORY, _NO_PROGRAM = 125, (126, 127)
 
 
 class Account(Frozen):
-    """``user`` is the unix user to act as, empty for the hub's own; ``home`` is an absolute path."""
+    """Unix account of a server.
+
+    ``user`` is the unix user to run as, empty for the hub's own user; ``home`` is an absolute path.
+    """
 
     user: str = ""
     home: str
 
     @property
-    def log_folder(self) -> str:
-        """Folder of the jobs' logs."""
+    def log_directory(self) -> str:
+        """Directory of the jobs' logs."""
         return f"{self.home}/.gipfel/logs"
 
 
 def account_of(name: str, *, state_folder: Path, needs_unix_user: bool) -> Account:
     """Return the account for a hub user.
 
-    A unix user of that name where the hub can act as it. Else, on a machine of its own, the hub's own user
-    with a home folder for each hub user in the hub's state.
+    This is the unix user of the same name if the hub can run commands as that user. Otherwise, with the local
+    scheduler, it is the hub's own user with a separate home directory for each hub user.
+
+    Parameters
+    ----------
+    state_folder
+        The directory in which these home directories are created.
+    needs_unix_user
+        Whether only a unix user of the same name is accepted, as on a Slurm cluster.
 
     Raises
     ------
     GipfelError
-        The cluster needs a unix user and there is none, the name holds a control character, or the home
-        folder can't be made.
+        The cluster needs a unix user and there is none, the name contains a control character, or the home
+        directory can't be created.
     """
     if not name.isprintable():
         raise GipfelError(
-            f"No server can run for {name!r}: the name holds a control character.",
-            "Ask the hub's administrators for another one.",
+            f"No server can start for {name!r}: the user name contains a control character.",
+            "Ask the hub's administrators for another user name.",
         )
     try:
         entry = pwd.getpwnam(name)
     except (KeyError, ValueError):
         entry = None
     if entry is not None and (needs_unix_user or os.getuid() in {0, entry.pw_uid}):
-        return Account(user="" if name == own_name() else name, home=entry.pw_dir)
+        return Account(user="" if name == current_user_name() else name, home=entry.pw_dir)
     if needs_unix_user:
         raise GipfelError(
             f"There is no unix user {name!r} on the hub's machine.",
             "Ask the cluster's administrators for an account.",
         )
-    # A leading dot would make "." and ".." special.
+    # Dots are escaped because the names "." and ".." are special.
     home = state_folder / "users" / quote(name, safe="").replace(".", "%2E")
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise GipfelError(
-            f"The folder {home} can't be made: {error.strerror}.", "Check EDFSpawner.state_folder."
+            f"The directory {home} can't be created: {error.strerror}.", "Check EDFSpawner.state_folder."
         ) from error
     return Account(home=str(home))
 
 
 def account_environment(account: Account, name: str, environment: Mapping[str, str]) -> dict[str, str]:
     """Return an environment with the account's ``HOME``, ``USER``, ``LOGNAME``, ``SHELL`` and run folders."""
-    shell = _shell_of(pwd.getpwnam(account.user) if account.user else _own_entry())
+    shell = _login_shell(pwd.getpwnam(account.user) if account.user else _hub_user_entry())
     return {
         **environment,
         "HOME": account.home,
@@ -94,37 +104,37 @@ def account_environment(account: Account, name: str, environment: Mapping[str, s
     }
 
 
-def _own_entry() -> pwd.struct_passwd | None:
-    """Return the hub's own user, who runs the servers of this machine; None where it has no entry."""
+def _hub_user_entry() -> pwd.struct_passwd | None:
+    """Return the password database entry of the hub's own user; None if there is none."""
     try:
         return pwd.getpwuid(os.getuid())
     except KeyError:
         return None
 
 
-def _shell_of(entry: pwd.struct_passwd | None) -> str:
-    """Return the shell of an account; the system's for one without login."""
+def _login_shell(entry: pwd.struct_passwd | None) -> str:
+    """Return the login shell of an account; ``/bin/sh`` if it has none or one that refuses logins."""
     shell = entry.pw_shell if entry else ""
     return _SHELL if not shell or Path(shell).name in _NO_SHELLS else shell
 
 
 class UserCommands:
-    """Short commands in a user's account.
+    """Short commands that run as a user.
 
     Parameters
     ----------
     account
-        Whose files are read.
+        The account to run as.
     environment
-        What the user's job gets, without any token.
+        The environment of the user's jobs, without any token.
     python
         An interpreter with this package that the user can execute.
     exec_prefix
-        How to act as the user; see `acting_as`.
+        The command prefix to run as the user; see `run_as_prefix`.
     has_runtime
-        Whether the hub mounts a server into images.
+        Whether the hub can mount a notebook server into images.
     limit
-        Seconds that a command may take.
+        Time limit of a command in seconds.
     """
 
     def __init__(
@@ -152,7 +162,7 @@ class UserCommands:
         GipfelError
             They can't be listed.
         """
-        result = await self._ask("list")
+        result = await self._run_edf("list")
         try:
             return tuple(str(name) for name in json.loads(result.output))
         except ValueError:
@@ -164,56 +174,58 @@ class UserCommands:
         Raises
         ------
         OptionError
-            The first thing that is wrong with it.
+            The first error of the EDF.
         """
         answer = await self.inspect(edf)
         try:
             if answer["valid"]:
                 return bool(answer["edf"]["image"])
             error = next(each for each in answer["diagnostics"] if each["severity"] == "error")
-            where = f" ({error['file']}{', line ' + str(error['line']) if error.get('line') else ''})"
-            problem = f"{error['message'].rstrip('.')}{where if error.get('file') else ''}."
+            location = f" ({error['file']}{', line ' + str(error['line']) if error.get('line') else ''})"
+            problem = f"{error['message'].rstrip('.')}{location if error.get('file') else ''}."
             fix = str(error["fix"])
         except (KeyError, TypeError, StopIteration):
-            raise GipfelError(f"The environment {edf} can't be checked: its answer is broken.") from None
+            raise GipfelError(f"The environment {edf} can't be checked: the answer is not valid.") from None
         raise OptionError(problem, fix, field="edf")
 
     async def inspect(self, edf: str) -> dict[str, Any]:
-        """Return the answer of ``edf check --here --json``: ``file``, ``valid``, ``diagnostics``, ``edf``.
+        """Return the output of ``edf check --here --json``: ``file``, ``valid``, ``diagnostics``, ``edf``.
 
         Raises
         ------
         GipfelError
-            It can't be asked, or the name is a folder's.
+            The command failed, or the path is a directory.
         """
-        result = await self._ask("check", "--here", "--", edf)
+        result = await self._run_edf("check", "--here", "--", edf)
         try:
             answer = json.loads(result.output)
             if isinstance(answer, list) and "/" not in edf:
-                # A folder of this name in the home folder: the job takes the environment nevertheless.
-                result = await self._ask("show", "--", edf)
+                # There is a directory of this name in the home directory, but the job uses the environment.
+                result = await self._run_edf("show", "--", edf)
                 answer = json.loads(result.output)
                 if answer["valid"]:
-                    result = await self._ask("check", "--here", "--", str(answer["file"]))
+                    result = await self._run_edf("check", "--here", "--", str(answer["file"]))
                     answer = json.loads(result.output)
             if isinstance(answer, list):
-                raise OptionError(f"{edf} is a folder.", "Name one environment in it.", field="edf")
+                raise OptionError(
+                    f"{edf} is a directory.", "Give the path of one environment in it.", field="edf"
+                )
         except (ValueError, KeyError, TypeError):
             raise GipfelError(f"The environment {edf} can't be checked: {_last(result)}.") from None
         if not isinstance(answer, dict):
-            raise GipfelError(f"The environment {edf} can't be checked: its answer is broken.")
+            raise GipfelError(f"The environment {edf} can't be checked: the answer is not valid.")
         return self._with_runtime(answer)
 
     async def draft(self, draft: Draft) -> dict[str, Any]:
-        """Check an EDF that is not on disk yet, and save it where the draft requests that.
+        """Check an EDF that is not on disk yet, and save it if the draft requests that.
 
         Raises
         ------
         GipfelError
-            It can't be checked.
+            The command failed.
         """
         argv = (self._python, "-I", "-m", "gipfel_cluster.edf.draft")
-        result = await self._run(argv, given=draft.model_dump_json())
+        result = await self._run(argv, stdin=draft.model_dump_json())
         try:
             answer = json.loads(result.output)
         except ValueError:
@@ -223,7 +235,7 @@ class UserCommands:
         return self._with_runtime(answer)
 
     def _with_runtime(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """Add an error where the environment has an image, and nothing could serve notebooks in it."""
+        """Add an error if the environment has an image but the hub has no runtime to mount into it."""
         edf = answer.get("edf")
         if self._has_runtime or not isinstance(edf, dict) or not edf.get("image"):
             return answer
@@ -233,77 +245,78 @@ class UserCommands:
             file=str(answer.get("file", "")),
             line=None,
             key="image",
-            message="This hub has no runtime for images: no server can be started in one.",
+            message="This hub has no runtime for images, so no server can start in this image.",
             fix=_BUILD,
         )
-        found = [*answer.get("diagnostics", ()), error.model_dump(mode="json")]
-        return answer | {"valid": False, "diagnostics": found}
+        diagnostics = [*answer.get("diagnostics", ()), error.model_dump(mode="json")]
+        return answer | {"valid": False, "diagnostics": diagnostics}
 
-    async def make_log_folder(self) -> None:
-        """Make the folder of the jobs' logs, the user's alone.
+    async def create_log_directory(self) -> None:
+        """Create the directory of the jobs' logs, with mode 0700.
 
         Raises
         ------
         GipfelError
-            It can't be made.
+            It can't be created.
         """
-        # Each is named: the mode is not that of a parent that is made on the way.
-        folders = (str(PurePosixPath(self._account.log_folder).parent), self._account.log_folder)
-        result = await self._run(("mkdir", "--parents", "--mode=700", "--", *folders))
+        # The parent is named too, because --mode does not apply to parents that mkdir creates.
+        directories = (str(PurePosixPath(self._account.log_directory).parent), self._account.log_directory)
+        result = await self._run(("mkdir", "--parents", "--mode=700", "--", *directories))
         if result.code:
             raise GipfelError(
-                f"The folder {self._account.log_folder} can't be made: {_last(result)}.",
-                "Check your home folder and quota.",
+                f"The directory {self._account.log_directory} can't be created: {_last(result)}.",
+                "Check your home directory and quota.",
             )
 
-    async def last_lines(self, path: str, *, most: int = 20) -> str:
-        """Return the end of a log; empty where it can't be read."""
+    async def log_tail(self, path: str, *, max_lines: int = 20) -> str:
+        """Return the last lines of a log; empty if it can't be read."""
         try:
-            # By bytes: a line may be as long as the log.
+            # Limited in bytes, because a single line can be as long as the log.
             result = await self._run(("tail", f"--bytes={_LOG_BYTES}", "--", path))
         except GipfelError:
             return ""
         lines = result.output.splitlines(keepends=True)
-        return "".join(lines[-most:])[-8000:] if result.code == 0 else ""
+        return "".join(lines[-max_lines:])[-8000:] if result.code == 0 else ""
 
-    async def _ask(self, command: str, *arguments: str) -> CommandResult:
+    async def _run_edf(self, command: str, *arguments: str) -> CommandResult:
         return await self._run(
             (self._python, "-I", "-m", "gipfel_cluster.edf", command, "--json", *arguments)
         )
 
-    async def _run(self, argv: Sequence[str], *, given: str = "") -> CommandResult:
-        """Run a command as the user, in the home folder where there is one, as the job will."""
-        result = await self._run_below(("env", f"--chdir={self._account.home}", *argv), given)
-        if result.code == _NO_FOLDER:
-            result = await self._run_below(("env", *argv), given)
+    async def _run(self, argv: Sequence[str], *, stdin: str = "") -> CommandResult:
+        """Run a command as the user, in the home directory if there is one, as the job does."""
+        result = await self._run_as_user(("env", f"--chdir={self._account.home}", *argv), stdin)
+        if result.code == _NO_DIRECTORY:
+            result = await self._run_as_user(("env", *argv), stdin)
         if result.code in _NO_PROGRAM:
             raise GipfelError(f"{argv[0]} can't be run: {_last(result).rpartition(': ')[2]}.")
         return result
 
-    async def _run_below(self, argv: Sequence[str], given: str = "") -> CommandResult:
-        prefix = acting_as(self._account.user, self._exec_prefix)
+    async def _run_as_user(self, argv: Sequence[str], stdin: str = "") -> CommandResult:
+        prefix = run_as_prefix(self._account.user, self._exec_prefix)
         try:
             return await run_command(
-                (*prefix, *argv), environment=self._environment, limit=self._limit, given=given
+                (*prefix, *argv), environment=self._environment, limit=self._limit, stdin=stdin
             )
         except TimeoutError as error:
             raise GipfelError(
-                f"Your home folder did not answer within {self._limit:g} s.", "Try again in a few minutes."
+                f"A command in your home directory did not end within {self._limit:g} s.",
+                "Try again in a few minutes.",
             ) from error
 
 
-class LogTail(Frozen):
-    """End of a job's log, and the one line of it that tells what went wrong."""
+class JobLog(Frozen):
+    """Last lines of a job's log, and the line among them that most likely names the error."""
 
     text: str = ""
 
     @property
-    def verdict(self) -> str:
-        """Last line of ours, else the server's last error, else the last line."""
+    def error_line(self) -> str:
+        """Last line that begins with ``gipfel:``, else the server's last error, else the last line."""
         lines = [one_line(line) for line in self.text.splitlines() if line.strip()]
-        ours = [line for line in lines if line.startswith("gipfel: ")]
+        own_lines = [line for line in lines if line.startswith("gipfel: ")]
         errors = [line for line in lines if line.startswith(("[C ", "[E "))]
-        return (ours or errors or lines or [""])[-1].removeprefix("gipfel: ")[:500]
+        return (own_lines or errors or lines or [""])[-1].removeprefix("gipfel: ")[:500]
 
 
 def _last(result: CommandResult) -> str:

@@ -1,4 +1,4 @@
-"""Placement of a user's server: its cluster, unix account, interpreter and the commands as the user."""
+"""Placement of a user's server: its cluster, unix account, Python interpreter and commands as the user."""
 
 import os
 import sys
@@ -7,10 +7,10 @@ from pathlib import Path
 
 from gipfel_cluster.runtime import Runtime
 from gipfel_cluster.runtime.model import DESCRIPTION
-from gipfel_cluster.scheduler.command import own_name
+from gipfel_cluster.scheduler.command import current_user_name
 from gipfel_cluster.scheduler.protocol import Scheduler
 
-from ..cluster.clusters import Cluster, ClusterSettings, Pace, read_clusters, shared_cluster
+from ..cluster.clusters import Cluster, ClusterSettings, PollSettings, read_clusters, shared_cluster
 from ..cluster.watcher import JobWatcher
 from ..form.options import OptionError
 from .account import Account, UserCommands, account_environment, account_of
@@ -18,33 +18,33 @@ from .traits import SpawnerTraits
 
 
 class ServerPlacement:
-    """Clusters of the hub, the cluster of one server, and the account it runs in.
+    """Cluster and unix account of one server, among the clusters of the hub.
 
     Parameters
     ----------
     spawner
-        Its configuration and its user.
+        Provides the configuration and the user.
     """
 
     def __init__(self, spawner: SpawnerTraits) -> None:
         self._spawner = spawner
         #: The cluster of the last start, empty before the first one.
         self.cluster_name = ""
-        self._sites: dict[str, ClusterSettings] | None = None
+        self._settings: dict[str, ClusterSettings] | None = None
         self._accounts: dict[bool, Account] = {}
 
     @property
-    def sites(self) -> dict[str, ClusterSettings]:
-        """Clusters of the hub by name, the default one first."""
-        if self._sites is None:
-            self._sites = read_clusters(self._spawner.clusters, self._only_site())
-        return self._sites
+    def settings_by_name(self) -> dict[str, ClusterSettings]:
+        """Settings of the hub's clusters by name, the default one first."""
+        if self._settings is None:
+            self._settings = read_clusters(self._spawner.clusters, self._default_settings())
+        return self._settings
 
-    def forget_sites(self) -> None:
-        """Read the configuration of the clusters again at the next use."""
-        self._sites = None
+    def reset_settings(self) -> None:
+        """Read the clusters' settings again at the next use."""
+        self._settings = None
 
-    def _only_site(self) -> ClusterSettings:
+    def _default_settings(self) -> ClusterSettings:
         traits = self._spawner
         return ClusterSettings(
             name=traits.cluster,
@@ -57,56 +57,57 @@ class ServerPlacement:
             python=traits.python,
         )
 
-    def site_of(self, name: str) -> ClusterSettings:
-        """Return the cluster of this name; the hub's default one for an empty name.
+    def settings_of(self, name: str) -> ClusterSettings:
+        """Return the settings of the cluster of this name; those of the default one for an empty name.
 
         Raises
         ------
         OptionError
             There is no such cluster.
         """
-        sites = self.sites
-        found = sites.get(name) if name else next(iter(sites.values()))
+        settings = self.settings_by_name
+        found = settings.get(name) if name else next(iter(settings.values()))
         if found is None:
             raise OptionError(
-                f"There is no cluster {name}.", f"Pick one of {', '.join(sites)}.", field="cluster"
+                f"There is no cluster {name}.", f"Pick one of {', '.join(settings)}.", field="cluster"
             )
         return found
 
     @property
-    def site(self) -> ClusterSettings:
-        """Cluster of this server: that of its last start, else the hub's default one."""
-        sites = self.sites
-        only = next(iter(sites.values()))
-        if len(sites) == 1 and not self._spawner.clusters:
-            return only
-        return sites.get(self.cluster_name) or only
+    def settings(self) -> ClusterSettings:
+        """Settings of this server's cluster: that of its last start, else the hub's default one."""
+        settings = self.settings_by_name
+        default = next(iter(settings.values()))
+        if len(settings) == 1 and not self._spawner.clusters:
+            return default
+        return settings.get(self.cluster_name) or default
 
     @property
-    def shown_name(self) -> str:
-        """Name of this server's cluster, also where the configuration no longer has it."""
-        return self.cluster_name or self.site.name
+    def cluster_label(self) -> str:
+        """Name of this server's cluster, even if it is no longer configured."""
+        return self.cluster_name or self.settings.name
 
     @property
     def cluster(self) -> Cluster:
         """Scheduler and watcher of this server's cluster."""
-        gone = self._spawner.clusters and self.cluster_name and self.cluster_name not in self.sites
-        return self.shared(self.cluster_name if gone else self.site)
+        name = self.cluster_name
+        is_removed = self._spawner.clusters and name and name not in self.settings_by_name
+        return self.shared(name if is_removed else self.settings)
 
     @property
     def watcher(self) -> JobWatcher:
         """Watcher of the jobs of this server's cluster."""
         return self.cluster.watcher
 
-    def shared(self, site: ClusterSettings | str) -> Cluster:
-        """Return what the hub's servers on a cluster share."""
+    def shared(self, settings: ClusterSettings | str) -> Cluster:
+        """Return the scheduler, watcher and cache that all servers of a cluster share."""
         traits = self._spawner
         return shared_cluster(
             traits.user.settings,
-            site,
-            alone=not traits.clusters,
+            settings,
+            is_only_cluster=not traits.clusters,
             state_folder=Path(traits.state_folder),
-            pace=Pace(
+            polling=PollSettings(
                 answer_limit=traits.answer_limit,
                 interval=traits.watch_interval,
                 calm_interval=traits.calm_interval,
@@ -115,19 +116,19 @@ class ServerPlacement:
         )
 
     def all_schedulers(self) -> tuple[Scheduler, ...]:
-        """Return the schedulers of the hub's clusters, each once."""
-        found = [self.shared(site).scheduler for site in self.sites.values()]
+        """Return the schedulers of the hub's clusters without duplicates."""
+        found = [self.shared(settings).scheduler for settings in self.settings_by_name.values()]
         return tuple({id(each): each for each in found}.values())
 
-    def account(self, site: ClusterSettings | None = None) -> Account:
-        """Return the account on a cluster, by default on that of this server.
+    def account(self, settings: ClusterSettings | None = None) -> Account:
+        """Return the unix account on a cluster, by default on this server's.
 
         Raises
         ------
         GipfelError
-            The user has none there.
+            The user has no account there.
         """
-        local = (site or self.site).is_local
+        local = (settings or self.settings).is_local
         if local not in self._accounts:
             self._accounts[local] = account_of(
                 self._spawner.user.name,
@@ -136,53 +137,53 @@ class ServerPlacement:
             )
         return self._accounts[local]
 
-    def unix_name(self, site: ClusterSettings | None = None) -> str:
-        """Return the unix user whose Slurm accounts and reservations count."""
-        return self.account(site).user or own_name()
+    def unix_name(self, settings: ClusterSettings | None = None) -> str:
+        """Return the unix user whose Slurm accounts and reservations apply."""
+        return self.account(settings).user or current_user_name()
 
     def job_environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Add what depends on cluster and account: home folder, user name, shell, run folders."""
+        """Add the variables of cluster and account, such as home directory, user name and run folders."""
         extra = (name.strip() for name in self._spawner.req_keepvars_extra.split(","))
-        kept = {name: os.environ[name] for name in extra if name in os.environ}
+        forwarded = {name: os.environ[name] for name in extra if name in os.environ}
         return account_environment(
-            self.account(), self._spawner.user.name, kept | dict(env) | self.site.environment
+            self.account(), self._spawner.user.name, forwarded | dict(env) | self.settings.environment
         )
 
-    def python(self, site: ClusterSettings | None = None) -> str:
-        """Return the interpreter of the host side of jobs on a cluster."""
-        site = site or self.site
-        if site.python:
-            return site.python
-        if site.is_local and not self.account(site).user:
-            # On one's own machine a notebook without a container sees what is installed beside the hub.
+    def python(self, settings: ClusterSettings | None = None) -> str:
+        """Return the Python interpreter that jobs on a cluster use outside the container."""
+        settings = settings or self.settings
+        if settings.python:
+            return settings.python
+        if settings.is_local and not self.account(settings).user:
+            # On a workstation, notebooks without a container use the packages of the hub's environment.
             return sys.executable
-        on_host = Runtime.load(site.runtime).host_python if site.runtime else None
+        on_host = Runtime.load(settings.runtime).host_python if settings.runtime else None
         return on_host or sys.executable
 
-    def commands(self, account: Account, site: ClusterSettings | None = None) -> UserCommands:
-        """Return what runs commands in an account, on a cluster."""
-        site, traits = site or self.site, self._spawner
+    def commands(self, account: Account, settings: ClusterSettings | None = None) -> UserCommands:
+        """Return the commands that run as an account, with a cluster's settings."""
+        settings, traits = settings or self.settings, self._spawner
         environment = {name: os.environ[name] for name in traits.env_keep if name in os.environ}
         environment |= {name: value for name, value in traits.environment.items() if isinstance(value, str)}
-        python = self.python(site)
+        python = self.python(settings)
         return UserCommands(
             account,
-            environment=account_environment(account, traits.user.name, environment | site.environment),
+            environment=account_environment(account, traits.user.name, environment | settings.environment),
             python=python,
-            exec_prefix=site.exec_prefix,
-            has_runtime=bool(site.runtime) or is_self_contained(python),
+            exec_prefix=settings.exec_prefix,
+            has_runtime=bool(settings.runtime) or is_self_contained(python),
         )
 
     def log_name(self, cluster: str, job_id: str = "%j") -> str:
-        """Return the file name of a job's log; each cluster numbers its jobs from one on."""
+        """Return the file name of a job's log, with the cluster's name if job IDs of several can be equal."""
         return f"server-{cluster}-{job_id}.log" if self._spawner.clusters else f"server-{job_id}.log"
 
 
 def is_self_contained(python: str) -> bool:
-    """Return whether an interpreter's own prefix, mounted into an image, can serve notebooks there.
+    """Return whether the prefix of a Python interpreter can be mounted into an image and run there.
 
-    A built runtime can, and conda's environments bring all but libc. A virtual environment and the system's
-    Python need files of this machine that an image has not got.
+    This is true for a built runtime and for conda environments, which need only libc. A virtual environment
+    and the system's Python depend on files of this machine outside their prefix.
     """
     prefix = Path(python).parent.parent
     return (prefix / DESCRIPTION).is_file() or (prefix / "conda-meta").is_dir()

@@ -1,4 +1,4 @@
-"""Events of a start for the waiting page: one for each change, and the texts of job and vetting."""
+"""Progress events of a start for the waiting page, and the texts for job status and vetting."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -6,11 +6,11 @@ from datetime import datetime
 from html import escape
 from typing import Any
 
-from gipfel_cluster.job.spec import VettingProgress
+from gipfel_cluster.job import VettingProgress
 from gipfel_cluster.scheduler.protocol import JobStatus
 
-# A long queue has many events, and every page reads them from the first one that is kept.
-_KEPT = 100
+# A long wait in the queue causes many events, and every page load reads all stored ones.
+_MAX_KEPT = 100
 _SHAPES: Mapping[str, str] = {
     "pass": "✓",
     "degraded": "~",
@@ -23,7 +23,7 @@ _SHAPES: Mapping[str, str] = {
 
 
 class Progress:
-    """Events of one start, from its beginning; any number of pages may follow them."""
+    """Events of one start since its beginning; any number of pages can follow them."""
 
     def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now().astimezone()) -> None:
         self._clock = clock
@@ -34,37 +34,38 @@ class Progress:
         self._changed = asyncio.Event()
 
     def report(self, percent: int, message: str, page: str = "") -> None:
-        """Add an event, unless it equals the last one; ``page`` is the same as HTML, escaped.
+        """Add an event, unless it equals the last one.
 
-        The page's log shows its time, by the hub's clock.
+        ``page`` is the message as HTML, by default the escaped message. The waiting page also shows the time
+        of each event, by the hub's clock.
         """
-        said = (percent, message, page)
-        if self._last != said:
-            self._last = said
+        event_key = (percent, message, page)
+        if self._last != event_key:
+            self._last = event_key
             event = {
                 "progress": percent,
                 "message": message,
-                "html_message": _shown(self._clock()) + (page or escape(message)),
+                "html_message": _time_element(self._clock()) + (page or escape(message)),
             }
             self._added += 1
             self._events.append((self._added, event))
-            if len(self._events) > _KEPT:
-                # The first ones are about the submission.
+            if len(self._events) > _MAX_KEPT:
+                # The first two events are about the submission and are kept.
                 del self._events[2]
             self._notify()
 
     def close(self) -> None:
-        """End the events: nothing more will come."""
+        """End the stream of events."""
         self._closed = True
         self._notify()
 
     def _notify(self) -> None:
-        # Followers are woken at once: the hub stops listening as soon as the server answers.
+        # Followers are woken immediately, because the hub stops reading as soon as the server answers.
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def follow(self) -> AsyncIterator[dict[str, Any]]:
-        """Yield all events so far, then each as it comes, until the start is over."""
+        """Yield all events so far, then each new one, until the start is over."""
         seen = 0
         while True:
             changed = self._changed
@@ -77,76 +78,77 @@ class Progress:
             await changed.wait()
 
 
-def describe(
-    job_id: str, status: JobStatus, *, now: datetime | None = None, contained: bool = True
+def describe_status(
+    job_id: str, status: JobStatus, *, now: datetime | None = None, has_setup: bool = True
 ) -> tuple[int, str]:
-    """Return percent and text for a job that starts; the clock times are the hub's.
+    """Return percentage and text for the status of a starting job; clock times are in the hub's time zone.
 
-    ``contained`` is whether its server starts in a container. A percentage is a step, not a share of time:
-    10 submitted, 20 queued, 40 node, 60 container, 70 server.
+    ``has_setup`` is whether a container start or a vetting precedes the server. A percentage stands for a
+    step, not for a share of time: 10 submitted, 20 queued, 40 node, 60 container, 70 server.
     """
     if status.answer == "unknown":
-        return 20, f"Job {job_id}: the scheduler does not answer. {status.reason} The job stays as it is."
+        return 20, f"Job {job_id}: the scheduler does not answer. {status.reason} The job is not affected."
     if status.state == "CONFIGURING":
-        return 40, f"Job {job_id}: its nodes are booted and made ready{_on(status)}."
+        return 40, f"Job {job_id}: its nodes are being prepared{_on(status)}."
     if status.state == "RUNNING":
-        return _running(job_id, status, contained=contained)
+        return _running(job_id, status, has_setup=has_setup)
     if status.state == "COMPLETING":
-        return 60, f"Job {job_id} is being ended{_on(status)}."
+        return 60, f"Job {job_id} is ending{_on(status)}."
     if status.state == "PENDING":
         return 30, f"{_queued(job_id, status, now)}."
     return 30, f"Job {job_id} is {status.state.lower().replace('_', ' ')}."
 
 
-def _running(job_id: str, status: JobStatus, *, contained: bool) -> tuple[int, str]:
-    if contained:
-        return 60, f"Job {job_id} runs{_on(status)}: the container starts, then the server."
-    return 70, f"Job {job_id} runs{_on(status)}: the server starts."
+def _running(job_id: str, status: JobStatus, *, has_setup: bool) -> tuple[int, str]:
+    if has_setup:
+        return 60, f"Job {job_id} is running{_on(status)}: the container is starting, then the server."
+    return 70, f"Job {job_id} is running{_on(status)}: the server is starting."
 
 
-def describe_container(
-    job_id: str, status: JobStatus, said: str, *, contained: bool = True
+def describe_running(
+    job_id: str, status: JobStatus, last_line: str, *, has_setup: bool = True
 ) -> tuple[int, str]:
-    """Return percent and text for a job whose node works; ``said`` is the last line of its log."""
-    if not said:
-        return describe(job_id, status, contained=contained)
-    if not contained:
-        return 70, f"Job {job_id} runs{_on(status)}: the server starts. Its log says: {said[:200]}"
-    if said.startswith(("[I ", "[W ", "[D ")):
-        return 70, f"Job {job_id} runs{_on(status)}: the container runs, and the server starts."
-    return 60, f"Job {job_id} runs{_on(status)}: the container starts. Its log says: {said[:200]}"
+    """Return percentage and text for a running job; ``last_line`` is that of its log."""
+    if not last_line:
+        return describe_status(job_id, status, has_setup=has_setup)
+    running = f"Job {job_id} is running{_on(status)}"
+    if not has_setup:
+        return 70, f"{running}: the server is starting. Last line of its log: {last_line[:200]}"
+    if last_line.startswith(("[I ", "[W ", "[D ")):
+        return 70, f"{running}: the container is running, and the server is starting."
+    return 60, f"{running}: the container is starting. Last line of its log: {last_line[:200]}"
 
 
 def describe_end(job_id: str, status: JobStatus, seconds: float | None) -> str:
-    """Return how a job ended, without a full stop; ``seconds`` is for how long it was seen to run."""
-    words = f"Job {job_id} ended"
+    """Return how a job ended, without a full stop; ``seconds`` is its observed run time."""
+    text = f"Job {job_id} ended"
     if seconds is not None:
-        words += f" after {seconds:.0f} s"
+        text += f" after {seconds:.0f} s"
     if status.nodes:
-        words += f" on {status.nodes[0]}"
+        text += f" on {status.nodes[0]}"
     known = [f"exit status {status.exit_code}" if status.exit_code else "", status.state, status.reason]
     detail = ", ".join(each for each in known if each)
-    return f"{words} ({detail})" if detail else words
+    return f"{text} ({detail})" if detail else text
 
 
 def _queued(job_id: str, status: JobStatus, now: datetime | None) -> str:
-    words = f"Job {job_id} is waiting"
-    if status.wants:
-        words += f" for {status.wants}"
+    text = f"Job {job_id} is waiting"
+    if status.requested:
+        text += f" for {status.requested}"
     if status.partition:
-        words += f" on partition {status.partition}"
+        text += f" on partition {status.partition}"
     if status.reason:
-        words += f": {status.reason}"
-    if status.stuck:
-        return f"{words}. It cannot start with these options. Cancel it and change them"
-    if status.place is not None:
-        words += f"; {_ordinal(status.place)} in line"
+        text += f": {status.reason}"
+    if status.blocked:
+        return f"{text}. It cannot start with these options. Cancel it and change them"
+    if status.queue_position is not None:
+        text += f"; {_ordinal(status.queue_position)} in line"
     if status.expected_start:
-        words += f"; expected {_clock(status.expected_start, now)}"
-    return words
+        text += f"; expected start {_clock(status.expected_start, now)}"
+    return text
 
 
-def _shown(moment: datetime) -> str:
+def _time_element(moment: datetime) -> str:
     return (
         f'<time class="gipfel-time" datetime="{moment.isoformat()}" title="{moment:%F %T %Z}">'
         f"{moment:%T}</time>"
@@ -175,7 +177,7 @@ def _clock(time: str, now: datetime | None) -> str:
 
 
 def vetting_text(progress: VettingProgress) -> str:
-    """Return the progress of a vetting in one line, or its outcome."""
+    """Return the progress of a vetting, or its outcome, in one line."""
     if progress.ended and progress.outcome:
         return f"Vetting: {progress.outcome}"
     nodes = f"{progress.nodes} node{'' if progress.nodes == 1 else 's'}"
@@ -184,15 +186,15 @@ def vetting_text(progress: VettingProgress) -> str:
 
 
 def vetting_page(progress: VettingProgress) -> str:
-    """Return the progress with a line for each node, as HTML; every text is escaped."""
+    """Return the progress of a vetting as escaped HTML with a line for each node."""
     rows = []
     for row in progress.rows:
-        word = row.state.replace("_", " ")
-        said = row.words if row.state == "running" else f"{word}. {row.words}"
-        words = escape(said if row.words else word)
+        state = row.state.replace("_", " ")
+        text = row.detail if row.state == "running" else f"{state}. {row.detail}"
+        detail = escape(text if row.detail else state)
         rows.append(
             f'<li><span aria-hidden="true">{_SHAPES[row.state]}</span> '
-            f'<strong>{escape(row.node)}</strong> <span class="text-body-secondary">{words}</span></li>'
+            f'<strong>{escape(row.node)}</strong> <span class="text-body-secondary">{detail}</span></li>'
         )
     more = progress.nodes - len(progress.rows)
     if rows and more > 0:

@@ -1,4 +1,4 @@
-"""Job of a server: the request to the scheduler, and the specification for the node; pure."""
+"""Job of a server: the request to the scheduler and the `JobSpec` for the node. Pure functions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
-from gipfel_cluster.model import Frozen, GipfelError, Line
+from gipfel_cluster.model import Frozen, GipfelError, OneLine
 from gipfel_cluster.scheduler.protocol import JobRequest
 
 from ..form.options import UserOptions
@@ -18,18 +18,19 @@ _VET_FIRST = ("-m", "gipfel_extension.vet_first")
 
 
 class SiteOptions(Frozen):
-    """Options of the site's configuration, for what a user left empty.
+    """Job options from the site's configuration, used where the user gave none.
 
-    ``arguments`` go to the command that submits; ``prologue`` and ``epilogue`` are shell around the server.
+    ``arguments`` are added to the submit command; ``prologue`` and ``epilogue`` are shell commands that run
+    before and after the server.
     """
 
-    account: Line = ""
-    qos: Line = ""
-    reservation: Line = ""
-    constraint: Line = ""
-    memory: Line = ""
-    cpus_per_task: Line = "0"
-    time: Line = ""
+    account: OneLine = ""
+    qos: OneLine = ""
+    reservation: OneLine = ""
+    constraint: OneLine = ""
+    memory: OneLine = ""
+    cpus_per_task: OneLine = "0"
+    time: OneLine = ""
     arguments: tuple[str, ...] = ()
     prologue: str = ""
     epilogue: str = ""
@@ -38,11 +39,11 @@ class SiteOptions(Frozen):
 def server_spec(
     options: UserOptions, *, cluster: str, edf: str, engine: str, runtime: str, arguments: Sequence[str]
 ) -> JobSpec:
-    """Return what the node runs: the single-user server in the EDF's container, vetted first where asked."""
-    first = (*_VET_FIRST, options.vet, options.vet_action or "abort", "--") if options.vet else ()
+    """Return the job's specification: a single-user server in the EDF's container, perhaps vetted first."""
+    vetting = (*_VET_FIRST, options.vet, options.vet_action or "abort", "--") if options.vet else ()
     return JobSpec(
         kind="server",
-        command=(*_PYTHON, *first, *_SERVER, *arguments),
+        command=(*_PYTHON, *vetting, *_SERVER, *arguments),
         cluster=cluster,
         edf=edf,
         engine=engine,
@@ -52,10 +53,10 @@ def server_spec(
 
 
 def site_script(script: str, *, prologue: str = "", epilogue: str = "") -> str:
-    """Return the job's script with the site's own shell around its one command; no user's text is in it."""
+    """Return the job's script with the site's prologue and epilogue; it contains no text from users."""
     first, command = script.rstrip("\n").split("\n", 1)
     if epilogue:
-        # The shell waits for the command, and survives the signal that ends the job.
+        # The shell waits for the command and survives SIGTERM, so that the epilogue runs.
         run = command.removeprefix("exec ")
         command = f"trap : TERM\n{run} &\nserver=$!\nwhile kill -0 $server 2>/dev/null; do wait $server; "
         command += f"status=$?; done\n{epilogue.strip()}\nexit ${{status:-0}}"
@@ -73,19 +74,28 @@ def server_request(
     python: str,
     environment: Mapping[str, Any],
 ) -> JobRequest:
-    """Return the request to the scheduler; ``python`` runs the host side of the job, ``log`` names its log.
+    """Return the job request for the scheduler.
+
+    Parameters
+    ----------
+    log
+        File name of the job's log; ``%j`` stands for the job's ID.
+    python
+        Interpreter of the job's part outside the container.
+    environment
+        Environment variables of the job; those that are None are left out.
 
     Raises
     ------
     GipfelError
-        The site's configuration or the user's name holds what no job can.
+        The site's configuration or the user's name contains a value that is not valid in a job.
     """
     variables = {name: str(value) for name, value in environment.items() if value is not None}
     content = {
         "name": options.name or "gipfel-server",
         "script": site_script(batch_script(python), prologue=site.prologue, epilogue=site.epilogue),
         "directory": account.home,
-        "output": f"{account.log_folder}/{log}",
+        "output": f"{account.log_directory}/{log}",
         "partition": options.partition,
         "account": options.account or site.account,
         "qos": options.qos or site.qos,
@@ -103,8 +113,8 @@ def server_request(
     try:
         return JobRequest.model_validate(content)
     except ValidationError as error:
-        # Never the value: it may be the environment, with the server's token.
+        # The value is not shown, because it may be the environment with the server's token.
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         raise GipfelError(
-            f"The job's {first['loc'][0]} can't be used: {first['msg']}.", "Tell the hub's administrators."
+            f"The job's {first['loc'][0]} is not valid: {first['msg']}.", "Tell the hub's administrators."
         ) from None

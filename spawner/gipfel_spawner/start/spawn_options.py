@@ -1,4 +1,4 @@
-"""Options of a start: the form and the REST API start a server, a link only fills the form."""
+"""Options of a start, from the form, from a link (which only fills in the form) or from the REST API."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,9 @@ from gipfel_cluster.engines.choice import available_engine_names
 from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.scheduler.protocol import Choices, JobRequest
 
-from ..cluster.board import Cached
+from ..cluster.cache import Cached
 from ..cluster.clusters import ClusterSettings
 from ..failure.problem import SpawnProblem, options_problems
-from ..form.fit import check_choices, check_vetting, choose_partition, time_within, with_shares, within_group
 from ..form.options import (
     OptionError,
     UserOptions,
@@ -28,24 +27,32 @@ from ..form.options import (
     read_query,
 )
 from ..form.page import ClusterOffer, FieldError, FormContent, render_form, typed_values
+from ..form.validation import (
+    add_per_gpu_defaults,
+    assign_group_partition,
+    check_choices,
+    check_vetting,
+    choose_partition,
+    limit_time,
+)
 from .account import Account
 from .placement import ServerPlacement
 from .request import server_request, server_spec
 from .traits import SpawnerTraits
 
-# It runs no image, and each EDF without one anyway.
+# The engine for EDFs without an image; it is always available and never a choice.
 _HOST = "host"
 
 
 class SpawnOptions:
-    """Options of one server: shown in the form, read from it, checked, and made a job request.
+    """Options of one server: renders the form, reads and checks its values, and makes the job request.
 
     Parameters
     ----------
     spawner
-        Its configuration, its user and the options that JupyterHub stores.
+        Provides the configuration, the user and the options that JupyterHub stores.
     placement
-        The clusters to choose from, and the user's accounts on them.
+        Provides the clusters to choose from, and the user's accounts on them.
     """
 
     def __init__(self, spawner: SpawnerTraits, placement: ServerPlacement) -> None:
@@ -56,31 +63,31 @@ class SpawnOptions:
         self._field_error: FieldError | None = None
 
     async def render(self) -> str:
-        """Return the form as HTML, with a line for whatever could not be asked."""
+        """Return the form as HTML, with a line for each query that failed."""
         return render_form(await self.content())
 
     async def content(self) -> FormContent:
-        """Return what the form shows; the schedulers are not asked for a page, the user's EDFs are listed."""
+        """Return the form's content: cached answers of the schedulers and a fresh list of the user's EDFs."""
         traits = self._spawner
         presets, problems = read_presets(traits.presets)
         (names, edf_problem), offers = await asyncio.gather(
-            self._environments(), asyncio.gather(*map(self._offer, self._placement.sites.values()))
+            self._environments(), asyncio.gather(*map(self._offer, self._placement.settings_by_name.values()))
         )
         defaults, default_problem = self.defaults()
         typed, self._typed = self._typed, None
         field_error, self._field_error = self._field_error, None
         chosen = _readable(self._pop_preselected())
         cluster = chosen.cluster if typed is None else typed.get("cluster", "")
-        shown = next((each for each in offers if each.name == cluster), offers[0])
+        selected = next((each for each in offers if each.name == cluster), offers[0])
         offer_problems = (problem for offer in offers for problem in offer.problems)
         return FormContent(
-            cluster=shown.name,
+            cluster=selected.name,
             clusters=tuple(offers) if traits.clusters else (),
             environments=names,
-            partitions=shown.partitions,
+            partitions=selected.partitions,
             age=max(each.age for each in offers),
-            choices=shown.choices,
-            engines=shown.engines,
+            choices=selected.choices,
+            engines=selected.engines,
             vetting=tuple(traits.vetting_protocols),
             presets=presets,
             last=self._last(),
@@ -95,42 +102,42 @@ class SpawnOptions:
             user=traits.user.name,
         )
 
-    async def _offer(self, site: ClusterSettings) -> ClusterOffer:
-        """Return what one cluster has, with a line for whatever could not be asked."""
+    async def _offer(self, settings: ClusterSettings) -> ClusterOffer:
+        """Return the offer of one cluster, with a line for each query that failed."""
         partitions, choices, (engines, engine_problem) = await asyncio.gather(
-            self._placement.shared(site).board.partitions(),
-            self._choices(site),
-            offered_engines(site.engine, site.engines, here=site.is_local),
+            self._placement.shared(settings).cache.partitions(),
+            self._choices(settings),
+            offered_engines(settings.engine, settings.engines, jobs_run_locally=settings.is_local),
         )
         problems = (
             partitions.problem,
-            # Of a scheduler that does not answer, one line is enough.
+            # If the scheduler does not answer, both queries fail for the same reason: one line is enough.
             "" if partitions.problem else choices.problem,
             engine_problem,
         )
         several = bool(self._spawner.clusters)
         return ClusterOffer(
-            name=site.name,
+            name=settings.name,
             partitions=partitions.value or (),
             age=partitions.age if partitions.problem else 0.0,
-            # Choices that can't be asked for are not shown: the site's defaults apply.
+            # Without an answer no choices are shown, and the site's defaults apply.
             choices=choices.value or Choices(),
             engines=engines,
-            problems=tuple(f"{site.name}: {each}" if several else each for each in problems if each),
+            problems=tuple(f"{settings.name}: {each}" if several else each for each in problems if each),
         )
 
     def defaults(self) -> tuple[UserOptions, str]:
-        """Return the site's defaults, and a line where its configuration can't be used."""
+        """Return the site's defaults, and a line if its configuration is not valid."""
         try:
             return self._spawner.site_defaults(), ""
         except GipfelError as error:
-            return UserOptions(), f"The hub's defaults: {error}"
+            return UserOptions(), f"The defaults in the hub's configuration are not valid: {error}"
 
-    async def _choices(self, site: ClusterSettings) -> Cached[Choices]:
+    async def _choices(self, settings: ClusterSettings) -> Cached[Choices]:
         try:
-            return await self._placement.shared(site).board.choices(self._placement.unix_name(site))
+            return await self._placement.shared(settings).cache.choices(self._placement.unix_name(settings))
         except GipfelError:
-            # No unix account: the list of environments has that message.
+            # The user has no unix account; listing the environments reports that.
             return Cached()
 
     async def _environments(self) -> tuple[tuple[str, ...], str]:
@@ -139,14 +146,14 @@ class SpawnOptions:
         except GipfelError as error:
             return (), str(error)
         names = tuple(name for name in found if is_name(name))
-        odd = [name for name in found if not is_name(name)]
-        if not odd:
+        invalid = [name for name in found if not is_name(name)]
+        if not invalid:
             return names, ""
-        first = one_line(repr(odd[0]))[:80]
-        return (
-            names,
-            f"An environment's name has letters, digits and _.+@-: rename {first} to choose it here.",
+        first = one_line(repr(invalid[0]))[:80]
+        problem = (
+            f"The environment {first} is not listed: its name may contain only letters, digits and _.+@-."
         )
+        return names, f"{problem} Rename it."
 
     def from_form(self, form: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options of a submitted form as JupyterHub stores them.
@@ -154,7 +161,7 @@ class SpawnOptions:
         Raises
         ------
         SpawnProblem
-            A field can't be used; the next form shows which one.
+            A field is not valid; the next form shows which one.
         """
         try:
             return read_form(form).model_dump(exclude_defaults=True)
@@ -163,41 +170,41 @@ class SpawnOptions:
             raise SpawnProblem(error, reason="options") from None
 
     def note_error(self, error: GipfelError, *, typed: dict[str, str] | None = None) -> None:
-        """Remember for the next form what was wrong with which field."""
+        """Store an error of a field for the next form; `typed` is the submitted form, if it was one."""
         if not isinstance(error, OptionError):
             return
-        # After an error JupyterHub shows the form of the user's default server, whichever was asked for.
+        # After an error JupyterHub always shows the form of the user's default server.
         field_error = FieldError(field=error.field, message=str(error))
         chosen = dict(self._spawner.user_options or {})
         default = getattr(self._spawner.user.spawner, "options", None)
         for options in {self, default}:
             if isinstance(options, SpawnOptions):
-                options.keep_error(field_error, typed, chosen)
+                options.store_error(field_error, typed, chosen)
 
-    def keep_error(self, error: FieldError, typed: dict[str, str] | None, chosen: dict[str, Any]) -> None:
-        """Let the next form show what was wrong, beside what was typed or chosen."""
+    def store_error(self, error: FieldError, typed: dict[str, str] | None, chosen: dict[str, Any]) -> None:
+        """Show the error in the next form, with the submitted values (``typed``) or stored options."""
         self._field_error, self._typed = error, typed
         if typed is None:
             self._preselected = chosen
 
     def from_query(self, query: Mapping[str, Any]) -> dict[str, Any]:
-        """Keep the options of a link for the form, which JupyterHub shows after an error.
+        """Preselect the options of a link in the form, which JupyterHub shows after an error.
 
         Raises
         ------
         SpawnProblem
-            Always: who follows a link has not asked for a job.
+            Always, because following a link must not start a job.
         """
         with options_problems():
             self._preselected = read_query(query).model_dump(exclude_defaults=True)
         raise SpawnProblem(
-            GipfelError("Choose and press Start:", "a link does not start jobs."),
+            GipfelError("A link does not start a server.", "Check the options and press Start."),
             reason="options",
             status_code=200,
         )
 
     def _pop_preselected(self) -> dict[str, Any]:
-        """Return what the form shows as chosen: a link's options once, else those of the last start."""
+        """Return the options to preselect: those of a link, only once, else those of the last start."""
         preselected, self._preselected = self._preselected, None
         if preselected is not None:
             return preselected
@@ -205,7 +212,7 @@ class SpawnOptions:
         return last.model_dump(exclude_defaults=True) if last else {}
 
     def _last(self) -> UserOptions | None:
-        """Return what this server was started with last, else the user's server that was used last."""
+        """Return the options of this server's last start, else of the user's most recently used server."""
         own = self._spawner.orm_spawner.user_options
         if own:
             return _readable(own)
@@ -218,13 +225,13 @@ class SpawnOptions:
             return _readable(max(used, key=lambda each: each.last_activity).user_options)
         return None
 
-    def chosen(self) -> UserOptions:
-        """Return the options of this start.
+    def read_stored(self) -> UserOptions:
+        """Return the options that JupyterHub stored for this start.
 
         Raises
         ------
         GipfelError
-            They can't be used; they are forgotten then, or the next start would find them again.
+            They are not valid. They are also deleted, so that the next start does not use them again.
         """
         spawner = self._spawner
         try:
@@ -236,8 +243,8 @@ class SpawnOptions:
                 session.commit()
             raise
 
-    def shown(self) -> UserOptions:
-        """Return what the job was asked for, defaults included, as far as it can be read."""
+    def with_defaults(self) -> UserOptions:
+        """Return the stored options with the site's defaults; only the defaults if they are not valid."""
         spawner = self._spawner
         options = _readable(spawner.user_options or {})
         chosen = {
@@ -248,23 +255,24 @@ class SpawnOptions:
         return options.model_copy(update=chosen)
 
     async def expected_start(self, options: UserOptions) -> str:
-        """Return when a server with these options would start, as an ISO time; empty for at once.
+        """Return when a server with these options would start, as an ISO time; empty for immediately.
 
         Raises
         ------
         GipfelError
-            The options don't fit, or the scheduler would refuse the job, or does not answer.
+            The cluster does not have what the options request, or the scheduler would refuse the job or does
+            not answer.
         """
-        site = self._placement.site_of(options.cluster)
-        request = await self.request(options, "", self._placement.account(site), environment={})
-        return await self._placement.shared(site).board.expected_start(request)
+        settings = self._placement.settings_of(options.cluster)
+        request = await self.request(options, "", self._placement.account(settings), environment={})
+        return await self._placement.shared(settings).cache.expected_start(request)
 
     async def inspect_environment(self, edf: str, cluster: str = "") -> dict[str, Any]:
-        """Return what is wrong with an EDF, and what it resolves to; asked as the user."""
-        site = self._placement.site_of(cluster)
-        account = self._placement.account(site)
+        """Return the diagnostics of an EDF and the resolved EDF, determined as the user."""
+        settings = self._placement.settings_of(cluster)
+        account = self._placement.account(settings)
         edf = account.home + edf[1:] if edf.startswith("~/") else edf or self._spawner.default_edf
-        return await self._placement.commands(account, site).inspect(edf)
+        return await self._placement.commands(account, settings).inspect(edf)
 
     async def draft_environment(self, draft: Draft) -> dict[str, Any]:
         """Check or save a new EDF, as the user."""
@@ -273,90 +281,100 @@ class SpawnOptions:
     async def request(
         self, options: UserOptions, edf: str, account: Account, *, environment: dict[str, Any] | None = None
     ) -> JobRequest:
-        """Return the job for these options, checked against what its cluster has.
+        """Return the job request for these options, checked against the cluster.
 
         Parameters
         ----------
         environment
-            Of the job; by default JupyterHub's variables.
+            The job's environment variables, by default JupyterHub's.
 
         Raises
         ------
         GipfelError
-            The options don't fit, or the scheduler does not answer.
+            The cluster does not have what the options request, or the scheduler does not answer.
         """
         traits, placement = self._spawner, self._placement
-        defaults, site = traits.site_defaults(), placement.site_of(options.cluster)
-        partitions = await placement.shared(site).board.current_partitions()
-        usual = defaults.partition
-        if traits.clusters and usual not in {each.name for each in partitions}:
-            usual = ""
-        wanted = options.model_copy(
+        defaults, settings = traits.site_defaults(), placement.settings_of(options.cluster)
+        partitions = await placement.shared(settings).cache.current_partitions()
+        default_partition = defaults.partition
+        if traits.clusters and default_partition not in {each.name for each in partitions}:
+            default_partition = ""
+        requested = options.model_copy(
             update={
-                "partition": options.partition or usual,
+                "partition": options.partition or default_partition,
                 "gpus": defaults.gpus if options.gpus is None else options.gpus,
             }
         )
-        partition = choose_partition(wanted, partitions)
-        wanted = within_group(wanted, partition, site.partitions)
-        await self._check(wanted, site)
+        partition = choose_partition(requested, partitions)
+        requested = assign_group_partition(requested, partition, settings.partitions)
+        await self._check(requested, settings)
         spec = server_spec(
-            wanted,
-            cluster=site.name,
+            requested,
+            cluster=settings.name,
             edf=edf,
-            engine=wanted.engine or site.engine,
-            runtime=site.runtime,
+            engine=requested.engine or settings.engine,
+            runtime=settings.runtime,
             arguments=tuple(traits.get_args()),
         )
-        shared = with_shares(wanted, cpus_per_gpu=traits.cpus_per_gpu, memory_per_gpu=traits.memory_per_gpu)
+        complete = add_per_gpu_defaults(
+            requested, cpus_per_gpu=traits.cpus_per_gpu, memory_per_gpu=traits.memory_per_gpu
+        )
         return server_request(
-            shared,
-            traits.site_options(time_within(defaults.time, partition), gpus=wanted.gpus or 0),
+            complete,
+            traits.site_options(limit_time(defaults.time, partition), gpus=requested.gpus or 0),
             spec,
             account=account,
-            log=placement.log_name(site.name),
-            python=placement.python(site),
+            log=placement.log_name(settings.name),
+            python=placement.python(settings),
             environment=traits.get_env() if environment is None else environment,
         )
 
-    async def _check(self, wanted: UserOptions, site: ClusterSettings) -> None:
-        engines, _ = await offered_engines(site.engine, site.engines, here=site.is_local)
-        choices = await self._choices(site)
-        check_choices(wanted, choices.value, engines=engines)
-        check_vetting(wanted, self._spawner.vetting_protocols)
+    async def _check(self, requested: UserOptions, settings: ClusterSettings) -> None:
+        engines, _ = await offered_engines(
+            settings.engine, settings.engines, jobs_run_locally=settings.is_local
+        )
+        choices = await self._choices(settings)
+        check_choices(requested, choices.value, engines=engines)
+        check_vetting(requested, self._spawner.vetting_protocols)
 
 
 def _readable(content: Mapping[str, Any]) -> UserOptions:
     try:
         return read_options(content)
     except GipfelError:
-        # Options that an older version wrote.
+        # The options were stored by an older version.
         return UserOptions()
 
 
-async def offered_engines(site: str, more: Sequence[str], *, here: bool) -> tuple[tuple[str, ...], str]:
+async def offered_engines(
+    default: str, others: Sequence[str], *, jobs_run_locally: bool
+) -> tuple[tuple[str, ...], str]:
     """Return the container engines to choose from, and a line where the site's own can't run here.
 
     Parameters
     ----------
-    site, more
-        The site's engine, which comes first, and those that it adds.
-    here
-        Whether jobs run on this machine, which then can be looked at; compute nodes can't.
+    default, others
+        The site's default engine, listed first, and the engines that it adds.
+    jobs_run_locally
+        Whether jobs run on this machine, whose engines can then be examined.
     """
-    if not here:
-        return tuple(dict.fromkeys((site, *more))), ""
-    usable, absent = await asyncio.to_thread(_engines_here, site)
-    names = (site, *(name for name in usable if name != _HOST and (not more or name in more)))
-    problem = f"Environments with an image can't start here: {absent}" if absent and site != _HOST else ""
+    if not jobs_run_locally:
+        return tuple(dict.fromkeys((default, *others))), ""
+    usable, missing = await asyncio.to_thread(_local_engines, default)
+    names = (default, *(name for name in usable if name != _HOST and (not others or name in others)))
+    problem = (
+        f"Environments with an image can't start on this machine: {missing}"
+        if missing and default != _HOST
+        else ""
+    )
     return tuple(dict.fromkeys(names)), problem
 
 
 @cache
-def _engines_here(site: str) -> tuple[tuple[str, ...], str]:
-    """Return what this machine can run, and why not the site's engine; asked once."""
+def _local_engines(default: str) -> tuple[tuple[str, ...], str]:
+    """Return the engines that this machine can run, and why it can't run the default one."""
     try:
-        absent = engine_for(Edf(name="any", path=None, image="/any.sqsh"), site).missing() or ""
+        missing = engine_for(Edf(name="any", path=None, image="/any.sqsh"), default).missing() or ""
     except GipfelError as error:
-        absent = str(error)
-    return available_engine_names(), absent
+        missing = str(error)
+    return available_engine_names(), missing

@@ -1,4 +1,4 @@
-"""Submission of a server's job, under a mark by which the job is found again whatever breaks off."""
+"""Submission of a server's job with a mark: a random comment by which an interrupted submission is found."""
 
 import asyncio
 import hashlib
@@ -14,7 +14,7 @@ from .traits import SpawnerTraits
 
 
 class JobSubmission:
-    """Job of one server, submitted under a mark.
+    """Submission of one server's job, with a mark in the job's comment.
 
     Parameters
     ----------
@@ -28,33 +28,33 @@ class JobSubmission:
         self._spawner = spawner
         self._placement = placement
         self._save = save
-        #: The mark of the last submission, empty where there was none.
+        #: The mark of the last submission, empty before the first one.
         self.mark = ""
 
     @property
     def prefix(self) -> str:
-        """First part of the marks of this hub; another hub on the same cluster has another secret."""
+        """Prefix of this hub's marks, derived from its cookie secret; other hubs have other prefixes."""
         secret: bytes = self._spawner.user.settings.get("cookie_secret") or b""
         return f"gipfel-{hashlib.sha256(b'marks' + secret).hexdigest()[:12]}-"
 
     async def submit(self, request: JobRequest) -> str:
-        """Submit so that the job is found whatever happens meanwhile: to this start, to the hub, to Slurm.
+        """Submit the job with a mark, so that it is found even if the start, the hub or Slurm is interrupted.
 
         Raises
         ------
         GipfelError
-            The scheduler refused it or did not answer; a job that it took all the same is cancelled.
+            The scheduler refused the job or did not answer; if it accepted the job, the job is cancelled.
         """
         self.mark = f"{self.prefix}{secrets.token_hex(8)}"
         self._save()
         try:
-            # A second run on another node would not be the server of this start.
+            # A requeued job would start a second server that this start does not wait for.
             return await self._placement.cluster.scheduler.submit(
                 request.model_copy(update={"mark": self.mark, "requeue": False})
             )
         except LostJobError as lost:
             self._placement.watcher.end_lost(lost)
-            problem = f"{lost.problem} If it took the job all the same, the job will be cancelled."
+            problem = f"{lost.problem} If it has accepted the job, the job will be cancelled."
             raise GipfelError(problem, lost.fix) from None
         except asyncio.CancelledError:
             self.cancel_lost(request.user)
@@ -66,9 +66,9 @@ class JobSubmission:
             self._placement.watcher.end_lost(LostJobError(self.mark, user))
 
     async def find(self) -> bool:
-        """Look once for the job that an earlier hub process was submitting when it ended.
+        """Search once for the job that an earlier hub process was submitting when it ended.
 
-        The mark is forgotten where there is no such job, and kept while the scheduler does not answer.
+        The mark is cleared if there is no such job, and kept while the scheduler does not answer.
         """
         scheduler = self._placement.cluster.scheduler
         if not (self.mark and isinstance(scheduler, MarkFinder)):
@@ -78,7 +78,7 @@ class JobSubmission:
             found = await scheduler.find(self.mark, self._placement.account().user)
         except GipfelError as error:
             name = self._spawner._log_name  # noqa: SLF001 - JupyterHub's name for its log
-            self._spawner.log.warning("Whether %s has a job is not known yet: %s", name, error)
+            self._spawner.log.warning("Can't search for the job of %s yet: %s", name, error)
             return False
         if found is None:
             self.mark = ""
@@ -88,7 +88,7 @@ class JobSubmission:
         return True
 
     async def wait_until_found(self) -> None:
-        """Look for the job of an earlier hub process until the scheduler answers.
+        """Search for the job of an earlier hub process until the scheduler answers.
 
         Raises
         ------
@@ -97,5 +97,5 @@ class JobSubmission:
         """
         while not self._spawner.job_id and not await self.find():
             if not self.mark:
-                raise GipfelError("The hub ended before the job was submitted.", "Start again.")
+                raise GipfelError("The hub ended before the job was submitted.", "Start the server again.")
             await asyncio.sleep(self._spawner.watch_interval)

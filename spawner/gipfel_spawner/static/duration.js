@@ -1,4 +1,4 @@
-// Time limits as Slurm and as people write them; gipfel_cluster/scheduler/durations.py reads the same forms.
+// Time limits in Slurm's syntax and with units; gipfel_cluster/scheduler/notation.py parses the same forms.
 "use strict";
 globalThis.gipfelDuration = (() => {
   const DAYS = /^([0-9]{1,5})-([0-9]{1,3})(?::([0-9]{1,3})(?::([0-9]{1,3}))?)?$/;
@@ -11,10 +11,10 @@ globalThis.gipfelDuration = (() => {
     ["d", "day", "days"],
   ];
   const SECONDS = [1, 60, 3600, 86400];
-  const MOST_SECONDS = 99999 * 86400;
+  const MAX_SECONDS = 99999 * 86400;
 
-  /** Seconds of a text such as `1 d 12 h`; NaN where it is not a duration. */
-  function ofWords(text) {
+  /** Return the seconds of a text such as `1 d 12 h`; NaN if it is not a duration. */
+  function parseUnits(text) {
     const used = new Set();
     let total = 0;
     let rest = text.toLowerCase();
@@ -27,30 +27,30 @@ globalThis.gipfelDuration = (() => {
       total += Number(part[1]) * SECONDS[unit];
       rest = rest.slice(part[0].length);
     }
-    return rest || used.size === 0 || total > MOST_SECONDS ? NaN : Math.floor(total + 0.5);
+    return rest || used.size === 0 || total > MAX_SECONDS ? NaN : Math.floor(total + 0.5);
   }
 
-  /** Seconds of a time limit: Infinity for none, NaN for a text that is not valid. */
+  /** Return the seconds of a time limit: Infinity for no limit, NaN for a text that is not valid. */
   function seconds(text) {
-    const word = text.trim();
-    if (["UNLIMITED", "INFINITE"].includes(word.toUpperCase())) {
+    const limit = text.trim();
+    if (["UNLIMITED", "INFINITE"].includes(limit.toUpperCase())) {
       return Infinity;
     }
-    const days = DAYS.exec(word);
+    const days = DAYS.exec(limit);
     if (days) {
       const [, day, hour, minute, second] = days.map((each) => Number(each || 0));
       return ((day * 24 + hour) * 60 + minute) * 60 + second;
     }
-    const clock = CLOCK.exec(word);
+    const clock = CLOCK.exec(limit);
     if (clock) {
       const [, first, second, third] = clock.map((each) => Number(each || 0));
       return clock[3] === undefined ? first * 60 + second : (first * 60 + second) * 60 + third;
     }
-    return ofWords(word);
+    return parseUnits(limit);
   }
 
-  /** What a number of seconds means, as `1 d 12 h`. */
-  function words(total) {
+  /** Return a number of seconds with units, such as `1 d 12 h`. */
+  function format(total) {
     if (total === Infinity) {
       return "no time limit";
     }
@@ -66,5 +66,5 @@ globalThis.gipfelDuration = (() => {
       .join(" ");
   }
 
-  return { seconds, words };
+  return { seconds, format };
 })();

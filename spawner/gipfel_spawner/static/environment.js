@@ -1,4 +1,4 @@
-// A new environment: from a file, from pasted text or from fields; checked and saved by the hub as the user.
+// Section for a new environment, from a file, pasted text or fields; the hub checks and saves it as the user.
 "use strict";
 (() => {
   const shared = window.gipfelForm;
@@ -7,15 +7,15 @@
   if (!text) {
     return;
   }
-  const MOST_BYTES = 64 * 1024;
+  const MAX_BYTES = 64 * 1024;
   const state = byId("state");
   const replace = byId("replace");
 
-  function report(words, isProblem) {
-    state.replaceChildren(shared.element("span", words, isProblem ? "text-danger-emphasis" : ""));
+  function report(message, isProblem) {
+    state.replaceChildren(shared.element("span", message, isProblem ? "text-danger-emphasis" : ""));
   }
 
-  /** Mark a field as the place of an error, or none. */
+  /** Mark this field alone as invalid; null for none. */
   function markInvalid(target) {
     for (const each of document.querySelectorAll("#gipfel-new [aria-invalid]")) {
       each.classList.remove("is-invalid");
@@ -28,7 +28,7 @@
     }
   }
 
-  /** The values of the fields that hold something, as the schema wants them. */
+  /** Return the values of the fields that are filled in, in the types of the schema. */
   function values() {
     const found = {};
     for (const each of document.querySelectorAll("#gipfel-new [data-key]")) {
@@ -54,7 +54,7 @@
     return found;
   }
 
-  /** Send a draft, and show what comes back; `field` is what is wrong where the hub names no other. */
+  /** Send a draft to the hub, show the result, and return it; null if the request failed. */
   async function send(draft) {
     replace.hidden = true;
     markInvalid(null);
@@ -82,7 +82,7 @@
     return answer;
   }
 
-  /** Choose what was saved in the form above. */
+  /** Select the saved environment in the form above. */
   function use(name) {
     const edf = shared.field("edf");
     const path = shared.field("edf_path");
@@ -95,18 +95,18 @@
       edf.value = name;
       path.value = "";
     }
-    shared.askEnvironment();
+    shared.checkEnvironment();
   }
 
   async function save(overwrite) {
     if (!byId("name").value.trim() || !byId("name").checkValidity()) {
-      report("✗ Give it a name of letters, digits, dots, dashes and underscores.", true);
+      report("✗ Enter a name of letters, digits, dots, dashes and underscores.", true);
       markInvalid(byId("name"));
       return;
     }
     const answer = await send({ toml: text.value, save: true, replace: overwrite });
     if (answer && answer.saved) {
-      state.prepend(shared.element("div", `✓ Saved as ${answer.saved}, and chosen above.`));
+      state.prepend(shared.element("div", `✓ Saved as ${answer.saved} and selected above.`));
       use(answer.name);
     }
   }
@@ -116,8 +116,8 @@
     if (!file) {
       return;
     }
-    if (file.size > MOST_BYTES) {
-      report("✗ The file is larger than 64 KiB: an EDF is a page of text.", true);
+    if (file.size > MAX_BYTES) {
+      report("✗ The file is larger than 64 KiB. Choose an EDF, which is a short text file.", true);
       return;
     }
     text.value = await file.text();

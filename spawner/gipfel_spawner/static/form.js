@@ -1,5 +1,5 @@
-// The spawn form's live parts: presets, limits of a partition, expected start, and what is wrong with an EDF.
-// Without this script the form still starts servers.
+// Interactive parts of the spawn form: presets, limits of a partition, expected start, diagnostics of an EDF.
+// The form also works without this script.
 "use strict";
 (() => {
   const root = document.getElementById("gipfel-form");
@@ -12,22 +12,22 @@
   const field = (name) => form.elements.namedItem(name);
   const byId = (id) => document.getElementById(id);
 
-  /** Ask the hub, as the user of this page. The answer of the hub, also where it refuses. */
-  async function ask(what, content, signal) {
-    const answer = await fetch(`${root.dataset.api}/${what}`, {
+  /** Post a request to the hub as the user of this page, and return the answer; throw the hub's message. */
+  async function ask(route, content, signal) {
+    const answer = await fetch(`${root.dataset.api}/${route}`, {
       method: "POST",
       headers: { "Content-Type": "application/json", "X-XSRFToken": window.jhdata.xsrf_token },
       body: JSON.stringify(content),
       signal,
     });
-    const read = await answer.json().catch(() => ({}));
+    const body = await answer.json().catch(() => ({}));
     if (!answer.ok) {
-      throw new Error(read.message || `The hub answered ${answer.status}.`);
+      throw new Error(body.message || `The hub answered with HTTP status ${answer.status}.`);
     }
-    return read;
+    return body;
   }
 
-  /** An element with a text; never HTML. */
+  /** Return a new element with a plain text. */
   function element(tag, text, className) {
     const made = document.createElement(tag);
     made.textContent = text || "";
@@ -35,35 +35,35 @@
     return made;
   }
 
-  /** Without what is right as it is: in the form, an EDF without an image is a choice like any other. */
-  function weighty(diagnostics) {
+  /** Return errors and warnings; the form does not show notes, such as that an EDF has no image. */
+  function withoutNotes(diagnostics) {
     return diagnostics.filter((each) => each.severity !== "note");
   }
 
-  /** What is wrong with an EDF, and how to put it right, as a list. */
+  /** Return the diagnostics of an EDF, with their fixes, as a list element. */
   function diagnosticList(diagnostics) {
     const list = element("ul", "", "gipfel-diagnostics small");
-    for (const each of weighty(diagnostics)) {
-      const mark = each.severity === "error" ? "✗ Error" : "⚠ Note";
-      const place = [each.line ? `line ${each.line}` : "", each.key].filter(Boolean).join(", ");
+    for (const each of withoutNotes(diagnostics)) {
+      const label = each.severity === "error" ? "✗ Error" : "⚠ Note";
+      const location = [each.line ? `line ${each.line}` : "", each.key].filter(Boolean).join(", ");
       const item = element("li", "");
-      item.append(element("strong", `${mark}${place ? ` (${place})` : ""}: `));
+      item.append(element("strong", `${label}${location ? ` (${location})` : ""}: `));
       item.append(`${each.message} ${each.fix}`.trim());
       list.append(item);
     }
     return list;
   }
 
-  /** How many errors a check has found. */
-  function errorsOf(answer) {
+  /** Return the number of errors of a check. */
+  function errorCount(answer) {
     return answer.diagnostics.filter((each) => each.severity === "error").length;
   }
 
-  /** Number of errors and notes in one line; empty for a single error, which is shown itself. */
+  /** Return the numbers of errors and notes as a line; empty for a single error, which is listed below it. */
   function summary(answer) {
-    const errors = errorsOf(answer);
-    const notes = weighty(answer.diagnostics).length - errors;
-    const count = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
+    const errors = errorCount(answer);
+    const notes = withoutNotes(answer.diagnostics).length - errors;
+    const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
     if (errors === 1 && !notes) {
       return "";
     }
@@ -74,7 +74,7 @@
     return parts.join(" · ");
   }
 
-  /** The resolved EDF behind a button. */
+  /** Return the resolved EDF in a collapsed element. */
   function resolved(edf) {
     const lines = [];
     for (const [key, value] of Object.entries(edf)) {
@@ -97,21 +97,21 @@
     return details;
   }
 
-  /** What a check of an EDF has brought, into a place of the page. */
-  function showCheck(place, answer) {
-    const box = element("div", "", errorsOf(answer) ? "alert alert-danger mt-2 mb-0 px-3 py-2" : "");
+  /** Show the result of an EDF's check in an element of the page. */
+  function showCheck(container, answer) {
+    const box = element("div", "", errorCount(answer) ? "alert alert-danger mt-2 mb-0 px-3 py-2" : "");
     box.append(element("span", summary(answer)));
     if (answer.diagnostics.length) {
       box.append(diagnosticList(answer.diagnostics));
     }
-    place.replaceChildren(box);
+    container.replaceChildren(box);
     if (answer.edf) {
-      place.append(resolved(answer.edf));
+      container.append(resolved(answer.edf));
     }
   }
 
-  /** Runs a task a moment after the last call; a newer call ends an older task. */
-  function settled(task) {
+  /** Return a function that runs the task after a pause without further calls; a new call aborts the task. */
+  function debounced(task) {
     let timer = 0;
     let control = null;
     return () => {
@@ -125,7 +125,7 @@
     };
   }
 
-  /** The options that the form would start with. */
+  /** Return the form's current options. */
   function options() {
     const chosen = {};
     for (const each of form.elements) {
@@ -144,15 +144,15 @@
   const startLine = byId("gipfel-start-line");
   const start = byId("gipfel-start");
 
-  const askStart = settled(async (signal) => {
+  const updateExpectedStart = debounced(async (signal) => {
     if (!form.checkValidity()) {
       start.textContent = "unknown (fix the field marked above)";
       return;
     }
-    start.textContent = "asking the scheduler…";
+    start.textContent = "querying the scheduler…";
     try {
       const answer = await ask("expected-start", options(), signal);
-      start.textContent = answer.problem || answer.words;
+      start.textContent = answer.problem || answer.text;
       start.className = answer.problem ? "text-danger-emphasis" : "";
     } catch (error) {
       if (error.name !== "AbortError") {
@@ -164,17 +164,17 @@
   const state = byId("gipfel-edf-state");
   const startButton = form.querySelector("[type=submit]");
 
-  /** The field that names the environment, with the result of a check right below it. */
+  /** Return the field that names the environment, and move the check's result below it. */
   function environmentField() {
     const used = field("edf_path").value.trim() ? field("edf_path") : field("edf");
     byId(`${used.id}-help`).after(state);
     return used;
   }
 
-  /** Mark the field of an environment that can't be used, and let Start look like what would fail. */
-  function markEnvironment(target, bad) {
+  /** Mark the environment's field as valid or invalid, and de-emphasize the Start button if it is invalid. */
+  function markEnvironment(target, isInvalid) {
     for (const each of [field("edf"), field("edf_path")]) {
-      const marked = bad && each === target;
+      const marked = isInvalid && each === target;
       each.classList.toggle("is-invalid", marked);
       each.toggleAttribute("aria-invalid", marked);
       if (marked) {
@@ -184,11 +184,11 @@
         each.removeAttribute("aria-errormessage");
       }
     }
-    startButton.classList.toggle("btn-jupyter", !bad);
-    startButton.classList.toggle("btn-secondary", bad);
+    startButton.classList.toggle("btn-jupyter", !isInvalid);
+    startButton.classList.toggle("btn-secondary", isInvalid);
   }
 
-  const askEnvironment = settled(async (signal) => {
+  const checkEnvironment = debounced(async (signal) => {
     const target = environmentField();
     const edf = target.value.trim();
     if (!edf) {
@@ -204,8 +204,8 @@
         throw new Error(answer.problem);
       }
       showCheck(state, answer);
-      markEnvironment(target, errorsOf(answer) > 0);
-      // The last start's message about it is on top of the page, and the answer repeats it.
+      markEnvironment(target, errorCount(answer) > 0);
+      // Remove the error of the last submission, which the result repeats.
       root.querySelectorAll("#gipfel-edf-error").forEach((each) => each.remove());
     } catch (error) {
       if (error.name !== "AbortError") {
@@ -215,8 +215,8 @@
     }
   });
 
-  /** Limits and idle GPUs of the chosen partition. */
-  function followPartition() {
+  /** Apply the limits of the selected partition, and show its idle GPUs. */
+  function updatePartition() {
     const chosen = field("partition").selectedOptions && field("partition").selectedOptions[0];
     if (!chosen) {
       return;
@@ -225,30 +225,30 @@
     byId("gipfel-idle").textContent = idle ? `${chosen.value}: ${idle}` : "";
     field("nodes").max = Number(nodes) || 4096;
     field("cpus").max = Number(cpus) || 4096;
-    // Where nothing is known of GPUs, the scheduler refuses what it has not.
+    // If the number of GPUs is unknown, the scheduler checks it.
     field("gpus").max = chosen.dataset.gpusKnown ? Number(gpus) : Number(gpus) || 64;
   }
 
-  /** What the time means, and whether it is one. */
-  function followTime() {
+  /** Validate the time, and show it with units. */
+  function updateTime() {
     const target = field("time");
     const seconds = target.value.trim() ? window.gipfelDuration.seconds(target.value) : null;
-    const bad = seconds !== null && !(seconds > 0);
-    target.setCustomValidity(bad ? "Write it as 30 (minutes), 2h, 90 min, 2:00:00 or 1-12:00:00." : "");
-    if (bad) {
+    const isInvalid = seconds !== null && !(seconds > 0);
+    target.setCustomValidity(isInvalid ? "Write it as 30 (minutes), 2h, 90 min, 2:00:00 or 1-12:00:00." : "");
+    if (isInvalid) {
       target.classList.add("is-invalid");
       target.setAttribute("aria-invalid", "true");
     }
-    byId("gipfel-time-words").textContent = bad
+    byId("gipfel-time-words").textContent = isInvalid
       ? "✗ not a valid time:"
       : seconds === null
         ? ""
-        : `= ${window.gipfelDuration.words(seconds)}.`;
-    byId("gipfel-time-words").classList.toggle("text-danger-emphasis", bad);
+        : `= ${window.gipfelDuration.format(seconds)}.`;
+    byId("gipfel-time-words").classList.toggle("text-danger-emphasis", isInvalid);
   }
 
-  /** What follows a vetting is asked where there is one; of one node none can be left out. */
-  function followVetting() {
+  /** Enable the action after a vetting only with a vetting, and "shrink" only with several nodes. */
+  function updateVetting() {
     const action = field("vet_action");
     if (!action) {
       return;
@@ -261,34 +261,34 @@
     }
   }
 
-  // Of several clusters, each one's partitions, accounts and the like stand in groups of its own.
+  // With several clusters, each select has a group of options per cluster.
   const groups = new Map();
   root.querySelectorAll("optgroup[data-cluster]").forEach((each) => {
     const select = each.parentElement;
     groups.set(select, [...(groups.get(select) || []), each]);
   });
 
-  /** Offer what the chosen cluster has, and nothing of the others; another cluster has its own usual partition. */
-  function followCluster(changed) {
+  /** Show the selected cluster's groups only; after a change, select its default partition. */
+  function updateCluster(changed) {
     for (const [select, all] of groups) {
       const before = changed && select === field("partition") ? "" : select.value;
       all.forEach((each) => each.remove());
       select.append(...all.filter((each) => each.dataset.cluster === field("cluster").value));
       select.value = before;
       if (select.selectedIndex === -1) {
-        const usual = [...select.options].findIndex((each) => each.dataset.default);
-        select.selectedIndex = Math.max(usual, 0);
+        const preselected = [...select.options].findIndex((each) => each.dataset.default);
+        select.selectedIndex = Math.max(preselected, 0);
       }
     }
   }
 
   const presets = [...root.querySelectorAll(".gipfel-preset")];
 
-  function choose(preset) {
+  function applyPreset(preset) {
     const values = JSON.parse(preset.dataset.values);
     if (groups.size) {
       field("cluster").value = values.cluster;
-      followCluster(true);
+      updateCluster(true);
     }
     for (const [name, value] of Object.entries(values)) {
       const target = field(name);
@@ -297,21 +297,21 @@
       }
       target.value = value;
       if (target.selectedIndex === -1) {
-        const usual = [...target.options].findIndex((each) => each.defaultSelected || each.dataset.default);
-        target.selectedIndex = Math.max(usual, 0);
+        const preselected = [...target.options].findIndex((each) => each.defaultSelected || each.dataset.default);
+        target.selectedIndex = Math.max(preselected, 0);
       }
     }
     presets.forEach((each) => each.setAttribute("aria-pressed", String(each === preset)));
-    followTime();
-    followPartition();
-    followVetting();
-    askStart();
-    askEnvironment();
-    // From here on it takes Enter, or a second click.
+    updateTime();
+    updatePartition();
+    updateVetting();
+    updateExpectedStart();
+    checkEnvironment();
+    // With the focus on the button, Enter starts the server.
     startButton.focus();
   }
 
-  presets.forEach((each) => each.addEventListener("click", () => choose(each)));
+  presets.forEach((each) => each.addEventListener("click", () => applyPreset(each)));
   form.addEventListener("input", (event) => {
     if (!event.target.name) {
       return;
@@ -320,32 +320,32 @@
     event.target.classList.remove("is-invalid");
     event.target.removeAttribute("aria-invalid");
     if (event.target.name === "cluster") {
-      followCluster(true);
+      updateCluster(true);
     }
     if (["cluster", "partition"].includes(event.target.name)) {
-      followPartition();
+      updatePartition();
     }
     if (event.target.name === "time") {
-      followTime();
+      updateTime();
     }
     if (["vet", "nodes"].includes(event.target.name)) {
-      followVetting();
+      updateVetting();
     }
     if (["edf", "edf_path"].includes(event.target.name)) {
-      askEnvironment();
+      checkEnvironment();
     } else {
-      askStart();
+      updateExpectedStart();
     }
   });
 
-  window.gipfelForm = { ask, showCheck, element, field, askEnvironment };
+  window.gipfelForm = { ask, showCheck, element, field, checkEnvironment };
   startLine.hidden = false;
   if (groups.size) {
-    followCluster(false);
+    updateCluster(false);
   }
-  followTime();
-  followPartition();
-  followVetting();
-  askStart();
-  askEnvironment();
+  updateTime();
+  updatePartition();
+  updateVetting();
+  updateExpectedStart();
+  checkEnvironment();
 })();

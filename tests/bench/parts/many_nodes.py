@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gipfel_extension.recorder.fine import Seconds
+from gipfel_extension.recorder.sample_files import SecondAggregator
 from gipfel_extension.saturation.loss_breakdown import score_parts
 from gipfel_extension.telemetry.metric_table import GPU_METRICS, HOST_METRICS, SCORE_PARTS
 from gipfel_extension.telemetry.sample import FINE_INTERVAL, Device, Sample
@@ -74,12 +74,12 @@ def node_samples(
 def synthetic_samples(devices: tuple[Device, ...], seconds: int) -> Iterator[list[Sample]]:
     """The seconds of a node whose GPUs are those of ``synthetic:training``, read ten times in each."""
     noise = np.random.default_rng(2)
-    means = Seconds(devices[1:], score_parts)
+    means = SecondAggregator(devices[1:], score_parts)
     for beat, samples in enumerate(fine_samples(devices, seconds), start=1):
         means.add(samples)
         if beat % 10 == 0:
             last = samples[-1]
-            yield [Sample(last.time_ns, last.monotonic_ns, devices[0].uuid, _host(noise)), *means.take()]
+            yield [Sample(last.time_ns, last.monotonic_ns, devices[0].uuid, _host(noise)), *means.drain()]
 
 
 def fine_samples(devices: tuple[Device, ...], seconds: int) -> Iterator[list[Sample]]:

@@ -3,13 +3,12 @@
 import numpy as np
 
 from .phases import OFF, collective, in_step, kernel, repeat, tiny, transformer
-from .recording import GH200, L40S, Job, Phase, Program
-from .register import shape
+from .recording import GH200, L40S, Job, Phase, Program, shape
 
 Rng = np.random.Generator
 _LAUNCH_ADVICE = ("cuda-graphs", "compile")
 _LOADER_ADVICE = ("loader-workers", "pinned-memory")
-#: What stages of a pipeline send each other while they work.
+#: Traffic between stages of a pipeline while they work.
 _ACTIVATIONS = {"NVLINK_TX_BYTES": 2e9, "NVLINK_RX_BYTES": 2e9}
 _WRONG = (*_LAUNCH_ADVICE, *_LOADER_ADVICE)
 
@@ -23,7 +22,7 @@ def _parallel(
     wait: Phase = OFF,
     **job: object,
 ) -> Job:
-    """A job whose GPUs end each step together."""
+    """Return a job whose GPUs end each step together."""
     made = Job(rng, seconds=rng.uniform(50, 90), gpus=len(steps), nodes=nodes, **job)  # type: ignore[arg-type]
     for number, program in enumerate(in_step(steps, wait, made.seconds, rng)):
         made.run(number, program)
@@ -48,7 +47,7 @@ def _data_parallel(
     return _parallel(rng, programs, nodes=nodes, host=host, **job)
 
 
-@shape("communication", why="most of the step is an all-reduce over InfiniBand", silent=_WRONG)
+@shape("communication", why="most of the step is an all-reduce over InfiniBand", unwanted_advice=_WRONG)
 def data_parallel_over_infiniband(rng: Rng) -> Job:
     rate = rng.uniform(8e9, 25e9)
     return _data_parallel(
@@ -63,7 +62,7 @@ def data_parallel_over_infiniband(rng: Rng) -> Job:
 @shape(
     "communication",
     why="most of the step is an all-reduce over Slingshot, whose counters are read",
-    silent=_WRONG,
+    unwanted_advice=_WRONG,
 )
 def data_parallel_over_slingshot(rng: Rng) -> Job:
     rate = rng.uniform(5e9, 40e9)
@@ -81,7 +80,7 @@ def data_parallel_over_slingshot(rng: Rng) -> Job:
     "unexplained",
     "communication",
     why="an all-reduce over a network whose counters are not recorded",
-    silent=_WRONG,
+    unwanted_advice=_WRONG,
 )
 def data_parallel_unseen_network(rng: Rng) -> Job:
     return _data_parallel(
@@ -99,7 +98,7 @@ def data_parallel_unseen_network(rng: Rng) -> Job:
     "communication",
     why="a tenth to a quarter of the step is exposed all-reduce",
     bounds={"communication": (4, 32)},
-    silent=_LOADER_ADVICE,
+    unwanted_advice=_LOADER_ADVICE,
 )
 def data_parallel_mostly_overlapped(rng: Rng) -> Job:
     return _data_parallel(
@@ -112,7 +111,9 @@ def data_parallel_mostly_overlapped(rng: Rng) -> Job:
 
 
 @shape(
-    "communication", why="gathers of sharded parameters between nodes take most of the step", silent=_WRONG
+    "communication",
+    why="gathers of sharded parameters between nodes take most of the step",
+    unwanted_advice=_WRONG,
 )
 def sharded_parameters_between_nodes(rng: Rng) -> Job:
     return _data_parallel(
@@ -127,7 +128,7 @@ def sharded_parameters_between_nodes(rng: Rng) -> Job:
 @shape(
     "communication",
     why="experts exchange tokens over NVLink, below its peak, for most of the step",
-    silent=_WRONG,
+    unwanted_advice=_WRONG,
 )
 def exchange_between_experts(rng: Rng) -> Job:
     return _data_parallel(
@@ -139,7 +140,7 @@ def exchange_between_experts(rng: Rng) -> Job:
     "communication",
     "interconnect",
     why="an all-reduce between GPUs without NVLink: PCIe both ways",
-    silent=_WRONG,
+    unwanted_advice=_WRONG,
 )
 def all_reduce_over_pcie(rng: Rng) -> Job:
     rate = rng.uniform(9e9, 18e9)
@@ -152,7 +153,7 @@ def all_reduce_over_pcie(rng: Rng) -> Job:
     "launch",
     "communication",
     why="small kernels of eight GPUs that decode together",
-    silent=("bucket-size", *_LOADER_ADVICE),
+    unwanted_advice=("bucket-size", *_LOADER_ADVICE),
 )
 def tensor_parallel_decode(rng: Rng) -> Job:
     phase = {
@@ -164,7 +165,10 @@ def tensor_parallel_decode(rng: Rng) -> Job:
 
 
 @shape(
-    "communication", "unexplained", why="ranks of MPI spin on the host between short kernels", silent=_WRONG
+    "communication",
+    "unexplained",
+    why="ranks of MPI spin on the host between short kernels",
+    unwanted_advice=_WRONG,
 )
 def host_messages(rng: Rng) -> Job:
     rate = rng.uniform(2e8, 4e9)
@@ -175,7 +179,7 @@ def host_messages(rng: Rng) -> Job:
 
 
 def _pipeline(rng: Rng, wait: Phase) -> Job:
-    """Micro-batches through four stages; the bubble is a third to a half of the step."""
+    """Return a pipeline of four stages; the bubble is a third to a half of the step."""
     unit = rng.uniform(0.08, 0.2)
     batches = int(rng.integers(3, 6))
     programs: list[Program] = [
@@ -190,13 +194,18 @@ def _pipeline(rng: Rng, wait: Phase) -> Job:
 
 
 @shape(
-    "compute", "imbalance", why="stages wait for each other in a kernel that spins on one SM", silent=_WRONG
+    "compute",
+    "imbalance",
+    why="stages wait for each other in a kernel that spins on one SM",
+    unwanted_advice=_WRONG,
 )
 def pipeline_that_spins(rng: Rng) -> Job:
     return _pipeline(rng, {"GR_ENGINE_ACTIVE": 1.0, "SM_ACTIVE": 0.01, "SM_OCCUPANCY": 0.001})
 
 
-@shape("compute", "imbalance", why="stages wait for each other with nothing on the GPU", silent=_WRONG)
+@shape(
+    "compute", "imbalance", why="stages wait for each other with nothing on the GPU", unwanted_advice=_WRONG
+)
 def pipeline_that_stops(rng: Rng) -> Job:
     return _pipeline(rng, OFF)
 
@@ -205,7 +214,7 @@ def pipeline_that_stops(rng: Rng) -> Job:
     "imbalance",
     "compute",
     why="the last stage of a pipeline has more layers than the others",
-    silent=_WRONG,
+    unwanted_advice=_WRONG,
     bounds={"imbalance": (8, 60)},
 )
 def uneven_stages(rng: Rng) -> Job:
@@ -218,7 +227,7 @@ def uneven_stages(rng: Rng) -> Job:
 
 
 def _straggler(rng: Rng, slower: float) -> Job:
-    """Seven ranks wait in a collective for one that computes longer."""
+    """Return a job in which seven ranks wait in a collective for one that computes longer."""
     step = rng.uniform(0.5, 1.5)
     slow = int(rng.integers(8))
     reduce = (0.03, collective(rng, nvlink=2e11))
@@ -233,7 +242,7 @@ def _straggler(rng: Rng, slower: float) -> Job:
     "unexplained",
     why="one rank of eight is a tenth slower",
     bounds={"imbalance": (2, 14)},
-    silent=_WRONG,
+    unwanted_advice=_WRONG,
 )
 def rank_10_percent_slower(rng: Rng) -> Job:
     return _straggler(rng, rng.uniform(0.08, 0.13))
@@ -244,7 +253,7 @@ def rank_10_percent_slower(rng: Rng) -> Job:
     "unexplained",
     why="one rank of eight is a fifth slower",
     bounds={"imbalance": (6, 22)},
-    silent=_WRONG,
+    unwanted_advice=_WRONG,
 )
 def rank_20_percent_slower(rng: Rng) -> Job:
     return _straggler(rng, rng.uniform(0.18, 0.25))
@@ -255,7 +264,7 @@ def rank_20_percent_slower(rng: Rng) -> Job:
     "imbalance",
     why="one rank of eight takes half as long again",
     bounds={"imbalance": (15, 45)},
-    silent=_WRONG,
+    unwanted_advice=_WRONG,
 )
 def rank_50_percent_slower(rng: Rng) -> Job:
     return _straggler(rng, rng.uniform(0.4, 0.6))
@@ -266,7 +275,7 @@ def rank_50_percent_slower(rng: Rng) -> Job:
     "imbalance",
     why="batches of uneven length: at each step another rank is the last",
     bounds={"imbalance": (5, 40)},
-    silent=_LOADER_ADVICE,
+    unwanted_advice=_LOADER_ADVICE,
 )
 def uneven_batches(rng: Rng) -> Job:
     made = Job(rng, seconds=70.0, gpus=8)
@@ -290,7 +299,7 @@ def uneven_batches(rng: Rng) -> Job:
     "unexplained",
     why="eight equal ranks: none is behind",
     bounds={"imbalance": (0, 2.5)},
-    silent=("slow-rank", *_LOADER_ADVICE),
+    unwanted_advice=("slow-rank", *_LOADER_ADVICE),
 )
 def equal_ranks(rng: Rng) -> Job:
     step = rng.uniform(0.4, 1.2)
@@ -304,7 +313,7 @@ def equal_ranks(rng: Rng) -> Job:
     "unexplained",
     why="an island trains alone beside a node that trains alone: no rank waits",
     bounds={"imbalance": (0, 4)},
-    silent=("slow-rank",),
+    unwanted_advice=("slow-rank",),
 )
 def independent_runs(rng: Rng) -> Job:
     made = Job(rng, seconds=60.0, gpus=4)

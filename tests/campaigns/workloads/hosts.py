@@ -1,10 +1,9 @@
-"""GPUs that wait for their host: launches, input, start-up, and nothing at all."""
+"""GPUs that wait for their host: launches, input, start-up; and GPUs without work."""
 
 import numpy as np
 
 from .phases import OFF, kernel, matmul, repeat, stream, tiny, transformer
-from .recording import GH200, Job, Phase, Program
-from .register import shape
+from .recording import GH200, Job, Phase, Program, shape
 
 Rng = np.random.Generator
 _LAUNCH_ADVICE = ("cuda-graphs", "compile")
@@ -19,19 +18,23 @@ def _launching(rng: Rng, phase: Phase, cores: float, gpus: int = 1, **job: objec
     return made
 
 
-@shape("launch", why="one thread launches small kernels with gaps between them", silent=_LOADER_ADVICE)
+@shape(
+    "launch", why="one thread launches small kernels with gaps between them", unwanted_advice=_LOADER_ADVICE
+)
 def eager_inference(rng: Rng) -> Job:
     phase = tiny(rng, engine=rng.uniform(0.4, 0.65), active=rng.uniform(0.08, 0.18))
     return _launching(rng, phase, rng.uniform(0.95, 1.08))
 
 
-@shape("launch", why="one thread launches small kernels back to back", silent=_LOADER_ADVICE)
+@shape("launch", why="one thread launches small kernels back to back", unwanted_advice=_LOADER_ADVICE)
 def eager_training(rng: Rng) -> Job:
     phase = tiny(rng, engine=rng.uniform(0.8, 0.97), active=rng.uniform(0.1, 0.25))
     return _launching(rng, phase, rng.uniform(0.95, 1.1), gpus=int(rng.choice([1, 2, 4])))
 
 
-@shape("launch", why="a graph of tiny kernels: the engine is on, SMs are empty", silent=_LOADER_ADVICE)
+@shape(
+    "launch", why="a graph of tiny kernels: the engine is on, SMs are empty", unwanted_advice=_LOADER_ADVICE
+)
 def graph_of_tiny_kernels(rng: Rng) -> Job:
     phase = tiny(rng, engine=1.0, active=rng.uniform(0.06, 0.15))
     return _launching(rng, phase, rng.uniform(0.1, 0.4))
@@ -48,7 +51,7 @@ def _starved(
     on: tuple[float, float] = (0.05, 0.15),
     **job: object,
 ) -> Job:
-    """Steps of which most is waiting for a batch; ``waits`` are the GPUs that wait, all by default."""
+    """Return a job that mostly waits for batches; ``waits`` are the GPUs that wait, all by default."""
     made = Job(rng, seconds=rng.uniform(40, 90), gpus=gpus, **job)  # type: ignore[arg-type]
     gap, work = rng.uniform(*off), rng.uniform(*on)
     for number in range(gpus):
@@ -63,7 +66,7 @@ def _starved(
 @shape(
     "input",
     why="workers decode on many cores and read files while the GPU has nothing to run",
-    silent=_LAUNCH_ADVICE,
+    unwanted_advice=_LAUNCH_ADVICE,
 )
 def loader_reads_and_decodes(rng: Rng) -> Job:
     gpus = int(rng.choice([1, 2, 4]))
@@ -74,13 +77,13 @@ def loader_reads_and_decodes(rng: Rng) -> Job:
 @shape(
     "input",
     why="workers decode what is cached: many more cores than the launching thread",
-    silent=_LAUNCH_ADVICE,
+    unwanted_advice=_LAUNCH_ADVICE,
 )
 def loader_decodes_from_cache(rng: Rng) -> Job:
     return _starved(rng, host={"CPU_CORES_USED": rng.uniform(3.5, 16)})
 
 
-@shape("input", why="workers wait for a disk: reads and I/O pressure", silent=_LAUNCH_ADVICE)
+@shape("input", why="workers wait for a disk: reads and I/O pressure", unwanted_advice=_LAUNCH_ADVICE)
 def loader_waits_for_disk(rng: Rng) -> Job:
     host = {
         "CPU_CORES_USED": rng.uniform(0.6, 1.4),
@@ -90,20 +93,24 @@ def loader_waits_for_disk(rng: Rng) -> Job:
     return _starved(rng, host=host)
 
 
-@shape("input", why="workers read Lustre, which the cgroup's counters do not see", silent=_LAUNCH_ADVICE)
+@shape(
+    "input", why="workers read Lustre, which the cgroup's counters do not see", unwanted_advice=_LAUNCH_ADVICE
+)
 def loader_reads_lustre(rng: Rng) -> Job:
     host = {"CPU_CORES_USED": rng.uniform(0.8, 2.0), "LUSTRE_READ_BYTES": rng.uniform(3e8, 3e9)}
     return _starved(rng, host=host, gpus=4)
 
 
-@shape("input", why="workers read NFS, which the cgroup's counters do not see", silent=_LAUNCH_ADVICE)
+@shape(
+    "input", why="workers read NFS, which the cgroup's counters do not see", unwanted_advice=_LAUNCH_ADVICE
+)
 def loader_reads_nfs(rng: Rng) -> Job:
     return _starved(
         rng, host={"CPU_CORES_USED": rng.uniform(0.8, 2.0), "NFS_READ_BYTES": rng.uniform(2e8, 1e9)}
     )
 
 
-@shape("input", why="copies from pageable memory take most of the step", silent=_LAUNCH_ADVICE)
+@shape("input", why="copies from pageable memory take most of the step", unwanted_advice=_LAUNCH_ADVICE)
 def pageable_copies(rng: Rng) -> Job:
     rate = rng.uniform(3e9, 9e9)
     made = Job(rng, seconds=60.0)
@@ -116,7 +123,9 @@ def pageable_copies(rng: Rng) -> Job:
     return made
 
 
-@shape("input", why="batches come over PCIe at its roof while most SMs are empty", silent=_LAUNCH_ADVICE)
+@shape(
+    "input", why="batches come over PCIe at its roof while most SMs are empty", unwanted_advice=_LAUNCH_ADVICE
+)
 def pcie_at_its_roof(rng: Rng) -> Job:
     made = Job(rng, seconds=60.0)
     work = kernel(load=0.12, dram=0.2, active=0.97)
@@ -132,7 +141,7 @@ def pcie_at_its_roof(rng: Rng) -> Job:
 @shape(
     "input",
     why="storage writes into the GPU's memory over PCIe, without the host's CPU",
-    silent=_LAUNCH_ADVICE,
+    unwanted_advice=_LAUNCH_ADVICE,
 )
 def storage_into_gpu_memory(rng: Rng) -> Job:
     made = Job(rng, seconds=60.0)
@@ -149,7 +158,7 @@ def storage_into_gpu_memory(rng: Rng) -> Job:
     "input",
     "unexplained",
     why="the video decoder is busy and the SMs are not",
-    silent=(*_LAUNCH_ADVICE, *_LOADER_ADVICE),
+    unwanted_advice=(*_LAUNCH_ADVICE, *_LOADER_ADVICE),
 )
 def video_decoder_binds(rng: Rng) -> Job:
     phase = {
@@ -159,7 +168,7 @@ def video_decoder_binds(rng: Rng) -> Job:
     return _launching(rng, phase, rng.uniform(0.5, 1.2))
 
 
-@shape("input", why="the main process reads and decodes each batch itself", silent=_LAUNCH_ADVICE)
+@shape("input", why="the main process reads and decodes each batch itself", unwanted_advice=_LAUNCH_ADVICE)
 def loader_without_workers_reads(rng: Rng) -> Job:
     return _starved(rng, host={"CPU_CORES_USED": 1.0, "IO_READ_BYTES": rng.uniform(1.2e8, 5e8)})
 
@@ -168,7 +177,7 @@ def loader_without_workers_reads(rng: Rng) -> Job:
     "input",
     "unexplained",
     why="the main process works on the CPU; no series tells a loader from other code",
-    silent=_LAUNCH_ADVICE,
+    unwanted_advice=_LAUNCH_ADVICE,
 )
 def loader_without_workers_computes(rng: Rng) -> Job:
     return _starved(rng, host={"CPU_CORES_USED": rng.uniform(0.97, 1.05)}, off=(0.3, 0.8))
@@ -179,7 +188,7 @@ def loader_without_workers_computes(rng: Rng) -> Job:
     "input",
     why="two of four GPUs wait for their loaders",
     bounds={"input": (12, 50)},
-    silent=("slow-rank", "capping"),
+    unwanted_advice=("slow-rank", "capping"),
 )
 def two_of_four_starved(rng: Rng) -> Job:
     return _starved(
@@ -192,7 +201,9 @@ def two_of_four_starved(rng: Rng) -> Job:
     )
 
 
-@shape("input", "unexplained", why="simulators on many cores feed the learner", silent=_LAUNCH_ADVICE)
+@shape(
+    "input", "unexplained", why="simulators on many cores feed the learner", unwanted_advice=_LAUNCH_ADVICE
+)
 def actors_on_the_cpu(rng: Rng) -> Job:
     return _starved(rng, host={"CPU_CORES_USED": rng.uniform(12, 60)}, off=(0.8, 2.5), on=(0.2, 0.5))
 
@@ -201,7 +212,7 @@ def actors_on_the_cpu(rng: Rng) -> Job:
     "unexplained",
     "input",
     why="the host runs the optimizer on many cores: data moves both ways",
-    silent=_LAUNCH_ADVICE,
+    unwanted_advice=_LAUNCH_ADVICE,
 )
 def optimizer_on_the_host(rng: Rng) -> Job:
     made = Job(rng, seconds=60.0, model=GH200)
@@ -216,7 +227,7 @@ def optimizer_on_the_host(rng: Rng) -> Job:
 @shape(
     "unexplained",
     why="twenty seconds of CPU code by one thread, again and again: nothing says what it is",
-    silent=(*_LAUNCH_ADVICE, *_LOADER_ADVICE),
+    unwanted_advice=(*_LAUNCH_ADVICE, *_LOADER_ADVICE),
 )
 def evaluation_on_the_cpu(rng: Rng) -> Job:
     made = Job(rng, seconds=120.0)

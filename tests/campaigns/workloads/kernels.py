@@ -3,8 +3,7 @@
 import numpy as np
 
 from .phases import OFF, kernel, matmul, repeat, stream, transformer
-from .recording import GH200, T4, Job, Phase
-from .register import shape
+from .recording import GH200, T4, Job, Phase, shape
 
 Rng = np.random.Generator
 _MODEL_ADVICE = ("batch-size", "activation-checkpointing")
@@ -12,7 +11,7 @@ _LOADER_ADVICE = ("loader-workers", "pinned-memory")
 
 
 def _steady(rng: Rng, phase: Phase, **job: object) -> Job:
-    """One kind of kernel all the time, after a little start-up."""
+    """Return a job that runs one kind of kernel after a short start-up."""
     made = Job(rng, seconds=rng.uniform(30, 90), **job)  # type: ignore[arg-type]
     start = rng.uniform(0.2, 1.0)
     made.run(0, [(start, OFF), (made.seconds, phase)])
@@ -30,19 +29,23 @@ def matmul_fp32(rng: Rng) -> Job:
     return _steady(rng, kernel(pipe="FP32", load=rng.uniform(0.82, 0.93), dram=0.2, occupancy=0.25))
 
 
-@shape("compute", why="the FP64 tensor pipe is at its roof", silent=("quarter-precision", "half-precision"))
+@shape(
+    "compute",
+    why="the FP64 tensor pipe is at its roof",
+    unwanted_advice=("quarter-precision", "half-precision"),
+)
 def matmul_fp64_tensor(rng: Rng) -> Job:
     load = rng.uniform(0.85, 0.95)
     return _steady(rng, kernel(load=load, PIPE_TENSOR_DFMA_ACTIVE=load))
 
 
-@shape("compute", why="the integer tensor pipe is the busiest", silent=("quarter-precision",))
+@shape("compute", why="the integer tensor pipe is the busiest", unwanted_advice=("quarter-precision",))
 def matmul_int8(rng: Rng) -> Job:
     load = rng.uniform(0.65, 0.85)
     return _steady(rng, kernel(load=load, dram=rng.uniform(0.2, 0.4), PIPE_TENSOR_IMMA_ACTIVE=load))
 
 
-@shape("compute", why="the FP64 pipe is at its roof", silent=("half-precision", "quarter-precision"))
+@shape("compute", why="the FP64 pipe is at its roof", unwanted_advice=("half-precision", "quarter-precision"))
 def vector_fp64(rng: Rng) -> Job:
     return _steady(rng, kernel(pipe="FP64", load=rng.uniform(0.8, 0.95), dram=rng.uniform(0.2, 0.5)))
 
@@ -69,27 +72,35 @@ def device_copy(rng: Rng) -> Job:
     return _steady(rng, stream(rng))
 
 
-@shape("memory", why="batches of Fourier transforms stream their data once per pass", silent=_MODEL_ADVICE)
+@shape(
+    "memory",
+    why="batches of Fourier transforms stream their data once per pass",
+    unwanted_advice=_MODEL_ADVICE,
+)
 def fourier_transforms(rng: Rng) -> Job:
     phase = kernel(pipe="FP32", load=rng.uniform(0.25, 0.4), dram=rng.uniform(0.8, 0.9), occupancy=0.5)
     return _steady(rng, phase)
 
 
-@shape("memory", why="a stencil in FP64 streams its grid", silent=_MODEL_ADVICE)
+@shape("memory", why="a stencil in FP64 streams its grid", unwanted_advice=_MODEL_ADVICE)
 def stencil_fp64(rng: Rng) -> Job:
     return _steady(
         rng, kernel(pipe="FP64", load=rng.uniform(0.1, 0.3), dram=rng.uniform(0.75, 0.88), occupancy=0.5)
     )
 
 
-@shape("memory", why="each token reads all weights", silent=("activation-checkpointing", "half-precision"))
+@shape(
+    "memory",
+    why="each token reads all weights",
+    unwanted_advice=("activation-checkpointing", "half-precision"),
+)
 def decode_of_one_sequence(rng: Rng) -> Job:
     return _steady(
         rng, kernel(load=rng.uniform(0.02, 0.08), dram=rng.uniform(0.7, 0.86), active=0.96), filled=0.93
     )
 
 
-@shape("memory", why="an optimizer reads and writes each parameter once", silent=_MODEL_ADVICE)
+@shape("memory", why="an optimizer reads and writes each parameter once", unwanted_advice=_MODEL_ADVICE)
 def fused_optimizer_steps(rng: Rng) -> Job:
     return _steady(rng, stream(rng), filled=0.95)
 
@@ -105,7 +116,7 @@ def sparse_matrix_vector(rng: Rng) -> Job:
     "compute",
     "unexplained",
     why="softmax on special-function units and shared memory binds, which no series shows",
-    silent=_MODEL_ADVICE,
+    unwanted_advice=_MODEL_ADVICE,
 )
 def flash_attention(rng: Rng) -> Job:
     load = rng.uniform(0.36, 0.48)
@@ -119,7 +130,7 @@ def flash_attention(rng: Rng) -> Job:
 @shape(
     "unexplained",
     why="the L2 cache binds, which no series shows; power says that units work",
-    silent=_MODEL_ADVICE,
+    unwanted_advice=_MODEL_ADVICE,
 )
 def cache_at_its_roof(rng: Rng) -> Job:
     return _steady(
@@ -135,7 +146,7 @@ def cache_at_its_roof(rng: Rng) -> Job:
     )
 
 
-@shape("unexplained", why="shared memory binds, which no series shows", silent=_MODEL_ADVICE)
+@shape("unexplained", why="shared memory binds, which no series shows", unwanted_advice=_MODEL_ADVICE)
 def shared_memory_at_its_roof(rng: Rng) -> Job:
     return _steady(
         rng,
@@ -149,7 +160,7 @@ def shared_memory_at_its_roof(rng: Rng) -> Job:
     )
 
 
-@shape("unexplained", why="special functions bind, which no series shows", silent=_MODEL_ADVICE)
+@shape("unexplained", why="special functions bind, which no series shows", unwanted_advice=_MODEL_ADVICE)
 def special_functions(rng: Rng) -> Job:
     return _steady(
         rng,
@@ -167,7 +178,7 @@ def special_functions(rng: Rng) -> Job:
     "memory",
     "unexplained",
     why="random rows of a table: half of memory's rate, in lines used by half",
-    silent=("activation-checkpointing", "half-precision"),
+    unwanted_advice=("activation-checkpointing", "half-precision"),
 )
 def embedding_lookups(rng: Rng) -> Job:
     return _steady(
@@ -238,7 +249,7 @@ def diffusion_model(rng: Rng) -> Job:
     "memory",
     "unexplained",
     why="batched decode reads weights and cache: memory is the busiest unit",
-    silent=("activation-checkpointing", "half-precision"),
+    unwanted_advice=("activation-checkpointing", "half-precision"),
 )
 def decode_of_many_sequences(rng: Rng) -> Job:
     return _steady(
@@ -252,7 +263,11 @@ def one_block_spins(rng: Rng) -> Job:
     return _steady(rng, phase)
 
 
-@shape("launch", why="an old GPU runs small kernels one by one from one busy thread", silent=_LOADER_ADVICE)
+@shape(
+    "launch",
+    why="an old GPU runs small kernels one by one from one busy thread",
+    unwanted_advice=_LOADER_ADVICE,
+)
 def small_kernels_on_a_t4(rng: Rng) -> Job:
     phase = kernel(
         pipe="FP32", load=0.05, dram=0.06, active=rng.uniform(0.08, 0.14), engine=rng.uniform(0.14, 0.3)

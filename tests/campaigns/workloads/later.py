@@ -1,14 +1,13 @@
 """Shapes that were written after the rules and their thresholds were set.
 
-They are for the last run of a campaign alone. Once a rule was changed on what they showed, they belong to
-another family, and new ones take their place.
+They are only for the final run of a campaign. Once a rule was changed because of them, move them to another
+module and write new ones.
 """
 
 import numpy as np
 
 from .phases import HOT, OFF, collective, kernel, matmul, repeat, stream, tiny, transformer
-from .recording import GH200, Job, Phase, Program
-from .register import shape
+from .recording import GH200, Job, Phase, Program, shape
 
 Rng = np.random.Generator
 _LAUNCH_ADVICE = ("cuda-graphs", "compile")
@@ -16,7 +15,7 @@ _LOADER_ADVICE = ("loader-workers", "pinned-memory")
 
 
 def _alone(rng: Rng, program: Program, host: Phase, **job: object) -> Job:
-    """One GPU that repeats a program, and its host."""
+    """Return a job of one GPU that repeats a program, and its host."""
     made = Job(rng, seconds=rng.uniform(45, 90), **job)  # type: ignore[arg-type]
     made.run(0, repeat(program, made.seconds, rng))
     made.serve(0, [(made.seconds, host)])
@@ -47,7 +46,7 @@ def prompts_and_tokens(rng: Rng) -> Job:
     return _alone(rng, program, {"CPU_CORES_USED": 1.2}, filled=0.93)
 
 
-@shape("launch", why="a small model answers one request after the other", silent=_LOADER_ADVICE)
+@shape("launch", why="a small model answers one request after the other", unwanted_advice=_LOADER_ADVICE)
 def one_request_at_a_time(rng: Rng) -> Job:
     phase = tiny(rng, engine=rng.uniform(0.5, 0.75), active=rng.uniform(0.05, 0.12))
     return _alone(rng, [(1.0, phase)], {"CPU_CORES_USED": rng.uniform(1.0, 1.1)})
@@ -57,7 +56,7 @@ def one_request_at_a_time(rng: Rng) -> Job:
     "input",
     "unexplained",
     why="workers fetch from an object store over the network and decode on many cores",
-    silent=_LAUNCH_ADVICE,
+    unwanted_advice=_LAUNCH_ADVICE,
 )
 def loader_reads_an_object_store(rng: Rng) -> Job:
     rate = rng.uniform(3e8, 2e9)
@@ -70,7 +69,7 @@ def loader_reads_an_object_store(rng: Rng) -> Job:
     return _alone(rng, program, host)
 
 
-@shape("input", why="eight threads tokenize text that is read from a disk", silent=_LAUNCH_ADVICE)
+@shape("input", why="eight threads tokenize text that is read from a disk", unwanted_advice=_LAUNCH_ADVICE)
 def text_is_tokenized_on_the_way(rng: Rng) -> Job:
     host = {"CPU_CORES_USED": rng.uniform(7, 9), "IO_READ_BYTES": rng.uniform(1.2e8, 4e8)}
     program: Program = [(rng.uniform(0.3, 0.5), OFF), (rng.uniform(0.1, 0.2), transformer(rng))]
@@ -81,7 +80,7 @@ def text_is_tokenized_on_the_way(rng: Rng) -> Job:
     "unexplained",
     "launch",
     why="a thread compiles again and again for new lengths: a busy core and no work on the GPU",
-    silent=_LOADER_ADVICE,
+    unwanted_advice=_LOADER_ADVICE,
 )
 def compiles_for_each_length(rng: Rng) -> Job:
     program: Program = [(rng.uniform(6, 12), OFF), (rng.uniform(2, 4), transformer(rng))]
@@ -103,7 +102,7 @@ def held_by_a_debugger(rng: Rng) -> Job:
 @shape(
     "start_up",
     why="weights are read from Lustre and copied for most of a short job",
-    silent=_LAUNCH_ADVICE,
+    unwanted_advice=_LAUNCH_ADVICE,
 )
 def weights_are_loaded_for_long(rng: Rng) -> Job:
     made = Job(rng, seconds=90.0, gpus=4, model=GH200, filled=0.9)
@@ -118,7 +117,7 @@ def weights_are_loaded_for_long(rng: Rng) -> Job:
 @shape(
     "communication",
     why="shards are gathered over NVLink, exposed for more than half of the step",
-    silent=(*_LAUNCH_ADVICE, *_LOADER_ADVICE),
+    unwanted_advice=(*_LAUNCH_ADVICE, *_LOADER_ADVICE),
 )
 def shards_are_gathered_in_a_node(rng: Rng) -> Job:
     made = Job(rng, seconds=60.0, gpus=4)
@@ -137,7 +136,7 @@ def shards_are_gathered_in_a_node(rng: Rng) -> Job:
     "imbalance",
     why="the four GPUs of one node take a third longer, those of the other wait in a collective",
     bounds={"imbalance": (6, 22)},
-    silent=_LOADER_ADVICE,
+    unwanted_advice=_LOADER_ADVICE,
 )
 def one_node_is_slower(rng: Rng) -> Job:
     step, slower = rng.uniform(0.5, 1.5), rng.uniform(1.25, 1.45)
@@ -161,7 +160,7 @@ def one_node_is_slower(rng: Rng) -> Job:
     "imbalance",
     "unexplained",
     why="rank 0 evaluates alone, seven ranks wait at a barrier for most of the time",
-    silent=_LOADER_ADVICE,
+    unwanted_advice=_LOADER_ADVICE,
 )
 def first_rank_evaluates_alone(rng: Rng) -> Job:
     made = Job(rng, seconds=120.0, gpus=8)
@@ -179,7 +178,7 @@ def first_rank_evaluates_alone(rng: Rng) -> Job:
     "capped",
     why="heat halves the clock for half of the time",
     bounds={"capped": (12, 38)},
-    silent=("half-precision", "quarter-precision"),
+    unwanted_advice=("half-precision", "quarter-precision"),
 )
 def hot_in_the_afternoon(rng: Rng) -> Job:
     made = Job(rng, seconds=90.0)
@@ -194,7 +193,7 @@ def hot_in_the_afternoon(rng: Rng) -> Job:
 @shape(
     "memory",
     why="an optimizer's update at memory's roof beside a short step of one small model",
-    silent=("cuda-graphs", *_LOADER_ADVICE),
+    unwanted_advice=("cuda-graphs", *_LOADER_ADVICE),
 )
 def updates_outweigh_the_step(rng: Rng) -> Job:
     program: Program = [(rng.uniform(0.05, 0.1), transformer(rng)), (rng.uniform(0.4, 0.8), stream(rng))]
@@ -206,7 +205,7 @@ def updates_outweigh_the_step(rng: Rng) -> Job:
     "unexplained",
     why="checkpoints of a minute apart to a parallel file system, GPUs wait, by every node",
     bounds={"checkpoint": (8, 24)},
-    silent=_LOADER_ADVICE,
+    unwanted_advice=_LOADER_ADVICE,
 )
 def every_node_writes_its_shard(rng: Rng) -> Job:
     work, pause = rng.uniform(40, 50), rng.uniform(6, 11)

@@ -1,8 +1,8 @@
-"""Phases that programs are made of: what counters show while one kind of work runs.
+"""Phases that programs consist of: counters while one kind of work runs.
 
 Levels follow from what the hardware does: a kernel at a pipe's roof keeps that pipe busy in almost every
-cycle;
-a tiny kernel leaves most SMs without a block; a collective runs on a few SMs and moves bytes over links.
+cycle; a tiny kernel leaves most SMs without a block; a collective runs on a few SMs and moves bytes over
+links.
 """
 
 import numpy as np
@@ -25,7 +25,7 @@ def kernel(
     engine: float = 1.0,
     **more: float,
 ) -> Phase:
-    """Large kernels: a pipe's activity, memory's, and how many SMs have work."""
+    """Return large kernels: a pipe's activity, memory's, and how many SMs have work."""
     return {
         "GR_ENGINE_ACTIVE": engine,
         "SM_ACTIVE": active,
@@ -37,7 +37,7 @@ def kernel(
 
 
 def tiny(rng: Rng, *, engine: float, active: float, **more: float) -> Phase:
-    """Kernels too small for the GPU, launched one by one: gaps between them, few SMs with work."""
+    """Return kernels too small for the GPU, launched one by one: gaps between them, few SMs with work."""
     pipes = {"PIPE_TENSOR_ACTIVE": 0.2 * active, "PIPE_FP32_ACTIVE": 0.15 * active}
     return {
         "GR_ENGINE_ACTIVE": engine,
@@ -51,7 +51,7 @@ def tiny(rng: Rng, *, engine: float, active: float, **more: float) -> Phase:
 
 
 def collective(rng: Rng, *, nvlink: float = 0.0, pcie: float = 0.0) -> Phase:
-    """A collective's kernel: 8 to 32 of 132 SMs, bytes per second in each direction."""
+    """Return the kernel of a collective: 8 to 32 of 132 SMs, bytes per second in each direction."""
     share = rng.uniform(8, 32) / 132
     return {
         "GR_ENGINE_ACTIVE": 1.0,
@@ -67,7 +67,7 @@ def collective(rng: Rng, *, nvlink: float = 0.0, pcie: float = 0.0) -> Phase:
 
 
 def repeat(program: Program, seconds: float, rng: Rng, *, jitter: float = 0.03) -> Program:
-    """A program again and again, each phase a little longer or shorter each time."""
+    """Return a repeated program, with small random changes of the phases' lengths."""
     found: list[tuple[float, Phase]] = []
     total = 0.0
     while total < seconds:
@@ -81,7 +81,7 @@ def repeat(program: Program, seconds: float, rng: Rng, *, jitter: float = 0.03) 
 def in_step(
     programs: list[Program], wait: Phase, seconds: float, rng: Rng, *, jitter: float = 0.004
 ) -> list[Program]:
-    """Programs of several GPUs whose steps end together: who is early waits in ``wait`` for the slowest."""
+    """Return programs of several GPUs whose steps end together: faster ones spend the rest in ``wait``."""
     found: list[list[tuple[float, Phase]]] = [[] for _ in programs]
     total = 0.0
     while total < seconds:
@@ -98,7 +98,7 @@ def in_step(
 
 
 def transformer(rng: Rng, *, scale: float = 1.0) -> Phase:
-    """Forward and backward of a transformer layer at a good size, as a mean over its kernels."""
+    """Return forward and backward of a large transformer layer, as a mean over its kernels."""
     return kernel(
         load=scale * rng.uniform(0.5, 0.65),
         dram=rng.uniform(0.3, 0.42),
@@ -108,12 +108,12 @@ def transformer(rng: Rng, *, scale: float = 1.0) -> Phase:
 
 
 def matmul(rng: Rng) -> Phase:
-    """A large matrix product."""
+    """Return a large matrix product."""
     return kernel(load=rng.uniform(0.88, 0.95), dram=rng.uniform(0.15, 0.35), active=0.98, occupancy=0.2)
 
 
 def stream(rng: Rng) -> Phase:
-    """A copy or an elementwise kernel at the roof of memory."""
+    """Return a copy or an elementwise kernel at the memory bandwidth."""
     return kernel(
         pipe="FP32", load=rng.uniform(0.03, 0.12), dram=rng.uniform(0.85, 0.93), active=0.98, occupancy=0.85
     )

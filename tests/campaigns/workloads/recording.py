@@ -1,7 +1,7 @@
-"""A job as its hardware counters would see it: programs of phases on a grid of 10 ms, then sampled.
+"""Simulated hardware counters of a job: programs of phases on a grid of 10 ms, which are then sampled.
 
-Nothing here knows how a score is made. A phase is a mapping from metric to its level while the phase
-lasts; what it leaves out is 0. Sampling takes means over an interval, as counters do, with noise.
+This module does not depend on how a score is computed. A phase maps metrics to their levels; missing metrics
+are 0. Sampling takes means over an interval, as counters do, with noise. `shape` registers a workload shape.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ START_NS = 1_760_000_000 * 10**9
 _PRESSURE_S = 10.0
 
 Phase = Mapping[str, float]
-#: Seconds and phase, one after the other.
+#: Pairs of seconds and phase, in the order in which they run.
 Program = Sequence[tuple[float, Phase]]
 Floats = NDArray[np.float64]
 
@@ -42,12 +42,12 @@ T4 = Model("Tesla T4", 1590.0, 70.0, 16e9)
 
 @dataclass
 class Job:
-    """Collects the programs of GPUs and hosts, and samples them.
+    """Simulated job: the programs of its GPUs and hosts, which it samples.
 
     Parameters
     ----------
     rng
-        Everything random comes from here.
+        Source of all random numbers.
     seconds
         Length of the recording.
     gpus, nodes
@@ -61,7 +61,7 @@ class Job:
     gpus: int = 1
     nodes: int = 1
     model: Model = H100
-    #: Metrics that this machine doesn't record.
+    #: Metrics that the simulated machine does not record.
     unrecorded: tuple[str, ...] = ()
     #: Share of the GPU's memory in use.
     filled: float = 0.6
@@ -73,24 +73,24 @@ class Job:
         return round(self.seconds / GRID_S)
 
     def gpu(self, number: int) -> Device:
-        """The device of a GPU of the job."""
+        """Return the device of a GPU of the job."""
         each = self.gpus // self.nodes
         node = f"n{number // each}"
         return Device(f"GPU-{node}-{number % each}", "gpu", self.model.name, number % each, node=node)
 
     def host(self, node: int) -> Device:
-        """The device of a node."""
+        """Return the device of a node."""
         return Device(f"host:n{node}", "host", f"n{node}", None, node=f"n{node}", scope="job cgroup")
 
     def run(self, number: int, program: Program) -> None:
-        """Let a GPU run a program; it is cut, or idles, at the end of the recording."""
-        self.series[self.gpu(number).uuid] = self._drawn(program)
+        """Run a program on a GPU; it is cut, or followed by idle time, at the end of the recording."""
+        self.series[self.gpu(number).uuid] = self._series_of(program)
 
     def serve(self, node: int, program: Program) -> None:
-        """Let a node's host run a program."""
-        self.series[self.host(node).uuid] = self._drawn(program)
+        """Run a program on the host of a node."""
+        self.series[self.host(node).uuid] = self._series_of(program)
 
-    def _drawn(self, program: Program) -> dict[str, Floats]:
+    def _series_of(self, program: Program) -> dict[str, Floats]:
         metrics = {metric for _, phase in program for metric in phase}
         drawn = {metric: np.zeros(self.points) for metric in metrics}
         edges = np.minimum(np.rint(np.cumsum([0.0, *(s for s, _ in program)]) / GRID_S), self.points)
@@ -168,21 +168,21 @@ class Job:
 
 @dataclass(frozen=True)
 class Shape:
-    """A kind of work, and what may be said of it.
+    """Workload shape: a kind of work, and the results that count as right.
 
     Parameters
     ----------
     accepted
-        One or two parts of the score that may be named as the bottleneck; ``unexplained`` is among them only
-        where no recorded series tells the cause.
+        One or two parts of the score that may be named as the bottleneck; ``unexplained`` is one of them only
+        where no recorded metric shows the cause.
     draw
-        Makes the job, with sizes of its own at each draw.
+        Function that draws a job of random sizes.
     bounds
-        Loss to the least and most points that it may have.
-    silent
-        Advice rules that must not speak about this work.
+        Loss to its lowest and highest accepted points.
+    unwanted_advice
+        Rules that must not give advice on this work.
     why
-        What the accepted causes follow from.
+        Reason for the accepted causes.
     """
 
     name: str
@@ -190,4 +190,27 @@ class Shape:
     draw: Callable[[np.random.Generator], Job]
     why: str
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    silent: tuple[str, ...] = ()
+    unwanted_advice: tuple[str, ...] = ()
+
+
+Draw = Callable[[np.random.Generator], Job]
+#: Workload shapes by name, which the modules beside this one fill.
+SHAPES: dict[str, Shape] = {}
+
+
+def shape(
+    *accepted: str,
+    why: str,
+    bounds: Mapping[str, tuple[float, float]] | None = None,
+    unwanted_advice: tuple[str, ...] = (),
+) -> Callable[[Draw], Draw]:
+    """Register a function that draws a job as a shape under its own name."""
+
+    def register(draw: Draw) -> Draw:
+        name = draw.__name__.replace("_", "-")
+        assert name not in SHAPES
+        assert 1 <= len(accepted) <= 2
+        SHAPES[name] = Shape(name, accepted, draw, why, bounds or {}, unwanted_advice)
+        return draw
+
+    return register

@@ -1,4 +1,4 @@
-"""Alembic's entry: runs the migrations on the connection that `database.py` opened."""
+"""Alembic's environment script: runs the migrations on the connection of `schema.open_database`."""
 
 from alembic import context
 

@@ -1,4 +1,4 @@
-"""Advice: small rules that read a scored job, and say nothing without their evidence."""
+"""Advice: rules that read a scored job; without evidence in the samples a rule gives none."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -17,8 +17,8 @@ from .kernels import (
     CudaGraphs,
     FusedOptimizer,
 )
-from .losses import LossRule, UnusedGpu, untreated
-from .model import Advice, Case, Evidence, Knob, Rule, Workload
+from .losses import LossRule, UnusedGpu, unaddressed_losses
+from .model import Advice, AdviceContext, Evidence, Knob, Rule, Workload
 from .precision import HalfPrecision, QuarterPrecision
 
 __all__ = ["RULES", "Advice", "Evidence", "Knob", "Rule", "advise"]
@@ -52,39 +52,39 @@ def advise(
     workload: Workload | None = None,
     rules: Sequence[Rule] = RULES,
 ) -> tuple[Advice, ...]:
-    """Return what the rules find in a scored table, the greatest gain first.
+    """Return the advice of the rules for a scored table, the greatest gain first.
 
-    A loss of five points or more that no rule speaks about is named too, with what would show more of it.
+    A loss of at least five points that no rule addresses is reported too, with a tool that shows its cause.
 
     Parameters
     ----------
     workload
-        What is known of the work: a rule that doesn't apply to it is silent, and one that may apply says to
-        whom it does.
+        Facts about the work. A rule that doesn't apply gives no advice; one that may apply names the work
+        that it is for.
     """
     if job.total is None:
         return ()
-    case = Case(table, job, settings or Settings())
-    found = list(_found(case, workload or Workload(), rules))
-    told = {
+    context = AdviceContext(table, job, settings or Settings())
+    found = list(_advice_of_rules(context, workload or Workload(), rules))
+    covered = {
         rule.loss
         for rule in rules
         for advice in found
         if isinstance(rule, LossRule) and advice.rule == rule.name
     }
-    found += untreated(case, told)
+    found += unaddressed_losses(context, covered)
     return tuple(sorted(found, key=lambda advice: -advice.gain))
 
 
-def _found(case: Case, work: Workload, rules: Sequence[Rule]) -> Iterator[Advice]:
+def _advice_of_rules(context: AdviceContext, work: Workload, rules: Sequence[Rule]) -> Iterator[Advice]:
     for rule in rules:
-        fits = rule.applies.to(work)
-        if fits is False or rule.name in work.uses:
+        applicable = rule.applies.matches(work)
+        if applicable is False or rule.name in work.uses:
             continue
-        advice = rule.find(case)
+        advice = rule.find(context)
         if advice is None or not advice.evidence:
             continue
-        if fits is None and rule.applies.text:
+        if applicable is None and rule.applies.text:
             action = f"If this is {rule.applies.text}: {advice.action[:1].lower()}{advice.action[1:]}"
             advice = replace(advice, action=action, certain=False)
         yield advice

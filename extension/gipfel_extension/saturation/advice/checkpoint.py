@@ -1,7 +1,4 @@
-"""Checkpoints: how often, and who waits for them.
-
-How often to write a checkpoint: Young's interval (1974) and Daly's correction (2006).
-"""
+"""Rules about checkpoints: their interval by Young (1974) and Daly (2006), and GPUs that wait for them."""
 
 import math
 from dataclasses import dataclass
@@ -10,21 +7,24 @@ import numpy as np
 
 from ...telemetry.sample import SampleTable
 from ..ceilings import HOST_LINKS, ceilings_of
-from ..host_signs import WRITES, bursts_of
+from ..host_indicators import WRITES, write_bursts
 from ..levels import column
 from ..result import Trace
 from ..settings import Thresholds
 from .losses import RUNNING, LossRule
-from .model import TRAINING, Advice, Case, Evidence, Knob, points
+from .model import TRAINING, Advice, AdviceContext, Evidence, Knob, gain_in_points
 
 
 def young(write_seconds: float, failure_seconds: float) -> float:
-    """Seconds of work between two checkpoints by Young, doi:10.1145/361147.361115: sqrt(2 d M)."""
+    """Return the seconds of work between two checkpoints by Young, doi:10.1145/361147.361115: sqrt(2 d M)."""
     return math.sqrt(2.0 * write_seconds * failure_seconds)
 
 
 def daly(write_seconds: float, failure_seconds: float) -> float:
-    """Seconds of work between two checkpoints by Daly, doi:10.1016/j.future.2004.11.016, equation 37."""
+    """Return the seconds of work between two checkpoints by Daly.
+
+    Source: equation 37 of doi:10.1016/j.future.2004.11.016.
+    """
     if write_seconds >= 2.0 * failure_seconds:
         return failure_seconds
     x = write_seconds / (2.0 * failure_seconds)
@@ -32,8 +32,8 @@ def daly(write_seconds: float, failure_seconds: float) -> float:
 
 
 @dataclass(frozen=True)
-class Writes:
-    """Write bursts of a run's hosts, taken together.
+class WriteBursts:
+    """Write bursts of all hosts of a run.
 
     Parameters
     ----------
@@ -52,70 +52,70 @@ class Writes:
 
     @property
     def seconds(self) -> float:
-        """Median time of a burst; a sample covers the interval before it."""
+        """Median duration of a burst; a sample covers the interval before it."""
         spans = [end - start for start, end in zip(self.starts_ns, self.ends_ns, strict=True)]
         return float(np.median(spans)) / 1e9 + self.interval
 
     @property
     def distance(self) -> float | None:
-        """Median seconds from one burst's begin to the next one's; None where there is one burst."""
+        """Median seconds from the start of one burst to that of the next; None for a single burst."""
         return float(np.median(np.diff(self.starts_ns))) / 1e9 if len(self.starts_ns) > 1 else None
 
 
-def writes_of(table: SampleTable, thresholds: Thresholds, interval: float) -> Writes | None:
-    """The write bursts of a table; None where there are none.
+def write_bursts_of(table: SampleTable, thresholds: Thresholds, interval: float) -> WriteBursts | None:
+    """Return the write bursts of a table; None where there are none.
 
     Samples of bursts that are no more than two intervals apart belong to one burst.
     """
-    found = {
-        host.uuid: table.of(host.uuid)["time_ns"][bursts_of(table.of(host.uuid), thresholds)]
+    times_by_host = {
+        host.uuid: table[host.uuid]["time_ns"][write_bursts(table[host.uuid], thresholds)]
         for host in table.hosts
     }
-    times = np.unique(np.concatenate([np.zeros(0, np.int64), *found.values()]))
+    times = np.unique(np.concatenate([np.zeros(0, np.int64), *times_by_host.values()]))
     if not len(times):
         return None
     cuts = np.flatnonzero(np.diff(times) > 2.5e9 * interval) + 1
     bursts = np.split(times, cuts)
-    return Writes(
+    return WriteBursts(
         tuple(int(burst[0]) for burst in bursts),
         tuple(int(burst[-1]) for burst in bursts),
-        max(found, key=lambda host: len(found[host])),
+        max(times_by_host, key=lambda host: len(times_by_host[host])),
         interval,
     )
 
 
 class CheckpointInterval:
-    """Bursts of writing come much more often, or much more rarely, than Young and Daly advise."""
+    """Rule: write bursts are much more or much less frequent than Young and Daly advise."""
 
     name = "checkpoint-interval"
     knob = Knob("checkpoint interval", "https://doi.org/10.1016/j.future.2004.11.016")
     applies = TRAINING
 
-    def find(self, case: Case) -> Advice | None:
-        """The advice where the measured distance is less than half or more than twice Daly's interval."""
-        writes = writes_of(case.table, case.settings.thresholds, case.job.interval)
+    def find(self, context: AdviceContext) -> Advice | None:
+        """Return the advice where the distance is less than half or more than twice Daly's interval."""
+        writes = write_bursts_of(context.table, context.settings.thresholds, context.job.interval)
         if writes is None or writes.distance is None:
             return None
-        failure = 3600.0 * case.settings.gpu_hours_per_failure / max(1, len(case.job.gpus))
+        failure = 3600.0 * context.settings.gpu_hours_per_failure / max(1, len(context.job.gpus))
         best = daly(writes.seconds, failure)
         if 0.5 <= writes.distance / (best + writes.seconds) <= 2.0:
             return None
-        gain = case.loss("checkpoint") * max(0.0, 1.0 - writes.distance / (best + writes.seconds))
+        gain = context.loss("checkpoint") * max(0.0, 1.0 - writes.distance / (best + writes.seconds))
         sentence = (
             f"{len(writes.starts_ns)} checkpoints of {writes.seconds:.0f} s each came every "
             f"{_span(writes.distance)}."
         )
         action = (
-            f"With a failure every {_span(failure)} on {len(case.job.gpus)} GPUs, Daly advises "
-            f"{_span(best)}; your time limit may ask for less."
+            f"With a failure every {_span(failure)} on {len(context.job.gpus)} GPUs, Daly advises "
+            f"{_span(best)}; your time limit may require a shorter one."
         )
-        expect = points(gain) if gain else "less work lost with a failure"
-        shown, text = (_shown(case, writes),), self.applies.text
-        return Advice(self.name, sentence, action, gain, expect, self.knob, shown, text)
+        gain_text = gain_in_points(gain) if gain else "less work lost in a failure"
+        evidence, text = (_evidence(context, writes),), self.applies.text
+        return Advice(self.name, sentence, action, gain, gain_text, self.knob, evidence, text)
 
 
 class AsynchronousCheckpoint(LossRule):
-    """GPUs stand still while a checkpoint is written."""
+    """Rule: GPUs are idle while a checkpoint is written."""
 
     name = "asynchronous-checkpoint"
     knob = Knob(
@@ -128,32 +128,32 @@ class AsynchronousCheckpoint(LossRule):
     host_metrics = WRITES
     applies = TRAINING
 
-    def gain_least(self, case: Case, trace: Trace) -> float:
-        """Return what is left after a copy of the GPU's used memory to the host over PCIe or C2C."""
-        writes = writes_of(case.table, case.settings.thresholds, case.job.interval)
+    def gain_least(self, context: AdviceContext, trace: Trace) -> float:
+        """Return the gain if GPUs wait only for a copy of their used memory to the host, over PCIe or C2C."""
+        writes = write_bursts_of(context.table, context.settings.thresholds, context.job.interval)
         links = ceilings_of(trace.device.name).links
         rate = max((links[link] for link in HOST_LINKS if link in links), default=0.0)
-        used = case.column(trace, "FB_USED")[trace.scored]
+        used = context.column(trace, "FB_USED")[trace.scored]
         used = used[np.isfinite(used)]
         if writes is None or not rate or not len(used):
             return 0.0
         copied = float(used.max()) / rate
-        return case.loss(self.loss) * max(0.0, 1.0 - copied / writes.seconds)
+        return context.loss(self.loss) * max(0.0, 1.0 - copied / writes.seconds)
 
-    def words(self, case: Case, trace: Trace) -> tuple[str, str]:
-        """Percent of the time."""
+    def texts(self, context: AdviceContext, trace: Trace) -> tuple[str, str]:
+        """Return the percentage of the time, and what to do."""
         return (
             (
-                f"{self.subject(case)} waited {self.lost(trace):.0f} % of the time "
+                f"{self.affected_gpus(context)} waited {self.percent_lost(trace):.0f} % of the time "
                 "while a checkpoint was written."
             ),
-            "Write it while the next step runs.",
+            "Write checkpoints asynchronously, while the next step runs.",
         )
 
 
-def _shown(case: Case, writes: Writes) -> Evidence:
+def _evidence(context: AdviceContext, writes: WriteBursts) -> Evidence:
     first_ns, last_ns = writes.starts_ns[0] - int(writes.interval * 1e9), writes.ends_ns[-1]
-    columns = case.table.of(writes.host)
+    columns = context.table[writes.host]
     inside = (columns["time_ns"] >= first_ns) & (columns["time_ns"] <= last_ns)
     there = tuple(metric for metric in WRITES if np.isfinite(column(columns, metric)[inside]).any())
     return Evidence(writes.host, there, first_ns, last_ns)

@@ -1,20 +1,13 @@
-"""Launch-bound: the engine is on, and the SMs have no work between tiny kernels.
-
-Clocks that are held down: by power, heat, or a setting.
-
-Low occupancy: SMs hold few warps, so pipes and memory both wait.
-
-The optimizer: phases that only move memory, in a job that otherwise multiplies matrices.
-"""
+"""Rules about kernels: launch overhead, capped clocks, low occupancy, optimizers that move memory."""
 
 import numpy as np
 
 from ..levels import Flags
 from ..result import Trace
 from .losses import LossRule
-from .model import TRAINING, Advice, Case, Knob, less_time, share
+from .model import TRAINING, Advice, AdviceContext, Knob, time_saved_text, time_share
 
-#: SM activity above which kernels fill the GPU, whatever is lost between them.
+#: SM activity above which kernels fill the GPU: launch overhead is then not the problem.
 _FILLED = 0.6
 
 
@@ -23,26 +16,26 @@ class _Launch(LossRule):
     least = 10.0
     _action: str
 
-    def where(self, case: Case, trace: Trace) -> Flags:
-        """The loss is there, and kernels leave most SMs empty."""
+    def where(self, context: AdviceContext, trace: Trace) -> Flags:
+        """Return the samples with the loss in which kernels leave SMs empty."""
         with np.errstate(invalid="ignore"):
-            return super().where(case, trace) & (trace.levels.active <= _FILLED)
+            return super().where(context, trace) & (trace.levels.active <= _FILLED)
 
-    def gain(self, case: Case, trace: Trace) -> float:
-        """Return what is lost where kernels leave SMs empty, for at least a tenth of the time."""
-        where = self.where(case, trace)
-        return self.lost_where(trace, where) if share(trace, where) >= 0.1 else 0.0
+    def gain(self, context: AdviceContext, trace: Trace) -> float:
+        """Return the loss in samples where kernels leave SMs empty; 0 if they are less than a tenth."""
+        where = self.where(context, trace)
+        return self.percent_lost_where(trace, where) if time_share(trace, where) >= 0.1 else 0.0
 
-    def words(self, case: Case, trace: Trace) -> tuple[str, str]:
-        """Percent of the time, beside the SMs' activity."""
-        active = self.mean(case, trace, "SM_ACTIVE")
+    def texts(self, context: AdviceContext, trace: Trace) -> tuple[str, str]:
+        """Return the percentage of the time with the SMs' activity, and what to do."""
+        active = self.mean(context, trace, "SM_ACTIVE")
         beside = f" (SMs {100 * active:.0f} % active)" if active is not None else ""
-        waited = f"{self.lost(trace):.0f} % of the time waiting between small kernels{beside}"
-        return f"{self.subject(case)} spent {waited}.", self._action
+        waited = f"{self.percent_lost(trace):.0f} % of the time waiting between small kernels{beside}"
+        return f"{self.affected_gpus(context)} spent {waited}.", self._action
 
 
 class Compile(_Launch):
-    """Some time goes between kernels: fuse them."""
+    """Rule: some time is lost between kernels; compile the model to fuse them."""
 
     name = "compile"
     knob = Knob("torch.compile", "https://docs.pytorch.org/docs/stable/generated/torch.compile.html")
@@ -50,7 +43,7 @@ class Compile(_Launch):
 
 
 class CudaGraphs(_Launch):
-    """Much time goes between kernels: launch them as one graph."""
+    """Rule: much time is lost between kernels; launch them as one graph."""
 
     name = "cuda-graphs"
     knob = Knob(
@@ -60,8 +53,8 @@ class CudaGraphs(_Launch):
     least = 20.0
     _action = "Record the step as a CUDA graph, so that it costs one launch."
 
-    def gain_least(self, case: Case, trace: Trace) -> float:  # noqa: ARG002 - as the others
-        """The time in which nothing ran between kernels: a graph leaves no such gaps."""
+    def gain_least(self, context: AdviceContext, trace: Trace) -> float:  # noqa: ARG002 - as in other rules
+        """Return the time in which nothing ran between kernels: a graph has no such gaps."""
         gaps = np.minimum(trace.losses[self.loss], 1.0 - np.fmin(1.0, trace.levels.engine))
         seconds = trace.seconds[trace.scored]
         return 100.0 * float(np.nan_to_num(gaps[trace.scored]) @ seconds / seconds.sum())
@@ -69,12 +62,12 @@ class CudaGraphs(_Launch):
 
 #: NVML's bits of clock-event reasons (nvmlClocksEventReasons).
 _SETTING, _POWER, _HARDWARE = 0x02 | 0x10, 0x04 | 0x80, 0x08 | 0x20 | 0x40
-#: At its power limit, a GPU that computes runs some per cent below its maximum clock: that is not a fault.
-_USUAL = 15.0
+#: At its power limit, a GPU that computes normally runs some per cent below its maximum clock.
+_NORMAL_CAPPED = 15.0
 
 
 class Capping(LossRule):
-    """The GPU's clock is below its maximum while it works."""
+    """Rule: the clock of a GPU is below its maximum while it works."""
 
     name = "capping"
     knob = Knob("clocks and power limits", "https://docs.nvidia.com/deploy/nvidia-smi/index.html")
@@ -82,161 +75,161 @@ class Capping(LossRule):
     least = 3.0
     metrics = ("CLOCKS_EVENT_REASONS", "SM_CLOCK", "POWER_USAGE", "GPU_TEMP")
 
-    def where(self, case: Case, trace: Trace) -> Flags:
-        """The clock is below its maximum by at least a twentieth while SMs have work."""
+    def where(self, context: AdviceContext, trace: Trace) -> Flags:
+        """Return the samples in which SMs have work and the clock is at least 5 % below its maximum."""
         with np.errstate(invalid="ignore"):
-            return super().where(case, trace) & (trace.levels.clock <= 0.95)
+            return super().where(context, trace) & (trace.levels.clock <= 0.95)
 
-    def gain(self, case: Case, trace: Trace) -> float:
-        """Nothing where only the power limit holds the clock a little below its maximum."""
-        lost = case.loss(self.loss)
-        return lost if self._reasons(case, trace) & (_HARDWARE | _SETTING) or lost >= _USUAL else 0.0
+    def gain(self, context: AdviceContext, trace: Trace) -> float:
+        """Return the loss; 0 where only the power limit keeps the clock a little below its maximum."""
+        lost = context.loss(self.loss)
+        return (
+            lost if self._reasons(context, trace) & (_HARDWARE | _SETTING) or lost >= _NORMAL_CAPPED else 0.0
+        )
 
-    def gain_least(self, case: Case, trace: Trace) -> float:
-        """All of it where the clock was set: setting it back gives it back."""
-        return case.loss(self.loss) if self._reasons(case, trace) & _SETTING else 0.0
+    def gain_least(self, context: AdviceContext, trace: Trace) -> float:
+        """Return all of the loss where the clock was set lower: resetting it removes the loss."""
+        return context.loss(self.loss) if self._reasons(context, trace) & _SETTING else 0.0
 
-    def words(self, case: Case, trace: Trace) -> tuple[str, str]:
-        """Percent of the time, what held the clock, and how hot the GPU was."""
-        heat = self.mean(case, trace, "GPU_TEMP")
+    def texts(self, context: AdviceContext, trace: Trace) -> tuple[str, str]:
+        """Return the percentage of the time with clock, reason and temperature; and what to do."""
+        heat = self.mean(context, trace, "GPU_TEMP")
         hot = f" at {heat:.0f} \u00b0C" if heat is not None else ""
-        clock = 100 * float(np.mean(trace.levels.clock[self.where(case, trace) & trace.scored]))
-        reasons = self._reasons(case, trace)
+        clock = 100 * float(np.mean(trace.levels.clock[self.where(context, trace) & trace.scored]))
+        reasons = self._reasons(context, trace)
         cause, action = (
             (
                 "Heat or the hardware",
-                "Vet the node and tell the site: another GPU of the model may run faster.",
+                "Vet the node and report it to the site: another GPU of this model may run faster.",
             )
             if reasons & _HARDWARE
-            else ("A setting", "See 'nvidia-smi -q -d CLOCK' for application clocks that were set.")
+            else ("A setting", "See the application clocks in 'nvidia-smi -q -d CLOCK'.")
             if reasons & _SETTING
-            else ("The power limit", "Ask the site for its power limits: the board's own allows more.")
+            else ("The power limit", "Ask the site about its power limits: the board allows more.")
             if reasons & _POWER
-            else ("Something", "Record CLOCKS_EVENT_REASONS to see what holds it.")
+            else ("An unknown reason", "Record CLOCKS_EVENT_REASONS to see the reason.")
         )
         return (
             (
-                f"{cause} held the clock of {case.name(trace.device)} at {clock:.0f} % of its maximum{hot}, "
-                f"which cost {self.lost(trace):.0f} % of its time."
+                f"{cause} kept the clock of {context.name(trace.device)} at {clock:.0f} % of its maximum"
+                f"{hot}, which cost {self.percent_lost(trace):.0f} % of its time."
             ),
             action,
         )
 
-    def _reasons(self, case: Case, trace: Trace) -> int:
-        values = case.column(trace, "CLOCKS_EVENT_REASONS")[self.where(case, trace) & trace.scored]
+    def _reasons(self, context: AdviceContext, trace: Trace) -> int:
+        values = context.column(trace, "CLOCKS_EVENT_REASONS")[self.where(context, trace) & trace.scored]
         bits = values[np.isfinite(values)].astype(np.int64)
         return int(np.bitwise_or.reduce(bits)) if len(bits) else 0
 
 
-_METRICS = ("SM_ACTIVE", "SM_OCCUPANCY", "PIPE_TENSOR_ACTIVE", "DRAM_ACTIVE", "FB_USED")
+_OCCUPANCY_METRICS = ("SM_ACTIVE", "SM_OCCUPANCY", "PIPE_TENSOR_ACTIVE", "DRAM_ACTIVE", "FB_USED")
 
 
 class _Occupancy(LossRule):
     loss = "occupancy"
     least = 15.0
-    metrics = _METRICS
+    metrics = _OCCUPANCY_METRICS
 
-    def where(self, case: Case, trace: Trace) -> Flags:
-        """The loss is there, and SM activity is measured and high: without it launch may be the cause."""
+    def where(self, context: AdviceContext, trace: Trace) -> Flags:
+        """Return the samples with the loss and a high SM activity: without it, launch may be the cause."""
         with np.errstate(invalid="ignore"):
-            return super().where(case, trace) & (trace.levels.active >= 0.5)
+            return super().where(context, trace) & (trace.levels.active >= 0.5)
 
-    def filled(self, case: Case, trace: Trace) -> float | None:
-        """Share of the GPU's memory in use at most."""
+    def filled(self, context: AdviceContext, trace: Trace) -> float | None:
+        """Return the largest share of the GPU's memory in use; None where unknown."""
         with np.errstate(invalid="ignore", divide="ignore"):
-            filled = (case.column(trace, "FB_USED") / case.column(trace, "FB_TOTAL"))[trace.scored]
+            filled = (context.column(trace, "FB_USED") / context.column(trace, "FB_TOTAL"))[trace.scored]
         known = filled[np.isfinite(filled)]
         return float(known.max()) if len(known) else None
 
-    def sentence(self, case: Case, trace: Trace) -> str:
-        """Percent of the time, and how full memory is."""
-        filled = 100 * (self.filled(case, trace) or 0.0)
+    def sentence(self, context: AdviceContext, trace: Trace) -> str:
+        """Return a sentence with the percentage of the time, and the memory in use."""
+        filled = 100 * (self.filled(context, trace) or 0.0)
         return (
-            f"{self.subject(case)} ran kernels with few warps, which kept neither pipes nor memory busy, "
-            f"{self.lost(trace):.0f} % of the time, with {filled:.0f} % of memory in use."
+            f"{self.affected_gpus(context)} ran kernels with few warps, which kept neither pipes nor memory "
+            f"busy, {self.percent_lost(trace):.0f} % of the time, with {filled:.0f} % of memory in use."
         )
 
 
 class BatchSize(_Occupancy):
-    """There is memory left: larger batches."""
+    """Rule: occupancy is low and memory is free; use larger batches."""
 
     name = "batch-size"
     knob = Knob(
         "batch size", "https://docs.pytorch.org/docs/stable/data.html#loading-batched-and-non-batched-data"
     )
 
-    def gain(self, case: Case, trace: Trace) -> float:
-        """Nothing where memory is full, or nobody knows."""
-        filled = self.filled(case, trace)
-        return super().gain(case, trace) if filled is not None and filled < 0.6 else 0.0
+    def gain(self, context: AdviceContext, trace: Trace) -> float:
+        """Return the loss; 0 where memory is full or its use unknown."""
+        filled = self.filled(context, trace)
+        return super().gain(context, trace) if filled is not None and filled < 0.6 else 0.0
 
-    def words(self, case: Case, trace: Trace) -> tuple[str, str]:
-        """Percent of the time, and how full memory is."""
+    def texts(self, context: AdviceContext, trace: Trace) -> tuple[str, str]:
+        """Return the sentence, and what to do."""
         return (
-            self.sentence(case, trace),
+            self.sentence(context, trace),
             "Try a larger batch.",
         )
 
 
 class ActivationCheckpointing(_Occupancy):
-    """Memory is full: make room for larger batches."""
+    """Rule: occupancy is low and memory is full; free memory for larger batches."""
 
     applies = TRAINING
 
     name = "activation-checkpointing"
     knob = Knob("torch.utils.checkpoint", "https://docs.pytorch.org/docs/stable/checkpoint.html")
 
-    def gain(self, case: Case, trace: Trace) -> float:
-        """Nothing where memory has room, or nobody knows."""
-        filled = self.filled(case, trace)
-        return super().gain(case, trace) if filled is not None and filled >= 0.9 else 0.0
+    def gain(self, context: AdviceContext, trace: Trace) -> float:
+        """Return the loss; 0 where memory is free or its use unknown."""
+        filled = self.filled(context, trace)
+        return super().gain(context, trace) if filled is not None and filled >= 0.9 else 0.0
 
-    def words(self, case: Case, trace: Trace) -> tuple[str, str]:
-        """Percent of the time, and how full memory is."""
+    def texts(self, context: AdviceContext, trace: Trace) -> tuple[str, str]:
+        """Return the sentence, and what to do."""
         return (
-            self.sentence(case, trace),
-            "Checkpoint activations to make room for a larger batch; it computes some of them twice.",
+            self.sentence(context, trace),
+            "Use activation checkpointing to free memory for a larger batch; it recomputes activations.",
         )
 
 
 class FusedOptimizer:
-    """Memory-bound phases between tensor work: reads and writes every parameter several times."""
+    """Rule: memory-bound phases between tensor work, as of an optimizer that is not fused."""
 
     name = "fused-optimizer"
     knob = Knob("torch.optim.AdamW(…, fused=True)", "https://docs.pytorch.org/docs/stable/optim.html")
     applies = TRAINING
 
-    def find(self, case: Case) -> Advice | None:
-        """The advice where such phases take from a tenth to half of the time."""
-        trace = max(case.scored, key=lambda each: share(each, self._where(case, each)))
-        where = self._where(case, trace)
-        taken = share(trace, where)
-        evidence = case.evidence(trace, where, ("DRAM_ACTIVE", "PIPE_TENSOR_ACTIVE"))
-        if not 0.1 <= taken <= 0.5 or evidence is None:
+    def find(self, context: AdviceContext) -> Advice | None:
+        """Return the advice where such phases take from a tenth to half of the time."""
+        trace = max(context.scored, key=lambda each: time_share(each, self._where(context, each)))
+        where = self._where(context, trace)
+        fraction = time_share(trace, where)
+        evidence = context.evidence(trace, where, ("DRAM_ACTIVE", "PIPE_TENSOR_ACTIVE"))
+        if not 0.1 <= fraction <= 0.5 or evidence is None:
             return None
         sentence = (
-            f"For {100 * taken:.0f} % of the time {case.name(trace.device)} only moved memory between phases "
-            "of matrix work."
+            f"For {100 * fraction:.0f} % of the time {context.name(trace.device)} only moved memory between "
+            "phases of matrix work."
         )
-        action = (
-            "If that is the optimizer, use its fused form: utilization won't change, the step's time will."
-        )
+        action = "If that is the optimizer, use its fused form: steps become shorter at the same utilization."
         return Advice(
             self.name,
             sentence,
             action,
             0.0,
-            less_time(taken),
+            time_saved_text(fraction),
             self.knob,
             (evidence,),
             self.applies.text,
-            saved=taken,
+            time_saved=fraction,
         )
 
-    def _where(self, case: Case, trace: Trace) -> Flags:
-        tensor = case.column(trace, "PIPE_TENSOR_ACTIVE")
+    def _where(self, context: AdviceContext, trace: Trace) -> Flags:
+        tensor = context.column(trace, "PIPE_TENSOR_ACTIVE")
         with np.errstate(invalid="ignore"):
             works = tensor[trace.scored] >= 0.2
             if works.mean() < 0.2:
                 return np.zeros(len(tensor), np.bool_)
-            return (case.column(trace, "DRAM_ACTIVE") >= 0.5) & (tensor < 0.05)
+            return (context.column(trace, "DRAM_ACTIVE") >= 0.5) & (tensor < 0.05)

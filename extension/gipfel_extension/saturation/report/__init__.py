@@ -1,6 +1,5 @@
-"""A scored run as one HTML file that needs nothing else: no network, no server, no other file."""
+"""Report of a scored run as one self-contained HTML file, which needs no network and no server."""
 
-from .page import ReportContent, ReportFigure, report_page
-from .record_lines import record_lines
+from .page import ReportContent, ReportFigure, record_lines, report_page
 
 __all__ = ["ReportContent", "ReportFigure", "record_lines", "report_page"]

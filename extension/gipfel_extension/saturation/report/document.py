@@ -1,7 +1,4 @@
-"""A scored job as the document of ``gipfel score --json`` and of ``score.json``.
-
-Two runs side by side: what changed, in points and in words.
-"""
+"""JSON document of a scored job (``gipfel score --json``, ``score.json``), and differences of two of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,7 +8,7 @@ from ..advice.model import Advice, Workload
 from ..result import GpuScore, JobScore, RankScore, Total
 from ..settings import LOSSES, RESOURCES
 
-#: Raised when the meaning of a key changes; readers refuse what is newer than they know.
+#: Incremented when the meaning of a key changes. Programs refuse newer versions than they know.
 SCHEMA_VERSION = 3
 
 _DIGITS = 4
@@ -25,7 +22,7 @@ def document_of(
     return {
         "schema_version": SCHEMA_VERSION,
         **_total(job.total),
-        "whole_points": None if job.total is None else job.total.whole_points,
+        "integer_points": None if job.total is None else job.total.integer_points,
         "advice": [each.to_json() for each in advice],
         "workload": (workload or Workload()).to_json(),
         "confidence": _number(job.confidence),
@@ -39,7 +36,7 @@ def document_of(
             "gap": _number(spread.gap),
         },
         "startup_s": _number(job.startup),
-        "interval_s": _number(job.finest),
+        "interval_s": _number(job.scored_interval),
         "first_ns": job.first_ns,
         "last_ns": job.last_ns,
         "simulated": job.simulated,
@@ -61,7 +58,7 @@ def _total(total: Total | None) -> dict[str, Any]:
         "binding": _numbers(total.binding),
         "losses": _numbers(total.losses),
         "bottleneck": total.bottleneck,
-        "range": [_number(total.least), _number(total.most)],
+        "range": [_number(total.lower_bound), _number(total.upper_bound)],
     }
 
 
@@ -97,16 +94,16 @@ def _number(value: float | None) -> float | None:
 
 @dataclass(frozen=True)
 class Difference:
-    """One number of two runs; None where nobody knows it.
+    """One value of two runs; None where unknown.
 
     Parameters
     ----------
     name
-        ``score``, a loss, ``<resource> binding``, ``confidence``, or a metric of the user's.
+        ``score``, a loss, ``<resource> binding``, ``confidence``, or a user's metric.
     unit
         ``points``, ``%``, or empty.
     better
-        Whether the second is better; None where neither is, or nobody can say.
+        True where the second is better; None where the change is small or its direction has no meaning.
     """
 
     name: str
@@ -117,12 +114,12 @@ class Difference:
     better: bool | None
 
     def to_json(self) -> dict[str, Any]:
-        """The difference as a dictionary that JSON can hold."""
+        """Return the difference for JSON."""
         return asdict(self)
 
 
-#: A change that is smaller than this is none.
-_LEAST = 0.5
+#: Smallest change that counts.
+_MIN_CHANGE = 0.5
 
 
 def compare_documents(
@@ -130,12 +127,12 @@ def compare_documents(
     second: Mapping[str, Any],
     rates: Mapping[str, tuple[float | None, float | None]] | None = None,
 ) -> tuple[Difference, ...]:
-    """What is different between two documents of :func:`document.document_of`; what both lack is left out.
+    """Return the differences of two documents of :func:`document_of`, without values that both lack.
 
     Parameters
     ----------
     rates
-        The user's own metrics: name to the mean of either run. Whether more of one is better nobody knows.
+        Users' metrics: name to the means of the two runs. It is unknown whether more is better.
     """
     found = [_difference("score", "points", first.get("score"), second.get("score"), more_is_better=True)]
     for name in LOSSES:
@@ -162,6 +159,6 @@ def _difference(
 ) -> Difference:
     change = None if first is None or second is None else round(second - first, 4)
     better = None
-    if change is not None and more_is_better is not None and abs(change) >= _LEAST:
+    if change is not None and more_is_better is not None and abs(change) >= _MIN_CHANGE:
         better = (change > 0) == more_is_better
     return Difference(name, unit, first, second, change, better)

@@ -9,47 +9,49 @@ from ..settings import LOSSES
 
 WIDTH = 80
 _BAR = 32
-#: Points between the bounds of a score from which they are said.
-_WIDE = 5.0
+#: Points between the bounds of a score from which a note names them.
+_MIN_RANGE = 5.0
 
 
 def heading(job: JobScore, *, environment: str = "", width: int = WIDTH) -> str:
-    """Return where it ran, on what, and whether that is simulated: the first line."""
+    """Return the first line: node, GPUs, environment, and whether they are simulated."""
     nodes = sorted({score.device.node for score in job.gpus if score.device.node})
     where = nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes" if nodes else ""
     names = {score.device.name.removeprefix("NVIDIA ") or "GPU" for score in job.gpus}
     gpus = f"{len(job.gpus)} \u00d7 {names.pop() if len(names) == 1 else 'GPU'}" if job.gpus else "no GPU"
     mark = "simulated" if job.simulated and "simulated" not in gpus else ""
-    return _cut("GIPFEL   " + " · ".join(part for part in (where, gpus, mark, environment) if part), width)
+    text = " · ".join(part for part in (where, gpus, mark, environment) if part)
+    return _shortened(f"GIPFEL   {text}", width)
 
 
-def subject(job: JobScore, label: str, *, width: int = WIDTH) -> tuple[str, ...]:
-    """Return which recording, how long, how sure: the second line; two where a name is long."""
+def recording_line(job: JobScore, label: str, *, width: int = WIDTH) -> tuple[str, ...]:
+    """Return the second line: recording, duration, interval, confidence; two lines where a name is long."""
     seconds = (job.last_ns - job.first_ns) / 1e9 + job.interval if job.first_ns and job.last_ns else 0.0
-    tail = f"{_span(seconds)}, a sample every {job.finest:g} s, confidence {job.confidence:.2f}"
+    pace = f"a sample every {job.scored_interval:g} s"
+    tail = f"{_duration_text(seconds)}, {pace}, confidence {job.confidence:.2f}"
     whole = f"Saturation   {label}   {tail}"
-    return (whole,) if len(whole) <= width else (_cut(f"Saturation   {label}", width), f"  {tail}")
+    return (whole,) if len(whole) <= width else (_shortened(f"Saturation   {label}", width), f"  {tail}")
 
 
 def score_lines(job: JobScore) -> tuple[str, str]:
-    """The score's bar and what was lost: the third line and the fourth."""
+    """Return the third and the fourth line: the bar of the score, and the losses."""
     total = job.total
     if total is None:
         return f"  --  ┃{'·' * _BAR}┃ no score", "lost: unknown"
-    parts = total.whole_points
+    parts = total.integer_points
     score = parts.pop("score")
     full = score * _BAR // 100
-    bar = f"{score:>4}  ┃{'█' * full}{'·' * (_BAR - full)}┃ {_bound(total, job.finest)}"
+    bar = f"{score:>4}  ┃{'█' * full}{'·' * (_BAR - full)}┃ {_bottleneck_text(total, job.scored_interval)}"
     lost = sorted((name for name in LOSSES if parts[name]), key=lambda name: -parts[name])
-    told = " · ".join(f"{name} {parts[name]}" for name in lost) or "nothing"
+    listed = " · ".join(f"{name} {parts[name]}" for name in lost) or "nothing"
     tail = f"({score} + {100 - score} = 100)"
     # Short losses go first where there are too many for a line.
-    while len(f"lost: {told}  {tail}") > WIDTH and " · " in told:
-        told = told.removesuffix(" · …").rpartition(" · ")[0] + " · …"
-    return bar, f"lost: {told}  {tail}"
+    while len(f"lost: {listed}  {tail}") > WIDTH and " · " in listed:
+        listed = listed.removesuffix(" · …").rpartition(" · ")[0] + " · …"
+    return bar, f"lost: {listed}  {tail}"
 
 
-def text_of(
+def score_text(
     job: JobScore,
     advice: Sequence[Advice],
     *,
@@ -58,56 +60,57 @@ def text_of(
     notes: Sequence[str] = (),
     since: Sequence[str] = (),
 ) -> Iterator[str]:
-    """The panel's first four lines, plain utilization, advice and notes; none is longer than 80 columns.
+    """Yield the text of ``gipfel score`` in lines of at most 80 columns.
 
-    Names come from files that anyone may have written: nothing in them drives a terminal.
+    The first four lines are as in the panel; utilization, advice and notes follow. Control characters in
+    names, which come from files, are removed.
 
     Parameters
     ----------
     since
-        What became of the advice of the run before, a sentence each.
+        Sentences on whether the advice of the previous run helped.
     """
-    yield from map(_plain, _head_of(job, _plain(label), _plain(environment)))
-    yield from map(_plain, _rest_of(job, advice, notes, since))
+    yield from map(_printable, _first_lines(job, _printable(label), _printable(environment)))
+    yield from map(_printable, _advice_lines(job, advice, notes, since))
 
 
-def _head_of(job: JobScore, label: str, environment: str) -> Iterator[str]:
+def _first_lines(job: JobScore, label: str, environment: str) -> Iterator[str]:
     yield heading(job, environment=environment)
-    yield from subject(job, label)
+    yield from recording_line(job, label)
     yield from score_lines(job)
     if job.utilization is not None and job.total is not None:
         used = round(100 * job.utilization)
         yield f"utilization {used} %: how often a kernel ran, not how much it loaded a GPU"
 
 
-def _rest_of(
+def _advice_lines(
     job: JobScore, advice: Sequence[Advice], notes: Sequence[str], since: Sequence[str]
 ) -> Iterator[str]:
-    told = ""
+    listed = ""
     for each in advice:
-        # Two knobs for one finding: it is told once.
-        text = each.action if each.sentence == told else f"{each.sentence} {each.action}"
-        yield from textwrap.wrap(f"⚑ {text} ({each.expect})", WIDTH, subsequent_indent="  ")
-        told = each.sentence
+        # Two rules may have the same sentence, which is printed once.
+        text = each.action if each.sentence == listed else f"{each.sentence} {each.action}"
+        yield from textwrap.wrap(f"⚑ {text} ({each.gain_text})", WIDTH, subsequent_indent="  ")
+        listed = each.sentence
     for sentence in since:
         yield from textwrap.wrap(f"↺ {sentence}", WIDTH, subsequent_indent="  ")
-    bounds = None if job.total is None else (job.total.least, job.total.most)
-    told_bounds = told_range(bounds, job.finest)
-    for note in (*([told_bounds] if told_bounds else []), *notes, *job.notes):
+    bounds = None if job.total is None else (job.total.lower_bound, job.total.upper_bound)
+    range_note = range_sentence(bounds, job.scored_interval)
+    for note in (*([range_note] if range_note else []), *notes, *job.notes):
         yield from textwrap.wrap(f"note: {note}", WIDTH, subsequent_indent="  ")
 
 
-def told_range(bounds: Sequence[float] | None, interval: float) -> str | None:
-    """Return the sentence on the bounds of a score at this interval in seconds; None where they are close."""
-    if bounds is None or bounds[1] - bounds[0] < _WIDE:
+def range_sentence(bounds: Sequence[float] | None, interval: float) -> str | None:
+    """Return a sentence on the bounds of a score at an interval in seconds; None where they are close."""
+    if bounds is None or bounds[1] - bounds[0] < _MIN_RANGE:
         return None
     return (
-        f"The score is between {bounds[0]:.0f} and {bounds[1]:.0f}: what alternates within {interval:g} s "
-        "looks like its mean. Shorter intervals narrow it (gipfel record --interval)."
+        f"The score is between {bounds[0]:.0f} and {bounds[1]:.0f}: activity that alternates within "
+        f"{interval:g} s looks like its mean. A shorter interval narrows it (gipfel record --interval)."
     )
 
 
-def _bound(total: Total, interval: float) -> str:
+def _bottleneck_text(total: Total, interval: float) -> str:
     name = total.bottleneck
     if name is None:
         return f"bottleneck unclear at {interval:g} s samples"
@@ -116,15 +119,15 @@ def _bound(total: Total, interval: float) -> str:
     return f"bottleneck: {name}"
 
 
-def _span(seconds: float) -> str:
+def _duration_text(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def _plain(text: str) -> str:
+def _printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
-def _cut(text: str, room: int) -> str:
-    return text if len(text) <= room else text[: max(1, room - 1)] + "…"
+def _shortened(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: max(1, width - 1)] + "…"

@@ -1,7 +1,4 @@
-"""The HTML of a report. Everything in it that comes from a file is escaped: names may be anybody's.
-
-What a report says, before it is a page.
-"""
+"""HTML page of a report, and the lines of its record. Everything in it that comes from a file is escaped."""
 
 import base64
 import gzip
@@ -14,15 +11,19 @@ from importlib.resources import files
 from typing import Any
 
 from ...telemetry.figures.saved import CLOCK_SCRIPT
+from ...telemetry.redaction import redact_command_line, redact_record
 from ..settings import LOSSES
-from .lines import told_range
+from .lines import range_sentence
+
+_LONGEST_VALUE = 400
+_MOST_RECORD_LINES = 10
 
 
 @dataclass(frozen=True)
 class ReportFigure:
-    """A figure of ``telemetry`` and what it shows, a sentence.
+    """Figure of ``telemetry`` with a caption of one sentence.
 
-    ``advice`` is the number of the advice whose evidence it is, None for the run's own figures.
+    ``advice`` is the index of the advice whose evidence it shows; None for a figure of the whole run.
     """
 
     title: str
@@ -33,7 +34,7 @@ class ReportFigure:
 
 @dataclass(frozen=True)
 class ReportContent:
-    """A scored run.
+    """Content of a report on a scored run.
 
     Parameters
     ----------
@@ -42,13 +43,13 @@ class ReportContent:
     document
         Of ``score.json``.
     record
-        Name and value of what the run was, ten at most.
+        Names and values of the run's record, ten at most.
     events
-        Time in UTC, node, kind and message of what happened.
+        Time in UTC, node, kind and message of each event.
     made
-        When and by what the report was made.
+        Time and program version of the report.
     vetting
-        How the run's nodes were vetted, as HTML that is escaped already; empty where they were not.
+        Vetting of the run's nodes, as HTML that is already escaped; empty where they were not vetted.
     """
 
     heading: str
@@ -61,10 +62,10 @@ class ReportContent:
     vetting: str = ""
 
 
-#: Nothing is loaded from anywhere, whatever a name in a figure says.
+#: The page loads nothing, even if a name in a figure contains an address.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 
-#: A time as content says it: UTC, whether it is named or not; of another zone it stays as it is.
+#: A time in UTC, with or without the zone's name; times of other zones don't match.
 _TIME = re.compile(
     r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d(?::\d\d)?)(?:\.\d+)?"
     r"(?:(\+00:00|Z| UTC)|(?![\d:+-]|\.\d))"
@@ -74,14 +75,14 @@ _TIME = re.compile(
 def report_page(
     content: ReportContent, *, plotly: bytes | None = None, images: Sequence[bytes] | None = None
 ) -> str:
-    """The page.
+    """Return the page.
 
     Parameters
     ----------
     plotly
-        plotly.js, with which the figures answer to the mouse.
+        plotly.js, for interactive figures.
     images
-        A PNG for each figure, shown where there is no plotly.js, or no script may run.
+        A PNG for each figure, shown without plotly.js or where scripts are disabled.
 
     Returns
     -------
@@ -93,10 +94,10 @@ def report_page(
         '<html lang="en"><head><meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{_text(content.subject or content.heading)}</title>",
-        f"<style>{_part('report.css')}</style></head><body>",
-        f"<h1>{_text(content.heading)}</h1>",
-        f"<p>{_text(content.subject)}</p>",
+        f"<title>{_escaped(content.subject or content.heading)}</title>",
+        f"<style>{_package_file('report.css')}</style></head><body>",
+        f"<h1>{_escaped(content.heading)}</h1>",
+        f"<p>{_escaped(content.subject)}</p>",
         *_score(content.document),
         *_advice(content, plotly, images),
         *_figures(content.figures, plotly, images),
@@ -104,7 +105,7 @@ def report_page(
         *([f'<section id="vetting"><h2>Vetting</h2>{content.vetting}</section>'] if content.vetting else []),
         *_events(content.events),
         *_record(content.record),
-        f"<footer>{_timed(content.made)}</footer>",
+        f"<footer>{_escaped_with_times(content.made)}</footer>",
         *_scripts(content.figures, plotly),
         "</body></html>",
     ]
@@ -113,7 +114,7 @@ def report_page(
 
 def _score(document: Mapping[str, Any]) -> Iterator[str]:
     yield '<section id="score"><h2>Score</h2>'
-    points = document["whole_points"]
+    points = document["integer_points"]
     if points is None:
         yield "<p>There is no score.</p>"
     else:
@@ -121,21 +122,22 @@ def _score(document: Mapping[str, Any]) -> Iterator[str]:
         lost = [f"{name} {points[name]}" for name in largest_first]
         mark = ", simulated" if document.get("simulated") else ""
         yield (
-            f'<p class="score"><strong>{points["score"]}</strong> of 100{mark}, {_text(_bound(document))}</p>'
+            f'<p class="score"><strong>{points["score"]}</strong> of 100{mark}, '
+            f"{_escaped(_bottleneck_text(document))}</p>"
         )
-        yield f"<p>lost: {_text(' · '.join(lost) or 'nothing')}</p>"
-        if (told := told_range(document["range"], document["interval_s"])) is not None:
-            yield f"<p>{_text(told)}</p>"
+        yield f"<p>lost: {_escaped(' · '.join(lost) or 'nothing')}</p>"
+        if (range_note := range_sentence(document["range"], document["interval_s"])) is not None:
+            yield f"<p>{_escaped(range_note)}</p>"
         utilization = document.get("utilization")
         if utilization is not None:
             yield f"<p>Plain utilization, for comparison: {100 * utilization:.0f} %.</p>"
     yield "<ul>"
     for note in document.get("notes", ()):
-        yield f"<li>{_text(note)}</li>"
+        yield f"<li>{_escaped(note)}</li>"
     yield "</ul></section>"
 
 
-def _bound(document: Mapping[str, Any]) -> str:
+def _bottleneck_text(document: Mapping[str, Any]) -> str:
     bottleneck = document.get("bottleneck")
     if bottleneck is None:
         return f"bottleneck unclear at {document['interval_s']:g} s samples"
@@ -145,20 +147,20 @@ def _bound(document: Mapping[str, Any]) -> str:
 
 def _advice(content: ReportContent, plotly: bytes | None, images: Sequence[bytes] | None) -> Iterator[str]:
     advice = content.document.get("advice", ())
-    since = (content.document.get("since") or {}).get("lines", ())
+    since = (content.document.get("advice_effect") or {}).get("lines", ())
     if not advice and not since:
         return
     yield '<section id="advice"><h2>Advice</h2>'
     for line in since:
-        yield f'<p class="since">{_text(line)}</p>'
+        yield f'<p class="since">{_escaped(line)}</p>'
     yield "<ol>"
     for number, each in enumerate(advice):
         knob = each["knob"]
-        yield f"<li><p>{_text(each['sentence'])} <strong>{_text(each['action'])}</strong>"
-        yield f" ({_text(each['expect'])}: {_link(knob['name'], knob['link'])})</p>"
-        for place, figure in enumerate(content.figures):
+        yield f"<li><p>{_escaped(each['sentence'])} <strong>{_escaped(each['action'])}</strong>"
+        yield f" ({_escaped(each['gain_text'])}: {_link(knob['name'], knob['link'])})</p>"
+        for index, figure in enumerate(content.figures):
             if figure.advice == number:
-                yield from _figure(place, figure, plotly, images)
+                yield from _figure(index, figure, plotly, images)
         yield "</li>"
     yield "</ol></section>"
 
@@ -166,27 +168,27 @@ def _advice(content: ReportContent, plotly: bytes | None, images: Sequence[bytes
 def _figures(
     figures: Sequence[ReportFigure], plotly: bytes | None, images: Sequence[bytes] | None
 ) -> Iterator[str]:
-    for place, figure in enumerate(figures):
+    for index, figure in enumerate(figures):
         if figure.advice is None:
-            yield f"<section><h2>{_text(figure.title)}</h2>"
-            yield from _figure(place, figure, plotly, images)
+            yield f"<section><h2>{_escaped(figure.title)}</h2>"
+            yield from _figure(index, figure, plotly, images)
             yield "</section>"
 
 
 def _figure(
-    place: int, figure: ReportFigure, plotly: bytes | None, images: Sequence[bytes] | None
+    index: int, figure: ReportFigure, plotly: bytes | None, images: Sequence[bytes] | None
 ) -> Iterator[str]:
     image = ""
     if images:
-        data = base64.b64encode(images[place]).decode()
-        image = f'<img alt="{_text(figure.title)}" src="data:image/png;base64,{data}">'
+        data = base64.b64encode(images[index]).decode()
+        image = f'<img alt="{_escaped(figure.title)}" src="data:image/png;base64,{data}">'
     if plotly is None:
         shown = image or "<p>This figure needs plotly or matplotlib where the report is made.</p>"
     else:
         height = int(figure.figure.get("layout", {}).get("height", 400))
-        shown = f'<div class="plot" id="figure-{place}" style="min-height:{height}px"></div>'
+        shown = f'<div class="plot" id="figure-{index}" style="min-height:{height}px"></div>'
         shown += f"<noscript>{image or 'This figure needs JavaScript.'}</noscript>"
-    yield f"<figure>{shown}<figcaption>{_timed(figure.caption)}</figcaption></figure>"
+    yield f"<figure>{shown}<figcaption>{_escaped_with_times(figure.caption)}</figcaption></figure>"
 
 
 def _gpus(document: Mapping[str, Any]) -> Iterator[str]:
@@ -203,7 +205,7 @@ def _gpus(document: Mapping[str, Any]) -> Iterator[str]:
         cells += [_number(gpu["score"], ".0f"), gpu["bottleneck"] or ""]
         used = None if gpu["utilization"] is None else 100 * gpu["utilization"]
         cells += [_number(used, ".0f", " %"), _number(gpu["confidence"], ".2f")]
-        yield "<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in cells) + "</tr>"
+        yield "<tr>" + "".join(f"<td>{_escaped(cell)}</td>" for cell in cells) + "</tr>"
     yield "</tbody></table></div></section>"
 
 
@@ -211,10 +213,11 @@ def _events(events: Sequence[tuple[str, str, str, str]]) -> Iterator[str]:
     if not events:
         return
     yield '<section id="events"><h2>Events</h2><div class="wide"><table><thead><tr>'
-    yield '<th>time, <span class="zone">UTC</span></th><th>node</th><th>kind</th><th>what</th>'
+    yield '<th>time, <span class="zone">UTC</span></th><th>node</th><th>kind</th><th>message</th>'
     yield "</tr></thead><tbody>"
-    for time, *said in events:
-        yield f"<tr><td>{_timed(time)}</td>" + "".join(f"<td>{_text(part)}</td>" for part in said) + "</tr>"
+    for time, *fields in events:
+        cells = "".join(f"<td>{_escaped(part)}</td>" for part in fields)
+        yield f"<tr><td>{_escaped_with_times(time)}</td>{cells}</tr>"
     yield "</tbody></table></div></section>"
 
 
@@ -223,8 +226,8 @@ def _record(record: Sequence[tuple[str, str]]) -> Iterator[str]:
         return
     yield '<section id="record"><h2>Record</h2><table><tbody>'
     for name, value in record:
-        shown = _timed(value) if name == "time" else _text(value)
-        yield f"<tr><th>{_text(name)}</th><td>{shown}</td></tr>"
+        shown = _escaped_with_times(value) if name == "time" else _escaped(value)
+        yield f"<tr><th>{_escaped(name)}</th><td>{shown}</td></tr>"
     yield "</tbody></table></section>"
 
 
@@ -232,45 +235,90 @@ def _scripts(figures: Sequence[ReportFigure], plotly: bytes | None) -> Iterator[
     if plotly is None:
         return
     packed = base64.b64encode(gzip.compress(plotly, 9, mtime=0)).decode()
-    content = json.dumps([_drawable(figure.figure) for figure in figures], allow_nan=False)
-    # What ends a script's element, begins a comment in it, or ends a line for JavaScript alone.
-    for sign in "<>&\u2028\u2029":
-        content = content.replace(sign, f"\\u{ord(sign):04x}")
+    content = json.dumps([_without_uids(figure.figure) for figure in figures], allow_nan=False)
+    # These characters end a script element, begin a comment in it, or end a line in JavaScript only.
+    for character in "<>&\u2028\u2029":
+        content = content.replace(character, f"\\u{ord(character):04x}")
     yield f'<script type="application/json" id="figures">{content}</script>'
     yield f'<script type="text/plain" id="plotly">{packed}</script>'
-    # What follows in one module can use what the clock exports.
-    yield f'<script type="module">{CLOCK_SCRIPT.read_text()}{_part("report.js")}</script>'
+    # One module, so that the report's script can use the exports of the clock's.
+    yield f'<script type="module">{CLOCK_SCRIPT.read_text()}{_package_file("report.js")}</script>'
 
 
-def _drawable(figure: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the traces' names for live views, which plotly takes for parts of a selector."""
+def _without_uids(figure: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a figure without the traces' ``uid`` of live views, which plotly uses as parts of a selector."""
     traces = [{key: value for key, value in trace.items() if key != "uid"} for trace in figure["data"]]
     return {"data": traces, "layout": figure["layout"]}
 
 
-def _part(name: str) -> str:
+def _package_file(name: str) -> str:
     return files(__package__).joinpath(name).read_text()
 
 
 def _link(name: str, address: str) -> str:
     if not address.startswith("https://"):
-        return _text(name)
-    return f'<a href="{_text(address)}" rel="noreferrer">{_text(name)}</a>'
+        return _escaped(name)
+    return f'<a href="{_escaped(address)}" rel="noreferrer">{_escaped(name)}</a>'
 
 
 def _number(value: float | None, form: str, unit: str = "") -> str:
     return "" if value is None else f"{value:{form}}{unit}"
 
 
-def _timed(text: str) -> str:
-    """Escaped, with each time as an element that the page's script shows on the reader's clock."""
+def _escaped_with_times(text: str) -> str:
+    """Return escaped text with each time as an element, which the page's script converts to local time."""
 
     def element(found: re.Match[str]) -> str:
         zone = " UTC" if found[3] else ""
         return f'<time datetime="{found[1]}T{found[2]}Z">{found[1]} {found[2]}{zone}</time>'
 
-    return _TIME.sub(element, _text(text))
+    return _TIME.sub(element, _escaped(text))
 
 
-def _text(value: object) -> str:
+def _escaped(value: object) -> str:
     return escape("".join(letter if letter.isprintable() else " " for letter in str(value)))
+
+
+def record_lines(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Return names and values from ``record.json``, ten at most, without missing ones."""
+    return tuple((name, _shortened(value)) for name, value in _record_lines(redact_record(record)) if value)[
+        :_MOST_RECORD_LINES
+    ]
+
+
+def _record_lines(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    job = " ".join(_as_str(record.get(key)) for key in ("cluster", "job_id")).strip()
+    yield "job", " · ".join(part for part in (_as_str(record.get("kind")), job) if part)
+    ended = _as_str(record.get("ended")) or "not ended"
+    yield "time", f"{_as_str(record.get('started'))} to {ended}" if record.get("started") else ""
+    yield "exit status", _as_str(record.get("exit_status"))
+    nodes = record.get("nodes")
+    names = [_as_str(node) for node in nodes] if isinstance(nodes, list) else []
+    yield "nodes", f"{len(names)}: {', '.join(names)}" if names else _as_str(record.get("node"))
+    edf = record.get("edf")
+    name = _as_str(edf.get("name")) if isinstance(edf, dict) else ""
+    yield "environment", " · ".join(part for part in (name, _as_str(record.get("edf_digest"))[:19]) if part)
+    image = record.get("image")
+    yield "image", _as_str(image.get("path")) if isinstance(image, dict) else ""
+    command = record.get("command")
+    words = [_as_str(word) for word in command] if isinstance(command, list) else []
+    yield "command", redact_command_line(words)
+    options = record.get("options")
+    yield "options", _joined_pairs(options)
+    interval = record.get("interval")
+    yield "sampling", f"every {interval} s" if isinstance(interval, int | float) else ""
+    yield "versions", _joined_pairs(record.get("versions"))
+
+
+def _joined_pairs(mapping: Any) -> str:
+    if not isinstance(mapping, dict):
+        return ""
+    return ", ".join(f"{_as_str(name)} {_as_str(value)}" for name, value in mapping.items() if _as_str(value))
+
+
+def _as_str(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"

@@ -1,7 +1,7 @@
 /* Follows clock.js in one module. Without a script the page says its times in UTC. */
 for (const time of document.querySelectorAll('time')) {
   const utc = Date.parse(time.dateTime);
-  const text = wallText(utc, aheadMs(utc)).replace('T', ' ');
+  const text = localTimeText(utc, utcOffsetMs(utc)).replace('T', ' ');
   const zone = time.textContent.endsWith('UTC') ? ` ${zoneName(utc)}` : '';
   time.textContent = text.slice(0, time.textContent.replace(' UTC', '').length) + zone;
   time.title = time.dateTime;
@@ -19,7 +19,7 @@ for (const zone of document.querySelectorAll('.zone')) {
   document.head.append(script);
   const options = { responsive: true, displaylogo: false };
   for (const [place, given] of JSON.parse(text('figures')).entries()) {
-    const figure = readersFigure(given);
+    const figure = localTimeFigure(given);
     await Plotly.newPlot(`figure-${place}`, figure.data, figure.layout, options);
   }
 })();

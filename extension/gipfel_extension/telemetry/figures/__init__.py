@@ -1,1 +1,1 @@
-"""Figures as plain dictionaries that plotly draws, the same in every view, and images of them."""
+"""Figures as plain dictionaries for plotly, the same in every view, and PNG images of them."""

@@ -1,7 +1,7 @@
-"""The activity figure of a live view, and its deltas: a plot per GPU, then hosts and the user's own metrics.
+"""The activity figure of a live view, and its deltas: a plot per GPU, then plots of hosts and user metrics.
 
-Pure functions; plotly isn't imported. ``layout.meta`` holds what a live view needs: ``window_s``, the
-seconds that the time axis shows, and ``simulated``.
+Pure functions; plotly is not imported. ``layout.meta`` holds data for live views: ``window_s``, the length of
+the time axis in seconds, and ``simulated``.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..sample import Columns, Sample, SampleTable
 from ..user_metrics import UserMetrics
-from .lines import GPU_LINES, LINES, Line, Row, rows_of
+from .lines import GPU_LINES, LINES, Line, Row, activity_rows
 from .metric_rows import metric_rows
 from .palette import clear_layout, empty_plot, simulated_mark
 from .stack import axes, axis_suffix, legend, plot_title
@@ -22,52 +22,52 @@ _TOP_PIXELS = 66
 _BOTTOM_PIXELS = 42
 _TITLE_PIXELS = 24
 _EMPTY = "No samples yet.<br>The recorder starts with the job."
-#: More points than this in a line are averaged down; a panel is a few hundred pixels wide.
-_MOST_POINTS = 1200
-#: A pause of so many intervals is drawn as a gap.
+#: Lines with more points are averaged; a panel is a few hundred pixels wide.
+_MAX_POINTS = 1200
+#: A pause of more intervals than this is drawn as a gap.
 _GAP_INTERVALS = 3.5
 
 
 def saturation_figure(
     table: SampleTable, *, window_s: float, dark: bool = False, metrics: UserMetrics | None = None
 ) -> dict[str, Any]:
-    """Return the figure of GPUs and hosts: a plot per GPU, CPU and memory, I/O, and the user's own metrics.
+    """Return the figure of GPUs and hosts: a plot per GPU, CPU and memory, I/O, and user metrics.
 
     Parameters
     ----------
     window_s
-        Seconds before the newest sample that the time axis shows.
+        Length of the time axis in seconds; it ends at the newest sample.
     dark
-        Colours for a dark ground.
+        True for colors on a dark background.
     metrics
-        The user's own, of the same time; some of them are drawn (:func:`metric_rows.metric_rows`).
+        User metrics of the same time; :func:`metric_rows.metric_rows` selects some of them.
 
     Returns
     -------
     dict
         ``data`` and ``layout`` for ``plotly.graph_objects.Figure``. x is UTC in milliseconds since the epoch,
-        y per cent or MB/s; a trace's ``uid`` is ``<device>/<metric>``. Missing values and pauses are gaps.
+        y percent or MB/s; a trace's ``uid`` is ``<device>/<metric>``. Missing values and pauses are gaps.
     """
     last = table.last_ns
-    shown = table if last is None else table.since(_first(last, window_s))
-    rows = rows_of(shown)
+    visible = table if last is None else table.since(_first(last, window_s))
+    rows = activity_rows(visible)
     data = [
-        _trace(line, row, number, shown, dark=dark)
+        _trace(line, row, number, visible, dark=dark)
         for number, row in enumerate(rows, start=1)
         for line in row.lines
     ]
-    # One entry a metric: it shows and hides the metric of every GPU.
+    # One legend entry per metric: it shows and hides the metric of all GPUs.
     for first in {trace["legendgroup"]: trace for trace in reversed(data)}.values():
         first["showlegend"] = True
-    own = [] if metrics is None or last is None else metric_rows(metrics.since(_first(last, window_s)))
-    for place, each in enumerate(own, start=1):
-        data += each.traces(len(rows) + place, _points, dark=dark)
-    rows += [each.row for each in own]
-    return {"data": data, "layout": layout_of(rows, shown, window_s=window_s, dark=dark)}
+    user_rows = [] if metrics is None or last is None else metric_rows(metrics.since(_first(last, window_s)))
+    for offset, each in enumerate(user_rows, start=1):
+        data += each.traces(len(rows) + offset, _points, dark=dark)
+    rows += [each.row for each in user_rows]
+    return {"data": data, "layout": layout_of(rows, visible, window_s=window_s, dark=dark)}
 
 
 def figure_delta(samples: Iterable[Sample]) -> dict[str, dict[str, list[Any]]]:
-    """Return new points for the traces of :func:`saturation_figure`: ``uid`` to ``x`` and ``y``, by time."""
+    """Return new points ``x`` and ``y`` by ``uid`` for the traces of :func:`saturation_figure`."""
     traces: dict[str, dict[str, list[Any]]] = {}
     for sample in sorted(samples, key=lambda sample: sample.time_ns):
         for metric, line in LINES.items():
@@ -79,7 +79,7 @@ def figure_delta(samples: Iterable[Sample]) -> dict[str, dict[str, list[Any]]]:
 
 
 def layout_of(rows: list[Row], table: SampleTable, *, window_s: float, dark: bool) -> dict[str, Any]:
-    """Return the layout of rows of a table; see :func:`saturation_figure` for its parameters."""
+    """Return the layout of a table's rows; see :func:`saturation_figure` for the parameters."""
     height = _TOP_PIXELS + _BOTTOM_PIXELS + _ROW_PIXELS * max(1, len(rows))
     layout = clear_layout(_title(table), height, dark=dark, top=_TOP_PIXELS, bottom=_BOTTOM_PIXELS)
     top = {"y": round(1 - _TITLE_PIXELS / height, 6), "yanchor": "top", "yref": "container"}
@@ -91,7 +91,7 @@ def layout_of(rows: list[Row], table: SampleTable, *, window_s: float, dark: boo
     }
     if not rows:
         return layout | empty_plot(_EMPTY, dark=dark)
-    # Each row is a title's height and a plot.
+    # Each row consists of a title and a plot.
     share = 1.0 / len(rows)
     for number, row in enumerate(rows, start=1):
         bottom = 1.0 - number * share
@@ -129,11 +129,11 @@ def _first(last_ns: int, window_s: float) -> int:
 
 def _trace(line: Line, row: Row, number: int, table: SampleTable, *, dark: bool) -> dict[str, Any]:
     axis = "" if number == 1 else str(number)
-    columns = table.of(row.device.uuid)
+    columns = table[row.device.uuid]
     x, y = _points(columns["time_ns"], _series(columns, line), table.interval)
     digits = ".0f" if line.unit == "%" else ".1f"
     scope = f" of the {row.device.scope}" if row.device.scope else ""
-    # GPUs share the legend on top; each row of a host has its own.
+    # GPUs share the legend at the top; each row of a host has its own.
     group = row.lines is not GPU_LINES
     return {
         "type": "scatter",
@@ -155,23 +155,23 @@ def _trace(line: Line, row: Row, number: int, table: SampleTable, *, dark: bool)
 
 def _series(columns: Columns, line: Line) -> NDArray[np.float64]:
     values: NDArray[np.float64] = columns[line.metric] * line.factor
-    if line.of:
+    if line.percent_of:
         with np.errstate(divide="ignore", invalid="ignore"):
-            values = values / columns[line.of]
+            values = values / columns[line.percent_of]
     return values
 
 
 def _value(sample: Sample, line: Line) -> float | None:
     value = sample.values.get(line.metric)
-    total = sample.values.get(line.of) if line.of else 1.0
+    total = sample.values.get(line.percent_of) if line.percent_of else 1.0
     return None if value is None or not total else round(value * line.factor / total, 3)
 
 
 def _points(
     times: NDArray[np.int64], values: NDArray[np.float64], interval: float
 ) -> tuple[list[int], list[float | None]]:
-    """Return the points of one line: averaged where there are too many, with a null point in each pause."""
-    size = -(-len(times) // _MOST_POINTS) if len(times) else 1
+    """Return the points of one line, averaged where there are too many, with a null point in each pause."""
+    size = -(-len(times) // _MAX_POINTS) if len(times) else 1
     if size > 1:
         starts = np.arange(0, len(times), size)
         known = np.isfinite(values)

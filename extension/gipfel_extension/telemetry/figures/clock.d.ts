@@ -1,21 +1,21 @@
 import type { PartialJSONObject, PartialJSONValue } from '@lumino/coreutils';
 
-export declare function aheadMs(timeMs: number): number;
+export declare function utcOffsetMs(timeMs: number): number;
 export declare function zoneName(timeMs: number): string;
-export declare function clockTime(timeMs: number): string;
-export declare function clockMoment(timeMs: number, nowMs?: number): string;
-export declare function clockRange(sinceMs: number, untilMs: number, nowMs?: number): string;
-export declare function onReadersClock(text: string, nowMs?: number): string;
-export declare function wallText(timeMs: number, ahead: number): string;
-export declare function utcOf(said: unknown, ahead: number): number;
-export declare function readersFigure(figure: {
+export declare function formatTimeOfDay(timeMs: number): string;
+export declare function formatLocalTime(timeMs: number, nowMs?: number): string;
+export declare function formatTimeRange(sinceMs: number, untilMs: number, nowMs?: number): string;
+export declare function inLocalTime(text: string, nowMs?: number): string;
+export declare function localTimeText(timeMs: number, offsetMs: number): string;
+export declare function parseUtcMs(time: unknown, offsetMs: number): number;
+export declare function localTimeFigure(figure: {
   data?: readonly PartialJSONObject[];
   layout?: PartialJSONObject;
-}): { data: PartialJSONObject[]; layout: PartialJSONObject; ahead: number };
-export declare function readersTimes(
+}): { data: PartialJSONObject[]; layout: PartialJSONObject; offsetMs: number };
+export declare function localTimes(
   trace: PartialJSONObject,
   layout: PartialJSONObject,
-  ahead: number,
-  text?: (timeMs: number, ahead: number) => string
+  offsetMs: number,
+  text?: (timeMs: number, offsetMs: number) => string
 ): { x?: PartialJSONValue[]; x0?: string };
-export declare function readersLayout(layout: PartialJSONObject, ahead: number): PartialJSONObject;
+export declare function localTimeLayout(layout: PartialJSONObject, offsetMs: number): PartialJSONObject;

@@ -1,98 +1,97 @@
 /**
- * The reader's clock: the one way in which panel, widgets and report show a time.
+ * Display of times in the browser's time zone, for panel, widgets and report.
  *
- * Times come as UTC in milliseconds since the epoch and are shown in the zone of the browser, 24 hours, with the
- * zone's name beside them. plotly.js takes a number for a time of the browser's zone but answers and labels without
- * one, so it is given text of the reader's wall clock alone (`readersFigure`), and what it answers is taken back
- * with `utcOf`.
+ * Times are UTC in milliseconds since the epoch and are shown in the browser's time zone, in 24 hours, with the
+ * zone's name. plotly.js interprets numbers in the browser's zone but returns and labels times without a zone.
+ * Therefore `localTimeFigure` gives it local times as text, and `parseUtcMs` converts the times that it returns.
  */
 
-/** Milliseconds that the reader's clock is ahead of UTC at a time. */
-export function aheadMs(timeMs) {
+/** Return the browser's offset from UTC at a time, in milliseconds. */
+export function utcOffsetMs(timeMs) {
   const minutes = new Date(timeMs).getTimezoneOffset();
   return Number.isFinite(minutes) ? -60000 * minutes : 0;
 }
 
-/** The zone's short name at a time, such as `GMT+1`, `PST` or `UTC`. */
+/** Return the short name of the browser's time zone at a time, such as `GMT+1`, `PST` or `UTC`. */
 export function zoneName(timeMs) {
   const parts = new Intl.DateTimeFormat('en', { timeZoneName: 'short' }).formatToParts(timeMs);
   return parts.find(part => part.type === 'timeZoneName')?.value ?? '';
 }
 
-/** A time of day to the second, `14:53:07`, where the zone is named beside it. */
-export function clockTime(timeMs) {
-  return wallText(timeMs, aheadMs(timeMs)).slice(11, 19);
+/** Return a local time of day with seconds and without zone, `14:53:07`. */
+export function formatTimeOfDay(timeMs) {
+  return localTimeText(timeMs, utcOffsetMs(timeMs)).slice(11, 19);
 }
 
-/** A time to the minute with its zone, `14:53 GMT+1`; with the day, unless it is `nowMs`'s. */
-export function clockMoment(timeMs, nowMs = Date.now()) {
-  const [day, time] = wallText(timeMs, aheadMs(timeMs)).split('T');
-  const today = wallText(nowMs, aheadMs(nowMs)).startsWith(day);
+/** Return a local time to the minute with its zone, `14:53 GMT+1`, and with the date unless it is that of `nowMs`. */
+export function formatLocalTime(timeMs, nowMs = Date.now()) {
+  const [day, time] = localTimeText(timeMs, utcOffsetMs(timeMs)).split('T');
+  const today = localTimeText(nowMs, utcOffsetMs(nowMs)).startsWith(day);
   return `${today ? '' : `${day} `}${time.slice(0, 5)} ${zoneName(timeMs)}`;
 }
 
-/** Two times to the second with their zone, `14:53:07 – 14:55:00 GMT+1`; with the day where it is not `nowMs`'s. */
-export function clockRange(sinceMs, untilMs, nowMs = Date.now()) {
-  const ahead = aheadMs(sinceMs);
-  const [first, last] = [sinceMs, untilMs].map(time => wallText(time, ahead).split('T'));
-  const today = wallText(nowMs, aheadMs(nowMs)).slice(0, 10);
+/** Return a local time range with its zone, `14:53:07 – 14:55:00 GMT+1`, and with dates other than `nowMs`'s. */
+export function formatTimeRange(sinceMs, untilMs, nowMs = Date.now()) {
+  const offsetMs = utcOffsetMs(sinceMs);
+  const [first, last] = [sinceMs, untilMs].map(time => localTimeText(time, offsetMs).split('T'));
+  const today = localTimeText(nowMs, utcOffsetMs(nowMs)).slice(0, 10);
   const begin = `${first[0] === today ? '' : `${first[0]} `}${first[1].slice(0, 8)}`;
   const end = `${last[0] === first[0] ? '' : `${last[0]} `}${last[1].slice(0, 8)}`;
   return `${begin} – ${end} ${zoneName(sinceMs)}`;
 }
 
-/** A server's sentence with its times, `2026-11-22 13:53:07 UTC`, on the reader's clock. */
-export function onReadersClock(text, nowMs = Date.now()) {
+/** Return a text with its UTC times, such as `2026-11-22 13:53:07 UTC`, converted to local time. */
+export function inLocalTime(text, nowMs = Date.now()) {
   return text.replace(/(\d{4}-\d\d-\d\d) (\d\d:\d\d)(:\d\d)? UTC/g, (_, day, minutes, seconds) => {
-    return clockMoment(Date.parse(`${day}T${minutes}${seconds ?? ''}Z`), nowMs);
+    return formatLocalTime(Date.parse(`${day}T${minutes}${seconds ?? ''}Z`), nowMs);
   });
 }
 
-/** A time as plotly.js reads it, `2026-11-22T14:53:07.000`, on a clock so far ahead of UTC. */
-export function wallText(timeMs, ahead) {
-  const time = new Date(timeMs + ahead);
+/** Return a time as text for plotly.js, `2026-11-22T14:53:07.000`, with an offset from UTC in milliseconds. */
+export function localTimeText(timeMs, offsetMs) {
+  const time = new Date(timeMs + offsetMs);
   return Number.isNaN(time.getTime()) ? '' : time.toISOString().slice(0, -1);
 }
 
-/** UTC in milliseconds of what plotly.js says on an axis whose clock is so far ahead. */
-export function utcOf(said, ahead) {
-  return typeof said === 'number' ? said : Date.parse(`${String(said).replace(' ', 'T')}Z`) - ahead;
+/** Return UTC in milliseconds of a time from plotly.js on an axis with an offset from UTC. */
+export function parseUtcMs(time, offsetMs) {
+  return typeof time === 'number' ? time : Date.parse(`${String(time).replace(' ', 'T')}Z`) - offsetMs;
 }
 
-/** A figure as `{data, layout}` on the reader's clock, with how far that `ahead` of UTC is; the given one stays. */
-export function readersFigure(figure) {
+/** Return a copy of a figure in local time, with `offsetMs`, the offset from UTC in milliseconds. */
+export function localTimeFigure(figure) {
   const layout = figure.layout ?? {};
-  const ahead = aheadMs(newestTime(layout, figure.data ?? []));
-  const data = (figure.data ?? []).map(trace => ({ ...trace, ...readersTimes(trace, layout, ahead) }));
-  return { data, layout: readersLayout(layout, ahead), ahead };
+  const offsetMs = utcOffsetMs(newestTime(layout, figure.data ?? []));
+  const data = (figure.data ?? []).map(trace => ({ ...trace, ...localTimes(trace, layout, offsetMs) }));
+  return { data, layout: localTimeLayout(layout, offsetMs), offsetMs };
 }
 
-/** `x` or `x0` of a trace on a time axis as plotly.js draws them; `text` may remember texts of times. */
-export function readersTimes(trace, layout, ahead, text = wallText) {
+/** Return `x` or `x0` of a trace on a time axis as text for plotly.js; `text` may be a caching formatter. */
+export function localTimes(trace, layout, offsetMs, text = localTimeText) {
   const axis = axisOf(layout, trace.xaxis);
   if (axis?.type !== 'date') {
     return {};
   }
-  const shift = isUtc(axis) ? ahead : 0;
-  const shown = time => text(utcOf(time, 0), shift);
+  const shift = isUtc(axis) ? offsetMs : 0;
+  const shown = time => text(parseUtcMs(time, 0), shift);
   return {
     ...(Array.isArray(trace.x) ? { x: trace.x.map(shown) } : {}),
     ...(trace.x0 === undefined ? {} : { x0: shown(trace.x0) })
   };
 }
 
-/** A layout whose time axes, shapes and notes are on a clock so far ahead of UTC, with its zone's name. */
-export function readersLayout(layout, ahead) {
+/** Return a layout with its time axes, shapes and annotations in local time, and with the zone's name. */
+export function localTimeLayout(layout, offsetMs) {
   const result = { ...layout };
   const moved = mark => {
     const axis = /^x\d*$/.test(mark.xref ?? 'x') ? axisOf(layout, mark.xref) : undefined;
     const names = axis?.type === 'date' ? ['x', 'x0', 'x1'].filter(name => mark[name] !== undefined) : [];
-    const shift = axis && isUtc(axis) ? ahead : 0;
-    return { ...mark, ...Object.fromEntries(names.map(name => [name, wallText(utcOf(mark[name], 0), shift)])) };
+    const shift = axis && isUtc(axis) ? offsetMs : 0;
+    return { ...mark, ...Object.fromEntries(names.map(name => [name, localTimeText(parseUtcMs(mark[name], 0), shift)])) };
   };
   for (const [key, axis] of Object.entries(layout)) {
     if (/^xaxis\d*$/.test(key) && axis.type === 'date') {
-      result[key] = readersAxis(axis, isUtc(axis) ? ahead : 0);
+      result[key] = localTimeAxis(axis, isUtc(axis) ? offsetMs : 0);
     }
   }
   for (const key of ['shapes', 'annotations'].filter(each => Array.isArray(layout[each]))) {
@@ -101,9 +100,9 @@ export function readersLayout(layout, ahead) {
   return result;
 }
 
-function readersAxis(axis, ahead) {
-  const range = axis.range?.map(end => utcOf(end, 0));
-  const shown = { ...axis, ...(range ? { range: range.map(end => wallText(end, ahead)) } : {}) };
+function localTimeAxis(axis, offsetMs) {
+  const range = axis.range?.map(end => parseUtcMs(end, 0));
+  const shown = { ...axis, ...(range ? { range: range.map(end => localTimeText(end, offsetMs)) } : {}) };
   if (isUtc(axis)) {
     const zone = zoneName(range?.[1] ?? Date.now());
     shown.hoverformat = axis.hoverformat.replace(/UTC$/, zone);
@@ -114,7 +113,7 @@ function readersAxis(axis, ahead) {
   return shown;
 }
 
-/** Whether an axis shows UTC, rather than the time since a run began. */
+/** Return whether an axis shows UTC rather than the time since a run's start. */
 function isUtc(axis) {
   return axis.hoverformat?.endsWith('UTC') === true;
 }
@@ -123,8 +122,8 @@ function axisOf(layout, name) {
   return layout[`xaxis${(name ?? 'x').slice(1)}`];
 }
 
-/** The end of the figure's time axis: one clock for all of it, also where the zone's changes on the way. */
+/** Return the end of the figure's time axis: its offset applies to the whole figure, also across a change. */
 function newestTime(layout, data) {
   const end = layout.xaxis?.range?.[1] ?? data[0]?.x?.at?.(-1);
-  return end === undefined ? Date.now() : utcOf(end, 0);
+  return end === undefined ? Date.now() : parseUtcMs(end, 0);
 }

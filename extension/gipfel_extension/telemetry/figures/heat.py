@@ -1,11 +1,11 @@
-"""The heat map of GPUs and time: one metric of every GPU of a job, also of a thousand."""
+"""Heat map of GPUs by time: one metric of every GPU of a job, for up to thousands of GPUs."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..metric_table import TABLE, Drawing
+from ..metric_table import TABLE, LineStyle
 from ..sample import Device
 from .lines import gpu_name, gpus_of, json_rows, rows_by_device, span_ms
 from .palette import HEAT, clear_layout, empty_plot, simulated_mark, text_color
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 _TOP_PIXELS = 28
 _BOTTOM_PIXELS = 40
-_MOST_LABELS = 16
-_MOST_PIXELS = 420
+_MAX_LABELS = 16
+_MAX_PIXELS = 420
 
 
-#: What the heat map can show, in this order.
-HEAT_METRICS: Mapping[str, Drawing] = {
-    name: drawing
+#: Metrics of the heat map, in the order of the selection.
+HEAT_METRICS: Mapping[str, LineStyle] = {
+    name: style
     for name in (
         "SM_ACTIVE",
         "PIPE_TENSOR_ACTIVE",
@@ -35,34 +35,34 @@ HEAT_METRICS: Mapping[str, Drawing] = {
         "GPU_TEMP",
         "SM_CLOCK",
     )
-    if (drawing := TABLE[name].drawing) is not None
+    if (style := TABLE[name].line_style) is not None
 }
 
 
 def heat_figure(
     overview: "Overview", metric: str = "SM_ACTIVE", *, dark: bool = False, title: str = ""
 ) -> dict[str, Any]:
-    """Return a heat map, a row per GPU and a column per bucket; a bucket without a sample has no color.
+    """Return a heat map with a row per GPU and a column per bucket; buckets without samples are blank.
 
     Returns
     -------
     dict
         ``data`` and ``layout``; ``layout.meta`` holds ``devices`` (the UUID of each row), ``bucket_ms`` and
-        ``factor``, with which a live view adds columns.
+        ``factor``, which a live view needs to add columns.
 
     Raises
     ------
     KeyError
-        `metric` is none of :data:`HEAT_METRICS`.
+        `metric` is not one of :data:`HEAT_METRICS`.
     """
-    shown = HEAT_METRICS[metric]
+    style = HEAT_METRICS[metric]
     gpus = gpus_of(overview)
     if not gpus or not len(overview.time_ns):
         layout = clear_layout(title, 100, dark=dark) | empty_plot("No GPU has been recorded.", dark=dark)
         return {"data": [], "layout": layout | {"meta": {"devices": [], "bucket_ms": 1000, "factor": 1.0}}}
-    places = rows_by_device(overview)
+    row_of = rows_by_device(overview)
     rows = overview.mean.get(metric, np.full((len(overview.devices), len(overview.time_ns)), np.nan))
-    values = np.asarray(rows, np.float64)[[places[gpu.uuid] for gpu in gpus]] * shown.factor
+    values = np.asarray(rows, np.float64)[[row_of[gpu.uuid] for gpu in gpus]] * style.factor
     bucket = overview.bucket_ns / 1e6
     several = len({gpu.node for gpu in gpus}) > 1
     trace: dict[str, Any] = {
@@ -76,14 +76,14 @@ def heat_figure(
         "colorscale": HEAT[dark],
         "zmin": 0,
         "showscale": True,
-        "colorbar": _scale(shown, dark=dark),
+        "colorbar": _scale(style, dark=dark),
         "hoverongaps": False,
-        "hovertemplate": f"%{{y}} · %{{x}}<br>{shown.label} %{{z:.0f}} {shown.unit}<extra></extra>",
+        "hovertemplate": f"%{{y}} · %{{x}}<br>{style.label} %{{z:.0f}} {style.unit}<extra></extra>",
     }
-    if shown.full:
-        trace["zmax"] = shown.full
+    if style.scale_max:
+        trace["zmax"] = style.scale_max
     top = _TOP_PIXELS + (18 if title else 0)
-    height = top + _BOTTOM_PIXELS + min(_MOST_PIXELS, len(gpus) * _row_pixels(len(gpus)))
+    height = top + _BOTTOM_PIXELS + min(_MAX_PIXELS, len(gpus) * _row_pixels(len(gpus)))
     layout = clear_layout(title, round(height), dark=dark, top=top, bottom=_BOTTOM_PIXELS)
     layout["margin"] |= {"l": 60} if several else {}
     layout["xaxis"] = time_axis(dark=dark) | {"range": list(span_ms(overview) or ()), "showgrid": False}
@@ -92,7 +92,7 @@ def heat_figure(
         "devices": [gpu.uuid for gpu in gpus],
         "names": [gpu_name(gpu, several=several) for gpu in gpus],
         "bucket_ms": bucket,
-        "factor": shown.factor,
+        "factor": style.factor,
         "metric": metric,
         "simulated": any(gpu.simulated for gpu in gpus),
     }
@@ -106,11 +106,11 @@ def _row_pixels(count: int) -> float:
 
 
 def _names(gpus: tuple[Device, ...], *, several: bool) -> dict[str, Any]:
-    step = -(-len(gpus) // _MOST_LABELS)
+    step = -(-len(gpus) // _MAX_LABELS)
     if several and step > 1:
-        # The first GPU of each node is a better landmark than every n-th GPU.
+        # Label the first GPU of each node rather than every n-th GPU.
         nodes = [row for row, gpu in enumerate(gpus) if not row or gpus[row - 1].node != gpu.node]
-        rows = nodes[:: -(-len(nodes) // _MOST_LABELS)]
+        rows = nodes[:: -(-len(nodes) // _MAX_LABELS)]
         names = [gpus[row].node for row in rows]
     else:
         rows = list(range(0, len(gpus), step))
@@ -127,9 +127,9 @@ def _names(gpus: tuple[Device, ...], *, several: bool) -> dict[str, Any]:
     }
 
 
-def _scale(shown: Drawing, *, dark: bool) -> dict[str, Any]:
+def _scale(style: LineStyle, *, dark: bool) -> dict[str, Any]:
     scale: dict[str, Any] = {
-        # Above the map, so that its time axis is as wide as those of the plots around it.
+        # Above the map, so that its time axis is as wide as the axes of the other plots.
         "orientation": "h",
         "thickness": 6,
         "len": 0.4,
@@ -143,8 +143,8 @@ def _scale(shown: Drawing, *, dark: bool) -> dict[str, Any]:
         "ticklabelposition": "outside top",
         "nticks": 3,
         "tickfont": {"size": 10, "color": text_color(dark=dark)},
-        "ticksuffix": "" if shown.full else f" {shown.unit}",
+        "ticksuffix": "" if style.scale_max else f" {style.unit}",
     }
-    if shown.full:
+    if style.scale_max:
         scale |= {"tickvals": [0, 50, 100], "ticktext": ["0", "50", "100 %"]}
     return scale

@@ -1,4 +1,4 @@
-"""A figure as a PNG, drawn by matplotlib: no browser, no display. Lines, heat maps, bars, areas, shapes."""
+"""PNG images of figures by matplotlib, without browser and display: lines, heat maps, bars, areas, shapes."""
 
 import io
 from collections.abc import Sequence
@@ -11,26 +11,26 @@ _SMALL_FONT = 7
 _DPI = 100
 _NARROW = 500
 _FEW_COLORS = 32
-_MOST_COLUMNS = 8
-#: From here on a number has no room beside its axis, and is written with k, M or G.
-_LONG = 10_000
+_MAX_COLUMNS = 8
+#: Axis labels from this value on use the suffixes k, M and G.
+_LONG_NUMBER = 10_000
 _STYLES: dict[str, Any] = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdash": (0, (8, 3))}
 
 
 def static_image(figure: dict[str, Any], *, width: int = 900, scale: float = 1.5) -> bytes:
-    """Draw a figure of this package: lines, areas, bars or a heat map, with titles, legend and marks.
+    """Return a PNG of a figure of this package, with titles, legend and event marks.
 
     Parameters
     ----------
     width
-        Pixels before scaling; the height is the layout's.
+        Width in pixels before scaling; the height is that of the layout.
 
     Returns
     -------
     bytes
-        PNG on a ground that suits the layout's ink.
+        PNG with a background that suits the layout's font color.
     """
-    # Slow to import, and a server that draws nothing needn't have it.
+    # Imported here because it is slow to import and seldom needed.
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -60,7 +60,7 @@ def static_image(figure: dict[str, Any], *, width: int = 900, scale: float = 1.5
 
 
 def small_image(image: bytes) -> bytes:
-    """Return a PNG with fewer colors, which takes a fifth of the bytes: for a notebook's file."""
+    """Return a PNG with fewer colors for notebook files; it has a fifth of the size."""
     from PIL import Image  # noqa: PLC0415 - as above
 
     output = io.BytesIO()
@@ -69,7 +69,7 @@ def small_image(image: bytes) -> bytes:
 
 
 def stacked_images(images: Sequence[bytes]) -> bytes:
-    """Return PNGs of one width as one, one below the other."""
+    """Return PNGs of equal width stacked vertically in one PNG."""
     from matplotlib.image import imread, imsave  # noqa: PLC0415 - as above
 
     pixels = [imread(io.BytesIO(image), format="png") for image in images]
@@ -79,7 +79,7 @@ def stacked_images(images: Sequence[bytes]) -> bytes:
 
 
 class _Frame:
-    """The area of plotly's paper on the page, in fractions of the page."""
+    """Area of plotly's ``paper`` coordinates on the page, in fractions of the page."""
 
     def __init__(self, layout: dict[str, Any], width: float, height: float) -> None:
         margin = layout.get("margin", {})
@@ -155,7 +155,7 @@ def _draw(plot: Any, trace: dict[str, Any]) -> None:
     line = trace["line"]
     times = trace.get("x")
     plot.plot(
-        [trace["x0"] + place * trace["dx"] for place in range(len(values))] if times is None else times,
+        [trace["x0"] + index * trace["dx"] for index in range(len(values))] if times is None else times,
         values,
         color=line["color"],
         linestyle=_STYLES[line["dash"]],
@@ -169,14 +169,14 @@ def _scale(plot: Any, traces: list[dict[str, Any]]) -> None:
     lowest, highest = min(values, default=0.0), max(values, default=0.0)
     plot.set_ylim(min(0.0, 1.08 * lowest), max(0.0, 1.08 * highest) or (0.0 if lowest < 0 else 1.0))
     plot.locator_params(axis="y", nbins=3)
-    if max(highest, -lowest) >= _LONG:
+    if max(highest, -lowest) >= _LONG_NUMBER:
         from matplotlib.ticker import EngFormatter  # noqa: PLC0415 - as above
 
         plot.yaxis.set_major_formatter(EngFormatter(sep=""))
 
 
 def _draw_heat(page: Any, plot: Any, trace: dict[str, Any], ink: str) -> None:
-    """Draw a row per device and a column per bucket; missing cells stay empty."""
+    """Draw a heat map with a row per device and a column per bucket; missing cells stay empty."""
     from matplotlib.colors import LinearSegmentedColormap  # noqa: PLC0415 - slow to import, and seldom needed
 
     cells = np.array([[np.nan if cell is None else cell for cell in row] for row in trace["z"]], float)
@@ -210,10 +210,10 @@ def _draw_heat(page: Any, plot: Any, trace: dict[str, Any], ink: str) -> None:
 
 
 def _draw_bars(plot: Any, trace: dict[str, Any], ink: str) -> None:
-    """Draw horizontal bars, each from its beginning, with its number at its end."""
-    places = range(len(trace["y"]))
+    """Draw horizontal bars from their base, with their values at the end."""
+    positions = range(len(trace["y"]))
     plot.barh(
-        places,
+        positions,
         trace["x"],
         left=trace["base"],
         color=trace["marker"]["color"],
@@ -222,14 +222,16 @@ def _draw_bars(plot: Any, trace: dict[str, Any], ink: str) -> None:
         linewidth=0.3,
         height=0.7,
     )
-    plot.set_yticks(list(places), trace["y"])
+    plot.set_yticks(list(positions), trace["y"])
     plot.set_ylim(len(trace["y"]) - 0.5, -0.5)
-    for place, (begin, length, text) in enumerate(zip(trace["base"], trace["x"], trace["text"], strict=True)):
-        plot.text(begin + length + 0.7, place, text, va="center", fontsize=_SMALL_FONT, color=ink)
+    for position, (begin, length, text) in enumerate(
+        zip(trace["base"], trace["x"], trace["text"], strict=True)
+    ):
+        plot.text(begin + length + 0.7, position, text, va="center", fontsize=_SMALL_FONT, color=ink)
 
 
 def _draw_areas(plot: Any, traces: Sequence[dict[str, Any]]) -> None:
-    """Draw areas stacked in the order of the traces; a gap where nothing is known."""
+    """Draw stacked areas in the order of the traces; missing values are gaps."""
     below: Any = 0.0
     for trace in traces:
         values = np.array([np.nan if value is None else value for value in trace["y"]], float)
@@ -249,7 +251,7 @@ def _draw_areas(plot: Any, traces: Sequence[dict[str, Any]]) -> None:
 
 
 def _draw_shapes(plot: Any, shapes: Sequence[dict[str, Any]]) -> None:
-    """Draw marks through a plot: lines of events, and time ranges that are set off."""
+    """Draw lines of events and highlighted time ranges."""
     limits = plot.get_xlim()
     for shape in shapes:
         line = shape["line"]
@@ -284,7 +286,7 @@ def _legend(page: Any, frame: _Frame, traces: list[dict[str, Any]], legend: dict
             handles=handles,
             loc=f"{ {'top': 'upper', 'bottom': 'lower'}[legend['yanchor']] } {legend['xanchor']}",
             bbox_to_anchor=(frame.x(legend["x"]), up),
-            ncols=2 if narrow else min(_MOST_COLUMNS, len(handles)),
+            ncols=2 if narrow else min(_MAX_COLUMNS, len(handles)),
             fontsize=7,
             frameon=False,
             labelcolor=ink,

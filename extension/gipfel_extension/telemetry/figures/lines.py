@@ -1,4 +1,4 @@
-"""Line styles of metrics, and lines of an overview: of one device, or of all of them together."""
+"""Line styles of metrics, and lines from an overview: of one device, or aggregated over devices."""
 
 import warnings
 from collections.abc import Collection, Mapping
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-#: So many buckets without a sample are a pause.
+#: A run of more buckets without samples than this is drawn as a gap.
 _GAP_BUCKETS = 3
 
 
 @dataclass(frozen=True)
 class Line:
-    """Style of one line: colors that the color-blind can tell apart, and a dash beside each.
+    """Style of one line: colors for light and dark themes, and a dash to tell it apart without color.
 
-    ``factor`` leads from the metric's unit to ``unit``; ``of`` is the metric that is 100 %.
+    ``factor`` converts the metric's unit to ``unit``; ``percent_of`` is the metric whose value is 100 %.
     """
 
     metric: str
@@ -35,28 +35,28 @@ class Line:
     dash: str
     unit: str
     factor: float = 100.0
-    of: str = ""
+    percent_of: str = ""
 
 
 def line_of(metric: str) -> Line:
-    """Return the line of a metric, as the table of metrics declares it.
+    """Return the line style of a metric from the metric table.
 
     Raises
     ------
     KeyError
-        It has no line.
+        The metric is not drawn as a line.
     """
-    drawing = TABLE[metric].drawing
-    if drawing is None:
+    style = TABLE[metric].line_style
+    if style is None:
         raise KeyError(metric)
-    light, dark = COLORS[drawing.color]
-    return Line(metric, drawing.label, light, dark, drawing.dash, drawing.unit, drawing.factor, drawing.of)
+    light, dark = COLORS[style.color]
+    return Line(metric, style.label, light, dark, style.dash, style.unit, style.factor, style.percent_of)
 
 
 GPU_LINES = tuple(map(line_of, ("GPU_UTIL", "SM_ACTIVE", "PIPE_TENSOR_ACTIVE", "DRAM_ACTIVE")))
 
 
-#: Drawn only where an advice is based on them.
+#: Lines that are drawn only where an advice is based on them.
 FURTHER_LINES = tuple(map(line_of, ("GR_ENGINE_ACTIVE", "SM_OCCUPANCY", "PIPE_FP32_ACTIVE")))
 
 
@@ -79,11 +79,11 @@ CLOCK_LINES = (line_of("SM_CLOCK"),)
 POWER_LINES = (line_of("POWER_USAGE"),)
 
 
-#: The line of each metric that the activity figure draws.
+#: Lines of the activity figure by metric.
 LINES: Mapping[str, Line] = {line.metric: line for line in (*GPU_LINES, *HOST_LINES, *IO_LINES)}
 
 
-#: The same for the figure of one GPU.
+#: Lines of the figure of one GPU by metric.
 DETAIL_LINES: Mapping[str, Line] = {
     line.metric: line for line in (*GPU_LINES, *LINK_LINES, *CLOCK_LINES, *POWER_LINES)
 }
@@ -91,7 +91,7 @@ DETAIL_LINES: Mapping[str, Line] = {
 
 @dataclass(frozen=True)
 class Row:
-    """One plot of the stack."""
+    """One row of the activity figure: a plot of one device."""
 
     title: str
     device: Device
@@ -99,12 +99,12 @@ class Row:
     percent: bool
 
 
-def rows_of(table: SampleTable) -> list[Row]:
-    """Return a row per GPU, then two per host: CPU and memory, I/O."""
+def activity_rows(table: SampleTable) -> list[Row]:
+    """Return a row per GPU, then two rows per host: CPU and memory, and I/O."""
     several = len({device.node for device in table.devices}) > 1
     rows = [
-        Row(_gpu_title(device, place, several=several), device, GPU_LINES, percent=True)
-        for place, device in enumerate(table.gpus)
+        Row(_gpu_title(device, position, several=several), device, GPU_LINES, percent=True)
+        for position, device in enumerate(table.gpus)
     ]
     for host in table.hosts:
         node = f" {host.node}" if several else ""
@@ -114,8 +114,8 @@ def rows_of(table: SampleTable) -> list[Row]:
     return rows
 
 
-def _gpu_title(device: Device, place: int, *, several: bool) -> str:
-    number = place if device.index is None else device.index
+def _gpu_title(device: Device, position: int, *, several: bool) -> str:
+    number = position if device.index is None else device.index
     name = device.name.removeprefix("NVIDIA ")
     node = f"{device.node} · " if several and device.node else ""
     mark = " · simulated" if device.simulated and "simulated" not in name else ""
@@ -123,13 +123,13 @@ def _gpu_title(device: Device, place: int, *, several: bool) -> str:
 
 
 def milliseconds(overview: "Overview") -> list[int]:
-    """Return the buckets' starts, UTC in milliseconds since the epoch."""
+    """Return the start times of the buckets in UTC milliseconds since the epoch."""
     times: list[int] = (overview.time_ns // 1_000_000).tolist()
     return times
 
 
 def span_ms(overview: "Overview") -> tuple[int, int] | None:
-    """Return the first bucket's start and the last one's end."""
+    """Return the start of the first bucket and the end of the last one; None without buckets."""
     if not len(overview.time_ns):
         return None
     return int(overview.time_ns[0] // 1_000_000), int(
@@ -138,24 +138,24 @@ def span_ms(overview: "Overview") -> tuple[int, int] | None:
 
 
 def rows_by_device(overview: "Overview") -> dict[str, int]:
-    """Return the row of each device in the overview's arrays."""
+    """Return the row index of each device in the overview's arrays."""
     return {device.uuid: row for row, device in enumerate(overview.devices)}
 
 
 def gpus_of(overview: "Overview") -> tuple[Device, ...]:
-    """Return the GPUs, by node and index."""
+    """Return the GPUs, sorted by node and index."""
     found = (device for device in overview.devices if device.kind == "gpu")
     return tuple(sorted(found, key=lambda d: (d.simulated, d.node, d.index or 0, d.uuid)))
 
 
 def hosts_of(overview: "Overview") -> tuple[Device, ...]:
-    """Return the hosts, by node."""
+    """Return the hosts, sorted by node."""
     found = (device for device in overview.devices if device.kind == "host")
     return tuple(sorted(found, key=lambda d: (d.simulated, d.node)))
 
 
 def series(overview: "Overview", metric: str, device: Device) -> Floats:
-    """Return a metric of one device; NaN where it is unknown."""
+    """Return the values of a metric of one device; NaN where they are unknown."""
     rows = overview.mean.get(metric)
     if rows is None:
         return np.full(len(overview.time_ns), np.nan)
@@ -163,52 +163,52 @@ def series(overview: "Overview", metric: str, device: Device) -> Floats:
 
 
 def mean_over(overview: "Overview", metric: str, devices: tuple[Device, ...], *, add: bool = False) -> Floats:
-    """Return a metric's mean over devices, or its sum; devices without a value don't count."""
+    """Return a metric's mean over devices, or its sum with `add`; devices without a value are ignored."""
     rows = overview.mean.get(metric)
     if rows is None or not devices:
         return np.full(len(overview.time_ns), np.nan)
-    places = rows_by_device(overview)
-    chosen = np.asarray(rows, np.float64)[[places[device.uuid] for device in devices]]
+    row_of = rows_by_device(overview)
+    chosen = np.asarray(rows, np.float64)[[row_of[device.uuid] for device in devices]]
     with warnings.catch_warnings():
-        # A bucket in which no device has a value is expected.
+        # Buckets without any value are expected.
         warnings.simplefilter("ignore", RuntimeWarning)
         found: Floats = np.nanmean(chosen, axis=0)
         return found * np.isfinite(chosen).sum(axis=0) if add else found
 
 
 def json_values(values: Floats, digits: int = 3) -> list[float | None]:
-    """Return values for JSON: None where they are missing."""
+    """Return values as JSON-serializable floats; None where they are missing."""
     return [round(value, digits) if np.isfinite(value) else None for value in values.tolist()]
 
 
 def json_rows(values: Floats, digits: int) -> list[list[float | None]]:
-    """Return rows of values for JSON: None where they are missing."""
+    """Return rows of values as JSON-serializable floats; None where they are missing."""
     known = np.isfinite(values)
     rows: list[list[float | None]] = np.round(values, digits).tolist()
-    for row, place in np.argwhere(~known).tolist():
-        rows[row][place] = None
+    for row, column in np.argwhere(~known).tolist():
+        rows[row][column] = None
     return rows
 
 
 def points(overview: "Overview", values: Floats, digits: int = 3) -> tuple[list[int], list[float | None]]:
-    """Return times and values of a line, skipping a bucket or two without a sample; a pause is a gap."""
+    """Return times and values of a line; up to two empty buckets are skipped, more become a gap."""
     known = np.flatnonzero(np.isfinite(values))
     times = milliseconds(overview)
     x: list[int] = []
     y: list[float | None] = []
     before = -1
-    for place in known.tolist():
-        if x and place - before > _GAP_BUCKETS:
+    for bucket in known.tolist():
+        if x and bucket - before > _GAP_BUCKETS:
             x.append(times[before + 1])
             y.append(None)
-        x.append(times[place])
-        y.append(round(float(values[place]), digits))
-        before = place
+        x.append(times[bucket])
+        y.append(round(float(values[bucket]), digits))
+        before = bucket
     return x, y
 
 
 def coarsened(overview: "Overview", buckets: int) -> "Overview":
-    """Return the overview in at most so many buckets, each made of several."""
+    """Return the overview with at most `buckets` buckets, each merged from several."""
     size = -(-len(overview.time_ns) // buckets) if len(overview.time_ns) else 1
     if size == 1:
         return overview
@@ -220,7 +220,7 @@ def coarsened(overview: "Overview", buckets: int) -> "Overview":
         count = np.add.reduceat(known, starts, axis=1, dtype=np.int64)
         total = np.add.reduceat(np.where(known, values, 0.0), starts, axis=1)
         mean[metric] = np.where(count > 0, total / np.maximum(count, 1), np.nan)
-    # What is drawn coarsely needs the means alone.
+    # Coarse lines need only the means.
     return replace(
         overview,
         time_ns=overview.time_ns[starts],
@@ -233,7 +233,7 @@ def coarsened(overview: "Overview", buckets: int) -> "Overview":
 
 
 def with_devices(overview: "Overview", uuids: Collection[str]) -> "Overview":
-    """Return the overview of some of its devices."""
+    """Return the overview restricted to some devices."""
     rows = [row for row, device in enumerate(overview.devices) if device.uuid in uuids]
     if len(rows) == len(overview.devices):
         return overview
@@ -250,7 +250,7 @@ def with_devices(overview: "Overview", uuids: Collection[str]) -> "Overview":
 def line_trace(
     line: Line, uid: str, points: tuple[list[int], list[float | None]], *, dark: bool
 ) -> dict[str, Any]:
-    """Return a line as plotly's trace, with its unit in the hover."""
+    """Return a line as a plotly trace, with its unit in the hover text."""
     digits = ".0f" if line.unit in ("%", "MHz", "W") else ".1f"
     return {
         "type": "scatter",
@@ -266,11 +266,11 @@ def line_trace(
 
 
 def gpu_name(device: Device, *, several: bool) -> str:
-    """Return a GPU's name for people: its number, with its node where there are several."""
+    """Return a GPU's display name: its number, with its node where there are several nodes."""
     number = device.uuid[:12] if device.index is None else str(device.index)
     return f"{device.node} {number}" if several and device.node else f"GPU {number}"
 
 
 def plain_text(text: str) -> str:
-    """Return text from outside without anything that plotly takes for markup."""
+    """Return untrusted text without anything that plotly interprets as markup."""
     return "".join(c if c.isprintable() else " " for c in text).replace("<", "_").replace("%{", "% {")

@@ -1,12 +1,12 @@
-"""Colors of the figures, for a light and for a dark ground, and what every layout shares.
+"""Colors of the figures for light and dark backgrounds, and common parts of layouts.
 
-Beside each color there is a word, a dash or a hatching: no two need to be distinguished by color.
+Each color comes with a label, a dash or a hatching, so that nothing is distinguished by color alone.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-#: Colors of lines by the names that the table of metrics uses: for a light ground, and for a dark one.
+#: Colors of lines by the names in the metric table, for a light and a dark background.
 COLORS: Mapping[str, tuple[str, str]] = {
     "blue": ("#0072b2", "#56b4e9"),
     "orange": ("#d55e00", "#f28e2b"),
@@ -18,7 +18,7 @@ COLORS: Mapping[str, tuple[str, str]] = {
     "grey": ("#767676", "#a3a3a3"),
 }
 
-#: What a resource or a loss is drawn with: light, dark, and the hatching of its area.
+#: Area style by resource or loss: light color, dark color, hatching.
 AREAS: Mapping[str, tuple[str, str, str]] = {
     "compute": ("#d55e00", "#f28e2b", ""),
     "memory": ("#009e73", "#2fd0a0", ""),
@@ -35,14 +35,14 @@ AREAS: Mapping[str, tuple[str, str, str]] = {
     "unexplained": ("#f5f5f5", "#3a3a3a", "x"),
 }
 
-#: Lines of several devices in one plot: a color for light, for dark, and a dash.
+#: Line styles of several devices in one plot: light color, dark color, dash.
 DEVICES: tuple[tuple[str, str, str], ...] = tuple(
     (light, dark, dash)
     for dash in ("solid", "dot", "dash", "dashdot")
     for light, dark in (COLORS[name] for name in ("blue", "orange", "green", "purple"))
 )
 
-#: From 0 to 1, pale to strong on either ground; 0 differs from the ground, which is a missing sample.
+#: Color scales of heat maps by dark theme; the color of 0 differs from the background, a missing value.
 HEAT: Mapping[bool, list[list[Any]]] = {
     False: [[0.0, "#d3dfe9"], [0.25, "#a9cbe4"], [0.5, "#6aaed6"], [0.75, "#2474b5"], [1.0, "#08306b"]],
     True: [[0.0, "#2f4152"], [0.25, "#1f4e79"], [0.5, "#2f83bd"], [0.75, "#6cc0e8"], [1.0, "#e2f6ff"]],
@@ -63,13 +63,13 @@ def grid_color(*, dark: bool) -> str:
 
 
 def area_color(name: str, *, dark: bool) -> str:
-    """Return the color of a resource or a loss."""
-    light_one, dark_one, _ = AREAS[name]
-    return dark_one if dark else light_one
+    """Return the color of a resource or loss."""
+    light_color, dark_color, _ = AREAS[name]
+    return dark_color if dark else light_color
 
 
 def clear_layout(title: str, height: int, *, dark: bool, top: int = 30, bottom: int = 30) -> dict[str, Any]:
-    """Return a layout without axes: a title on top, a clear ground, margins for a narrow panel."""
+    """Return a layout without axes, with a title at the top, transparent background and small margins."""
     return {
         "title": {
             "text": title,
@@ -95,7 +95,7 @@ def clear_layout(title: str, height: int, *, dark: bool, top: int = 30, bottom: 
 
 
 def simulated_mark(*, dark: bool) -> dict[str, Any]:
-    """Return the label of every figure of simulated values: right below the plots, where no tool is."""
+    """Return the annotation of figures with simulated values, at the bottom right."""
     return {
         "text": "simulated",
         "xref": "paper",
@@ -113,7 +113,7 @@ def simulated_mark(*, dark: bool) -> dict[str, Any]:
 
 
 def empty_plot(text: str, *, dark: bool) -> dict[str, Any]:
-    """Return what a layout shows where there is nothing to draw."""
+    """Return the layout entries of an empty figure: a text instead of axes."""
     note = {
         "text": text,
         "xref": "paper",

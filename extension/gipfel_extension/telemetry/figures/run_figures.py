@@ -1,4 +1,4 @@
-"""Figures of an overview: the job as one, its hosts, one GPU in detail, a line per GPU, and runs compared."""
+"""Figures of an overview: the job, its hosts, one GPU in detail, a line per GPU, and runs compared."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -35,14 +35,14 @@ from .stack import Plot, stacked
 if TYPE_CHECKING:
     from ..store.overview import Overview
 
-#: Plotly.js takes a number of four digits on a time axis for a year: a run's beginning is that of 2000.
+#: Runs are drawn from the start of 2000: plotly.js takes numbers of four digits on a time axis for years.
 _MIDNIGHT_MS = 946_684_800_000
-#: Metrics of which a job has one line, by kind of device; those of the second are added up over its hosts.
+#: Lines of a job by kind of device: means over its devices; `ADDED_LINES` are sums over its hosts.
 JOB_LINES = {"gpu": GPU_LINES, "host": HOST_LINES}
 ADDED_LINES = IO_LINES
-#: More lines than this in one plot can't be followed; then mean, lowest and highest are drawn.
-MOST_LINES = 16
-#: What the time series show, in the order of the CUG25 paper's figure 1: metrics added up, title, factor.
+#: Maximum number of lines per plot; beyond it mean, minimum and maximum are drawn.
+MAX_LINES = 16
+#: Plots of the time series figure, as in figure 1 of the CUG25 paper: metrics to add up, title, factor.
 _TIME_SERIES: tuple[tuple[tuple[str, ...], str, float], ...] = (
     (("GPU_UTIL",), "GPU utilization, %", 100.0),
     (("SM_OCCUPANCY",), "SM occupancy, %", 100.0),
@@ -60,13 +60,13 @@ def job_figure(
     dark: bool = False,
     title: str = "",
 ) -> dict[str, Any]:
-    """Return the job's lines: a plot of means over its GPUs, then one for each of some user metrics.
+    """Return the job's figure: a plot of means over its GPUs, then a plot for each of some user metrics.
 
     Returns
     -------
     dict
         ``data`` and ``layout``; a trace's ``uid`` is ``job/<metric>`` or ``metrics/<name>``, then
-        ``/<launch>`` where a launch logged it. x is UTC in milliseconds, y per cent. Missing values are gaps.
+        ``/<launch>`` where a launch logged it. x is UTC in milliseconds, y percent. Missing values are gaps.
     """
     gpus = gpus_of(overview)
     plots = []
@@ -74,7 +74,7 @@ def job_figure(
         name = f"Mean of {len(gpus)} GPUs" if len(gpus) > 1 else "GPU"
         traces = _job_traces(overview, GPU_LINES, gpus, dark=dark)
         plots.append(Plot(name, traces, percent=True, pixels=96))
-    plots += own_plots(metrics, overview, dark=dark)
+    plots += user_metric_plots(metrics, overview, dark=dark)
     simulated = any(device.simulated for device in gpus)
     return stacked(
         plots,
@@ -87,7 +87,7 @@ def job_figure(
 
 
 def host_figure(overview: "Overview", *, dark: bool = False, title: str = "") -> dict[str, Any]:
-    """Return the hosts' lines: means of CPU and memory, I/O added up; uids as those of the job."""
+    """Return the hosts' figure: means of CPU and memory, sums of I/O; the uids are those of the job."""
     hosts = hosts_of(overview)
     plots = []
     if hosts:
@@ -111,9 +111,9 @@ def host_figure(overview: "Overview", *, dark: bool = False, title: str = "") ->
 def compare_figure(
     runs: Sequence[tuple[str, "Overview"]], *, dark: bool = False, title: str = ""
 ) -> dict[str, Any]:
-    """Return several runs on one axis, each from its own start: SM, tensor pipes and DRAM of each job.
+    """Return several runs on one time axis, each from its own start: SM, tensor pipe and DRAM activity.
 
-    x is milliseconds since the run's first sample, shown as a time of day that begins at midnight.
+    x is milliseconds since the run's first sample, displayed as a time of day that starts at midnight.
     """
     styles = (("blue", "solid"), ("orange", "dot"), ("green", "dash"))
     plots: list[Plot] = []
@@ -124,9 +124,9 @@ def compare_figure(
             color, dash = styles[place % len(styles)]
             own = Line(line.metric, plain_text(name), *COLORS[color], dash, "%")
             x, y = points(overview, _line_values(overview, line, gpus_of(overview)))
-            begun = [_MIDNIGHT_MS + time - x[0] for time in x]
+            since_start = [_MIDNIGHT_MS + time - x[0] for time in x]
             longest = max(longest, x[-1] - x[0] if x else 0)
-            traces.append(line_trace(own, f"{place}/{line.metric}", (begun, y), dark=dark))
+            traces.append(line_trace(own, f"{place}/{line.metric}", (since_start, y), dark=dark))
         plots.append(Plot(f"{line.label}, mean of the GPUs", tuple(traces), percent=True, legend=not plots))
     figure = stacked(
         plots,
@@ -148,18 +148,18 @@ def gpu_figure(
     device: Device,
     *,
     metrics: UserMetrics | None = None,
-    also: Sequence[str] = (),
+    further_metrics: Sequence[str] = (),
     dark: bool = False,
     title: str = "",
 ) -> dict[str, Any]:
-    """Return one GPU's lines: activity, links, clock, power, and user metrics on the same axis.
+    """Return one GPU's figure: activity, links, clock, power, and user metrics on the same time axis.
 
-    Shares of time in `also`, such as those that an advice is based on, are drawn beside its activity.
+    Metrics in `further_metrics`, such as those that an advice is based on, are added to its activity.
 
-    A trace's ``uid`` is ``<device>/<metric>``; links that carried nothing have no line.
+    A trace's ``uid`` is ``<device>/<metric>``; unused links have no line.
     """
     plots = []
-    more = tuple(line for line in FURTHER_LINES if line.metric in also)
+    more = tuple(line for line in FURTHER_LINES if line.metric in further_metrics)
     for name, lines, percent in (
         ("Activity", (*GPU_LINES, *more), True),
         ("Links, GB/s", LINK_LINES, False),
@@ -175,7 +175,7 @@ def gpu_figure(
         if traces:
             alone = len(lines) == 1
             plots.append(Plot(name, tuple(traces), percent, legend=not alone, pixels=44 if alone else 64))
-    plots += own_plots(metrics, overview, dark=dark)
+    plots += user_metric_plots(metrics, overview, dark=dark)
     return stacked(
         plots, title=title, span_ms=span_ms(overview), dark=dark, simulated=bool(title) and device.simulated
     )
@@ -184,25 +184,25 @@ def gpu_figure(
 def time_series_figure(
     overview: "Overview", *, devices: Sequence[Device] | None = None, dark: bool = False, title: str = ""
 ) -> dict[str, Any]:
-    """Return activity over time, a plot per metric and a line per GPU: the CUG25 paper's figure 1.
+    """Return activity over time with a plot per metric and a line per GPU, figure 1 of the CUG25 paper.
 
-    Of more than :data:`MOST_LINES` GPUs the mean is drawn, with the lowest and the highest as thin lines.
+    For more than :data:`MAX_LINES` GPUs, mean, minimum and maximum are drawn.
     """
-    chosen = tuple(gpus_of(overview) if devices is None else devices)
-    few = len(chosen) <= MOST_LINES
+    selected = tuple(gpus_of(overview) if devices is None else devices)
+    few = len(selected) <= MAX_LINES
     plots: list[Plot] = []
-    for metrics, name, factor in _TIME_SERIES if chosen else ():
+    for metrics, name, factor in _TIME_SERIES if selected else ():
         draw = _line_per_gpu if few else _mean_and_range
-        traces = draw(overview, metrics, chosen, factor, dark=dark)
+        traces = draw(overview, metrics, selected, factor, dark=dark)
         percent = name.endswith("%")
         plots.append(Plot(name, traces, percent=percent, legend=not plots, pixels=60))
-    heading = title or f"GPU activity of {len(chosen)} GPU{'s' if len(chosen) != 1 else ''}"
-    simulated = any(device.simulated for device in chosen)
+    heading = title or f"GPU activity of {len(selected)} GPU{'s' if len(selected) != 1 else ''}"
+    simulated = any(device.simulated for device in selected)
     return stacked(plots, title=heading, span_ms=span_ms(overview), dark=dark, simulated=simulated)
 
 
-def own_plots(metrics: UserMetrics | None, overview: "Overview", *, dark: bool) -> list[Plot]:
-    """Return a plot for each of the first few user metrics, within the overview's time."""
+def user_metric_plots(metrics: UserMetrics | None, overview: "Overview", *, dark: bool) -> list[Plot]:
+    """Return a plot for each of the first few user metrics, within the overview's time range."""
     if metrics is None or not len(overview.time_ns):
         return []
     first, last = int(overview.time_ns[0]), int(overview.time_ns[-1] + overview.bucket_ns)
@@ -234,14 +234,14 @@ def _line_values(
     overview: "Overview", line: Line, devices: tuple[Device, ...], *, add: bool = False
 ) -> Floats:
     values = mean_over(overview, line.metric, devices, add=add) * line.factor
-    if line.of:
+    if line.percent_of:
         with np.errstate(divide="ignore", invalid="ignore"):
-            values = values / mean_over(overview, line.of, devices, add=add)
+            values = values / mean_over(overview, line.percent_of, devices, add=add)
     return values
 
 
 def _thinned(times: Any, values: Any, _: float) -> tuple[list[int], list[float | None]]:
-    """Return at most 600 points; a user's metric is not a rate, so leaving points out changes none."""
+    """Return at most 600 points; user metrics are not rates, so that points can be dropped."""
     step = max(1, -(-len(times) // 600))
     return (times[::step] // 1_000_000).tolist(), json_values(np.asarray(values[::step], np.float64), 6)
 
@@ -251,11 +251,11 @@ def _line_per_gpu(
 ) -> tuple[dict[str, Any], ...]:
     several = len({device.node for device in devices}) > 1
     traces = []
-    for place, device in enumerate(devices):
+    for index, device in enumerate(devices):
         values = factor * sum(series(overview, metric, device) for metric in metrics)
-        light, dark_one, dash = DEVICES[place % len(DEVICES)]
+        light, dark_color, dash = DEVICES[index % len(DEVICES)]
         unit = "GB/s" if factor < 1 else "%"
-        line = Line(metrics[0], gpu_name(device, several=several), light, dark_one, dash, unit)
+        line = Line(metrics[0], gpu_name(device, several=several), light, dark_color, dash, unit)
         uid = f"{device.uuid}/{metrics[0]}"
         trace = line_trace(line, uid, points(overview, np.asarray(values)), dark=dark)
         trace["line"]["width"] = 1.2
@@ -270,16 +270,16 @@ def _mean_and_range(
         [np.asarray(sum(series(overview, metric, device) for metric in metrics)) for device in devices]
     )
     known = np.where(np.isfinite(stacked_values).any(axis=0), stacked_values, 0.0)
-    there = np.isfinite(stacked_values).any(axis=0)
+    has_values = np.isfinite(stacked_values).any(axis=0)
     traces = []
     for name, values, dash, width in (
         ("mean", np.nanmean(known, axis=0), "solid", 1.8),
-        ("lowest", np.nanmin(known, axis=0), "dot", 1.0),
-        ("highest", np.nanmax(known, axis=0), "dash", 1.0),
+        ("minimum", np.nanmin(known, axis=0), "dot", 1.0),
+        ("maximum", np.nanmax(known, axis=0), "dash", 1.0),
     ):
         line = Line(metrics[0], name, *COLORS["blue"], dash, "GB/s" if factor < 1 else "%")
-        shown = points(overview, np.where(there, values * factor, np.nan))
-        trace = line_trace(line, f"{name}/{metrics[0]}", shown, dark=dark)
+        line_points = points(overview, np.where(has_values, values * factor, np.nan))
+        trace = line_trace(line, f"{name}/{metrics[0]}", line_points, dark=dark)
         trace["line"]["width"] = width
         traces.append({**trace, "legendgroup": name})
     return tuple(traces)

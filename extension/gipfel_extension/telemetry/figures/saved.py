@@ -1,7 +1,8 @@
-"""A figure as a notebook's file or a page keeps it: coarser, with times as text, or with the reader's clock.
+"""Figures for notebook files and pages: coarser, with times as text or in the browser's time zone.
 
-The figures of this package hold times as numbers, UTC in milliseconds. plotly.js draws a number in the
-browser's zone, whatever the axis says, so a notebook is given text; a page is given :data:`CLOCK_SCRIPT`.
+The figures of this package have times as numbers, UTC in milliseconds. plotly.js draws numbers in the
+browser's time zone, regardless of the axis' label. Notebooks therefore get text, and pages
+:data:`CLOCK_SCRIPT`.
 """
 
 from collections.abc import Mapping
@@ -13,24 +14,24 @@ from numpy.typing import NDArray
 
 from .lines import json_values
 
-#: Points of all lines of a figure; a line has some of them at least and at most.
+#: Target number of points of all lines; minimum and maximum number of points of a line.
 _ALL_POINTS = 1600
-_FEWEST_POINTS = 30
-_MOST_POINTS = 80
-#: So many steps without a value are drawn through; a longer pause is a gap.
-_PASSED_OVER = 2
+_MIN_POINTS = 30
+_MAX_POINTS = 80
+#: Up to this many missing values are interpolated; more are drawn as a gap.
+_MAX_INTERPOLATED = 2
 _DIGITS = 3
 Floats = NDArray[np.float64]
 
-#: An ES module without imports: a widget's or a page's script may follow it in one text.
+#: ES module without imports, so that it can be concatenated with the script of a widget or page.
 CLOCK_SCRIPT = Path(__file__).with_name("clock.js")
 
 
 def saved_figure(figure: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figure with fewer points in each line; regular times become a start and a step."""
+    """Return the figure with fewer points per line; evenly spaced times become ``x0`` and ``dx``."""
     lines = sum(_is_line(trace) for trace in figure["data"])
-    most = max(_FEWEST_POINTS, min(_MOST_POINTS, _ALL_POINTS // max(1, lines)))
-    data = [_coarser(trace, most) if _is_line(trace) else dict(trace) for trace in figure["data"]]
+    max_points = max(_MIN_POINTS, min(_MAX_POINTS, _ALL_POINTS // max(1, lines)))
+    data = [_coarser(trace, max_points) if _is_line(trace) else dict(trace) for trace in figure["data"]]
     return {**figure, "data": data}
 
 
@@ -38,7 +39,7 @@ def _is_line(trace: Mapping[str, Any]) -> bool:
     return trace["type"] == "scatter" and "stackgroup" not in trace and len(trace.get("x", ())) > 1
 
 
-def _coarser(trace: Mapping[str, Any], most: int) -> dict[str, Any]:
+def _coarser(trace: Mapping[str, Any], max_points: int) -> dict[str, Any]:
     times = np.asarray(trace["x"], np.float64)
     values = np.asarray([np.nan if value is None else value for value in trace["y"]], np.float64)
     if not np.isfinite(values).any():
@@ -46,18 +47,18 @@ def _coarser(trace: Mapping[str, Any], most: int) -> dict[str, Any]:
     pauses = np.diff(times)
     pause = float(np.median(pauses))
     if np.percentile(pauses, 75) > 2 * pause:
-        # The user logs it whenever it is known.
-        size = -(-len(times) // most)
+        # Irregular times, as of user metrics: average groups of points.
+        size = -(-len(times) // max_points)
         x = times[::size].astype(np.int64).tolist()
         return {**trace, "x": x, "y": _short(_means(values, np.arange(len(values)) // size))}
-    step = max(pause, (times[-1] - times[0]) / (most - 1))
+    step = max(pause, (times[-1] - times[0]) / (max_points - 1))
     found = _means(values, np.rint((times - times[0]) / step).astype(np.int64))
     kept = {key: value for key, value in trace.items() if key != "x"}
     return {**kept, "x0": int(times[0]), "dx": round(step), "y": _short(_without_small_holes(found))}
 
 
 def _means(values: Floats, cells: NDArray[np.int64]) -> Floats:
-    """Return the mean of the values of each cell; NaN in those without one."""
+    """Return the mean of the values in each cell; NaN for cells without values."""
     known = np.isfinite(values)
     counts = np.bincount(cells, known)
     sums = np.bincount(cells, np.where(known, values, 0.0))
@@ -66,23 +67,23 @@ def _means(values: Floats, cells: NDArray[np.int64]) -> Floats:
 
 
 def _without_small_holes(values: Floats) -> Floats:
-    """Return the values with what samples a little late have left empty filled between its neighbours."""
+    """Return the values with short gaps, which slightly late samples cause, interpolated."""
     known = np.flatnonzero(np.isfinite(values))
     filled = values.copy()
     for before, after in zip(known[:-1].tolist(), known[1:].tolist(), strict=True):
-        if 1 < after - before <= _PASSED_OVER + 1:
-            places = np.arange(before + 1, after)
-            filled[places] = np.interp(places, (before, after), (values[before], values[after]))
+        if 1 < after - before <= _MAX_INTERPOLATED + 1:
+            indices = np.arange(before + 1, after)
+            filled[indices] = np.interp(indices, (before, after), (values[before], values[after]))
     return filled
 
 
 def _short(values: Floats) -> list[float | None]:
-    """Return values for JSON, with as many digits as a picture shows."""
+    """Return JSON-serializable values with as many digits as are visible."""
     return [None if value is None else float(f"{value:.{_DIGITS}g}") for value in json_values(values, 6)]
 
 
 def with_utc_text(figure: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figure with its times as text, which every plotly draws as UTC, as the axes say."""
+    """Return the figure with times as text, which plotly draws as UTC."""
     layout = dict(figure["layout"])
     dates = {key for key, axis in layout.items() if key.startswith("xaxis") and axis.get("type") == "date"}
     for key in dates:
@@ -102,7 +103,7 @@ def _trace(trace: Mapping[str, Any], dates: set[str]) -> dict[str, Any]:
 
 
 def _mark(mark: Mapping[str, Any], dates: set[str]) -> dict[str, Any]:
-    """Return a shape or a note with times as text; those on the paper or on another axis stay as they are."""
+    """Return a shape or annotation with times as text where it is on a time axis."""
     if _axis(mark.get("xref", "x")) not in dates:
         return dict(mark)
     return {**mark, **{name: _texts([mark[name]])[0] for name in ("x", "x0", "x1") if name in mark}}

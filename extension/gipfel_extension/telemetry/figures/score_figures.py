@@ -1,4 +1,4 @@
-"""A score with its loss breakdown, and where the time of a run went."""
+"""Figures of a score: its losses, and the points over time."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,19 +10,19 @@ from .lines import json_values
 from .palette import AREAS, area_color, clear_layout, empty_plot, grid_color, simulated_mark, text_color
 from .stack import Plot, stacked
 
-#: What a score is made of, and what the losses are, in the order in which areas are piled up.
+#: Resources of the score, in the order in which areas are stacked.
 _RESOURCES = ("compute", "memory", "interconnect")
-#: The score is of all resources: it has the color of none.
+#: Color of the score bar, which differs from the resources' colors.
 _SCORE = {False: "#56636f", True: "#b4bfca"}
 
 
 def score_figure(document: Mapping[str, Any], *, dark: bool = False, title: str = "") -> dict[str, Any]:
-    """Return the score as a bar, and each loss as a step from there to 100.
+    """Return a waterfall of the score as a bar and each loss as a step up to 100.
 
     Parameters
     ----------
     document
-        Of ``saturation.document_of``: ``score``, ``losses``, ``simulated``.
+        The score of ``saturation.document_of``, with ``score``, ``losses`` and ``simulated``.
     """
     score = document.get("score")
     if score is None:
@@ -37,7 +37,7 @@ def score_figure(document: Mapping[str, Any], *, dark: bool = False, title: str 
     )
     names = ["score", *(name for name, _ in losses)]
     lengths = [float(score), *(lost for _, lost in losses)]
-    begins = [0.0, *np.cumsum(lengths)[:-1].tolist()]
+    starts = [0.0, *np.cumsum(lengths)[:-1].tolist()]
     colors = [_SCORE[dark], *(area_color(name, dark=dark) for name, _ in losses)]
     labels = [f"{length:.0f}" if length >= 0.95 else f"{length:.1f}" for length in lengths]
     trace = {
@@ -48,9 +48,9 @@ def score_figure(document: Mapping[str, Any], *, dark: bool = False, title: str 
         "showlegend": False,
         "y": names,
         "x": [round(length, 2) for length in lengths],
-        "base": [round(begin, 2) for begin in begins],
+        "base": [round(start, 2) for start in starts],
         "text": labels,
-        # On a hatching no color of text can be read.
+        # Text is not readable on hatching.
         "textposition": "outside",
         "cliponaxis": False,
         "marker": {"color": colors, "pattern": {"shape": ["", *(AREAS[name][2] for name, _ in losses)]}},
@@ -87,15 +87,14 @@ def shares_figure(
     simulated: bool = False,
     title: str = "Where the time went",
 ) -> dict[str, Any]:
-    """Return compute, memory and interconnect stacked up to the score, and the losses up to 100.
+    """Return stacked areas: compute, memory and interconnect up to the score, then the losses up to 100.
 
     Parameters
     ----------
     time_ns
-        UTC of each bucket.
+        UTC start time of each bucket.
     points
-        Resource or loss to its points per bucket, as ``saturation.shares_of`` gives; NaN where nothing was
-        scored.
+        Points per bucket by resource or loss, of ``saturation.points_over_time``; NaN without a score.
     """
     x = (np.asarray(time_ns) // 1_000_000).tolist()
     traces = []
@@ -108,7 +107,7 @@ def shares_figure(
         trace: dict[str, Any] = {
             "type": "scatter",
             "mode": "lines",
-            # With a hatching it becomes part of a selector, in which a slash would be an error.
+            # plotly uses the uid of a hatched trace in a CSS selector, where a slash is an error.
             "uid": f"share-{name}",
             "name": name,
             "x": x,

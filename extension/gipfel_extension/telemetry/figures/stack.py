@@ -1,6 +1,6 @@
-"""Plots one below the other on one time axis, as most figures of a run are: axes, titles, legends and marks.
+"""Vertically stacked plots on one time axis, as in most figures of a run: axes, titles, legends and marks.
 
-Marks are events, and the range of time that shows why something is advised.
+Marks are events, and the time range that is the evidence of an advice.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,15 +15,15 @@ _TITLE_PIXELS = 30
 _BOTTOM_PIXELS = 40
 _HEAD_PIXELS = 21
 _LEGEND_PIXELS = 19
-#: A figure of 320 pixels has so many for a line of the legend. A name takes those of its sample of a line and
-#: of its letters; all names are in columns as wide as the longest.
+#: Pixels of a line of the legend in a figure of 320 pixels. A legend entry needs the pixels of its line
+#: sample and of its letters; all entries are in columns as wide as the longest.
 _NARROW_PIXELS = 238
 _SAMPLE_PIXELS, _LETTER_PIXELS = 45, 5.4
-_MOST_LINES = 8
+_MAX_LINES = 8
 _PLOT_PIXELS = 68
-#: More marks than this hide what they mark; the newest stay.
-_MOST_MARKS = 20
-_SIGNS = {"xid": "✗", "gpu_lost": "✗", "node_lost": "✗", "disk_full": "✗", "throttle": "▲"}
+#: Maximum number of event marks; the newest are kept.
+_MAX_MARKS = 20
+_SYMBOLS = {"xid": "✗", "gpu_lost": "✗", "node_lost": "✗", "disk_full": "✗", "throttle": "▲"}
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class Plot:
     Parameters
     ----------
     title
-        Left above the plot, with the unit.
+        Title above the plot on the left, with the unit.
     traces
-        Plotly's, without axes and legend.
+        plotly traces without axes and legend.
     percent
-        The axis ends at 100 %.
+        True for an axis that ends at 100 %.
     legend
-        Whether its traces are named above it; a trace with ``showlegend`` False isn't.
+        True for a legend above the plot; traces with ``showlegend`` False are omitted.
     """
 
     title: str
@@ -49,19 +49,19 @@ class Plot:
     pixels: int = _PLOT_PIXELS
 
     @property
-    def names(self) -> int:
-        """Pixels of the legend above the plot."""
+    def legend_pixels(self) -> int:
+        """Height of the legend above the plot in pixels."""
         names = [str(trace.get("name", "")) for trace in self.traces if trace.get("showlegend", True)]
         if not self.legend or not names:
             return 0
         longest = max(map(len, names))
         columns = max(1, int(_NARROW_PIXELS / (_SAMPLE_PIXELS + _LETTER_PIXELS * longest)))
-        return _LEGEND_PIXELS * min(_MOST_LINES, -(-len(names) // columns))
+        return _LEGEND_PIXELS * min(_MAX_LINES, -(-len(names) // columns))
 
     @property
-    def head(self) -> int:
-        """Pixels above the plot."""
-        return _HEAD_PIXELS + self.names
+    def header_pixels(self) -> int:
+        """Height of title and legend above the plot in pixels."""
+        return _HEAD_PIXELS + self.legend_pixels
 
 
 def stacked(
@@ -73,23 +73,23 @@ def stacked(
     simulated: bool = False,
     empty: str = "No samples yet. The recorder starts with the job.",
 ) -> dict[str, Any]:
-    """Return a figure of plots; `span_ms` is what the time axis shows, in UTC milliseconds."""
+    """Return a figure of stacked plots; `span_ms` is the range of the time axis in UTC milliseconds."""
     if not plots:
         layout = clear_layout(title, 140, dark=dark) | empty_plot(empty, dark=dark)
         return {"data": [], "layout": layout}
-    inner = sum(plot.head + plot.pixels for plot in plots)
+    inner = sum(plot.header_pixels + plot.pixels for plot in plots)
     top = _TITLE_PIXELS if title else 4
     layout = clear_layout(title, inner + top + _BOTTOM_PIXELS, dark=dark, top=top, bottom=_BOTTOM_PIXELS)
     layout["hovermode"] = "x unified"
     data = []
     above = 0
     for number, plot in enumerate(plots, start=1):
-        above += plot.head
+        above += plot.header_pixels
         domain = [round(1 - (above + plot.pixels) / inner, 6), round(1 - above / inner, 6)]
         above += plot.pixels
         domain[0] = max(0.0, domain[0])
         layout |= axes(number, len(plots), domain, percent=plot.percent, dark=dark)
-        layout["annotations"].append(plot_title(plot.title, number) | {"yshift": plot.names + 1})
+        layout["annotations"].append(plot_title(plot.title, number) | {"yshift": plot.legend_pixels + 1})
         if plot.legend:
             layout[f"legend{axis_suffix(number)}"] = legend(domain[1])
         data += [_placed(trace, number, named=plot.legend) for trace in plot.traces]
@@ -103,17 +103,17 @@ def stacked(
 
 
 def with_events(figure: dict[str, Any], events: Sequence[Event], *, dark: bool = False) -> dict[str, Any]:
-    """Return the figure with a line through all plots for each event within its time axis."""
+    """Return the figure with a line through all plots for each event in its time range."""
     layout = figure["layout"]
     first, last = layout.get("xaxis", {}).get("range") or (0, 0)
-    inside = [event for event in events if first <= event.time_ns // 1_000_000 <= last][-_MOST_MARKS:]
+    inside = [event for event in events if first <= event.time_ns // 1_000_000 <= last][-_MAX_MARKS:]
     shapes, notes = [], []
     for event in inside:
         time = event.time_ns // 1_000_000
         shapes += _through(layout, _event_line(time, dark=dark))
         notes.append(
             {
-                "text": event_sign(event.kind),
+                "text": event_symbol(event.kind),
                 "hovertext": plain_text(f"{event.kind}: {event.message}"),
                 "x": time,
                 "xref": "x",
@@ -137,7 +137,7 @@ def with_events(figure: dict[str, Any], events: Sequence[Event], *, dark: bool =
 def with_time_range(
     figure: dict[str, Any], start_ns: int, end_ns: int, *, dark: bool = False
 ) -> dict[str, Any]:
-    """Return the figure with a time range set off: the evidence of an advice."""
+    """Return the figure with a highlighted time range, the evidence of an advice."""
     area = {
         "type": "rect",
         "x0": start_ns // 1_000_000,
@@ -154,13 +154,13 @@ def with_time_range(
     return {**figure, "layout": {**layout, "shapes": [*layout.get("shapes", ()), *_through(layout, area)]}}
 
 
-def event_sign(kind: str) -> str:
-    """Return the sign of a kind of event."""
-    return _SIGNS.get(kind, "⚑")
+def event_symbol(kind: str) -> str:
+    """Return the symbol of a kind of event."""
+    return _SYMBOLS.get(kind, "⚑")
 
 
 def axes(number: int, count: int, domain: list[float], *, percent: bool, dark: bool) -> dict[str, Any]:
-    """Return the two axes of the `number`-th of `count` plots, whose heights in the figure are `domain`."""
+    """Return the axes of the `number`-th of `count` plots, which covers the vertical range `domain`."""
     axis = axis_suffix(number)
     x = {**time_axis(dark=dark, labels=number == count), "anchor": f"y{axis}", "domain": [0.0, 1.0]}
     if number > 1:
@@ -180,7 +180,7 @@ def axes(number: int, count: int, domain: list[float], *, percent: bool, dark: b
 
 
 def time_axis(*, dark: bool, labels: bool = True) -> dict[str, Any]:
-    """Return an axis of UTC in milliseconds since the epoch."""
+    """Return a time axis for UTC in milliseconds since the epoch."""
     axis: dict[str, Any] = {
         "type": "date",
         "showticklabels": labels,
@@ -196,12 +196,12 @@ def time_axis(*, dark: bool, labels: bool = True) -> dict[str, Any]:
 
 
 def axis_suffix(number: int) -> str:
-    """Return what plotly.js appends to the names of the `number`-th axis and legend, from 1 on."""
+    """Return plotly's suffix of the names of the `number`-th axis and legend, counted from 1."""
     return str(number) if number > 1 else ""
 
 
 def plot_title(text: str, number: int) -> dict[str, Any]:
-    """Return the title of the `number`-th plot, left above it; its caller says how far above."""
+    """Return the title of the `number`-th plot, at its top left; the caller adds the distance."""
     return {
         "text": text,
         "xref": "paper",
@@ -216,7 +216,7 @@ def plot_title(text: str, number: int) -> dict[str, Any]:
 
 
 def legend(y: float) -> dict[str, Any]:
-    """Return a legend in lines, left above the height `y` of the figure."""
+    """Return a horizontal legend above the vertical position `y` of the figure."""
     return {
         "orientation": "h",
         "x": 0.0,
@@ -242,7 +242,7 @@ def _placed(trace: dict[str, Any], number: int, *, named: bool) -> dict[str, Any
 
 
 def _through(layout: Mapping[str, Any], shape: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a shape for each plot of a figure: between them are titles and legends."""
+    """Return a copy of a shape for each plot of a figure, to omit the titles and legends between them."""
     numbers = [key.removeprefix("yaxis") for key in layout if key.startswith("yaxis")]
     return [{**shape, "xref": f"x{number}", "yref": f"y{number} domain"} for number in numbers]
 

@@ -1,6 +1,6 @@
-"""Open recordings of ours and of others as one table, with notes on what their format lost.
+"""Import of recordings of Gipfel and of other tools as one table, with notes on what their format lacks.
 
-:func:`open_recording` takes any of them; a module here reads each foreign format into a :class:`Recording`.
+:func:`open_recording` opens any of them; a module here reads each foreign format into a :class:`Recording`.
 """
 
 import os
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ..events import read_event_files
 from ..files import open_regular, read_record_file
-from ..ranks import gpus_by_rank, read_ranks
+from ..ranks import gpu_uuids_by_rank, read_ranks
 from ..sample import SampleTable, SourceError
 from ..store.fine import read_finest
 from ..store.segment_files import segment_files
@@ -23,11 +23,11 @@ from .gssr import read_gssr_csv, read_gssr_json
 from .recording import Recording
 
 __all__ = ["Recording", "open_recording"]
-#: A node whose samples begin or end so much apart from the others' is named.
-_APART_S = 30.0
-_NAMED = 5
+#: A note names nodes whose samples start or end at times that differ by more than this.
+_MAX_DIFFERENCE_S = 30.0
+_MAX_LISTED = 5
 #: Kinds of events that explain a gap or an overlap in the samples.
-_COSTLY = frozenset(
+_SAMPLE_LOSS_KINDS = frozenset(
     (
         "recorder_lost",
         "recorder_stalled",
@@ -41,47 +41,47 @@ _COSTLY = frozenset(
 )
 
 _FIX = (
-    "Name a run folder, a segment (.arrows), Parquet of ours, JSON of gssr, CSV of gssr-record, "
+    "Use a run folder, a segment (.arrows), Gipfel's Parquet, JSON of gssr, CSV of gssr-record, "
     "text of DCGM exporter, or prometheus:URL?nodes=N&start=TIME&end=TIME."
 )
 
 
 def open_recording(path: Path) -> Recording:
-    """Read the samples of a file or folder of any known format, or of ``prometheus:URL?…``.
+    """Read the samples of a file or directory in any known format, or of ``prometheus:URL?…``.
 
     Raises
     ------
     SourceError
-        It can't be read, or holds no sample.
+        The recording cannot be read, or has no sample.
     """
     if str(path).startswith("prometheus:"):
-        from .prometheus import open_prometheus_range  # noqa: PLC0415 - HTTP, which files need none of
+        from .prometheus import open_prometheus_range  # noqa: PLC0415 - needs HTTP, which files do not
 
-        # As a path the address has lost one of its slashes.
+        # The conversion to a path removed one of the URL's slashes.
         address = re.sub(r"^(https?):/+", r"\1://", str(path).removeprefix("prometheus:"))
         return open_prometheus_range(address, os.environ)
     try:
-        recording = _folder(path) if path.is_dir() else _file(path)
+        recording = _read_directory(path) if path.is_dir() else _read_file(path)
     except (OSError, ValueError, pa.ArrowException) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise SourceError(f"{path} can't be read: {reason.rstrip('.')}.", _FIX) from error
     if not recording.table.rows:
-        raise SourceError(f"{path} holds no sample.", _FIX)
+        raise SourceError(f"{path} has no samples.", _FIX)
     return recording
 
 
-def _folder(path: Path) -> Recording:
+def _read_directory(path: Path) -> Recording:
     if is_run_folder(path):
         return read_run_folder(path)
     for pattern, read in (("proc_*.csv", read_gssr_csv), ("*_proc_*.json", read_gssr_json)):
         found = sorted(path.rglob(pattern))
         if found:
-            return _several(found, read, path.resolve().name)
-    raise ValueError("no recording is in it")
+            return _read_files(found, read, path.resolve().name)
+    raise ValueError("it contains no recording")
 
 
-def _several(paths: list[Path], read: Callable[[Path], Recording], label: str) -> Recording:
-    """Read the files of one job; one that can't be read is noted as long as another can."""
+def _read_files(paths: list[Path], read: Callable[[Path], Recording], label: str) -> Recording:
+    """Read the files of one job; unreadable files become notes unless all are unreadable."""
     parts, failed = [], []
     for path in paths:
         try:
@@ -94,7 +94,7 @@ def _several(paths: list[Path], read: Callable[[Path], Recording], label: str) -
     return Recording(whole.table, whole.label, (*whole.notes, *failed), whole.ranks)
 
 
-def _file(path: Path) -> Recording:
+def _read_file(path: Path) -> Recording:
     with open_regular(path, follow=True) as file:
         begin = file.read(64)
     if begin.startswith(b"PAR1"):
@@ -118,19 +118,19 @@ def _segment(path: Path) -> SampleTable:
 
 
 def is_run_folder(path: Path) -> bool:
-    """Return whether there is a segment in a folder or in its ``telemetry``."""
+    """Return whether a directory or its ``telemetry`` contains a segment."""
     return bool(segment_files(_telemetry(path)))
 
 
 def read_run_folder(path: Path) -> Recording:
-    """Read a run folder or its telemetry; simulated GPUs only where there are no others."""
+    """Read a run folder or its telemetry; simulated GPUs are used only where there are no real ones."""
     telemetry = _telemetry(path)
     table = read_finest(telemetry)
-    notes = [*_missing(table, _nodes(path)), *_happened(telemetry)]
+    notes = [*_coverage_notes(table, _nodes(path)), *_event_notes(telemetry)]
     if len({gpu.simulated for gpu in table.gpus}) > 1:
         table = replace(table, devices=tuple(device for device in table.devices if not device.simulated))
         notes.append("Simulated GPUs are left out.")
-    return Recording(table, path.resolve().name, tuple(notes), gpus_by_rank(read_ranks(telemetry)))
+    return Recording(table, path.resolve().name, tuple(notes), gpu_uuids_by_rank(read_ranks(telemetry)))
 
 
 def _telemetry(path: Path) -> Path:
@@ -139,52 +139,63 @@ def _telemetry(path: Path) -> Path:
 
 
 def _nodes(path: Path) -> tuple[str, ...]:
-    """Return the nodes that the record names."""
+    """Return the nodes of the run's record."""
     named: Any = read_record_file(path).get("nodes")
     return tuple(str(node) for node in named) if isinstance(named, list) else ()
 
 
-def _missing(table: SampleTable, expected: tuple[str, ...]) -> Iterator[str]:
-    spans = _spans(table)
-    there = {device.node for device in table.devices if len(table.of(device.uuid)["time_ns"])}
-    silent = [node for node in expected if node not in there]
+def _coverage_notes(table: SampleTable, expected: tuple[str, ...]) -> Iterator[str]:
+    """Yield notes on nodes without samples and on nodes that started late or ended early."""
+    time_ranges = _time_ranges(table)
+    nodes_with_samples = {device.node for device in table.devices if len(table[device.uuid]["time_ns"])}
+    silent = [node for node in expected if node not in nodes_with_samples]
     if silent:
-        yield f"{_some(silent)} of the job's {len(expected)} nodes left no sample."
-    if len(spans) < 2:
+        yield f"There are no samples of {_listed(silent)} of the job's {len(expected)} nodes."
+    if len(time_ranges) < 2:
         return
-    first = min(begin for begin, _ in spans.values())
-    last = max(end for _, end in spans.values())
-    late = {n: (begin - first) / 1e9 for n, (begin, _) in spans.items() if begin - first > _APART_S * 1e9}
-    early = {n: (last - end) / 1e9 for n, (_, end) in spans.items() if last - end > _APART_S * 1e9}
+    first = min(begin for begin, _ in time_ranges.values())
+    last = max(end for _, end in time_ranges.values())
+    late = {
+        n: (begin - first) / 1e9
+        for n, (begin, _) in time_ranges.items()
+        if begin - first > _MAX_DIFFERENCE_S * 1e9
+    }
+    early = {
+        n: (last - end) / 1e9 for n, (_, end) in time_ranges.items() if last - end > _MAX_DIFFERENCE_S * 1e9
+    }
     if late:
-        yield f"The samples of {_some(sorted(late))} begin up to {max(late.values()):.0f} s after the first."
+        delay = max(late.values())
+        yield f"The samples of {_listed(sorted(late))} begin up to {delay:.0f} s after the first."
     if early:
-        yield f"The samples of {_some(sorted(early))} end up to {max(early.values()):.0f} s before the last."
+        lead = max(early.values())
+        yield f"The samples of {_listed(sorted(early))} end up to {lead:.0f} s before the last."
 
 
-def _happened(telemetry: Path) -> Iterator[str]:
-    """Yield notes on events that cost samples or distort their times."""
+def _event_notes(telemetry: Path) -> Iterator[str]:
+    """Yield notes on events that lose samples or distort their times."""
     found = read_event_files(telemetry)
-    costly = list(dict.fromkeys(f"{e.node}: {e.message}" for e in found.events if e.kind in _COSTLY))
-    yield from costly[:_NAMED]
-    if len(costly) > _NAMED:
-        yield f"{len(costly) - _NAMED} more events of this kind are in the run folder."
-    if found.damaged:
-        yield f"{found.damaged} lines of events are damaged."
+    messages = list(
+        dict.fromkeys(f"{e.node}: {e.message}" for e in found.events if e.kind in _SAMPLE_LOSS_KINDS)
+    )
+    yield from messages[:_MAX_LISTED]
+    if len(messages) > _MAX_LISTED:
+        yield f"{len(messages) - _MAX_LISTED} more events of this kind are in the run folder."
+    if found.damaged_lines:
+        yield f"{found.damaged_lines} lines of events are damaged."
 
 
-def _spans(table: SampleTable) -> Mapping[str, tuple[int, int]]:
-    """Return first and last time of each node's samples."""
-    spans: dict[str, tuple[int, int]] = {}
+def _time_ranges(table: SampleTable) -> Mapping[str, tuple[int, int]]:
+    """Return the first and last time of each node's samples."""
+    time_ranges: dict[str, tuple[int, int]] = {}
     for device in table.devices:
-        times = table.of(device.uuid)["time_ns"]
+        times = table[device.uuid]["time_ns"]
         if len(times) and not device.simulated:
-            known = spans.get(device.node, (int(times[0]), int(times[-1])))
-            spans[device.node] = (min(known[0], int(times[0])), max(known[1], int(times[-1])))
-    return spans
+            known = time_ranges.get(device.node, (int(times[0]), int(times[-1])))
+            time_ranges[device.node] = (min(known[0], int(times[0])), max(known[1], int(times[-1])))
+    return time_ranges
 
 
-def _some(names: list[str]) -> str:
-    if len(names) <= _NAMED:
+def _listed(names: list[str]) -> str:
+    if len(names) <= _MAX_LISTED:
         return ", ".join(names)
-    return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
+    return f"{', '.join(names[:_MAX_LISTED])} and {len(names) - _MAX_LISTED} more"

@@ -1,7 +1,7 @@
-"""Read the files of gssr: 2.x (gssr-record) writes CSV, 0.4.0 wrote JSON.
+"""Import of gssr's files: gssr 2.x (gssr-record) writes CSV, gssr 0.4.0 wrote JSON.
 
-CSV: ``proc_<rank>.csv``, a row per second and GPU, minimum, mean and maximum per field. JSON: one file per
-process, ``{"metadata": …, "data": {<gpu>: {<metric>: […]}}}``.
+CSV: ``proc_<rank>.csv``, with a row per second and GPU, and minimum, mean and maximum of each field.
+JSON: one file per process, ``{"metadata": …, "data": {<gpu>: {<metric>: […]}}}``.
 """
 
 import csv
@@ -18,20 +18,20 @@ from numpy.typing import NDArray
 from ..files import open_regular, read_json, read_regular
 from ..metric_table import MIB
 from ..sample import Device, SampleTable
-from ..sources.dcgm_text import metric_of, number_or_nan
+from ..sources.dcgm import metric_of, number_or_nan
 from .recording import Recording, gpu_columns
 
-_LONGEST_LINE = 1 << 20
-_MOST_META_BYTES = 1 << 20
+_MAX_LINE = 1 << 20
+_MAX_META_BYTES = 1 << 20
 _DATE = re.compile(r'"date"\s*:\s*"([^"]+)"')
 _JOB = re.compile(r'"jobid"\s*:\s*"([^"]+)"')
-#: Recorders that don't write PIPE_TENSOR_ACTIVE write these; the highest of them is its lower bound.
+#: Fields of recorders without PIPE_TENSOR_ACTIVE; the highest of them is its lower bound.
 _TENSORS = tuple(f"DCGM_FI_PROF_PIPE_TENSOR_{part}_ACTIVE_avg" for part in ("IMMA", "HMMA", "DFMA"))
 _LINKS = ("PCIE_", "NVLINK_", "C2C_")
-_MOST_JSON_BYTES = 512 << 20
-#: The end of what 64 bits of nanoseconds since 1970 can hold.
+_MAX_JSON_BYTES = 512 << 20
+#: The largest time that 64 bits of nanoseconds since 1970 can hold.
 _LATEST_S = 9e9
-#: gssr's names; ``gpu_utilization`` is a percentage, the profiling metrics beside it are fractions.
+#: Metric and factor by gssr's name; ``gpu_utilization`` is a percentage, profiling metrics are fractions.
 _JSON_METRICS: Mapping[str, tuple[str, float]] = {
     "gpu_utilization": ("GPU_UTIL", 0.01),
     "sm_active": ("SM_ACTIVE", 1.0),
@@ -51,26 +51,26 @@ _JSON_METRICS: Mapping[str, tuple[str, float]] = {
 
 
 def read_gssr_csv(path: Path) -> Recording:
-    """Read one node's CSV file; ``proc_0.meta.txt`` beside it, where there is one, says when it began.
+    """Read one node's CSV file, and its start time from ``proc_0.meta.txt`` in the same directory.
 
     Raises
     ------
     ValueError
-        Not a CSV of gssr-record, or an empty one.
+        The file is not a CSV file of gssr-record, or is empty.
     """
     header, numbers, torn = _read(path)
     start_ns, job = _meta(path.parent)
-    # It names no node; the files of one step are one node each.
+    # The file does not contain the node's name; a step has one file per node.
     step = path.resolve().parent.name
     node = f"{step}/{path.stem}" if step.startswith("step_") else path.stem
     devices, columns, zeroed = [], {}, False
     for gpu in np.unique(numbers[np.isfinite(numbers[:, 1]), 1]):
-        mine = numbers[numbers[:, 1] == gpu]
-        values, lost = _values(header, mine)
-        zeroed |= lost
+        rows = numbers[numbers[:, 1] == gpu]
+        values, has_zeros = _values(header, rows)
+        zeroed |= has_zeros
         uuid = f"{node}:{int(gpu)}"
         devices.append(Device(uuid, "gpu", "", int(gpu), node=node))
-        columns[uuid] = gpu_columns(start_ns + (mine[:, 0] * 1e9).astype(np.int64), values)
+        columns[uuid] = gpu_columns(start_ns + (rows[:, 0] * 1e9).astype(np.int64), values)
     table = SampleTable(tuple(devices), columns, f"gssr-record {path.name}", 1.0)
     return Recording(table, f"job {job}" if job else path.name, _csv_notes(torn, zeroed, start_ns))
 
@@ -81,19 +81,19 @@ def read_gssr_json(path: Path) -> Recording:
     Raises
     ------
     ValueError
-        Not JSON, or not gssr's.
+        The file is not JSON, or not gssr's.
     """
     try:
-        content = read_json(path, _MOST_JSON_BYTES, follow=True)
+        content = read_json(path, _MAX_JSON_BYTES, follow=True)
         return _recording(path.name, dict(content["metadata"]), dict(content["data"]))
     except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError) as error:
         raise ValueError(f"it is not a JSON file of gssr ({error!r})") from error
 
 
 def _read(path: Path) -> tuple[list[str], NDArray[np.float64], int]:
-    """Return titles and rows of time, GPU and the means, and how many lines were torn.
+    """Return column titles, rows of time, GPU and means, and the number of truncated lines.
 
-    A day of a node is hundreds of megabytes of text: no more than the numbers is kept.
+    A day of a node is hundreds of megabytes of text, of which only the numbers are kept in memory.
     """
     numbers, torn = array("d"), 0
     with open_regular(path, follow=True) as file:
@@ -101,19 +101,19 @@ def _read(path: Path) -> tuple[list[str], NDArray[np.float64], int]:
         header = next(rows, [])
         if header[:2] != ["timestamp", "gpuId"]:
             raise ValueError("it is not a CSV file of gssr-record")
-        kept = [place for place, title in enumerate(header) if place < 2 or title.endswith("_avg")]
+        kept = [column for column, title in enumerate(header) if column < 2 or title.endswith("_avg")]
         for cells in rows:
-            # A killed recorder leaves half a line.
+            # A killed recorder leaves a truncated line.
             if len(cells) == len(header):
-                numbers.extend(number_or_nan(cells[place]) for place in kept)
+                numbers.extend(number_or_nan(cells[column]) for column in kept)
             else:
                 torn += 1
-    return [header[place] for place in kept], np.array(numbers, np.float64).reshape(-1, len(kept)), torn
+    return [header[column] for column in kept], np.array(numbers, np.float64).reshape(-1, len(kept)), torn
 
 
 def _lines(file: BinaryIO) -> Iterator[str]:
-    """Yield lines of text; a longer one comes in pieces, none of which is a row."""
-    while line := file.readline(_LONGEST_LINE):
+    """Yield lines of text; too long lines are split into pieces that are not valid rows."""
+    while line := file.readline(_MAX_LINE):
         yield line.decode(errors="replace")
 
 
@@ -124,21 +124,21 @@ def _rows(lines: Iterator[list[str]]) -> Iterator[list[str]]:
         except StopIteration:
             return
         except csv.Error:
-            # A field that is too long: a line that is torn.
+            # Too long fields: count the line as truncated.
             yield []
 
 
 def _values(header: Sequence[str], rows: NDArray[np.float64]) -> tuple[dict[str, NDArray[np.float64]], bool]:
-    """Return the means, by our names, and whether any rate of a link was zeroed."""
+    """Return the means by metric, and whether any rate of a link is 0."""
     values, zeroed = {}, False
-    for place, title in enumerate(header):
+    for column, title in enumerate(header):
         found = metric_of(title.removesuffix("_avg")) if title.endswith("_avg") else None
         if found is None:
             continue
         metric, factor = found
-        means = rows[:, place] * factor
+        means = rows[:, column] * factor
         if metric.startswith(_LINKS):
-            # Above 2e9 it writes 0, so a quiet link can't be told from a busy one.
+            # gssr-record writes 0 for rates above 2e9: an idle link cannot be distinguished from a busy one.
             zeroed |= bool((means == 0).any())
             means = np.where(means == 0, np.nan, means)
         values[metric] = means
@@ -157,9 +157,9 @@ def _mib(header: Sequence[str], rows: NDArray[np.float64], name: str) -> NDArray
 
 
 def _meta(folder: Path) -> tuple[int, str]:
-    """Return when the recording began, in UTC nanoseconds or 0, and the job's number or nothing."""
+    """Return the start in UTC nanoseconds, 0 where unknown, and the job id, empty where unknown."""
     path = folder / "proc_0.meta.txt"
-    # Arguments with line breaks make it invalid JSON, so the two values are looked for.
+    # Arguments with line breaks make it invalid JSON, so that the two values are searched in the text.
     text = _text(path)
     date, job = _DATE.search(text), _JOB.search(text)
     try:
@@ -171,7 +171,7 @@ def _meta(folder: Path) -> tuple[int, str]:
 
 def _text(path: Path) -> str:
     try:
-        return read_regular(path, _MOST_META_BYTES, follow=True).decode(errors="replace")
+        return read_regular(path, _MAX_META_BYTES, follow=True).decode(errors="replace")
     except OSError:
         return ""
 
@@ -187,7 +187,7 @@ def _csv_notes(torn: int, zeroed: bool, start_ns: int) -> tuple[str, ...]:  # no
             0, "gssr-record writes 0 for rates above 2 GB/s: its zeros of PCIe, NVLink and C2C are unknown."
         )
     if torn:
-        notes.append(f"{torn} lines are torn and left out.")
+        notes.append(f"{torn} truncated lines are skipped.")
     if not start_ns:
         notes.append("There is no proc_0.meta.txt with a date: times count from 1970.")
     return tuple(notes)
@@ -216,13 +216,13 @@ def _recording(name: str, about: Mapping[str, Any], data: Mapping[str, Any]) -> 
 
 
 def _number_or(text: object, fallback: float) -> float:
-    """Return a number as it was written, else the fallback."""
+    """Return the number in a text, else the fallback."""
     value = number_or_nan(text)
     return fallback if np.isnan(value) else value
 
 
 def _times(about: Mapping[str, Any], length: int) -> tuple[np.typing.NDArray[np.int64], float]:
-    """Return times spread evenly up to the end, which is known, and seconds between them."""
+    """Return evenly spaced times up to the recording's end, and the seconds between them."""
     nominal = _number_or(about.get("sampling_time"), 500.0) / 1000.0
     start, end = (_number_or(about.get(name), 0.0) for name in ("start_time", "end_time"))
     if not all(0 <= each < _LATEST_S for each in (nominal, start, end)):
@@ -234,7 +234,7 @@ def _times(about: Mapping[str, Any], length: int) -> tuple[np.typing.NDArray[np.
 
 
 def _padded(values: list[object], length: int) -> np.typing.NDArray[np.float64]:
-    """Return a series as long as the longest, aligned at its end."""
+    """Return a series padded with NaN at its start to a length."""
     numbers = [number_or_nan(value) for value in values]
     return np.array([float("nan")] * (length - len(numbers)) + numbers, np.float64)
 
@@ -243,9 +243,9 @@ def _json_notes(about: Mapping[str, Any], held: int) -> tuple[str, ...]:
     notes = [
         "gssr writes no time per sample: they are spread evenly between start and end.",
         "gssr records neither GR_ENGINE_ACTIVE nor the host: waiting for input looks idle.",
-        "gssr keeps samples in memory until the end: of a run that was killed there is nothing.",
+        "gssr keeps samples in memory until the end: a killed run has no samples.",
     ]
     gpus = int(_number_or(about.get("n_gpus"), held))
     if gpus > held:
-        notes.insert(0, f"gssr wrote {held} of the {gpus} GPUs of its process: the others are lost.")
+        notes.insert(0, f"gssr wrote {held} of the {gpus} GPUs of its process: the others are missing.")
     return tuple(notes)

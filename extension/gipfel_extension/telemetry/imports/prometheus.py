@@ -1,4 +1,4 @@
-"""Read DCGM exporter's metrics: a time range that a Prometheus stored, or text of one or more scrapes."""
+"""Import of DCGM exporter's metrics: a time range from a Prometheus, or the text of one or more scrapes."""
 
 import urllib.parse
 from collections.abc import Mapping, Sequence
@@ -9,36 +9,36 @@ import numpy as np
 
 from ..files import read_regular
 from ..sample import Columns, Device, SampleTable, SourceError
-from ..sources.dcgm_text import device_of, metric_of, scaled, scraped_lines
-from ..sources.prometheus import Series, devices_of, query_samples, rows_of
+from ..sources.dcgm import device_of, metric_of, scaled, scraped_lines
+from ..sources.prometheus import Series, query_samples, scraped_devices, scraped_rows
 from ..sources.web import checked_url
 from .recording import Recording, gpu_columns
 
-#: One question asks for so many seconds: servers limit the samples of an answer.
+#: Time range of one query: servers limit the number of samples in a response.
 _CHUNK_SECONDS = 3600.0
-_MOST_SECONDS = 30 * 86400.0
+_MAX_SECONDS = 30 * 86400.0
 _FIX = "Use prometheus:http://HOST:PORT?nodes=n1,n2&start=TIME&end=TIME with times in ISO 8601 or since 1970."
-_MOST_TEXT_BYTES = 512 << 20
-#: One GPU's values in one scrape, and its time in milliseconds where the text has one.
+_MAX_TEXT_BYTES = 512 << 20
+#: Values of one GPU in one scrape, and the time in milliseconds where the text has one.
 _Scrape = tuple[dict[str, float], int | None]
 
 
 def open_prometheus_range(spec: str, environment: Mapping[str, str]) -> Recording:
-    """Read ``URL?nodes=n1,n2&start=TIME&end=TIME``; ``&gpus=UUID,…`` keeps some of the nodes' GPUs.
+    """Read ``URL?nodes=n1,n2&start=TIME&end=TIME``; ``&gpus=UUID,…`` selects some of the nodes' GPUs.
 
     Raises
     ------
     SourceError
-        It isn't understood, doesn't answer, or has nothing of these nodes.
+        The query is invalid, the server does not respond, or it has no samples of these nodes.
     """
     address, _, query = spec.partition("?")
     url = checked_url("prometheus", address)
-    given = dict(urllib.parse.parse_qsl(query))
-    nodes = tuple(node for node in given.get("nodes", "").split(",") if node)
-    start_ns, end_ns = _time(given.get("start", "")), _time(given.get("end", ""))
-    if not nodes or start_ns >= end_ns or (end_ns - start_ns) / 1e9 > _MOST_SECONDS:
+    parameters = dict(urllib.parse.parse_qsl(query))
+    nodes = tuple(node for node in parameters.get("nodes", "").split(",") if node)
+    start_ns, end_ns = _time(parameters.get("start", "")), _time(parameters.get("end", ""))
+    if not nodes or start_ns >= end_ns or (end_ns - start_ns) / 1e9 > _MAX_SECONDS:
         raise SourceError("The Prometheus query names no nodes, or no time range of up to 30 days.", _FIX)
-    gpus = tuple(gpu for gpu in given.get("gpus", "").split(",") if gpu)
+    gpus = tuple(gpu for gpu in parameters.get("gpus", "").split(",") if gpu)
     return read_prometheus(url, nodes, start_ns, end_ns, gpus=gpus, environment=environment)
 
 
@@ -51,17 +51,17 @@ def read_prometheus(
     gpus: Sequence[str] = (),
     environment: Mapping[str, str],
 ) -> Recording:
-    """Read what a Prometheus stored of some nodes in a time range, at the times of its scrapes.
+    """Read the samples of some nodes in a time range from a Prometheus, with the times of its scrapes.
 
     Parameters
     ----------
     gpus
-        UUIDs of the job's GPUs; none keeps all of the nodes.
+        UUIDs of the job's GPUs; empty for all GPUs of the nodes.
 
     Raises
     ------
     SourceError
-        It doesn't answer, or has nothing of these nodes.
+        The server does not respond, or has no samples of these nodes.
     """
     found: list[Series] = []
     first_ns = start_ns
@@ -70,16 +70,19 @@ def read_prometheus(
         seconds = (last_ns - first_ns) / 1e9
         found += query_samples(url, nodes, end_ns=last_ns, seconds=seconds, environment=environment)
         first_ns = last_ns
-    rows = rows_of(found)
-    devices = {uuid: each for uuid, each in devices_of(found).items() if not gpus or uuid in gpus}
+    rows = scraped_rows(found)
+    devices = {uuid: each for uuid, each in scraped_devices(found).items() if not gpus or uuid in gpus}
     if not rows or not devices:
         raise SourceError(
-            f"{url} has no GPU of {', '.join(nodes)} in this time.", "Does it scrape DCGM exporter there?"
+            f"{url} has no GPU of {', '.join(nodes)} in this time range.",
+            "Check that it scrapes DCGM exporter there.",
         )
     table = _range_table(devices, rows, start_ns, end_ns)
-    notes = ["Prometheus keeps what was scraped: no host, no event, and nothing between two scrapes."]
+    notes = [
+        "Prometheus has only scraped GPU metrics: no host metrics, no events, nothing between two scrapes."
+    ]
     if not gpus:
-        notes.append("Every GPU of these nodes is counted: where jobs share nodes, others' too.")
+        notes.append("Every GPU of these nodes is counted, including those of other jobs on shared nodes.")
     return Recording(table, f"Prometheus, {', '.join(nodes)}", tuple(notes))
 
 
@@ -110,7 +113,7 @@ def _time(text: str) -> int:
     except (ValueError, OverflowError):
         pass
     try:
-        # A plus sign of a time zone reads as a space in a question.
+        # The plus sign of a time zone is decoded as a space in a URL's query.
         when = datetime.fromisoformat(text.replace(" ", "+") if "T" in text else text)
     except ValueError:
         raise SourceError(f"{text!r} is not a valid time.", _FIX) from None
@@ -118,14 +121,14 @@ def _time(text: str) -> int:
 
 
 def read_exporter_text(path: Path) -> Recording:
-    """Read scrapes of DCGM exporter; where a GPU's metric comes again, the next scrape has begun.
+    """Read scrapes of DCGM exporter; a repeated metric of a GPU starts the next scrape.
 
     Raises
     ------
     ValueError
-        No line of DCGM exporter in it.
+        The file has no line of DCGM exporter.
     """
-    text = read_regular(path, _MOST_TEXT_BYTES, follow=True).decode(errors="replace")
+    text = read_regular(path, _MAX_TEXT_BYTES, follow=True).decode(errors="replace")
     devices: dict[str, Device] = {}
     scrapes: dict[str, list[_Scrape]] = {}
     for field, labels, value, time_ms in scraped_lines(text.splitlines()):
@@ -140,7 +143,7 @@ def read_exporter_text(path: Path) -> Recording:
         number = scaled(value, found[1])
         own[-1][0][found[0]] = np.nan if number is None else number
     if not devices:
-        raise ValueError("it holds no metric of DCGM exporter")
+        raise ValueError("it has no metric of DCGM exporter")
     timed = all(time is not None for own in scrapes.values() for _, time in own)
     columns = {uuid: _columns(own, timed=timed) for uuid, own in scrapes.items()}
     interval = 0.0 if timed else 1.0
@@ -149,7 +152,7 @@ def read_exporter_text(path: Path) -> Recording:
 
 
 def _columns(own: list[_Scrape], *, timed: bool) -> dict[str, np.typing.NDArray[np.float64]]:
-    times = [(time or 0) * 10**6 if timed else place * 10**9 for place, (_, time) in enumerate(own)]
+    times = [(time or 0) * 10**6 if timed else index * 10**9 for index, (_, time) in enumerate(own)]
     metrics = dict.fromkeys(metric for values, _ in own for metric in values)
     held = {m: np.array([values.get(m, np.nan) for values, _ in own], np.float64) for m in metrics}
     return gpu_columns(np.array(times, np.int64), held)
@@ -158,7 +161,7 @@ def _columns(own: list[_Scrape], *, timed: bool) -> dict[str, np.typing.NDArray[
 def _notes(table: SampleTable, *, timed: bool) -> tuple[str, ...]:
     notes = ["DCGM exporter records no host: waiting for input looks idle."]
     if not timed:
-        notes.append("The text holds no times: samples are taken as equally far apart, counted from 1970.")
-    if max((len(table.of(device.uuid)["time_ns"]) for device in table.devices), default=0) == 1:
-        notes.append("It is a single scrape: one sample is not enough to judge a run.")
+        notes.append("The text has no times: samples are assumed to be one second apart, starting in 1970.")
+    if max((len(table[device.uuid]["time_ns"]) for device in table.devices), default=0) == 1:
+        notes.append("The text is a single scrape: one sample is not enough to score a run.")
     return tuple(notes)

@@ -1,4 +1,4 @@
-"""Result of an import: a table, with notes on what the format lost."""
+"""Result of an import: a table, with notes on what the format lacks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,16 +12,16 @@ from ..sample import Columns, Device, SampleTable
 
 @dataclass(frozen=True)
 class Recording:
-    """Samples from a file or folder.
+    """Samples from a file or directory.
 
     Parameters
     ----------
     label
-        What it is a recording of: a job, a run, a file.
+        Name of the recorded job, run or file.
     notes
-        What the format lost or can't hold, a sentence each.
+        Sentences about missing or inexact data.
     ranks
-        Rank to the UUIDs of its GPUs, where the format knows.
+        GPU UUIDs by rank, where the format has them.
     """
 
     table: SampleTable
@@ -31,15 +31,15 @@ class Recording:
 
     @classmethod
     def merged(cls, parts: Sequence["Recording"], label: str) -> "Recording":
-        """Merge several files of one job, each note once.
+        """Merge several files of one job, without duplicate notes.
 
-        Of a GPU that several files hold, because processes shared it, the first file's samples are taken.
+        Where several files have the same GPU, because processes shared it, the first file's samples are used.
         """
         devices: dict[str, Device] = {}
         columns: dict[str, Columns] = {}
         for part in parts:
             for device in part.table.devices:
-                columns.setdefault(device.uuid, part.table.of(device.uuid))
+                columns.setdefault(device.uuid, part.table[device.uuid])
                 devices.setdefault(device.uuid, device)
         ranks: dict[int, list[str]] = {}
         for part in parts:
@@ -55,9 +55,9 @@ class Recording:
 
 
 def gpu_columns(time_ns: NDArray[np.int64], values: Mapping[str, NDArray[np.float64]]) -> Columns:
-    """Return columns of a GPU: every metric of the table, NaN where a format has none, and its further ones.
+    """Return the columns of a GPU: all usual metrics, NaN where the format lacks them, and additional ones.
 
-    Rows are sorted by time. ``monotonic_ns`` is 0: no foreign format has it.
+    Rows are sorted by time. ``monotonic_ns`` is 0, because other formats do not have it.
     """
     order = np.argsort(time_ns, kind="stable")
     columns: Columns = {"time_ns": time_ns[order], "monotonic_ns": np.zeros(len(time_ns), np.int64)}

@@ -1,1 +1,1 @@
-"""The live stream of a run: ticks of each recorder, through the head node, to the table that a view draws."""
+"""The live stream of a run: from the ticks of each recorder through the head node to the table of a view."""

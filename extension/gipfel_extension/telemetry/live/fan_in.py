@@ -1,8 +1,8 @@
-"""A node's end of the fan-in: its ticks go to the head node, encrypted, and never delay its recorder.
+"""Sender of the fan-in: sends a node's ticks to the head node, encrypted and without delaying the recorder.
 
-Each tick is kept until the head has acknowledged it, and sent again after a while: a head that was away, or
-restarted, gets what it missed. It leaves out by its number what it gets twice. The keys authorize the
-senders; each job has its own.
+Each tick is kept until the head node acknowledges it, and is resent after a timeout, so that a restarted head
+node receives the ticks that it missed. The head node drops duplicates by their numbers. Each job has its own
+keys, which authorize the senders.
 """
 
 import os
@@ -18,18 +18,18 @@ from .ticks import Tick
 
 _SERVER, _SERVER_SECRET = "GIPFEL_FAN_IN_SERVER", "GIPFEL_FAN_IN_SERVER_SECRET"
 _CLIENT, _CLIENT_SECRET = "GIPFEL_FAN_IN_CLIENT", "GIPFEL_FAN_IN_CLIENT_SECRET"
-#: Ticks that wait for the head; beyond, the oldest are dropped and counted.
+#: Maximum number of unacknowledged ticks; beyond it the oldest are dropped and counted.
 CAPACITY = 600
-#: How long a tick's acknowledgement may take before it is sent again.
-_PATIENCE_S = 3.0
-_LONGEST_MESSAGE = 16 * 2**20
+#: Seconds without acknowledgement after which a tick is resent.
+_ACK_TIMEOUT_S = 3.0
+_MAX_MESSAGE = 16 * 2**20
 
 
 @dataclass(frozen=True, repr=False)
 class FanInKeys:
-    """Two CURVE key pairs as Z85 text: the head's, and the one that all nodes of the job share.
+    """Two CURVE key pairs as Z85 text: that of the head node, and the one that all nodes of the job share.
 
-    They travel in the environment alone. A sender's has no ``server_secret``.
+    They are passed only in the environment. Senders have no ``server_secret``.
     """
 
     server: str
@@ -39,50 +39,50 @@ class FanInKeys:
 
     @classmethod
     def make(cls) -> "FanInKeys":
-        """Make new keys."""
+        """Generate new keys."""
         server, server_secret = (key.decode() for key in zmq.curve_keypair())
         client, client_secret = (key.decode() for key in zmq.curve_keypair())
         return cls(server, client, client_secret, server_secret)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "FanInKeys | None":
-        """Return the keys in a process's environment; None where there are none.
+        """Return the keys in a process' environment; None where there are none.
 
         Raises
         ------
         SourceError
-            A variable holds no key.
+            A variable is not a valid key.
         """
-        given = [environment.get(name, "") for name in (_SERVER, _CLIENT, _CLIENT_SECRET, _SERVER_SECRET)]
-        if not all(given[:3]):
+        variables = [environment.get(name, "") for name in (_SERVER, _CLIENT, _CLIENT_SECRET, _SERVER_SECRET)]
+        if not all(variables[:3]):
             return None
         # 32 bytes in Z85.
-        if any(len(key) != 40 for key in given if key):
+        if any(len(key) != 40 for key in variables if key):
             raise SourceError(
-                "The keys of the fan-in are not valid CURVE keys.", "The job makes them; restart it."
+                "The keys of the fan-in are not valid CURVE keys.", "Restart the job, which generates them."
             )
-        return cls(*given)
+        return cls(*variables)
 
     def to_environment(self, *, head: bool = False) -> dict[str, str]:
-        """Return variables for a sender, or for the head, which holds the server's secret too."""
-        given = {_SERVER: self.server, _CLIENT: self.client, _CLIENT_SECRET: self.client_secret}
-        return {**given, _SERVER_SECRET: self.server_secret} if head else given
+        """Return the variables for a sender, or, with `head`, for the head node with the server's secret."""
+        variables = {_SERVER: self.server, _CLIENT: self.client, _CLIENT_SECRET: self.client_secret}
+        return {**variables, _SERVER_SECRET: self.server_secret} if head else variables
 
 
 class FanInSender:
-    """Sender of ticks to the head; belongs to one thread and never waits, except in :meth:`close`.
+    """Sender of ticks to the head node; used by one thread, and waits only in :meth:`close`.
 
     Parameters
     ----------
     endpoint
-        ``tcp://HOST:PORT`` of the head.
+        ``tcp://HOST:PORT`` of the head node.
     capacity
-        Ticks that are kept for a head that doesn't answer.
+        Maximum number of unacknowledged ticks.
 
     Raises
     ------
     SourceError
-        The endpoint can't be one.
+        The endpoint is invalid.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class FanInSender:
     ) -> None:
         self._monotonic = monotonic
         self._capacity = capacity
-        #: This process: the next of the same name counts from 1 again.
+        #: Id of this process, whose successor counts from 1 again.
         self._sender = os.urandom(8)
         self._number = 0
         self._waiting: OrderedDict[int, Tick] = OrderedDict()
@@ -106,13 +106,13 @@ class FanInSender:
         options = {
             zmq.LINGER: 0,
             zmq.SNDHWM: 1000,
-            # Without a head ticks wait here, where they can be dropped by age.
+            # Without a connection ticks wait here, where the oldest can be dropped.
             zmq.IMMEDIATE: 1,
             zmq.RECONNECT_IVL: 200,
             zmq.RECONNECT_IVL_MAX: 5000,
             zmq.HEARTBEAT_IVL: 2000,
             zmq.HEARTBEAT_TIMEOUT: 6000,
-            zmq.MAXMSGSIZE: _LONGEST_MESSAGE,
+            zmq.MAXMSGSIZE: _MAX_MESSAGE,
             zmq.IPV6: 1,
         }
         for option, value in options.items():
@@ -125,16 +125,16 @@ class FanInSender:
         except zmq.ZMQError as error:
             self._release()
             raise SourceError(
-                f"There is no live stream to {endpoint!r}: {error}.", "It must be tcp://HOST:PORT."
+                f"The live stream can't be sent to {endpoint!r}: {error}.", "Use tcp://HOST:PORT."
             ) from error
 
     @property
     def waiting(self) -> int:
-        """Ticks that the head has not acknowledged."""
+        """Number of ticks that the head node has not acknowledged."""
         return len(self._waiting)
 
     def send(self, tick: Tick) -> None:
-        """Send a tick, now or when the head is there."""
+        """Queue a tick and send what can be sent without waiting."""
         self._number += 1
         self._waiting[self._number] = tick
         while len(self._waiting) > self._capacity:
@@ -144,20 +144,20 @@ class FanInSender:
         self._exchange()
 
     def close(self, *, limit: float = 2.0) -> None:
-        """Give the head some seconds to take what waits, and close the socket."""
-        ends = self._monotonic() + limit
+        """Wait up to `limit` seconds until the head node acknowledges all ticks, and close the socket."""
+        deadline = self._monotonic() + limit
         self._exchange()
-        while self._waiting and self._monotonic() < ends:
+        while self._waiting and self._monotonic() < deadline:
             self._socket.poll(50)
             self._exchange()
         self._release()
 
     def _exchange(self) -> None:
-        """Take acknowledgements, and send what was not sent or not acknowledged in time."""
-        self._acknowledged()
+        """Receive acknowledgements, and send the ticks that are unsent or not acknowledged in time."""
+        self._receive_acknowledgements()
         now = self._monotonic()
         for number, tick in list(self._waiting.items()):
-            if now - self._sent.get(number, -_PATIENCE_S) < _PATIENCE_S:
+            if now - self._sent.get(number, -_ACK_TIMEOUT_S) < _ACK_TIMEOUT_S:
                 continue
             content = replace(tick, dropped=self.dropped).encode()
             try:
@@ -166,7 +166,7 @@ class FanInSender:
                 return
             self._sent[number] = now
 
-    def _acknowledged(self) -> None:
+    def _receive_acknowledgements(self) -> None:
         while True:
             try:
                 parts = self._socket.recv_multipart(zmq.NOBLOCK)

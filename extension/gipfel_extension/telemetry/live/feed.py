@@ -1,7 +1,7 @@
-"""The feed of a view: recorded and live samples as one table, each once, and the state of the recording.
+"""The feed of a view: recorded and live samples as one table, and the state of the recording.
 
-Notebook server and kernel use it alike. It works on a running job, on one whose recorder was killed, and on
-a run folder of years ago.
+Notebook server and kernel both use it: for a running job, for a job whose recorder was killed, and for an old
+run folder.
 """
 
 import threading
@@ -21,24 +21,24 @@ __all__ = ["LiveReader", "SaturationFeed", "Status", "Tick"]
 
 State = Literal["live", "starting", "stale", "absent"]
 
-#: Silence after which a recorder counts as gone: this many intervals, and at least so many seconds.
+#: A recorder counts as lost after this many intervals, and at least this many seconds, without a tick.
 SILENT_INTERVALS = 3.0
 _SILENT_LIVE_SECONDS = 3.0
-#: Longer where only its file is seen, which is written every few seconds.
+#: The limit is longer where only its file is read, which is written every few seconds.
 _SILENT_FILE_SECONDS = 12.0
-#: Without ticks, and after a gap in them, the segments are read again after this many seconds: longer than a
-#: recorder keeps samples before it writes them.
+#: Without ticks, and after a gap in them, the segments are reread after this many seconds, which is longer
+#: than a recorder buffers samples.
 _REREAD_SECONDS = 3.0
-#: Clocks of nodes may differ by so much.
+#: Maximum difference between the clocks of nodes.
 _SKEW_NS = 60 * 10**9
-#: Samples that wait to become columns without a viewer: so many, and so many of each device.
-_LOOSE_SAMPLES, _LOOSE_BEATS = 1000, 30
+#: Samples are moved into the table when there are more than this, plus this many per device.
+_MAX_RECENT_SAMPLES, _MAX_RECENT_PER_DEVICE = 1000, 30
 
 
 class Status(TypedDict):
     """The state of a run's samples; ``last_ns`` is UTC, ``interval`` seconds.
 
-    ``dropped`` counts ticks of other nodes that found no room on their way here; the segments hold them.
+    ``dropped`` counts the ticks of other nodes that were dropped on the way; the segments have their samples.
     """
 
     state: State
@@ -53,9 +53,9 @@ class Status(TypedDict):
 
 @dataclass
 class RecorderState:
-    """State of one recorder of the run.
+    """State of one recorder of a run.
 
-    ``last_ns`` is the time of its newest sample, ``alive_ns`` that of its newest sign of life.
+    ``last_ns`` is the time of its newest sample, ``alive_ns`` that of its newest tick.
     """
 
     name: str
@@ -72,29 +72,29 @@ class RecorderState:
     devices: dict[str, Device] = field(default_factory=dict)
 
     def silent_seconds(self, now_ns: int) -> float:
-        """Return the seconds since the last sign of life, 0 before the first one."""
+        """Return the seconds since the last sample or tick; 0 before the first one."""
         alive_ns = max(filter(None, (self.last_ns, self.alive_ns)), default=now_ns)
         return (now_ns - alive_ns) / 1e9
 
-    def lost(self, now_ns: int) -> bool:
-        """Return whether a sign of life is overdue."""
+    def is_lost(self, now_ns: int) -> bool:
+        """Return whether the next sample or tick is overdue."""
         least = _SILENT_LIVE_SECONDS if self.live else _SILENT_FILE_SECONDS
         return not self.ended and self.silent_seconds(now_ns) > max(SILENT_INTERVALS * self.interval, least)
 
 
 class SaturationFeed:
-    """Samples of one run, within a window that ends at the newest.
+    """Samples of one run within a time window that ends at the newest sample.
 
-    One thread calls :meth:`poll`; any thread may call the others. Making one and polling it reads files.
+    One thread calls :meth:`poll`; any thread may call the other methods. Construction and polling read files.
 
     Parameters
     ----------
     telemetry
-        The run folder's ``telemetry``; it needn't be there yet.
+        The run folder's ``telemetry``, which may not exist yet.
     sockets
-        Folder of the recorders' sockets; None follows the segments alone.
+        Directory of the recorders' sockets; None reads only the segments.
     window_s
-        Seconds that are kept.
+        Length of the time window in seconds.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class SaturationFeed:
         self._seen: dict[str, set[int]] = {}
         self._reread_ns = 0
         self._refresh()
-        # What the recorder buffers now reaches the file soon, and the stream began after it.
+        # The samples that the recorder is buffering now come before the first tick, and reach the file soon.
         self._gap = True
 
     @property
@@ -127,60 +127,60 @@ class SaturationFeed:
         return self._telemetry.parent
 
     def poll(self, timeout: float) -> list[Sample]:
-        """Return samples that are new since the last call; wait up to `timeout` seconds for the first."""
+        """Return new samples since the last call; wait up to `timeout` seconds for the first."""
         new: list[Sample] = []
         if self._live is None:
             self._clock.wait(timeout, threading.Event())
         else:
             tick = self._live.receive(timeout)
             while tick is not None:
-                new += self._take(tick)
+                new += self._add_tick(tick)
                 tick = self._live.receive(0)
         if self._clock.monotonic_ns() >= self._reread_ns:
             new += self._refresh()
         return new
 
     def devices(self) -> tuple[Device, ...]:
-        """Return the devices that :meth:`table` shows; a new figure is due when they change."""
+        """Return the devices of :meth:`table`; a new figure is needed when they change."""
         with self._lock:
-            present = shown(list(self._recorders.values()))
+            present = active_recorders(list(self._recorders.values()))
             uuids = {uuid for recorder in present for uuid in recorder.devices}
             return tuple(device for uuid, device in self._devices.items() if uuid in uuids)
 
     def table(self, window_s: float | None = None) -> SampleTable:
-        """Return samples of the last seconds before the newest, without ended recorders while others run."""
+        """Return the samples of the last seconds, without those of ended recorders while others run."""
         kept = self.devices()
         with self._lock:
             self._compact()
             table = self._table
-            present = shown(list(self._recorders.values()))
+            present = active_recorders(list(self._recorders.values()))
             source = ", ".join(recorder.source for recorder in present if recorder.source)
-        columns = {device.uuid: table.of(device.uuid) for device in kept}
+        columns = {device.uuid: table[device.uuid] for device in kept}
         table = replace(table, devices=kept, columns=columns, source=source)
         last = table.last_ns
         return table if last is None else table.since(last - int((window_s or self.window_s) * 1e9))
 
     def state(self) -> Status:
-        """Return whether the samples are live, and a message for people."""
+        """Return the state of the recording, with a message for users."""
         starting = self._sockets is not None and any(self._sockets.glob("*.sock"))
         with self._lock:
             return status_of(list(self._recorders.values()), self._clock.time_ns(), starting=starting)
 
     def close(self) -> None:
-        """Close the live stream; call it from the thread that polls."""
+        """Close the live stream; must be called by the thread that polls."""
         if self._live is not None:
             self._live.close()
             self._live = None
 
-    def _take(self, tick: Tick) -> list[Sample]:
+    def _add_tick(self, tick: Tick) -> list[Sample]:
         with self._lock:
             key = (tick.node, tick.recorder)
             recorder = self._recorders.setdefault(key, RecorderState(tick.recorder, tick.node))
             if recorder.live and tick.seq not in (1, recorder.seq + 1):
                 self._gap = True
-                self._postpone()
+                self._schedule_reread()
             elif not self._gap:
-                self._postpone()
+                self._schedule_reread()
             recorder.source, recorder.interval, recorder.ended = tick.source, tick.interval, tick.ended
             recorder.dropped = tick.dropped
             recorder.live, recorder.seq, recorder.alive_ns = True, tick.seq, self._clock.time_ns()
@@ -191,17 +191,17 @@ class SaturationFeed:
             if any(event.kind == "clock_step" for event in tick.events):
                 self._compact()
                 self._table = self._until_now(self._table)
-            new = [sample for sample in tick.samples if self._first_time(sample)]
+            new = [sample for sample in tick.samples if self._is_new(sample)]
             self._recent += new
-            if len(self._recent) > _LOOSE_SAMPLES + _LOOSE_BEATS * len(self._devices):
+            if len(self._recent) > _MAX_RECENT_SAMPLES + _MAX_RECENT_PER_DEVICE * len(self._devices):
                 self._compact()
             return new
 
     def _refresh(self) -> list[Sample]:
-        """Read the segments again; the samples that weren't known."""
+        """Reread the segments and return the samples that are new."""
         fresh = read_samples(self._telemetry, since_ns=self._clock.time_ns() - int(self.window_s * 1e9))
         if not fresh.rows and not self._table.rows:
-            # A run of the past: its last window, not the present one.
+            # An old run: use its last window.
             fresh = read_samples(self._telemetry)
             last = fresh.last_ns
             fresh = fresh if last is None else fresh.since(last - int(self.window_s * 1e9))
@@ -209,16 +209,16 @@ class SaturationFeed:
             fresh = self._until_now(fresh)
         with self._lock:
             self._gap = False
-            self._postpone()
-            self._learn(fresh)
-            new = [s for device in fresh.devices for s in fresh.samples(device) if self._first_time(s)]
+            self._schedule_reread()
+            self._update_recorders(fresh)
+            new = [s for device in fresh.devices for s in fresh.samples(device) if self._is_new(s)]
             self._devices.update({device.uuid: device for device in fresh.devices})
             self._table = self._table.merged(replace(fresh, segments=()))
             self._compact()
             return sorted(new, key=lambda sample: sample.time_ns)
 
     def _until_now(self, table: SampleTable) -> SampleTable:
-        """Drop what was dated by a clock that was set back since: it would hide the present."""
+        """Drop samples with future times, from before a clock was set back: they would hide the new ones."""
         last_ns = self._clock.time_ns() + _SKEW_NS
         columns = {
             uuid: {name: column[own["time_ns"] <= last_ns] for name, column in own.items()}
@@ -226,8 +226,8 @@ class SaturationFeed:
         }
         return replace(table, columns=columns)
 
-    def _learn(self, fresh: SampleTable) -> None:
-        """Update the recorders from their segments; of each recorder the last one counts."""
+    def _update_recorders(self, fresh: SampleTable) -> None:
+        """Update the state of each recorder from its newest segment."""
         for segment in fresh.segments:
             if not segment.recorder:
                 continue
@@ -236,26 +236,26 @@ class SaturationFeed:
             newest = max(filter(None, (recorder.last_ns, segment.last_ns)), default=None)
             if segment.last_ns is None or segment.last_ns == newest:
                 recorder.source, recorder.interval = segment.source, segment.interval
-                recorder.ended = segment.state == "closed" and not self._speaks(recorder)
+                recorder.ended = segment.state == "closed" and not self._has_next_segment(recorder)
                 recorder.devices = {device.uuid: device for device in segment.devices}
             recorder.last_ns = newest
 
-    def _speaks(self, recorder: RecorderState) -> bool:
-        """Return whether a recorder whose newest segment is complete has only just begun another."""
+    def _has_next_segment(self, recorder: RecorderState) -> bool:
+        """Return whether a recorder with a closed segment is still sending ticks, so that another follows."""
         silent = recorder.silent_seconds(self._clock.time_ns())
         return recorder.live and not recorder.ended and silent < SILENT_INTERVALS * recorder.interval
 
-    def _postpone(self) -> None:
+    def _schedule_reread(self) -> None:
         self._reread_ns = self._clock.monotonic_ns() + int(_REREAD_SECONDS * 1e9)
 
-    def _first_time(self, sample: Sample) -> bool:
+    def _is_new(self, sample: Sample) -> bool:
         times = self._seen.setdefault(sample.device, set())
         known = sample.time_ns in times
         times.add(sample.time_ns)
         return not known
 
     def _compact(self) -> None:
-        """Move recent samples into the table and drop what has left the window."""
+        """Move recent samples into the table and drop those outside the window."""
         if self._recent or len(self._table.devices) != len(self._devices):
             fresh = SampleTable.from_samples(self._recent, self._devices.values())
             self._table = self._table.merged(fresh)
@@ -267,20 +267,20 @@ class SaturationFeed:
             self._seen = {device: {t for t in times if t >= first} for device, times in self._seen.items()}
 
 
-def shown(recorders: Sequence[RecorderState]) -> list[RecorderState]:
-    """Return the recorders that run; all of them when none does."""
+def active_recorders(recorders: Sequence[RecorderState]) -> list[RecorderState]:
+    """Return the running recorders, or all where none is running."""
     return [recorder for recorder in recorders if not recorder.ended] or list(recorders)
 
 
 def status_of(recorders: Sequence[RecorderState], now_ns: int, *, starting: bool) -> Status:
-    """Sum up a run's recorders.
+    """Return the state of a run's recording from its recorders.
 
     Parameters
     ----------
     starting
-        True where there is a sign, such as a socket, of a recorder that hasn't spoken yet.
+        True where a socket shows that a recorder has started which has not sent a tick yet.
     """
-    present = shown(recorders)
+    present = active_recorders(recorders)
     devices = {uuid: device for recorder in present for uuid, device in recorder.devices.items()}
     gpus = sum(device.kind == "gpu" for device in devices.values())
     last_ns = max((r.last_ns for r in present if r.last_ns is not None), default=None)
@@ -300,7 +300,7 @@ def status_of(recorders: Sequence[RecorderState], now_ns: int, *, starting: bool
 def _state_text(
     present: Sequence[RecorderState], now_ns: int, last_ns: int | None, *, starting: bool, gpus: int
 ) -> tuple[State, str]:
-    lost = next((recorder for recorder in present if recorder.lost(now_ns)), None)
+    lost = next((recorder for recorder in present if recorder.is_lost(now_ns)), None)
     if not present and starting:
         return "starting", "The recorder is starting."
     if not present:
@@ -309,9 +309,9 @@ def _state_text(
         return "stale", f"The recording ended at {_clock_time(last_ns)}."
     if lost is not None:
         silent = lost.silent_seconds(now_ns)
-        return "stale", f"{_named(lost)} has been silent for {silent:.0f} s; what it recorded is kept."
+        return "stale", f"{_display_name(lost)} has sent nothing for {silent:.0f} s; its samples are kept."
     if any(recorder.devices and recorder.last_ns is None for recorder in present):
-        return "starting", "The recorder runs; the first sample is on its way."
+        return "starting", "The recorder is running; waiting for the first sample."
     return "live", _live_text(present, gpus)
 
 
@@ -319,7 +319,8 @@ def _live_text(present: Sequence[RecorderState], gpus: int) -> str:
     dropped = {recorder.node: recorder.dropped for recorder in present if recorder.dropped}
     if dropped:
         nodes = f"{min(dropped)} and {len(dropped) - 1} more nodes" if len(dropped) > 1 else min(dropped)
-        return f"{sum(dropped.values())} ticks of {nodes} were dropped on the way; the run folder has them."
+        count = sum(dropped.values())
+        return f"{count} ticks of {nodes} were dropped on the way; the run folder has their samples."
     events = [recorder.event for recorder in present if recorder.event]
     if events:
         return events[-1]
@@ -328,7 +329,7 @@ def _live_text(present: Sequence[RecorderState], gpus: int) -> str:
     return f"{gpus} GPU{'s' if gpus != 1 else ''}, a sample every {present[0].interval:g} s."
 
 
-def _named(recorder: RecorderState) -> str:
+def _display_name(recorder: RecorderState) -> str:
     kind = "The recorder" if recorder.name == "job" else f"The recorder {recorder.name!r}"
     return f"{kind} on {recorder.node}"
 

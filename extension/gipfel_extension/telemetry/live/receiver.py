@@ -1,8 +1,8 @@
-"""The head's end of the fan-in: takes the ticks of the job's other nodes, for the readers on this one.
+"""Receiver of the fan-in on the head node: publishes the ticks of the job's other nodes for local readers.
 
-``python -m gipfel_extension.telemetry.live.receiver`` prints on stdout, in one line of JSON, the port on
-which it listens and, where it was given no keys, what it made: ``port``, and ``environment`` for senders
-and ``head`` for a successor of its own. Whoever doesn't hold the job's keys is not answered.
+``python -m gipfel_extension.telemetry.live.receiver`` prints one line of JSON on stdout: ``port``, on which
+it listens, and, where it generated keys, ``environment`` with the variables for senders and ``head`` with
+those for restarting the receiver. Clients without the job's keys are ignored.
 """
 
 import argparse
@@ -24,38 +24,38 @@ from ..sample import SourceError
 from .fan_in import FanInKeys
 from .ticks import LONGEST_PATH
 
-#: Numbers of ticks that are remembered for each sender, to leave out what comes twice.
+#: Number of tick numbers that are remembered for each sender, to drop duplicates.
 _REMEMBERED = 4096
 _SENDERS = 4096
-_LONGEST_MESSAGE = 16 * 2**20
-_GLANCE_MS = 200
+_MAX_MESSAGE = 16 * 2**20
+_PARENT_CHECK_MS = 200
 
 
 class FanInReceiver:
-    """Receiver of ticks, which publishes them on ``<sockets>/fan-in.sock`` as the recorders here do theirs.
+    """Receiver of ticks; publishes them on ``<sockets>/fan-in.sock``, like a local recorder.
 
     Parameters
     ----------
     address
-        Where to listen: ``*`` for every interface.
+        Address to listen on; ``*`` for every interface.
     port
-        0 for any that is free.
+        0 for any free port.
 
     Raises
     ------
     SourceError
-        It can't listen, or the socket can't be made.
+        It cannot listen, or the socket cannot be created.
     """
 
     def __init__(self, sockets: Path, keys: FanInKeys, *, address: str = "*", port: int = 0) -> None:
         path = sockets / "fan-in.sock"
         if len(str(path).encode()) > LONGEST_PATH:
-            raise SourceError(f"The socket's path {path} is too long.", "Use a folder with a short path.")
+            raise SourceError(f"The socket's path {path} is too long.", "Use a directory with a short path.")
         self._seen: OrderedDict[bytes, OrderedDict[int, None]] = OrderedDict()
         self._context = zmq.Context()
         self._authenticator = ThreadAuthenticator(self._context)
         self._authenticator.start()
-        self._authenticator.configure_curve_callback("*", _Allowed(keys.client))
+        self._authenticator.configure_curve_callback("*", _KeyCheck(keys.client))
         self._router = self._context.socket(zmq.ROUTER)
         self._publisher = self._context.socket(zmq.PUB)
         for option, value in {
@@ -64,14 +64,14 @@ class FanInReceiver:
             zmq.ROUTER_HANDOVER: 1,
             zmq.HEARTBEAT_IVL: 2000,
             zmq.HEARTBEAT_TIMEOUT: 6000,
-            zmq.MAXMSGSIZE: _LONGEST_MESSAGE,
+            zmq.MAXMSGSIZE: _MAX_MESSAGE,
             zmq.IPV6: 1,
         }.items():
             self._router.setsockopt(option, value)
         self._router.curve_server = True
         self._router.curve_secretkey = keys.server_secret.encode()
         self._router.curve_publickey = keys.server.encode()
-        # A reader that was stopped for ten seconds still gets all of 1 000 nodes.
+        # Enough for ten seconds of 1 000 nodes, so that a reader that was paused misses nothing.
         self._publisher.setsockopt(zmq.SNDHWM, 10_000)
         self._publisher.setsockopt(zmq.LINGER, 500)
         try:
@@ -80,19 +80,19 @@ class FanInReceiver:
             path.chmod(0o600)
         except (zmq.ZMQError, OSError) as error:
             self.close()
-            raise SourceError(f"The head can't take the other nodes' samples: {error}.") from error
+            raise SourceError(f"The head node can't receive the other nodes' samples: {error}.") from error
         endpoint = str(self._router.get_string(zmq.LAST_ENDPOINT))
         self.port = int(endpoint.rstrip("\0").rpartition(":")[2])
         self.received = 0
         self.repeated = 0
 
     def run(self, ended: threading.Event, *, parent: int | None = None) -> None:
-        """Receive until the event is set, or until this process has another parent than `parent`."""
+        """Receive until the event is set or this process' parent is no longer `parent`."""
         while not ended.is_set() and parent in (None, os.getppid()):
-            self.receive(_GLANCE_MS / 1000)
+            self.receive(_PARENT_CHECK_MS / 1000)
 
     def receive(self, timeout: float) -> int:
-        """Take what has come, waiting up to `timeout` seconds for the first; how many ticks were new."""
+        """Receive ticks, waiting up to `timeout` seconds for the first; return the number of new ones."""
         new = 0
         if not self._router.poll(int(1000 * timeout)):
             return new
@@ -104,13 +104,13 @@ class FanInReceiver:
             if len(parts) != 3 or len(parts[0]) != 8 or len(parts[1]) != 8:
                 continue
             sender, number, content = parts
-            if self._first_time(sender, int.from_bytes(number)):
+            if self._is_new(sender, int.from_bytes(number)):
                 self._publisher.send(content)
                 new += 1
             self._acknowledge(peer, sender, number)
 
     def close(self) -> None:
-        """Let go of all sockets."""
+        """Close all sockets."""
         self._router.close(0)
         self._publisher.close()
         self._authenticator.stop()
@@ -120,10 +120,10 @@ class FanInReceiver:
         try:
             self._router.send_multipart([peer, sender, number], zmq.NOBLOCK)
         except zmq.ZMQError:
-            # It has gone, and will send again.
+            # The sender is disconnected and will resend.
             return
 
-    def _first_time(self, sender: bytes, number: int) -> bool:
+    def _is_new(self, sender: bytes, number: int) -> bool:
         known = self._seen.setdefault(sender, OrderedDict())
         self._seen.move_to_end(sender)
         if len(self._seen) > _SENDERS:
@@ -138,36 +138,36 @@ class FanInReceiver:
         return True
 
 
-class _Allowed:
-    """The one key that clients may show."""
+class _KeyCheck:
+    """Check of clients' public keys; only the job's key is accepted."""
 
     def __init__(self, client: str) -> None:
         self._client = z85.decode(client.encode())
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Return whether a client's public key is the job's; ZeroMQ asks before the connection is made."""
+        """Return whether a client's public key is the job's; ZeroMQ calls this for each new connection."""
         del domain
         return key in (self._client, z85.encode(self._client))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Receive until SIGTERM, SIGINT or SIGHUP; 1 where it can't listen."""
-    given = _parser().parse_args(arguments)
+    """Receive until SIGTERM, SIGINT or SIGHUP; return 0, or 1 where it cannot listen."""
+    options = _parser().parse_args(arguments)
     os.umask(0o077)
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: ended.set())
-    parent = os.getppid() if given.with_parent == 0 else given.with_parent
+    parent = os.getppid() if options.with_parent == 0 else options.with_parent
     try:
         keys = FanInKeys.from_environment(os.environ)
-        made = keys is None or not keys.server_secret
-        keys = FanInKeys.make() if keys is None or made else keys
-        receiver = FanInReceiver(given.sockets, keys, address=given.address, port=given.port)
+        generate = keys is None or not keys.server_secret
+        keys = FanInKeys.make() if keys is None or generate else keys
+        receiver = FanInReceiver(options.sockets, keys, address=options.address, port=options.port)
     except SourceError as error:
-        print(f"fan-in: {error}", file=sys.stderr)  # noqa: T201 - the job's log
+        print(f"fan-in: {error}", file=sys.stderr)  # noqa: T201 - written to the job's log
         return 1
     answer: dict[str, Any] = {"port": receiver.port}
-    if made:
+    if generate:
         answer |= {"environment": keys.to_environment(), "head": keys.to_environment(head=True)}
     print(json.dumps(answer), flush=True)  # noqa: T201 - read by the job
     receiver.run(ended, parent=parent)
@@ -179,11 +179,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m gipfel_extension.telemetry.live.receiver", description=__doc__
     )
-    parser.add_argument("--sockets", type=Path, required=True, help="folder of the live streams' sockets")
-    parser.add_argument("--address", default="*", help="where to listen (default: every interface)")
-    parser.add_argument("--port", type=int, default=0, help="which port (default: any that is free)")
+    parser.add_argument("--sockets", type=Path, required=True, help="directory of the live streams' sockets")
+    parser.add_argument("--address", default="*", help="address to listen on (default: every interface)")
+    parser.add_argument("--port", type=int, default=0, help="port to listen on (default: any free port)")
     parser.add_argument(
-        "--with-parent", nargs="?", type=int, const=0, help="end when the parent process, of this id, ends"
+        "--with-parent", nargs="?", type=int, const=0, help="end when the parent process, with this id, ends"
     )
     return parser
 

@@ -1,4 +1,4 @@
-"""The live stream: each recorder publishes a tick per interval on a ZeroMQ socket in a private folder."""
+"""The live stream of a node: each recorder publishes a tick per interval on a ZeroMQ socket."""
 
 import json
 import time
@@ -12,7 +12,7 @@ import zmq
 from ..events import Event
 from ..sample import Device, Sample, SourceError
 
-#: The longest path of a Unix socket is 107 bytes (``sun_path`` of Linux, less its end).
+#: Maximum length of a Unix socket's path in bytes (Linux' ``sun_path`` without its terminator).
 LONGEST_PATH = 107
 
 _SCAN_SECONDS = 0.5
@@ -25,13 +25,13 @@ class Tick:
     Parameters
     ----------
     seq
-        Counts the ticks of one recorder process; a gap means that ticks were lost on the way.
+        Number of the tick, counted by one recorder process; a gap means lost ticks.
     events
-        What happened since the tick before.
+        Events since the previous tick.
     ended
         True in the last tick of a recorder that was asked to stop.
     dropped
-        Ticks of this recorder that its way to the head node had no room for; its segments hold their samples.
+        Number of ticks that were dropped before they reached the head node; the segments have their samples.
     """
 
     seq: int
@@ -52,7 +52,7 @@ class Tick:
 
     @classmethod
     def decode(cls, data: bytes) -> "Tick":
-        """Read what :meth:`encode` wrote.
+        """Return the tick that :meth:`encode` encoded.
 
         Raises
         ------
@@ -84,7 +84,7 @@ class Publisher:
     Raises
     ------
     SourceError
-        The socket can't be made.
+        The socket cannot be created.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -92,7 +92,7 @@ class Publisher:
         if len(str(path).encode()) > LONGEST_PATH:
             raise SourceError(
                 f"The socket's path {path} is longer than {LONGEST_PATH} bytes.",
-                "Use a folder with a short path.",
+                "Use a directory with a short path.",
             )
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.PUB)
@@ -101,28 +101,30 @@ class Publisher:
             self._socket.bind(f"ipc://{path}")
         except zmq.ZMQError as error:
             self.close()
-            raise SourceError(f"The socket {path} can't be made: {error}.", "Is its folder there?") from error
+            raise SourceError(
+                f"The socket {path} can't be created: {error}.", "Check that its directory exists."
+            ) from error
         path.chmod(0o600)
 
     def send(self, tick: Tick) -> None:
-        """Publish a tick; without a reader it is gone."""
+        """Publish a tick; without a reader it is discarded."""
         self._socket.send(tick.encode())
 
     def close(self) -> None:
-        """Close the socket; what was sent has half a second to leave."""
+        """Close the socket; sent ticks have half a second to reach the readers."""
         self._socket.close()
         self._context.term()
 
 
 class LiveReader:
-    """Reader of the ticks of every recorder in a folder, also of those that start later or restart.
+    """Reader of the ticks of all recorders with a socket in a directory, including those that start later.
 
-    Belongs to one thread.
+    It is used by one thread.
 
     Parameters
     ----------
     folder
-        Where the recorders' sockets are; it needn't be there yet.
+        Directory of the recorders' sockets, which may not exist yet.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -132,31 +134,31 @@ class LiveReader:
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.RECONNECT_IVL, 100)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
-        # Ten seconds of 1 000 nodes, for a reader that was held up.
+        # Enough for ten seconds of 1 000 nodes, for a reader that was delayed.
         self._socket.setsockopt(zmq.RCVHWM, 10_000)
         self._socket.setsockopt(zmq.SUBSCRIBE, b"")
         self._connected: set[Path] = set()
         self._scan = 0.0
-        # A context that is collected while its socket is open waits for ever, and its owner with it.
+        # Garbage collection of a context with an open socket would block forever.
         self._finish = weakref.finalize(self, _end, self._socket, self._context)
 
     def receive(self, timeout: float) -> Tick | None:
-        """Return the next tick, or None when none came within the time-out in seconds."""
-        ends = time.monotonic() + timeout
+        """Return the next tick, or None if none arrives within `timeout` seconds."""
+        deadline = time.monotonic() + timeout
         while True:
             self._connect()
-            left = ends - time.monotonic()
-            # Short turns, because a socket that appears meanwhile must be found.
-            if self._socket.poll(int(1000 * max(0.0, min(left, _SCAN_SECONDS)))):
+            remaining = deadline - time.monotonic()
+            # Poll for short periods, to find new sockets in between.
+            if self._socket.poll(int(1000 * max(0.0, min(remaining, _SCAN_SECONDS)))):
                 try:
                     return Tick.decode(self._socket.recv(zmq.NOBLOCK))
                 except ValueError:
                     continue
-            if left <= _SCAN_SECONDS:
+            if remaining <= _SCAN_SECONDS:
                 return None
 
     def close(self) -> None:
-        """Close the socket; a reader that is forgotten does so by itself."""
+        """Close the socket; garbage collection of the reader closes it too."""
         self._finish()
 
     def __enter__(self) -> "LiveReader":
@@ -169,7 +171,7 @@ class LiveReader:
         if time.monotonic() < self._scan:
             return
         self._scan = time.monotonic() + _SCAN_SECONDS
-        # Once is enough: ZeroMQ connects again by itself when a recorder of the same name comes back.
+        # ZeroMQ reconnects by itself when a recorder with the same name restarts.
         for path in sorted(set(self._folder.glob("*.sock")) - self._connected):
             self._socket.connect(f"ipc://{path}")
             self._connected.add(path)

@@ -1,6 +1,6 @@
-"""Sources of samples: what one is, and how one is opened by the name that people give to ``--source``.
+"""Sources of samples: the protocol of a source, and :func:`open_source` for the names of ``--source``.
 
-Another package brings one by an entry point of the group :data:`ENTRY_POINTS`.
+Other packages add sources through entry points of the group :data:`ENTRY_POINTS`.
 """
 
 import os
@@ -31,11 +31,11 @@ __all__ = [
     "source_names",
 ]
 
-#: The group of entry points: name, and a callable that takes what follows the colon in ``--source`` (empty
-#: where nothing does) and a `SourceRequest`, and gives a `Source`.
+#: Group of entry points: a name, and a callable that takes the text after the colon in ``--source`` (empty
+#: without a colon) and a `SourceRequest`, and returns a `Source`.
 ENTRY_POINTS = "gipfel.sources"
-#: Built in: they take precedence over installed ones. Each is imported when it is opened, so that a
-#: recorder starts with no more than it reads.
+#: Built-in sources, which take precedence over installed ones. Each is imported when it is opened, so that a
+#: recorder imports only what it needs.
 _SOURCES: Mapping[str, str] = {
     "auto": "auto:open_auto",
     "nvml": "nvml:open_nvml",
@@ -50,18 +50,18 @@ _SOURCES: Mapping[str, str] = {
 
 
 class Clock(Protocol):
-    """Clock of sources and recorder; tests pass their own."""
+    """Clock of sources and recorder; tests replace it."""
 
     def time_ns(self) -> int:
         """Return UTC in nanoseconds since the epoch."""
         ...
 
     def monotonic_ns(self) -> int:
-        """Return nanoseconds of a clock that never goes back."""
+        """Return nanoseconds of a monotonic clock."""
         ...
 
     def wait(self, seconds: float, ended: threading.Event) -> bool:
-        """Wait that long, or until the event is set; return whether it is set."""
+        """Wait for a number of seconds or until the event is set; return whether it is set."""
         ...
 
 
@@ -73,11 +73,11 @@ class SystemClock:
         return time.time_ns()
 
     def monotonic_ns(self) -> int:
-        """Return nanoseconds of a clock that never goes back."""
+        """Return nanoseconds of a monotonic clock."""
         return time.monotonic_ns()
 
     def wait(self, seconds: float, ended: threading.Event) -> bool:
-        """Wait that long, or until the event is set; return whether it is set."""
+        """Wait for a number of seconds or until the event is set; return whether it is set."""
         return ended.wait(max(0.0, seconds))
 
 
@@ -92,9 +92,9 @@ class SourceRequest:
     root_pid
         The process whose tree is the job; None for this process.
     environment
-        ``CUDA_VISIBLE_DEVICES`` and its like name the job's GPUs, ``GIPFEL_NODE`` this node.
+        Variables that select the job's GPUs, such as ``CUDA_VISIBLE_DEVICES``; ``GIPFEL_NODE`` is this node.
     metrics
-        Metrics beside those that are always recorded, by name; a source leaves out what it can't give.
+        Names of metrics in addition to those that are always recorded; a source omits unavailable ones.
     """
 
     interval: float = 1.0
@@ -107,8 +107,8 @@ class SourceRequest:
 class Source(Protocol):
     """A source of samples; opened by one process and read by one thread.
 
-    ``devices`` never change while it is open; ``simulated`` sources give made-up or replayed values. One that
-    has an attribute ``fine`` which is True can be read ten times a second without being asked for that.
+    ``devices`` does not change while it is open. ``simulated`` is True for synthetic or replayed values. One
+    with an attribute ``fine`` that is True is read ten times a second by default.
     """
 
     name: str
@@ -116,17 +116,17 @@ class Source(Protocol):
     devices: tuple[Device, ...]
 
     def read(self) -> list[Sample]:
-        """Return a sample of each device that answered; may block for tens of milliseconds.
+        """Return a sample of each device that responded; may block for tens of milliseconds.
 
         Raises
         ------
         SourceError
-            Nothing can be read now; the next call may succeed.
+            Nothing can be read; the next call may succeed.
         """
         ...
 
     def close(self) -> None:
-        """Give back what the source holds; it isn't read again."""
+        """Release the source's resources; it is not read again."""
         ...
 
 
@@ -139,54 +139,56 @@ def open_source(spec: str, request: SourceRequest | None = None) -> Source:
         ``host``; ``auto`` (``nvml``, with ``dcgm`` where no GPU has GPM and the daemon answers; else
         ``amdsmi``; nothing where the job has no such GPU); ``nvml``; ``dcgm``; ``amdsmi``;
         ``exporter:URL``; ``prometheus:URL``; ``replay:FILE``; ``synthetic:NAME`` and ``synthetic:NAME:N`` for
-        N GPUs; or what another package brings.
+        N GPUs; or a source of another package.
 
     Raises
     ------
     SourceError
-        No such source, or nothing for it on this machine.
+        The source does not exist, or has no devices on this machine.
     """
     name, _, argument = spec.partition(":")
     return _opener(name, spec)(argument, request or SourceRequest())
 
 
 def source_names() -> tuple[str, ...]:
-    """Return the names of all sources, those of other packages last."""
+    """Return the names of all sources; those of other packages come last."""
     return (*_SOURCES, *sorted(_installed().keys() - _SOURCES.keys()))
 
 
 def no_argument(name: str, argument: str) -> None:
-    """Refuse what follows the colon of a source that takes nothing.
+    """Raise an error where a source that takes no argument has one.
 
     Raises
     ------
     SourceError
-        There is something.
+        There is an argument.
     """
     if argument:
-        raise SourceError(f"The source {name} takes nothing after a colon: {argument!r}.", f"Use {name}.")
+        raise SourceError(
+            f"The source {name} takes no argument after the colon: {argument!r}.", f"Use {name}."
+        )
 
 
 @runtime_checkable
 class EventSource(Protocol):
-    """A source that also sees what happens to its devices."""
+    """A source that also reports events of its devices."""
 
     def events(self) -> list[Event]:
-        """Return what happened since the last call."""
+        """Return the events since the last call."""
         ...
 
 
 @runtime_checkable
 class ProcessSource(Protocol):
-    """A source that also knows which processes hold its devices."""
+    """A source that also knows which processes use its devices."""
 
     def processes(self) -> list[tuple[int, str]]:
-        """Return IDs of processes on this node, each with the UUID of a device that it holds."""
+        """Return process ids on this node, each with the UUID of a device that the process uses."""
         ...
 
 
 class AbsentSource:
-    """The source of a machine that has nothing of the kind: no device, no sample."""
+    """Source without devices and samples, for a machine that has no device of the requested kind."""
 
     simulated = False
     devices: tuple[Device, ...] = ()
@@ -195,11 +197,11 @@ class AbsentSource:
         self.name = name
 
     def read(self) -> list[Sample]:
-        """Return no sample."""
+        """Return no samples."""
         return []
 
     def close(self) -> None:
-        """Hold nothing, give nothing back."""
+        """Do nothing: there are no resources to release."""
 
 
 _Opener = Callable[[str, SourceRequest], Source]
@@ -217,12 +219,12 @@ def _opener(name: str, spec: str) -> _Opener:
         loaded: _Opener = found.load()
     except Exception as error:
         raise SourceError(
-            f"The source {name} of {found.value} can't be imported: {error}.", "Install what it needs."
+            f"The source {name} of {found.value} can't be imported: {error}.", "Install its dependencies."
         ) from error
     return loaded
 
 
 def _installed() -> "dict[str, EntryPoint]":
-    from importlib.metadata import entry_points  # noqa: PLC0415 - slow, and for names that are not ours
+    from importlib.metadata import entry_points  # noqa: PLC0415 - slow, and needed only for sources of other packages
 
     return {each.name: each for each in entry_points(group=ENTRY_POINTS)}

@@ -1,7 +1,8 @@
-"""AMD GPUs through AMD SMI, under DCGM's names where the meaning is the same.
+"""AMD GPUs through AMD SMI, with DCGM's metric names where the meaning is the same.
 
-There is no counterpart of SM_ACTIVE, of occupancy or of the pipes: these are missing. ``umc_activity``, the
-share of time in which the memory controller worked, is what NVML calls the utilization of memory.
+AMD SMI has no counterpart of SM_ACTIVE, of occupancy and of the pipes: these values are missing.
+``umc_activity``, the share of time in which the memory controller was busy, corresponds to NVML's memory
+utilization.
 """
 
 import logging
@@ -11,13 +12,13 @@ from typing import Any
 from ..metric_table import GPU_METRICS
 from ..sample import Device, Sample, SourceError
 from . import SourceRequest, no_argument
-from .own_gpus import VisibleGpu, own_gpus
+from .job_gpus import VisibleGpu, job_gpus
 
 log = logging.getLogger(__name__)
 
 _MIB = 1024.0 * 1024.0
 _KIB = 1024.0
-#: What holds a GPU back, as bits of NVML's ``nvmlClocksEventReasons``: power, temperature, its own brake.
+#: Throttle reasons as bits of NVML's ``nvmlClocksEventReasons``: power, temperature, hardware slowdown.
 _REASONS = {
     "active_ppt_pwr": 0x4,
     "active_socket_thrm": 0x40,
@@ -27,7 +28,7 @@ _REASONS = {
 }
 
 _VARIABLES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
-#: What it gives beside the metrics that are always recorded.
+#: Metrics in addition to those that are always recorded.
 EXTRA = ("MEM_COPY_UTIL",)
 
 
@@ -37,12 +38,12 @@ class AmdSource:
     Parameters
     ----------
     library
-        AMD SMI 7 as its Python module gives it; None imports it.
+        AMD SMI 7's Python module; None imports it.
 
     Raises
     ------
     SourceError
-        No ROCm here, or no GPU for this job.
+        ROCm is not installed, or the job has no GPU.
     """
 
     name = "amdsmi"
@@ -55,7 +56,9 @@ class AmdSource:
         try:
             self._smi.amdsmi_init()
         except self._smi.AmdSmiException as error:
-            raise SourceError(f"AMD SMI can't be opened: {error}.", "See whether amd-smi works.") from error
+            raise SourceError(
+                f"AMD SMI can't be opened: {error}.", "Check that amd-smi works on this node."
+            ) from error
         try:
             self._gpus = self._choose(request)
         except BaseException:
@@ -65,7 +68,7 @@ class AmdSource:
         self._before: dict[tuple[str, str], tuple[int, float]] = {}
 
     def read(self) -> list[Sample]:
-        """Return one sample per GPU; what AMD SMI refuses or writes as N/A is None."""
+        """Return one sample per GPU; unavailable values are None."""
         samples = []
         for device, handle in self._gpus:
             time_ns, now_ns = self._clock.time_ns(), self._clock.monotonic_ns()
@@ -76,7 +79,7 @@ class AmdSource:
         return samples
 
     def processes(self) -> list[tuple[int, str]]:
-        """Return processes that hold the job's GPUs."""
+        """Return processes that use the job's GPUs."""
         return [
             (each["pid"], device.uuid)
             for device, handle in self._gpus
@@ -96,16 +99,16 @@ class AmdSource:
             uuid = self._try(smi.amdsmi_get_gpu_device_uuid, handle)
             about = self._try(smi.amdsmi_get_gpu_asic_info, handle) or {}
             if uuid:
-                # As ROCm writes it in its variables.
+                # The form of ROCm's environment variables.
                 name = f"GPU-{str(uuid).removeprefix('GPU-')}"
                 found.append(
                     (Device(name, "gpu", str(about.get("market_name", "AMD GPU")), index, node=node), handle)
                 )
-        shown = [VisibleGpu(device.uuid, device.index) for device, _ in found]
-        set_ones = [name for name in _VARIABLES if name in request.environment]
-        own = own_gpus(shown, request.environment, variables=set_ones[:1])
+        visible = [VisibleGpu(device.uuid, device.index) for device, _ in found]
+        set_variables = [name for name in _VARIABLES if name in request.environment]
+        own = job_gpus(visible, request.environment, variables=set_variables[:1])
         if not own:
-            raise SourceError("This job has no GPU.", "Ask for one when you start it.")
+            raise SourceError("This job has no GPU.", "Request a GPU when you start the job.")
         return tuple(each for each in found if each[0].uuid in own)
 
     def _plain(self, handle: Any) -> dict[str, float | None]:
@@ -114,7 +117,7 @@ class AmdSource:
         memory = self._try(smi.amdsmi_get_gpu_vram_usage, handle) or {}
         power = self._try(smi.amdsmi_get_power_info, handle) or {}
         clock = self._try(smi.amdsmi_get_clock_info, handle, smi.AmdSmiClkType.GFX) or {}
-        hot = self._try(
+        temperature = self._try(
             smi.amdsmi_get_temp_metric,
             handle,
             smi.AmdSmiTemperatureType.HOTSPOT,
@@ -129,7 +132,7 @@ class AmdSource:
             or _scaled(power.get("average_socket_power"), 1.0),
             "SM_CLOCK": _scaled(clock.get("clk"), 1.0),
             "MAX_SM_CLOCK": _scaled(clock.get("max_clk"), 1.0),
-            "GPU_TEMP": _scaled(hot, 1.0),
+            "GPU_TEMP": _scaled(temperature, 1.0),
             "CLOCKS_EVENT_REASONS": self._reasons(handle),
         }
 
@@ -144,22 +147,22 @@ class AmdSource:
         return float(bits) if known else None
 
     def _links(self, uuid: str, handle: Any, now_ns: int) -> dict[str, float | None]:
-        """Return rates of XGMI, the links between GPUs, under NVLink's names; it counts KiB."""
+        """Return the rates of XGMI, the links between GPUs, as NVLink metrics; XGMI counts KiB."""
         metrics = self._try(self._smi.amdsmi_get_gpu_metrics_info, handle) or {}
         values: dict[str, float | None] = {}
-        for ours, theirs in (
+        for metric, counter in (
             ("NVLINK_RX_BYTES", "xgmi_read_data_acc"),
             ("NVLINK_TX_BYTES", "xgmi_write_data_acc"),
         ):
-            counts = [_scaled(each, _KIB) for each in metrics.get(theirs) or () if each != "N/A"]
+            counts = [_scaled(each, _KIB) for each in metrics.get(counter) or () if each != "N/A"]
             known = [count for count in counts if count is not None]
             if not known:
                 continue
             total = sum(known)
-            then_ns, before = self._before.get((uuid, ours), (now_ns, total))
-            self._before[(uuid, ours)] = (now_ns, total)
+            then_ns, before = self._before.get((uuid, metric), (now_ns, total))
+            self._before[(uuid, metric)] = (now_ns, total)
             if now_ns > then_ns:
-                values[ours] = max(0.0, total - before) * 1e9 / (now_ns - then_ns)
+                values[metric] = max(0.0, total - before) * 1e9 / (now_ns - then_ns)
         return values
 
     def _try(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -171,7 +174,7 @@ class AmdSource:
 
 
 def _scaled(value: Any, factor: float) -> float | None:
-    # What a GPU doesn't have is written as "N/A".
+    # AMD SMI returns "N/A" for unavailable values.
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
         return None
     return float(value) * factor
@@ -181,7 +184,7 @@ def _import_amdsmi() -> Any:
     try:
         import amdsmi  # noqa: PLC0415
     except Exception as error:
-        # Without ROCm the module raises while it is imported, and not an ImportError alone.
+        # Without ROCm the import of the module raises other errors than ImportError too.
         raise SourceError(
             "AMD SMI's Python module can't be imported.", "Install ROCm with its amdsmi."
         ) from error

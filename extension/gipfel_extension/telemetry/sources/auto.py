@@ -1,4 +1,4 @@
-"""``auto``: NVML, with DCGM's profiling where no GPU has GPM (A100 and older), else AMD SMI."""
+"""The source ``auto``: NVML, with DCGM's profiling where no GPU has GPM (A100 and older), else AMD SMI."""
 
 from dataclasses import replace
 
@@ -9,19 +9,19 @@ from .dcgm import DcgmSource
 from .nvml import NvmlSource, open_nvml
 
 _FIRST_PAUSE_S = 5.0
-_LONGEST_PAUSE_S = 60.0
+_MAX_PAUSE_S = 60.0
 
 
 def open_auto(argument: str, request: SourceRequest) -> Source:
-    """Open ``auto``: the job's GPUs of either maker, or nothing."""
+    """Open ``auto``: the job's NVIDIA or AMD GPUs, or a source without devices."""
     no_argument("auto", argument)
     try:
         nvml = open_nvml("", request)
     except SourceError:
         pass
     else:
-        return beside_dcgm(nvml, request)
-    from .amd import open_amdsmi  # noqa: PLC0415 - where there is no NVIDIA GPU alone
+        return with_dcgm(nvml, request)
+    from .amd import open_amdsmi  # noqa: PLC0415 - needed only without NVIDIA GPUs
 
     try:
         return open_amdsmi("", request)
@@ -29,8 +29,8 @@ def open_auto(argument: str, request: SourceRequest) -> Source:
         return AbsentSource("nvml")
 
 
-class NvmlBesideDcgm:
-    """NVML's metrics, and DCGM's profiling beside them; NVML alone while the daemon is silent."""
+class NvmlWithDcgm:
+    """NVML's metrics combined with DCGM's profiling; only NVML's while the DCGM daemon does not respond."""
 
     simulated = False
 
@@ -43,25 +43,25 @@ class NvmlBesideDcgm:
         self._node = request.environment.get("GIPFEL_NODE", "")
         self._events: list[Event] = []
         self._pause = _FIRST_PAUSE_S
-        self._asked_again_ns: int | None = None
+        self._retry_ns: int | None = None
 
     def read(self) -> list[Sample]:
-        """Return one sample per GPU, at NVML's time."""
+        """Return one sample per GPU, with the time of NVML's reading."""
         samples = self._nvml.read()
         profiled = {sample.device: sample.values for sample in self._profiled()}
-        return [replace(each, values=_filled(each.values, profiled.get(each.device, {}))) for each in samples]
+        return [replace(each, values=_merged(each.values, profiled.get(each.device, {}))) for each in samples]
 
     def events(self) -> list[Event]:
-        """Return NVML's events, and losses and returns of the daemon."""
+        """Return NVML's events, and events of the DCGM daemon's availability."""
         found, self._events = [*self._events, *self._nvml.events()], []
         return found
 
     def processes(self) -> list[tuple[int, str]]:
-        """Return processes that compute on the job's GPUs, as far as the driver shows them to this user."""
+        """Return the compute processes on the job's GPUs that the driver shows to this user."""
         return self._nvml.processes()
 
     def close(self) -> None:
-        """End ``dcgmi`` and shut NVML down."""
+        """Stop ``dcgmi`` and shut down NVML."""
         try:
             self._dcgm.close()
         finally:
@@ -69,19 +69,19 @@ class NvmlBesideDcgm:
 
     def _profiled(self) -> list[Sample]:
         now_ns = self._clock.monotonic_ns()
-        if self._asked_again_ns is not None and now_ns < self._asked_again_ns:
+        if self._retry_ns is not None and now_ns < self._retry_ns:
             return []
         try:
             found = self._dcgm.read()
         except SourceError as error:
-            if self._asked_again_ns is None:
+            if self._retry_ns is None:
                 self._note("source_lost", f"dcgm can't be read, and NVML continues alone: {error.problem}")
-            self._asked_again_ns = now_ns + int(self._pause * 1e9)
-            self._pause = min(2 * self._pause, _LONGEST_PAUSE_S)
+            self._retry_ns = now_ns + int(self._pause * 1e9)
+            self._pause = min(2 * self._pause, _MAX_PAUSE_S)
             return []
-        # After a restart it has no values at first; it is back when it has some.
-        if self._asked_again_ns is not None and any(v is not None for s in found for v in s.values.values()):
-            self._asked_again_ns, self._pause = None, _FIRST_PAUSE_S
+        # After a restart DCGM has no values at first.
+        if self._retry_ns is not None and any(v is not None for s in found for v in s.values.values()):
+            self._retry_ns, self._pause = None, _FIRST_PAUSE_S
             self._note("source_back", "dcgm can be read again.")
         return found
 
@@ -89,8 +89,8 @@ class NvmlBesideDcgm:
         self._events.append(Event(self._clock.time_ns(), self._node, kind, "", message))
 
 
-def beside_dcgm(nvml: NvmlSource, request: SourceRequest) -> NvmlSource | NvmlBesideDcgm:
-    """Return NVML with the node's DCGM where no GPU has GPM and the daemon knows them; else NVML alone."""
+def with_dcgm(nvml: NvmlSource, request: SourceRequest) -> NvmlSource | NvmlWithDcgm:
+    """Return NVML combined with the node's DCGM where no GPU has GPM and DCGM knows them; else NVML."""
     if nvml.profiles:
         return nvml
     try:
@@ -100,9 +100,11 @@ def beside_dcgm(nvml: NvmlSource, request: SourceRequest) -> NvmlSource | NvmlBe
     if not {device.uuid for device in dcgm.devices} & {device.uuid for device in nvml.devices}:
         dcgm.close()
         return nvml
-    return NvmlBesideDcgm(nvml, dcgm, request)
+    return NvmlWithDcgm(nvml, dcgm, request)
 
 
-def _filled(values: dict[str, float | None], others: dict[str, float | None]) -> dict[str, float | None]:
-    more = {name: value for name, value in others.items() if value is not None and values.get(name) is None}
-    return {**values, **more}
+def _merged(values: dict[str, float | None], others: dict[str, float | None]) -> dict[str, float | None]:
+    additional = {
+        name: value for name, value in others.items() if value is not None and values.get(name) is None
+    }
+    return {**values, **additional}

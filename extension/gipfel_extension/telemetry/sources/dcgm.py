@@ -1,30 +1,144 @@
-"""The node's DCGM daemon, for GPUs without GPM: ``dcgmi dmon`` runs beside us and is read line by line."""
+"""The node's DCGM daemon, for GPUs without GPM: a child process ``dcgmi dmon`` whose lines are read.
+
+Also the parsing of DCGM's names and values and of DCGM exporter's text, for other sources and for imports.
+"""
 
 import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ..metric_table import GPU_METRICS, TABLE, Metric
+from ..metric_table import DCGM_FIELDS, GPU_METRICS, TABLE, Metric
 from ..sample import Device, Sample, SourceError
 from . import SourceRequest, no_argument
-from .dcgm_text import scaled
-from .own_gpus import VisibleGpu, opens_nvidia, own_gpus
+from .job_gpus import VisibleGpu, can_open_nvidia, job_gpus
+
+#: Names that other tools use with another meaning: the energy of one sample, not a counter.
+_AMBIGUOUS_NAMES = ("TOTAL_ENERGY_CONSUMPTION",)
+#: Metric and factor to its unit, by DCGM's name without ``DCGM_FI_DEV_`` or ``DCGM_FI_PROF_``.
+FIELDS: Mapping[str, tuple[str, float]] = {
+    name: (metric.name, metric.dcgm_factor)
+    for metric in DCGM_FIELDS.values()
+    for name in (metric.dcgm_name, metric.dcgm_new_name)
+    if name and name not in _AMBIGUOUS_NAMES
+}
+#: DCGM's blank values (blank, not found, not supported, not permitted) for 32 and 64 bits and for floats.
+BLANKS = frozenset(
+    float(start + step) for start in (0x7FFFFFF0, 0x7FFFFFFFFFFFFFF0, 140737488355328) for step in range(4)
+)
+#: One scraped value: field, labels, value as text.
+Scraped = tuple[str, Mapping[str, str], str]
+_LINE = re.compile(r"^(DCGM_FI_\w+)\{(.*)\}\s+(\S+)(?:\s+(-?\d+))?\s*$")
+#: Anchored at the start of a word: otherwise a long word is matched again from each letter.
+_LABEL = re.compile(r'(?<!\w)(\w+)="((?:[^"\\]|\\.)*)"')
+_MAX_DIGITS = 6
+
+
+def metric_of(field: str) -> tuple[str, float] | None:
+    """Return metric and factor of a DCGM field ``DCGM_FI_DEV_…`` or ``DCGM_FI_PROF_…``; None for others."""
+    name = field.removeprefix("DCGM_FI_DEV_").removeprefix("DCGM_FI_PROF_")
+    return FIELDS.get(name) if name != field else None
+
+
+def number_of(text: object) -> float | None:
+    """Return a number as DCGM wrote it; None for blank values, other text and infinite values."""
+    try:
+        value = float(text)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return None if value in BLANKS or not abs(value) < float("inf") else value
+
+
+def number_or_nan(text: object) -> float:
+    """Return a number like :func:`number_of`, with NaN instead of None."""
+    value = number_of(text)
+    return float("nan") if value is None else value
+
+
+def scaled(text: object, factor: float) -> float | None:
+    """Return a number as DCGM wrote it times a factor; None where the result is missing or infinite."""
+    value = number_of(text)
+    return None if value is None or not abs(value * factor) < float("inf") else value * factor
+
+
+def scraped_lines(lines: Iterable[str]) -> Iterator[tuple[str, Mapping[str, str], str, int | None]]:
+    """Yield field, labels, value as text, and time in milliseconds of each line of DCGM exporter."""
+    for line in lines:
+        matched = _LINE.match(line.strip())
+        if matched:
+            yield matched[1], dict(_LABEL.findall(matched[2])), matched[3], _milliseconds(matched[4] or "")
+
+
+def device_of(labels: Mapping[str, str], *, node: str = "") -> Device | None:
+    """Return the GPU or MIG instance that the labels identify; None without such labels."""
+    node = node or labels.get("Hostname") or labels.get("hostname") or ""
+    number = labels.get("gpu", "")
+    uuid = labels.get("UUID") or labels.get("uuid") or (f"{node}:{number}" if number else "")
+    if not uuid:
+        return None
+    instance = labels.get("GPU_I_ID", "")
+    name = " ".join(part for part in (labels.get("modelName", ""), labels.get("GPU_I_PROFILE", "")) if part)
+    is_index = number.isascii() and number.isdecimal() and len(number) <= _MAX_DIGITS
+    index = int(number) if is_index else None
+    return Device(f"{uuid}/{instance}" if instance else uuid, "gpu", name, index, node=node)
+
+
+def node_of(labels: Mapping[str, str]) -> str:
+    """Return the node's short host name, from the exporter's labels or Prometheus' own label."""
+    named = labels.get("Hostname") or labels.get("hostname") or labels.get("node") or ""
+    instance = labels.get("instance", "")
+    # Prometheus' label `instance` is host and port.
+    host = instance.rpartition(":")[0] or instance
+    return (named or host).partition(".")[0]
+
+
+def own_devices(
+    scraped: Iterable[Scraped], environment: Mapping[str, str], *, node: str
+) -> tuple[Device, ...]:
+    """Return the job's GPUs among the scraped GPUs of a node, sorted by index."""
+    found: dict[str, Device] = {}
+    for _, labels, _ in scraped:
+        device = device_of(labels, node=node)
+        if device is not None:
+            found.setdefault(device.uuid, device)
+    ordered = sorted(
+        found.values(), key=lambda device: (device.index is None, device.index or 0, device.uuid)
+    )
+    own = job_gpus([VisibleGpu(device.uuid, device.index) for device in ordered], environment)
+    return tuple(device for device in ordered if device.uuid in own)
+
+
+def values_of(scraped: Iterable[Scraped], *, node: str) -> dict[str, dict[str, float | None]]:
+    """Return the scraped metrics by GPU UUID; blank values are None."""
+    values: dict[str, dict[str, float | None]] = {}
+    for field, labels, text in scraped:
+        found, device = metric_of(field), device_of(labels, node=node)
+        if found is None or device is None:
+            continue
+        values.setdefault(device.uuid, dict.fromkeys(GPU_METRICS))[found[0]] = scaled(text, found[1])
+    return values
+
+
+def _milliseconds(text: str) -> int | None:
+    """Return a time stamp in milliseconds; None where it is missing or outside the range of nanoseconds."""
+    found = int(text) if text and len(text) < 18 else None
+    return found if found is None or abs(found) < 2**63 // 10**6 else None
+
 
 _SECONDS = 10.0
 _END_SECONDS = 2.0
-#: A line this old is not the present state.
-_OLD_INTERVALS = 3.0
+#: Lines older than this many intervals are ignored.
+_MAX_AGE_INTERVALS = 3.0
 _ROW = re.compile(r"^GPU(?:-I)?\s+(\d+)\s+(.*)$")
 _LISTED = re.compile(r"^\|\s*(\d*)\s*\|\s*(.*?)\s*\|$")
-_FIX = "Is nv-hostengine running here, and may this user reach it? See dcgmi discovery -l."
+_FIX = "Check with `dcgmi discovery -l` that nv-hostengine is running here and accepts this user."
 
 
 class DcgmSource:
-    """The job's GPUs, by UUID, with what DCGM's profiling gives.
+    """The job's GPUs, by UUID, with DCGM's profiling metrics.
 
-    Before Hopper that takes a lock on the whole system: a profiler beside it fails, and so do we beside one.
+    Before Hopper, DCGM's profiling locks the GPUs' counters and excludes profilers such as Nsight Compute.
 
     Parameters
     ----------
@@ -34,7 +148,7 @@ class DcgmSource:
     Raises
     ------
     SourceError
-        No daemon answers, or the job has no GPU.
+        The DCGM daemon does not respond, or the job has no GPU.
     """
 
     name = "dcgm"
@@ -46,19 +160,21 @@ class DcgmSource:
         self._interval = request.interval
         self._program = shutil.which(program) or ""
         if not self._program:
-            raise SourceError(f"{program} is not on this node.", "Ask the site for DCGM, or use nvml.")
+            raise SourceError(
+                f"{program} is not installed on this node.", "Ask the site to install DCGM, or use nvml."
+            )
         listed = parse_discovery(self._output("discovery", "-l").splitlines())
-        shown = [VisibleGpu(gpu.uuid, gpu.index) for gpu in listed]
-        own = own_gpus(shown, request.environment, opens=opens_nvidia)
+        visible = [VisibleGpu(gpu.uuid, gpu.index) for gpu in listed]
+        own = job_gpus(visible, request.environment, can_open=can_open_nvidia)
         node = request.environment.get("GIPFEL_NODE", "")
         chosen = [gpu for gpu in listed if gpu.uuid in own]
         if not chosen:
-            raise SourceError("This job has no GPU.", "Ask for one when you start it.")
+            raise SourceError("This job has no GPU.", "Request a GPU when you start the job.")
         self.devices: tuple[Device, ...] = tuple(
             Device(gpu.uuid, "gpu", gpu.name, gpu.index, node=node) for gpu in chosen
         )
         self._fields = tuple(
-            TABLE[name] for name in (*GPU_METRICS, *request.metrics) if name in TABLE and TABLE[name].dcgm
+            TABLE[name] for name in (*GPU_METRICS, *request.metrics) if name in TABLE and TABLE[name].dcgm_id
         )
         self._latest: dict[int, tuple[int, int, dict[str, float | None]]] = {}
         self._lock = threading.Lock()
@@ -66,7 +182,7 @@ class DcgmSource:
         self._process = self._start()
 
     def read(self) -> list[Sample]:
-        """Return the newest line of each GPU, under the time at which it came."""
+        """Return the newest line of each GPU, with the time at which it was received."""
         with self._lock:
             latest = dict(self._latest)
             message = self._message
@@ -75,18 +191,18 @@ class DcgmSource:
             self._process = self._start()
             raise SourceError(f"dcgmi dmon ended with status {status}: {message or 'no message'}.", _FIX)
         now_ns = self._clock.monotonic_ns()
-        oldest_ns = now_ns - int(_OLD_INTERVALS * max(self._interval, 1.0) * 1e9)
+        oldest_ns = now_ns - int(_MAX_AGE_INTERVALS * max(self._interval, 1.0) * 1e9)
         samples = []
         for device in self.devices:
             time_ns, monotonic_ns, values = latest.get(device.index or 0, (0, 0, {}))
             if not values or monotonic_ns < oldest_ns:
-                # Nothing has come, or nothing for long: that is missing, not what it was.
+                # No line yet, or none recently: the values are missing, not unchanged.
                 time_ns, monotonic_ns, values = self._clock.time_ns(), now_ns, dict.fromkeys(GPU_METRICS)
             samples.append(Sample(time_ns, monotonic_ns, device.uuid, values))
         return samples
 
     def close(self) -> None:
-        """End ``dcgmi``."""
+        """Stop ``dcgmi``."""
         self._process.terminate()
         try:
             self._process.wait(_END_SECONDS)
@@ -95,7 +211,7 @@ class DcgmSource:
             self._process.wait()
 
     def _start(self) -> subprocess.Popen[str]:
-        numbers = ",".join(str(field.dcgm) for field in self._fields)
+        numbers = ",".join(str(field.dcgm_id) for field in self._fields)
         gpus = ",".join(str(device.index) for device in self.devices)
         milliseconds = str(max(1, round(self._interval * 1000)))
         argv = [self._program, "dmon", "-e", numbers, "-i", gpus, "-d", milliseconds]
@@ -136,7 +252,7 @@ class DcgmSource:
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise SourceError(f"dcgmi doesn't answer: {error}.", _FIX) from error
+            raise SourceError(f"dcgmi doesn't respond: {error}.", _FIX) from error
         if done.returncode:
             lines = (done.stdout + done.stderr).strip().splitlines()
             raise SourceError(f"dcgmi: {lines[-1] if lines else done.returncode}.", _FIX)
@@ -144,13 +260,13 @@ class DcgmSource:
 
 
 def parse_discovery(lines: Sequence[str]) -> list[Device]:
-    """Return the GPUs of ``dcgmi discovery -l``, by DCGM's number."""
+    """Return the GPUs in the output of ``dcgmi discovery -l``, with DCGM's GPU ids."""
     found: dict[int, dict[str, str]] = {}
     number: int | None = None
     for line in lines:
         cells = _LISTED.match(line.strip())
         if cells is None:
-            # The table of switches follows that of GPUs.
+            # The table of switches follows the table of GPUs.
             number = None if not line.startswith("+--") else number
             continue
         if cells[1]:
@@ -166,7 +282,7 @@ def parse_discovery(lines: Sequence[str]) -> list[Device]:
 
 
 def parse_row(line: str, fields: Sequence[Metric]) -> tuple[int, dict[str, float | None]] | None:
-    """Return GPU number and values of a line of ``dcgmi dmon``; None for its titles and for half a line."""
+    """Return GPU id and values of a line of ``dcgmi dmon``; None for headings and incomplete lines."""
     matched = _ROW.match(line.strip())
     if matched is None:
         return None

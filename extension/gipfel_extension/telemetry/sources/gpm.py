@@ -1,7 +1,7 @@
-"""GPU performance monitoring (GPM): NVML's profiling metrics of Hopper and later GPUs, for a plain user.
+"""GPU performance monitoring (GPM): NVML's profiling metrics of Hopper and later, for unprivileged users.
 
-Two GPM samples of one GPU enclose a window; NVML computes the metrics of that window. Ids and units are those
-of DCGM's own mapping onto GPM, so the numbers agree with DCGM's fields of the same names.
+Two GPM samples of one GPU enclose a window; NVML computes the metrics of that window. Ids and units follow
+DCGM's own mapping to GPM, so that values agree with DCGM's fields of the same names.
 """
 
 import math
@@ -10,36 +10,38 @@ from typing import Any
 
 from ..metric_table import DCGM_FIELDS, GPU_METRICS
 
-#: Metric → GPM metric id and the factor from NVML's unit (percent, MiB/s) to ours (fraction, B/s).
+#: GPM metric id, and factor from NVML's unit (percent, MiB/s) to a fraction or B/s, by metric.
 ALL_METRICS: Mapping[str, tuple[int, float]] = {
-    metric.name: (metric.gpm, metric.gpm_factor) for metric in DCGM_FIELDS.values() if metric.gpm is not None
+    metric.name: (metric.gpm_id, metric.gpm_factor)
+    for metric in DCGM_FIELDS.values()
+    if metric.gpm_id is not None
 }
 
-#: Those that are always read.
+#: The GPM metrics that are always read.
 GPM_METRICS: Mapping[str, tuple[int, float]] = {
     metric: each for metric, each in ALL_METRICS.items() if metric in GPU_METRICS
 }
 
-#: The first drivers with GPM don't know these, and may refuse a request for them as a whole.
+#: Metrics that the first drivers with GPM do not know; they may refuse a whole request that contains one.
 LATER_METRICS = frozenset({"C2C_TX_ALL_BYTES", "C2C_RX_ALL_BYTES"})
 
-#: The shortest window that gives sound numbers is 100 ms; an interval of that length may come a little early.
+#: Shortest window: NVML needs 100 ms for valid values; a reading at this interval may come slightly early.
 SHORTEST_WINDOW_NS = 90_000_000
 
 
 class GpmWindow:
-    """The running window of one GPU or MIG instance.
+    """The current GPM window of one GPU or MIG instance.
 
     Parameters
     ----------
     library
-        NVML as `pynvml` gives it.
+        The `pynvml` module.
     handle
-        The GPU; for a MIG instance the GPU that it is part of.
+        The GPU; for a MIG instance its parent GPU.
     instance
         Id of the MIG GPU instance, None for a whole GPU.
     extra
-        Metrics that are asked for beside those that are always read.
+        Requested metrics in addition to those that are always read.
 
     Raises
     ------
@@ -55,23 +57,23 @@ class GpmWindow:
         self._instance = instance
         self._samples: list[Any] = []
         self._started_ns = now_ns
-        asked = {name: ALL_METRICS[name] for name in extra if name in ALL_METRICS}
-        self._metrics = {**GPM_METRICS, **asked}
+        requested = {name: ALL_METRICS[name] for name in extra if name in ALL_METRICS}
+        self._metrics = {**GPM_METRICS, **requested}
         try:
             for _ in range(2):
                 self._samples.append(library.nvmlGpmSampleAlloc())
-            self._take(self._samples[0])
+            self._get_sample(self._samples[0])
         except library.NVMLError:
             self.close()
             raise
 
     def read(self, now_ns: int) -> dict[str, float | None]:
-        """Return metrics since the last read; none where that is less than the shortest window."""
+        """Return the metrics since the last read; an empty dictionary within the shortest window."""
         if now_ns - self._started_ns < SHORTEST_WINDOW_NS:
             return {}
         first, second = self._samples
-        self._take(second)
-        # The second sample begins the next window, even if this one fails.
+        self._get_sample(second)
+        # The second sample starts the next window, even if this computation fails.
         self._samples.reverse()
         self._started_ns = now_ns
         try:
@@ -99,15 +101,15 @@ class GpmWindow:
         request.numMetrics = len(metrics)
         request.sample1 = first
         request.sample2 = second
-        for place, (number, _) in enumerate(metrics.values()):
-            request.metrics[place].metricId = number
+        for index, (number, _) in enumerate(metrics.values()):
+            request.metrics[index].metricId = number
         self._nvml.nvmlGpmMetricsGet(request)
         return {
-            name: self._value(request.metrics[place], factor)
-            for place, (name, (_, factor)) in enumerate(metrics.items())
+            name: self._value(request.metrics[index], factor)
+            for index, (name, (_, factor)) in enumerate(metrics.items())
         }
 
-    def _take(self, sample: Any) -> None:
+    def _get_sample(self, sample: Any) -> None:
         if self._instance is None:
             self._nvml.nvmlGpmSampleGet(self._handle, sample)
         else:

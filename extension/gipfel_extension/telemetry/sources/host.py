@@ -1,8 +1,8 @@
 """The host as one job sees it: CPU, memory, page faults, I/O and pressure.
 
-They come from the job's control group (version 2) where Slurm made one, else from the process tree of the
-job. Network, Lustre and NFS are the whole node's (``node_counters.py``): no counter of theirs belongs to a
-job.
+The values come from the job's cgroup (version 2) where Slurm created one, else from the job's process tree.
+Network, Lustre and NFS counters are those of the whole node (``node_counters.py``), because the kernel does
+not count them per job.
 """
 
 import os
@@ -19,22 +19,22 @@ from . import Clock, SourceRequest, no_argument
 from .node_counters import lustre_counters, network_counters, nfs_counters
 
 _JOB_GROUP = re.compile(r"job_\d+")
-#: Seconds between two readings of all processes of a job that has a cgroup.
+#: Seconds between two readings of the processes of a job that has a cgroup.
 _PROCESSES_S = 1.0
 _IO = ("IO_READ_BYTES", "IO_WRITE_BYTES")
 _PRESSURES = {"PRESSURE_CPU": "cpu", "PRESSURE_MEMORY": "memory", "PRESSURE_IO": "io"}
 
 
 class HostSource:
-    """CPU, memory, page faults, I/O of the job; pressure of its cgroup, else of the node; the node's network.
+    """CPU, memory, page faults, I/O and pressure of the job; network and file systems of the node.
 
     Parameters
     ----------
     root_pid
-        The process whose tree is the job, where the job has no cgroup of its own; None for what Slurm started
-        of the job that this process is part of, or for this process where there is none.
+        Root of the job's process tree, for a job without cgroup. None for the processes of the current Slurm
+        job, or for this process outside of Slurm.
     root
-        Where ``proc`` and ``sys`` are mounted.
+        Directory in which ``proc`` and ``sys`` are mounted.
     cgroups
         Mount point of the cgroup file system.
     """
@@ -72,7 +72,7 @@ class HostSource:
         )
 
     def read(self) -> list[Sample]:
-        """Return one sample; rates are None on the first read."""
+        """Return one sample; rates are None at the first read."""
         time_ns, now_ns = self._clock.time_ns(), self._clock.monotonic_ns()
         memory, counters = self._job()
         counters |= network_counters(self._proc, self._root / "sys")
@@ -91,7 +91,7 @@ class HostSource:
         """Hold nothing, give nothing back."""
 
     def _job(self) -> tuple[float | None, dict[str, float | None]]:
-        """Return memory now, and counters so far under the names of their rates."""
+        """Return the current memory, and the counters under the names of their rates."""
         if self._cgroup is not None:
             read, written = self._cgroup.io_bytes() or (None, None)
             minor, major = self._cgroup.faults() or (None, None)
@@ -116,16 +116,15 @@ class HostSource:
         for name, value in counters.items():
             before = self._before.get(name)
             known = value is not None and before is not None and seconds > 0
-            # A process that leaves the tree takes its counters along.
+            # The counters decrease when a process leaves the tree.
             rates[name] = max(0.0, value - before) / seconds if known else None  # type: ignore[operator]
         self._before, self._before_ns = counters, now_ns
         return rates
 
     def _add_processes(self, rates: dict[str, float | None], now_ns: int) -> None:
-        """Take what the job's processes read and wrote where that is more than the cgroup counts.
+        """Replace the cgroup's I/O rates by those of the job's processes where these are higher.
 
-        The cgroup counts block devices alone. Reading every process costs more, so that is done once a
-        second.
+        The cgroup counts only block devices. The processes are read once a second, because that costs more.
         """
         if self._cgroup is None:
             return
@@ -172,7 +171,7 @@ def open_host(argument: str, request: SourceRequest) -> HostSource:
 def job_cgroup(
     pid: int, *, proc: Path = Path("/proc"), mount: Path = Path("/sys/fs/cgroup")
 ) -> "Cgroup | None":
-    """Return the job's group that a process is in; None without Slurm's cgroups or with version 1."""
+    """Return the job's cgroup of a process; None without Slurm's cgroups and with cgroup version 1."""
     try:
         lines = (proc / str(pid) / "cgroup").read_text().splitlines()
     except OSError:
@@ -188,19 +187,19 @@ def job_cgroup(
 
 
 class Cgroup:
-    """One group below a mount point; every reading is None where the kernel doesn't give it."""
+    """One cgroup; a reading is None where the kernel does not provide it."""
 
     def __init__(self, path: Path, mount: Path) -> None:
         self.path = path
         self._lineage = [path, *(p for p in path.parents if p.is_relative_to(mount) and p != mount)]
 
     def cpu_seconds(self) -> float | None:
-        """Return the CPU time used so far."""
-        usage = _keyed(self.path / "cpu.stat").get("usage_usec")
+        """Return the CPU time used so far in seconds."""
+        usage = _read_key_values(self.path / "cpu.stat").get("usage_usec")
         return None if usage is None else usage / 1e6
 
     def cores(self) -> float | None:
-        """Return the narrowest CPU quota of the group and those around it, in cores."""
+        """Return the lowest CPU quota of the cgroup and its ancestors, in cores."""
         quotas = []
         for group in self._lineage:
             with suppress(OSError, ValueError, ZeroDivisionError):
@@ -209,20 +208,20 @@ class Cgroup:
         return min(quotas, default=None)
 
     def memory_bytes(self) -> float | None:
-        """Return memory in use, without file cache that the kernel can drop."""
+        """Return the memory in use, without reclaimable file cache."""
         current = _number(self.path / "memory.current")
         if current is None:
             return None
-        return max(0.0, current - _keyed(self.path / "memory.stat").get("inactive_file", 0.0))
+        return max(0.0, current - _read_key_values(self.path / "memory.stat").get("inactive_file", 0.0))
 
     def memory_limit(self) -> float | None:
-        """Return the narrowest memory limit of the group and those around it, in bytes."""
+        """Return the lowest memory limit of the cgroup and its ancestors, in bytes."""
         limits = (_number(group / "memory.max") for group in self._lineage)
         return min((limit for limit in limits if limit is not None), default=None)
 
     def faults(self) -> tuple[float, float] | None:
-        """Return minor and major page faults so far."""
-        stat = _keyed(self.path / "memory.stat")
+        """Return the numbers of minor and major page faults so far."""
+        stat = _read_key_values(self.path / "memory.stat")
         if "pgfault" not in stat or "pgmajfault" not in stat:
             return None
         return max(0.0, stat["pgfault"] - stat["pgmajfault"]), stat["pgmajfault"]
@@ -240,10 +239,9 @@ class Cgroup:
 
 @dataclass(frozen=True)
 class Usage:
-    """Resources that a process tree has used so far (CPU, I/O) and holds now (memory).
+    """Resources that a process tree has used so far (CPU, I/O, page faults) and uses now (memory).
 
-    CPU seconds, bytes and page faults include descendants that have ended. I/O is None where the system hides
-    it.
+    CPU seconds, bytes and page faults include ended descendants. I/O is None where it cannot be read.
     """
 
     cpu_seconds: float
@@ -260,7 +258,7 @@ class ProcessTree:
     Parameters
     ----------
     job_id
-        With it the tree is everything below this job's step daemons, where there are any.
+        Slurm job whose step daemons are the roots of the tree; without any, `root_pid` is the root.
     proc
         The mount point of procfs.
     """
@@ -269,17 +267,17 @@ class ProcessTree:
         self._proc = proc
         self._root = root_pid
         self._daemon = f"slurmstepd: [{job_id}." if job_id else ""
-        self._strangers: set[int] = set()
+        self._other_pids: set[int] = set()
         self._ticks = os.sysconf("SC_CLK_TCK")
         self._page = os.sysconf("SC_PAGE_SIZE")
 
     def usage(self) -> Usage | None:
-        """Return what the tree uses; None where its root is gone."""
+        """Return the tree's usage; None where its root has ended."""
         stats = self._members()
         if not stats:
             return None
-        # utime, stime, and what waited-for children used (cutime, cstime): a process that ends moves its time
-        # from its own line to its parent's, so the sum never loses it.
+        # utime, stime, and those of waited-for children (cutime, cstime): the time of an ended process moves
+        # to its parent's line, so that the sum includes it.
         cpu = sum(float(number) for fields in stats.values() for number in fields[11:15]) / self._ticks
         private = shared = 0
         read = write = 0.0
@@ -288,7 +286,7 @@ class ProcessTree:
             with suppress(OSError, ValueError, IndexError):
                 resident, common = map(int, (self._proc / str(pid) / "statm").read_text().split()[1:3])
                 private += resident - common
-                # Forked workers map the same pages: the largest mapping counts for all.
+                # Forked workers share pages: count the largest mapping once.
                 shared = max(shared, common)
             with suppress(OSError, ValueError, KeyError):
                 lines = (self._proc / str(pid) / "io").read_text().splitlines()
@@ -302,13 +300,13 @@ class ProcessTree:
         return Usage(cpu, memory, read if counted else None, write if counted else None, minor, major)
 
     def _members(self) -> dict[int, list[str]]:
-        """Return members' PIDs and their fields of ``stat``, from the third (state) on."""
+        """Return the fields of ``stat`` from the third (state) on, by process id of the tree."""
         present = {int(entry.name) for entry in os.scandir(self._proc) if entry.name.isdecimal()}
-        # A process never becomes a descendant later: those seen to be none needn't be read again.
-        self._strangers &= present
+        # A process never becomes a descendant later: skip those known not to be.
+        self._other_pids &= present
         stats = {}
         daemons = []
-        for pid in present - self._strangers:
+        for pid in present - self._other_pids:
             # ESRCH: it ended since the listing.
             with suppress(OSError):
                 line = (self._proc / str(pid) / "stat").read_text(errors="replace")
@@ -320,25 +318,25 @@ class ProcessTree:
         for pid, fields_of in stats.items():
             children.setdefault(int(fields_of[1]), []).append(pid)
         members: dict[int, list[str]] = {}
-        # Without a daemon of this job the tree is the one below the process that was named.
-        waiting = [pid for pid in daemons if self._is_ours(pid)] or [self._root]
+        # Without a daemon of this job the tree starts at the root process.
+        waiting = [pid for pid in daemons if self._is_of_job(pid)] or [self._root]
         while waiting:
             pid = waiting.pop()
             if pid in stats and pid not in members:
                 members[pid] = stats[pid]
                 waiting.extend(children.get(pid, []))
-        # A daemon sets its title a moment after it began.
-        self._strangers |= stats.keys() - members.keys() - set(daemons)
+        # A daemon sets its title shortly after it starts.
+        self._other_pids |= stats.keys() - members.keys() - set(daemons)
         return members
 
-    def _is_ours(self, daemon: int) -> bool:
+    def _is_of_job(self, daemon: int) -> bool:
         with suppress(OSError):
             title = (self._proc / str(daemon) / "cmdline").read_bytes()
             return title.decode(errors="replace").startswith(self._daemon)
         return False
 
 
-def _keyed(path: Path) -> dict[str, float]:
+def _read_key_values(path: Path) -> dict[str, float]:
     values = {}
     with suppress(OSError, ValueError):
         for line in path.read_text().splitlines():
@@ -349,6 +347,6 @@ def _keyed(path: Path) -> dict[str, float]:
 
 def _number(path: Path) -> float | None:
     with suppress(OSError, ValueError):
-        # "max" means no limit and is not a number.
+        # "max" means no limit.
         return float(path.read_text())
     return None

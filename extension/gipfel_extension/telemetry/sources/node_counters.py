@@ -1,18 +1,18 @@
-"""Counters of the whole node: network, Lustre and NFS, which are a job's where it has the node to itself.
+"""Counters of the whole node: network, Lustre and NFS; on exclusive nodes they are those of the job.
 
-``/proc/net/dev`` counts what passes the kernel's network stack. RDMA networks bypass it: InfiniBand and
-RoCE count in ``/sys/class/infiniband``, Slingshot (Cassini) in ``/sys/class/cxi``. Lustre's clients count
-in ``llite/*/stats`` below ``/proc/fs/lustre`` or debugfs, NFS mounts in ``/proc/self/mountstats``, which
-every process can read for itself; the cgroup's I/O counters leave both out.
+``/proc/net/dev`` has the traffic of the kernel's network stack. RDMA networks bypass it: counters of
+InfiniBand and RoCE are in ``/sys/class/infiniband``, those of Slingshot (Cassini) in ``/sys/class/cxi``.
+Counters of Lustre clients are in ``llite/*/stats`` below ``/proc/fs/lustre`` or debugfs, those of NFS mounts
+in ``/proc/self/mountstats``. The I/O counters of cgroups include neither Lustre nor NFS.
 """
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-#: Ports of InfiniBand and RoCE count in words of four bytes (InfiniBand specification, PortCounters).
+#: Port counters of InfiniBand and RoCE are in words of four bytes (InfiniBand specification, PortCounters).
 _WORD = 4.0
-#: Operations that a metadata server answers.
+#: Operations of the metadata server.
 _LUSTRE_METADATA = frozenset(
     (
         "open", "close", "mknod", "link", "unlink", "symlink", "mkdir", "rmdir", "rename", "readdir",
@@ -22,40 +22,40 @@ _LUSTRE_METADATA = frozenset(
 )  # fmt: skip
 
 _LUSTRE_FOLDERS = ("proc/fs/lustre/llite", "sys/kernel/debug/lustre/llite", "sys/fs/lustre/llite")
-#: Places in a "bytes:" line, after the word: read from the server, written to it (Linux, fs/nfs/iostat.h).
+#: Indices in a "bytes:" line: bytes read from the server and written to it (Linux, fs/nfs/iostat.h).
 _NFS_READ, _NFS_WRITTEN = 5, 6
 
 
 def network_counters(proc: Path, system: Path) -> dict[str, float | None]:
-    """Return bytes so far, under the names of their rates; None where the kernel doesn't give them."""
+    """Return the byte counters under the names of their rates; None where they are not available."""
     try:
         lines = (proc / "net/dev").read_text().splitlines()[2:]
     except OSError:
         return {"NET_RX_BYTES": None, "NET_TX_BYTES": None}
     fields = [line.replace(":", " ").split() for line in lines]
     infiniband, slingshot = list(_ports(system)), list(_cassini(system))
-    # IP over InfiniBand and Ethernet over Slingshot are counted by the port already.
-    barred = (
+    # The ports' counters include IP over InfiniBand and Ethernet over Slingshot.
+    excluded = (
         "lo",
         *(("ib",) if any(ip for _, _, ip in infiniband) else ()),
         *(("hsn",) if slingshot else ()),
     )
-    real = [field for field in fields if len(field) > 9 and not field[0].startswith(barred)]
+    interfaces = [field for field in fields if len(field) > 9 and not field[0].startswith(excluded)]
     ports = [(received, sent) for received, sent, _ in infiniband] + slingshot
     return {
-        "NET_RX_BYTES": sum(received for received, _ in ports) + sum(float(field[1]) for field in real),
-        "NET_TX_BYTES": sum(sent for _, sent in ports) + sum(float(field[9]) for field in real),
+        "NET_RX_BYTES": sum(received for received, _ in ports) + sum(float(field[1]) for field in interfaces),
+        "NET_TX_BYTES": sum(sent for _, sent in ports) + sum(float(field[9]) for field in interfaces),
     }
 
 
 def _ports(system: Path) -> Iterator[tuple[float, float, bool]]:
-    """Yield received and sent bytes of each RDMA port, and whether IP over it is counted too."""
+    """Yield received and sent bytes of each RDMA port, and whether they include IP traffic."""
     for port in system.glob("class/infiniband/*/ports/*"):
         with suppress(OSError, ValueError):
             layer = (port / "link_layer").read_text().strip()
             received = _WORD * float((port / "counters/port_rcv_data").read_text())
             sent = _WORD * float((port / "counters/port_xmit_data").read_text())
-            # A port of RoCE counts RDMA alone; its Ethernet interface counts the rest.
+            # A RoCE port counts only RDMA; its Ethernet interface counts other traffic.
             yield received, sent, layer == "InfiniBand"
 
 
@@ -69,7 +69,7 @@ def _cassini(system: Path) -> Iterator[tuple[float, float]]:
 
 
 def lustre_counters(root: Path = Path("/")) -> dict[str, float | None]:
-    """Return bytes and operations so far, under the names of their rates; None without a readable Lustre."""
+    """Return counters of bytes and operations under the names of their rates; None where unavailable."""
     totals: dict[str, float | None] = dict.fromkeys(
         ("LUSTRE_READ_BYTES", "LUSTRE_WRITE_BYTES", "LUSTRE_METADATA_OPS")
     )
@@ -84,11 +84,11 @@ def lustre_counters(root: Path = Path("/")) -> dict[str, float | None]:
     return totals
 
 
-def parse_stats(lines: Iterable[str]) -> dict[str, float]:
-    """Return bytes read and written, and metadata operations, of one file system's ``stats``."""
+def parse_lustre_stats(lines: Iterable[str]) -> dict[str, float]:
+    """Return bytes read and written, and metadata operations, from a file system's ``stats`` file."""
     read = written = operations = 0.0
     for line in lines:
-        # name, count, "samples", [unit], least, most, sum, sum of squares
+        # name, count, "samples", [unit], minimum, maximum, sum, sum of squares
         words = line.split()
         if len(words) < 3 or words[2] != "samples":
             continue
@@ -108,19 +108,19 @@ def _lustre_clients(clients: Path) -> list[Path]:
     try:
         return list(clients.iterdir())
     except OSError:
-        # No Lustre, or debugfs, which is root's.
+        # Lustre is not mounted, or only root may read debugfs.
         return []
 
 
 def _read_stats(path: Path) -> dict[str, float] | None:
     try:
-        return parse_stats(path.read_text(errors="replace").splitlines())
+        return parse_lustre_stats(path.read_text(errors="replace").splitlines())
     except OSError:
         return None
 
 
 def nfs_counters(proc: Path = Path("/proc")) -> dict[str, float | None]:
-    """Return bytes so far, under the names of their rates; None without an NFS mount."""
+    """Return the byte counters under the names of their rates; None without NFS mounts."""
     try:
         text = (proc / "self/mountstats").read_text(errors="replace")
     except OSError:
@@ -129,7 +129,7 @@ def nfs_counters(proc: Path = Path("/proc")) -> dict[str, float | None]:
 
 
 def parse_mountstats(lines: Iterable[str]) -> dict[str, float | None]:
-    """Return the bytes of all NFS servers' exports; one that is mounted at several places counts once."""
+    """Return the bytes of all NFS exports; an export that is mounted several times is counted once."""
     exports: dict[tuple[str, str], tuple[float, float]] = {}
     device = ""
     for line in lines:

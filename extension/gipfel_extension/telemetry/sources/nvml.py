@@ -1,4 +1,4 @@
-"""NVIDIA GPUs through NVML: plain NVML everywhere, GPM's profiling metrics where the GPU has them."""
+"""NVIDIA GPUs through NVML, with GPM's profiling metrics where the GPU supports them."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -10,13 +10,13 @@ from ..metric_table import GPU_METRICS
 from ..sample import Device, Sample, SourceError
 from . import Clock, SourceRequest, no_argument
 from .gpm import GpmWindow
+from .job_gpus import VisibleGpu, can_open_nvidia, job_gpus
 from .nvml_events import NvmlEvents
-from .own_gpus import VisibleGpu, opens_nvidia, own_gpus
 
 _Reading = Callable[[Any, Any], float]
 log = logging.getLogger(__name__)
 
-#: NVML measures PCIe for 20 ms per direction and blocks meanwhile; it may take this share of an interval.
+#: A PCIe measurement blocks for 20 ms per direction; it may take at most this share of an interval.
 _PCIE_SHARE = 0.25
 _PCIE_SECONDS = 0.040
 
@@ -35,19 +35,19 @@ class NvmlSource:
     Parameters
     ----------
     library
-        NVML as `pynvml` gives it; None imports `pynvml`.
+        The `pynvml` module; None imports it.
     environment
-        ``CUDA_VISIBLE_DEVICES``: indices or UUIDs; "" is none. Unset means those of ``SLURM_STEP_GPUS``, else
-        every GPU that the job's control group leaves.
+        ``CUDA_VISIBLE_DEVICES`` selects GPUs by index or UUID; empty selects none. If it is unset, the job's
+        GPUs are those of ``SLURM_STEP_GPUS``, else every GPU that the job's cgroup permits.
     metrics
-        Metrics beside those that are always recorded.
-    opens
-        Whether the device file of a number can be opened.
+        Metrics in addition to those that are always recorded.
+    can_open
+        Function that returns whether the device file with a minor number can be opened.
 
     Raises
     ------
     SourceError
-        No NVIDIA driver here, or no GPU for this job.
+        The NVIDIA driver is not installed, or the job has no GPU.
     """
 
     simulated = False
@@ -60,19 +60,19 @@ class NvmlSource:
         interval: float = 1.0,
         library: Any = None,
         metrics: tuple[str, ...] = (),
-        opens: Callable[[int], bool] = opens_nvidia,
+        can_open: Callable[[int], bool] = can_open_nvidia,
     ) -> None:
         self._clock = clock
-        self._most_clock: dict[str, float | None] = {}
+        self._max_clocks: dict[str, float | None] = {}
         self._metrics = metrics
-        self._opens = opens
+        self._can_open = can_open
         self._nvml = library or _import_pynvml()
         try:
             self._nvml.nvmlInit()
         except self._nvml.NVMLError as error:
             raise SourceError(
                 f"NVML can't be opened: {error}.",
-                "Ask for a GPU, or see whether nvidia-smi works on this node.",
+                "Request a GPU, or check that nvidia-smi works on this node.",
             ) from error
         self._node = environment.get("GIPFEL_NODE", "")
         try:
@@ -90,16 +90,16 @@ class NvmlSource:
 
     @property
     def profiles(self) -> bool:
-        """True where the driver's own profiling (GPM) is there, on any of the GPUs."""
+        """True where any of the GPUs supports the driver's profiling (GPM)."""
         return any(window is not None for window in self._windows.values())
 
     @property
     def fine(self) -> bool:
-        """True where ten samples a second are cheap and useful: where GPM counts."""
+        """True where the GPUs support GPM, so that ten samples a second are cheap and useful."""
         return self.profiles
 
     def read(self) -> list[Sample]:
-        """Return one sample per GPU; what NVML refuses is None."""
+        """Return one sample per GPU; values that NVML cannot read are None."""
         samples = []
         for gpu in self._gpus:
             time_ns, monotonic_ns = self._clock.time_ns(), self._clock.monotonic_ns()
@@ -112,14 +112,14 @@ class NvmlSource:
         return samples
 
     def events(self) -> list[Event]:
-        """Return XIDs, and GPUs that are lost, since the last call."""
+        """Return XIDs and lost GPUs since the last call."""
         return self._events.poll()
 
     def processes(self) -> list[tuple[int, str]]:
-        """Return processes that compute on the job's GPUs, as far as the driver shows them to this user."""
+        """Return the compute processes on the job's GPUs that the driver shows to this user."""
         found = []
         for gpu in self._gpus:
-            # By version: the name without one raises on drivers before 510, which know the second alone.
+            # Explicit versions: drivers before 510 only support the second, and the unversioned name raises.
             running = self._try(self._nvml.nvmlDeviceGetComputeRunningProcesses_v3, gpu.handle)
             if running is None:
                 running = self._try(self._nvml.nvmlDeviceGetComputeRunningProcesses_v2, gpu.handle) or ()
@@ -127,7 +127,7 @@ class NvmlSource:
         return found
 
     def close(self) -> None:
-        """Free GPM's samples and shut NVML down."""
+        """Free GPM's samples and shut down NVML."""
         self._events.close()
         for window in self._windows.values():
             if window is not None:
@@ -141,30 +141,30 @@ class NvmlSource:
             count = nvml.nvmlDeviceGetCount()
         except nvml.NVMLError as error:
             raise SourceError(
-                f"NVML can't list the GPUs: {error}.", "See whether nvidia-smi works."
+                f"NVML can't list the GPUs: {error}.", "Check that nvidia-smi works on this node."
             ) from error
-        # A GPU that the control group keeps from us has no handle.
+        # A GPU that the cgroup does not permit has no handle.
         whole = [(index, self._try(nvml.nvmlDeviceGetHandleByIndex, index)) for index in range(count)]
         found = [gpu for index, handle in whole if handle is not None for gpu in self._parts(index, handle)]
-        shown = [VisibleGpu(gpu.device.uuid, self._minor(gpu)) for gpu in found]
-        chosen = own_gpus(shown, environment, opens=self._opens)
-        if not chosen:
-            raise SourceError("This job has no GPU.", "Ask for one when you start it.")
-        return tuple(gpu for gpu in found if gpu.device.uuid in chosen)
+        visible = [VisibleGpu(gpu.device.uuid, self._minor(gpu)) for gpu in found]
+        selected = job_gpus(visible, environment, can_open=self._can_open)
+        if not selected:
+            raise SourceError("This job has no GPU.", "Request a GPU when you start the job.")
+        return tuple(gpu for gpu in found if gpu.device.uuid in selected)
 
     def _minor(self, gpu: _Gpu) -> int | None:
         number = self._try(self._nvml.nvmlDeviceGetMinorNumber, gpu.parent)
         return None if number is None else int(number)
 
     def _parts(self, index: int, handle: Any) -> list[_Gpu]:
-        """Return the GPU, or its MIG instances where it is divided."""
+        """Return the GPU, or its MIG instances where MIG is enabled."""
         nvml = self._nvml
         mode = self._try(nvml.nvmlDeviceGetMigMode, handle)
         if not mode or not mode[0]:
             return [_Gpu(self._describe(index, handle), handle, handle, None)]
         parts = []
-        for place in range(self._try(nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
-            part = self._try(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, place)
+        for instance_index in range(self._try(nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+            part = self._try(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, instance_index)
             if part is not None:
                 instance = self._try(nvml.nvmlDeviceGetGpuInstanceId, part)
                 parts.append(_Gpu(self._describe(index, part), part, handle, instance))
@@ -191,28 +191,28 @@ class NvmlSource:
             rates = nvml.nvmlDeviceGetUtilizationRates(handle)
         except nvml.NVMLError as error:
             rates = None
-            self._events.refused(gpu.device.uuid, error)
+            self._events.on_error(gpu.device.uuid, error)
         values["GPU_UTIL"] = rates.gpu / 100 if rates is not None else None
-        # Version 2 counts what the driver reserves apart from what is used, as nvidia-smi does.
+        # Version 2 separates reserved from used memory, as nvidia-smi does.
         memory = self._try(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
         memory = memory if memory is not None else self._try(nvml.nvmlDeviceGetMemoryInfo, handle)
         values["FB_USED"] = float(memory.used) if memory is not None else None
         values["FB_TOTAL"] = float(memory.total) if memory is not None else None
         if gpu.instance is not None:
-            # Power, clock and links belong to the whole GPU: they can't be attributed to an instance.
+            # Power, clocks and links of the whole GPU cannot be attributed to an instance.
             return values
         power = self._try(nvml.nvmlDeviceGetPowerUsage, handle)
         values["POWER_USAGE"] = power / 1000 if power is not None else None
         values["GPU_TEMP"] = self._try(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
         values["SM_CLOCK"] = self._try(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)
-        if gpu.device.uuid not in self._most_clock:
-            # It never changes: asking once saves a call per sample.
-            most = self._try(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM)
-            self._most_clock[gpu.device.uuid] = most
-        values["MAX_SM_CLOCK"] = self._most_clock[gpu.device.uuid]
+        if gpu.device.uuid not in self._max_clocks:
+            # It never changes: one call is enough.
+            max_clock = self._try(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM)
+            self._max_clocks[gpu.device.uuid] = max_clock
+        values["MAX_SM_CLOCK"] = self._max_clocks[gpu.device.uuid]
         reasons = self._try(nvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
         if reasons is None:
-            # The name that drivers before 535 know.
+            # The name in drivers before 535.
             reasons = self._try(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
         values["CLOCKS_EVENT_REASONS"] = float(reasons) if reasons is not None else None
         if self._windows[gpu.device.uuid] is None and self._reads_pcie:
@@ -231,7 +231,7 @@ class NvmlSource:
         try:
             return window.read(now_ns)
         except self._nvml.NVMLError as error:
-            self._events.refused(gpu.device.uuid, error)
+            self._events.on_error(gpu.device.uuid, error)
             log.debug("GPM of %s: %s", gpu.device.uuid, error)
             return {}
 
@@ -257,7 +257,7 @@ def open_nvml(argument: str, request: SourceRequest) -> NvmlSource:
 def read_extra(
     nvml: Any, gpu: Any, metrics: tuple[str, ...], known: Mapping[str, float | None]
 ) -> dict[str, float | None]:
-    """Return the requested metrics that GPM did not give; None for what NVML refuses."""
+    """Return the requested metrics that GPM did not return; values that NVML cannot read are None."""
     values: dict[str, float | None] = {}
     for metric in metrics:
         if known.get(metric) is not None:
@@ -271,10 +271,10 @@ def read_extra(
     return values
 
 
-def _field_value(nvml: Any, gpu: Any, number: int) -> float:
-    (value,) = nvml.nvmlDeviceGetFieldValues(gpu, [number])
+def _field_value(nvml: Any, gpu: Any, field_id: int) -> float:
+    (value,) = nvml.nvmlDeviceGetFieldValues(gpu, [field_id])
     if value.nvmlReturn != nvml.NVML_SUCCESS:
-        raise LookupError(number)
+        raise LookupError(field_id)
     return float(value.value.uiVal)
 
 

@@ -1,6 +1,6 @@
 """Metrics of DCGM exporter over HTTP: from the exporter itself, or from a site's Prometheus that scrapes it.
 
-With Prometheus there are samples also of nodes on which nothing may run.
+Prometheus also provides samples of nodes on which a recorder cannot run.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 from ..metric_table import GPU_METRICS
 from ..sample import Device, Sample, SourceError
 from . import SourceRequest
-from .dcgm_text import (
+from .dcgm import (
     FIELDS,
     Scraped,
     device_of,
@@ -27,32 +27,32 @@ from .dcgm_text import (
 from .web import checked_url, get, get_json
 
 _NODE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
-#: Labels under which sites keep the node: the exporter's, and Prometheus' own address of it.
+#: Labels that may hold the node's name, with a suffix pattern; `instance` is Prometheus' own.
 _NODE_LABELS = (("Hostname", ""), ("hostname", ""), ("node", ""), ("instance", "(:[0-9]+)?"))
 _QUERY_SECONDS = 60.0
-_MOST_NODES_AT_ONCE = 200
-#: A site scrapes every 15 to 60 s; two of them are sure to be in here.
+_MAX_NODES_AT_ONCE = 200
+#: Time range of the first query: sites scrape every 15 to 60 s, so that it holds at least two scrapes.
 _FIRST_SECONDS = 150.0
 _OVERLAP_SECONDS = 90.0
 _EXPORTER_SECONDS = 10.0
-#: A node of 16 GPUs in 112 instances with every field of DCGM has 2 MiB.
+#: Maximum size of a response; a node of 16 GPUs in 112 instances with every DCGM field has 2 MiB.
 _EXPORTER_BYTES = 16 << 20
 
 
 class ExporterSource:
     """The job's GPUs of this node, from one exporter.
 
-    An exporter renews its numbers at a pace of its own, often every 30 s: sampling faster repeats them.
+    An exporter updates its values at its own interval, often 30 s: faster sampling repeats them.
 
     Parameters
     ----------
     url
-        As ``http://localhost:9400/metrics``; without a path ``/metrics`` is asked for.
+        Such as ``http://localhost:9400/metrics``; the default path is ``/metrics``.
 
     Raises
     ------
     SourceError
-        It doesn't answer, or has no GPU of this job.
+        It does not respond, or has no GPU of this job.
     """
 
     simulated = False
@@ -66,28 +66,28 @@ class ExporterSource:
         self.devices: tuple[Device, ...] = own_devices(self._scrape(), request.environment, node=self._node)
         if not self.devices:
             raise SourceError(
-                f"{self._url} shows no GPU of this job.", "Is it an exporter of DCGM, and on this node?"
+                f"{self._url} shows no GPU of this job.", "Use the URL of DCGM exporter on this node."
             )
 
     def read(self) -> list[Sample]:
-        """Return one sample per GPU; the request took place between this and the last call."""
+        """Return one sample per GPU."""
         time_ns, monotonic_ns = self._request.clock.time_ns(), self._request.clock.monotonic_ns()
         values = values_of(self._scrape(), node=self._node)
-        wanted = {*GPU_METRICS, *self._request.metrics}
+        metrics = {*GPU_METRICS, *self._request.metrics}
         return [
-            Sample(time_ns, monotonic_ns, device.uuid, {m: own.get(m) for m in wanted})
+            Sample(time_ns, monotonic_ns, device.uuid, {m: own.get(m) for m in metrics})
             for device in self.devices
             if (own := values.get(device.uuid, {})) is not None
         ]
 
     def close(self) -> None:
-        """Hold nothing, give nothing back."""
+        """Do nothing: there are no resources to release."""
 
     def _scrape(self) -> list[Scraped]:
         body = get(
             self._url,
             seconds=self._seconds,
-            most_bytes=_EXPORTER_BYTES,
+            max_bytes=_EXPORTER_BYTES,
             environment=self._request.environment,
         )
         lines = list(scraped_lines(body.decode(errors="replace").splitlines()))
@@ -105,7 +105,7 @@ def open_exporter(argument: str, request: SourceRequest) -> ExporterSource:
 
 @dataclass(frozen=True)
 class Series:
-    """One field of one GPU: times in nanoseconds, UTC, and values as text, in order."""
+    """One field of one GPU; points are UTC times in nanoseconds and values as text, sorted by time."""
 
     field: str
     labels: Mapping[str, str]
@@ -113,19 +113,19 @@ class Series:
 
 
 class PrometheusSource:
-    """The job's GPUs of this node, with what a Prometheus has stored of them.
+    """The job's GPUs of this node, from the samples that a Prometheus stored.
 
-    Samples carry the times at which they were scraped, so they come late, and none comes twice.
+    Samples have the times at which they were scraped, so that they are late; no sample is returned twice.
 
     Parameters
     ----------
     url
-        As ``http://prometheus:9090``.
+        Such as ``http://prometheus:9090``.
 
     Raises
     ------
     SourceError
-        It doesn't answer, or has no GPU of this job.
+        It does not respond, or has no GPU of this job.
     """
 
     name = "prometheus"
@@ -136,35 +136,35 @@ class PrometheusSource:
         self._request = request
         self._node = request.environment.get("GIPFEL_NODE", "")
         if not self._node:
-            raise SourceError("This node has no name.", "Set GIPFEL_NODE to what the site calls it.")
+            raise SourceError("The name of this node is unknown.", "Set GIPFEL_NODE to the node's name.")
         self._newest: dict[str, int] = {}
         found = self._query(_FIRST_SECONDS)
         scraped = [(each.field, each.labels, "") for each in found]
         self.devices: tuple[Device, ...] = own_devices(scraped, request.environment, node=self._node)
         if not self.devices:
             raise SourceError(
-                f"{url} has no GPU of this job on {self._node}.", "Does it scrape DCGM exporter there?"
+                f"{url} has no GPU of this job on {self._node}.", "Check that it scrapes DCGM exporter there."
             )
 
     def read(self) -> list[Sample]:
-        """Return the samples that were scraped since the last call; often none."""
+        """Return the samples that were scraped since the last call; often there are none."""
         monotonic_ns = self._request.clock.monotonic_ns()
-        rows = rows_of(self._query(_OVERLAP_SECONDS if self._newest else _FIRST_SECONDS))
-        wanted = (*GPU_METRICS, *self._request.metrics)
+        rows = scraped_rows(self._query(_OVERLAP_SECONDS if self._newest else _FIRST_SECONDS))
+        metrics = (*GPU_METRICS, *self._request.metrics)
         samples = []
         for device in self.devices:
             first = self._newest.get(device.uuid)
             own = sorted(rows.get(device.uuid, {}).items())
-            # Of what was stored before the recording began only the newest belongs to it.
-            fresh = own[-1:] if first is None else [row for row in own if row[0] > first]
-            for time_ns, values in fresh:
-                picked = {metric: values.get(metric) for metric in wanted}
-                samples.append(Sample(time_ns, monotonic_ns, device.uuid, picked))
+            # Of the samples from before the recording started, only the newest is used.
+            new_rows = own[-1:] if first is None else [row for row in own if row[0] > first]
+            for time_ns, values in new_rows:
+                selected = {metric: values.get(metric) for metric in metrics}
+                samples.append(Sample(time_ns, monotonic_ns, device.uuid, selected))
                 self._newest[device.uuid] = time_ns
         return samples
 
     def close(self) -> None:
-        """Hold nothing, give nothing back."""
+        """Do nothing: there are no resources to release."""
 
     def _query(self, seconds: float) -> list[Series]:
         seconds += self._request.interval
@@ -180,8 +180,8 @@ def open_prometheus(argument: str, request: SourceRequest) -> PrometheusSource:
     return PrometheusSource(checked_url("prometheus", argument), request)
 
 
-def rows_of(series: list[Series]) -> dict[str, dict[int, dict[str, float | None]]]:
-    """Return UUID to time of a scrape to metrics; blanks are None."""
+def scraped_rows(series: list[Series]) -> dict[str, dict[int, dict[str, float | None]]]:
+    """Return metrics by GPU UUID and time of scrape; blank values are None."""
     rows: dict[str, dict[int, dict[str, float | None]]] = {}
     for each in series:
         found, device = metric_of(each.field), device_of(each.labels, node=node_of(each.labels))
@@ -193,8 +193,8 @@ def rows_of(series: list[Series]) -> dict[str, dict[int, dict[str, float | None]
     return rows
 
 
-def devices_of(series: list[Series]) -> Mapping[str, Device]:
-    """Return the GPUs of some series, by UUID."""
+def scraped_devices(series: list[Series]) -> Mapping[str, Device]:
+    """Return the GPUs of some series by UUID."""
     found: dict[str, Device] = {}
     for each in series:
         device = device_of(each.labels, node=node_of(each.labels))
@@ -204,26 +204,27 @@ def devices_of(series: list[Series]) -> Mapping[str, Device]:
 
 
 def selectors(nodes: Sequence[str]) -> list[str]:
-    """Return PromQL that selects DCGM's fields of these nodes, one selector per way of labeling them.
+    """Return PromQL selectors of DCGM's fields on some nodes, one for each label that may name the node.
 
     Raises
     ------
     SourceError
-        No node is named, or one is not a host name.
+        There are no nodes, or one is not a valid host name.
     """
-    odd = next((node for node in nodes if not _NODE_NAME.fullmatch(node)), None)
-    if odd is not None or not nodes:
+    invalid = next((node for node in nodes if not _NODE_NAME.fullmatch(node)), None)
+    if invalid is not None or not nodes:
         raise SourceError(
-            f"{odd!r} is not a valid node name." if nodes else "No node is named.", "Name the job's nodes."
+            f"{invalid!r} is not a valid node name." if nodes else "No nodes are named.",
+            "Name the job's nodes.",
         )
     names = "|".join(sorted(FIELDS))
     fields = f'__name__=~"DCGM_FI_(DEV|PROF)_({names})"'
     found = []
-    for first in range(0, len(nodes), _MOST_NODES_AT_ONCE):
-        some = "|".join(re.escape(node) for node in nodes[first : first + _MOST_NODES_AT_ONCE])
+    for first in range(0, len(nodes), _MAX_NODES_AT_ONCE):
+        alternatives = "|".join(re.escape(node) for node in nodes[first : first + _MAX_NODES_AT_ONCE])
         for label, ending in _NODE_LABELS:
-            # As in Go, the whole value must match; what is ours in the text is JSON's quoting.
-            value = json.dumps(f"({some})([.][A-Za-z0-9.-]*)?{ending}")
+            # PromQL matches the whole value; its strings are quoted like JSON's.
+            value = json.dumps(f"({alternatives})([.][A-Za-z0-9.-]*)?{ending}")
             found.append(f"{{{fields},{label}=~{value}}}")
     return found
 
@@ -231,14 +232,14 @@ def selectors(nodes: Sequence[str]) -> list[str]:
 def query_samples(
     url: str, nodes: Sequence[str], *, end_ns: int, seconds: float, environment: Mapping[str, str]
 ) -> Iterator[Series]:
-    """Yield every sample of the last seconds before a time, at the times of their scrapes.
+    """Yield the samples of the last seconds before a time, with the times of their scrapes.
 
-    A range selector gives what was stored: a range query would repeat old values where none came.
+    A range selector returns the stored samples; a range query would repeat old values in gaps.
 
     Raises
     ------
     SourceError
-        No answer, or a refusal.
+        There is no response, or it is an error.
     """
     seen = set()
     for selector in selectors(nodes):
@@ -256,19 +257,20 @@ def _series(answer: Any, url: str) -> Iterator[Series]:
     try:
         if answer["status"] != "success" or answer["data"]["resultType"] != "matrix":
             raise SourceError(
-                f"{url} refuses: {str(answer.get('error', answer['status']))[:300]}.", "Ask the site."
+                f"{url} refuses: {str(answer.get('error', answer['status']))[:300]}.",
+                "Ask the site's administrators.",
             )
         for each in answer["data"]["result"]:
             labels = {str(name): str(value) for name, value in each["metric"].items()}
             points = tuple((_nanoseconds(time), str(value)) for time, value in each["values"])
             yield Series(labels.pop("__name__", ""), labels, points)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise SourceError(f"{url} does not answer as Prometheus does.", "Is it one?") from error
+        raise SourceError(f"{url} does not answer as Prometheus does.", "Check the URL.") from error
 
 
 def _nanoseconds(time: Any) -> int:
-    """Return a time of Prometheus, which has milliseconds."""
+    """Return a time stamp of Prometheus, rounded to its resolution of milliseconds, in nanoseconds."""
     time_ns = round(float(time) * 1000) * 10**6
     if not 0 <= time_ns < 2**63:
-        raise ValueError("no time")
+        raise ValueError("invalid time")
     return time_ns

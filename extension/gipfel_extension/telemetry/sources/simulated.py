@@ -1,6 +1,6 @@
-"""Simulated GPUs: a recording played again, and made-up load computed from the time alone.
+"""Simulated GPUs: replay of a recording, and synthetic load computed from the time alone.
 
-Made-up GPUs take shapes that a learner meets; two recorders at the same time see the same values.
+Synthetic load has typical patterns for training courses; recorders at the same time see the same values.
 """
 
 import math
@@ -18,25 +18,25 @@ from ..store.segments import read_parquet, read_samples, read_segment
 from . import Clock, SourceRequest
 
 GIB = 1024.0**3
-_USUAL_GPUS = 4
-_MOST_GPUS = 1024
+_DEFAULT_GPUS = 4
+_MAX_GPUS = 1024
 _FRACTIONS = tuple(name for name, unit in GPU_METRICS.items() if unit == "1")
 
 
 class ReplaySource:
-    """The devices of a recording, at the pace at which they were recorded.
+    """The devices of a recording, replayed at its original speed in a loop.
 
-    Values are those of the recorded sample before the time that has passed, so the pace of reading is free.
+    A read returns the last recorded sample before the elapsed time, so that any reading interval is possible.
 
     Parameters
     ----------
     path
-        A segment (``.arrows``), a telemetry folder, or Parquet as :func:`segments.write_parquet` makes it.
+        A segment (``.arrows``), a telemetry directory, or a Parquet file of :func:`segments.write_parquet`.
 
     Raises
     ------
     SourceError
-        The file can't be read, or holds no sample.
+        The recording cannot be read, or has no sample.
     """
 
     simulated = True
@@ -46,27 +46,27 @@ class ReplaySource:
         self._clock = clock
         self._started_ns = clock.monotonic_ns()
         table = _load(path)
-        # A name of its own: the recording may be of the very GPUs that are recorded beside it.
+        # New UUIDs: the recording may be of the same GPUs that are recorded at the same time.
         self._uuids = {device.uuid: f"replay-{device.uuid}" for device in table.devices}
         self.devices: tuple[Device, ...] = tuple(
             replace(device, uuid=self._uuids[device.uuid], simulated=True) for device in table.devices
         )
         self._table = table
-        #: A recording of ten samples a second is replayed as one.
+        #: True for a recording at 10 Hz, which is replayed at 10 Hz.
         self.fine = 0 < table.interval <= FINE_INTERVAL
-        times = [table.of(d.uuid)["time_ns"] for d in table.devices]
+        times = [table[d.uuid]["time_ns"] for d in table.devices]
         self._first_ns = int(min(t[0] for t in times if len(t)))
         self._length_ns = (
             int(max(t[-1] for t in times if len(t))) - self._first_ns + int(table.interval * 1e9)
         )
 
     def read(self) -> list[Sample]:
-        """Return the recorded values that are due now, under the present time."""
+        """Return the recorded values for the elapsed time, with the current time."""
         time_ns, monotonic_ns = self._clock.time_ns(), self._clock.monotonic_ns()
         due_ns = self._first_ns + (monotonic_ns - self._started_ns) % max(1, self._length_ns)
         samples = []
         for device in self._table.devices:
-            columns = self._table.of(device.uuid)
+            columns = self._table[device.uuid]
             row = int(np.searchsorted(columns["time_ns"], due_ns, side="right")) - 1
             if row >= 0:
                 numbers = {metric: float(columns[metric][row]) for metric in metric_names(columns)}
@@ -75,13 +75,13 @@ class ReplaySource:
         return samples
 
     def close(self) -> None:
-        """Hold nothing, give nothing back."""
+        """Do nothing: there are no resources to release."""
 
 
 def open_replay(argument: str, request: SourceRequest) -> ReplaySource:
     """Open ``replay:FILE``."""
     if not argument:
-        raise SourceError("replay names no recording.", "Use replay:FILE.")
+        raise SourceError("The source replay needs a recording.", "Use replay:FILE.")
     return ReplaySource(Path(argument).expanduser(), clock=request.clock)
 
 
@@ -96,11 +96,12 @@ def _load(path: Path) -> SampleTable:
     except (OSError, ValueError, pa.ArrowException) as error:
         raise SourceError(
             f"The recording {path} can't be read: {error}.",
-            "Name a segment (.arrows), a folder of them or Parquet.",
+            "Use a segment (.arrows), a directory of segments or a Parquet file.",
         ) from error
     if not table.rows:
         raise SourceError(
-            f"The recording {path} holds no sample.", "Name a segment, a folder of them or Parquet."
+            f"The recording {path} has no samples.",
+            "Use a segment, a directory of segments or a Parquet file.",
         )
     return table
 
@@ -114,31 +115,31 @@ class SyntheticSource:
         ``training``: compute-bound, with input stalls on half of the GPUs and checkpoints; ``idle``;
         ``starved``: utilization 100 %, hardly any work.
     gpus
-        How many.
+        Number of GPUs.
 
     Raises
     ------
     SourceError
-        There is no simulated source of that name.
+        There is no synthetic load with this name.
     """
 
     simulated = True
 
-    def __init__(self, name: str, *, clock: Clock, gpus: int = _USUAL_GPUS) -> None:
-        if name not in _SHAPES:
+    def __init__(self, name: str, *, clock: Clock, gpus: int = _DEFAULT_GPUS) -> None:
+        if name not in _LOADS:
             raise SourceError(
-                f"There is no simulated source {name!r}.", f"Choose one of {', '.join(_SHAPES)}."
+                f"There is no simulated source {name!r}.", f"Choose one of {', '.join(_LOADS)}."
             )
         self.name = f"synthetic:{name}"
         self._clock = clock
-        self._shape, self._memory = _SHAPES[name]
+        self._load, self._memory = _LOADS[name]
         self.devices: tuple[Device, ...] = tuple(
             Device(f"GPU-simulated-{name}-{index}", "gpu", "simulated GPU", index, simulated=True)
             for index in range(gpus)
         )
 
     def read(self) -> list[Sample]:
-        """Return one sample per GPU, a pure function of the time."""
+        """Return one sample per GPU, which depends only on the time."""
         time_ns, monotonic_ns = self._clock.time_ns(), self._clock.monotonic_ns()
         return [
             Sample(time_ns, monotonic_ns, device.uuid, self._values(time_ns, number))
@@ -146,16 +147,16 @@ class SyntheticSource:
         ]
 
     def close(self) -> None:
-        """Hold nothing, give nothing back."""
+        """Do nothing: there are no resources to release."""
 
     def _values(self, time_ns: int, gpu: int) -> dict[str, float | None]:
-        levels = self._shape(time_ns / 1e9, gpu)
-        # Noise from the time, not from a state: the same instant gives the same values in every recorder.
-        noise = random.Random(time_ns * _MOST_GPUS + gpu)  # noqa: S311
+        levels = self._load(time_ns / 1e9, gpu)
+        # Seed with the time, so that every recorder sees the same values at the same time.
+        noise = random.Random(time_ns * _MAX_GPUS + gpu)  # noqa: S311
         values: dict[str, float | None] = {}
         for metric, level in levels.items():
-            moved = level * (1.0 + 0.02 * noise.uniform(-1, 1))
-            values[metric] = min(1.0, moved) if metric in _FRACTIONS else moved
+            noisy = level * (1.0 + 0.02 * noise.uniform(-1, 1))
+            values[metric] = min(1.0, noisy) if metric in _FRACTIONS else noisy
         values["FB_USED"] = self._memory * GIB
         values["FB_TOTAL"] = 96.0 * GIB
         return values
@@ -164,16 +165,16 @@ class SyntheticSource:
 def open_synthetic(argument: str, request: SourceRequest) -> SyntheticSource:
     """Open ``synthetic:NAME`` or ``synthetic:NAME:N``."""
     name, colon, number = argument.partition(":")
-    if colon and not (number.isascii() and number.isdecimal() and 1 <= int(number[:5]) <= _MOST_GPUS):
+    if colon and not (number.isascii() and number.isdecimal() and 1 <= int(number[:5]) <= _MAX_GPUS):
         raise SourceError(
             f"{number!r} is not a valid number of simulated GPUs.",
-            f"Use synthetic:{name}:N with N from 1 to {_MOST_GPUS}.",
+            f"Use synthetic:{name}:N with N from 1 to {_MAX_GPUS}.",
         )
-    return SyntheticSource(name, clock=request.clock, gpus=int(number) if colon else _USUAL_GPUS)
+    return SyntheticSource(name, clock=request.clock, gpus=int(number) if colon else _DEFAULT_GPUS)
 
 
 def _levels(sm: float, tensor: float, dram: float) -> dict[str, float]:
-    """Return GPU activity whose other metrics follow from three."""
+    """Return all metrics of a GPU, derived from three of them."""
     busy = 1.0 if sm > 0.02 else sm
     return {
         "GPU_UTIL": busy,
@@ -201,7 +202,7 @@ def _levels(sm: float, tensor: float, dram: float) -> dict[str, float]:
 
 
 def _training(seconds: float, gpu: int) -> dict[str, float]:
-    """Return compute-bound steps; input stalls two GPUs of four every 20 s, a checkpoint all every 60 s."""
+    """Return compute-bound training with input stalls on half of the GPUs and checkpoints on all."""
     phase = seconds % 60.0
     if phase >= 54.0:
         return _levels(0.01, 0.0, 0.02)
@@ -216,12 +217,12 @@ def _idle(_seconds: float, _gpu: int) -> dict[str, float]:
 
 
 def _starved(seconds: float, gpu: int) -> dict[str, float]:
-    """Return levels of a GPU on which a kernel always runs, so utilization is 100 %, but has little work."""
+    """Return the levels of a GPU with 100 % utilization: a kernel always runs, but has little work."""
     wave = 0.5 + 0.5 * math.sin(2 * math.pi * seconds / 5.0 + gpu)
     return _levels(0.08 + 0.14 * wave, 0.03 + 0.05 * wave, 0.05 + 0.06 * wave)
 
 
-_SHAPES: dict[str, tuple[Callable[[float, int], dict[str, float]], float]] = {
+_LOADS: dict[str, tuple[Callable[[float, int], dict[str, float]], float]] = {
     "training": (_training, 71.0),
     "idle": (_idle, 0.6),
     "starved": (_starved, 18.0),

@@ -1,4 +1,4 @@
-"""HTTP as sources need it: a GET with a limit in time and size, and an error in one sentence."""
+"""HTTP GET for sources, with limits of time and size, and errors in one sentence."""
 
 import http.client
 import json
@@ -14,119 +14,131 @@ from typing import Any
 
 from ..sample import SourceError
 
-#: The environment variable with the value of the ``Authorization`` header, if a server wants one: a command
-#: line could be read by everybody on the node.
+#: Environment variable with the value of the ``Authorization`` header; all users of a node can read command
+#: lines.
 AUTHORIZATION = "GIPFEL_METRICS_AUTHORIZATION"
 
-_MOST_BYTES = 256 << 20
+_MAX_BYTES = 256 << 20
 
 
 def checked_url(kind: str, url: str) -> str:
-    """Return a source's URL without its last slash.
+    """Return a source's URL without trailing slashes.
 
     Raises
     ------
     SourceError
-        It is none, or holds a password.
+        The URL is not a valid HTTP URL, or contains a password.
     """
     parts = urllib.parse.urlsplit(url)
     fix = f"Use {kind}:http://HOST:PORT."
     try:
-        known = parts.scheme in ("http", "https") and parts.hostname and (parts.port or True)
+        valid = parts.scheme in ("http", "https") and parts.hostname and (parts.port or True)
     except ValueError:
-        known = False
-    if not known or any(ord(c) <= 32 for c in url):
+        valid = False
+    if not valid or any(ord(c) <= 32 for c in url):
         raise SourceError(f"{url!r} is not a valid HTTP address.", fix)
     if parts.username is not None or parts.password is not None:
         raise SourceError(
-            "The address holds a password, which everybody on the node could read.",
+            "The address contains a password, which all users of the node could read.",
             f"Put the value of the Authorization header into ${AUTHORIZATION}.",
         )
     return url.rstrip("/")
 
 
 def get(
-    url: str, *, seconds: float, most_bytes: int = _MOST_BYTES, environment: Mapping[str, str] = os.environ
+    url: str, *, seconds: float, max_bytes: int = _MAX_BYTES, environment: Mapping[str, str] = os.environ
 ) -> bytes:
-    """Return the answer's body, whole within some seconds, from the named host and no other.
+    """Return the response's body; the whole transfer must end within `seconds`, and stay on the URL's host.
 
     Raises
     ------
     SourceError
-        No answer, or one that is not a success, is late, too long or elsewhere.
+        There is no response, or it is an error, late, too large or from another host.
     """
     request = urllib.request.Request(url)  # noqa: S310 - checked to be HTTP
     if environment.get(AUTHORIZATION):
-        # Not to whom it may redirect us.
+        # Not sent to redirect targets.
         request.add_unredirected_header("Authorization", environment[AUTHORIZATION])
-    where = urllib.parse.urlsplit(url)
-    place = f"{where.scheme}://{where.netloc}{where.path}"
-    opened = _Sockets()
-    opener = urllib.request.build_opener(_Http(opened), _Https(opened), _SameHost())
-    # A time-out of the socket alone restarts with each byte.
-    cut = threading.Timer(seconds, opened.cut)
-    cut.daemon = True
-    cut.start()
+    parts = urllib.parse.urlsplit(url)
+    address = f"{parts.scheme}://{parts.netloc}{parts.path}"
+    sockets = _Sockets()
+    opener = urllib.request.build_opener(_Http(sockets), _Https(sockets), _SameHost())
+    # A socket timeout alone restarts with each byte.
+    deadline = threading.Timer(seconds, sockets.shut_down)
+    deadline.daemon = True
+    deadline.start()
     try:
         with opener.open(request, timeout=seconds) as answer:
-            body: bytes = answer.read(most_bytes + 1)
+            body: bytes = answer.read(max_bytes + 1)
             missing = answer.length
     except urllib.error.HTTPError as error:
-        raise SourceError(f"{place} answers {error.code}: {_reason(error)}.", "Ask the site.") from error
+        raise SourceError(
+            f"{address} answers {error.code}: {_reason(error)}.", "Ask the site's administrators."
+        ) from error
     except (OSError, ValueError, http.client.HTTPException) as error:
-        reason = opened.late or getattr(error, "reason", None) or error
-        raise SourceError(f"{place} doesn't answer: {reason}.", "Is the address right, and up?") from error
+        reason = sockets.timeout_reason or getattr(error, "reason", None) or error
+        raise SourceError(
+            f"{address} doesn't answer: {reason}.", "Check the address, and that the server is running."
+        ) from error
     finally:
-        cut.cancel()
-    if opened.late:
-        raise SourceError(f"{place} doesn't answer: {opened.late}.", "Is the address right, and up?")
-    if len(body) > most_bytes:
-        raise SourceError(f"{place} answers with more than {most_bytes >> 20} MiB.", "Ask for less.")
+        deadline.cancel()
+    if sockets.timeout_reason:
+        raise SourceError(
+            f"{address} doesn't answer: {sockets.timeout_reason}.",
+            "Check the address, and that the server is running.",
+        )
+    if len(body) > max_bytes:
+        raise SourceError(
+            f"{address} answers with more than {max_bytes >> 20} MiB.", "Request fewer nodes or less time."
+        )
     if missing:
-        raise SourceError(f"{place} doesn't answer: it breaks off.", "Is the address right, and up?")
+        raise SourceError(
+            f"{address} doesn't answer: the connection was closed early.",
+            "Check the address, and that the server is running.",
+        )
     return body
 
 
 def get_json(
-    url: str, *, seconds: float, most_bytes: int = _MOST_BYTES, environment: Mapping[str, str] = os.environ
+    url: str, *, seconds: float, max_bytes: int = _MAX_BYTES, environment: Mapping[str, str] = os.environ
 ) -> Any:
-    """Return the answer's JSON.
+    """Return the parsed JSON of the response.
 
     Raises
     ------
     SourceError
-        As :func:`get`, or it is not JSON.
+        As :func:`get`, or the response is not JSON.
     """
-    body = get(url, seconds=seconds, most_bytes=most_bytes, environment=environment)
+    body = get(url, seconds=seconds, max_bytes=max_bytes, environment=environment)
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
         raise SourceError(
-            f"{url.partition('?')[0]} does not answer with JSON.", "Is it a Prometheus?"
+            f"{url.partition('?')[0]} does not answer with JSON.", "Check that it is the URL of a Prometheus."
         ) from error
 
 
 class _Sockets:
-    """The connections of one request, which are cut at its deadline; `late` is then the reason."""
+    """Connections of one request, which are shut down at its deadline; `timeout_reason` is then set."""
 
     def __init__(self) -> None:
         self._sockets: list[socket.socket] = []
-        self.late = ""
+        self.timeout_reason = ""
 
-    def noting(self, kind: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a class of connections whose sockets are known here."""
+    def tracking(self, kind: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a subclass of a connection class that registers its sockets."""
         sockets = self._sockets
 
-        class Noting(kind):  # type: ignore[misc, valid-type]
+        class Tracking(kind):  # type: ignore[misc, valid-type]
             def connect(self) -> None:
                 super().connect()
                 sockets.append(self.sock)
 
-        return Noting
+        return Tracking
 
-    def cut(self) -> None:
-        """End every connection, whoever reads from it."""
-        self.late = "it takes too long"
+    def shut_down(self) -> None:
+        """Shut down every connection, which ends pending reads."""
+        self.timeout_reason = "it takes too long"
         for each in self._sockets:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -138,7 +150,7 @@ class _Http(urllib.request.HTTPHandler):
         self._sockets = sockets
 
     def do_open(self, http_class: Any, req: Any, **connection: Any) -> Any:
-        return super().do_open(self._sockets.noting(http_class), req, **connection)
+        return super().do_open(self._sockets.tracking(http_class), req, **connection)
 
 
 class _Https(urllib.request.HTTPSHandler):
@@ -147,23 +159,23 @@ class _Https(urllib.request.HTTPSHandler):
         self._sockets = sockets
 
     def do_open(self, http_class: Any, req: Any, **connection: Any) -> Any:
-        return super().do_open(self._sockets.noting(http_class), req, **connection)
+        return super().do_open(self._sockets.tracking(http_class), req, **connection)
 
 
 class _SameHost(urllib.request.HTTPRedirectHandler):
-    """Redirects to another path, port or HTTPS are followed; to another host or scheme they are errors."""
+    """Redirect handler that follows redirects on the same host and raises for other hosts and schemes."""
 
-    def redirect_request(  # noqa: PLR0917 - urllib's own
+    def redirect_request(  # noqa: PLR0917 - urllib's signature
         self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> Any:
         old, new = urllib.parse.urlsplit(req.full_url), urllib.parse.urlsplit(newurl)
         if new.scheme not in ("http", "https") or new.hostname != old.hostname:
-            raise urllib.error.HTTPError(req.full_url, code, f"it sends us to {newurl[:200]!r}", headers, fp)
+            raise urllib.error.HTTPError(req.full_url, code, f"it redirects to {newurl[:200]!r}", headers, fp)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
-    """Return Prometheus' reason for refusing a query, else the status as text."""
+    """Return the reason in a Prometheus error response, else the HTTP status text."""
     try:
         return str(json.loads(error.read(1 << 16))["error"])[:300]
     except (OSError, ValueError, KeyError, TypeError, RecursionError, http.client.HTTPException):

@@ -1,1 +1,1 @@
-"""The files of a run's samples: Arrow streams are the truth, and become Parquet when the run has ended."""
+"""Files of a run's samples: Arrow streams while the run is recorded, Parquet after it ended."""

@@ -1,7 +1,7 @@
-"""Closed segments become Parquet, and their summaries are packed: a fifth of the disk, the same samples.
+"""Compaction of closed segments to Parquet and of their summaries: the same samples in a fifth of the space.
 
-Safe at any moment: what replaces a file is written beside it, brought to the disk, looked at, and renamed
-over it in one step. Two processes that do it at a time write the same twice.
+It is safe to interrupt: a replacement is written to a temporary file, synced, verified, and renamed over the
+original atomically. Two processes that compact at the same time write identical files.
 """
 
 import contextlib
@@ -15,81 +15,81 @@ from pathlib import Path
 
 from ..files import read_record_file
 from ..sample import Provenance, SampleTable
-from .parquet import extra_metrics, is_whole, write_parquet
+from .parquet import extra_metrics, is_complete_parquet, write_parquet
 from .segment_files import CLOSED, PARQUET
 from .segment_stream import read_stream
 from .summaries import LEVELS, pack_summary, summary_path
 
-#: What is being written; of a process that was killed it is removed after an hour.
+#: Ending of temporary files; those of a killed process are removed after an hour.
 _PART = ".part"
 _STALE_S = 3600.0
 
 
 @dataclass(frozen=True)
 class Compaction:
-    """Result of a compaction: how many closed segments are Parquet now, and why others are not."""
+    """Result of a compaction: the number of converted segments, and why others were skipped."""
 
     converted: int = 0
-    left: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
 
 
 def run_has_ended(run: Path) -> bool:
-    """Return whether a run has ended, by its record."""
+    """Return whether a run has ended according to its record."""
     return bool(read_record_file(run).get("ended"))
 
 
 def compact(
     telemetry: Path, *, deadline: float | None = None, monotonic: Callable[[], float] = time.monotonic
 ) -> Compaction:
-    """Make Parquet of each closed segment that is smaller so.
+    """Convert each closed segment to Parquet unless Parquet is larger.
 
     Parameters
     ----------
     deadline
-        Time of `monotonic` at which no further one is begun.
+        Time of `monotonic` after which no further conversion starts.
 
     Raises
     ------
     OSError
-        The folder can't be read.
+        The directory cannot be read.
     """
-    converted, left = 0, []
-    _sweep(telemetry)
+    converted, skipped = 0, []
+    _remove_stale_parts(telemetry)
     for path in sorted(telemetry.glob(f"*{CLOSED}")):
         if deadline is not None and monotonic() > deadline:
-            left.append(f"{path.name}: there was no time left")
+            skipped.append(f"{path.name}: there was no time left")
             continue
         try:
             converted += _convert(path)
         except FileNotFoundError:
-            continue  # another process was faster
+            continue  # Another process converted it.
         except (OSError, ValueError) as error:
-            left.append(f"{path.name}: {error}")
-    return Compaction(converted, tuple(left))
+            skipped.append(f"{path.name}: {error}")
+    return Compaction(converted, tuple(skipped))
 
 
 def _convert(path: Path) -> bool:
     about = path.lstat()
     if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid():
-        raise ValueError("it is not your file")
+        raise ValueError("it is not a regular file of yours")
     stem = path.with_name(path.name.removesuffix(CLOSED))
     target = stem.with_name(stem.name + PARQUET)
     table = read_stream(path)
     state = table.segments[0]
     if state.state != "closed":
         raise ValueError(f"it is {state.state}")
-    if not is_whole(target, table.rows):
+    if not is_complete_parquet(target, table.rows):
         with _part(target) as part:
             write_parquet(table, part, provenance=_provenance(table))
-            if not is_whole(part, table.rows):
-                raise ValueError("it can't be read back from Parquet")
+            if not is_complete_parquet(part, table.rows):
+                raise ValueError("it cannot be read back from Parquet")
             if part.stat().st_size >= about.st_size:
                 return False
-            _publish(part, target, about)
+            _replace_file(part, target, about)
     for level in LEVELS:
-        # A summary repeats samples: one that is damaged is read from them.
+        # A damaged summary is no loss: readers fall back to the samples.
         with contextlib.suppress(OSError, ValueError):
-            pack_summary(summary_path(stem, level), _put)
+            pack_summary(summary_path(stem, level), _replace_content)
     path.unlink()
     _sync(path.parent)
     return True
@@ -110,7 +110,7 @@ def _provenance(table: SampleTable) -> Provenance:
 
 @contextlib.contextmanager
 def _part(target: Path) -> Iterator[Path]:
-    """Yield a file beside its target; gone at the end unless it was renamed."""
+    """Yield a temporary file beside its target, and remove it at the end unless it was renamed."""
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=_PART)
     os.close(handle)
     path = Path(name)
@@ -120,15 +120,15 @@ def _part(target: Path) -> Iterator[Path]:
         path.unlink(missing_ok=True)
 
 
-def _put(path: Path, content: bytes) -> None:
+def _replace_content(path: Path, content: bytes) -> None:
     with _part(path) as part:
         part.write_bytes(content)
-        _publish(part, path, path.stat())
+        _replace_file(part, path, path.stat())
 
 
-def _publish(part: Path, target: Path, about: os.stat_result) -> None:
+def _replace_file(part: Path, target: Path, about: os.stat_result) -> None:
     _sync(part)
-    # As old as its samples: a reader of other times needn't open it.
+    # Keep the modification time: readers of other time ranges skip the file by it.
     os.utime(part, ns=(about.st_atime_ns, about.st_mtime_ns))
     part.replace(target)
 
@@ -141,7 +141,7 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def _sweep(folder: Path) -> None:
+def _remove_stale_parts(folder: Path) -> None:
     for path in folder.glob(f".*{_PART}"):
         with contextlib.suppress(OSError):
             if time.time() - path.lstat().st_mtime > _STALE_S:

@@ -1,6 +1,6 @@
-"""Samples as Parquet: closed segments in less room, what ``gipfel export`` writes, and what replay reads.
+"""Samples as Parquet: the compact form of closed segments, ``gipfel export``, and input for replay.
 
-A file is a wide table, with a row per device and time and a column per metric.
+A file is a wide table with a row per device and time and a column per metric.
 """
 
 import os
@@ -18,36 +18,36 @@ from ..metric_table import GPU_METRICS, METRICS
 from ..sample import Columns, Provenance, SampleTable, SegmentState, metric_names
 from .segment_files import PARQUET
 
-#: Columns of times; ``clock_ns`` is what ``time_ns`` was ahead of the monotonic clock, which hardly changes.
+#: Time columns; ``clock_ns`` is ``time_ns`` minus the monotonic clock, which hardly changes.
 TIMES = ("time_ns", "clock_ns")
 _VERSION = "1"
-#: Rows that are read together, of all devices: half an hour of a node with four GPUs at 1 Hz. What a file
-#: holds about each such group takes as much room as 300 rows.
+#: Rows of all devices in a row group: half an hour of a node with four GPUs at 1 Hz. The metadata of a row
+#: group take as much space as 300 rows.
 _GROUP_ROWS = 10_000
 
 
 def write_parquet(table: SampleTable, path: Path, *, provenance: Provenance | None = None) -> None:
-    """Write a table as one Parquet file, which :func:`read_parquet` and replay read.
+    """Write a table as one Parquet file for :func:`read_parquet` and replay.
 
-    A row per device and time; ``time_ns`` is UTC, ``clock_ns`` is what it was ahead of the monotonic clock, a
-    missing value is null. Rows are sorted by time range, device and time.
+    A file has a row per device and time. ``time_ns`` is UTC, ``clock_ns`` is ``time_ns`` minus the monotonic
+    clock, a missing value is null. Rows are sorted by time range, device and time.
 
     Parameters
     ----------
     provenance
-        The file's metadata; by default that of the table.
+        Metadata of the file; by default that of the table.
     """
-    import pyarrow.parquet  # noqa: PLC0415 - slow to import, and no part of recording
+    import pyarrow.parquet  # noqa: PLC0415 - slow to import, and not needed for recording
 
     if provenance is None:
         provenance = Provenance(
             "", "", table.source, table.simulated, table.interval, table.devices, extra_metrics(table)
         )
     metadata = {"version": _VERSION, **provenance.to_metadata()}
-    whole = wide_of_table(table).replace_schema_metadata(metadata)
+    whole = to_wide_table(table).replace_schema_metadata(metadata)
     times = [name for name in whole.column_names if name in TIMES]
     metrics = [name for name in whole.column_names if name not in ("device", *times)]
-    # The low bits of rounded values are zeros: byte by byte they take next to nothing.
+    # The low bits of rounded values are zeros: split into byte streams they compress to almost nothing.
     with pyarrow.parquet.ParquetWriter(
         path,
         whole.schema,
@@ -71,35 +71,35 @@ def read_parquet(
     until_ns: int | None = None,
     metrics: Collection[str] | None = None,
 ) -> SampleTable:
-    """Read the table of :func:`write_parquet`; of a closed segment with its state.
+    """Read a file of :func:`write_parquet`; the table of a closed segment includes its state.
 
     Parameters
     ----------
     since_ns, until_ns
-        UTC time of the first sample that is wanted and of the last; None for all.
+        UTC time range, both ends included; None for all.
     metrics
-        The only ones that are wanted; None for all.
+        Metrics to read; None for all.
 
     Raises
     ------
     ValueError
-        No Parquet, or not of ours.
+        The file is not Parquet, or was not written by :func:`write_parquet`.
     """
-    import pyarrow.parquet  # noqa: PLC0415 - slow to import, and no part of recording
+    import pyarrow.parquet  # noqa: PLC0415 - slow to import, and not needed for recording
 
-    # By its content alone: the name of a folder above is not a column.
+    # Open the file itself: read_table would turn names of parent directories into columns.
     with pyarrow.parquet.ParquetFile(os.fspath(path)) as file:
         schema = file.schema_arrow
         if schema.metadata is None or b"devices" not in schema.metadata:
             raise ValueError("it names no devices")
-        given = {key.decode(): value.decode() for key, value in schema.metadata.items()}
-        wanted = None
+        metadata = {key.decode(): value.decode() for key, value in schema.metadata.items()}
+        columns = None
         if metrics is not None:
-            wanted = [name for name in schema.names if name in ("device", *TIMES) or name in metrics]
-        groups = [g for g in range(file.num_row_groups) if _may_hold(file, g, since_ns, until_ns)]
-        content = file.read_row_groups(groups, columns=wanted)
-    provenance = Provenance.from_metadata(given)
-    table = table_of_wide(_between(content, since_ns, until_ns), provenance, metrics)
+            columns = [name for name in schema.names if name in ("device", *TIMES) or name in metrics]
+        groups = [g for g in range(file.num_row_groups) if _may_overlap(file, g, since_ns, until_ns)]
+        content = file.read_row_groups(groups, columns=columns)
+    provenance = Provenance.from_metadata(metadata)
+    table = from_wide_table(_between(content, since_ns, until_ns), provenance, metrics)
     if not path.name.endswith(PARQUET):
         return table
     state = SegmentState(
@@ -117,14 +117,14 @@ def read_parquet(
 
 
 def extra_metrics(table: SampleTable) -> tuple[str, ...]:
-    """Return the metrics of a table's GPUs that not every GPU has."""
-    held = (name for gpu in table.gpus for name in metric_names(table.of(gpu.uuid)))
-    return tuple(name for name in dict.fromkeys(held) if name not in GPU_METRICS)
+    """Return the metrics of a table's GPUs beyond those that are always recorded."""
+    arrays = (name for gpu in table.gpus for name in metric_names(table[gpu.uuid]))
+    return tuple(name for name in dict.fromkeys(arrays) if name not in GPU_METRICS)
 
 
-def is_whole(path: Path, rows: int) -> bool:
-    """Return whether a file is Parquet of so many rows."""
-    import pyarrow.parquet  # noqa: PLC0415 - slow to import, and no part of recording
+def is_complete_parquet(path: Path, rows: int) -> bool:
+    """Return whether a file is valid Parquet with this number of rows."""
+    import pyarrow.parquet  # noqa: PLC0415 - slow to import, and not needed for recording
 
     try:
         with pyarrow.parquet.ParquetFile(os.fspath(path)) as file:
@@ -134,17 +134,17 @@ def is_whole(path: Path, rows: int) -> bool:
 
 
 def write_export(table: SampleTable, path: Path) -> int:
-    """Write a table; its format is that of the file's name, and a reader sees all of it or nothing.
+    """Write a table atomically, as CSV where the file's name ends in ``.csv``, else as Parquet.
 
     Returns
     -------
     int
-        How many samples there are.
+        Number of samples.
 
     Raises
     ------
     OSError
-        It can't be written.
+        The file cannot be written.
     """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
@@ -160,14 +160,14 @@ def write_export(table: SampleTable, path: Path) -> int:
     return table.rows
 
 
-def wide_of_table(table: SampleTable) -> pa.Table:
-    """Return the rows of all devices, one device after the other, by time, without metrics that none has.
+def to_wide_table(table: SampleTable) -> pa.Table:
+    """Return the samples of all devices as an Arrow table, sorted by device and time.
 
-    Times of the monotonic clock are ``clock_ns``, the difference to ``time_ns``: it hardly changes.
+    ``clock_ns`` is ``time_ns`` minus the monotonic clock, which hardly changes.
     """
     parts = []
     for device in table.devices:
-        columns = table.of(device.uuid)
+        columns = table[device.uuid]
         length = len(columns["time_ns"])
         device_column = pa.DictionaryArray.from_arrays(
             pa.array(np.zeros(length, np.int32)), pa.array([device.uuid], pa.string())
@@ -181,50 +181,50 @@ def wide_of_table(table: SampleTable) -> pa.Table:
     return pa.concat_tables(parts, promote_options="default").unify_dictionaries() if parts else _empty()
 
 
-def table_of_wide(
+def from_wide_table(
     content: pa.Table, provenance: Provenance, metrics: Collection[str] | None = None
 ) -> SampleTable:
-    """Return the samples of such a table; a metric without a column is missing.
+    """Return the samples of a table of :func:`to_wide_table`; a metric without a column is missing.
 
     Parameters
     ----------
     metrics
-        The only ones that are wanted; None for all.
+        Metrics to read; None for all.
 
     Raises
     ------
     ValueError
-        Times or devices are missing, or a column holds no numbers.
+        A time or device column is missing, or a metric's column does not hold numbers.
     """
     for name in (*TIMES, "device"):
         if name not in content.column_names:
             raise ValueError(f"it has no column {name}")
-    owners, names = _owners(content.column("device"))
-    held: dict[str, NDArray[Any]] = {}
-    held["time_ns"] = _numbers(content, "time_ns", np.int64)
-    held["monotonic_ns"] = held["time_ns"] - _numbers(content, "clock_ns", np.int64)
+    device_codes, codes = _device_codes(content.column("device"))
+    arrays: dict[str, NDArray[Any]] = {}
+    arrays["time_ns"] = _numbers(content, "time_ns", np.int64)
+    arrays["monotonic_ns"] = arrays["time_ns"] - _numbers(content, "clock_ns", np.int64)
     columns: dict[str, Columns] = {}
     for device in provenance.devices:
-        chosen = np.flatnonzero(owners == names.get(device.uuid, -1))
+        rows = np.flatnonzero(device_codes == codes.get(device.uuid, -1))
         extra = provenance.extra if device.kind == "gpu" else ()
-        own = dict.fromkeys((*METRICS[device.kind], *extra))
-        wanted = [metric for metric in own if metrics is None or metric in metrics]
-        for metric in wanted:
-            if metric not in held:
-                held[metric] = _numbers(content, metric, np.float64)
-        columns[device.uuid] = {n: held[n][chosen] for n in ("time_ns", "monotonic_ns", *wanted)}
+        device_metrics = dict.fromkeys((*METRICS[device.kind], *extra))
+        selected = [metric for metric in device_metrics if metrics is None or metric in metrics]
+        for metric in selected:
+            if metric not in arrays:
+                arrays[metric] = _numbers(content, metric, np.float64)
+        columns[device.uuid] = {n: arrays[n][rows] for n in ("time_ns", "monotonic_ns", *selected)}
     return SampleTable(provenance.devices, columns, provenance.source, provenance.interval)
 
 
-def _owners(column: pa.ChunkedArray) -> tuple[NDArray[Any], dict[str, int]]:
-    """Return each row's device as a number, and the number of each device."""
+def _device_codes(column: pa.ChunkedArray) -> tuple[NDArray[Any], dict[str, int]]:
+    """Return the device of each row as an integer code, and the code of each device."""
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
     whole = column.unify_dictionaries().combine_chunks()
     if isinstance(whole, pa.ChunkedArray):
         whole = pa.concat_arrays(whole.chunks) if whole.num_chunks else pa.array([]).dictionary_encode()
-    names = {str(name): place for place, name in enumerate(whole.dictionary.to_pylist())}
-    return whole.indices.fill_null(-2).to_numpy(zero_copy_only=False), names
+    codes = {str(name): code for code, name in enumerate(whole.dictionary.to_pylist())}
+    return whole.indices.fill_null(-2).to_numpy(zero_copy_only=False), codes
 
 
 def _empty() -> pa.Table:
@@ -238,23 +238,23 @@ def _numbers(content: pa.Table, name: str, kind: Any) -> Any:
 
 
 def _time_ranges(whole: pa.Table) -> Iterator[pa.Table]:
-    """Split a table into time ranges of about equally many rows, at least one."""
+    """Split a table into time ranges with about the same number of rows, at least one."""
     count = max(1, round(whole.num_rows / _GROUP_ROWS))
     if count == 1:
         yield whole
         return
     times = whole.column("time_ns").to_numpy()
     edges = np.sort(times)[[whole.num_rows * n // count for n in range(1, count)]]
-    places = np.searchsorted(edges, times, side="right")
-    for place in range(count):
-        yield whole.take(np.flatnonzero(places == place))
+    indices = np.searchsorted(edges, times, side="right")
+    for index in range(count):
+        yield whole.take(np.flatnonzero(indices == index))
 
 
-def _may_hold(file: Any, group: int, since_ns: int | None, until_ns: int | None) -> bool:
-    """Return whether a row group's times may be within a range; True where it doesn't say."""
+def _may_overlap(file: Any, group: int, since_ns: int | None, until_ns: int | None) -> bool:
+    """Return whether a row group may overlap a time range; True without statistics."""
     about = file.metadata.row_group(group)
-    for place in range(about.num_columns if since_ns is not None or until_ns is not None else 0):
-        column = about.column(place)
+    for index in range(about.num_columns if since_ns is not None or until_ns is not None else 0):
+        column = about.column(index)
         if column.path_in_schema == "time_ns" and column.statistics and column.statistics.has_min_max:
             low, high = column.statistics.min, column.statistics.max
             return (since_ns is None or high >= since_ns) and (until_ns is None or low <= until_ns)
@@ -274,20 +274,20 @@ def _between(content: pa.Table, since_ns: int | None, until_ns: int | None) -> p
 
 
 def _write_csv(table: SampleTable, path: Path) -> None:
-    """Write comma-separated rows, quoted where needed, each with its device's node, name, kind and index."""
+    """Write a CSV file with the node, name, kind and index of each row's device."""
     import pyarrow.csv  # noqa: PLC0415 - slow to import
 
-    rows = wide_of_table(table)
-    owners = [device for device in table.devices for _ in range(len(table.of(device.uuid)["time_ns"]))]
-    rows = rows.set_column(0, "device", pa.array([_plain(device.uuid) for device in owners], pa.string()))
-    rows = rows.add_column(1, "node", pa.array([_plain(device.node) for device in owners], pa.string()))
-    rows = rows.add_column(2, "name", pa.array([_plain(device.name) for device in owners], pa.string()))
-    rows = rows.add_column(4, "kind", pa.array([device.kind for device in owners], pa.string()))
-    rows = rows.add_column(5, "index", pa.array([device.index for device in owners], pa.int64()))
+    rows = to_wide_table(table)
+    devices = [device for device in table.devices for _ in range(len(table[device.uuid]["time_ns"]))]
+    rows = rows.set_column(0, "device", pa.array([_csv_text(device.uuid) for device in devices], pa.string()))
+    rows = rows.add_column(1, "node", pa.array([_csv_text(device.node) for device in devices], pa.string()))
+    rows = rows.add_column(2, "name", pa.array([_csv_text(device.name) for device in devices], pa.string()))
+    rows = rows.add_column(4, "kind", pa.array([device.kind for device in devices], pa.string()))
+    rows = rows.add_column(5, "index", pa.array([device.index for device in devices], pa.int64()))
     pyarrow.csv.write_csv(rows, path)
 
 
-def _plain(text: str) -> str:
-    """Return a text in one line that no spreadsheet takes for a formula."""
+def _csv_text(text: str) -> str:
+    """Return a text as one line that spreadsheets do not interpret as a formula."""
     safe = "".join(letter if letter.isprintable() else " " for letter in text)
     return f"'{safe}" if safe[:1] in ("=", "+", "-", "@") else safe

@@ -1,4 +1,4 @@
-"""The files of a telemetry folder: which segments there are, from when to when, each once."""
+"""Listing of the segment files in a telemetry directory with their time ranges, without duplicates."""
 
 import os
 import re
@@ -11,8 +11,8 @@ SUFFIX = ".arrows"
 CLOSED = ".closed.arrows"
 PARQUET = ".closed.parquet"
 
-#: Clocks of file server and node may differ, and a clock may be set back while a segment is written: only
-#: what is outside a range by more seconds than this is left out without being opened.
+#: The clocks of file server and node may differ, and a clock may be set back while a segment is written:
+#: files are skipped unopened only where they are outside a time range by more than this.
 _SKEW_NS = 3660 * 10**9
 _START = re.compile(r"-(\d{1,19})-\d+$")
 
@@ -24,11 +24,11 @@ class SegmentFile:
     Parameters
     ----------
     stem
-        Its path without ``.arrows`` or ``.closed.…``; what belongs to it has this in front.
+        The path without ``.arrows`` or ``.closed.…``; related files start with it.
     start_ns
-        UTC time at which it was begun; None where its name has none.
+        UTC time at which the segment starts; None where the name has none.
     written_ns
-        UTC time of its last change.
+        UTC time of the last modification.
     """
 
     path: Path
@@ -38,24 +38,24 @@ class SegmentFile:
 
     @property
     def closed(self) -> bool:
-        """True where its writer has marked it as complete."""
+        """True where its writer marked it as complete."""
         return self.path.name.endswith((CLOSED, PARQUET))
 
-    def within(self, since_ns: int | None, until_ns: int | None) -> bool:
-        """Return whether it may hold samples of a time range; None is open."""
+    def overlaps(self, since_ns: int | None, until_ns: int | None) -> bool:
+        """Return whether the segment may hold samples of a time range; None leaves an end open."""
         if since_ns is not None and self.written_ns + _SKEW_NS < since_ns:
             return False
         return until_ns is None or self.start_ns is None or self.start_ns - _SKEW_NS <= until_ns
 
 
-def segment_begin(node: str, recorder: str) -> str:
-    """Return how the names of a recorder's segments begin; the time and a number follow."""
+def segment_prefix(node: str, recorder: str) -> str:
+    """Return the prefix of the file names of a recorder's segments, before time and number."""
     prefix = "" if recorder == "job" else f"{recorder}-"
     return prefix + ("".join(c if c.isalnum() or c in "._-" else "_" for c in node) or "node")
 
 
 def segment_files(folder: Path) -> list[SegmentFile]:
-    """Return the segments of a folder by name; of one that is there as stream and as Parquet, the Parquet."""
+    """Return the segments in a directory, sorted by name; Parquet takes precedence over the stream."""
     found: dict[str, SegmentFile] = {}
     for path, status in _regular(folder):
         name = path.name
@@ -65,14 +65,14 @@ def segment_files(folder: Path) -> list[SegmentFile]:
                 known = found.get(stem.name)
                 if known is None or suffix == PARQUET:
                     start = _START.search(stem.name)
-                    begun = int(start.group(1)) if start else None
-                    found[stem.name] = SegmentFile(path, stem, begun, status.st_mtime_ns)
+                    start_ns = int(start.group(1)) if start else None
+                    found[stem.name] = SegmentFile(path, stem, start_ns, status.st_mtime_ns)
                 break
     return [found[name] for name in sorted(found)]
 
 
 def current_path(path: Path) -> Path:
-    """Return a segment's path now: since the last listing it may have been closed, or made Parquet."""
+    """Return a segment's current path: since the listing it may have been closed or converted to Parquet."""
     stem = path.name.removesuffix(PARQUET).removesuffix(CLOSED).removesuffix(SUFFIX)
     for suffix in (PARQUET, CLOSED, SUFFIX):
         candidate = path.with_name(stem + suffix)
@@ -82,7 +82,7 @@ def current_path(path: Path) -> Path:
 
 
 def _regular(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield regular files: a pipe never comes to an end."""
+    """Yield the regular segment files in a directory, with their status."""
     try:
         entries = list(os.scandir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -93,7 +93,7 @@ def _regular(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
         try:
             status = entry.stat()
         except OSError:
-            # Gone since the listing, to come back under its next name: found by who opens it.
+            # Renamed since the listing.
             path = current_path(Path(entry.path))
             try:
                 status = path.stat()

@@ -1,4 +1,4 @@
-"""Read a segment's Arrow stream batch by batch, as far as it is whole."""
+"""Reading of a segment's Arrow stream batch by batch, up to the last complete batch."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -17,18 +17,18 @@ from ..sample import Columns, Provenance, SampleTable, SegmentState
 from .segment_files import CLOSED
 from .stream_part import read_part, read_whole
 
-#: Of the columns and of the metadata; a stream of another version is unreadable.
+#: Version of columns and metadata; a stream of another version is unreadable.
 FORMAT_VERSION = "1"
 
 _Numbers = NDArray[np.int64]
 _State = Literal["closed", "open", "torn", "unreadable"]
 
-#: So many batches, one after the other, are read without probing some of them.
+#: Up to this many consecutive batches are read without probing some of them first.
 _STRIDE = 8
 
 
 def metadata_of(provenance: Provenance) -> dict[str, str]:
-    """Return a segment's schema metadata: provenance, and the metrics of a row's list by kind of device."""
+    """Return a segment's schema metadata: provenance, and the metrics in a row's list by kind of device."""
     metrics = json.dumps(provenance.metrics)
     return {"version": FORMAT_VERSION, "metrics": metrics, **provenance.to_metadata()}
 
@@ -45,13 +45,13 @@ def read_stream(
     Raises
     ------
     OSError
-        The file can't be opened.
+        The file cannot be opened.
     """
     with open_regular(path, follow=True) as file:
         part = read_part(file.fileno(), since_ns, until_ns)
         if part is not None:
             table = _table(path, pa.py_buffer(part), None, None, metrics)
-            # A damaged stream is judged as a whole.
+            # The state of a damaged stream needs the whole stream.
             if table.segments[0].state in ("open", "closed"):
                 return table
         content = read_whole(file.fileno())
@@ -73,11 +73,11 @@ def _table(
     try:
         with pa.ipc.open_stream(pa.BufferReader(data)) as stream:
             schema = stream.schema
-        given = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
-        provenance = Provenance.from_metadata(given)
-        rows = _Rows(schema, given, provenance, metrics)
-        found, ending = _messages(data, since_ns, until_ns)
-        table = rows.table(found)
+        metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
+        provenance = Provenance.from_metadata(metadata)
+        rows = _RowDecoder(schema, metadata, provenance, metrics)
+        batches, ending = _read_batches(data, since_ns, until_ns)
+        table = rows.table(batches)
     except (pa.ArrowException, OSError, ValueError, TypeError, OverflowError, MemoryError):
         return SampleTable(columns={}, segments=(state,))
     if ending == "unreadable":
@@ -98,38 +98,38 @@ def _table(
     return replace(table, segments=(described,))
 
 
-class _Rows:
+class _RowDecoder:
     """Decoder of a segment's rows, whose values are lists, into columns."""
 
     def __init__(
         self,
         schema: pa.Schema,
-        given: Mapping[str, str],
+        metadata: Mapping[str, str],
         provenance: Provenance,
-        wanted: Collection[str] | None,
+        selected: Collection[str] | None,
     ) -> None:
-        if given.get("version") != FORMAT_VERSION:
-            raise ValueError("it is of another version")
-        metrics = json.loads(given.get("metrics", "{}"))
+        if metadata.get("version") != FORMAT_VERSION:
+            raise ValueError("its format version is not supported")
+        metrics = json.loads(metadata.get("metrics", "{}"))
         if schema.names != ["time_ns", "monotonic_ns", "device", "values"] or not isinstance(metrics, dict):
-            raise ValueError("it has other columns")
+            raise ValueError("its columns are not those of a segment")
         self._metrics = {kind: [str(name) for name in metrics.get(kind, [])] for kind in METRICS}
         self._provenance = provenance
-        self._wanted = wanted
+        self._selected = selected
 
     def table(self, batches: Sequence[pa.RecordBatch]) -> SampleTable:
-        """Return the table of some batches."""
-        # Together: a batch holds so few samples that handling each costs more than they do.
+        """Return the samples of some batches."""
+        # Combined first: a batch holds so few samples that its overhead dominates.
         joined = pa.Table.from_batches(batches).combine_chunks().to_batches() if batches else []
         parts = [_parts(batch) for batch in joined] or [_parts(None)]
-        time_ns, monotonic_ns, owners, lengths, values = (
+        time_ns, monotonic_ns, device_indices, lengths, values = (
             np.concatenate([part[i] for part in parts]) for i in range(5)
         )
         starts = np.cumsum(lengths) - lengths
         columns: dict[str, Columns] = {}
-        for place, device in enumerate(self._provenance.devices):
+        for index, device in enumerate(self._provenance.devices):
             names = self._metrics[device.kind]
-            rows = np.flatnonzero((owners == place) & (lengths == len(names)))
+            rows = np.flatnonzero((device_indices == index) & (lengths == len(names)))
             block = values[starts[rows][:, None] + np.arange(len(names))].T
             columns[device.uuid] = self._columns(device.kind, time_ns[rows], monotonic_ns[rows], names, block)
         origin = self._provenance
@@ -144,11 +144,11 @@ class _Rows:
         block: NDArray[np.float64],
     ) -> Columns:
         columns: Columns = {"time_ns": time_ns, "monotonic_ns": monotonic_ns}
-        held = dict(zip(names, block, strict=True))
+        arrays = dict(zip(names, block, strict=True))
         for metric in dict.fromkeys((*METRICS[kind], *names)):
-            if self._wanted is not None and metric not in self._wanted:
+            if self._selected is not None and metric not in self._selected:
                 continue
-            known = held.get(metric)
+            known = arrays.get(metric)
             columns[metric] = (
                 np.full(len(time_ns), np.nan) if known is None else np.ascontiguousarray(known, np.float64)
             )
@@ -156,26 +156,26 @@ class _Rows:
 
 
 def _parts(batch: pa.RecordBatch | None) -> tuple[NDArray[Any], ...]:
-    """Return times, monotonic times, devices, lengths of the lists, and their values, NaN for null."""
+    """Return times, monotonic times, device indices, list lengths and the lists' values, NaN for null."""
     if batch is None:
-        whole = np.zeros(0, np.int64)
-        return whole, whole, whole, whole, np.zeros(0)
-    time_ns, monotonic_ns, owners, lists = batch.columns
+        empty = np.zeros(0, np.int64)
+        return empty, empty, empty, empty, np.zeros(0)
+    time_ns, monotonic_ns, device_indices, lists = batch.columns
     values = lists.flatten().to_numpy(zero_copy_only=False).astype(np.float64)
     lengths = np.diff(lists.offsets.to_numpy(zero_copy_only=False).astype(np.int64))
     numbers = (column.to_numpy(zero_copy_only=False).astype(np.int64) for column in (time_ns, monotonic_ns))
-    return (*numbers, owners.to_numpy(zero_copy_only=False).astype(np.int64), lengths, values)
+    return (*numbers, device_indices.to_numpy(zero_copy_only=False).astype(np.int64), lengths, values)
 
 
 class _Messages:
-    """The record batches of a stream, by their places; `schema` is its first message, of `head` bytes."""
+    """The record batches of a stream by index; the stream's first message is the schema."""
 
     def __init__(self, data: pa.Buffer) -> None:
         self._data = data
         self._head = 0
-        #: Where each message begins, and where the last one ends.
+        #: Offsets at which each message starts and the last one ends.
         self._edges: list[int] = []
-        #: How the stream ends after them.
+        #: State of the stream's end.
         self.ending: _State = "open"
         source = pa.BufferReader(data)
         try:
@@ -183,9 +183,9 @@ class _Messages:
             reader.read_next_message()
             self._head = source.tell()
             self._edges.append(self._head)
-            self._edges.extend(source.tell() for _ in _each(reader))
+            self._edges.extend(source.tell() for _ in _each_message(reader))
             if source.tell() < data.size:
-                # Zeros after a crash of the machine look like the end mark, but don't end the file.
+                # Zeros that a machine crash left look like the end mark but are not at the file's end.
                 self.ending = "torn"
         except (pa.ArrowException, OSError, ValueError):
             self.ending = "torn"
@@ -193,97 +193,98 @@ class _Messages:
     def __len__(self) -> int:
         return max(0, len(self._edges) - 1)
 
-    def read(self, places: Sequence[int], fields: Sequence[int] | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the batches at some places, in their order; `fields` are the columns that are wanted."""
-        with self._open(places, fields) as stream:
+    def read(self, indices: Sequence[int], fields: Sequence[int] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the batches at some indices in order; `fields` are the columns to read."""
+        with self._open(indices, fields) as stream:
             for batch in stream:
-                # In full: a list that reaches beyond its values would be read from anywhere.
+                # Full validation: a list whose offsets exceed its values would read arbitrary memory.
                 batch.validate(full=True)
                 yield batch
 
-    def read_all(self, places: Sequence[int]) -> list[pa.RecordBatch]:
-        """Return the same at once, while other threads run; all or none."""
-        with self._open(places, None) as stream:
+    def read_all(self, indices: Sequence[int]) -> list[pa.RecordBatch]:
+        """Return the batches at some indices, read without the interpreter lock; raise if any is damaged."""
+        with self._open(indices, None) as stream:
             table = stream.read_all()
         table.validate(full=True)
         batches: list[pa.RecordBatch] = table.to_batches()
         return batches
 
-    def _open(self, places: Sequence[int], fields: Sequence[int] | None) -> Any:
+    def _open(self, indices: Sequence[int], fields: Sequence[int] | None) -> Any:
         pieces = [self._data.slice(0, self._head)]
-        for begin, end in _runs(places):
+        for begin, end in _runs(indices):
             pieces.append(self._data.slice(self._edges[begin], self._edges[end] - self._edges[begin]))
-        # A batch is small: threads would wait for one another longer than they work.
+        # Batches are small: threads would wait for each other longer than they work.
         options = pa.ipc.IpcReadOptions(
             use_threads=False, included_fields=None if fields is None else [*fields]
         )
         return pa.ipc.open_stream(pa.py_buffer(b"".join(pieces)), options=options)
 
 
-def _messages(
+def _read_batches(
     data: pa.Buffer, since_ns: int | None, until_ns: int | None
 ) -> tuple[list[pa.RecordBatch], _State]:
-    """Return the batches that may hold something of a time range, and how the stream ends."""
+    """Return the batches that may overlap a time range, and the state of the stream's end."""
     messages = _Messages(data)
     if not messages:
         return [], "unreadable"
     ending, batches = messages.ending, list[pa.RecordBatch]()
     try:
-        places = list(_chosen(messages, since_ns, until_ns))
+        indices = list(_overlapping(messages, since_ns, until_ns))
     except (pa.ArrowException, OSError, ValueError, MemoryError):
-        places = list(range(len(messages)))
+        indices = list(range(len(messages)))
     with suppress(pa.ArrowException, OSError, ValueError, MemoryError):
-        return messages.read_all(places), ending
+        return messages.read_all(indices), ending
     try:
-        # One at a time: those before one that is damaged count.
-        batches.extend(messages.read(places))
+        # One at a time: keep the batches before a damaged one.
+        batches.extend(messages.read(indices))
     except (pa.ArrowException, OSError, ValueError, MemoryError):
         ending = "torn" if batches else "unreadable"
     return batches, ending
 
 
-def _each(reader: Any) -> Iterator[None]:
+def _each_message(reader: Any) -> Iterator[None]:
     while True:
         try:
             message = reader.read_next_message()
         except StopIteration:
             return
         if message.type != "record batch":
-            raise ValueError("it holds something else than samples")
+            raise ValueError("it holds other messages than record batches")
         yield
 
 
-def _runs(places: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield places as ranges, their ends excluded."""
+def _runs(indices: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield runs of consecutive indices as half-open ranges."""
     begin = 0
-    for n in range(1, len(places) + 1):
-        if n == len(places) or places[n] != places[n - 1] + 1:
-            yield places[begin], places[n - 1] + 1
+    for n in range(1, len(indices) + 1):
+        if n == len(indices) or indices[n] != indices[n - 1] + 1:
+            yield indices[begin], indices[n - 1] + 1
             begin = n
 
 
-def _chosen(messages: _Messages, since_ns: int | None, until_ns: int | None) -> Iterator[int]:
-    """Yield places of batches to read: all, or without those between two both before or both after.
+def _overlapping(messages: _Messages, since_ns: int | None, until_ns: int | None) -> Iterator[int]:
+    """Yield the indices of batches that may overlap a time range, found by bisection.
 
-    A range in which the time goes back is read.
+    Batches between two that are both before or both after the range are skipped, unless time goes backwards
+    between them.
     """
     if (since_ns is None and until_ns is None) or len(messages) <= _STRIDE:
         yield from range(len(messages))
         return
     first = -(2**63) if since_ns is None else since_ns
     last = 2**63 - 1 if until_ns is None else until_ns
-    spans: dict[int, tuple[int, int] | None] = {}
+    time_ranges: dict[int, tuple[int, int] | None] = {}
 
-    def span(place: int) -> tuple[int, int] | None:
-        if place not in spans:
-            spans[place] = _span(next(messages.read([place], [0])))
-        return spans[place]
+    def time_range(index: int) -> tuple[int, int] | None:
+        if index not in time_ranges:
+            time_ranges[index] = _time_range(next(messages.read([index], [0])))
+        return time_ranges[index]
 
-    # The parts that are still to be looked at, the earliest on top.
+    # A stack of the ranges of indices to search, the earliest on top.
     parts = [(0, len(messages) - 1)]
     while parts:
         begin, end = parts.pop()
-        low, high = span(begin), span(end)
+        low, high = time_range(begin), time_range(end)
         if low and high and low[0] <= high[1] and (high[1] < first or low[0] > last):
             continue
         if end - begin <= _STRIDE:
@@ -293,11 +294,11 @@ def _chosen(messages: _Messages, since_ns: int | None, until_ns: int | None) -> 
             parts += [(middle + 1, end), (begin, middle)]
 
 
-def _span(batch: pa.RecordBatch) -> tuple[int, int] | None:
+def _time_range(batch: pa.RecordBatch) -> tuple[int, int] | None:
     times = batch.column(0).to_numpy(zero_copy_only=False)
     return (int(times.min()), int(times.max())) if len(times) else None
 
 
 def _ended(data: pa.Buffer) -> bool:
-    """Return whether the stream's end mark is there."""
+    """Return whether the stream has its end mark."""
     return bytes(data.slice(max(0, data.size - 8)).to_pybytes()) == b"\xff\xff\xff\xff\0\0\0\0"

@@ -1,10 +1,10 @@
-"""Write and read segments: append-only Arrow IPC streams in a run folder's ``telemetry``, the run's truth.
+"""Writing and reading of segments: append-only Arrow IPC streams in a run folder's ``telemetry``.
 
-One process writes a segment once and no other appends to it. What was flushed reads back even if the writer
-was killed, because a stream cut anywhere is whole up to its last full record batch. Values are kept to 13
-significant bits where a sensor is coarser than that: a fraction is then at most 0.00006 off and a rate
-0.012 %, and an hour of a GPU takes a fifth of the disk. They are rounded before anything is written, so
-that a closed run holds what was read from the live one.
+A segment is written by one process, and no other process appends to it. Flushed samples are readable even if
+the writer was killed, because a truncated stream is intact up to its last complete record batch. Values whose
+sensors are coarser are rounded to 13 significant bits: a fraction is then at most 0.00006 off and a rate
+0.012 %, and an hour of a GPU takes a fifth of the space. They are rounded before they are written, so that a
+closed run holds the same values as the live one.
 """
 
 import errno
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ..metric_table import unit_of
 from ..sample import Provenance, Sample, SampleTable, SegmentState
 from .parquet import read_parquet, write_parquet
-from .segment_files import CLOSED, PARQUET, SUFFIX, SegmentFile, current_path, segment_begin, segment_files
+from .segment_files import CLOSED, PARQUET, SUFFIX, SegmentFile, current_path, segment_files, segment_prefix
 from .segment_stream import metadata_of, read_stream
 from .summaries import LEVELS, SummaryWriter
 
@@ -37,9 +37,9 @@ __all__ = [
     "write_parquet",
 ]
 
-#: Units of what is estimated, not counted. Sizes, counters and masks are kept as they are.
+#: Units of estimated values, which are rounded. Sizes, counters and masks are exact.
 _ESTIMATED = frozenset({"1", "B/s", "1/s", "W", "cores"})
-#: Of the 52 bits after the leading one, those that are dropped.
+#: Number of mantissa bits, out of 52, that are dropped.
 _DROPPED_BITS = 40
 
 _SCHEMA = [
@@ -49,45 +49,45 @@ _SCHEMA = [
     pa.field("values", pa.list_(pa.float64()), nullable=False),
 ]
 
-#: Files that are read at a time: a shared file system answers many as fast as one.
+#: Number of Parquet files read in parallel: a shared file system answers many requests as fast as one.
 _READERS = 4
-#: Streams that are: each needs the interpreter for half of its time.
+#: Number of streams read in parallel: each needs the interpreter lock for half of its time.
 _STREAM_READERS = 2
-#: So few are read one after the other.
+#: Up to this many files are read sequentially.
 _FEW = 4
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
 class SegmentWriter:
-    """One segment while it is written, and its summaries.
+    """Writer of one segment and of its summaries.
 
-    A column per metric would cost more bytes in each batch than its few samples: a row holds its device's
-    values as one list, in the order that the schema's metadata names.
+    A row holds its device's values as one list, in the order of the schema's metadata: in batches of a few
+    samples, a column per metric would need more bytes than the values.
 
     Parameters
     ----------
     folder
-        The run folder's ``telemetry``, which must be there.
+        The run folder's ``telemetry``, which must exist.
     start_ns
         UTC time for the file's name.
     summaries
-        Whether there are summaries beside it.
+        True to write summaries too.
 
     Raises
     ------
     OSError
-        The file can't be made or written; the segment is then torn, and a new one must be begun.
+        The file cannot be created or written; the segment is then torn, and a new one is needed.
     """
 
     def __init__(
         self, folder: Path, provenance: Provenance, *, start_ns: int, summaries: bool = True
     ) -> None:
-        self._places = {device.uuid: place for place, device in enumerate(provenance.devices)}
+        self._device_index = {device.uuid: index for index, device in enumerate(provenance.devices)}
         self._metrics = provenance.metrics
         self._kinds = {device.uuid: device.kind for device in provenance.devices}
         self._rounded = {kind: rounded_metrics(names) for kind, names in self._metrics.items()}
         self._schema = pa.schema(_SCHEMA, metadata=metadata_of(provenance))
-        # Made before the file is: a reader finds it empty for as short a time as can be.
+        # Created before the file, so that the file is empty for as short a time as possible.
         devices = self._batch([])
         self.path, handle = _create(folder, provenance, start_ns)
         self._file = _WholeWrites(handle, self.path)
@@ -97,20 +97,20 @@ class SegmentWriter:
             self._stream.write_batch(devices)
             self._summaries = SummaryWriter(_stem(self.path), provenance, levels=LEVELS if summaries else ())
         except BaseException:
-            # A disk that is full would be filled with beginnings.
+            # Otherwise retries on a full disk would leave many empty files.
             self._file.close()
             self.path.unlink(missing_ok=True)
             raise
 
     def write(self, samples: list[Sample]) -> None:
-        """Append one record batch; samples of devices that the segment doesn't name are left out."""
-        known = [sample for sample in samples if sample.device in self._places]
+        """Append one record batch; samples of unknown devices are dropped."""
+        known = [sample for sample in samples if sample.device in self._device_index]
         if known:
             self._stream.write_batch(self._batch(known))
             self._summaries.add(known)
 
     def close(self) -> Path:
-        """Write the end mark and put ``.closed`` into the name, which is returned."""
+        """Write the end mark, add ``.closed`` to the name, and return the new path."""
         self._stream.close()
         self._summaries.close()
         self._file.sync()
@@ -120,7 +120,7 @@ class SegmentWriter:
         return closed
 
     def abandon(self) -> None:
-        """Let go of the files as they are, after an error."""
+        """Close the files without completing them, after an error."""
         self._file.close()
         self._summaries.abandon()
 
@@ -131,7 +131,7 @@ class SegmentWriter:
         columns = [
             pa.array([sample.time_ns for sample in samples], pa.int64()),
             pa.array([sample.monotonic_ns for sample in samples], pa.int64()),
-            pa.array([self._places[sample.device] for sample in samples], pa.int16()),
+            pa.array([self._device_index[sample.device] for sample in samples], pa.int16()),
             pa.ListArray.from_arrays(
                 pa.array(offsets, pa.int32()), pa.array(flat, pa.float64(), from_pandas=True)
             ),
@@ -140,8 +140,8 @@ class SegmentWriter:
 
     def _values(self, sample: Sample) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
         kind = self._kinds[sample.device]
-        given = [sample.values.get(metric) for metric in self._metrics[kind]]
-        return round_values(np.array(given, np.float64), self._rounded[kind])
+        values = [sample.values.get(metric) for metric in self._metrics[kind]]
+        return round_values(np.array(values, np.float64), self._rounded[kind])
 
 
 def read_samples(
@@ -152,38 +152,37 @@ def read_samples(
     simulated: bool | None = None,
     metrics: Collection[str] | None = None,
 ) -> SampleTable:
-    """Return every sample in a telemetry folder, as far as its segments can be read.
+    """Return every readable sample in a telemetry directory.
 
     Parameters
     ----------
     since_ns, until_ns
-        UTC time of the first sample that is wanted and of the last; None for all. Segments of other times are
-        not opened.
+        UTC time range, both ends included; None for all. Segments outside it are not opened.
     simulated
-        True for simulated devices alone, False for real ones alone, None for both.
+        True for simulated devices only, False for real ones only, None for both.
     metrics
-        The only ones that are wanted; others may be missing. None for all.
+        Metrics to read; others may be missing. None for all.
 
     Returns
     -------
     SampleTable
-        Empty where the folder is missing or holds no segment; its ``segments`` say what was open or torn.
+        Empty where the directory is missing or has no segment; ``segments`` has the state of each file.
     """
-    wanted = [file for file in segment_files(folder) if file.within(since_ns, until_ns)]
+    selected = [file for file in segment_files(folder) if file.overlaps(since_ns, until_ns)]
 
     def read(file: SegmentFile) -> SampleTable:
         return read_segment(file.path, since_ns=since_ns, until_ns=until_ns, metrics=metrics)
 
-    packed = [file for file in wanted if file.path.name.endswith(PARQUET)]
-    streams = [file for file in wanted if not file.path.name.endswith(PARQUET)]
+    parquet = [file for file in selected if file.path.name.endswith(PARQUET)]
+    streams = [file for file in selected if not file.path.name.endswith(PARQUET)]
     ready: dict[SegmentFile, SampleTable] = {}
-    for files, at_a_time in ((packed, _READERS), (streams, _STREAM_READERS)):
+    for files, parallel in ((parquet, _READERS), (streams, _STREAM_READERS)):
         if len(files) <= _FEW:
             ready |= {file: read(file) for file in files}
             continue
-        with ThreadPoolExecutor(at_a_time) as readers:
+        with ThreadPoolExecutor(parallel) as readers:
             ready |= dict(zip(files, readers.map(read, files), strict=True))
-    parts = [ready[file] for file in wanted]
+    parts = [ready[file] for file in selected]
     if simulated is not None:
         parts = [_only(part, simulated=simulated) for part in parts]
     table = SampleTable.union(parts, metrics=metrics)
@@ -199,41 +198,41 @@ def read_segment(
     until_ns: int | None = None,
     metrics: Collection[str] | None = None,
 ) -> SampleTable:
-    """Return the samples of one segment up to its last whole batch; a damaged one has a state, no error.
+    """Return the samples of one segment up to its last complete batch; `segments` has its state.
 
     Parameters
     ----------
     since_ns, until_ns
-        What is not from this time on, or until it, may be left out.
+        UTC time range; samples outside it may be missing.
     metrics
-        The only ones that are wanted; None for all.
+        Metrics to read; None for all.
 
     Raises
     ------
     OSError
-        The file can't be opened.
+        The file cannot be opened.
     """
     for _ in range(3):
         try:
             return _read(path, since_ns, until_ns, metrics)
         except FileNotFoundError:
-            # Closed or made Parquet since the listing, and so renamed.
+            # Renamed since the listing: closed or converted to Parquet.
             path = current_path(path)
     return _read(path, since_ns, until_ns, metrics)
 
 
 def rounded_metrics(metrics: Sequence[str]) -> NDArray[np.bool_]:
-    """Return which of some metrics are rounded."""
+    """Return a mask of the metrics whose values are rounded."""
     return np.array([unit_of(metric) in _ESTIMATED for metric in metrics], np.bool_)
 
 
 def round_values(values: NDArray[np.float64], chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return the values, the chosen ones to 13 significant bits; NaN stays NaN.
+    """Return the values with those selected by `chosen` rounded to 13 significant bits; NaN stays NaN.
 
     Parameters
     ----------
     values
-        Along the last axis as long as `chosen`.
+        Array whose last axis has the length of `chosen`.
     """
     bits = np.ascontiguousarray(values, np.float64).view(np.int64)
     half = np.int64(1) << (_DROPPED_BITS - 1)
@@ -244,7 +243,7 @@ def round_values(values: NDArray[np.float64], chosen: NDArray[np.bool_]) -> NDAr
 
 
 class _WholeWrites:
-    """A file in which a write is whole or an error; unbuffered, so that what is written outlives us."""
+    """An unbuffered file whose writes are complete or raise; written data survive the process."""
 
     def __init__(self, handle: int, path: Path) -> None:
         self._handle: int | None = handle
@@ -256,7 +255,7 @@ class _WholeWrites:
         return self._handle is None
 
     def write(self, data: bytes) -> int:
-        """Write all of it, or raise: half a batch would hide every batch after it."""
+        """Write all data or raise: a partial batch would hide every batch after it."""
         if self._handle is None:
             raise OSError(errno.EBADF, "closed", str(self._path))
         size = memoryview(data).nbytes
@@ -265,15 +264,15 @@ class _WholeWrites:
         return size
 
     def flush(self) -> None:
-        """Do nothing: nothing waits."""
+        """Do nothing, because nothing is buffered."""
 
     def sync(self) -> None:
-        """Wait for the disk."""
+        """Wait until the data are on disk."""
         if self._handle is not None:
             os.fsync(self._handle)
 
     def close(self) -> None:
-        """Close it; twice is once."""
+        """Close the file; further calls do nothing."""
         handle, self._handle = self._handle, None
         if handle is not None:
             os.close(handle)
@@ -294,7 +293,7 @@ def _read(
 
 
 def _create(folder: Path, provenance: Provenance, start_ns: int) -> tuple[Path, int]:
-    begin = segment_begin(provenance.node, provenance.recorder)
+    begin = segment_prefix(provenance.node, provenance.recorder)
     number = 0
     while True:
         path = folder / f"{begin}-{start_ns}-{number}{SUFFIX}"
@@ -318,4 +317,4 @@ def _until(table: SampleTable, until_ns: int) -> SampleTable:
 
 def _only(table: SampleTable, *, simulated: bool) -> SampleTable:
     kept = tuple(device for device in table.devices if device.simulated is simulated)
-    return replace(table, devices=kept, columns={device.uuid: table.of(device.uuid) for device in kept})
+    return replace(table, devices=kept, columns={device.uuid: table[device.uuid] for device in kept})

@@ -1,7 +1,7 @@
-"""Read the bytes of a segment stream: the part that holds a time range, or the whole up to its last message.
+"""Reading of a segment stream's bytes: the part for a time range, or everything up to its last message.
 
-A stream has no index. But its batches are alike, so that their messages begin with the same bytes: from any
-place the next one is found by them, and its time tells where to search next.
+A stream has no index. Its batches have the same layout, so that their messages start with the same bytes.
+A search for these bytes finds the next batch from any offset, and the batch's time directs the search.
 """
 
 import os
@@ -12,20 +12,20 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-#: What is read at a place of which nothing is known; at least so many batches.
-_GLANCE_BYTES, _GLANCE_BATCHES = 1 << 14, 4
-#: Shorter streams, in glances, are read whole.
-_SHORT = 16
-#: So many batches before and after the range may be read with it.
+#: Bytes that one probe reads; at least this many batches.
+_PROBE_BYTES, _PROBE_BATCHES = 1 << 14, 4
+#: Streams shorter than this many probes are read completely.
+_MIN_PROBES = 16
+#: Number of batches before and after the range that may be read with it.
 _NEAR = 4
-#: So many probes assume that batches come evenly.
+#: Number of first probes that assume evenly spaced batches.
 _EVEN_PROBES = 8
-#: A place that is not found by so many probes is in a stream of another kind.
-_MOST_PROBES = 48
-#: Clocks that went apart by less were slewed, not set; so much is read beyond the range.
+#: A search that needs more probes is given up: the stream does not have the expected layout.
+_MAX_PROBES = 48
+#: Two clocks that diverged by less were slewed, not set; this much is read beyond the range.
 _SLACK_NS = 10**9
-#: What a stream raises that can't be read, or whose columns or batches are not as ours are.
-_NOT_OURS = (
+#: Errors of a stream that is damaged or does not have the layout of a segment.
+_LAYOUT_ERRORS = (
     pa.ArrowException,
     struct.error,
     OSError,
@@ -37,36 +37,36 @@ _NOT_OURS = (
     MemoryError,
 )
 
-#: Files up to this length are read as they are.
+#: Files up to this size are read without looking for the last message.
 _SMALL_BYTES = 64 << 20
 _PIECE_BYTES = 16 << 20
-#: Longer streams are not read whole: their samples would not fit into memory beside themselves.
-_MOST_BYTES = 4 << 30
-_MOST_HEAD_BYTES = 16 << 20
-_MOST_BODY_BYTES = 64 << 20
-_CONTINUES = 0xFFFFFFFF
+#: Larger streams are not read completely: bytes and samples would not fit into memory together.
+_MAX_BYTES = 4 << 30
+_MAX_HEAD_BYTES = 16 << 20
+_MAX_BODY_BYTES = 64 << 20
+_CONTINUATION_MARK = 0xFFFFFFFF
 
 
 def read_part(descriptor: int, since_ns: int | None, until_ns: int | None) -> bytes | None:
-    """Return a stream's schema, its batches of a time range, and its end as it is; None for "read it whole".
+    """Return the bytes of a stream's schema, of its batches in a time range, and of its end.
 
     Parameters
     ----------
     since_ns, until_ns
-        UTC time of the first sample that is wanted and of the last; None for all.
+        UTC time range, both ends included; None for all.
 
     Returns
     -------
     bytes or None
-        None for a short stream, for one whose clock was set while it was written, where order and time
-        disagree, and for one that can't be read or is not as ours are.
+        None where the stream must be read completely: it is short, its clock was set while it was written, or
+        it cannot be read or does not have the layout of a segment.
     """
     if since_ns is None and until_ns is None:
         return None
     try:
         stream = _Stream(descriptor)
         begin, end = stream.bounds(since_ns, until_ns)
-    except _NOT_OURS:
+    except _LAYOUT_ERRORS:
         return None
     if end >= stream.last:
         return stream.schema + _read(descriptor, begin, stream.size)
@@ -75,17 +75,17 @@ def read_part(descriptor: int, since_ns: int | None, until_ns: int | None) -> by
 
 
 def read_whole(descriptor: int) -> bytes | None:
-    """Return a stream's bytes up to a little behind its last whole message; None where it is too long.
+    """Return a stream's bytes up to shortly after its last complete message; None where it is too large.
 
-    The few bytes behind it show a reader of messages how the stream ends: with its mark, within a message, or
-    with something else, such as the zeros that a crash of the machine leaves.
+    The few bytes after it show how the stream ends: with its end mark, within a message, or with other bytes,
+    such as the zeros that a machine crash leaves.
     """
     size = os.fstat(descriptor).st_size
     pieces: list[bytes] = []
     reached = 0
     edge = 0
     while reached < size:
-        if reached >= _MOST_BYTES:
+        if reached >= _MAX_BYTES:
             return None
         piece = os.pread(descriptor, _PIECE_BYTES, reached)
         if not piece:
@@ -93,7 +93,7 @@ def read_whole(descriptor: int) -> bytes | None:
         pieces.append(piece)
         reached += len(piece)
         if size > _SMALL_BYTES:
-            following = _walk(descriptor, edge, reached)
+            following = _next_message(descriptor, edge, reached)
             if following is None:
                 break
             edge = following
@@ -102,150 +102,151 @@ def read_whole(descriptor: int) -> bytes | None:
 
 @dataclass(frozen=True)
 class _MessageShape:
-    """Beginning of a batch's message: the bytes up to its body's length, and the length of its head."""
+    """Start of a batch's message: the bytes up to its body's length, and the length of its header."""
 
     start: bytes
     head: int
 
     @classmethod
     def of(cls, message: bytes) -> "_MessageShape":
-        """Return that of one message, whose metadata are a flatbuffer: the fourth field is the length."""
+        """Return the shape of a message, whose header is a flatbuffer with the length as fourth field."""
         (length, root) = struct.unpack_from("<II", message, 4)
         table = 8 + root
         fields = table - struct.unpack_from("<i", message, table)[0]
-        place = table + struct.unpack_from("<H", message, fields + 10)[0]
-        shape = cls(message[:place], 8 + length)
-        # The fields' offsets must lie before the length, and the length be that of this message.
-        if not 8 <= fields < table or table >= place or shape.size(message, 0) != len(message):
-            raise ValueError("it begins in another way")
+        offset = table + struct.unpack_from("<H", message, fields + 10)[0]
+        shape = cls(message[:offset], 8 + length)
+        # The field offsets must be before the length, and the length must be that of this message.
+        if not 8 <= fields < table or table >= offset or shape.size(message, 0) != len(message):
+            raise ValueError("it starts differently")
         return shape
 
-    def size(self, data: bytes, place: int) -> int | None:
-        """Return the bytes of the message that begins at a place; None where none does."""
-        end = place + len(self.start)
-        if data[place:end] != self.start or end + 8 > len(data):
+    def size(self, data: bytes, offset: int) -> int | None:
+        """Return the size of the message at an offset; None where no message starts there."""
+        end = offset + len(self.start)
+        if data[offset:end] != self.start or end + 8 > len(data):
             return None
         body: int = struct.unpack_from("<q", data, end)[0]
         return self.head + body if 0 <= body < 2**31 else None
 
     def first(self, data: bytes) -> int:
-        """Return where the first message begins that another one follows, or the end of the data.
+        """Return the offset of the first message that is followed by another one or by the end of the data.
 
         Raises
         ------
         ValueError
-            There is none.
+            There is no such message.
         """
-        place = data.find(self.start)
-        while place >= 0:
-            size = self.size(data, place)
-            if size is not None and (place + size == len(data) or self.size(data, place + size) is not None):
-                return place
-            place = data.find(self.start, place + 1)
-        raise ValueError("no batch begins here")
+        offset = data.find(self.start)
+        while offset >= 0:
+            size = self.size(data, offset)
+            if size is not None and (
+                offset + size == len(data) or self.size(data, offset + size) is not None
+            ):
+                return offset
+            offset = data.find(self.start, offset + 1)
+        raise ValueError("no batch starts here")
 
-    def walk(self, data: bytes, place: int) -> Iterator[int]:
-        """Yield where the messages begin that are whole, from a place on."""
-        while (size := self.size(data, place)) is not None and place + size <= len(data):
-            yield place
-            place += size
+    def walk(self, data: bytes, offset: int) -> Iterator[int]:
+        """Yield the offsets of consecutive complete messages, starting at an offset."""
+        while (size := self.size(data, offset)) is not None and offset + size <= len(data):
+            yield offset
+            offset += size
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """A batch: its offset, and its first and last time."""
+    """Offset, first time and last time of a batch."""
 
-    place: int
+    offset: int
     first_ns: int
     last_ns: int
 
 
 class _Stream:
-    """A stream of batches that are alike, and the offsets of its first and its last one."""
+    """A stream of batches with the same layout, and its first and last batch."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self.size = os.fstat(descriptor).st_size
-        head = _read(descriptor, 0, _GLANCE_BYTES)
+        head = _read(descriptor, 0, _PROBE_BYTES)
         self.schema, begin, first = _opening(head)
         self._shape = _MessageShape.of(first)
-        self._step = len(first)
-        self._glance = max(_GLANCE_BYTES, _GLANCE_BATCHES * self._step)
-        if self.size < _SHORT * self._glance:
+        self._first_size = len(first)
+        self._probe_bytes = max(_PROBE_BYTES, _PROBE_BATCHES * self._first_size)
+        if self.size < _MIN_PROBES * self._probe_bytes:
             raise ValueError("it is short")
-        self._apart: int | None = None
+        self._clock_offset: int | None = None
         self._first = self._batch(begin, first)
-        tail_at = self.size - self._glance
+        tail_at = self.size - self._probe_bytes
         tail = _read(descriptor, tail_at, self.size)
-        places = list(self._shape.walk(tail, self._shape.first(tail)))
-        whole = tail[places[-1] : places[-1] + (self._shape.size(tail, places[-1]) or 0)]
-        self._last = self._batch(tail_at + places[-1], whole)
+        offsets = list(self._shape.walk(tail, self._shape.first(tail)))
+        whole = tail[offsets[-1] : offsets[-1] + (self._shape.size(tail, offsets[-1]) or 0)]
+        self._last = self._batch(tail_at + offsets[-1], whole)
         if self._last.first_ns < self._first.last_ns:
             raise ValueError("its time went back")
 
     @property
     def last(self) -> int:
-        """Offset of the last whole batch."""
-        return self._last.place
+        """Offset of the last complete batch."""
+        return self._last.offset
 
     def bounds(self, since_ns: int | None, until_ns: int | None) -> tuple[int, int]:
-        """Return where a batch begins before which, and one from which on, nothing is wanted."""
-        begin, end = self._first.place, self.last
+        """Return the offsets of batches between which all samples of a time range lie."""
+        begin, end = self._first.offset, self.last
         if since_ns is not None:
-            begin = self._around(since_ns - _SLACK_NS, lambda found, time_ns: found.last_ns < time_ns)[
-                0
-            ].place
+            start, _ = self._neighbors(since_ns - _SLACK_NS, lambda batch, time_ns: batch.last_ns < time_ns)
+            begin = start.offset
         if until_ns is not None:
-            end = self._around(until_ns + _SLACK_NS, lambda found, time_ns: found.first_ns <= time_ns)[
-                1
-            ].place
+            _, stop = self._neighbors(until_ns + _SLACK_NS, lambda batch, time_ns: batch.first_ns <= time_ns)
+            end = stop.offset
         return begin, max(begin, end)
 
-    def _around(self, time_ns: int, before: Callable[[_Batch, int], bool]) -> tuple[_Batch, _Batch]:
-        """Return two neighboring batches, one before a time and one not, or twice one at the stream's end."""
+    def _neighbors(self, time_ns: int, before: Callable[[_Batch, int], bool]) -> tuple[_Batch, _Batch]:
+        """Return neighboring batches, one before a time and one not; one batch twice at the stream's ends."""
         low, high = self._first, self._last
         if not before(low, time_ns):
             return low, low
         if before(high, time_ns):
             return high, high
-        reach = high.place
-        for probe in range(_MOST_PROBES):
-            between = reach - low.place
-            if between <= 2 * _NEAR * self._step:
+        search_end = high.offset
+        for probe in range(_MAX_PROBES):
+            between = search_end - low.offset
+            if between <= 2 * _NEAR * self._first_size:
                 return low, high
-            # Where it would be if batches came evenly, now before that, now after it; then by halves.
+            # Probe alternately before and after the interpolated offset; later bisect.
             even = (time_ns - low.last_ns) / max(1, high.first_ns - low.last_ns)
             share = even if probe < _EVEN_PROBES else 0.5
-            aside = (_NEAR // 2) * self._step * (1 if probe % 2 else -1)
-            place = low.place + min(max(int(share * between) + aside, self._step), between - self._step)
-            found = self._look(place, high.place)
+            margin = (_NEAR // 2) * self._first_size * (1 if probe % 2 else -1)
+            distance = max(int(share * between) + margin, self._first_size)
+            offset = low.offset + min(distance, between - self._first_size)
+            found = self._next_batch(offset, high.offset)
             if found is None:
-                reach = place
+                search_end = offset
                 continue
             if not low.first_ns <= found.first_ns <= high.first_ns:
                 raise ValueError("its time went back")
             if before(found, time_ns):
                 low = found
             else:
-                high, reach = found, found.place
-        raise ValueError("its batches are of many sizes")
+                high, search_end = found, found.offset
+        raise ValueError("its batches have too many sizes")
 
-    def _look(self, place: int, before: int) -> _Batch | None:
-        """Return the first batch that begins at a place or after it; None where that is a known one."""
-        data = _read(self._descriptor, place, min(self.size, place + self._glance))
+    def _next_batch(self, offset: int, end: int) -> _Batch | None:
+        """Return the first batch at or after an offset; None where it starts at `end` or later."""
+        data = _read(self._descriptor, offset, min(self.size, offset + self._probe_bytes))
         begin = self._shape.first(data)
         size = self._shape.size(data, begin) or 0
-        if place + begin >= before:
+        if offset + begin >= end:
             return None
         whole = data[begin : begin + size]
-        if place + begin + size > self.size:
+        if offset + begin + size > self.size:
             raise ValueError("it is longer than its file")
         if len(whole) < size:
-            whole = _read(self._descriptor, place + begin, place + begin + size)
-        return self._batch(place + begin, whole)
+            whole = _read(self._descriptor, offset + begin, offset + begin + size)
+        return self._batch(offset + begin, whole)
 
-    def _batch(self, place: int, message: bytes) -> _Batch:
-        """Return the times of one batch; refuse it where the clock was set since the first one."""
+    def _batch(self, offset: int, message: bytes) -> _Batch:
+        """Return offset and times of one batch; raise ValueError if the clock was set since the first."""
         options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=[0, 1])
         with pa.ipc.open_stream(pa.py_buffer(self.schema + message), options=options) as stream:
             batch = stream.read_next_batch()
@@ -253,15 +254,15 @@ class _Stream:
         times, clock = (
             np.asarray(column.to_numpy(zero_copy_only=False), np.int64) for column in batch.columns
         )
-        apart = int(times[0]) - int(clock[0])
-        self._apart = apart if self._apart is None else self._apart
-        if abs(apart - self._apart) > _SLACK_NS // 2:
+        clock_offset = int(times[0]) - int(clock[0])
+        self._clock_offset = clock_offset if self._clock_offset is None else self._clock_offset
+        if abs(clock_offset - self._clock_offset) > _SLACK_NS // 2:
             raise ValueError("its clock was set")
-        return _Batch(place, int(times.min()), int(times.max()))
+        return _Batch(offset, int(times.min()), int(times.max()))
 
 
 def _opening(head: bytes) -> tuple[bytes, int, bytes]:
-    """Return the schema's message, and place and bytes of the first batch that holds samples."""
+    """Return the schema's message, and offset and bytes of the first batch with samples."""
     source = pa.BufferReader(head)
     reader = pa.ipc.MessageReader.open_stream(source)
     reader.read_next_message()
@@ -271,7 +272,7 @@ def _opening(head: bytes) -> tuple[bytes, int, bytes]:
         begin = source.tell()
         message = reader.read_next_message()
         if message.type != "record batch":
-            raise ValueError("it holds something else than samples")
+            raise ValueError("it holds other messages than record batches")
         whole = head[begin : source.tell()]
         with pa.ipc.open_stream(pa.py_buffer(schema + whole), options=options) as stream:
             if stream.read_next_batch().num_rows:
@@ -287,28 +288,28 @@ def _read(descriptor: int, begin: int, end: int) -> bytes:
     return data
 
 
-def _walk(descriptor: int, edge: int, reached: int) -> int | None:
-    """Return where the first message begins that is not before `reached`; None where none follows."""
+def _next_message(descriptor: int, edge: int, reached: int) -> int | None:
+    """Return the offset of the first message at or after `reached`; None where the messages end before it."""
     while edge + 8 <= reached:
         mark, head = struct.unpack("<Ii", os.pread(descriptor, 8, edge).ljust(8, b"\0"))
-        if mark != _CONTINUES or not 0 < head <= _MOST_HEAD_BYTES:
+        if mark != _CONTINUATION_MARK or not 0 < head <= _MAX_HEAD_BYTES:
             return None
-        body = _body(os.pread(descriptor, head, edge + 8))
+        body = _body_length(os.pread(descriptor, head, edge + 8))
         if body is None:
             return None
         edge += 8 + head + body
     return edge
 
 
-def _body(head: bytes) -> int | None:
-    """Return the length of a message's body: the fourth field of the table that a message's head is."""
+def _body_length(head: bytes) -> int | None:
+    """Return the length of a message's body, the fourth field of its header; None for a damaged header."""
     try:
         (table,) = struct.unpack_from("<I", head, 0)
         fields = table - struct.unpack_from("<i", head, table)[0]
         if fields < 0 or struct.unpack_from("<H", head, fields)[0] < 12:
             return 0
-        (place,) = struct.unpack_from("<H", head, fields + 10)
-        length: int = struct.unpack_from("<q", head, table + place)[0] if place else 0
+        (offset,) = struct.unpack_from("<H", head, fields + 10)
+        length: int = struct.unpack_from("<q", head, table + offset)[0] if offset else 0
     except struct.error:
         return None
-    return length if 0 <= length <= _MOST_BODY_BYTES else None
+    return length if 0 <= length <= _MAX_BODY_BYTES else None

@@ -1,13 +1,13 @@
-"""Summaries: lowest, mean and highest value per 10 s and 60 s, in files beside the segments.
+"""Summaries: minimum, mean and maximum per 10 s and 60 s, in files beside the segments.
 
-First pictures and long ranges are drawn from them. They repeat what the segments hold: a summary that is
-missing or damaged costs time, never a sample.
+Long time ranges are drawn from them. They repeat the content of the segments: a missing or damaged summary
+costs time, but no samples.
 
-A file is ``GIPFSUM1``, the length of the head as uint32, the head as JSON (provenance, level, metrics), and
-then records of one size, all little-endian: ``start_ns`` int64; mean, lowest and highest of each device and
-metric as float32; how many values they are of as uint16. It is read in one piece, and a record that was cut
-off is left out. Of a closed segment it is packed (``GIPFSUM2``): a piece per metric, so that a picture
-unpacks only what it shows.
+A file holds ``GIPFSUM1``, the length of the header as uint32, the header as JSON (provenance, level,
+metrics), and then records of equal size, all little-endian: ``start_ns`` as int64; mean, minimum and maximum
+of each device and metric as float32; their numbers of values as uint16. A truncated last record is ignored.
+The summary of a closed segment is packed (``GIPFSUM2``): one compressed block per metric, so that a figure
+unpacks only the metrics it shows.
 """
 
 import errno
@@ -26,26 +26,25 @@ from ..files import open_regular
 from ..sample import Provenance, Sample
 
 _PACKED_MAGIC = b"GIPFSUM2"
-#: Of a mean's 23 bits after the leading one, those that are dropped: what stays is 0.05 % off at most, less
-#: than a pixel of a picture.
+#: Number of mantissa bits, out of 23, that are dropped in packed files: the error is at most 0.05 %.
 _DROPPED_BITS = 13
-#: 0.01 s for a day in buckets of 10 s.
-_MOST_RECORDS = 10_000_000
-#: Values of one metric: a day of 1 900 devices in buckets of 10 s.
-_MOST_CELLS = 1 << 24
-#: Seconds of a bucket, coarsest last.
+#: Maximum number of records: a day in buckets of 10 ms.
+_MAX_RECORDS = 10_000_000
+#: Maximum values of one metric: a day of 1 900 devices in buckets of 10 s.
+_MAX_CELLS = 1 << 24
+#: Levels: bucket lengths in seconds, coarsest last.
 LEVELS = (10, 60)
 _PLAIN_MAGIC = b"GIPFSUM1"
-#: A head of 1 000 devices is 200 kB.
-_LONGEST_HEAD = 16 * 2**20
-#: Of what was not packed the newest is read: a month in buckets of 10 s of ten GPUs.
-_MOST_RECORD_BYTES = 1 << 30
-#: 0.01 s for 60 s are 6 000 samples; this is where uint16 ends.
-_MOST_COUNT = 65535
+#: Maximum bytes of a header; that of 1 000 devices has 200 kB.
+_MAX_HEAD = 16 * 2**20
+#: Only the end of a larger unpacked file is read: a month in buckets of 10 s of ten GPUs.
+_MAX_RECORD_BYTES = 1 << 30
+#: Maximum of uint16; 60 s of samples at 100 Hz are 6 000.
+_MAX_COUNT = 65535
 
 
 def summary_path(stem: Path, level: int) -> Path:
-    """Return the summary of a segment whose path without ``.arrows`` is `stem`."""
+    """Return the path of a summary; `stem` is the segment's path without ``.arrows``."""
     return stem.with_name(f"{stem.name}.{level}s.summary")
 
 
@@ -56,14 +55,14 @@ class Summary:
     Parameters
     ----------
     series
-        Device and metric of each column of the four arrays.
+        Device and metric of each column in the four arrays.
     start_ns
-        UTC time at which each record's bucket begins, a multiple of the level since the epoch; two records of
-        one bucket are parts of it.
+        UTC start of each record's bucket, a multiple of the level since the epoch. Two records of the same
+        bucket are parts of it.
     mean, low, high
-        Records by series; NaN where a bucket held no value.
+        Arrays of records by series; NaN where a bucket has no value.
     count
-        How many values each is of.
+        Number of values in each bucket.
     """
 
     provenance: Provenance
@@ -77,7 +76,7 @@ class Summary:
 
 
 class SummaryWriter:
-    """The summaries of one segment while it is written.
+    """Writer of the summaries of one segment.
 
     Parameters
     ----------
@@ -87,17 +86,18 @@ class SummaryWriter:
     Raises
     ------
     OSError
-        A file can't be made or written.
+        A file cannot be created or written.
     """
 
     def __init__(self, stem: Path, provenance: Provenance, *, levels: Sequence[int] = LEVELS) -> None:
         self._series = _series_of(provenance, provenance.metrics)
-        self._width: dict[str, tuple[int, tuple[str, ...]]] = {}
-        place = 0
+        #: First column and metrics of each device.
+        self._layout: dict[str, tuple[int, tuple[str, ...]]] = {}
+        first_column = 0
         for device in provenance.devices:
             metrics = provenance.metrics[device.kind]
-            self._width[device.uuid] = (place, metrics)
-            place += len(metrics)
+            self._layout[device.uuid] = (first_column, metrics)
+            first_column += len(metrics)
         self._buckets: list[_Bucket] = []
         try:
             for level in levels:
@@ -109,16 +109,16 @@ class SummaryWriter:
             raise
 
     def add(self, samples: Sequence[Sample]) -> None:
-        """Take samples in, and write the buckets that they end; other devices' are left out."""
+        """Add samples and write the buckets that are complete; samples of unknown devices are dropped."""
         rows: dict[int, NDArray[np.float64]] = {}
         for sample in samples:
-            if sample.device not in self._width:
+            if sample.device not in self._layout:
                 continue
-            place, metrics = self._width[sample.device]
+            first, metrics = self._layout[sample.device]
             row = rows.get(sample.time_ns)
             if row is None:
                 row = rows[sample.time_ns] = np.full(len(self._series), np.nan)
-            row[place : place + len(metrics)] = [
+            row[first : first + len(metrics)] = [
                 np.nan if (value := sample.values.get(metric)) is None else value for metric in metrics
             ]
         for time_ns, row in rows.items():
@@ -128,20 +128,20 @@ class SummaryWriter:
             bucket.flush()
 
     def close(self) -> None:
-        """Write the buckets that are not full, and close the files."""
+        """Write the incomplete buckets and close the files."""
         for bucket in self._buckets:
             bucket.end()
             bucket.flush()
             bucket.file.close()
 
     def abandon(self) -> None:
-        """Let go of the files as they are, after an error."""
+        """Close the files without writing the incomplete buckets, after an error."""
         for bucket in self._buckets:
             bucket.file.close()
 
 
 class _Bucket:
-    """The bucket of one level that is being filled, and the file of those before it."""
+    """The current bucket of one level, and the file of the previous ones."""
 
     def __init__(
         self, path: Path, provenance: Provenance, level: int, series: tuple[tuple[str, str], ...]
@@ -174,7 +174,7 @@ class _Bucket:
         self._high[known] = np.maximum(self._high, row)[known]
 
     def end(self) -> None:
-        """Make the bucket ready to be written."""
+        """Append the bucket to the records that :meth:`flush` writes."""
         if self._start is None:
             return
         empty = self._count == 0
@@ -184,13 +184,13 @@ class _Bucket:
             record["mean"] = np.where(empty, np.nan, self._sum / np.maximum(self._count, 1))
             record["low"] = np.where(empty, np.nan, self._low)
             record["high"] = np.where(empty, np.nan, self._high)
-        record["count"] = np.minimum(self._count, _MOST_COUNT)
+        record["count"] = np.minimum(self._count, _MAX_COUNT)
         self._ready += record.tobytes()
         self._start = None
 
     def flush(self) -> None:
         if self._ready:
-            # In one call, so that a reader sees whole records.
+            # A single call, so that readers see complete records.
             written = self.file.write(self._ready)
             if written != len(self._ready):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.file.name)
@@ -198,41 +198,41 @@ class _Bucket:
 
 
 def read_summary(path: Path, *, last: int | None = None, metrics: Iterable[str] | None = None) -> Summary:
-    """Read a summary as far as its records are whole.
+    """Read the complete records of a summary.
 
     Parameters
     ----------
     last
-        How many records, of the end; None for all.
+        Number of records to read from the end; None for all.
     metrics
-        What may be left out of the answer where the file is packed is all but these.
+        Metrics to read from a packed file, which may omit others; None for all.
 
     Raises
     ------
     OSError
-        It can't be opened.
+        The file cannot be opened.
     ValueError
-        It is not a summary of ours.
+        The file is not a summary.
     """
     with open_regular(path) as file:
         magic, length = file.read(len(_PLAIN_MAGIC)), int.from_bytes(file.read(4), "little")
-        if magic not in (_PLAIN_MAGIC, _PACKED_MAGIC) or not 0 < length <= _LONGEST_HEAD:
+        if magic not in (_PLAIN_MAGIC, _PACKED_MAGIC) or not 0 < length <= _MAX_HEAD:
             raise ValueError("it is not a summary")
         head, provenance, level, series = _read_head(file.read(length))
         if magic == _PACKED_MAGIC:
-            series, arrays = _unpacked(file, head, series, metrics, last)
+            series, arrays = _read_packed(file, head, series, metrics, last)
         else:
             arrays = _read_records(file, len(series), last)
     return Summary(provenance, level, tuple(series), *arrays)
 
 
-def pack_summary(path: Path, put: Callable[[Path, bytes], None]) -> None:
-    """Pack a summary that is no longer written; a packed one stays as it is.
+def pack_summary(path: Path, replace_content: Callable[[Path, bytes], None]) -> None:
+    """Pack a summary whose segment is closed; do nothing where it is packed already.
 
     Parameters
     ----------
-    put
-        Writes a file's content so that a reader sees the old or the new one.
+    replace_content
+        Function that replaces the content of a file atomically.
 
     Raises
     ------
@@ -243,63 +243,68 @@ def pack_summary(path: Path, put: Callable[[Path, bytes], None]) -> None:
         if file.read(len(_PACKED_MAGIC)) == _PACKED_MAGIC:
             return
         length = int.from_bytes(file.read(4), "little")
-        if length > _LONGEST_HEAD:
+        if length > _MAX_HEAD:
             raise ValueError("it is not a summary")
         head = _read_head(file.read(length))[0]
     summary = read_summary(path)
     arrays = (summary.start_ns, summary.mean, summary.low, summary.high, summary.count)
-    put(path, _pack(head, summary.series, arrays))
+    replace_content(path, _pack(head, summary.series, arrays))
 
 
 def _pack(head: dict[str, Any], series: Sequence[tuple[str, str]], arrays: Sequence[NDArray[Any]]) -> bytes:
-    """Return a packed file's content.
+    """Return the content of a packed file.
 
     Parameters
     ----------
     arrays
-        Starts of the buckets; means, lowest and highest values, and counts, records by series.
+        Start times of the buckets; means, minima, maxima and counts as arrays of records by series.
     """
     start_ns, mean, low, high, count = arrays
-    pieces = [zlib.compress(np.diff(start_ns, prepend=0).astype("<i8").tobytes(), 9)]
+    blocks = [zlib.compress(np.diff(start_ns, prepend=0).astype("<i8").tobytes(), 9)]
     for columns in _columns(series).values():
-        floats = [_shuffled(each[:, columns]) for each in (mean, low, high)]
+        floats = [_shuffled_bytes(each[:, columns]) for each in (mean, low, high)]
         counts = np.ascontiguousarray(count[:, columns].T).astype("<u2").tobytes()
-        pieces.append(zlib.compress(b"".join([*floats, counts]), 9))
-    sizes = [len(piece) for piece in pieces]
+        blocks.append(zlib.compress(b"".join([*floats, counts]), 9))
+    sizes = [len(block) for block in blocks]
     content = json.dumps({**head, "records": len(start_ns), "sizes": sizes}).encode()
-    return b"".join([_PACKED_MAGIC, len(content).to_bytes(4, "little"), content, *pieces])
+    return b"".join([_PACKED_MAGIC, len(content).to_bytes(4, "little"), content, *blocks])
 
 
 def _unpack(
-    file: BinaryIO, head: dict[str, Any], series: Sequence[tuple[str, str]], wanted: Iterable[str] | None
+    file: BinaryIO, head: dict[str, Any], series: Sequence[tuple[str, str]], metrics: Iterable[str] | None
 ) -> tuple[list[tuple[str, str]], tuple[NDArray[Any], ...]]:
-    """Read series and arrays of some metrics, all where `wanted` is None, from after the head.
+    """Read the series and arrays of some metrics from the blocks after the header.
+
+    Parameters
+    ----------
+    metrics
+        None for all.
 
     Raises
     ------
     ValueError
-        A piece is damaged.
+        A block is damaged.
     """
     records, sizes = int(head["records"]), [int(size) for size in head["sizes"]]
-    places = _columns(series)
-    if not 0 <= records <= _MOST_RECORDS or len(sizes) != 1 + len(places) or min(sizes) < 0:
-        raise ValueError("its pieces are not ours")
-    start_ns = np.cumsum(np.frombuffer(_piece(file, sizes[0], 8 * records), "<i8"))
-    chosen = set(places) if wanted is None else set(wanted)
+    columns_by_metric = _columns(series)
+    if not 0 <= records <= _MAX_RECORDS or len(sizes) != 1 + len(columns_by_metric) or min(sizes) < 0:
+        raise ValueError("the sizes of its blocks are invalid")
+    start_ns = np.cumsum(np.frombuffer(_read_block(file, sizes[0], 8 * records), "<i8"))
+    selected = set(columns_by_metric) if metrics is None else set(metrics)
     found: list[tuple[str, str]] = []
     blocks: list[list[NDArray[Any]]] = [[], [], [], []]
-    for (metric, columns), size in zip(places.items(), sizes[1:], strict=True):
-        if metric not in chosen:
+    for (metric, columns), size in zip(columns_by_metric.items(), sizes[1:], strict=True):
+        if metric not in selected:
             file.seek(size, 1)
             continue
         cells = records * len(columns)
-        if cells > _MOST_CELLS:
-            raise ValueError("its pieces are too large")
-        content = _piece(file, size, 14 * cells)
-        for place in range(3):
-            floats = np.frombuffer(content, np.uint8, 4 * cells, 4 * cells * place).reshape(4, cells)
+        if cells > _MAX_CELLS:
+            raise ValueError("a block of it is too large")
+        content = _read_block(file, size, 14 * cells)
+        for array in range(3):
+            floats = np.frombuffer(content, np.uint8, 4 * cells, 4 * cells * array).reshape(4, cells)
             values = np.ascontiguousarray(floats.T).view("<f4").reshape(len(columns), records)
-            blocks[place].append(values.T)
+            blocks[array].append(values.T)
         counts = np.frombuffer(content, "<u2", cells, 12 * cells).reshape(len(columns), records)
         blocks[3].append(counts.T)
         found += [series[column] for column in columns]
@@ -308,15 +313,15 @@ def _unpack(
 
 
 def _columns(series: Sequence[tuple[str, str]]) -> dict[str, list[int]]:
-    """Return the columns of each metric."""
+    """Return the column indices of each metric."""
     found: dict[str, list[int]] = {}
     for column, (_, metric) in enumerate(series):
         found.setdefault(metric, []).append(column)
     return found
 
 
-def _shuffled(values: NDArray[np.float32]) -> bytes:
-    """Return one column after the other, rounded, the bytes of equal weight side by side."""
+def _shuffled_bytes(values: NDArray[np.float32]) -> bytes:
+    """Return rounded columns with bytes of equal significance adjacent, which compress better."""
     bits = np.ascontiguousarray(values.T, "<f4").view(np.uint32)
     half = np.uint32(1 << (_DROPPED_BITS - 1))
     rounded = ((bits + half) >> np.uint32(_DROPPED_BITS)) << np.uint32(_DROPPED_BITS)
@@ -324,20 +329,20 @@ def _shuffled(values: NDArray[np.float32]) -> bytes:
     return np.ascontiguousarray(kept.view(np.uint8).reshape(-1, 4).T).tobytes()
 
 
-def _piece(file: BinaryIO, size: int, length: int) -> bytes:
+def _read_block(file: BinaryIO, size: int, length: int) -> bytes:
     try:
-        # No longer than announced: a small piece can be made to unpack without an end, and what is packed is
-        # hardly ever longer than what it holds.
+        # Limit both sizes: a small block can be crafted to unpack endlessly, and compressed data are hardly
+        # ever longer than their content.
         packed = file.read(min(size, length + (length >> 8) + 64))
         content = zlib.decompressobj().decompress(packed, length + 1)
     except zlib.error as error:
-        raise ValueError("a piece of it is damaged") from error
+        raise ValueError("a block of it is damaged") from error
     if len(content) != length:
-        raise ValueError("a piece of it is damaged")
+        raise ValueError("a block of it is damaged")
     return content
 
 
-def _unpacked(
+def _read_packed(
     file: BinaryIO,
     head: dict[str, Any],
     series: tuple[tuple[str, str], ...],
@@ -347,7 +352,7 @@ def _unpacked(
     try:
         found, arrays = _unpack(file, head, series, metrics)
     except (KeyError, TypeError, OverflowError) as error:
-        raise ValueError("its pieces are not ours") from error
+        raise ValueError("its header lacks the sizes of its blocks") from error
     first = 0 if last is None else max(0, len(arrays[0]) - last)
     return tuple(found), tuple(array[first:] for array in arrays)
 
@@ -356,11 +361,11 @@ def _read_records(file: BinaryIO, series: int, last: int | None) -> tuple[NDArra
     kind = _record(series)
     start = file.tell()
     whole = max(0, os.fstat(file.fileno()).st_size - start) // kind.itemsize
-    count = min(whole if last is None else last, whole, _MOST_RECORD_BYTES // kind.itemsize)
+    count = min(whole if last is None else last, whole, _MAX_RECORD_BYTES // kind.itemsize)
     file.seek(start + (whole - count) * kind.itemsize)
     content = file.read(count * kind.itemsize)
     records = np.frombuffer(content, kind, len(content) // kind.itemsize)
-    # Zeros after a crash of the machine are not a bucket.
+    # Zeros that a machine crash left are not records.
     records = records[records["start_ns"] > 0]
     numbers = tuple(records[name] for name in ("mean", "low", "high", "count"))
     return (records["start_ns"].astype(np.int64), *numbers)
@@ -374,9 +379,9 @@ def _read_head(content: bytes) -> tuple[dict[str, Any], Provenance, int, tuple[t
         metrics = {kind: [str(name) for name in names] for kind, names in head["metrics"].items()}
         series = _series_of(provenance, metrics)
     except (KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-        raise ValueError("its head is not ours") from error
+        raise ValueError("its header is invalid") from error
     if not 1 <= level <= 86400 or not series:
-        raise ValueError("its buckets have no length")
+        raise ValueError("its bucket length is invalid")
     return head, provenance, level, series
 
 

@@ -1,4 +1,4 @@
-"""The summaries of a folder's segments, with the segments' own samples where there is none."""
+"""Reading of the summaries of several segments; samples replace missing summaries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,47 +10,47 @@ from .segment_files import SegmentFile
 from .segments import read_segment
 from .summaries import Summary, read_summary, summary_path
 
-#: A summary whose last change is so much older than its segment's was not written to the end.
+#: A summary that was last modified this much earlier than its segment is incomplete.
 _STALE_NS = 30 * 10**9
 
 
 @dataclass(frozen=True)
 class SummaryParts:
-    """Summaries, and tables of the segments that have none."""
+    """Summaries of segments, and samples of the segments that have no summary."""
 
     summaries: tuple[Summary, ...]
     tables: tuple[SampleTable, ...]
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """All devices, each once."""
-        named = [device for summary in self.summaries for device in summary.provenance.devices]
-        named += [device for table in self.tables for device in table.devices]
-        return tuple({device.uuid: device for device in named}.values())
+        """All devices, without duplicates."""
+        devices = [device for summary in self.summaries for device in summary.provenance.devices]
+        devices += [device for table in self.tables for device in table.devices]
+        return tuple({device.uuid: device for device in devices}.values())
 
     @property
     def extra(self) -> tuple[str, ...]:
-        """Metrics that were asked for beside those of each kind."""
-        own = {metric for names in METRICS.values() for metric in names}
-        named = (metric for summary in self.summaries for metric in summary.provenance.extra)
-        return tuple(dict.fromkeys(metric for metric in named if metric not in own))
+        """Metrics that were requested in addition to those of each kind of device."""
+        always_recorded = {metric for names in METRICS.values() for metric in names}
+        extra = (metric for summary in self.summaries for metric in summary.provenance.extra)
+        return tuple(dict.fromkeys(metric for metric in extra if metric not in always_recorded))
 
     @property
     def interval(self) -> float:
-        """Seconds between two samples, 0 where unknown."""
-        named = [summary.provenance.interval for summary in self.summaries]
-        named += [table.interval for table in self.tables]
-        return next((interval for interval in reversed(named) if interval > 0), 0.0)
+        """Seconds between two samples; 0 where unknown."""
+        intervals = [summary.provenance.interval for summary in self.summaries]
+        intervals += [table.interval for table in self.tables]
+        return next((interval for interval in reversed(intervals) if interval > 0), 0.0)
 
     @property
     def source(self) -> str:
-        """Sources of the samples, as ``SampleTable.source``."""
-        named = [summary.provenance.source for summary in self.summaries]
-        named += [table.source for table in self.tables]
-        return ", ".join(dict.fromkeys(part for each in named for part in each.split(", ") if part))
+        """Names of the sources of the samples, as in ``SampleTable.source``."""
+        sources = [summary.provenance.source for summary in self.summaries]
+        sources += [table.source for table in self.tables]
+        return ", ".join(dict.fromkeys(part for each in sources for part in each.split(", ") if part))
 
-    def spans(self) -> list[tuple[int, int]]:
-        """Return first and last time of each part, UTC nanoseconds."""
+    def time_ranges(self) -> list[tuple[int, int]]:
+        """Return first and last time of each part in UTC nanoseconds."""
         found = [
             (int(summary.start_ns.min()), int(summary.start_ns.max()) + summary.level * 10**9 - 1)
             for summary in self.summaries
@@ -67,14 +67,14 @@ def read_parts(
     tail: int | None = None,
     metrics: Sequence[str] | None = None,
 ) -> SummaryParts:
-    """Read the summaries of one level of some segments.
+    """Read the summaries of some segments at one level.
 
     Parameters
     ----------
     tail
-        A finer level that is read for what came after the last bucket of `level`.
+        A finer level to read for the time after the last bucket of `level`.
     metrics
-        What is wanted; None for all.
+        Metrics to read; None for all.
     """
     found = [_read(file, level, tail, metrics) for file in files]
     return SummaryParts(
@@ -99,14 +99,14 @@ def _read(
 def _summary(
     file: SegmentFile, level: int, metrics: Sequence[str] | None, *, last: int | None = None
 ) -> Summary | None:
-    """Read a segment's summary; None where it holds no bucket, or ends long before its segment does."""
+    """Return a segment's summary; None where it has no bucket or ends long before its segment."""
     path = summary_path(file.stem, level)
     try:
         found = read_summary(path, last=last, metrics=metrics)
-        late = file.written_ns - path.stat().st_mtime_ns > level * 10**9 + _STALE_NS
+        stale = file.written_ns - path.stat().st_mtime_ns > level * 10**9 + _STALE_NS
     except (OSError, ValueError):
         return None
-    return None if late or not len(found.start_ns) else found
+    return None if stale or not len(found.start_ns) else found
 
 
 def _samples(path: Path, metrics: Sequence[str] | None) -> SampleTable | None:

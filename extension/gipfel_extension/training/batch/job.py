@@ -1,7 +1,6 @@
-"""A notebook as a batch job: papermill in the environment of an EDF, once or at each point of a grid.
+"""A notebook as a batch job: papermill in the environment of an EDF, once or for each point of a grid.
 
-`plan_notebook_job` makes the job; `dry_run_lines` and `dry_run_document` show exactly what would be
-submitted.
+`plan_notebook_job` plans the job; `dry_run_lines` and `dry_run_document` show exactly what it would submit.
 """
 
 import shlex
@@ -11,7 +10,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from gipfel_cluster.broker.context import hides_an_image
+from gipfel_cluster.broker.context import is_system_directory
 from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
 from gipfel_cluster.model import PYTHON, Frozen, GipfelError
 from gipfel_cluster.scheduler import JobRequest, Scheduler
@@ -33,22 +32,22 @@ from ..papermill.parameters import (
     check_types,
     has_parameters_cell,
     known_parameters,
-    values_of,
+    parameter_values,
 )
 from ..papermill.values import from_yaml, to_yaml
 
 __all__ = ["NotebookJob", "NotebookOptions", "plan_notebook_job", "scheduler_of"]
 
-_LARGEST_SPEC = 96 << 10  # bytes: the kernel takes 128 KiB in one variable
+_LARGEST_SPEC = 96 << 10  # bytes: Linux limits an environment variable to 128 KiB
 _MOST_TASKS = 20
 
 
 class NotebookOptions(Frozen):
     """Options of ``gipfel submit``; an empty text means the default.
 
-    ``parameters`` (-p), ``parameters_raw`` (-r), ``parameters_yaml`` (-y) and ``parameters_file`` (-f) are as
-    they were typed, ``grid`` holds axes as `read_axis` takes them, and ``max_parallel`` is how many points
-    run at a time (0: the scheduler's own choice).
+    ``parameters`` (-p), ``parameters_raw`` (-r), ``parameters_yaml`` (-y) and ``parameters_file`` (-f) are
+    texts as typed. ``grid`` has the axes in the syntax of `read_axis`. ``max_parallel`` is the largest number
+    of points that run at the same time (0: the scheduler's default).
     """
 
     notebook: Path
@@ -75,7 +74,7 @@ class NotebookOptions(Frozen):
 
 
 class NotebookTask(Frozen):
-    """One run of the notebook: its job's or task's number, the point's values as texts, output and log."""
+    """One run of the notebook: ID of its job or array task, values of its grid point, output and log."""
 
     job_id: str
     values: dict[str, str]
@@ -84,12 +83,12 @@ class NotebookTask(Frozen):
 
 
 class NotebookJob(Frozen):
-    """A job that can be submitted: ``scheduler`` is a name of `SCHEDULERS`.
+    """A planned job: ``scheduler`` is a name in `SCHEDULERS`.
 
-    ``output`` and ``log`` are paths where it was planned, which is in a container where it is ``inside``;
-    with a ``grid`` they are templates, and `tasks` yields all of them. ``options`` and ``directory`` are
-    what it was planned from. ``notes`` are sentences
-    on what may surprise: the scheduler that was chosen, parameters that the notebook does not set.
+    ``output`` and ``log`` are paths as the planning process sees them, which may be in a container
+    (``in_container``). With a ``grid`` they are templates, and `tasks` yields the paths. ``options`` and
+    ``directory`` are the input of the planning. ``notes`` are sentences for the user, for example about
+    parameters that the notebook does not set.
     """
 
     scheduler: str
@@ -101,11 +100,11 @@ class NotebookJob(Frozen):
     grid: Grid = Grid()
     options: NotebookOptions
     directory: Path
-    inside: bool = False
+    in_container: bool = False
     notes: tuple[str, ...] = ()
 
     def tasks(self, job_id: str) -> Iterator[NotebookTask]:
-        """Yield every run of the notebook in the job of this number; one without a grid."""
+        """Yield the runs of the notebook in the job of this ID: one for each grid point, else one."""
         for number, name in enumerate(self.grid.names(self.output.name)):
             yield NotebookTask(
                 job_id=f"{job_id}_{number}" if self.grid.axes else job_id,
@@ -116,7 +115,7 @@ class NotebookJob(Frozen):
 
 
 class _Files(Frozen):
-    """The host's paths of a job."""
+    """Paths of a job on the host."""
 
     notebook: Path
     output: Path
@@ -128,61 +127,64 @@ def plan_notebook_job(
     *,
     environment: Mapping[str, str],
     directory: Path,
-    here: SubmissionContext | None = None,
+    context: SubmissionContext | None = None,
 ) -> NotebookJob:
     """Check everything that can be checked before a job is submitted; nothing is written.
 
     Parameters
     ----------
     environment
-        The user's variables: defaults (``GIPFEL_SCHEDULER`` …), and what the job gets but for tokens.
+        Environment variables of the user, with defaults (``GIPFEL_SCHEDULER`` …). The job gets them without
+        tokens.
     directory
-        Where the user is: relative paths start there, and the notebook runs there. From a directory of the
-        system it runs beside the notebook.
-    here
-        Where it is planned; by default `submission_context` is asked.
+        Working directory of the user: base of relative paths, in which the notebook runs. If it is a system
+        directory, the notebook runs in its own directory.
+    context
+        Context of the submission; by default that of `submission_context`.
 
     Raises
     ------
     GipfelError
-        Notebook, output, EDF, runtime or an option can't be used, or the host does not see one of them.
+        Notebook, output, EDF, runtime or an option can't be used, or the host can't access one of the files.
     """
-    here = submission_context(environment) if here is None else here
+    context = submission_context(environment) if context is None else context
     notebook = _absolute(options.notebook, directory)
     output = _absolute(options.output, directory)
-    texts, grid, odd = _parameters(options, notebook, directory)
+    yaml_texts, grid, parameter_notes = _parameters(options, notebook, directory)
     names = grid.names(output.name)
     check_output(output, notebook, [*names, *_logs(grid, output)])
-    place = notebook.parent if hides_an_image(directory) else directory
+    working_directory = notebook.parent if is_system_directory(directory) else directory
     files = _Files(
-        notebook=here.on_host(notebook),
-        output=here.on_host(output.parent) / output.name,
-        directory=here.on_host(place),
+        notebook=context.on_host(notebook),
+        output=context.on_host(output.parent) / output.name,
+        directory=context.on_host(working_directory),
     )
-    scheduler = _scheduler_name(options, here)
+    scheduler = _scheduler_name(options, context)
     if scheduler == "local" and options.nodes > 1:
-        raise GipfelError(f"This machine is one node, {options.nodes} were asked for.", "Leave --nodes out.")
-    engine = options.engine or here.default("engine") or "bubblewrap"
-    edf = here.edf(options.edf, engine, place) if options.edf else None
-    runtime = here.runtime(options.runtime, scheduler)
+        raise GipfelError(
+            f"This machine is one node, but {options.nodes} were requested.", "Leave --nodes out."
+        )
+    engine = options.engine or context.default_setting("engine") or "bubblewrap"
+    edf = context.edf(options.edf, engine, working_directory) if options.edf else None
+    runtime = context.runtime(options.runtime, scheduler)
     _check_image(edf, runtime, files)
     try:
         spec = JobSpec(
             kind="notebook",
             command=_command(files, options),
-            cluster=options.cluster or here.default("cluster") or scheduler,
+            cluster=options.cluster or context.default_setting("cluster") or scheduler,
             edf=edf.file if edf else "",
             engine=engine,
             runtime=runtime.root,
-            options=_recorded(options, files, texts, grid),
+            options=_record_options(options, files, yaml_texts, grid),
             directory=str(files.directory),
             folders=tuple(dict.fromkeys((str(files.notebook.parent), str(files.output.parent)))),
         )
         array = (len(grid) if grid.axes else 0, options.max_parallel or (1 if scheduler == "local" else 0))
         log = files.output.with_name(grid.log_name(files.output.name))
-        request = _request(options, spec, runtime.python, here.environment(), log=log, array=array)
+        request = _request(options, spec, runtime.python, context.environment(), log=log, array=array)
     except ValidationError as error:
-        raise _refused(error) from None
+        raise _invalid_option(error) from None
     return NotebookJob(
         scheduler=scheduler,
         spec=spec,
@@ -193,23 +195,23 @@ def plan_notebook_job(
         grid=grid,
         options=options,
         directory=directory,
-        inside=here.inside,
-        notes=tuple(filter(None, (here.scheduler_note(options.scheduler), *odd))),
+        in_container=context.in_container,
+        notes=tuple(filter(None, (context.scheduler_note(options.scheduler), *parameter_notes))),
     )
 
 
 def scheduler_of(job: NotebookJob, environment: Mapping[str, str]) -> Scheduler:
-    """Return the scheduler that runs a job, as it is reached from here."""
+    """Return the scheduler that runs a job."""
     return submission_context(environment).scheduler(job.scheduler)
 
 
 def _absolute(path: Path, directory: Path) -> Path:
-    # Links are followed here: in a container only the directory that is mounted would be there.
+    # Links are resolved, because only the target's directory is mounted into a container.
     return (directory / path.expanduser()).resolve()
 
 
-def _scheduler_name(options: NotebookOptions, here: SubmissionContext) -> str:
-    name = options.scheduler or here.default("scheduler")
+def _scheduler_name(options: NotebookOptions, context: SubmissionContext) -> str:
+    name = options.scheduler or context.default_setting("scheduler")
     if name not in SCHEDULERS:
         raise GipfelError(f"There is no scheduler {name!r}.", f"Choose one of {', '.join(SCHEDULERS)}.")
     return name
@@ -224,36 +226,38 @@ def _check_image(edf: ChosenEdf | None, runtime: ChosenRuntime, files: _Files) -
             "Build one with `gipfel runtime build ~/.gipfel/runtime`, or give --runtime.",
         )
     for folder in (files.notebook.parent, files.output.parent):
-        if hides_an_image(folder):
+        if is_system_directory(folder):
             raise GipfelError(
-                f"The directory {folder} can't be mounted: it would hide the image's own.",
-                "Put the notebook into a directory of yours.",
+                f"The directory {folder} can't be mounted: it would hide a directory of the image.",
+                "Move the notebook into a directory below your home or scratch directory.",
             )
 
 
 def _parameters(
     options: NotebookOptions, notebook: Path, directory: Path
 ) -> tuple[dict[str, str], Grid, tuple[str, ...]]:
-    """Return the checked values that are the same at every point, as YAML texts, the grid, and notes."""
+    """Return the checked values outside of the grid as YAML texts, the grid, and notes for the user."""
     node = read_notebook(notebook)
     what = f"The notebook {notebook}"
-    asked = (options.parameters, options.parameters_raw, options.parameters_yaml, options.parameters_file)
-    if not any(asked) and not options.grid:
+    typed = (options.parameters, options.parameters_raw, options.parameters_yaml, options.parameters_file)
+    if not any(typed) and not options.grid:
         return {}, Grid(), ()
     if options.strict and not has_parameters_cell(node):
-        raise GipfelError(f"{what} takes no parameters.", "Tag the cell that sets them with 'parameters'.")
+        raise GipfelError(
+            f"{what} takes no parameters.", "Tag the cell that sets the parameters with 'parameters'."
+        )
     known = known_parameters(node, kernel=options.kernel or None)
-    given = ParameterArgs(
+    arguments = ParameterArgs(
         files=tuple(str(directory / Path(each).expanduser()) for each in options.parameters_file),
-        texts=options.parameters_yaml,
+        yaml_texts=options.parameters_yaml,
         typed=options.parameters,
         raw=options.parameters_raw,
     )
-    values = values_of(given, known)
+    values = parameter_values(arguments, known)
     axes = [read_axis(each, known) for each in options.grid]
     names = [*values, *(axis.name for axis in axes)]
     notes = check_names(known, names, what=what, strict=options.strict)
-    # Before every value of every axis is looked at: there may be too many.
+    # The number of points is checked before the values, which may be too many.
     grid = grid_of(axes, values)
     _check_values(known, values, axes, what)
     return {name: to_yaml(value) for name, value in values.items()}, grid, notes
@@ -274,27 +278,27 @@ def _logs(grid: Grid, output: Path) -> tuple[str, ...]:
 
 
 def _command(files: _Files, options: NotebookOptions) -> tuple[str, ...]:
-    # Isolated (-I), so that neither an image's PYTHONPATH nor a file of the directory hides papermill.
+    # Isolated (-I), so that neither PYTHONPATH in the image nor a file in the directory shadows papermill.
     words = [PYTHON, "-I", "-m", "gipfel_extension.training.papermill"]
     words += [f"--directory={files.directory}"]
     words += [f"--kernel={options.kernel}"] if options.kernel else []
     words += ["--resume"] if options.resume else []
     words += ["--strict"] if options.strict else []
-    # The parameters' values are not here, because everybody on the node can read an argv.
+    # Values of parameters are not arguments, because all users on the node can read them.
     return (*words, "--", str(files.notebook), str(files.output))
 
 
-def _recorded(
-    options: NotebookOptions, files: _Files, texts: Mapping[str, str], grid: Grid
+def _record_options(
+    options: NotebookOptions, files: _Files, yaml_texts: Mapping[str, str], grid: Grid
 ) -> dict[str, object]:
-    asked = options.model_dump(
+    recorded = options.model_dump(
         mode="json", include={"kernel", "edf", "nodes", "partition", "account", "time", "resume"}
     )
-    return asked | {
+    return recorded | {
         "gpus": options.gpus_per_node,
         "notebook": str(files.notebook),
         "output": str(files.output),
-        "parameters": [list(each) for each in texts.items()],
+        "parameters": [list(each) for each in yaml_texts.items()],
         "grid": [axis.model_dump(mode="json") for axis in grid.axes],
     }
 
@@ -327,16 +331,19 @@ def _request(
     )
 
 
-def _refused(error: ValidationError) -> GipfelError:
-    # Never the value: it may be the whole environment.
+def _invalid_option(error: ValidationError) -> GipfelError:
+    # Without the value, which may be the entire environment.
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    where = ".".join(str(part) for part in first["loc"]) or "options"
+    field = ".".join(str(part) for part in first["loc"]) or "options"
     why = first["msg"].removeprefix("Value error, ")
-    return GipfelError(f"The job's {where} can't be used: {why}.", "See `gipfel submit --help`.")
+    return GipfelError(f"The job's {field} can't be used: {why}.", "See `gipfel submit --help`.")
 
 
 def dry_run_lines(job: NotebookJob) -> list[str]:
-    """Return the command, the script, what it runs and every run's values and output; no variable's value."""
+    """Return a dry run as lines: submission, script, command, and values and output of each run.
+
+    Environment variables are listed by name, without their values.
+    """
     request, spec = job.request, job.spec
     if job.scheduler == "slurm":
         first = shlex.join(submit_arguments(request))
@@ -366,7 +373,7 @@ def dry_run_lines(job: NotebookJob) -> list[str]:
 
 
 def dry_run_document(job: NotebookJob) -> dict[str, object]:
-    """Return `dry_run_lines` as a document."""
+    """Return the content of `dry_run_lines` as a JSON document."""
     return {
         "scheduler": job.scheduler,
         "submit": list(submit_arguments(job.request)) if job.scheduler == "slurm" else None,

@@ -1,7 +1,7 @@
-"""Submitted batch notebooks: a workload directory each, listed by any server, and a table of their state.
+"""Submitted batch notebooks: their workload directories, and a table of their state.
 
-`BatchKind` makes them workloads for ``gipfel ps``, ``logs``, ``stop`` and ``rerun``. Nothing supervises
-them but the scheduler: readers of the state ask it, and write down that a job has ended.
+`BatchKind` makes them workloads for ``gipfel ps``, ``logs``, ``stop`` and ``rerun``. They have no supervisor:
+whoever reads the state queries the scheduler, and writes the state of a job that has ended.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from gipfel_cluster.scheduler import JobStatus, Scheduler
 from gipfel_cluster.scheduler.command import run_sync
 from gipfel_cluster.workloads.directory import (
     COMMAND,
-    MOST_BYTES,
+    MAX_BYTES,
     SPEC,
     WorkloadState,
     read_state,
@@ -47,14 +47,14 @@ _MOST_ROWS = 16
 _ORDER = {"FAILED": 0, "RUNNING": 1, "COMPLETING": 1, "CONFIGURING": 1}
 _KEPT_S = 14 * 24 * 3600.0
 _MOST = 200
-# A node's clock and this one's may differ.
+# Largest difference between the clocks of nodes.
 _SKEW_S = 60.0
 
 
-class Submitted(Frozen):
-    """A job that was submitted, its ``spec.json``; ``time`` is seconds since 1970.
+class SubmittedNotebook(Frozen):
+    """Content of ``spec.json``: a submitted job; ``time`` is seconds since 1970.
 
-    ``options`` and ``directory`` are what it was planned from, for another job of the same.
+    ``options`` and ``directory`` are the input of its planning, for a rerun.
     """
 
     job_id: str = Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z_.-]{0,63}$")
@@ -67,7 +67,7 @@ class Submitted(Frozen):
 
 
 class TaskView(Frozen):
-    """One run of the notebook as it is now; ``exit_status`` is None until it has ended."""
+    """Current state of one run of the notebook; ``exit_status`` is None until it has ended."""
 
     task: NotebookTask
     status: JobStatus
@@ -75,23 +75,23 @@ class TaskView(Frozen):
     exit_status: int | None = None
 
     @property
-    def word(self) -> str:
-        """Return its state in one word, as Slurm writes it."""
+    def job_state(self) -> str:
+        """Return the state of the job as Slurm names it."""
         if self.exit_status:
             return self.status.state if self.status.state not in {"", "COMPLETED"} else "FAILED"
         return self.status.state or ("COMPLETED" if self.exit_status == 0 else "UNKNOWN")
 
 
 async def submit_notebook(job: NotebookJob, scheduler: Scheduler, environment: Mapping[str, str]) -> str:
-    """Submit a planned job, note it and return its number; what the command and JupyterLab call.
+    """Submit a planned job, write its workload directory, and return its ID.
 
     Raises
     ------
     GipfelError
-        The scheduler refused.
+        The scheduler refused the job.
     """
     job_id = await scheduler.submit(job.request)
-    note = Submitted(
+    submission = SubmittedNotebook(
         job_id=job_id,
         scheduler=job.scheduler,
         notebook=job.notebook,
@@ -108,69 +108,69 @@ async def submit_notebook(job: NotebookJob, scheduler: Scheduler, environment: M
         scheduler=job.scheduler,
         created_ns=time.time_ns(),
     )
-    # A job must not fail because the list of jobs can't be written.
+    # The job has been submitted, so a failure to write its directory is ignored.
     with contextlib.suppress(OSError):
         folder = submitted_folder(environment) / f"{job.scheduler}-{job_id}"
         make_private(folder)
         write_atomically(folder / COMMAND, "\n".join(dry_run_lines(job)) + "\n")
-        write_atomically(folder / SPEC, note.model_dump_json(indent=1) + "\n")
+        write_atomically(folder / SPEC, submission.model_dump_json(indent=1) + "\n")
         write_state(folder, state)
     return job_id
 
 
 def submitted_folder(environment: Mapping[str, str]) -> Path:
-    """Return the parent of their directories, which a container of a job has too, whatever it mounts."""
+    """Return the parent of the workload directories; it is also accessible in the container of a job."""
     return Path(environment.get("HOME") or Path.home()) / ".gipfel" / "server" / "submitted"
 
 
-def list_submitted(environment: Mapping[str, str]) -> list[Submitted]:
+def list_submitted(environment: Mapping[str, str]) -> list[SubmittedNotebook]:
     """Return the jobs of the last two weeks, the newest first, at most 200; remove older directories."""
-    return [note for _, note in _submitted(environment)]
+    return [submission for _, submission in _submitted(environment)]
 
 
-def _submitted(environment: Mapping[str, str]) -> list[tuple[Path, Submitted]]:
+def _submitted(environment: Mapping[str, str]) -> list[tuple[Path, SubmittedNotebook]]:
     found = []
     with contextlib.suppress(OSError), os.scandir(submitted_folder(environment)) as entries:
         for entry in entries:
             folder = Path(entry.path)
             with contextlib.suppress(OSError, ValidationError):
-                note = Submitted.model_validate_json(read_regular(folder / SPEC, MOST_BYTES))
-                if time.time() - note.time > _KEPT_S:
+                submission = SubmittedNotebook.model_validate_json(read_regular(folder / SPEC, MAX_BYTES))
+                if time.time() - submission.time > _KEPT_S:
                     shutil.rmtree(folder)
                 else:
-                    found.append((folder, note))
+                    found.append((folder, submission))
     return sorted(found, key=lambda each: -each[1].time)[:_MOST]
 
 
 async def query_tasks(
-    notes: list[Submitted], schedulers: Mapping[str, Scheduler]
+    submissions: list[SubmittedNotebook], schedulers: Mapping[str, Scheduler]
 ) -> dict[str, list[TaskView]]:
-    """Return the state of the tasks of these jobs, by job number; one query to each scheduler."""
+    """Return the state of the tasks of these jobs, by job ID; with one query to each scheduler."""
     views: dict[str, list[TaskView]] = {}
     asked: dict[str, list[str]] = {}
-    for note in notes:
-        for task in note.tasks:
-            asked.setdefault(note.scheduler, []).append(task.job_id)
+    for submission in submissions:
+        for task in submission.tasks:
+            asked.setdefault(submission.scheduler, []).append(task.job_id)
     found: dict[str, JobStatus] = {}
     for name, job_ids in asked.items():
         if name in schedulers:
             found |= await schedulers[name].query(job_ids)
-    for note in notes:
-        views[note.job_id] = [
+    for submission in submissions:
+        views[submission.job_id] = [
             TaskView(
                 task=task,
                 status=found.get(
-                    task.job_id, JobStatus(answer="unknown", reason="Its scheduler is not here.")
+                    task.job_id, JobStatus(answer="unknown", reason="Its scheduler can't be reached.")
                 ),
-                progress=_progress_of(note, task),
+                progress=_progress_of(submission, task),
             )
-            for task in note.tasks
+            for task in submission.tasks
         ]
     return views
 
 
 class BatchKind:
-    """Batch notebooks; a grid is one workload with a log for each of its points."""
+    """Batch notebooks as workloads; a grid is one workload with a log for each point."""
 
     name = "batch"
 
@@ -179,26 +179,28 @@ class BatchKind:
         return self._workloads(_submitted(environment)[::-1], environment)
 
     def find(self, word: str, environment: Mapping[str, str]) -> Workload | None:
-        """Return the batch notebook of a job's number or a directory; None if there is none."""
+        """Return the batch notebook with this job ID or directory; None if there is none."""
         named = [each for each in _submitted(environment) if word in {each[1].job_id, str(each[0])}]
         return next(iter(self._workloads(named[:1], environment)), None)
 
     def _workloads(
-        self, known: Sequence[tuple[Path, Submitted]], environment: Mapping[str, str]
+        self, known: Sequence[tuple[Path, SubmittedNotebook]], environment: Mapping[str, str]
     ) -> Iterable[Workload]:
-        """Yield the workloads of these jobs, after one query for those that have not ended."""
+        """Yield the workloads of these jobs; query the scheduler once for those that have not ended."""
         states = {folder: state for folder, _ in known if (state := _state_of(folder)) is not None}
-        running = [note for folder, note in known if folder in states and not states[folder].ended]
+        running = [
+            submission for folder, submission in known if folder in states and not states[folder].ended
+        ]
         views = run_sync(query_tasks(running, _schedulers(running, environment))) if running else {}
-        for folder, note in known:
+        for folder, submission in known:
             if folder in states:
                 state = states[folder]
-                state = state if state.ended else _updated(folder, state, views[note.job_id])
-                yield Workload.of(self.name, folder, state, note.job_id)
+                state = state if state.ended else _updated(folder, state, views[submission.job_id])
+                yield Workload.of(self.name, folder, state, submission.job_id)
 
     def logs(self, workload: Workload) -> LogFiles:
         """Return the logs of its tasks."""
-        return LogFiles({number: task.log for number, task in enumerate(_note(workload).tasks)})
+        return LogFiles({number: task.log for number, task in enumerate(_read_submission(workload).tasks)})
 
     def stop(self, workload: Workload, environment: Mapping[str, str]) -> None:
         """Cancel its job.
@@ -206,35 +208,35 @@ class BatchKind:
         Raises
         ------
         GipfelError
-            Its scheduler can't be reached from here.
+            Its scheduler can't be reached.
         """
-        note = _note(workload)
-        scheduler = submission_context(environment).scheduler(note.scheduler)
-        run_sync(scheduler.cancel(note.job_id))
+        submission = _read_submission(workload)
+        scheduler = submission_context(environment).scheduler(submission.scheduler)
+        run_sync(scheduler.cancel(submission.job_id))
 
     def rerun(
         self,
         workload: Workload,
         environment: Mapping[str, str],
         *,
-        directory: Path,  # noqa: ARG002 - its own counts
+        directory: Path,  # noqa: ARG002 - the directory of the first submission is used
         report: Report,
-        kill_holders: bool = False,  # noqa: ARG002 - a job of its own shares no GPU
+        kill_holders: bool = False,  # noqa: ARG002 - a new job has its own GPUs
     ) -> Workload:
         """Submit the same notebook with the same options as another job.
 
         Raises
         ------
         GipfelError
-            It has not ended, or can't be submitted.
+            The job has not ended, or can't be submitted again.
         """
-        note = _note(workload)
+        submission = _read_submission(workload)
         if not workload.ended:
             raise GipfelError(
                 f"The batch notebook {workload.id} has not ended.",
                 f"Stop it with `gipfel stop {workload.id}`.",
             )
-        job = plan_notebook_job(note.options, environment=environment, directory=note.directory)
+        job = plan_notebook_job(submission.options, environment=environment, directory=submission.directory)
         for line in job.notes:
             report(line)
         job_id = run_sync(submit_notebook(job, scheduler_of(job, environment), environment))
@@ -243,11 +245,11 @@ class BatchKind:
 
 
 def status_line(view: TaskView) -> str:
-    """Return one run as one line of a log."""
+    """Return the state of one run as a log line."""
     status, job = view.status, f"job {view.task.job_id}"
     if view.exit_status is not None:
         done = f", {view.progress}" if view.progress and view.exit_status else ""
-        return f"{job} ended: {view.word}, exit status {view.exit_status}{done}"
+        return f"{job} ended: {view.job_state}, exit status {view.exit_status}{done}"
     if status.answer == "unknown":
         return f"{job} is not known at the moment: {status.reason or 'the scheduler gives no state'}"
     if status.state != "RUNNING":
@@ -258,15 +260,15 @@ def status_line(view: TaskView) -> str:
 
 
 def status_table(job_id: str, views: Sequence[TaskView], *, now: datetime) -> list[str]:
-    """Return the runs as lines of at most `WIDTH` characters; those that failed or run come first."""
-    counts = Counter(view.word for view in views)
-    heading = f"job {job_id}  " + ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
+    """Return a table of the runs, at most `WIDTH` wide; failed and running ones take precedence."""
+    counts = Counter(view.job_state for view in views)
+    heading = f"job {job_id}  " + ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
     named = any(view.task.values for view in views)
     lines = [
         heading,
         f"{'TASK':<6}{'STATE':<11}{'NODE':<14}{'CELLS':<9}{'TIME':<9}{'VALUES' if named else 'CELL'}",
     ]
-    shown = sorted(views, key=lambda view: _ORDER.get(view.word, 2))[:_MOST_ROWS]
+    shown = sorted(views, key=lambda view: _ORDER.get(view.job_state, 2))[:_MOST_ROWS]
     lines += [_row(view, now) for view in sorted(shown, key=lambda view: _number(view.task.job_id))]
     if len(views) > len(shown):
         lines.append(f"and {len(views) - len(shown)} more")
@@ -274,7 +276,7 @@ def status_table(job_id: str, views: Sequence[TaskView], *, now: datetime) -> li
 
 
 def now() -> datetime:
-    """Return the time, for `status_table`."""
+    """Return the current time, for `status_table`."""
     return datetime.now(UTC)
 
 
@@ -284,13 +286,16 @@ def _row(view: TaskView, now: datetime) -> str:
     node = view.status.nodes[0] if view.status.nodes else ""
     more = f"+{len(view.status.nodes) - 1}" if len(view.status.nodes) > 1 else ""
     values = " ".join(f"{name}={one_line(text)}" for name, text in view.task.values.items())
-    said = values or (f"[{progress.current}] {progress.line}" if progress and progress.current else "")
+    details = values or (f"[{progress.current}] {progress.line}" if progress and progress.current else "")
     if view.exit_status and progress and progress.problem:
-        said = progress.problem
-    elif view.exit_status is None and view.word != "RUNNING" and view.status.reason:
-        said = f"{said} ({view.status.reason})".strip()
+        details = progress.problem
+    elif view.exit_status is None and view.job_state != "RUNNING" and view.status.reason:
+        details = f"{details} ({view.status.reason})".strip()
     number = view.task.job_id.rpartition("_")[2] if "_" in view.task.job_id else "-"
-    return f"{number:<6}{view.word:<11}{(node[:12] + more)[:13]:<14}{cells:<9}{_time(progress, now):<9}{said}"
+    columns = (
+        f"{number:<6}{view.job_state:<11}{(node[:12] + more)[:13]:<14}{cells:<9}{_time(progress, now):<9}"
+    )
+    return columns + details
 
 
 def _time(progress: Progress | None, now: datetime) -> str:
@@ -312,18 +317,18 @@ def _number(job_id: str) -> int:
     return int(digits) if digits.isdecimal() else 0
 
 
-def _progress_of(note: Submitted, task: NotebookTask) -> Progress | None:
-    """Return the progress of this submission, not of an earlier one into the same output."""
+def _progress_of(submission: SubmittedNotebook, task: NotebookTask) -> Progress | None:
+    """Return the progress of this submission; None if the file is from an earlier run."""
     progress = read_progress(task.output)
     with contextlib.suppress(ValueError):
-        if progress and datetime.fromisoformat(progress.started).timestamp() >= note.time - _SKEW_S:
+        if progress and datetime.fromisoformat(progress.started).timestamp() >= submission.time - _SKEW_S:
             return progress
     return None
 
 
-def _note(workload: Workload) -> Submitted:
+def _read_submission(workload: Workload) -> SubmittedNotebook:
     try:
-        return Submitted.model_validate_json(read_regular(Path(workload.folder) / SPEC, MOST_BYTES))
+        return SubmittedNotebook.model_validate_json(read_regular(Path(workload.folder) / SPEC, MAX_BYTES))
     except (OSError, ValidationError) as error:
         raise GipfelError(
             f"The spec in {workload.folder} can't be read by this version of Gipfel.",
@@ -338,18 +343,20 @@ def _state_of(folder: Path) -> WorkloadState | None:
         return None
 
 
-def _schedulers(notes: Sequence[Submitted], environment: Mapping[str, str]) -> dict[str, Scheduler]:
-    """Return the schedulers of these jobs that can be reached from here."""
-    here = submission_context(environment)
+def _schedulers(
+    submissions: Sequence[SubmittedNotebook], environment: Mapping[str, str]
+) -> dict[str, Scheduler]:
+    """Return the schedulers of these jobs that can be reached."""
+    context = submission_context(environment)
     found: dict[str, Scheduler] = {}
-    for name in {note.scheduler for note in notes}:
+    for name in {submission.scheduler for submission in submissions}:
         with contextlib.suppress(GipfelError):
-            found[name] = here.scheduler(name)
+            found[name] = context.scheduler(name)
     return found
 
 
 def _updated(folder: Path, state: WorkloadState, views: Sequence[TaskView]) -> WorkloadState:
-    """Return the state according to the scheduler; write that all tasks have ended."""
+    """Return the state according to the scheduler; write it once all tasks have ended."""
     nodes = tuple(dict.fromkeys(node for view in views for node in view.status.nodes))
     ended = [view for view in views if view.status.answer == "ended"]
     if len(ended) < len(views):
@@ -378,7 +385,7 @@ def _updated(folder: Path, state: WorkloadState, views: Sequence[TaskView]) -> W
 
 
 def _exit_status(view: TaskView) -> int:
-    """Return a task's exit status; if the scheduler has forgotten it, that of its progress."""
+    """Return the exit status of a task; if the scheduler no longer has it, derive it from the progress."""
     status = view.status
     if status.exit_code is not None and (status.exit_code or status.state == "COMPLETED"):
         return status.exit_code

@@ -1,4 +1,4 @@
-"""Waiting for a batch job: reports while it is queued and runs, and its exit status."""
+"""Waiting for a batch job: reports while it is queued and running, and its exit status."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.process.tree import Process
 from gipfel_cluster.runs import RunFolder, runs_root
 from gipfel_cluster.scheduler import JobStatus, Scheduler
-from gipfel_cluster.workloads.submission import local_folder
+from gipfel_cluster.workloads.submission import local_jobs_directory
 
 from ...telemetry.files import read_regular, read_tail
 from ..papermill.progress import progress_file, read_progress
@@ -29,7 +29,7 @@ class OnStatus(Protocol):
     """Callback with the state of all runs, after each query."""
 
     def __call__(self, views: Sequence[TaskView]) -> None:
-        """Show them."""
+        """Handle the state of all runs."""
 
 
 async def wait_for_job(
@@ -43,30 +43,30 @@ async def wait_for_job(
 ) -> int:
     """Wait until every run of a job has ended and return the highest of their exit statuses.
 
-    A scheduler that does not answer is asked again, less and less often up to every 5 s: what limits this
-    wait is the job's own time limit.
+    There is no time limit besides that of the job. Queries are repeated with increasing pauses of at most
+    5 s, also while the scheduler does not respond.
 
     Parameters
     ----------
     report
-        Is called with one line at each change (unless `on_status` is given), and with the end of the log of
-        each run that failed.
+        Called with one line for each change (unless `on_status` is given), and with the end of the log of
+        each failed run.
     on_status
-        Is called with the state of all runs after each query.
+        Called with the state of all runs after each query.
     """
-    watch = _Watch(scheduler, job_id, job, environment)
-    said: dict[str, str] = {}
+    watch = _JobWatch(scheduler, job_id, job, environment)
+    previous: dict[str, str] = {}
     pause = _FIRST_S
     while True:
-        views = await watch.look()
+        views = await watch.query()
         lines = {view.task.job_id: status_line(view) for view in views}
-        changed = {each for each, line in lines.items() if said.get(each) != line}
-        said = lines
+        changed = {each for each, line in lines.items() if previous.get(each) != line}
+        previous = lines
         if on_status is not None:
             on_status(views)
         else:
             for view in views:
-                # The end is reported below, with its details.
+                # The end of a run is reported below, with details.
                 if view.exit_status is None and view.task.job_id in changed:
                     report(lines[view.task.job_id])
         if all(view.exit_status is not None for view in views):
@@ -78,8 +78,8 @@ async def wait_for_job(
     return max(view.exit_status or 0 for view in views)
 
 
-class _Watch:
-    """Queries the scheduler for the runs that have not ended yet."""
+class _JobWatch:
+    """State of a job's runs; only runs that have not ended are queried."""
 
     def __init__(
         self, scheduler: Scheduler, job_id: str, job: NotebookJob, environment: Mapping[str, str]
@@ -88,14 +88,14 @@ class _Watch:
         self._job = job
         self._environment = environment
         self._tasks = list(job.tasks(job_id))
-        # Not what an earlier job wrote.
+        # Detects progress files that an earlier job has written.
         self._before = {task.job_id: _written(progress_file(task.output)) for task in self._tasks}
         self._ended: dict[str, TaskView] = {}
 
-    async def look(self) -> list[TaskView]:
+    async def query(self) -> list[TaskView]:
         """Return the current state of every run."""
-        open_ones = [task.job_id for task in self._tasks if task.job_id not in self._ended]
-        found = await self._scheduler.query(open_ones) if open_ones else {}
+        unfinished = [task.job_id for task in self._tasks if task.job_id not in self._ended]
+        found = await self._scheduler.query(unfinished) if unfinished else {}
         views = []
         for task in self._tasks:
             view = self._ended.get(task.job_id)
@@ -122,8 +122,8 @@ def _report_end(view: TaskView, report: Callable[[str], None]) -> None:
         return
     why = f" ({view.status.reason})" if view.status.reason else ""
     report(
-        f"job {view.task.job_id} ended: {view.word}{why}, exit status {view.exit_status}; "
-        f"the end of {view.task.log}:"
+        f"job {view.task.job_id} ended: {view.job_state}{why}, exit status {view.exit_status}; "
+        f"end of the log {view.task.log}:"
     )
     for each in log_tail(view.task.log):
         report(f"  {each}")
@@ -140,20 +140,20 @@ def log_tail(log: Path) -> list[str]:
 
 
 def follow_hint(job_id: str, job: NotebookJob, environment: Mapping[str, str]) -> str:
-    """Return one line on where to look for a job that keeps running, and how to end it."""
-    if job.inside:
-        end = f", end it with `scancel {job_id}` on the host" if job.scheduler == "slurm" else ""
-        return f"job {job_id} keeps running: look with `tail -f {job.log}`{end}"
+    """Return one line on how to follow and cancel a job that keeps running."""
+    if job.in_container:
+        end = f", cancel it with `scancel {job_id}` on the host" if job.scheduler == "slurm" else ""
+        return f"job {job_id} keeps running: follow it with `tail -f {job.log}`{end}"
     if job.scheduler == "slurm":
-        look, end = f"`squeue -j {job_id}`", f"`scancel {job_id}`"
-        return f"job {job_id} keeps running: look with {look}, end it with {end}; its log is {job.log}"
+        show, end = f"`squeue -j {job_id}`", f"`scancel {job_id}`"
+        return f"job {job_id} keeps running: show it with {show}, cancel it with {end}; its log is {job.log}"
     end = ""
     with contextlib.suppress(OSError, ValueError, GipfelError):
         supervisor = Process.model_validate_json(
-            read_regular(local_folder(environment) / job_id / "supervisor.json", _LOG_BYTES)
+            read_regular(local_jobs_directory(environment) / job_id / "supervisor.json", _LOG_BYTES)
         )
-        end = f", end it with `kill {supervisor.pid}`"
-    return f"job {job_id} keeps running: look with `tail -f {job.log}`{end}"
+        end = f", cancel it with `kill {supervisor.pid}`"
+    return f"job {job_id} keeps running: follow it with `tail -f {job.log}`{end}"
 
 
 def _written(path: Path) -> int:

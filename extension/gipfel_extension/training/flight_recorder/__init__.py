@@ -3,8 +3,8 @@
 import math
 from pathlib import Path
 
-from ..record.state import read_notes
-from .analyse import Dump, Entry, Finding, FlightReport, RankPlace, Straggler, analyse
+from ..record.state import read_rank_records
+from .analyse import Dump, Entry, Finding, FlightReport, RankLocation, Straggler, analyse
 from .read import read_dump, read_dumps
 
 __all__ = [
@@ -12,7 +12,7 @@ __all__ = [
     "Entry",
     "Finding",
     "FlightReport",
-    "RankPlace",
+    "RankLocation",
     "Straggler",
     "analyse",
     "read_dump",
@@ -25,8 +25,9 @@ def report_of(folder: Path, *, limit_s: float = math.inf) -> FlightReport:
     """Return the report of a launch's directory, or of any directory that holds dumps; see `read_dumps`."""
     inside = folder / "flight_recorder"
     dumps, unreadable = read_dumps(inside if inside.is_dir() else folder, limit_s=limit_s)
-    notes = read_notes(folder)
-    places = {
-        rank: RankPlace(rank=rank, node=note.node, gpu=note.gpu, pid=note.pid) for rank, note in notes.items()
+    notes = read_rank_records(folder)
+    locations = {
+        rank: RankLocation(rank=rank, node=note.node, gpu=note.gpu, pid=note.pid)
+        for rank, note in notes.items()
     }
-    return analyse(dumps, places, unreadable)
+    return analyse(dumps, locations, unreadable)

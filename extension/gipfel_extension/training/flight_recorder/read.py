@@ -1,9 +1,8 @@
-"""Dumps of PyTorch's flight recorder: each rank's file, pickle or JSON, as a `Dump`, without torch.
+"""Reader of PyTorch's flight recorder dumps, pickle or JSON, without torch.
 
-A pickle is read without running anything in it, in bounded time and memory (`plain_value`). Python's own
-unpickler is not used: a few bytes make it reserve gigabytes for its memo, and a few hundred build a value
-that is billions long when it is written out. A dump needs numbers, texts, lists, tuples and dictionaries
-alone.
+`plain_value` reads a pickle without executing code, in bounded time and memory. Python's unpickler is not
+safe here: a few bytes can make it allocate gigabytes for its memo, and a few hundred bytes can build a value
+that expands to billions of elements. A dump has only numbers, texts, lists, tuples and dictionaries.
 """
 
 import json
@@ -20,10 +19,10 @@ from ...telemetry.files import read_regular
 from .analyse import Dump, Entry
 
 MOST_BYTES = 64 << 20
-#: A dump of 20 000 calls with their stacks has three million.
+#: A dump of 20 000 calls with their stacks has three million opcodes.
 _MOST_OPCODES = 5_000_000
 _MOST_WAITING = 500_000
-#: Values that the whole holds, counted again where they are repeated by reference; eight characters are one.
+#: Limit of values in a dump; values repeated by reference count each time, and eight characters count as one.
 _MOST_VALUES = 10_000_000
 _LARGEST = 1 << 63
 _CONSTANTS: dict[str, Callable[[], Any]] = {
@@ -50,7 +49,7 @@ _MOST_ENTRIES = 200_000
 _MOST_FILES = 100_000
 _MOST_JSON_VALUES = 5_000_000
 _LONGEST_NAME = 200
-#: A hundred thousand ranks, as torch writes them.
+#: Length of a hundred thousand ranks as torch writes them.
 _LONGEST_RANKS = 800_000
 _FRAMES_OF_TORCH = ("torch/", "/torch")
 
@@ -61,12 +60,12 @@ def read_dumps(folder: Path, *, limit_s: float = math.inf) -> tuple[tuple[Dump, 
     Parameters
     ----------
     limit_s
-        Seconds after which no further file is begun.
+        Seconds after which no further file is read.
 
     Returns
     -------
     tuple
-        The dumps by rank, and for each file that is none its name with the reason.
+        The dumps in the order of ranks, and for each unreadable file its name with the reason.
     """
     end = time.monotonic() + limit_s
     dumps: dict[int, Dump] = {}
@@ -76,7 +75,7 @@ def read_dumps(folder: Path, *, limit_s: float = math.inf) -> tuple[tuple[Dump, 
         if not path.is_file() or match is None or path.name.endswith(".pipe"):
             continue
         if time.monotonic() > end:
-            unreadable.append(f"{path.name}: those before it took longer than {limit_s:g} s")
+            unreadable.append(f"{path.name}: reading the earlier files took longer than {limit_s:g} s")
             continue
         try:
             dumps[int(match[1])] = read_dump(read_regular(path, MOST_BYTES), int(match[1]))
@@ -88,12 +87,12 @@ def read_dumps(folder: Path, *, limit_s: float = math.inf) -> tuple[tuple[Dump, 
 
 
 def read_dump(content: bytes, rank: int) -> Dump:
-    """Return one rank's dump.
+    """Return the dump of one rank.
 
     Raises
     ------
     ValueError
-        It is none.
+        The content is not a dump.
     """
     try:
         return _dump(_json(content) if content[:1] == b"{" else plain_value(content), rank)
@@ -107,7 +106,7 @@ def plain_value(content: bytes) -> Any:
     Raises
     ------
     ValueError
-        It holds anything else, is too large, or is not a pickle.
+        The pickle has other values, is too large, or is not valid.
     """
     if len(content) > MOST_BYTES:
         raise ValueError(f"it is larger than {MOST_BYTES >> 20} MiB")
@@ -120,29 +119,29 @@ def plain_value(content: bytes) -> Any:
 
 
 class _Cell:
-    """A value on the stack, how many values it holds, and whether it is in another one and so complete."""
+    """A value on the stack, the number of values in it, and whether it is part of another value."""
 
-    __slots__ = ("held", "inside", "value")
+    __slots__ = ("count", "nested", "value")
 
-    def __init__(self, value: Any, held: int = 1) -> None:
+    def __init__(self, value: Any, count: int = 1) -> None:
         self.value = value
-        self.held = held
-        self.inside = False
+        self.count = count
+        self.nested = False
 
-    def take(self, parts: list["_Cell"]) -> None:
-        """Count values that are put into this one."""
-        if self.inside:
-            # What it was counted as before would be wrong; only a value that holds itself needs it.
+    def add_parts(self, parts: list["_Cell"]) -> None:
+        """Count the values that are added to this one."""
+        if self.nested:
+            # The outer value has already counted it. Only recursive values are built in this order.
             raise ValueError("it changes a value after its use")
         for part in parts:
-            part.inside = True
-            self.held += part.held
-        if self.held > _MOST_VALUES:
+            part.nested = True
+            self.count += part.count
+        if self.count > _MOST_VALUES:
             raise ValueError(f"it holds more than {_MOST_VALUES} values")
 
 
 class _Machine:
-    """The stack and the memo that a pickle's opcodes work on."""
+    """Interpreter of a pickle's opcodes, with a stack and a memo."""
 
     def __init__(self) -> None:
         self._stack: list[_Cell] = []
@@ -150,14 +149,14 @@ class _Machine:
         self._memo: dict[int, _Cell] = {}
 
     def run(self, content: bytes) -> Any:
-        """Return what is on top at the end."""
+        """Return the value on top of the stack after all opcodes."""
         for count, (opcode, argument, _) in enumerate(pickletools.genops(content)):
             if count > _MOST_OPCODES or len(self._stack) + len(self._marks) > _MOST_WAITING:
                 raise ValueError("it is longer than a dump can be")
-            self._do(opcode.name, argument)
+            self._execute(opcode.name, argument)
         return self._stack[-1].value
 
-    def _do(self, name: str, argument: Any) -> None:
+    def _execute(self, name: str, argument: Any) -> None:
         if name in _SCALARS:
             self._stack.append(_scalar(argument))
         elif name in _CONSTANTS:
@@ -174,7 +173,7 @@ class _Machine:
             self._collect(name)
 
     def _collect(self, name: str) -> None:
-        """Do what puts values into others."""
+        """Execute an opcode that adds values to a container."""
         if name in {"TUPLE", "LIST"}:
             self._gather(tuple if name == "TUPLE" else list, self._above_mark())
         elif name in {"APPEND", "APPENDS"}:
@@ -196,30 +195,30 @@ class _Machine:
         return found
 
     def _above_mark(self) -> list[_Cell]:
-        place = self._marks.pop()
-        found = self._stack[place:]
-        del self._stack[place:]
+        start = self._marks.pop()
+        found = self._stack[start:]
+        del self._stack[start:]
         return found
 
     def _gather(self, kind: type[list[Any]] | type[tuple[Any, ...]], parts: list[_Cell]) -> None:
         cell = _Cell(kind(part.value for part in parts))
-        cell.take(parts)
+        cell.add_parts(parts)
         self._stack.append(cell)
 
     def _extend(self, parts: list[_Cell]) -> None:
         target = self._stack[-1]
-        target.take(parts)
+        target.add_parts(parts)
         if not isinstance(target.value, list):
             raise TypeError(type(target.value))
         target.value.extend(part.value for part in parts)
 
     def _update(self, parts: list[_Cell]) -> None:
         target = self._stack[-1]
-        target.take(parts)
+        target.add_parts(parts)
         if not isinstance(target.value, dict) or len(parts) % 2:
             raise TypeError(type(target.value))
         for key, value in zip(parts[::2], parts[1::2], strict=True):
-            # Others can be chosen so that all of them collide.
+            # Keys of other types could be crafted so that all their hashes collide.
             if not isinstance(key.value, str | int):
                 raise TypeError(type(key.value))
             target.value[key.value] = value.value
@@ -234,7 +233,7 @@ def _scalar(value: Any) -> _Cell:
 
 
 def _json(content: bytes) -> Any:
-    # Each makes a value of a few bytes one of dozens.
+    # A value of a few bytes in JSON takes dozens of bytes in memory.
     if sum(content.count(each) for each in (b",", b"[", b"{")) > _MOST_JSON_VALUES:
         raise ValueError(f"it holds more than {_MOST_JSON_VALUES} values")
     return json.loads(content)
@@ -242,7 +241,7 @@ def _json(content: bytes) -> Any:
 
 def _dump(raw: Any, rank: int) -> Dump:
     if not isinstance(raw, Mapping) or not isinstance(raw.get("entries"), list | tuple):
-        raise ValueError("it is not a dump of a flight recorder")  # noqa: TRY004 - a file, no argument
+        raise ValueError("it is not a dump of a flight recorder")  # noqa: TRY004 - it is about a file's content
     groups, names = {}, {}
     for uid, given in _mapping(raw.get("pg_config")).items():
         about = _mapping(given)
@@ -272,12 +271,12 @@ def _entry(raw: Mapping[str, Any]) -> Entry:
         created_ns=_number(raw.get("time_created_ns")),
         started_ns=_number(raw.get("time_discovered_started_ns")),
         completed_ns=_number(raw.get("time_discovered_completed_ns")),
-        where=_where(raw.get("frames")),
+        location=_user_frame(raw.get("frames")),
     )
 
 
-def _where(frames: Any) -> str:
-    """Return the user's own line: the innermost frame that is not torch's."""
+def _user_frame(frames: Any) -> str:
+    """Return the source line of the innermost frame outside of torch."""
     for frame in frames if isinstance(frames, list | tuple) else ():
         if isinstance(frame, Mapping):
             file = str(frame.get("filename", ""))
@@ -287,7 +286,7 @@ def _where(frames: Any) -> str:
 
 
 def _ranks(value: Any) -> tuple[int, ...]:
-    """Return ranks of a group, which torch writes as the text of a list."""
+    """Return the ranks of a group, which torch writes as a list in text form."""
     if isinstance(value, str):
         return tuple(int(each) for each in re.findall(r"\d{1,9}", value[:_LONGEST_RANKS]))
     return tuple(each for each in value if isinstance(each, int)) if isinstance(value, list | tuple) else ()

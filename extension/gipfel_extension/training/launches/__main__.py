@@ -1,6 +1,6 @@
 """``python -I -m gipfel_extension.training.launches FOLDER [-]``: supervise a launch, on its host.
 
-With ``-`` the first line of standard input is the job's `StepSetting`; else it is that of this process's
+With ``-`` the first line of standard input is the job's `StepJob`; else it is that of this process's
 variables.
 """
 
@@ -12,8 +12,8 @@ from pathlib import Path
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.process.fork import allow_forks
-from gipfel_cluster.steps.container import setting_of_host
-from gipfel_cluster.steps.spec import StepSetting
+from gipfel_cluster.steps.container import step_job_from_environment
+from gipfel_cluster.steps.spec import StepJob
 from gipfel_cluster.workloads.directory import hold_supervisor_lock
 
 from ..record.state import read_state, write_state
@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
         with hold_supervisor_lock(folder):
             return _supervise(folder, inherited=arguments[1:] == ["-"])
     except GipfelError as error:
-        # The process that supervises it writes its end.
+        # Another supervisor holds the lock and writes the state.
         sys.stderr.write(f"gipfel: {error}\n")
         return 1
 
@@ -35,9 +35,9 @@ def main(arguments: list[str]) -> int:
 def _supervise(folder: Path, *, inherited: bool) -> int:
     try:
         if inherited:
-            setting = StepSetting.model_validate_json(sys.stdin.readline())
+            setting = StepJob.model_validate_json(sys.stdin.readline())
         else:
-            setting = setting_of_host(os.environ)
+            setting = step_job_from_environment(os.environ)
         return Supervisor(folder, setting, os.environ).run()
     except (GipfelError, OSError, ValueError) as error:
         sys.stderr.write(f"gipfel: {error}\n")

@@ -12,14 +12,13 @@ from pathlib import Path
 
 from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.scheduler.notation import expand_hostlist, fold_hostlist
-from gipfel_cluster.steps import StepSetting
+from gipfel_cluster.steps import StepJob
 from gipfel_cluster.steps.tasks import last_line
 from gipfel_cluster.workloads.directory import is_supervised
 
 from ...telemetry.files import open_log, read_json
 from ..record.spec import LaunchPlan, LaunchSpec
-from ..record.state import LaunchState, settled_state
-from .folder import known_folders
+from ..record.state import LaunchState, known_folders, refresh_state
 
 VETTING_REPORT, VETTING_LOG, VETTING_PROTOCOL = "vetting.json", "vetting.log", "vetting.yaml"
 _LOOK_S = 0.5
@@ -29,16 +28,16 @@ _SILENT_NS = 60 * 10**9
 
 
 def vetted_nodes(
-    plan: LaunchPlan, setting: StepSetting, environment: Mapping[str, str], stopped: Callable[[], bool]
+    plan: LaunchPlan, setting: StepJob, environment: Mapping[str, str], stopped: Callable[[], bool]
 ) -> tuple[str, ...]:
-    """Return the nodes that passed vetting, in Slurm's order; all nodes of the job if none is requested.
+    """Return the nodes that passed vetting, in Slurm's order; without vetting, all nodes of the job.
 
-    Nodes that the spec excludes are never among them.
+    Nodes that the spec excludes are left out.
 
     Raises
     ------
     GipfelError
-        Too few passed, with the report's reason, or it could not be run.
+        Too few nodes passed, or the vetting could not be run.
     """
     spec = plan.spec
     excluded = set(expand_hostlist(spec.exclude)) if spec.exclude else set()
@@ -61,45 +60,46 @@ def vetted_nodes(
     }
     if status or len(good) < least:
         why = found.get("outcome") or last_line(folder / VETTING_LOG) or f"exit status {status}"
-        whose = (
-            "exclude the bad nodes with --exclude"
+        fix = (
+            "Exclude the bad nodes with --exclude"
             if found.get("exclude")
-            else "it names the cause. No node is faulty by itself: excluding nodes does not help"
+            else "It has the cause. No single node is faulty, so excluding nodes does not help"
         )
         raise GipfelError(
-            f"The nodes are not vetted by {spec.vetting}: {one_line(str(why))[:400]}",
-            f"See {folder / VETTING_REPORT}; {whose}.",
+            f"The nodes did not pass the vetting by {spec.vetting}: {one_line(str(why))[:400]}",
+            f"See {folder / VETTING_REPORT}. {fix}.",
         )
     return tuple(node for node in nodes if node in good)
 
 
 def excluded_nodes(spec: LaunchSpec, cluster: str, environment: Mapping[str, str]) -> str:
-    """Return the nodes that a launch's job excludes, as a hostlist: the spec's, and recently failed ones.
+    """Return the nodes that a launch's job excludes, as a hostlist.
 
-    Without vetting, only what was asked; a list that can't be read keeps nothing from starting.
+    These are the nodes in the spec and, with vetting, nodes that failed recently. A list of failed nodes that
+    can't be read is ignored.
     """
     if not spec.vetting:
         return spec.exclude
-    from ...vetting.history.exclusions import Exclusions  # noqa: PLC0415 - most launches need none of it
+    from ...vetting.history.exclusions import Exclusions  # noqa: PLC0415 - most launches do not need it
     from ...vetting.history.store import History, history_root  # noqa: PLC0415
 
     try:
         known, _ = Exclusions(History(history_root(environment), cluster).folder).read()
-        asked = expand_hostlist(spec.exclude) if spec.exclude else ()
+        requested = expand_hostlist(spec.exclude) if spec.exclude else ()
     except (GipfelError, OSError, ValueError):
         return spec.exclude
-    return fold_hostlist({*asked, *(each.node for each in known)})
+    return fold_hostlist({*requested, *(each.node for each in known)})
 
 
 def choose_gpus(
     nodes: Sequence[str], count: int, granted: int, taken: Mapping[str, set[int]]
 ) -> dict[str, tuple[int, ...]]:
-    """Return positions of free GPUs on each node; empty if the job has no GPUs (ranks run on CPUs).
+    """Return the indexes of free GPUs on each node; empty if the job has no GPUs (ranks run on CPUs).
 
     Raises
     ------
     GipfelError
-        There are not enough.
+        A node has too few free GPUs.
     """
     if not granted:
         return {}
@@ -108,57 +108,58 @@ def choose_gpus(
         free = [each for each in range(granted) if each not in taken.get(node, set())]
         if len(free) < count:
             raise GipfelError(
-                f"{count} GPUs are asked for on {node}, and {len(free)} of the job's {granted} are free.",
-                "Ask for fewer, stop another launch, or let it be a job of its own (--where job).",
+                f"The launch requests {count} GPUs on {node}, but only {len(free)} of the job's {granted} "
+                "are free.",
+                "Request fewer GPUs, stop another launch, or run the launch in a new job (--new-job).",
             )
         chosen[node] = tuple(free[:count])
     return chosen
 
 
 def granted_gpus(environment: Mapping[str, str]) -> int:
-    """Return the number of GPUs that the job has on this node; 0 without any."""
+    """Return the number of GPUs of the job on this node."""
     return len([each for each in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if each])
 
 
 def held_gpus(folder: Path, job_id: str) -> dict[str, set[int]]:
-    """Return the GPUs that other launches of a job hold: positions among the job's GPUs, by node."""
+    """Return the GPUs that other launches of a job hold: indexes among the job's GPUs, by node."""
     found: dict[str, set[int]] = {}
-    for state in running_beside(folder, job_id):
-        for node, positions in state.gpus.items():
-            found.setdefault(node, set()).update(positions)
+    for state in other_running_launches(folder, job_id):
+        for node, indexes in state.gpus.items():
+            found.setdefault(node, set()).update(indexes)
     return found
 
 
-def running_beside(folder: Path, job_id: str) -> tuple[LaunchState, ...]:
+def other_running_launches(folder: Path, job_id: str) -> tuple[LaunchState, ...]:
     """Return the other launches of a job that hold GPUs and have a live supervisor."""
     states = []
     with contextlib.suppress(OSError):
         for each in folder.parent.iterdir():
             if each.name.isdecimal() and each.name != folder.name:
                 with contextlib.suppress(GipfelError):
-                    state = settled_state(each)
-                    if state.gpus and state.job_id == job_id and not state.ended and _lives(each, state):
+                    state = refresh_state(each)
+                    if state.gpus and state.job_id == job_id and not state.ended and _is_alive(each, state):
                         states.append(state)
     return tuple(states)
 
 
-def running_here(environment: Mapping[str, str]) -> tuple[str, ...]:
+def launches_in_job(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names of the launches that run in this process's job."""
     states = []
     for folder in known_folders(environment) if environment.get("GIPFEL_RUN") else ():
         with contextlib.suppress(GipfelError):
-            state = settled_state(folder)
-            if state.phase in {"running", "vetting"} and state.where == "here" and _lives(folder, state):
+            state = refresh_state(folder)
+            if state.phase in {"running", "vetting"} and state.in_job and _is_alive(folder, state):
                 states.append(state.name)
     return tuple(states)
 
 
 @contextmanager
-def allocating(folder: Path) -> Iterator[None]:
-    """Keep the launches beside this one from choosing meanwhile."""
+def allocation_lock(folder: Path) -> Iterator[None]:
+    """Hold the lock under which launches of a job choose their GPUs."""
     lock = os.open(folder.parent / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        # A file system without locks costs the certainty, not the launch.
+        # On a file system without locks, launches may choose the same GPUs; they start nevertheless.
         with contextlib.suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -194,18 +195,18 @@ def _run(argv: list[str], environment: Mapping[str, str], folder: Path, stopped:
 
 
 def _report(path: Path) -> dict[str, object]:
-    from ...vetting.report import MOST_REPORT_BYTES  # noqa: PLC0415 - as above
+    from ...vetting.report import MAX_REPORT_BYTES  # noqa: PLC0415 - as above
 
     try:
-        content = read_json(path, MOST_REPORT_BYTES)
+        content = read_json(path, MAX_REPORT_BYTES)
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
 
 
-def _lives(folder: Path, state: LaunchState) -> bool:
-    """Return whether a supervisor lives or may live: process numbers of another namespace prove nothing."""
+def _is_alive(folder: Path, state: LaunchState) -> bool:
+    """Return whether a supervisor is or may be alive; a PID in another namespace can't be checked."""
     if is_supervised(folder):
         return True
-    fresh = time.time_ns() - state.updated_ns < _SILENT_NS
-    return state.supervisor is None or state.supervisor.alive or fresh
+    recent = time.time_ns() - state.updated_ns < _SILENT_NS
+    return state.supervisor is None or state.supervisor.alive or recent

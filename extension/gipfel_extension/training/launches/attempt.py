@@ -7,27 +7,27 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gipfel_cluster.runs import write_atomically
-from gipfel_cluster.steps import IMAGE_PYTHON, StepHandle, StepSetting, StepSpec, start_step
+from gipfel_cluster.steps import IMAGE_PYTHON, StepHandle, StepJob, StepSpec, start_step
 
 from ..record.spec import LaunchPlan
 from .launchers import Attempt, launcher_of
 
 PROGRAM_FILE, PROBE_FILE, ATTEMPT_FILE = "program.py", "probe.py", "attempt.json"
-# A launch without the node has begun by then; one that only stumbles costs everybody a start.
+# Delay before a node's step is restarted, after which the other nodes run without it.
 _REJOIN_S = 40.0
-#: The variable that holds the key of the rendezvous, which is in no file and no argument.
+#: Variable with the key of the rendezvous; the key is in no file and no argument.
 _KEY = "GIPFEL_RENDEZVOUS_KEY"
 
 
 class RunningAttempt:
-    """The steps of an attempt: one for all nodes, or in an elastic launch one for each.
+    """Steps of an attempt: one for all nodes, or in an elastic launch one for each node.
 
     Parameters
     ----------
-    more
-        Content of ``attempt.json`` beyond the attempt itself.
-    rejoins
-        How many times nodes may come back that have left.
+    extra
+        Additional content of ``attempt.json``.
+    max_rejoins
+        Largest number of restarts of nodes that have left.
     """
 
     def __init__(
@@ -35,11 +35,11 @@ class RunningAttempt:
         plan: LaunchPlan,
         attempt: Attempt,
         *,
-        setting: StepSetting,
+        setting: StepJob,
         environment: Mapping[str, str],
         gpus: Mapping[str, tuple[int, ...]],
-        more: Mapping[str, object],
-        rejoins: int,
+        extra: Mapping[str, object],
+        max_rejoins: int,
     ) -> None:
         self._plan = plan
         self._attempt = attempt
@@ -47,17 +47,17 @@ class RunningAttempt:
         self._environment = environment
         self._gpus = dict(gpus)
         self._launcher = launcher_of(plan.spec.launcher)
-        self._rejoins = rejoins
+        self._max_rejoins = max_rejoins
         self._key = secrets.token_hex(32)
-        self._left: dict[str, float] = {}
+        self._left_at: dict[str, float] = {}
         self.rejoined = 0
         self.notes: list[str] = []
         self._steps: dict[str, StepHandle] = {}
         self._starts: dict[str, int] = {}
-        self._write(more)
+        self._write(extra)
 
     def start(self) -> None:
-        """Start all of it.
+        """Start the steps.
 
         Raises
         ------
@@ -77,7 +77,7 @@ class RunningAttempt:
         host = self._attempt.nodes[0]
         status = self._steps[host].poll()
         if status is not None:
-            # The store is gone, and with it the others' way to each other.
+            # The first node hosts the store, so the other nodes can't continue without it.
             for node, step in self._steps.items():
                 if node != host:
                     step.stop() if status else step.wait(self._plan.spec.grace_s)
@@ -89,20 +89,20 @@ class RunningAttempt:
         return None
 
     def _restart_node(self, node: str, step: StepHandle) -> None:
-        if step.poll() == 0 or self._rejoins <= self.rejoined:
+        if step.poll() == 0 or self._max_rejoins <= self.rejoined:
             return
         now = time.monotonic()
-        if node not in self._left:
-            self._left[node] = now
+        if node not in self._left_at:
+            self._left_at[node] = now
             self.notes.append(f"{node} left with status {step.poll()}")
-        elif now - self._left[node] > _REJOIN_S:
-            del self._left[node]
+        elif now - self._left_at[node] > _REJOIN_S:
+            del self._left_at[node]
             self.rejoined += 1
-            self.notes.append(f"{node} is started again")
+            self.notes.append(f"{node} is restarted")
             self._start(node, (node,))
 
     def stop(self) -> None:
-        """End everything; nothing is left when this returns."""
+        """Stop all steps; when this returns, all their processes have ended."""
         for step in self._steps.values():
             step.signal(15)
         for step in self._steps.values():
@@ -110,20 +110,20 @@ class RunningAttempt:
 
     @property
     def step_ids(self) -> tuple[str, ...]:
-        """Return Slurm's numbers of the running steps."""
+        """Return the step IDs of the running Slurm steps."""
         return tuple(each for each in (step.step_id for step in self._steps.values()) if each)
 
     @property
     def problem(self) -> str:
-        """Return why a step could not start; empty if it did."""
+        """Return the reason why a step could not start; empty if all have started."""
         return next((step.state.problem for step in self._steps.values() if step.state.problem), "")
 
     def _start(self, name: str, nodes: tuple[str, ...]) -> None:
         number = self._starts[name] = self._starts.get(name, 0) + 1
         spec, per_node = self._plan.spec, self._launcher.per == "node"
-        words = ("node",) if per_node else ("rank",)
+        arguments = ("node",) if per_node else ("rank",)
         step = StepSpec(
-            command=(IMAGE_PYTHON, f"{self._plan.folder}/{PROGRAM_FILE}", *words),
+            command=(IMAGE_PYTHON, f"{self._plan.folder}/{PROGRAM_FILE}", *arguments),
             edf=self._plan.edf,
             python=self._plan.python,
             nodes=nodes,
@@ -134,16 +134,16 @@ class RunningAttempt:
             directory=self._plan.directory,
             folder=f"{self._plan.host_folder}/steps",
             name=f"attempt-{self._attempt.number}-{name}-{number}",
-            end_together=not spec.elastic,
+            kill_on_bad_exit=not spec.elastic,
             grace_s=spec.grace_s if spec.grace_s > 35 else 35,  # torchrun gives its ranks 30 s
         )
         mounts = self._plan.mounts
-        self._steps[name] = start_step(step, self._environment, setting=self._setting, mounts=mounts)
+        self._steps[name] = start_step(step, self._environment, job=self._setting, mounts=mounts)
 
-    def _write(self, more: Mapping[str, object]) -> None:
+    def _write(self, extra: Mapping[str, object]) -> None:
         attempt, launcher = self._attempt, self._launcher
         content = {
-            **more,
+            **extra,
             "number": attempt.number,
             "per": launcher.per,
             "commands": [launcher.command(attempt, index) for index in range(len(attempt.nodes))],

@@ -1,7 +1,7 @@
-"""Programs that start the ranks on a node, by their names: torchrun, srun and accelerate.
+"""Launchers of ranks: torchrun, srun and accelerate.
 
-A launcher turns an `Attempt`, in which nodes, addresses and port are decided, into an argv for each node. It
-starts nothing itself. To add one: a class here, a line in `LAUNCHERS`, a word in `record.spec.LaunchSpec`.
+A launcher returns the argv on each node for an `Attempt`, which has nodes, addresses and port. It starts no
+process. To add a launcher: a class here, an entry in `LAUNCHERS`, and its name in `record.spec.LaunchSpec`.
 """
 
 from collections.abc import Callable
@@ -11,17 +11,17 @@ from pydantic import Field
 
 from gipfel_cluster.model import Frozen, GipfelError
 
-#: In a command, the interpreter that runs it inside the container.
+#: Placeholder in a command for the interpreter inside the container.
 SAME_PYTHON = "{python}"
-#: In a command, the program of the ranks, as the container sees it.
+#: Placeholder in a command for the path of `rank_program` inside the container.
 PROGRAM = "{program}"
 
 
 class Attempt(Frozen):
-    """One start of a launch's ranks, as everything about it was decided on the host.
+    """Parameters of one start of a launch's ranks, determined on the host.
 
-    ``nodes`` are names and ``addresses`` where they reach each other, in the same order; the first one hosts
-    the store. ``gpu_bound`` is whether ranks have GPUs, near which they must run.
+    ``nodes`` are names, and ``addresses`` are their addresses in the same order; the first node hosts the
+    store. ``gpu_bound`` is true if ranks have GPUs and must run on the NUMA node of their GPU.
     """
 
     number: int = 0
@@ -44,32 +44,32 @@ class Attempt(Frozen):
 
 
 class Launcher(Protocol):
-    """Turns an attempt into one argv for each node, or for each rank."""
+    """Interface of a launcher."""
 
     name: str
-    #: ``node``: one process a node starts the ranks; ``rank``: Slurm starts every one.
+    #: ``node``: one process on each node starts the ranks; ``rank``: Slurm starts each rank.
     per: Literal["node", "rank"]
-    #: Whether it starts failed ranks again itself.
+    #: True if the launcher restarts failed ranks itself.
     restarts_itself: bool
-    #: What the image's Python must be able to import.
+    #: Packages that the image's Python must have.
     needs: tuple[str, ...]
 
     def command(self, attempt: Attempt, node_rank: int) -> tuple[str, ...]:
-        """Return the argv on a node; `SAME_PYTHON` and `PROGRAM` are filled in there."""
+        """Return the argv on a node, with the placeholders `SAME_PYTHON` and `PROGRAM`."""
 
 
 def check_attempt(attempt: Attempt) -> None:
-    """Refuse an attempt whose ranks could not find each other.
+    """Check that the ranks of an attempt can reach its store.
 
     Raises
     ------
     GipfelError
-        Several nodes, and the store's address is one that every node takes for itself.
+        The attempt has several nodes, and the address of the store is a loopback address.
     """
     host = attempt.addresses[0]
     if len(attempt.nodes) > 1 and (host in {"localhost", "::1", "0.0.0.0", ""} or host.startswith("127.")):  # noqa: S104
         raise GipfelError(
-            f"The node {attempt.nodes[0]} is known here as {host} only, where no other node reaches it.",
+            f"The node {attempt.nodes[0]} resolves only to {host}, which other nodes can't reach.",
             "Ask the cluster's administrators for an address of the node in Slurm or in /etc/hosts.",
         )
 
@@ -85,23 +85,22 @@ class Torchrun:
     def command(self, attempt: Attempt, node_rank: int) -> tuple[str, ...]:
         """Return the argv on a node.
 
-        The node that hosts the store gets ``is_host=1``: torch compares names, which differ on many clusters.
-        Source:
-        ``_matches_machine_hostname`` in torch's ``elastic/rendezvous/utils.py``.
+        The node that hosts the store gets ``is_host=1``, because torch compares host names, which differ on
+        many clusters. Source: ``_matches_machine_hostname`` in torch's ``elastic/rendezvous/utils.py``.
         """
         most = len(attempt.nodes)
-        span = str(most) if attempt.nodes_min == most else f"{attempt.nodes_min}:{most}"
-        hosts = int(node_rank == 0)
+        nodes = str(most) if attempt.nodes_min == most else f"{attempt.nodes_min}:{most}"
+        is_host = int(node_rank == 0)
         return (
             SAME_PYTHON,
             PROGRAM,
             "torch.distributed.run",
-            f"--nnodes={span}",
+            f"--nnodes={nodes}",
             f"--nproc-per-node={attempt.ranks_per_node}",
             "--rdzv-backend=gipfel",
             f"--rdzv-endpoint={attempt.endpoint}",
             f"--rdzv-id={attempt.run_id}",
-            f"--rdzv-conf=is_host={hosts},join_timeout={attempt.join_s},last_call_timeout={attempt.join_timeout_s:g}",
+            f"--rdzv-conf=is_host={is_host},join_timeout={attempt.join_s},last_call_timeout={attempt.join_timeout_s:g}",
             f"--local-addr={attempt.addresses[node_rank]}",
             f"--max-restarts={attempt.restarts}",
             "--monitor-interval=0.5",
@@ -112,7 +111,7 @@ class Torchrun:
 
 
 class Srun:
-    """One task a rank; the program sets RANK and the others itself, from its task."""
+    """One Slurm task for each rank; `rank_program` sets RANK and the other variables from the task ID."""
 
     name: str = "srun"
     per: Literal["node", "rank"] = "rank"
@@ -139,7 +138,7 @@ class Accelerate:
             SAME_PYTHON,
             "-m",
             "accelerate.commands.launch",
-            # Without GPUs, too, it is the way to several processes.
+            # Needed for several processes, even without GPUs.
             *(["--multi_gpu"] if ranks > 1 else []),
             f"--num_machines={len(attempt.nodes)}",
             f"--num_processes={ranks}",
@@ -163,5 +162,5 @@ LAUNCHERS: dict[str, Callable[[], Launcher]] = {
 
 
 def launcher_of(name: str) -> Launcher:
-    """Return the launcher of a name of `LAUNCHERS`."""
+    """Return the launcher with a name in `LAUNCHERS`."""
     return LAUNCHERS[name]()

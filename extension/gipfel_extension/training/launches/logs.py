@@ -1,6 +1,6 @@
-"""Logs of a launch's ranks: ``rank-<r>.log``, the times at which they grew, and the lines about errors.
+"""Logs of a launch's ranks: ``rank-<r>.log``, the times of their lines, and the lines about errors.
 
-Programs write no times into their lines, so `LogTimes` notes in ``times.jsonl`` how far each log has grown.
+Lines of programs have no times, so `LogTimes` regularly writes the size of each log to ``times.jsonl``.
 """
 
 import json
@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gipfel_cluster.workloads import logs
-from gipfel_cluster.workloads.logs import MOST_BYTES, Cursor, LogFiles, LogLine, LogPage
+from gipfel_cluster.workloads.logs import MAX_BYTES, Cursor, LogFiles, LogLine, LogPage
 
 from ...telemetry.files import open_log
 
@@ -31,7 +31,7 @@ __all__ = [
 TIMES = "times.jsonl"
 _EVERY_S = 1.0
 _MOST_RANKS = 256
-#: Rank, text, milliseconds since 1970 or None, whether it is about an error.
+#: Rank, text, milliseconds since 1970 or None, and whether the line is about an error.
 LogRow = tuple[int, str, int | None, bool]
 _TRACEBACK = "Traceback (most recent call last)"
 _ERROR = re.compile(
@@ -52,49 +52,49 @@ def launch_logs(folder: Path) -> LogFiles:
 
 
 def read_logs(
-    folder: Path, since: Cursor | None = None, *, ranks: tuple[int, ...] = (), most_bytes: int = MOST_BYTES
+    folder: Path, since: Cursor | None = None, *, ranks: tuple[int, ...] = (), max_bytes: int = MAX_BYTES
 ) -> LogPage:
-    """Read whole lines of a launch's ranks since a cursor; see `gipfel_cluster.workloads.logs.read_logs`."""
-    return logs.read_logs(launch_logs(folder), since, ranks=ranks, most_bytes=most_bytes)
+    """Read complete lines of a launch's ranks since a cursor; see `workloads.logs.read_logs`."""
+    return logs.read_logs(launch_logs(folder), since, ranks=ranks, max_bytes=max_bytes)
 
 
 def last_lines(folder: Path, count: int, *, ranks: tuple[int, ...] = ()) -> tuple[list[LogLine], Cursor]:
-    """Return the last lines of a launch's ranks, ordered by time, and from where to read on."""
+    """Return the last lines of a launch's ranks, ordered by time, and the cursor after them."""
     return logs.last_lines(launch_logs(folder), count, ranks=ranks)
 
 
-def tail_cursor(folder: Path, *, ranks: tuple[int, ...] = (), most_bytes: int = MOST_BYTES) -> Cursor:
-    """Return a cursor before at most `most_bytes` of all ranks, each at the start of a line."""
-    return logs.tail_cursor(launch_logs(folder), ranks=ranks, most_bytes=most_bytes)
+def tail_cursor(folder: Path, *, ranks: tuple[int, ...] = (), max_bytes: int = MAX_BYTES) -> Cursor:
+    """Return a cursor near the end of all logs, at the start of a line of each rank."""
+    return logs.tail_cursor(launch_logs(folder), ranks=ranks, max_bytes=max_bytes)
 
 
 class ErrorLines:
-    """Lines about errors; of a traceback all are.
+    """Detector of lines about errors, which include all lines of a traceback.
 
     Parameters
     ----------
-    inside
-        Ranks whose next line is in the middle of a traceback.
+    in_traceback
+        Ranks whose next line belongs to a traceback.
     """
 
-    def __init__(self, inside: Iterable[int] = ()) -> None:
-        self.inside = set(inside)
+    def __init__(self, in_traceback: Iterable[int] = ()) -> None:
+        self.in_traceback = set(in_traceback)
 
     def is_error(self, line: LogLine) -> bool:
-        """Return whether a line, the next of its rank, is about an error."""
-        # torch's launcher and papermill put this before a line.
+        """Return whether a line is about an error; it must be the next line of its rank."""
+        # Prefix that torch's launcher and papermill add to a line.
         text = re.sub(r"^\[[^\]]{0,60}\]:", "", line.text)
         if _TRACEBACK in text:
-            self.inside.add(line.rank)
+            self.in_traceback.add(line.rank)
             return True
-        if line.rank in self.inside:
+        if line.rank in self.in_traceback:
             if text[:1] not in {" ", "\t", ""}:
-                self.inside.discard(line.rank)
+                self.in_traceback.discard(line.rank)
             return True
         return bool(_ERROR.search(text))
 
-    def marked(self, lines: Iterable[LogLine]) -> list[LogRow]:
-        """Return each line's rank, text, milliseconds since 1970 or None, and if it is about an error."""
+    def mark(self, lines: Iterable[LogLine]) -> list[LogRow]:
+        """Return the lines as `LogRow`."""
         return [
             (
                 line.rank,
@@ -107,19 +107,19 @@ class ErrorLines:
 
 
 class LogTimes:
-    """Notes, at most once a second, how far each rank's log has grown."""
+    """Recorder of the sizes of the ranks' logs, at most once per second."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._sizes: dict[str, int] = {}
-        self._looked = 0.0
+        self._recorded_at = 0.0
 
-    def look(self) -> None:
-        """Note what has grown."""
+    def record_growth(self) -> None:
+        """Write the sizes of logs that have grown."""
         now = time.monotonic()
-        if now - self._looked < _EVERY_S:
+        if now - self._recorded_at < _EVERY_S:
             return
-        self._looked = now
+        self._recorded_at = now
         grown = {}
         with suppress(OSError):
             for path in self._folder.glob("rank-*.log"):

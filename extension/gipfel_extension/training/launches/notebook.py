@@ -1,10 +1,9 @@
 """``python -I -m gipfel_extension.training.launches.notebook FOLDER PYTHON``: rank 0 of a notebook's launch.
 
-The notebook runs through the papermill engine in a kernel of the ranks' Python, which inherits this rank's
-variables; the other ranks run the same cells as a script. After a restart it begins with its first cell: a
-rank that left cells out would keep the others waiting, and what must survive is in the program's
-checkpoints. Only one that is alone, and whose notebook has cells tagged ``setup`` with what every kernel
-needs, resumes at the first cell that has not finished.
+Papermill runs the notebook in a kernel of the ranks' Python, which inherits this rank's variables. The other
+ranks run the same cells as a script. After a restart the notebook begins with its first cell, because the
+other ranks wait for a rank that skips cells, and the program resumes from its checkpoint. Only the notebook
+of a single rank that has cells tagged ``setup`` resumes at the first cell that has not finished.
 """
 
 import json
@@ -17,18 +16,18 @@ from pathlib import Path
 from gipfel_cluster.model import GipfelError, one_line
 
 from ...telemetry.files import read_json
-from ..papermill.notebook_file import MOST_NOTEBOOK_BYTES, NATIVE, asked_kernel, find_kernel, is_native
+from ..papermill.notebook_file import MOST_NOTEBOOK_BYTES, NATIVE, find_kernel, is_native, requested_kernel
 from ..papermill.run import run_notebook
-from ..record.state import MOST_BYTES
+from ..record.state import MAX_BYTES
 
 OUTPUT = "notebook.ipynb"
-#: Run by the kernel before the first cell: what the other ranks' program does around a script.
-_TRACED = """
+#: Code that the kernel runs before the first cell, to profile it like the other ranks.
+_PROFILER_STARTUP = """
 import atexit, importlib.util
 _spec = importlib.util.spec_from_file_location("gipfel_run", {program!r})
 _module = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_module)
-atexit.register(_module.traced({{"profile": True}}))
+atexit.register(_module.start_profiler({{"profile": True}}))
 del _spec, _module, atexit, importlib
 """
 
@@ -36,23 +35,23 @@ del _spec, _module, atexit, importlib
 def main(arguments: Sequence[str]) -> int:
     """Run the notebook of a launch's directory; its exit status is the engine's."""
     folder = Path(arguments[0])
-    plan = read_json(folder / "attempt.json", MOST_BYTES)
+    plan = read_json(folder / "attempt.json", MAX_BYTES)
     notebook = Path(plan["target"])
     with tempfile.TemporaryDirectory(prefix="gipfel-k", dir="/tmp") as runtime:
         os.environ["JUPYTER_RUNTIME_DIR"] = runtime
         if plan["profile"]:
             begin = Path(runtime, "traced.py")
-            begin.write_text(_TRACED.format(program=str(folder / "run.py")))
+            begin.write_text(_PROFILER_STARTUP.format(program=str(folder / "run.py")))
             os.environ["PYTHONSTARTUP"] = str(begin)
         try:
-            kernel = _offered_kernel(notebook, str(plan.get("kernel", "")), *arguments[1:])
+            kernel = _prepare_kernel(notebook, str(plan.get("kernel", "")), *arguments[1:])
             outcome = run_notebook(
                 notebook,
                 folder / OUTPUT,
                 plan["parameters"],
                 kernel=kernel,
                 directory=Path.cwd(),
-                # As the other ranks write it: what the cells print, and nothing of papermill's own.
+                # Write the output of the cells without papermill's log, as the other ranks do.
                 stdout=sys.stdout,
                 stderr=sys.stderr,
                 resume=resumes(notebook, folder, os.environ),
@@ -68,54 +67,54 @@ def main(arguments: Sequence[str]) -> int:
     return outcome.exit_status
 
 
-def _offered_kernel(notebook: Path, asked: str, python: str = "") -> str:
+def _prepare_kernel(notebook: Path, requested: str, python: str = "") -> str:
     """Make the ranks' `python` the kernel ``python3``, and return the name of the kernel to run.
 
     Raises
     ------
     GipfelError
-        It is needed and can't be a kernel, though no container is entered.
+        The ranks run without a container, and their Python can't be a kernel.
     """
-    from ...kernels import INSTALL, offer_image_kernel, offer_rank_kernel  # noqa: PLC0415 - above this floor
+    from ...kernels import INSTALL_IPYKERNEL, offer_image_kernel, offer_rank_kernel  # noqa: PLC0415 - a higher layer
 
     if os.environ.get("GIPFEL_ENGINE", "host") != "host":
         problem = offer_image_kernel(os.environ)
         if problem:
             _report(f"{problem} The notebook runs with Gipfel's Python instead.")
-        return chosen_kernel(notebook, asked)
-    kernel = chosen_kernel(notebook, asked)
+        return chosen_kernel(notebook, requested)
+    kernel = chosen_kernel(notebook, requested)
     if python and is_native(kernel):
         problem = offer_rank_kernel(python, Path(sys.prefix), os.environ)
         if problem:
-            # In Gipfel's own Python rank 0 would have other packages than the other ranks.
-            raise GipfelError(problem, INSTALL)
+            # With Gipfel's Python, rank 0 would have other packages than the other ranks.
+            raise GipfelError(problem, INSTALL_IPYKERNEL)
     return kernel
 
 
-def chosen_kernel(notebook: Path, asked: str) -> str:
-    """Return the kernel that runs a notebook: the one that is asked for, else its own, else Python's.
+def chosen_kernel(notebook: Path, requested: str) -> str:
+    """Return the kernel that runs a notebook: the requested one, else that of the notebook, else python3.
 
     Raises
     ------
     GipfelError
-        The one that is asked for is not installed, or the notebook can't be read.
+        The notebook can't be read.
     """
-    if asked:
-        return asked
-    name = asked_kernel(notebook)
+    if requested:
+        return requested
+    name = requested_kernel(notebook)
     try:
         find_kernel(name or NATIVE)
     except GipfelError:
-        # Ranks run Python, and the notebook of another machine may name an environment of that one.
-        _report(f"The notebook's kernel {name!r} is not installed: {NATIVE} runs it.")
+        # The notebook may name a kernel of another machine.
+        _report(f"The notebook's kernel {name!r} is not installed: {NATIVE} runs the notebook.")
         return NATIVE
     return name or NATIVE
 
 
 def resumes(notebook: Path, folder: Path, environment: Mapping[str, str]) -> bool:
-    """Return whether a restarted rank skips the cells that it has finished."""
-    again = environment.get("GIPFEL_RESUME") == "1" and (folder / OUTPUT).is_file()
-    if not again or environment.get("WORLD_SIZE") != "1":
+    """Return whether a restarted rank skips the cells that have finished."""
+    restarted = environment.get("GIPFEL_RESUME") == "1" and (folder / OUTPUT).is_file()
+    if not restarted or environment.get("WORLD_SIZE") != "1":
         return False
     try:
         cells = read_json(notebook, MOST_NOTEBOOK_BYTES, follow=True)["cells"]
@@ -128,7 +127,7 @@ def _write_error(folder: Path, problem: str) -> None:
     path = os.environ.get("GIPFEL_RANK_ERROR")
     if path:
         node = os.environ.get("GIPFEL_NODE", "")
-        content = {"rank": 0, "node": node, "message": problem, "where": str(folder / OUTPUT)}
+        content = {"rank": 0, "node": node, "message": problem, "location": str(folder / OUTPUT)}
         import time  # noqa: PLC0415
 
         Path(path).write_text(json.dumps({**content, "time_ns": time.time_ns(), "traceback": ""}))

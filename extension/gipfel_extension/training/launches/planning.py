@@ -1,8 +1,15 @@
-"""Planning a launch: from its spec to a plan with every path absolute and found on the host."""
+"""Planning of a launch: from its spec to a plan with absolute paths that exist on the host.
 
+`check_target` checks the script or notebook, `caller_python` finds the Python of ranks without a container.
+"""
+
+import importlib.util
 import json
+import re
 import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,85 +17,193 @@ from pydantic import ValidationError
 
 from gipfel_cluster.engines.choice import engine_exists
 from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
-from gipfel_cluster.model import PYTHON, GipfelError, counted
+from gipfel_cluster.model import PYTHON, GipfelError, pluralize
 from gipfel_cluster.runs import write_atomically
 from gipfel_cluster.scheduler import JobRequest
 from gipfel_cluster.workloads.submission import SCHEDULERS, ChosenEdf, SubmissionContext
 
-from ...telemetry.files import read_json
-from ...telemetry.redaction import shown_command_line, shown_value
-from ..record.spec import LaunchPlan, LaunchSpec, mounts_of
-from ..record.state import MOST_BYTES
+from ...telemetry.files import open_regular, read_json
+from ...telemetry.redaction import redact_command_line, redact_value
+from ..papermill.notebook_file import check_format, language_of, read_content
+from ..record.spec import LaunchPlan, LaunchSpec, cell_notebook, mounts_of
+from ..record.state import MAX_BYTES
 from .allocation import VETTING_PROTOCOL, excluded_nodes
 from .attempt import ATTEMPT_FILE
 from .launchers import Attempt, launcher_of
-from .target import callers_python, check_target
+
+# Commands that users may type before a script.
+_STARTERS = re.compile(r"python[0-9.]*|torchrun|accelerate|srun")
+_LINE_BYTES = 256
+_LIMIT_S = 20.0
+_TORCH_QUERY = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+
+
+def check_target(spec: LaunchSpec, target: Path, *, visible: bool) -> None:
+    """Check the file of a script or notebook.
+
+    Parameters
+    ----------
+    target
+        Absolute path of the file.
+    visible
+        Whether ranks see the same files as this process; an image may have others.
+
+    Raises
+    ------
+    GipfelError
+        The file is missing, or ranks can't run it with Python.
+    """
+    if spec.kind not in {"script", "notebook"}:
+        return
+    if not target.is_file():
+        if spec.kind == "script" and _STARTERS.fullmatch(spec.target):
+            others = " ".join(spec.arguments[:1]) or "train.py"
+            raise GipfelError(
+                f"{spec.target!r} is not a script; the launch starts Python on each rank itself.",
+                f"Leave it out: `gipfel launch … -- {others}`. For a module, use -m.",
+            )
+        if visible and target.is_dir():
+            raise GipfelError(f"{target} is a directory.", "Give the path of the script in it.")
+        if visible:
+            raise GipfelError(f"There is no file {target}.", "Check the name.")
+    elif spec.kind == "script":
+        _check_script(target)
+    else:
+        _check_notebook(target)
+
+
+def caller_python(environment: Mapping[str, str]) -> str:
+    """Return the interpreter of the caller's environment; empty for Gipfel's own.
+
+    It is the Python of an active virtual environment, in a notebook that of the kernel, else the first
+    ``python3`` in PATH. If that one has no torch but Gipfel's Python has, no environment is active, and
+    Gipfel's Python is used.
+    """
+    virtual = environment.get("VIRTUAL_ENV", "")
+    for name in ("python3", "python"):
+        if virtual and Path(virtual, "bin", name).is_file():
+            return str(Path(virtual).absolute() / "bin" / name)
+    found = shutil.which("python3", path=environment.get("PATH"))
+    if found is None or "ipykernel" in sys.modules or Path(found).samefile(sys.executable):
+        return ""
+    if importlib.util.find_spec("torch") and not _has_torch(found, environment):
+        return ""
+    return str(Path(found).absolute())
+
+
+def _check_script(path: Path) -> None:
+    try:
+        with open_regular(path, follow=True) as file:
+            first = file.readline(_LINE_BYTES)
+    except OSError as error:
+        raise GipfelError(f"The script {path} can't be read: {error.strerror}.", "Check the path.") from error
+    shell = b"python" not in first if first.startswith(b"#!") else path.suffix in {".sh", ".bash"}
+    if shell or first.startswith(b"\x7fELF"):
+        what = "a compiled program" if first.startswith(b"\x7fELF") else "a shell script"
+        raise GipfelError(
+            f"{path} is {what}; ranks run Python.",
+            "Give the Python script that it starts, and set its variables with --env.",
+        )
+
+
+def _check_notebook(path: Path) -> None:
+    content = read_content(path)
+    check_format(path, content)
+    language = language_of(content)
+    if language != "python":
+        raise GipfelError(
+            f"The notebook {path} is written in {language}; ranks run Python.", "Give a Python notebook."
+        )
+
+
+def _has_torch(python: str, environment: Mapping[str, str]) -> bool:
+    try:
+        done = subprocess.run(
+            [python, "-c", _TORCH_QUERY],
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            timeout=_LIMIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
 
 _LARGEST_SPEC = 64 << 10
 _MARGIN_S = 30
 
 
 def plan_launch(
-    spec: LaunchSpec, folder: Path, here: SubmissionContext, environment: Mapping[str, str], directory: Path
+    spec: LaunchSpec,
+    folder: Path,
+    context: SubmissionContext,
+    environment: Mapping[str, str],
+    directory: Path,
 ) -> LaunchPlan:
-    """Return the plan of a launch: where the host has everything that it names.
+    """Return the plan of a launch, with all paths resolved.
 
     Parameters
     ----------
     folder
-        The launch's own, which is there already; a cell's code is written into it.
+        Existing directory of the launch; the code of a cell is written to it.
     directory
-        Where relative paths start.
+        Base of relative paths.
 
     Raises
     ------
     GipfelError
-        Something that it names is not there, or the host does not see it.
+        A file in the spec does not exist, or the host can't access it.
     """
-    in_job = bool(environment.get("GIPFEL_RUN") or environment.get("SLURM_JOB_ID"))
-    where = spec.where if spec.where != "auto" else ("here" if in_job else "job")
-    if where == "here" and not in_job:
+    has_job = bool(environment.get("GIPFEL_RUN") or environment.get("SLURM_JOB_ID"))
+    in_job = has_job if spec.in_job is None else spec.in_job
+    if in_job and not has_job:
         raise GipfelError(
             "This process is not in a job whose GPUs could be used.",
-            "Leave --where out: it becomes a job of its own.",
+            "Leave --in-job out. The launch then runs in a new job.",
         )
-    start = _absolute(spec.directory or ".", directory)
+    start_directory = _absolute(spec.directory or ".", directory)
     target = _target(spec, folder, directory)
-    # Without an EDF of their own, ranks see what is seen here; on the host, steps may have one by default.
-    check_target(spec, target, seen=not spec.edf and (here.inside or not environment.get("GIPFEL_EDF")))
+    # Without an EDF, ranks see the same files as this process; on the host, steps may have a default EDF.
+    check_target(
+        spec, target, visible=not spec.edf and (context.in_container or not environment.get("GIPFEL_EDF"))
+    )
     checkpoint = _absolute(spec.checkpoint, directory) if spec.checkpoint else None
     if checkpoint is not None:
-        _made(checkpoint)
-    engine = _engine(spec, here)
-    edf = here.edf(spec.edf, engine or "bubblewrap", directory) if spec.edf else None
-    seen = (folder, start, *([checkpoint] if checkpoint else []))
+        _create_checkpoint_directory(checkpoint)
+    engine = _engine(spec, context)
+    edf = context.edf(spec.edf, engine or "bubblewrap", directory) if spec.edf else None
+    directories = (folder, start_directory, *([checkpoint] if checkpoint else []))
     if spec.kind != "module":
-        seen = (*seen, target.parent)
+        directories = (*directories, target.parent)
     plan = LaunchPlan(
-        spec=spec.model_copy(update={"where": where}),
+        spec=spec.model_copy(update={"in_job": in_job}),
         folder=str(folder),
-        host_folder=str(here.on_host(folder)),
+        host_folder=str(context.on_host(folder)),
         target=spec.target if spec.kind == "module" else str(target),
-        directory=str(start),
+        directory=str(start_directory),
         checkpoint=str(checkpoint or ""),
         python=_python(spec, environment),
         edf=edf.file if edf else "",
         engine=engine,
-        scheduler=_scheduler(spec, here),
-        cluster=spec.cluster or here.default("cluster") or _scheduler(spec, here),
-        vetting=_protocol(spec, folder, here, environment, directory),
-        by_srun=_by_srun(where, spec, here, environment),
-        mounts=mounts_of(seen, here),
+        scheduler=_scheduler(spec, context),
+        cluster=spec.cluster or context.default_setting("cluster") or _scheduler(spec, context),
+        vetting=_protocol(spec, folder, context, environment, directory),
+        by_srun=_by_srun(spec, context, environment, in_job=in_job),
+        mounts=mounts_of(directories, context),
     )
-    if where == "job":
-        plan = plan.model_copy(update={"request": _request(plan, edf, here, environment)})
+    if not in_job:
+        plan = plan.model_copy(update={"request": _request(plan, edf, context, environment)})
     return plan
 
 
 def _python(spec: LaunchSpec, environment: Mapping[str, str]) -> str:
-    """Return the interpreter of ranks in no container; in one, it is the EDF's matter."""
+    """Return the interpreter of ranks without a container; with a container, the EDF determines it."""
     in_container = environment.get("GIPFEL_ENGINE", "host") != "host"
-    return spec.python or ("" if in_container else callers_python(environment))
+    return spec.python or ("" if in_container else caller_python(environment))
 
 
 def _target(spec: LaunchSpec, folder: Path, directory: Path) -> Path:
@@ -100,12 +215,16 @@ def _target(spec: LaunchSpec, folder: Path, directory: Path) -> Path:
 
 
 def _protocol(
-    spec: LaunchSpec, folder: Path, here: SubmissionContext, environment: Mapping[str, str], directory: Path
+    spec: LaunchSpec,
+    folder: Path,
+    context: SubmissionContext,
+    environment: Mapping[str, str],
+    directory: Path,
 ) -> str:
-    """Return the vetting protocol that the host reads; copy a user's own one into the directory."""
+    """Return the vetting protocol for the host; copy a protocol of the user to the launch's directory."""
     if not spec.vetting:
         return ""
-    from ...vetting.protocol_files import find_protocol  # noqa: PLC0415 - slow, and most launches need none
+    from ...vetting.protocol_files import find_protocol  # noqa: PLC0415 - slow to import, and rarely needed
 
     source = find_protocol(spec.vetting, directory=directory, environment=environment).source
     if "/" not in source:
@@ -113,44 +232,28 @@ def _protocol(
     try:
         shutil.copyfile(source, folder / VETTING_PROTOCOL)
     except OSError as error:
-        raise GipfelError(f"The protocol {source} can't be kept: {error.strerror}.") from error
-    return f"{here.on_host(folder)}/{VETTING_PROTOCOL}"
+        raise GipfelError(
+            f"The protocol {source} can't be copied: {error.strerror}.", "Choose another protocol."
+        ) from error
+    return f"{context.on_host(folder)}/{VETTING_PROTOCOL}"
 
 
-def cell_notebook(spec: LaunchSpec) -> dict[str, object]:
-    """Return a notebook of one cell, and of one before it that takes the parameters."""
-    cells: list[tuple[str, list[str], str]] = [("launched", [], spec.code)]
-    if spec.parameters:
-        names = "".join(f"{name} = None\n" for name in spec.parameters)
-        cells.insert(0, ("parameters", ["parameters"], names))
-    return {
-        "nbformat": 4,
-        "nbformat_minor": 5,
-        "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
-        "cells": [
-            {
-                "cell_type": "code",
-                "id": name,
-                "metadata": {"tags": tags},
-                "source": source,
-                "outputs": [],
-                "execution_count": None,
-            }
-            for name, tags, source in cells
-        ],
-    }
-
-
-def _by_srun(where: str, spec: LaunchSpec, here: SubmissionContext, environment: Mapping[str, str]) -> bool:
-    if where == "job":
-        return _scheduler(spec, here) == "slurm"
-    return here.default("scheduler") == "slurm" if here.inside else bool(environment.get("SLURM_JOB_ID"))
+def _by_srun(
+    spec: LaunchSpec, context: SubmissionContext, environment: Mapping[str, str], *, in_job: bool
+) -> bool:
+    if not in_job:
+        return _scheduler(spec, context) == "slurm"
+    return (
+        context.default_setting("scheduler") == "slurm"
+        if context.in_container
+        else bool(environment.get("SLURM_JOB_ID"))
+    )
 
 
 def started_command(plan: LaunchPlan, folder: Path) -> str:
-    """Return the commands with which a launch was started last; empty where it has not begun."""
+    """Return the commands of the last start of a launch; empty if it has not started."""
     try:
-        content = read_json(folder / ATTEMPT_FILE, MOST_BYTES)
+        content = read_json(folder / ATTEMPT_FILE, MAX_BYTES)
         commands = [[str(word) for word in each] for each in content["commands"]]
         names = tuple(str(each) for each in content["nodes"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -161,16 +264,16 @@ def started_command(plan: LaunchPlan, folder: Path) -> str:
 def shown_command(
     plan: LaunchPlan, commands: Sequence[Sequence[str]] = (), names: tuple[str, ...] = ()
 ) -> str:
-    """Return the commands of a launch as one would type them.
+    """Return the commands of a launch as a user would type them.
 
     Parameters
     ----------
     commands, names
-        The launcher's argv on each node, and the nodes; by default those of a launch that has not begun,
-        with NODE0 and PORT for what is found when it starts.
+        Argv of the launcher on each node, and names of the nodes; before the first start NODE0, NODE1 and
+        PORT are placeholders.
     """
     spec, launcher = plan.spec, launcher_of(plan.spec.launcher)
-    begun, names = bool(names), names or tuple(f"NODE{index}" for index in range(spec.nodes))
+    started, names = bool(names), names or tuple(f"NODE{index}" for index in range(spec.nodes))
     attempt = Attempt(
         nodes=names,
         addresses=names if len(names) > 1 else ("127.0.0.1",),
@@ -182,12 +285,12 @@ def shown_command(
     )
     what = {"module": ["-m", plan.target], "script": [plan.target]}.get(spec.kind, ["papermill", plan.target])
     given = [f"{name}={json.dumps(value)}" for name, value in spec.parameters.items()]
-    user = shown_command_line([*what, *spec.arguments, *given])
+    user = redact_command_line([*what, *spec.arguments, *given])
     nodes = f"{spec.nodes} x " if spec.nodes > 1 else ""
-    size = f"{nodes}{counted(spec.gpus_per_node, 'rank')}"
+    size = f"{nodes}{pluralize(spec.gpus_per_node, 'rank')}"
     lines = [f"# {spec.kind} on {size}, from {plan.directory}"]
     lines += [f"# environment: {plan.edf or 'that of the job, or the node itself'}"]
-    variables = {name: shown_value(name, value) for name, value in spec.environment.items()}
+    variables = {name: redact_value(name, value) for name, value in spec.environment.items()}
     lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     tasks = 1 if launcher.per == "node" else spec.gpus_per_node
     step = f"srun --overlap --nodes={len(names)} --ntasks-per-node={tasks} " if plan.by_srun else ""
@@ -197,35 +300,35 @@ def shown_command(
     for index in range(len(names) if launcher.per == "node" else 1):
         words = [
             {"{python}": python, "{program}": f"{plan.folder}/program.py"}.get(word, word)
-            for word in (commands[index] if begun else launcher.command(attempt, index))
+            for word in (commands[index] if started else launcher.command(attempt, index))
         ]
         shown = shlex.join(words)
-        if not begun:
+        if not started:
             shown = shown.replace(":29500", ":PORT").replace("port=29500", "port=PORT")
         lines.append(f"{step if index == 0 else f'# on {names[index]}: '}{shown}")
     lines.append(f"# each rank: {shlex.quote(python)} {user}")
     return "\n".join(lines) + "\n"
 
 
-def _scheduler(spec: LaunchSpec, here: SubmissionContext) -> str:
-    name = spec.scheduler or here.default("scheduler")
+def _scheduler(spec: LaunchSpec, context: SubmissionContext) -> str:
+    name = spec.scheduler or context.default_setting("scheduler")
     if name not in SCHEDULERS:
         raise GipfelError(f"There is no scheduler {name!r}.", f"Choose one of {', '.join(SCHEDULERS)}.")
     return name
 
 
-def _engine(spec: LaunchSpec, here: SubmissionContext) -> str:
-    name = spec.engine or here.default("engine")
+def _engine(spec: LaunchSpec, context: SubmissionContext) -> str:
+    name = spec.engine or context.default_setting("engine")
     if name and not engine_exists(name):
         raise GipfelError(f"There is no engine {name!r}.", "Leave --engine out.")
     return name
 
 
 def _request(
-    plan: LaunchPlan, edf: ChosenEdf | None, here: SubmissionContext, environment: Mapping[str, str]
+    plan: LaunchPlan, edf: ChosenEdf | None, context: SubmissionContext, environment: Mapping[str, str]
 ) -> JobRequest:
     spec = plan.spec
-    runtime = here.runtime(spec.runtime, plan.scheduler)
+    runtime = context.runtime(spec.runtime, plan.scheduler)
     if edf and edf.image and not runtime.root:
         raise GipfelError(
             "There is no runtime to mount into the image.",
@@ -241,12 +344,14 @@ def _request(
             engine=plan.engine or "bubblewrap",
             runtime=runtime.root,
             options={**options, "gpus": spec.gpus_per_node, "launch": plan.host_folder},
-            directory=str(here.on_host(Path(plan.directory))),
+            directory=str(context.on_host(Path(plan.directory))),
             folders=(plan.host_folder,),
         )
         content = job.model_dump_json()
         if len(content.encode()) > _LARGEST_SPEC:
-            raise GipfelError("What is launched is too long.", "Put long values into a file.")
+            raise GipfelError(
+                "The spec of the launch is too long.", "Put long values into a file and give its path."
+            )
         return JobRequest(
             name="gipfel-launch",
             script=batch_script(runtime.python),
@@ -267,9 +372,9 @@ def _request(
         )
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "options"
+        field = ".".join(str(part) for part in first["loc"]) or "options"
         raise GipfelError(
-            f"The launch's {where} can't be used: {first['msg']}.", "See `gipfel launch --help`."
+            f"The launch's {field} can't be used: {first['msg']}.", "See `gipfel launch --help`."
         ) from None
 
 
@@ -281,14 +386,14 @@ def _absolute(path: str, directory: Path) -> Path:
     try:
         return (directory / Path(path).expanduser()).resolve()
     except (OSError, ValueError, RuntimeError) as error:
-        raise GipfelError(f"The path {path[:200]!r} can't be used.", "Give another one.") from error
+        raise GipfelError(f"The path {path[:200]!r} is not valid.", "Give another path.") from error
 
 
-def _made(folder: Path) -> None:
+def _create_checkpoint_directory(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise GipfelError(
-            f"The checkpoint directory {folder} can't be made: {error.strerror}.",
-            "Give one that you can write to.",
+            f"The checkpoint directory {folder} can't be created: {error.strerror}.",
+            "Choose a directory that you can write to.",
         ) from error

@@ -1,7 +1,7 @@
 """Progress of a launch and its training curve, read from the end of ``metrics.jsonl``.
 
-Programs log with ``gipfel_widgets.log``. Several launches may log into one run, so only lines of the launch's
-own ranks count (`metric_lines`).
+Programs log with ``gipfel_widgets.log``. Several launches may log into one run, so `metric_lines` selects the
+lines of the launch's ranks.
 """
 
 import json
@@ -23,8 +23,8 @@ _CURVE_TAIL_BYTES = 256 << 10
 _MOST = 120
 _LOSSES = ("loss", "train_loss", "train/loss")
 _RATES = ("tokens_per_s", "samples_per_s", "images_per_s")
-#: The pace is that of so many of the last lines.
-_LATELY = 20
+#: Number of the last lines from which steps per second are computed.
+_RECENT_LINES = 20
 
 
 class Progress(Frozen):
@@ -44,7 +44,7 @@ class Progress(Frozen):
 
 
 def read_progress(folder: Path, state: LaunchState) -> Progress:
-    """Read the end of the launch's own metrics, else of those that its run has since it started."""
+    """Read the end of the launch's metrics, else of the metrics in its run since the launch started."""
     for path in (folder / "metrics.jsonl", Path(state.run, "metrics.jsonl") if state.run else None):
         found = _last(path, folder, state) if path is not None else None
         if found is not None:
@@ -53,7 +53,7 @@ def read_progress(folder: Path, state: LaunchState) -> Progress:
 
 
 class TrainingCurve(Frozen):
-    """Recent metrics of a rank: losses with their steps, steps per second, its own rate with its name."""
+    """Recent metrics of a rank: pairs of step and loss, steps per second, and the program's own rate."""
 
     losses: tuple[tuple[float, float], ...] = Field(default=())
     steps_per_s: float | None = None
@@ -62,10 +62,10 @@ class TrainingCurve(Frozen):
 
 
 def read_training_curve(folder: Path, state: LaunchState) -> TrainingCurve:
-    """Read the end of the launch's own metrics, else of its run's, of the lowest rank that logs."""
+    """Read the end of the metrics of the lowest rank that logs: those of the launch, else of its run."""
     for path in (folder / "metrics.jsonl", Path(state.run, "metrics.jsonl") if state.run else None):
         ranks: dict[int, list[tuple[int, dict[str, float]]]] = {}
-        lines = metric_lines(path, folder, state, most_bytes=_CURVE_TAIL_BYTES) if path is not None else []
+        lines = metric_lines(path, folder, state, max_bytes=_CURVE_TAIL_BYTES) if path is not None else []
         for rank, time_ns, values in lines:
             ranks.setdefault(rank, []).append((time_ns, values))
         if ranks:
@@ -73,35 +73,35 @@ def read_training_curve(folder: Path, state: LaunchState) -> TrainingCurve:
     return TrainingCurve()
 
 
-def metric_lines(path: Path, folder: Path, state: LaunchState, *, most_bytes: int) -> list[MetricLine]:
-    """Return what a launch's ranks logged while it ran, in the file's order; empty if it can't be read.
+def metric_lines(path: Path, folder: Path, state: LaunchState, *, max_bytes: int) -> list[MetricLine]:
+    """Return the lines that a launch's ranks have logged, in the order of the file; empty if unreadable.
 
-    Lines without the name of a launch, such as those that an older ``gipfel_widgets`` writes, count where
-    there are no others.
+    Lines without the name of a launch, which an older ``gipfel_widgets`` writes, are used if there are no
+    others.
     """
-    mine: list[MetricLine] = []
-    nameless: list[MetricLine] = []
+    own_lines: list[MetricLine] = []
+    unnamed_lines: list[MetricLine] = []
     name = f"{folder.parents[1].name}/{folder.name}"
-    for line in _tail(path, most_bytes):
+    for line in _tail(path, max_bytes):
         try:
-            said = json.loads(line)
-            rank, time_ns = int(said.get("rank") or 0), int(said["time_ns"])
+            logged = json.loads(line)
+            rank, time_ns = int(logged.get("rank") or 0), int(logged["time_ns"])
             numbers = {
                 str(key): float(each)
-                for key, each in said["values"].items()
+                for key, each in logged["values"].items()
                 if isinstance(each, int | float) and math.isfinite(each)
             }
-            launch = said.get("launch")
+            launch = logged.get("launch")
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             continue
         if (state.started_ns or 0) <= time_ns <= (state.ended_ns or time_ns) and launch in (None, name):
-            (nameless if launch is None else mine).append((rank, time_ns, numbers))
-    return mine or nameless
+            (unnamed_lines if launch is None else own_lines).append((rank, time_ns, numbers))
+    return own_lines or unnamed_lines
 
 
-def _tail(path: Path, most_bytes: int) -> list[bytes]:
+def _tail(path: Path, max_bytes: int) -> list[bytes]:
     try:
-        return read_tail(path, most_bytes).splitlines()
+        return read_tail(path, max_bytes).splitlines()
     except OSError:
         return []
 
@@ -109,7 +109,7 @@ def _tail(path: Path, most_bytes: int) -> list[bytes]:
 def _last(path: Path, folder: Path, state: LaunchState) -> Progress | None:
     best: tuple[int, int] | None = None
     values: dict[str, float] = {}
-    for rank, time_ns, numbers in metric_lines(path, folder, state, most_bytes=_TAIL_BYTES):
+    for rank, time_ns, numbers in metric_lines(path, folder, state, max_bytes=_TAIL_BYTES):
         if best is None or rank <= best[0]:
             values = numbers if best is None or rank < best[0] else values | numbers
             best = (rank, time_ns)
@@ -119,22 +119,22 @@ def _last(path: Path, folder: Path, state: LaunchState) -> Progress | None:
     return Progress(values=values, step=values.get("step"), total=total, time_ns=best[1])
 
 
-def _training_curve(said: list[tuple[int, dict[str, float]]]) -> TrainingCurve:
-    steps = [(time_ns, values["step"]) for time_ns, values in said if "step" in values]
+def _training_curve(lines: list[tuple[int, dict[str, float]]]) -> TrainingCurve:
+    steps = [(time_ns, values["step"]) for time_ns, values in lines if "step" in values]
     losses = []
-    for number, (_, values) in enumerate(said):
+    for number, (_, values) in enumerate(lines):
         name = next((each for each in _LOSSES if each in values), None)
         if name is not None:
             losses.append((values.get("step", float(number)), values[name]))
-    lately = steps[-_LATELY:]
-    pace = None
-    if len(lately) > 1 and lately[-1][0] > lately[0][0] and lately[-1][1] > lately[0][1]:
-        pace = (lately[-1][1] - lately[0][1]) / ((lately[-1][0] - lately[0][0]) / 1e9)
-        # The difference of two numbers may be larger than any.
-        pace = pace if math.isfinite(pace) else None
-    found = [(name, values[name]) for _, values in said for name in _RATES if name in values]
+    recent = steps[-_RECENT_LINES:]
+    steps_per_s = None
+    if len(recent) > 1 and recent[-1][0] > recent[0][0] and recent[-1][1] > recent[0][1]:
+        steps_per_s = (recent[-1][1] - recent[0][1]) / ((recent[-1][0] - recent[0][0]) / 1e9)
+        # The difference of two finite numbers may overflow.
+        steps_per_s = steps_per_s if math.isfinite(steps_per_s) else None
+    found = [(name, values[name]) for _, values in lines for name in _RATES if name in values]
     rate = found[-1] if found else ("", None)
     every = max(1, -(-len(losses) // _MOST))
     return TrainingCurve(
-        losses=tuple(losses[::-every][::-1]), steps_per_s=pace, rate=rate[1], rate_name=rate[0]
+        losses=tuple(losses[::-every][::-1]), steps_per_s=steps_per_s, rate=rate[1], rate_name=rate[0]
     )

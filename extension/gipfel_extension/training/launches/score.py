@@ -1,7 +1,7 @@
 """Score of a launch's samples, and the effect of the advice given after its program's previous launch.
 
-`launch_score` and `scored_launch` score the samples from the first rank's start to the last rank's end;
-`launch_since` compares with the newest earlier launch of the same program.
+`launch_score` and `scored_launch` score the samples from the start of the first rank to the end of the last.
+`launch_advice_effect` compares a launch with the newest earlier launch of the same program.
 """
 
 import json
@@ -20,27 +20,26 @@ from gipfel_cluster.runs import write_atomically
 from ...saturation import Advice, JobScore, Settings, Workload, advise, document_of, score_table
 from ...saturation.report.document import SCHEMA_VERSION
 from ...telemetry.files import read_json
-from ...telemetry.ranks import gpus_by_rank, read_ranks
+from ...telemetry.ranks import gpu_uuids_by_rank, read_ranks
 from ...telemetry.sample import SampleTable
 from ...telemetry.store.fine import read_finest
 from ...telemetry.user_metrics import METRICS_FILE, UserMetrics, read_metrics
-from ..record.state import LaunchState, read_state
+from ..record.state import LaunchState, known_folders, read_state
 from ..results import observed_of, program_of_launch, workload_of
-from ..results.result import MOST_BYTES, MOST_METRICS_BYTES, KeptResult, Pace, Result, pace_of
-from ..results.since import Since, compare_results
-from .folder import known_folders
+from ..results.advice_effect import AdviceEffect, compare_results
+from ..results.result import MOST_BYTES, MOST_METRICS_BYTES, Rates, Result, SavedResult, rates_of
 
-#: What is scored of a launch that has run for long: its last hour.
+#: Longest time range that is scored: the last hour of a launch.
 _MOST_NS = 3600 * 10**9
 SCORE = "score.json"
-#: Launches that are looked through, the newest first.
+#: Largest number of launches that are searched, the newest first.
 _MOST = 300
-#: By then every recorder has written what it held back.
+#: Time after the end of a launch by which recorders have written all samples.
 _SETTLED_NS = 60 * 10**9
 
 
 class ScoredLaunch(NamedTuple):
-    """The samples of a launch, their score, and what is advised."""
+    """Samples of a launch, their score, and the advice."""
 
     table: SampleTable
     job: JobScore
@@ -53,19 +52,19 @@ class ScoredLaunch(NamedTuple):
 
 
 def launch_score(state: LaunchState, folder: Path | None = None) -> dict[str, Any] | None:
-    """Return the document of ``gipfel score --json``; None where its ranks had no real GPU.
+    """Return the document of ``gipfel score --json``; None if its ranks had no real GPU.
 
     Parameters
     ----------
     folder
-        The launch's, whose plan tells what it computes.
+        Directory of the launch, whose plan describes its workload.
     """
     scored = scored_launch(state, folder)
     return None if scored is None else scored.document()
 
 
 def scored_launch(state: LaunchState, folder: Path | None = None) -> ScoredLaunch | None:
-    """Score the samples of a launch; None where its ranks had no real GPU, or they can't be read."""
+    """Score the samples of a launch; None if its ranks had no real GPU or the samples can't be read."""
     telemetry = Path(state.run, "telemetry")
     if not state.run or state.started_ns is None or not telemetry.is_dir():
         return None
@@ -75,23 +74,23 @@ def scored_launch(state: LaunchState, folder: Path | None = None) -> ScoredLaunc
             telemetry,
             since_ns=max(state.started_ns, end - _MOST_NS),
             until_ns=state.ended_ns,
-            # A simulated source beside a launch has no samples of it.
+            # Samples of a simulated source do not belong to the launch.
             simulated=False,
         )
         if not table.gpus:
             return None
         places = read_ranks(telemetry)
-        ranks = gpus_by_rank(places)
+        ranks = gpu_uuids_by_rank(places)
         if not state.gpus and places and not ranks:
-            return None  # its ranks compute on CPUs, beside GPUs that do something else
+            return None  # the ranks run on CPUs, and the GPUs do other work
         job = score_table(table, ranks=ranks)
-        work = workload_of(None if folder is None else program_of_launch(folder))
-        return ScoredLaunch(table, job, advise(table, job, workload=work), work)
+        workload = workload_of(None if folder is None else program_of_launch(folder))
+        return ScoredLaunch(table, job, advise(table, job, workload=workload), workload)
     except (OSError, ValueError):
         return None
 
 
-def launch_since(folder: Path, environment: Mapping[str, str]) -> Since | None:
+def launch_advice_effect(folder: Path, environment: Mapping[str, str]) -> AdviceEffect | None:
     """Compare an ended launch with the newest earlier one of the same program; None if there is none.
 
     Raises
@@ -109,7 +108,7 @@ def launch_since(folder: Path, environment: Mapping[str, str]) -> Since | None:
                 continue
             if _started(state) < now.started and state.ended:
                 before = _result(other, state)
-                if before is not None and before.kept.score is not None:
+                if before is not None and before.saved.score is not None:
                     return compare_results(before, now)
     return None
 
@@ -121,24 +120,24 @@ def _result(folder: Path, state: LaunchState) -> Result | None:
         return None
     name = f"{folder.parents[1].name}/{folder.name}" if state.run else folder.name
     with suppress(ValidationError):
-        kept = KeptResult.model_validate(document)
-        return Result(run=name, started=_started(state), program=program, image="", kept=kept)
+        saved = SavedResult.model_validate(document)
+        return Result(run=name, started=_started(state), program=program, image="", saved=saved)
     return None
 
 
 def _document(folder: Path, state: LaunchState) -> dict[str, Any] | None:
-    """Return the launch's result, which is kept in its directory once all of its samples are there."""
+    """Return the result of a launch, and save it in the launch's directory once all samples are written."""
     with suppress(OSError, ValueError):
-        kept = read_json(folder / SCORE, MOST_BYTES)
-        if isinstance(kept, dict) and kept.get("schema_version") == SCHEMA_VERSION:
-            return kept
+        saved = read_json(folder / SCORE, MOST_BYTES)
+        if isinstance(saved, dict) and saved.get("schema_version") == SCHEMA_VERSION:
+            return saved
     scored = scored_launch(state, folder)
     if scored is None:
         return None
     document = {
         **scored.document(),
         "observed": observed_of(scored.table, scored.job, Settings()),
-        "pace": _pace(folder, state),
+        "rates": _logged_rates(folder, state),
         "seconds": _seconds(state),
     }
     if state.ended_ns is not None and time.time_ns() - state.ended_ns > _SETTLED_NS:
@@ -147,14 +146,14 @@ def _document(folder: Path, state: LaunchState) -> dict[str, Any] | None:
     return document
 
 
-def _pace(folder: Path, state: LaunchState) -> Pace:
-    """Return the rates that the launch's own ranks logged."""
+def _logged_rates(folder: Path, state: LaunchState) -> Rates:
+    """Return the rates that the launch's ranks have logged."""
     named = f"{folder.parents[1].name}/{folder.name}"
     with suppress(OSError, ValueError):
         path = Path(state.run)
         if (path / METRICS_FILE).stat().st_size <= MOST_METRICS_BYTES:
             logged = read_metrics(path).between(state.started_ns or 0, state.ended_ns or 2**63 - 1)
-            return pace_of(UserMetrics(tuple(each for each in logged.series if each.launch == named)))
+            return rates_of(UserMetrics(tuple(each for each in logged.series if each.launch == named)))
     return {}
 
 
@@ -165,7 +164,7 @@ def _seconds(state: LaunchState) -> float | None:
 
 
 def _started(state: LaunchState) -> str:
-    """Return when it started, as a text that sorts; empty where it never did."""
+    """Return the start time as ISO 8601 in UTC, which sorts by time; empty if the launch has not started."""
     if state.started_ns is None:
         return ""
     with suppress(OverflowError, ValueError, OSError):

@@ -1,4 +1,4 @@
-"""Supervisor of a launch: starts and restarts its ranks, writes its state, and requeues its job in time."""
+"""Supervisor of a launch: it starts and restarts ranks, writes the state, and requeues the job."""
 
 import contextlib
 import os
@@ -12,22 +12,22 @@ from pathlib import Path
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.process.tree import Process
-from gipfel_cluster.steps import StepSetting
+from gipfel_cluster.steps import StepJob
 from gipfel_cluster.steps.tasks import last_line
 
 from ..record.spec import LaunchPlan
 from ..record.state import (
     STOP,
     LaunchState,
-    RankNote,
+    RankRecord,
     first_failure,
     first_failures,
     newest_restart,
-    read_notes,
+    read_rank_records,
     read_state,
     write_state,
 )
-from .allocation import allocating, choose_gpus, granted_gpus, held_gpus, vetted_nodes
+from .allocation import allocation_lock, choose_gpus, granted_gpus, held_gpus, vetted_nodes
 from .attempt import RunningAttempt
 from .launchers import Attempt, check_attempt, launcher_of
 from .logs import LogTimes
@@ -37,7 +37,7 @@ _COMMAND_S = 30.0
 _ASK_S = 60.0
 _LOOK_S = 0.5
 _BEAT_S = 10.0
-#: Beside the ranks' own time to write a checkpoint, what Slurm and this process need.
+#: Time that Slurm and this process need in addition to the ranks' time for a checkpoint.
 _MARGIN_S = 15.0
 _SILENT = ("Unable to contact slurm controller", "Socket timed out", "Communication connection failure")
 _SILENT_TRIES, _SILENT_S = 24, 5.0
@@ -47,22 +47,22 @@ STOPPED, TIMEOUT = 143, 124
 
 
 class Supervisor:
-    """Supervisor of one launch, from its first rank to its end.
+    """Supervisor of one launch, from the start of its ranks to its end.
 
     Parameters
     ----------
     folder
-        The launch's, as the host has it.
+        Directory of the launch on the host.
     setting
-        The job.
+        Job that the launch runs in.
     environment
-        The job's variables on this node.
+        Environment variables of the job on this node.
     """
 
     def __init__(
         self,
         folder: Path,
-        setting: StepSetting,
+        setting: StepJob,
         environment: Mapping[str, str],
     ) -> None:
         self._folder = folder
@@ -70,12 +70,12 @@ class Supervisor:
         self._plan = LaunchPlan.load(folder)
         engine = self._plan.engine or setting.engine
         self._setting = setting.model_copy(update={"engine": engine, "edf": self._plan.edf or setting.edf})
-        self._asked = 0
+        self._stop_signal = 0
         self._warned = ""
-        self._hinted = False
-        self._clock = TimeLimit(environment, setting.slurm_job)
+        self._warned_by_slurm = False
+        self._time_limit = TimeLimit(environment, setting.slurm_job)
         self._times = LogTimes(folder)
-        self._before = 0
+        self._earlier_restarts = 0
         self._reasons: dict[int, str] = {}
         state = read_state(folder)
         again = state.phase == "running" or state.requeues > 0
@@ -106,16 +106,18 @@ class Supervisor:
             status, outcome, reason = self._supervise()
         except GipfelError as error:
             reason = str(error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the launch ends with it as its reason
-            where = getattr(error, "filename", None) or self._folder
-            reason = f"The launch can't continue: {type(error).__name__}: {error} ({where})."
+        except Exception as error:  # noqa: BLE001 - the error is written as the reason of the end
+            path = getattr(error, "filename", None) or self._folder
+            reason = f"The launch can't continue: {type(error).__name__}: {error} ({path})."
         if outcome == "requeued":
             return 0
         failure = first_failure(self._folder, self._state.attempt) if outcome == "failed" else None
         if failure:
-            # The others were ended because of it; their statuses mean nothing.
-            own = read_notes(self._folder).get(failure.rank, RankNote(rank=failure.rank)).status
-            status = status if not own else own if own > 0 else 128 - own
+            # The other ranks were stopped because of this failure, so their exit statuses are not used.
+            own_status = (
+                read_rank_records(self._folder).get(failure.rank, RankRecord(rank=failure.rank)).status
+            )
+            status = status if not own_status else own_status if own_status > 0 else 128 - own_status
         self._write(
             self._state.model_copy(
                 update={
@@ -139,14 +141,14 @@ class Supervisor:
 
     def _on_signal(self, number: int, _frame: object) -> None:
         if number == signal.SIGUSR1:
-            self._hinted = True
+            self._warned_by_slurm = True
         else:
-            self._asked = number
+            self._stop_signal = number
 
     def _supervise(self) -> tuple[int, str, str]:
         spec = self._plan.spec
         nodes = self._nodes()
-        with allocating(self._folder):
+        with allocation_lock(self._folder):
             gpus = choose_gpus(
                 nodes,
                 spec.gpus_per_node,
@@ -155,33 +157,33 @@ class Supervisor:
             )
             self._change(nodes=nodes, gpus=gpus, ranks=len(nodes) * spec.gpus_per_node)
         silent = 0
-        while not self._stop_asked():
-            running = self._started(nodes, gpus)
+        while not self._stop_requested():
+            running = self._start_attempt(nodes, gpus)
             status = self._follow(running)
             restarts = self._restarts(running)
-            if self._stop_asked():
+            if self._stop_requested():
                 break
             if self._warned:
                 return self._requeue_or_end(status)
-            if self._asked:
-                return 128 + self._asked, "stopped", "Its job was ended."
+            if self._stop_signal:
+                return 128 + self._stop_signal, "stopped", "The job was ended."
             if status == 0:
                 return 0, "completed", ""
             problem = running.problem
             if problem and any(word in problem for word in _SILENT) and silent < _SILENT_TRIES:
                 silent += 1
-                self._change(reason="Slurm does not answer; the ranks start when it does.")
+                self._change(reason="Slurm does not respond; the ranks start when it does.")
                 time.sleep(_SILENT_S)
             elif problem:
                 return status or 1, "failed", problem
             elif restarts >= spec.restarts:
                 return status or 1, "failed", ""
             else:
-                # What could not restart itself is started again as a whole.
+                # The launcher could not restart the ranks, so the supervisor restarts all of them.
                 self._note_restarts(restarts + 1, "")
-                self._before = restarts + 1
+                self._earlier_restarts = restarts + 1
             self._change(attempt=self._state.attempt + 1)
-        return STOPPED, "stopped", "It was stopped."
+        return STOPPED, "stopped", "The launch was stopped."
 
     def _nodes(self) -> tuple[str, ...]:
         spec = self._plan.spec
@@ -197,18 +199,18 @@ class Supervisor:
         least = spec.nodes_min or spec.nodes
         if len(nodes) < least:
             raise GipfelError(
-                f"{least} nodes are asked for, and the job has {len(nodes)} that can be used.",
-                "Ask for fewer, or let it be a job of its own (--where job).",
+                f"The launch requests {least} nodes, but only {len(nodes)} nodes of the job can be used.",
+                "Request fewer nodes, or run the launch in a new job (--new-job).",
             )
         return nodes[: spec.nodes]
 
     def _stop_vetting(self) -> bool:
-        """Return whether vetting must end; refresh the state, which shows that this process lives."""
+        """Return whether vetting must end; update the state regularly to show that this process is alive."""
         if time.time_ns() - self._state.updated_ns > _BEAT_S * 1e9:
             self._change()
-        return bool(self._asked or self._stop_asked())
+        return bool(self._stop_signal or self._stop_requested())
 
-    def _started(self, nodes: tuple[str, ...], gpus: Mapping[str, tuple[int, ...]]) -> RunningAttempt:
+    def _start_attempt(self, nodes: tuple[str, ...], gpus: Mapping[str, tuple[int, ...]]) -> RunningAttempt:
         spec, setting = self._plan.spec, self._setting
         slurm = bool(setting.slurm_job)
         attempt = Attempt(
@@ -218,7 +220,7 @@ class Supervisor:
             port=free_port(nodes[0], setting, self._folder, self._environment),
             ranks_per_node=spec.gpus_per_node,
             nodes_min=min(spec.nodes_min or len(nodes), len(nodes)),
-            restarts=max(0, spec.restarts - self._before),
+            restarts=max(0, spec.restarts - self._earlier_restarts),
             run_id=f"{setting.slurm_job or 'here'}-{self._state.number}-{self._state.attempt}",
             gpu_bound=bool(gpus) and any(Path(each).exists() for each in ("/dev/nvidiactl", "/dev/kfd")),
             join_timeout_s=spec.join_timeout_s,
@@ -230,12 +232,12 @@ class Supervisor:
             setting=setting,
             environment=self._environment,
             gpus=gpus,
-            more={
+            extra={
                 "resume": spec.resume or bool(attempt.number),
                 "notebook": self._notebook(),
                 "run": setting.run,
             },
-            rejoins=spec.restarts if launcher_of(spec.launcher).restarts_itself else 0,
+            max_rejoins=spec.restarts if launcher_of(spec.launcher).restarts_itself else 0,
         )
         running.start()
         self._change(endpoint=attempt.endpoint, reason="")
@@ -251,7 +253,7 @@ class Supervisor:
         return [python, "-I", "-m", "gipfel_extension.training.launches.notebook", self._plan.folder]
 
     def _follow(self, running: RunningAttempt) -> int:
-        """Wait for the end of an attempt, or end it."""
+        """Wait for the end of an attempt, or stop it; return its exit status."""
         deadline, beat = None, 0.0
         while (status := running.poll()) is None:
             now = time.monotonic()
@@ -259,33 +261,39 @@ class Supervisor:
                 beat = now
                 self._change(step_ids=running.step_ids)
                 self._note_restarts(self._restarts(running), *running.notes[-1:])
-            self._times.look()
-            left = self._clock.left_s()
-            # Slurm's own warning comes up to a minute early: it counts if the time is unknown.
-            near = self._hinted if left is None else left < self._plan.spec.grace_s + _MARGIN_S
+            self._times.record_growth()
+            remaining = self._time_limit.remaining_s()
+            # Slurm's warning comes up to a minute early, so it is used only if the end is unknown.
+            near = (
+                self._warned_by_slurm
+                if remaining is None
+                else remaining < self._plan.spec.grace_s + _MARGIN_S
+            )
             if near and not self._warned:
-                self._warned = "its time is nearly over"
-            if (self._warned or self._asked) and deadline is None:
+                self._warned = "the job's time limit is near"
+            if (self._warned or self._stop_signal) and deadline is None:
                 (self._folder / "signal").touch()
-                self._change(reason=f"Asked for a checkpoint: {self._warned or 'the job is being ended'}.")
+                self._change(
+                    reason=f"Ranks were asked to write a checkpoint: {self._warned or 'the job is ending'}."
+                )
                 deadline = now + self._plan.spec.grace_s
-            if self._stop_asked() or (deadline is not None and now > deadline):
+            if self._stop_requested() or (deadline is not None and now > deadline):
                 running.stop()
                 status = running.poll()
                 break
             time.sleep(_LOOK_S)
-        self._times.look()
+        self._times.record_growth()
         self._note_restarts(self._restarts(running), *running.notes[-1:])
         return 1 if status is None else status
 
     def _restarts(self, running: RunningAttempt) -> int:
         counted = max(newest_restart(self._folder, self._state.attempt), running.rejoined)
-        return self._before + counted
+        return self._earlier_restarts + counted
 
     def _note_restarts(self, count: int, other: str = "") -> None:
         """Write the number of restarts and their reasons: the rank that failed first, else `other`."""
         for start, failure in first_failures(self._folder, self._state.attempt).items():
-            number = self._before + start + 1
+            number = self._earlier_restarts + start + 1
             if number <= count:
                 self._reasons[number] = f"restart {number}: {str(failure)[:_LONGEST]}"
         if count and count not in self._reasons:
@@ -300,67 +308,71 @@ class Supervisor:
             self._change(restarts=count, restarted=kept)
 
     def _requeue_or_end(self, status: int) -> tuple[int, str, str]:
-        """Requeue the job after a warning, or end."""
+        """Requeue the job after a warning, or end; return exit status, outcome and reason."""
         spec = self._plan.spec
         if spec.on_preempt == "end":
-            return status or TIMEOUT, "timeout", f"It was ended: {self._warned}."
+            return status or TIMEOUT, "timeout", f"The launch was ended: {self._warned}."
         job = self._setting.slurm_job
-        if self._plan.spec.where == "job" and job:
+        if not self._plan.spec.in_job and job:
             self._change(phase="queued", gpus={}, requeues=self._state.requeues + 1, reason="requeued")
             if requeue(job, self._environment):
                 return 0, "requeued", ""
             self._change(phase="running")
-            return TIMEOUT, "timeout", f"Slurm did not requeue it: {self._warned}."
-        return TIMEOUT, "timeout", f"{self._warned}; `gipfel rerun {self._state.number}` continues."
+            return TIMEOUT, "timeout", f"Slurm did not requeue the job: {self._warned}."
+        return (
+            TIMEOUT,
+            "timeout",
+            f"The launch was ended: {self._warned}. To continue: `gipfel rerun {self._state.number}`.",
+        )
 
-    def _stop_asked(self) -> bool:
+    def _stop_requested(self) -> bool:
         return (self._folder / STOP).exists()
 
     def _change(self, **changes: object) -> None:
         self._state = self._write(self._state.model_copy(update=changes))
 
     def _write(self, state: LaunchState) -> LaunchState:
-        # A disk that is full ends no training.
+        # A full disk must not end the training.
         with contextlib.suppress(OSError):
             return write_state(self._folder, state)
         return state
 
 
 class TimeLimit:
-    """Time limit of the job; queried every minute, since it can be extended."""
+    """Time limit of the job; it is queried every minute, because it can be extended."""
 
     def __init__(self, environment: Mapping[str, str], slurm_job: str) -> None:
         self._environment = dict(environment)
         self._job = slurm_job
-        self._asked = -_ASK_S
+        self._queried_at = -_ASK_S
         given = environment.get("SLURM_JOB_END_TIME") or environment.get("GIPFEL_JOB_END_TIME") or ""
         self._end = float(given) if given.isdecimal() else None
 
-    def left_s(self) -> float | None:
+    def remaining_s(self) -> float | None:
         """Return the seconds until the end; None if there is no limit or it is unknown."""
-        if self._job and time.monotonic() - self._asked >= _ASK_S:
-            self._asked = time.monotonic()
-            self._end = self._ask() or self._end
+        if self._job and time.monotonic() - self._queried_at >= _ASK_S:
+            self._queried_at = time.monotonic()
+            self._end = self._query() or self._end
         return None if self._end is None else self._end - time.time()
 
-    def _ask(self) -> float | None:
-        said = _said(("squeue", "--noheader", f"--jobs={self._job}", "--format=%e"), self._environment)
+    def _query(self) -> float | None:
+        output = _output(("squeue", "--noheader", f"--jobs={self._job}", "--format=%e"), self._environment)
         try:
-            return datetime.fromisoformat((said or "").strip()).timestamp()
+            return datetime.fromisoformat((output or "").strip()).timestamp()
         except ValueError:
             return None
 
 
 def requeue(job: str, environment: Mapping[str, str]) -> bool:
-    """Requeue the job, which ends this process too; return whether Slurm accepted it.
+    """Requeue the job, which also ends this process; return whether Slurm accepted the request.
 
-    Slurm may end ``scontrol`` together with the job, before it has its answer.
+    Slurm may end ``scontrol`` with the job before it gets a response.
     """
     done = _run(("scontrol", "requeue", job), environment)
     return done is not None and done.returncode <= 0
 
 
-def _said(argv: tuple[str, ...], environment: Mapping[str, str]) -> str | None:
+def _output(argv: tuple[str, ...], environment: Mapping[str, str]) -> str | None:
     done = _run(argv, environment)
     return done.stdout if done is not None and done.returncode == 0 else None
 

@@ -1,4 +1,4 @@
-"""Layouts of a training step over GPUs: sizes, machines, and what each GPU holds and sends; pure."""
+"""Layouts of a training step over GPUs: model, machine, memory and traffic of each GPU; pure."""
 
 from typing import Literal
 
@@ -22,24 +22,26 @@ _GPUS: dict[str, tuple[float, float]] = {
 }
 MACHINES = tuple(_GPUS)
 _DEFAULT_NODE = {"GH200": 4, "GB200": 4}
-#: What a training step reaches of a GPU's peak, where communication costs nothing; large models on A100
-#: reached 0.52 with it (Narayanan et al. 2021, arXiv:2104.04473, table 1).
-_REACHED = 0.5
-#: Hidden size over layers; the loss is flat around it (Kaplan et al. 2020, arXiv:2001.08361, figure 5).
+#: Fraction of a GPU's peak that a training step achieves without the cost of communication; large models on
+#: A100 reached 0.52 including it (Narayanan et al. 2021, arXiv:2104.04473, table 1).
+_PEAK_FRACTION = 0.5
+#: Ratio of hidden size to layers; the loss hardly depends on it (Kaplan 2020, arXiv:2001.08361, figure 5).
 _ASPECT = 128
 _HEAD = 128
 _VOCABULARY = 50_304
 #: Bytes for each parameter: weights, gradients, and the optimizer's state (Adam: two moments, and in mixed
 #: precision the weights in 32 bits; Rajbhandari et al. 2020, arXiv:1910.02054, section 3.1).
 BYTES = {"bf16": (2, 2, 12), "fp32": (4, 4, 8)}
-# NCCL's buffers, CUDA's context and the allocator's gaps; seen, not derived.
+# Share of memory for NCCL's buffers, CUDA's context and fragmentation; observed, not derived.
 _OVERHEAD_SHARE = 0.08
 
 
 class Transformer(Frozen):
-    """A decoder: ``ffn`` is the MLP's width (0: 4 x hidden), ``kv_heads`` those of keys and values (0: all).
+    """A decoder-only transformer.
 
-    ``gated`` MLPs have three matrices, others two. ``tied``: the output's matrix is the embedding's.
+    ``ffn`` is the width of the MLP (0: 4 x hidden), ``kv_heads`` the number of heads of keys and values (0:
+    all). A ``gated`` MLP has three matrices, others have two. If ``tied``, input and output embeddings are
+    the same matrix.
     """
 
     layers: int = Field(ge=1)
@@ -61,9 +63,9 @@ class Transformer(Frozen):
 
     @classmethod
     def of_size(cls, parameters: float) -> "Transformer":
-        """Return a GPT of about so many parameters, for callers who know only the size."""
+        """Return a GPT with about this number of parameters."""
         depth = (parameters / (12 * _ASPECT**2)) ** (1 / 3)
-        # Numbers that divide, as real models have them.
+        # Rounded to numbers with many divisors, as in real models.
         layers = max(1, round(depth / 8) * 8 if depth > 12 else round(depth / 2) * 2)
         width = (parameters / (12 * layers)) ** 0.5
         grain = 8 * _HEAD if width > 4096 else 2 * _HEAD if width > 1024 else _HEAD
@@ -77,53 +79,54 @@ class Transformer(Frozen):
 
     @property
     def kv(self) -> int:
-        """Return the width of keys, and of values."""
+        """Return the width of keys, which is also that of values."""
         return self.hidden * (self.kv_heads or self.heads) // self.heads
 
     @property
     def layer_parameters(self) -> int:
-        """Return parameters of one layer: attention, MLP and two norms."""
+        """Return the number of parameters of one layer: attention, MLP and two norms."""
         attention = 2 * self.hidden * self.hidden + 2 * self.hidden * self.kv
         return attention + (3 if self.gated else 2) * self.hidden * self.width + 2 * self.hidden
 
     @property
     def embedding_parameters(self) -> int:
-        """Return parameters of one table of the vocabulary."""
+        """Return the number of parameters of one embedding matrix."""
         return self.vocabulary * self.hidden
 
     @property
     def parameters(self) -> int:
-        """Return all parameters."""
+        """Return the number of parameters of the model."""
         tables = self.embedding_parameters * (1 if self.tied else 2)
         return self.layers * self.layer_parameters + tables + self.hidden
 
     def step_operations(self, tokens: float, sequence: int, *, recompute: bool = False) -> float:
-        """Return the floating-point operations of a step: forward, twice that backward, recomputing.
+        """Return the floating-point operations of a step: forward, twice as many backward, and recomputation.
 
         Source: Narayanan et al. 2021, arXiv:2104.04473, equation 2, generalised: two operations for each
-        weight that multiplies a token, and 2·2·s·h for its attention to the sequence.
+        weight and token, and 2·2·s·h for the attention of a token to the sequence.
         """
         weights = self.layers * self.layer_parameters + self.embedding_parameters
         attention = 2 * self.layers * sequence * self.hidden
         return (4 if recompute else 3) * tokens * 2 * (weights + attention)
 
     def layer_activations(self) -> int:
-        """Return values that one layer keeps for the backward pass, for each token.
+        """Return the number of values that one layer stores for the backward pass, for each token.
 
-        Input and output of both norms, queries, keys, values, attention's output, and what the MLP keeps
-        (before and after its non-linearity; gated: gate, its non-linearity, up and their product). With 16
-        bits and without dropout this is the 34·s·b·h of Korthikanti et al. 2022, arXiv:2205.05198, less
-        their masks, and with attention that does not keep its scores (Dao et al. 2022, arXiv:2205.14135).
+        These are input and output of both norms, queries, keys, values, output of the attention, and values
+        of the MLP (before and after its non-linearity; if gated: gate, its non-linearity, up, and their
+        product). In 16 bits this is the 34·s·b·h of Korthikanti et al. 2022, arXiv:2205.05198, without
+        dropout masks, and with attention that does not store its scores (Dao et al. 2022, arXiv:2205.14135).
         """
         mlp = (4 if self.gated else 2) * self.width
         return 6 * self.hidden + 2 * self.kv + mlp
 
 
 class Machine(Frozen):
-    """Machine of a plan: memory in bytes, operations and bytes per second, in one direction.
+    """Machine of a plan: memory of a GPU in bytes, operations per second, and bandwidths in bytes per second.
 
     ``node_bandwidth`` is that of one GPU inside its node, ``network_bandwidth`` of one GPU between nodes,
-    ``storage_bandwidth`` of all GPUs together. ``failure_hours`` is the mean time between failures of a node.
+    both in one direction, and ``storage_bandwidth`` of all GPUs together. ``failure_hours`` is the mean time
+    between failures of a node. ``peak_fraction`` is the fraction of a GPU's peak that a step achieves.
     """
 
     name: str
@@ -134,7 +137,7 @@ class Machine(Frozen):
     network_bandwidth: float
     storage_bandwidth: float = 10e9
     failure_hours: float = 10_000.0
-    reached: float = _REACHED
+    peak_fraction: float = _PEAK_FRACTION
 
 
 def machine_of(
@@ -145,16 +148,16 @@ def machine_of(
     storage_gbps: float = 0.0,
     memory_gb: float = 0.0,
 ) -> Machine:
-    """Return the machine of a GPU model; rates in GB/s, 0 for the usual ones.
+    """Return the machine with a GPU model; rates in GB/s, 0 for defaults.
 
     Raises
     ------
     GipfelError
-        The model is not known.
+        The model is unknown.
     """
     name = next((known for known in _GPUS if known.lower() == gpu.lower()), "")
     if not name:
-        raise GipfelError(f"The GPU {gpu!r} is not known.", f"Choose one of {', '.join(MACHINES)}.")
+        raise GipfelError(f"The GPU model {gpu!r} is unknown.", f"Choose one of {', '.join(MACHINES)}.")
     memory, operations = _GPUS[name]
     links = ceilings_of(name).links
     return Machine(
@@ -170,7 +173,7 @@ def machine_of(
 
 
 class StepWork(Frozen):
-    """Work of a step: ``batch`` sequences on all GPUs, ``micro`` of them at once on a replica."""
+    """Work of a step: ``batch`` sequences on all GPUs, in microbatches of ``micro`` on a replica."""
 
     model: Transformer
     sequence: int = Field(ge=1)
@@ -180,7 +183,7 @@ class StepWork(Frozen):
 
 
 class Memory(Frozen):
-    """Bytes on the fullest GPU; ``accumulates`` where gradients stay over several microbatches."""
+    """Bytes on the GPU with the highest memory use; ``accumulates`` is true with several microbatches."""
 
     weights: float
     gradients: float
@@ -191,14 +194,14 @@ class Memory(Frozen):
 
     @property
     def state(self) -> float:
-        """Return weights, gradients and optimizer."""
+        """Return the bytes of weights, gradients and optimizer."""
         return self.weights + self.gradients + self.optimizer
 
     @property
     def total(self) -> float:
-        """Return the peak, without what libraries and the allocator take.
+        """Return the peak, without the overhead of libraries and the allocator.
 
-        In a step of one microbatch gradients come as activations go: the larger counts.
+        In a step of one microbatch, gradients are allocated as activations are freed, so the larger counts.
         """
         forward = self.activations + self.logits
         both = self.gradients + forward if self.accumulates else max(self.gradients, forward)
@@ -206,17 +209,20 @@ class Memory(Frozen):
 
 
 class Traffic(Frozen):
-    """Bytes that one GPU sends for one purpose in a step, and their link: ``node`` or ``network``."""
+    """Bytes that one GPU sends for one purpose in a step, and their link: ``node`` or ``network``.
 
-    what: str
+    ``overlapped`` traffic takes place during computation.
+    """
+
+    purpose: str
     link: Literal["node", "network"]
     bytes: float
     seconds: float
-    hidden: bool
+    overlapped: bool
 
 
 class Layout(Frozen):
-    """DP x TP x PP with a ZeRO stage; ``recompute`` keeps only each layer's input for the backward pass."""
+    """DP x TP x PP with a ZeRO stage; ``recompute`` stores only each layer's input for the backward pass."""
 
     dp: int = Field(ge=1)
     tp: int = Field(1, ge=1)
@@ -226,30 +232,32 @@ class Layout(Frozen):
 
     @property
     def gpus(self) -> int:
-        """Return GPUs in all."""
+        """Return the number of GPUs."""
         return self.dp * self.tp * self.pp
 
     def microbatches(self, work: StepWork) -> int:
-        """Return microbatches that one replica runs in a step."""
+        """Return the number of microbatches that one replica runs in a step."""
         return max(1, -(-work.batch // (self.dp * work.micro)))
 
     def memory(self, work: StepWork) -> Memory:
-        """Return the memory of the fullest GPU: one of the pipeline's first stage, which has the embedding.
+        """Return the memory of a GPU in the first pipeline stage, which has the highest use.
 
-        ZeRO shards over the replicas: from stage 1 the optimizer, from 2 the gradients, in 3 the weights. Of
-        these one layer is in use, one is gathered ahead and one's gradients are on their way, as torch's
-        FSDP does it, and the embedding stays gathered. Tensor parallelism with sequence parallelism shards
-        weights and activations alike. The first stage holds as many microbatches as there are stages (1F1B).
+        ZeRO shards over the replicas: from stage 1 the optimizer, from 2 the gradients, in 3 the weights. In
+        stage 3, as in torch's FSDP, three layers are gathered (one in use, one prefetched, one with gradients
+        in transit), and the embedding. Tensor parallelism with sequence parallelism shards weights and
+        activations. The first stage stores as many microbatches as there are stages (1F1B).
         Sources: arXiv:1910.02054 section 5; arXiv:2205.05198 sections 4.2 and 4.3.
         """
         model, (weight, gradient, optimizer) = work.model, BYTES[work.precision]
         layers = -(-model.layers // self.pp)
         tables = 1 if model.tied or self.pp > 1 else 2
-        mine = (
+        shard = (
             layers * model.layer_parameters + tables * model.embedding_parameters + model.hidden
         ) / self.tp
-        whole = (min(3, layers) * model.layer_parameters + tables * model.embedding_parameters) / self.tp
-        gathered = whole if self.zero == 3 and self.dp > 1 else 0.0
+        gathered_size = (
+            min(3, layers) * model.layer_parameters + tables * model.embedding_parameters
+        ) / self.tp
+        gathered = gathered_size if self.zero == 3 and self.dp > 1 else 0.0
         tokens = work.micro * work.sequence
         in_flight = min(self.pp, self.microbatches(work))
         kept = model.hidden if self.recompute else model.layer_activations()
@@ -257,55 +265,57 @@ class Layout(Frozen):
         # Logits in the working precision, their logarithms in 32 bits, and their gradient.
         logits = tokens * model.vocabulary * (2 * weight + 4) / self.tp if self.pp == 1 else 0.0
         return Memory(
-            weights=mine * weight / (self.dp if self.zero >= 3 else 1) + gathered * weight,
-            gradients=mine * gradient / (self.dp if self.zero >= 2 else 1),
-            optimizer=mine * optimizer / (self.dp if self.zero >= 1 else 1),
+            weights=shard * weight / (self.dp if self.zero >= 3 else 1) + gathered * weight,
+            gradients=shard * gradient / (self.dp if self.zero >= 2 else 1),
+            optimizer=shard * optimizer / (self.dp if self.zero >= 1 else 1),
             activations=values * tokens * weight / self.tp,
             logits=logits,
             accumulates=self.microbatches(work) > 1,
         )
 
     def fits(self, work: StepWork, machine: Machine) -> bool:
-        """Return whether it fits, with room for libraries and the allocator."""
+        """Return whether the layout fits into memory, with space for libraries and the allocator."""
         return self.memory(work).total <= machine.memory * (1 - _OVERHEAD_SHARE)
 
     def bubble(self, work: StepWork) -> float:
-        """Return the share of a step in which a stage waits: (p-1)/(m+p-1), arXiv:2104.04473 section 2.2."""
+        """Return the pipeline bubble as a share of a step: (p-1)/(m+p-1), arXiv:2104.04473 section 2.2."""
         count = self.microbatches(work)
         return (self.pp - 1) / (count + self.pp - 1)
 
     def traffic(self, work: StepWork, machine: Machine) -> tuple[Traffic, ...]:
-        """Return what one GPU sends in a step; rings, so 2·(n-1)/n of the bytes for an all-reduce.
+        """Return the traffic of one GPU in a step; an all-reduce in a ring sends 2·(n-1)/n of the bytes.
 
-        Gradients and ZeRO-3's gathers are hidden behind computing as far as that lasts; tensor parallelism's
-        are not. Sources: arXiv:1909.08053 section 3 (four all-reduces a layer), arXiv:1910.02054 section 7.
+        Gradients and ZeRO-3's gathers are overlapped with computation, traffic of tensor parallelism is not.
+        Sources: arXiv:1909.08053 section 3 (four all-reduces per layer), arXiv:1910.02054 section 7.
         """
         model, weight = work.model, BYTES[work.precision][0]
         count, tokens = self.microbatches(work), work.micro * work.sequence
         layers = -(-model.layers // self.pp)
-        mine = (layers * model.layer_parameters + model.embedding_parameters) / self.tp * weight
+        shard = (layers * model.layer_parameters + model.embedding_parameters) / self.tp * weight
         found = []
         if self.tp > 1:
             ring = 2 * (self.tp - 1) / self.tp
             sent = 4 * layers * tokens * model.hidden * weight * ring * count
             found.append(
-                self._over("activations (TP)", sent, self.tp <= machine.gpus_per_node, machine, hidden=False)
+                self._traffic(
+                    "activations (TP)", sent, self.tp <= machine.gpus_per_node, machine, overlapped=False
+                )
             )
         if self.pp > 1:
-            inside = self.tp * self.pp <= machine.gpus_per_node
+            in_node = self.tp * self.pp <= machine.gpus_per_node
             sent = 2 * tokens * model.hidden * weight / self.tp * count
-            found.append(self._over("activations (PP)", sent, inside, machine, hidden=True))
+            found.append(self._traffic("activations (PP)", sent, in_node, machine, overlapped=True))
         if self.dp > 1:
-            inside = self.gpus <= machine.gpus_per_node
-            # Where gradients are sharded they travel for each microbatch, and in 3 the weights too.
-            times = {2: count + 1, 3: 3 * count}.get(self.zero, 2)
-            sent = times * (self.dp - 1) / self.dp * mine
-            what = "weights and gradients (ZeRO-3)" if self.zero == 3 else "gradients (DP)"
-            found.append(self._over(what, sent, inside, machine, hidden=True))
+            in_node = self.gpus <= machine.gpus_per_node
+            # Sharded gradients are sent for each microbatch, and in stage 3 also the weights.
+            transfers = {2: count + 1, 3: 3 * count}.get(self.zero, 2)
+            sent = transfers * (self.dp - 1) / self.dp * shard
+            purpose = "weights and gradients (ZeRO-3)" if self.zero == 3 else "gradients (DP)"
+            found.append(self._traffic(purpose, sent, in_node, machine, overlapped=True))
         return tuple(found)
 
     @staticmethod
-    def _over(what: str, sent: float, inside: bool, machine: Machine, *, hidden: bool) -> Traffic:  # noqa: FBT001
-        rate = machine.node_bandwidth if inside else machine.network_bandwidth
-        link: Literal["node", "network"] = "node" if inside else "network"
-        return Traffic(what=what, link=link, bytes=sent, seconds=sent / rate, hidden=hidden)
+    def _traffic(purpose: str, sent: float, in_node: bool, machine: Machine, *, overlapped: bool) -> Traffic:  # noqa: FBT001
+        rate = machine.node_bandwidth if in_node else machine.network_bandwidth
+        link: Literal["node", "network"] = "node" if in_node else "network"
+        return Traffic(purpose=purpose, link=link, bytes=sent, seconds=sent / rate, overlapped=overlapped)

@@ -10,12 +10,12 @@ from .layout import BYTES, Layout, Machine, Memory, StepWork, Traffic, Transform
 
 _MOST_SHOWN = 5
 _LARGEST = 1e15
-#: Every plan shows this.
-ESTIMATE = "an estimate: memory within 10 % of torch's tracker, times unmeasured"
+#: Note of every plan.
+ESTIMATE = "an estimate: memory within 10 % of torch's tracker, times are not measured"
 
 
 class Step(Frozen):
-    """One step of a layout: seconds for computing, for waiting in the pipeline and for what is not hidden."""
+    """Time of one step in seconds: computation, pipeline bubble, and communication that is not overlapped."""
 
     compute: float
     bubble: float
@@ -23,17 +23,17 @@ class Step(Frozen):
 
     @property
     def seconds(self) -> float:
-        """Return the whole step."""
+        """Return the total time of the step."""
         return self.compute + self.bubble + self.exposed
 
     @property
     def efficiency(self) -> float:
-        """Return the share of the step that computes: scaling against one GPU that could hold it all."""
+        """Return the share of computation: the scaling efficiency relative to one GPU with enough memory."""
         return self.compute / self.seconds
 
 
 class Candidate(Frozen):
-    """A layout that fits."""
+    """A layout that fits into memory, with its estimated speed."""
 
     layout: Layout
     memory: Memory
@@ -42,7 +42,7 @@ class Candidate(Frozen):
 
 
 class Checkpoint(Frozen):
-    """Cost of a checkpoint of weights and optimizer, and the interval to write one (Young and Daly)."""
+    """Size and time of a checkpoint of weights and optimizer, and the optimal interval (Young and Daly)."""
 
     bytes: float
     seconds: float
@@ -50,7 +50,7 @@ class Checkpoint(Frozen):
 
 
 class Plan(Frozen):
-    """Layouts that fit, the best first; ``notes`` are for the user."""
+    """Layouts that fit into memory, the fastest first; ``notes`` are for the user."""
 
     work: StepWork
     machine: Machine
@@ -63,7 +63,7 @@ class Plan(Frozen):
 
     @property
     def best(self) -> Candidate:
-        """Return the fastest."""
+        """Return the fastest layout."""
         return self.candidates[0]
 
 
@@ -81,21 +81,22 @@ def plan(
     storage_gbps: float = 0.0,
     memory_gb: float = 0.0,
 ) -> Plan:
-    """Lay a training step out on GPUs.
+    """Return the fastest layouts of a training step on GPUs.
 
     Parameters
     ----------
     model
         A transformer, or its number of parameters.
     sequence, batch, micro
-        Tokens in a sequence; sequences in a step of all GPUs (0: eight for each), and at once in a replica.
+        Tokens in a sequence, sequences in a step on all GPUs (0: eight for each GPU), and sequences in a
+        microbatch of a replica.
     gpu, gpus_per_node, memory_gb, network_gbps, storage_gbps
-        The machine; rates in GB/s, `network_gbps` for each GPU, 0 for the model's usual ones.
+        Properties of the machine; rates in GB/s, `network_gbps` for each GPU, 0 for the defaults of the GPU.
 
     Raises
     ------
     GipfelError
-        The GPU is not known, a number can't be used, or nothing fits.
+        The GPU model is unknown, a number is out of range, or no layout fits into memory.
     """
     size = model.parameters if isinstance(model, Transformer) else model
     if gpus < 1 or sequence < 1 or micro < 1 or batch < 0 or not size >= 1:
@@ -120,12 +121,12 @@ def plan(
     ]
     if not found:
         raise _does_not_fit(gpus, work, machine)
-    # Of equal ones the simplest.
+    # Of equally fast layouts the simplest comes first.
     best = sorted(
         found, key=lambda each: (-each.tokens_per_second, each.layout.zero, each.layout.pp, each.layout.tp)
     )
     shape = f"{described.layers} layers of {described.hidden}"
-    notes = () if isinstance(model, Transformer) else (f"no more than a size was given: a GPT of {shape}",)
+    notes = () if isinstance(model, Transformer) else (f"a GPT of {shape} is assumed",)
     return Plan(
         work=work,
         machine=machine,
@@ -139,7 +140,7 @@ def plan(
 
 
 def layouts(gpus: int, work: StepWork, machine: Machine) -> Iterator[Layout]:
-    """Yield every layout of the GPUs that divides the model evenly; tensor parallelism stays in a node."""
+    """Yield every layout that divides the model evenly; tensor parallelism does not cross nodes."""
     for tp in _divisors(min(gpus, machine.gpus_per_node)):
         if work.model.heads % tp or gpus % tp:
             continue
@@ -148,23 +149,24 @@ def layouts(gpus: int, work: StepWork, machine: Machine) -> Iterator[Layout]:
             if pp > work.model.layers or work.model.layers % pp or work.batch % (dp * work.micro):
                 continue
             for zero in (0, 1, 2, 3) if dp > 1 else (0,):
-                # Gradients that are sharded between a pipeline's microbatches would travel for each of them.
+                # With pipeline parallelism, sharded gradients would be sent for each microbatch.
                 if zero < 2 or pp == 1:
                     yield Layout(dp=dp, tp=tp, pp=pp, zero=zero)
                     yield Layout(dp=dp, tp=tp, pp=pp, zero=zero, recompute=True)
 
 
 def step_of(layout: Layout, work: StepWork, machine: Machine) -> Step:
-    """Return the time of a step: hidden communication costs only what outlasts computing."""
+    """Return the time of a step; overlapped communication counts only as far as it exceeds computation."""
     tokens = layout.microbatches(work) * work.micro * work.sequence * layout.dp
     operations = work.model.step_operations(tokens, work.sequence, recompute=layout.recompute)
     slower = 2.0 if work.precision == "fp32" else 1.0
-    compute = slower * operations / (layout.gpus * machine.operations * machine.reached)
+    compute = slower * operations / (layout.gpus * machine.operations * machine.peak_fraction)
     share = layout.bubble(work)
     traffic = layout.traffic(work, machine)
-    hidden = sum(each.seconds for each in traffic if each.hidden)
-    # Two thirds of computing is the backward pass, behind which gradients travel.
-    exposed = sum(each.seconds for each in traffic if not each.hidden) + max(0.0, hidden - compute * 2 / 3)
+    overlapped = sum(each.seconds for each in traffic if each.overlapped)
+    # Gradients are overlapped with the backward pass, which is two thirds of computation.
+    not_overlapped = sum(each.seconds for each in traffic if not each.overlapped)
+    exposed = not_overlapped + max(0.0, overlapped - compute * 2 / 3)
     return Step(compute=compute, bubble=compute * share / (1 - share), exposed=exposed)
 
 
@@ -186,9 +188,9 @@ def lines_of(plan: Plan) -> list[str]:
         f"a step of the first: {step.seconds:.2f} s, {step.compute:.2f} computing, {parts}",
     ]
     for each in plan.traffic:
-        where = "inside the node" if each.link == "node" else "over the network"
-        behind = "behind computing" if each.hidden else "in its way"
-        lines.append(f"  {each.what}: {gigabytes(each.bytes)} {where}, {each.seconds:.2f} s {behind}")
+        link = "inside the node" if each.link == "node" else "over the network"
+        overlap = "overlapped" if each.overlapped else "not overlapped"
+        lines.append(f"  {each.purpose}: {gigabytes(each.bytes)} {link}, {each.seconds:.2f} s, {overlap}")
     lines.append(
         f"a checkpoint is {gigabytes(checkpoint.bytes)}, {checkpoint.seconds:.0f} s to write; "
         f"write one every {checkpoint.interval / 60:.0f} min"
@@ -198,7 +200,7 @@ def lines_of(plan: Plan) -> list[str]:
 
 
 def document_of(plan: Plan) -> dict[str, Any]:
-    """Return the document of `gipfel plan --json`; bytes and seconds."""
+    """Return the document of `gipfel plan --json`, in bytes and seconds."""
     document = plan.model_dump(mode="json")
     for each, candidate in zip(document["candidates"], plan.candidates, strict=True):
         each["memory"]["total"] = candidate.memory.total
@@ -217,7 +219,7 @@ def name_of(candidate: Candidate) -> str:
 
 
 def gigabytes(size: float) -> str:
-    """Return a size in GB, with a digit where it is small."""
+    """Return a size in GB, with one decimal digit below 100 GB."""
     return f"{size / 1e9:.1f} GB" if size < 1e11 else f"{size / 1e9:.0f} GB"
 
 
@@ -230,7 +232,7 @@ def _candidate(layout: Layout, work: StepWork, machine: Machine) -> Candidate:
 
 
 def _scaling(layout: Layout, work: StepWork, machine: Machine) -> tuple[tuple[int, float], ...]:
-    """Return numbers of GPUs with their efficiency relative to the plan's; the batch grows with them."""
+    """Return numbers of GPUs with their efficiency relative to the plan; the batch grows with the GPUs."""
     base = _candidate(layout, work, machine).tokens_per_second
     found = []
     for times in (1, 2, 4, 8):
@@ -255,12 +257,12 @@ def _does_not_fit(gpus: int, work: StepWork, machine: Machine) -> GipfelError:
     if not least:
         return GipfelError(
             f"No layout divides {work.model.layers} layers and a batch of {work.batch} among {gpus} GPUs.",
-            "Take a number of GPUs that divides the batch, or a larger batch.",
+            "Choose a number of GPUs that divides the batch, or a larger batch.",
         )
     return GipfelError(
-        f"It does not fit: {least / 1e9:.0f} GB are needed on each of {gpus} GPUs of "
+        f"The model does not fit: each of {gpus} GPUs needs {least / 1e9:.0f} GB and has "
         f"{machine.memory / 1e9:.0f} GB.",
-        "Take more GPUs, a shorter sequence or a smaller microbatch.",
+        "Use more GPUs, a shorter sequence or a smaller microbatch.",
     )
 
 

@@ -1,8 +1,8 @@
-"""``python -m gipfel_extension.training.papermill NOTEBOOK OUTPUT``: what a batch notebook's job runs.
+"""``python -m gipfel_extension.training.papermill NOTEBOOK OUTPUT``: the command of a batch notebook's job.
 
-The parameters are in the run's record, since everybody on the node can read an argv. In a job array OUTPUT is
-a template, and the task's number says which point of the grid is run. A job that Slurm has requeued resumes
-where it stopped.
+The parameters are in the run's record, because all users on the node can read an argv. In a job array OUTPUT
+is a template, and the task ID selects the point of the grid. A job that Slurm has requeued resumes where it
+stopped.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from .values import from_yaml
 
 
 class Task(Frozen):
-    """Run of one job, or of one task of an array."""
+    """Parameters, output and resumption of one job or array task."""
 
     parameters: dict[str, Any]
     output: Path
@@ -34,13 +34,13 @@ class Task(Frozen):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a notebook; 0 where it completed, 1 a cell failed, 138 its kernel died, 128 + n after signal n."""
+    """Run a notebook; return 0, 1 if a cell failed, 138 if the kernel died, 128 + n after signal n."""
     given = _parser().parse_args(arguments)
-    # Without ANSI codes and papermill's own paths in the job's log.
+    # Keeps ANSI codes and paths of papermill out of the job's log.
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         task = task_of(given.output, given.resume, os.environ)
-        _close_log(task.output)
+        _restrict_log(task.output)
         problem = _offer_kernel(given.kernel or kernel_of(given.notebook))
         if problem:
             _report(f"{problem} The notebook runs with Gipfel's Python instead.")
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def task_of(output: Path, resume: bool, environment: Mapping[str, str]) -> Task:  # noqa: FBT001 - a flag as typed
-    """Return what this process runs: its point of the grid, resuming after a requeue.
+    """Return the task of this process: its point of the grid, and whether it resumes.
 
     Raises
     ------
@@ -80,20 +80,22 @@ def task_of(output: Path, resume: bool, environment: Mapping[str, str]) -> Task:
     if grid.axes:
         number = _task_number(environment)
         if number >= len(grid):
-            raise GipfelError(f"The grid has {len(grid)} points, this is task {number}.")
+            raise GipfelError(
+                f"The grid has {len(grid)} points, but this is task {number}.", "Submit the notebook again."
+            )
         texts |= grid.point(number)
         output = grid.output(output, number)
-    again = environment.get("SLURM_RESTART_COUNT", "0") not in {"", "0"}
+    requeued = environment.get("SLURM_RESTART_COUNT", "0") not in {"", "0"}
     return Task(
         parameters={name: from_yaml(text) for name, text in texts.items()},
         output=output,
-        # Only its own output: what an earlier job has left there is not asked to be resumed.
-        resume=resume or (again and run is not None and _run_of(output) == run.name),
+        # After a requeue, an output of another job is not resumed.
+        resume=resume or (requeued and run is not None and _run_of(output) == run.name),
     )
 
 
-def _close_log(output: Path) -> None:
-    """Give the log the permissions of the output, which has the same content."""
+def _restrict_log(output: Path) -> None:
+    """Give the log the permissions of the output, because it has the same content."""
     try:
         mode = output.stat().st_mode & 0o666
     except OSError:
@@ -109,7 +111,7 @@ def _task_number(environment: Mapping[str, str]) -> int:
         if environment.get(name, "").isdecimal():
             return int(environment[name])
     raise GipfelError(
-        "This process is not a task of an array, but the notebook has a grid.", "Submit it again."
+        "This process is not an array task, but the notebook has a grid.", "Submit the notebook again."
     )
 
 
@@ -121,14 +123,14 @@ def _run_of(output: Path) -> str:
 
 
 def _offer_kernel(name: str) -> str:
-    from ...kernels import NATIVE, offer_image_kernel  # noqa: PLC0415 - above this floor, and here only
+    from ...kernels import NATIVE_KERNEL, offer_image_kernel  # noqa: PLC0415 - a higher layer
 
     problem = offer_image_kernel(os.environ)
-    return problem if problem and name == NATIVE else ""
+    return problem if problem and name == NATIVE_KERNEL else ""
 
 
 def _word(state: str) -> str:
-    return {"failed": "failed", "died": "broke off", "interrupted": "interrupted"}.get(state, state)
+    return {"failed": "failed", "died": "ended early", "interrupted": "interrupted"}.get(state, state)
 
 
 def _report(line: str) -> None:

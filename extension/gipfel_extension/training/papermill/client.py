@@ -1,4 +1,4 @@
-"""Client that runs the cells, and keeps all output when a kernel dies, times out or is interrupted."""
+"""Client that runs the cells, and saves all output when a kernel dies, times out or is interrupted."""
 
 import asyncio
 import contextlib
@@ -13,20 +13,20 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from papermill.clientwrap import PapermillNotebookClient
 
 from gipfel_cluster.model import one_line
-from gipfel_cluster.runtime.kernel_launch import without_ports
+from gipfel_cluster.runtime.kernel_launch import with_private_sockets
 
 from .manager import Manager
 from .progress import first_code_line
 
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"))
-# Schedulers give ten seconds and more between the signal and the end of everything.
-_LAST_WORDS_S = 5.0
+# Time for an interrupted cell to end; schedulers kill the job at least ten seconds after the signal.
+_INTERRUPT_S = 5.0
 # A scheduler's signal may reach the kernel before this process.
-_SPREAD_S = 1.0
+_SIGNAL_DELAY_S = 1.0
 
 
 class Interrupted(BaseException):
-    """Interruption of a run by a signal; everything until then is kept."""
+    """Interruption of a run by a signal; all output until then is saved."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -34,15 +34,22 @@ class Interrupted(BaseException):
 
 
 class PrivateKernels(AsyncKernelManager):
-    """Starts ipykernel without a port of the node, which others may use as well."""
+    """Kernel manager that starts ipykernel without TCP ports, because other users share the node."""
+
+    #: All cells have ended. An interrupt before the shutdown would only log an error in the rank's log.
+    idle = False
+
+    async def _async_interrupt_kernel(self) -> None:
+        if not (self.idle and self.shutting_down):
+            await super()._async_interrupt_kernel()
 
     def format_kernel_cmd(self, extra_arguments: list[str] | None = None) -> list[str]:
         """Return the argv of the kernel."""
-        return without_ports(super().format_kernel_cmd(extra_arguments))
+        return with_private_sockets(super().format_kernel_cmd(extra_arguments))
 
 
 class Client(PapermillNotebookClient):  # type: ignore[misc]
-    """Papermill's client of a kernel, which leaves out kept cells and ends in order."""
+    """Papermill's client of a kernel, which skips kept cells and handles signals."""
 
     nb_man: Manager
 
@@ -52,7 +59,7 @@ class Client(PapermillNotebookClient):  # type: ignore[misc]
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def papermill_execute_cells(self) -> None:
-        """Run each cell that is not kept, and note how each ends."""
+        """Run each cell that is not kept, and record how it ends."""
         manager = self.nb_man
         for index, cell in enumerate(self.nb.cells):
             if index in manager.plan.kept:
@@ -64,13 +71,13 @@ class Client(PapermillNotebookClient):  # type: ignore[misc]
                 self.execute_cell(cell, index)
             except CellExecutionError as error:
                 if self._signal:
-                    manager.cell_broke(cell, index, "interrupted", None)
+                    manager.cell_aborted(cell, index, "interrupted", None)
                     raise self._interrupted(index) from None
                 manager.cell_exception(self.nb.cells[index], cell_index=index, exception=error)
                 break
             except DeadKernelError as error:
-                if self._was_asked_to_end():
-                    manager.cell_broke(cell, index, "interrupted", None)
+                if self._was_signalled():
+                    manager.cell_aborted(cell, index, "interrupted", None)
                     raise self._interrupted(index) from None
                 self._died(cell, index, error)
                 raise
@@ -79,10 +86,10 @@ class Client(PapermillNotebookClient):  # type: ignore[misc]
                 manager.problem = (
                     f"cell {manager.number_of(index)} took too long: {first_code_line(cell.source)}"
                 )
-                manager.cell_broke(cell, index, "failed", _error("CellTimeoutError", text))
+                manager.cell_aborted(cell, index, "failed", _error("CellTimeoutError", text))
                 raise
             except Interrupted:
-                manager.cell_broke(cell, index, "interrupted", None)
+                manager.cell_aborted(cell, index, "interrupted", None)
                 raise self._interrupted(index) from None
             finally:
                 manager.cell_complete(self.nb.cells[index], cell_index=index)
@@ -91,10 +98,12 @@ class Client(PapermillNotebookClient):  # type: ignore[misc]
 
     @contextlib.contextmanager
     def setup_kernel(self, **options: Any) -> Iterator[None]:
-        """Start the kernel, and end it: at once where the run was broken off, after everything is saved."""
+        """Start the kernel and shut it down; after an error, save everything and shut it down immediately."""
         with self._signals(), super().setup_kernel(**options):
             try:
                 yield
+                if isinstance(self.km, PrivateKernels):
+                    self.km.idle = True
             except BaseException:
                 self.shutdown_kernel = "immediate"
                 self.nb_man.checkpoint()
@@ -106,7 +115,7 @@ class Client(PapermillNotebookClient):  # type: ignore[misc]
             self.nb_man.cell_touched(index)
 
     async def async_execute_cell(self, cell: Any, cell_index: int, **options: Any) -> Any:
-        """Run one cell; nbclient's own, which a signal can break off."""
+        """Run one cell with nbclient, so that a signal can interrupt it."""
         self._loop = asyncio.get_running_loop()
         try:
             return await super().async_execute_cell(cell, cell_index, **options)
@@ -114,7 +123,7 @@ class Client(PapermillNotebookClient):  # type: ignore[misc]
             self._loop = None
 
     def execute_cell(self, cell: Any, index: int) -> Any:
-        """Run `async_execute_cell` for callers without a loop."""
+        """Run `async_execute_cell` for callers without an event loop."""
         from jupyter_core.utils import run_sync  # noqa: PLC0415
 
         return run_sync(self.async_execute_cell)(cell, index)
@@ -125,7 +134,7 @@ class Client(PapermillNotebookClient):  # type: ignore[misc]
             yield
             return
         before = {
-            number: signal.signal(number, self._heard)
+            number: signal.signal(number, self._on_signal)
             for number in _SIGNALS
             if signal.getsignal(number) is not signal.SIG_IGN
         }
@@ -135,35 +144,35 @@ class Client(PapermillNotebookClient):  # type: ignore[misc]
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _heard(self, number: int, _frame: FrameType | None) -> None:
-        again, self._signal = self._signal, number
-        if self._loop is None or (again and number == signal.SIGINT):
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        earlier, self._signal = self._signal, number
+        if self._loop is None or (earlier and number == signal.SIGINT):
             # Between two cells, or after a second Ctrl-C.
             raise Interrupted(number)
-        if not again:
+        if not earlier:
             self._loop.call_soon_threadsafe(self._interrupt)
 
     def _interrupt(self) -> None:
-        """Let the cell end by a KeyboardInterrupt of its own, which shows where it was; else cancel it."""
+        """Interrupt the kernel, so that the cell raises KeyboardInterrupt; else cancel the cell."""
         loop = asyncio.get_running_loop()
-        self._asked = loop.create_task(self._interrupt_kernel())
-        loop.call_later(_LAST_WORDS_S, self._break_off)
+        self._interrupt_task = loop.create_task(self._interrupt_kernel())
+        loop.call_later(_INTERRUPT_S, self._cancel_cell)
 
     async def _interrupt_kernel(self) -> None:
-        with contextlib.suppress(Exception):  # A kernel that is gone can't be interrupted.
-            asked = self.km.interrupt_kernel()
-            if asyncio.iscoroutine(asked):
-                await asked
+        with contextlib.suppress(Exception):  # The kernel may have ended.
+            result = self.km.interrupt_kernel()
+            if asyncio.iscoroutine(result):
+                await result
 
-    def _break_off(self) -> None:
+    def _cancel_cell(self) -> None:
         task = getattr(self, "task_poll_for_reply", None)
         if task is not None and not task.done():
             task.cancel()
 
-    def _was_asked_to_end(self) -> bool:
+    def _was_signalled(self) -> bool:
         if not self._signal and threading.current_thread() is threading.main_thread():
             with contextlib.suppress(Interrupted):
-                threading.Event().wait(_SPREAD_S)
+                threading.Event().wait(_SIGNAL_DELAY_S)
         return self._signal != 0
 
     def _interrupted(self, index: int | None) -> Interrupted:
@@ -180,8 +189,8 @@ class Client(PapermillNotebookClient):  # type: ignore[misc]
         manager.problem = (
             f"the kernel died{how} in cell {manager.number_of(index)}: {first_code_line(cell.source)}"
         )
-        text = f"The kernel died{how}; what it had printed is kept."
-        manager.cell_broke(cell, index, "died", _error(type(error).__name__, text))
+        text = f"The kernel died{how}; its output until then is saved."
+        manager.cell_aborted(cell, index, "died", _error(type(error).__name__, text))
 
 
 def _error(name: str, text: str) -> dict[str, Any]:
@@ -189,13 +198,13 @@ def _error(name: str, text: str) -> dict[str, Any]:
 
 
 def _how_it_ended(manager: Any) -> str:
-    """Return how a local kernel's process ended, as far as its provisioner knows."""
+    """Return how a local kernel's process ended, if its provisioner knows it."""
     process = getattr(getattr(manager, "provisioner", None), "process", None)
     status = getattr(process, "returncode", None)
     if not isinstance(status, int):
         return ""
     if status == -signal.SIGKILL:
-        return " (SIGKILL: often the memory was full)"
+        return " (SIGKILL: often because of too little memory)"
     if status < 0:
         with contextlib.suppress(ValueError):
             return f" ({signal.Signals(-status).name})"

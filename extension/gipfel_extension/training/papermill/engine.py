@@ -36,17 +36,17 @@ _RECORD = (
     "options", "versions", "notes",
 )  # fmt: skip
 NAME = "gipfel"
-#: Set to ``1`` it resumes what the output holds, which papermill's command line has no option for.
+#: Variable that is set to ``1`` to resume from the output; papermill's command line has no option for it.
 RESUME_VARIABLE = "GIPFEL_RESUME"
 
 
-def about_run(folder: Path) -> dict[str, Any]:
-    """Collect what is known of a run; what is missing, unreadable or too long for a notebook is left out.
+def run_metadata(folder: Path) -> dict[str, Any]:
+    """Return record, vetting and score of a run, for a notebook's metadata; omit parts that are unreadable.
 
     Parameters
     ----------
     folder
-        The run folder. Where it holds no ``score.json``, the score is that of its telemetry until now.
+        The run folder. Without a ``score.json`` its telemetry until now is scored.
     """
     record = _read(folder / "record.json")
     edf = record.get("edf")
@@ -56,9 +56,9 @@ def about_run(folder: Path) -> dict[str, Any]:
         if isinstance(edf, dict):
             found["record"]["edf"] = edf.get("name")
     if vetting := _read(folder / "vetting.json"):
-        found["vetting"] = _short(vetting)
+        found["vetting"] = _shorten(vetting)
     if score := _read(folder / "score.json") or _score(folder):
-        found["saturation"] = _short(score)
+        found["saturation"] = _shorten(score)
     return found
 
 
@@ -70,8 +70,8 @@ def _read(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _short(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the document, without its lists and tables if it is too long."""
+def _shorten(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the document, without nested lists and objects if it is too long."""
     if len(json.dumps(document)) <= _MOST_BYTES:
         return document
     plain = {name: value for name, value in document.items() if not isinstance(value, list | dict)}
@@ -79,7 +79,7 @@ def _short(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _score(folder: Path) -> dict[str, Any]:
-    """Return the score of what was recorded so far; empty without samples of a GPU."""
+    """Return the score of the samples until now; empty without samples of a GPU."""
     if not (folder / "telemetry").is_dir():
         return {}
     try:
@@ -89,19 +89,19 @@ def _score(folder: Path) -> dict[str, Any]:
         found = open_recording(folder)
         job = score_table(found.table, ranks=found.ranks)
         document: dict[str, Any] = json.loads(json.dumps(document_of(job, advise(found.table, job))))
-    except Exception:  # noqa: BLE001 - a notebook that ran must not fail for its score
+    except Exception:  # noqa: BLE001 - a failed score must not fail the notebook
         return {}
     return document
 
 
 class RefusedError(GipfelError, click.ClickException):
-    """A notebook that is not run; papermill's command prints it as one line."""
+    """A notebook can't be run; papermill's command prints the error as one line."""
 
 
 class GipfelEngine(NBClientEngine):  # type: ignore[misc]
-    """Papermill's own engine, with saving, progress, resuming and endings of its own.
+    """Papermill's engine with saving in the background, progress, resuming and signal handling.
 
-    Messages to the kernel go through files of the user's own (``ipc``) instead of ports of the node.
+    Messages to the kernel use sockets that only the user can access (``ipc``) instead of TCP ports.
     """
 
     @classmethod
@@ -119,15 +119,15 @@ class GipfelEngine(NBClientEngine):  # type: ignore[misc]
         autosave_cell_every: int = 30,
         **options: Any,
     ) -> Any:
-        """Execute a notebook that papermill has prepared; called before anything is written.
+        """Execute a notebook that papermill has prepared; nothing has been written before.
 
         Raises
         ------
         GipfelError
-            A parameter or the output that should be resumed can't be used; the output is as it was.
+            A parameter, or the output to resume from, can't be used; the output is unchanged.
         """
         with contextlib.ExitStack() as stack:
-            with _refusing(output_path):
+            with _as_refused_error(output_path):
                 _check_parameters(nb, kernel_name, strict=strict)
                 find_kernel(kernel_name)
                 local = local_path(output_path)
@@ -156,14 +156,14 @@ class GipfelEngine(NBClientEngine):  # type: ignore[misc]
         for note in plan.notes:
             sys.stderr.write(f"gipfel: {note}\n")
         if plan.kept:
-            sys.stderr.write(f"gipfel: {len(plan.kept)} finished cells are kept and not run again\n")
+            sys.stderr.write(f"gipfel: {len(plan.kept)} finished cells are kept and not executed again\n")
         manager.nb.metadata["gipfel"] = {
             "engine": _version(),
             "kernel": kernel_name,
             "run": _run_name(),
             "kept": len(plan.kept),
         }
-        with _refusing(manager.output_path):
+        with _as_refused_error(manager.output_path):
             manager.notebook_start()
         try:
             if not plan.complete:
@@ -171,7 +171,7 @@ class GipfelEngine(NBClientEngine):  # type: ignore[misc]
         except Interrupted as interrupted:
             raise SystemExit(128 + interrupted.number) from None
         except Exception as error:
-            manager.broke(error)
+            manager.abort(error)
             raise
         finally:
             manager.cleanup_pbar()
@@ -191,14 +191,14 @@ class GipfelEngine(NBClientEngine):  # type: ignore[misc]
             log=logger,
         )
         with tempfile.TemporaryDirectory(prefix="gipfel-k-") as folder:
-            # By default they would be in the kernel's directory, where two runs at a time would meet.
+            # By default the sockets are in the kernel's directory, where two concurrent runs would collide.
             private = Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/k"}})
             Client(nb_man, config=private, kernel_manager_class=PrivateKernels, **chosen).execute()
 
 
 @contextlib.contextmanager
-def _refusing(output: str | None) -> Iterator[None]:
-    """Say in one line, as papermill's command does with its own mistakes, why nothing is run."""
+def _as_refused_error(output: str | None) -> Iterator[None]:
+    """Raise errors as `RefusedError`, which papermill's command prints as one line."""
     try:
         yield
     except GipfelError as error:
@@ -206,26 +206,26 @@ def _refusing(output: str | None) -> Iterator[None]:
     except OSError as error:
         why = error.strerror or one_line(str(error))[:160]
         raise RefusedError(
-            f"The output {output} can't be written: {why}.", "Give another path, or make room."
+            f"The output {output} can't be written: {why}.", "Give another path, or free disk space."
         ) from None
 
 
 def _check_parameters(notebook: Any, kernel: str, *, strict: bool) -> None:
     given = notebook.metadata.papermill.get("parameters")
-    # Papermill fills in what it was given; anything else is the notebook's own.
+    # Papermill writes the given parameters as a mapping; another type comes from the notebook itself.
     values = dict(given) if isinstance(given, Mapping) else {}
     if not values:
         return
     known = known_parameters(notebook, kernel=kernel)
-    # What is only odd, papermill has warned of already.
+    # Returned warnings are ignored, because papermill has already logged them.
     check_names(known, values, what="The notebook", strict=strict)
     check_types(known, values, what="The notebook")
 
 
 def _plan(notebook: Any, output: str | None, kernel: str) -> tuple[ResumePlan, Any]:
-    """Read the output before papermill clears it, and return which cells of it stay."""
+    """Read the output before papermill clears it, and return which of its cells are kept."""
     if output is None:
-        return ResumePlan(notes=("there is no output that is saved after each cell: every cell runs",)), None
+        return ResumePlan(notes=("there is no output file to resume from: every cell runs",)), None
     try:
         earlier = nbformat.reads(papermill_io.read(output), as_version=4)  # type: ignore[no-untyped-call]
         return plan_resume(notebook, earlier, kernel=kernel), earlier
@@ -234,7 +234,7 @@ def _plan(notebook: Any, output: str | None, kernel: str) -> tuple[ResumePlan, A
     except GipfelError:
         raise
     except Exception as error:
-        # An edited file may hold anything in the wrong place.
+        # The structure of an edited file may be wrong in any way.
         why = one_line(f"{type(error).__name__}: {error}")[:160]
         raise GipfelError(
             f"The output {output} can't be resumed: {why}.", "Run it without resuming."
@@ -249,7 +249,7 @@ def _finish(manager: Manager) -> None:
         about["problem"] = manager.problem
     if folder := os.environ.get("GIPFEL_RUN"):
         manager.checkpoint()
-        about.update(nbformat.from_dict(about_run(Path(folder))))  # type: ignore[no-untyped-call]
+        about.update(nbformat.from_dict(run_metadata(Path(folder))))  # type: ignore[no-untyped-call]
     manager.close()
 
 

@@ -1,6 +1,6 @@
-"""A grid of parameters: its points, and the output of each; pure.
+"""A grid of parameters: its points, and the output of each point; pure.
 
-The submitting side and each task of the array find the same point by its number.
+Submission and array tasks identify a point by the same number.
 """
 
 import re
@@ -24,7 +24,7 @@ _LONGEST_VALUE, _LONGEST_NAME = 40, 200
 
 
 class Axis(Frozen):
-    """A parameter and the values that it takes, each as a YAML text."""
+    """A parameter and its values, each as a YAML text."""
 
     name: str
     values: tuple[str, ...] = Field(min_length=1)
@@ -52,8 +52,9 @@ class Grid(Frozen):
     def output(self, template: Path, number: int) -> Path:
         """Return the path of the point's executed notebook.
 
-        ``{name}`` in the template's name is replaced by the point's value; without any, ``-name=value`` comes
-        before the ending. Where that would not be one name for each point, the point's number is.
+        ``{name}`` in the template is replaced by the value of the point; a template without a placeholder
+        gets ``-name=value`` before its suffix. If these names are not unique or too long, the number of the
+        point is used instead.
         """
         return template.with_name(self.names(template.name)[number])
 
@@ -69,7 +70,7 @@ class Grid(Frozen):
         return tuple(f"{stem}-{number}.{ending}" for number in range(len(self)))
 
     def log_name(self, template: str) -> str:
-        """Return the name of the tasks' logs, where ``%a`` is for the point's number."""
+        """Return the name of the tasks' logs, in which ``%a`` stands for the number of the point."""
         if not self.axes:
             return f"{template}.log"
         stem, ending = _plain(template, [axis.name for axis in self.axes]).rsplit(".", 1)
@@ -82,7 +83,7 @@ def read_axis(text: str, known: Sequence[Parameter] | None) -> Axis:
     Raises
     ------
     GipfelError
-        It has no name or no values.
+        The text has no name or no values.
     """
     name, equals, given = text.partition("=")
     name = name.strip()
@@ -93,17 +94,17 @@ def read_axis(text: str, known: Sequence[Parameter] | None) -> Axis:
     types = {each.name: each.type for each in known or ()}
     values = _values(name, given.strip(), as_text=wants_text(types.get(name, "")))
     if len(set(values)) < len(values):
-        raise GipfelError(f"The grid gives {name} the same value twice.", "Leave it out once.")
+        raise GipfelError(f"The grid has the same value of {name} twice.", "Remove one of them.")
     return Axis(name=name, values=values)
 
 
 def grid_of(axes: Sequence[Axis], fixed: Mapping[str, Any]) -> Grid:
-    """Return the grid of some axes.
+    """Return a grid with these axes.
 
     Raises
     ------
     GipfelError
-        An axis is there twice or is a fixed parameter too, or there are too many points.
+        An axis appears twice or is also a fixed parameter, or the grid has too many points.
     """
     names = [axis.name for axis in axes]
     for name in names:
@@ -112,7 +113,7 @@ def grid_of(axes: Sequence[Axis], fixed: Mapping[str, Any]) -> Grid:
     grid = Grid(axes=tuple(axes))
     if len(grid) > MOST_POINTS:
         raise GipfelError(
-            f"The grid has {len(grid)} points, at most {MOST_POINTS} can run.", "Take fewer values."
+            f"The grid has {len(grid)} points, but at most {MOST_POINTS} are possible.", "Use fewer values."
         )
     return grid
 
@@ -140,7 +141,7 @@ def _values(name: str, given: str, *, as_text: bool) -> tuple[str, ...]:
         found = found if as_text else [guess(part) for part in found]
     if not found or "" in found:
         raise GipfelError(
-            f"A value of {name} is empty.", "Leave the extra comma out, or write them as [a, '']."
+            f"A value of {name} is empty.", "Remove the extra comma, or write the values as [a, '']."
         )
     for each in found:
         check_size(name, each)

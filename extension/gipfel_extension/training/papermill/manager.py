@@ -1,4 +1,4 @@
-"""Execution manager for papermill: what it notes of a run, cell by cell, and when it is saved."""
+"""Execution manager for papermill, which records the state of each cell and saves the notebook."""
 
 import contextlib
 import sys
@@ -18,24 +18,24 @@ from .output import Document, Saver
 from .progress import Progress, State, first_code_line, write_progress
 from .resume import ResumePlan
 
-_OFTEN_S = 0.2
+_REPORT_PAUSE_S = 0.2
 
 
 class Manager(NotebookExecutionManager):  # type: ignore[misc]
     """Papermill's manager, which saves in the background and keeps cells of an earlier run.
 
-    When a cell ends, its outputs are handed to the saver, which writes them at once; the next cell's end
-    waits for that. A crash of this process or node can therefore lose what the cell has printed that runs,
-    and the one before it, but none that ended earlier.
+    When a cell ends, the saver writes its outputs in the background, and the end of the next cell waits for
+    this write. A crash of this process or node can lose only the outputs of the running cell and of the cell
+    before it.
 
     Parameters
     ----------
     write
-        Writes the notebook's text; None where there is no output.
+        Function that writes the notebook's text; None without an output.
     local
-        The output's path, beside which the progress is written; None for a remote one.
+        Path of the output, next to which the progress is written; None for a remote output.
     plan, earlier
-        Which cells are kept, and the notebook that they are kept from.
+        Cells that are kept, and the notebook that they are from.
     """
 
     def __init__(
@@ -63,20 +63,20 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
         self._finished_version = 0
         self._current: int | None = None
         self._current_started = ""
-        self._begun = time.monotonic()
-        self._told = 0.0
+        self._started_at = time.monotonic()
+        self._reported_at = 0.0
         self._numbers = {i: n + 1 for n, i in enumerate(self._code_cells())}
         self._done: set[int] = set()
-        self._broken_off = False
-        self._last: Progress | None = None
+        self._aborted = False
+        self._final_progress: Progress | None = None
 
     def notebook_start(self, **options: Any) -> None:
-        """Clear what an earlier run left, but for the kept cells, and save.
+        """Clear the outputs of an earlier run except kept cells, and save.
 
         Raises
         ------
         OSError
-            It can't be saved, which is known before anything runs.
+            The notebook can't be saved; no cell has run.
         """
         super().notebook_start(**options)
         for new, old in self.plan.kept.items():
@@ -84,12 +84,12 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
             cell.outputs, cell.execution_count = before.outputs, before.execution_count
             cell.metadata.papermill = before.metadata.papermill
             self._done.add(new)
-        # Once by nbformat itself, which completes what is missing and complains of what is wrong.
+        # nbformat validates the notebook and adds missing fields.
         nbformat.writes(self.nb)  # type: ignore[no-untyped-call]
         self._document = Document(self.nb)
         if self._write is not None:
             self._saver = Saver(_report)
-        version = self._put(urgent=True)
+        version = self._save_state(urgent=True)
         if self._saver is not None:
             self._saver.wait(version)
             if (error := self._saver.error) is not None:
@@ -97,26 +97,28 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
                 raise error
 
     def cell_start(self, cell: Any, cell_index: int | None = None, **options: Any) -> None:
-        """Note that a cell runs."""
+        """Record that a cell starts."""
         self._current, self._current_started = cell_index, _now()
         super().cell_start(cell, cell_index, **options)
         self._changed(cell_index)
-        self._put(urgent=False)
+        self._save_state(urgent=False)
 
     def cell_complete(self, cell: Any, cell_index: int | None = None, **options: Any) -> None:
-        """Note that a cell has ended, and see that the one before it is saved."""
+        """Record that a cell has ended, and wait until the cell before it is saved."""
         super().cell_complete(cell, cell_index, **options)
         if cell_index is not None and cell.metadata.papermill["status"] == self.COMPLETED:
             self._done.add(cell_index)
             self._current = None
         self._changed(cell_index)
-        version = self._put(urgent=True)
+        version = self._save_state(urgent=True)
         if self._saver is not None:
             self._saver.wait(self._finished_version)
         self._finished_version = version
 
-    def cell_broke(self, cell: Any, cell_index: int, state: State, output: Mapping[str, Any] | None) -> None:
-        """Note that a cell could not end: its kernel died, its time was up or the run was interrupted."""
+    def cell_aborted(
+        self, cell: Any, cell_index: int, state: State, output: Mapping[str, Any] | None
+    ) -> None:
+        """Record that a cell was aborted: by a dead kernel, its time limit, or a signal."""
         self.state, self.failed = state, cell_index
         super().cell_exception(cell, cell_index)
         if output is not None:
@@ -124,11 +126,11 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
         self._changed(cell_index)
 
     def cell_exception(self, cell: Any, cell_index: int | None = None, **options: Any) -> None:
-        """Note that a cell has failed."""
+        """Record that a cell has failed."""
         self.state, self.failed = "failed", cell_index
         error = options.get("exception")
         if getattr(error, "ename", "") == "SystemExit" and getattr(error, "evalue", "") in {"", "0"}:
-            # The notebook's own end, which papermill takes for success.
+            # The notebook has ended itself, which papermill treats as success.
             self.state, self.failed = "completed", None
             super().cell_exception(cell, cell_index, **options)
             self._changed(cell_index)
@@ -139,53 +141,53 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
         self._changed(cell_index)
 
     def cell_touched(self, index: int) -> None:
-        """Mark the outputs of a cell that may have ended as changed."""
+        """Mark the outputs of a cell as changed; the cell may have ended."""
         self._changed(index)
 
     def notebook_complete(self, **options: Any) -> None:
-        """Note that the run has ended."""
+        """Record that the run has ended."""
         if self.state == "running":
-            self.state = "completed" if self._reached_the_end() else "interrupted"
+            self.state = "completed" if self._all_completed() else "interrupted"
         super().notebook_complete(**options)
         if self.state != "completed":
-            self._unfinish()
+            self._mark_pending()
         elif (allowed := _allowed_error(self.nb)) is not None:
-            # Papermill runs on after an error that a tag allows, and calls the notebook failed at its end.
+            # Papermill continues after an error that a tag allows, and fails at the end of the notebook.
             index, output = allowed
             self.state, self.failed = "failed", index
             what = one_line(f"{output.ename}: {output.evalue}")[:200]
             self.problem = f"cell {self.number_of(index)} was allowed to fail: {what}"
 
     def save(self, **_options: Any) -> None:
-        """Do nothing: the callbacks above put what changed into the saver's hands."""
+        """Only record the time: the other callbacks pass changes to the saver."""
         self.last_save_time = self.now()
 
     def autosave_cell(self, **_options: Any) -> None:
-        """Save what the running cell has printed, every so many seconds."""
+        """Save the output of the running cell every ``autosave_cell_every`` seconds."""
         if self.autosave_cell_every == 0 or self._current is None:
             return
         if (self.now() - self.last_save_time).total_seconds() >= self.autosave_cell_every:
             self.save()
             self._changed(self._current)
-            self._put(urgent=True)
+            self._save_state(urgent=True)
 
     def checkpoint(self) -> None:
-        """Have everything written before going on."""
+        """Wait until everything is written."""
         if self._document is not None:
             self._document.change_all()
-        version = self._put(urgent=True)
+        version = self._save_state(urgent=True)
         if self._saver is not None:
             self._saver.wait(version)
 
-    def broke(self, error: Exception) -> None:
-        """Note that the run has ended by an error outside of its cells."""
+    def abort(self, error: Exception) -> None:
+        """Record that the run has ended because of an error outside of its cells."""
         if self.state == "running":
             self.state = "failed"
             self.problem = one_line(f"{type(error).__name__}: {error}")[:240]
-        self._broken_off = True
+        self._aborted = True
 
     def close(self) -> None:
-        """Write the end and stop saving.
+        """Write the final state and stop saving.
 
         Raises
         ------
@@ -193,11 +195,11 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
             The notebook could not be written.
         """
         if self._document is not None:
-            self._last = self.progress()
-            if self._broken_off and self.failed is not None:
+            self._final_progress = self.progress()
+            if self._aborted and self.failed is not None:
                 _mark_error_cell(self.nb)
             self._document = Document(self.nb)
-            self._put(urgent=True)
+            self._save_state(urgent=True)
         saver, self._saver = self._saver, None
         if saver is not None:
             saver.close()
@@ -208,8 +210,8 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
 
     def progress(self) -> Progress:
         """Return the progress of the run."""
-        if self._last is not None:
-            return self._last
+        if self._final_progress is not None:
+            return self._final_progress
         index = self._current if self.failed is None else self.failed
         number = self.number_of(index)
         started = self.start_time.isoformat(timespec="milliseconds") if self.start_time else ""
@@ -223,15 +225,15 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
             current_started=self._current_started if number else "",
             started=started,
             updated=_now(),
-            elapsed=round(time.monotonic() - self._begun, 3),
+            elapsed=round(time.monotonic() - self._started_at, 3),
             problem=self.problem,
         )
 
-    def _reached_the_end(self) -> bool:
+    def _all_completed(self) -> bool:
         return all(cell.metadata.papermill.get("status") == self.COMPLETED for cell in self.nb.cells)
 
-    def _unfinish(self) -> None:
-        """Mark cells that never began as pending: papermill marks them completed when a run breaks off."""
+    def _mark_pending(self) -> None:
+        """Mark cells that have not started as pending, because papermill marks them as completed."""
         for cell in self.nb.cells:
             about = cell.metadata.papermill
             if about.get("status") == self.COMPLETED and about.get("start_time") is None:
@@ -244,10 +246,10 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
         if self._document is not None and index is not None:
             self._document.change(index)
 
-    def _put(self, *, urgent: bool) -> int:
+    def _save_state(self, *, urgent: bool) -> int:
         if self._document is None:
             return 0
-        self._tell_progress(anyway=urgent)
+        self._report_progress(always=urgent)
         if self._saver is None:
             return 0
         text, progress, write, local = self._document.snapshot(), self.progress(), self._write, self._local
@@ -256,29 +258,31 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
             if write is not None:
                 write(text())
             if local is not None:
-                # After the notebook: every cell that it counts can be read there.
+                # Written after the notebook, so that the notebook has every cell that the progress counts.
                 write_progress(local, progress)
 
         return self._saver.put(state, urgent=urgent)
 
-    def _tell_progress(self, *, anyway: bool) -> None:
-        if self._on_progress is not None and (anyway or time.monotonic() - self._told > _OFTEN_S):
-            self._told = time.monotonic()
+    def _report_progress(self, *, always: bool) -> None:
+        if self._on_progress is not None and (
+            always or time.monotonic() - self._reported_at > _REPORT_PAUSE_S
+        ):
+            self._reported_at = time.monotonic()
             self._on_progress(self.progress())
 
 
 def _allowed_error(notebook: Any) -> tuple[int, Any] | None:
-    """Return the first cell with an error that is not a regular exit, and that error."""
+    """Return the index of the first cell with an error other than a regular exit, and the error output."""
     for index, cell in enumerate(notebook.cells):
         for output in cell.get("outputs", ()):
-            orderly = output.get("ename") == "SystemExit" and output.get("evalue") in {"", "0"}
-            if output.output_type == "error" and not orderly:
+            regular_exit = output.get("ename") == "SystemExit" and output.get("evalue") in {"", "0"}
+            if output.output_type == "error" and not regular_exit:
                 return index, output
     return None
 
 
 def _mark_error_cell(notebook: Any) -> None:
-    """Put papermill's mark before the cell where the run broke off, as it does before one that failed."""
+    """Insert papermill's marker before the cell where the run was aborted, as before a failed cell."""
     from papermill.execute import raise_for_execution_errors  # noqa: PLC0415 - it imports the engines
 
     with contextlib.suppress(PapermillExecutionError):

@@ -11,13 +11,13 @@ from gipfel_cluster.model import GipfelError, one_line
 
 from ...telemetry.files import read_json
 
-#: Outputs with images are large; what is larger no browser opens.
+#: Largest notebook; outputs with images are large, but browsers can't open larger files.
 MOST_NOTEBOOK_BYTES = 512 << 20
-#: The first format whose cells are at the top.
+#: First format with cells at the top level.
 _FORMAT = 4
-# Slurm would read these in the log's path as patterns.
+# Characters that Slurm interprets in the path of a log.
 _PATTERNS = ("%", "\\")
-#: The name of Python's own kernel.
+#: Name of ipykernel's default kernel.
 NATIVE = "python3"
 
 
@@ -27,7 +27,7 @@ def read_notebook(path: Path) -> Any:
     Raises
     ------
     GipfelError
-        It is missing, unreadable or no notebook, or names no kernel.
+        The file is missing, unreadable or not a notebook, or the notebook names no kernel.
     """
     node = _read(path)
     if not node.metadata.get("kernelspec", {}).get("name"):
@@ -41,7 +41,7 @@ def read_content(path: Path) -> dict[str, Any]:
     Raises
     ------
     GipfelError
-        It is missing, unreadable, not JSON or not a notebook.
+        The file is missing, unreadable, not JSON or not a notebook.
     """
     try:
         content = read_json(path, MOST_NOTEBOOK_BYTES, follow=True)
@@ -49,7 +49,7 @@ def read_content(path: Path) -> dict[str, Any]:
         raise GipfelError(f"The notebook {path} does not exist.", "Check the path.") from None
     except OSError as error:
         why = f"The notebook {path} can't be read: {error.strerror}."
-        raise GipfelError(why, "Give a file that you can read.") from error
+        raise GipfelError(why, "Give a notebook that you can read.") from error
     except ValueError as error:
         raise _no_notebook(path, f"not valid JSON ({one_line(str(error))[:120]})") from error
     if not isinstance(content, dict) or not isinstance(content.get("nbformat"), int):
@@ -58,16 +58,16 @@ def read_content(path: Path) -> dict[str, Any]:
 
 
 def check_format(path: Path, content: Mapping[str, Any]) -> None:
-    """Check that a notebook's content is of the format that has its cells at the top.
+    """Check that a notebook has format 4 or newer, with a list of cells.
 
     Raises
     ------
     GipfelError
-        It is of an older format, or has no list of cells.
+        The notebook has an older format, or no list of cells.
     """
     if content["nbformat"] < _FORMAT:
         raise GipfelError(
-            f"The notebook {path} is of the old format nbformat {content['nbformat']}.",
+            f"The notebook {path} has the old format nbformat {content['nbformat']}.",
             f"Convert it with `jupyter nbconvert --to notebook {shlex.quote(path.name)}`.",
         )
     cells = content.get("cells")
@@ -76,41 +76,41 @@ def check_format(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def check_output(output: Path, notebook: Path, names: Sequence[str]) -> None:
-    """Check that the executed notebook and its log can be written; nothing is written.
+    """Check that the executed notebook and its log can be written, without writing anything.
 
     Parameters
     ----------
     output
-        Where it goes; the directory that counts, and with a grid a template.
+        Path of the executed notebook; with a grid its name is a template.
     names
-        The names of all files that will be written there.
+        Names of all files that will be written to the output's directory.
 
     Raises
     ------
     GipfelError
-        The directory is missing or closed, or a file is in the way.
+        The directory is missing or not writable, or a file would be overwritten that must not be.
     """
     folder, again = output.parent, "Give another path for the executed notebook."
     for path in (notebook, output):
         if not _is_text(path):
-            raise GipfelError(f"The path {str(path)!a} is not UTF-8 text.", "Rename it.")
+            raise GipfelError(f"The path {str(path)!a} is not UTF-8 text.", "Rename the file.")
     if output.suffix != ".ipynb":
         raise GipfelError(f"The executed notebook {output} must end in '.ipynb'.", again)
     if any(character in str(output) for character in _PATTERNS):
-        raise GipfelError(f"The path {output} holds a '%' or a backslash, which Slurm would read.", again)
+        raise GipfelError(f"The path {output} has a '%' or a backslash, which Slurm interprets.", again)
     if not folder.is_dir():
-        raise GipfelError(f"The directory {folder} for the executed notebook does not exist.", "Make it.")
+        raise GipfelError(f"The directory {folder} for the executed notebook does not exist.", "Create it.")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise GipfelError(f"The directory {folder} for the executed notebook can't be written to.", again)
     for path in (folder / name for name in names):
         if path.exists() and path.samefile(notebook):
             raise GipfelError(f"The executed notebook would overwrite {notebook}.", again)
         if path.exists() and not (path.is_file() and os.access(path, os.W_OK)):
-            raise GipfelError(f"{path} exists and is not a file that you can write.", again)
+            raise GipfelError(f"{path} exists, but is not a file that you can write to.", again)
 
 
 def language_of(content: Mapping[str, Any]) -> str:
-    """Return the language of a notebook's cells in lower case: that of its metadata, else Python."""
+    """Return the language of a notebook's cells in lower case from its metadata; by default Python."""
     metadata = content.get("metadata")
     for name, key in (("kernelspec", "language"), ("language_info", "name")):
         about = metadata.get(name) if isinstance(metadata, dict) else None
@@ -121,26 +121,26 @@ def language_of(content: Mapping[str, Any]) -> str:
 
 
 def kernel_of(notebook: Path) -> str:
-    """Return the name of the kernel that a notebook asks for.
+    """Return the name of a notebook's kernel.
 
     Raises
     ------
     GipfelError
-        It can't be read or names none.
+        The notebook can't be read or names no kernel.
     """
-    name = asked_kernel(notebook)
+    name = requested_kernel(notebook)
     if not name:
         raise GipfelError(f"The notebook {notebook} names no kernel.", "Pick one in JupyterLab and save it.")
     return name
 
 
-def asked_kernel(notebook: Path) -> str:
-    """Return the name of the kernel that a notebook asks for, empty where it names none.
+def requested_kernel(notebook: Path) -> str:
+    """Return the name of a notebook's kernel; empty if it names none.
 
     Raises
     ------
     GipfelError
-        It can't be read, or is of a format without one.
+        The notebook can't be read, or has an old format.
     """
     content = read_content(notebook)
     check_format(notebook, content)
@@ -151,31 +151,31 @@ def asked_kernel(notebook: Path) -> str:
 
 
 def is_native(name: str) -> bool:
-    """Return whether a name, or none, is that of Python's own kernel, which every runtime has."""
+    """Return whether a name is empty or that of ipykernel's default kernel, which every runtime has."""
     return name in {"", "python", NATIVE}
 
 
 def find_kernel(name: str) -> tuple[str, ...]:
-    """Return the argv of the kernel of this name, before the output is touched.
+    """Return the argv of the kernel with this name.
 
     Raises
     ------
     GipfelError
-        There is none; those that are there are named.
+        The kernel is not installed; the error has the names of installed ones.
     """
     from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel  # noqa: PLC0415
 
     known = KernelSpecManager()
     try:
-        # The language's name means its own kernel, as in the kernel manager.
+        # "python" means the default kernel, as in Jupyter's kernel manager.
         return tuple(known.get_kernel_spec(NATIVE if name == "python" else name).argv)
     except NoSuchKernel:
         have = ", ".join(sorted(known.find_kernel_specs()))
         raise GipfelError(f"There is no kernel {name!r} here.", f"Give --kernel one of: {have}.") from None
 
 
-def braced(path: Path) -> str:
-    """Return a path with its braces doubled, since papermill fills in what stands in braces."""
+def escape_braces(path: Path) -> str:
+    """Return a path with doubled braces, because papermill formats paths with the parameters."""
     return str(path).replace("{", "{{").replace("}", "}}")
 
 
@@ -193,7 +193,7 @@ def _read(path: Path) -> Any:
 
     content = read_content(path)
     if not _tags_are_words(content):
-        raise _no_notebook(path, "a cell has other tags than words")
+        raise _no_notebook(path, "the tags of a cell are not a list of texts")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Cells of an older notebook have no id.
@@ -202,20 +202,20 @@ def _read(path: Path) -> Any:
             node = rejoin_lines(node)  # type: ignore[no-untyped-call]
     except nbformat.ValidationError as error:
         raise _no_notebook(path, one_line(str(error.message))[:120]) from error
-    except Exception as error:  # whatever its conversion stumbles over
+    except Exception as error:  # the conversion may raise anything
         raise _no_notebook(path, f"its content is not of format {content['nbformat']}") from error
     return node
 
 
 def _tags_are_words(content: dict[str, Any]) -> bool:
-    """Return whether tags are what they should be: of others nbformat compares each with each, at length."""
+    """Return whether all tags are lists of texts; nbformat takes quadratic time to validate others."""
     cells = content.get("cells")
-    abouts = (
+    metadata = (
         [cell.get("metadata") for cell in cells if isinstance(cell, dict)] if isinstance(cells, list) else []
     )
-    tags = [about.get("tags", []) for about in abouts if isinstance(about, dict)]
+    tags = [each.get("tags", []) for each in metadata if isinstance(each, dict)]
     return all(isinstance(each, list) and all(isinstance(tag, str) for tag in each) for each in tags)
 
 
 def _no_notebook(path: Path, why: str) -> GipfelError:
-    return GipfelError(f"{path} is not a notebook: {why}.", "Give a file that JupyterLab has saved.")
+    return GipfelError(f"{path} is not a notebook: {why}.", "Give a notebook that JupyterLab has saved.")

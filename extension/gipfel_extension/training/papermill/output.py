@@ -1,8 +1,8 @@
-"""The executed notebook's file: claimed by one run, written by a thread, and replaced whole or not at all.
+"""Output file of an executed notebook: locked by one run, written by a thread, and replaced atomically.
 
-`claim_output` locks an output, `Document` keeps the notebook's text by cells, `Saver` writes the newest
-state in the background, and `replace` puts it in place. `AtomicHandler` makes papermill itself write the
-same way.
+`claim_output` locks an output, `Document` caches the notebook's text by cells, `Saver` writes the newest
+state in the background, and `replace` writes a file atomically. With `AtomicHandler` papermill itself does
+so, too.
 """
 
 import contextlib
@@ -25,29 +25,29 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runs import write_atomically
 
 _REMOTE = "://"
-# A run that is ending may still be saving.
-_PATIENCE_S = 5.0
-_LOOK_S = 0.2
+# Time for an earlier run to save its output and end.
+_LOCK_LIMIT_S = 5.0
+_POLL_S = 0.2
 _HELD = frozenset({errno.EWOULDBLOCK, errno.EACCES})
 _EMPTY = '\n "cells": []'
-_LAZY_S = 0.5
-_AGAIN_S = 5.0
+_DELAY_S = 0.5
+_RETRY_S = 5.0
 
 
 @contextlib.contextmanager
 def claim_output(output: Path) -> Iterator[None]:
-    """Keep other runs from writing to an output, as long as this process lives at the longest.
+    """Lock an output for this run; the lock ends at the latest with this process.
 
-    A file system without locks, or a directory that can't be written to, excludes no other run.
+    Without file locks, or in a directory that is not writable, other runs are not excluded.
 
     Raises
     ------
     GipfelError
-        Another run writes there.
+        Another run has locked the output.
     """
     target = output.resolve()
     path = target.with_name(f".{target.name}.lock")
-    handle = _taken(path)
+    handle = _acquire_lock(path)
     if handle is None:
         yield
         return
@@ -55,21 +55,21 @@ def claim_output(output: Path) -> Iterator[None]:
         _clear(target)
         yield
     finally:
-        # Before the lock is released: a waiting run sees that the locked file is gone.
+        # Removed before the lock is released, so that a waiting run detects that the locked file is gone.
         path.unlink(missing_ok=True)
         os.close(handle)
 
 
 class Document:
-    """Text of a notebook that runs; equal to ``nbformat.writes(notebook)`` at every moment.
+    """Text of a running notebook; always equal to ``nbformat.writes(notebook)``.
 
-    Stock papermill copies, validates and writes every cell at every start and end of a cell, which grows with
-    the square of the notebook. Here a cell's text is kept until `change` is called for it.
+    Papermill copies, validates and writes every cell at each start and end of a cell, which takes quadratic
+    time. This class caches the text of a cell until `change` is called for it.
 
     Parameters
     ----------
     notebook
-        Of format 4; its cells may change, their number may not.
+        Notebook of format 4; its cells may change, but not their number.
     """
 
     def __init__(self, notebook: NotebookNode) -> None:
@@ -84,15 +84,15 @@ class Document:
         self._changed: set[int] = set()
 
     def change(self, index: int) -> None:
-        """Say that a cell has changed."""
+        """Mark a cell as changed."""
         self._changed.add(index)
 
     def change_all(self) -> None:
-        """Say that any cell may have changed."""
+        """Mark all cells as changed."""
         self._changed.update(range(len(self._cells)))
 
     def snapshot(self) -> Callable[[], str]:
-        """Return a function that builds the notebook's text as of now, in any thread."""
+        """Return a thread-safe function that returns the notebook's text at the time of this call."""
         for index in self._changed:
             self._cells[index] = self._of(self._notebook.cells[index])
         self._changed.clear()
@@ -115,16 +115,16 @@ class Document:
 
 
 class Saver:
-    """Writer that keeps one file at the newest state; states in between may be skipped.
+    """Thread that writes the newest state of a file; earlier states may be skipped.
 
-    A state that is `put` is written at once, or as soon as the write before it has ended. One that is not
-    `urgent` waits up to half a second for a newer one. A write that fails is reported and retried, since a
-    full disk must not end hours of work.
+    `put` submits a state, which is written immediately or after the current write. A state that is not
+    `urgent` waits up to half a second for a newer one. A failed write is reported and retried, because a full
+    disk must not end hours of work.
 
     Parameters
     ----------
     report
-        Is called once when writing begins to fail.
+        Called once when writing starts to fail.
     """
 
     def __init__(self, report: Callable[[str], None]) -> None:
@@ -135,18 +135,18 @@ class Saver:
         self._due: float | None = None
         self._error: OSError | None = None
         self._closing = False
-        self._thread = threading.Thread(target=self._keep_writing, name="gipfel-saver", daemon=True)
+        self._thread = threading.Thread(target=self._write_loop, name="gipfel-saver", daemon=True)
         self._thread.start()
 
     def put(self, state: Callable[[], None], *, urgent: bool = True) -> int:
-        """Take a state, which writes itself when it is called; the number by which `wait` knows it.
+        """Submit a state, and return its version for `wait`.
 
-        It may raise OSError.
+        `state` is a function that writes the state; it may raise OSError.
         """
         with self._change:
             self._newest = state
             self._version += 1
-            due = time.monotonic() + (0.0 if urgent else _LAZY_S)
+            due = time.monotonic() + (0.0 if urgent else _DELAY_S)
             if self._due is None or due < self._due:
                 self._due = due
                 self._change.notify_all()
@@ -165,13 +165,13 @@ class Saver:
             return self._error
 
     def give_up(self) -> None:
-        """End the thread and leave the file as it is."""
+        """End the thread without writing the pending state."""
         with self._change:
             self._newest, self._error = None, None
         self.close()
 
     def close(self) -> None:
-        """Write what is left and end the thread.
+        """Write the pending state and end the thread.
 
         Raises
         ------
@@ -185,21 +185,21 @@ class Saver:
         if self._error is not None:
             raise self._error
 
-    def _keep_writing(self) -> None:
+    def _write_loop(self) -> None:
         while True:
             with self._change:
                 while not self._closing and (self._due is None or self._due > time.monotonic()):
                     self._change.wait(None if self._due is None else self._due - time.monotonic())
                 closing, state, version = self._closing, self._newest, self._version
                 self._newest, self._due = None, None
-            error = _attempt(state) if state is not None else self._error
+            error = _try_write(state) if state is not None else self._error
             with self._change:
                 if error is None:
                     self._written = version
                 elif self._newest is None and not closing:
-                    self._newest, self._due = state, time.monotonic() + _AGAIN_S
+                    self._newest, self._due = state, time.monotonic() + _RETRY_S
                 if error is not None and self._error is None:
-                    self._report(f"the notebook can't be saved, which is tried again: {error}")
+                    self._report(f"the notebook can't be saved, retrying: {error}")
                 self._error = error
                 self._change.notify_all()
                 if closing and self._newest is None:
@@ -207,10 +207,10 @@ class Saver:
 
 
 class AtomicHandler(LocalHandler):  # type: ignore[misc]
-    """Papermill's handler of local files, which writes a file whole or not at all.
+    """Papermill handler of local files that writes atomically.
 
-    It stays registered when the run has ended, and a later run may be called from another directory: relative
-    paths start where papermill's own handler has them start at that time.
+    The handler stays registered after the run. For a later run in another directory, relative paths start at
+    the current directory of papermill's own handler.
     """
 
     def read(self, path: str) -> str:
@@ -218,8 +218,8 @@ class AtomicHandler(LocalHandler):  # type: ignore[misc]
         return str(papermill_io.get_handler("local").read(path))
 
     def write(self, buf: str, path: str) -> None:
-        """Write it beside, then put it in place; the permissions of an earlier file stay."""
-        replace(_called_from() / path, buf)
+        """Replace a file atomically, and keep its permissions."""
+        replace(_caller_directory() / path, buf)
 
     def listdir(self, path: str) -> list[str]:
         """List a directory as papermill does."""
@@ -227,32 +227,32 @@ class AtomicHandler(LocalHandler):  # type: ignore[misc]
 
 
 def replace(path: Path, text: str) -> None:
-    """Replace a file's content, for its owner alone where it is new; through a link, what it points to."""
+    """Replace the content of a file atomically; follow links, and create a new file for its owner only."""
     target = path.resolve()
     try:
         mode: int | None = target.stat().st_mode & 0o777
     except OSError:
         mode = None
-    # Half a character of two, which JSON can hold and UTF-8 can't, as JSON writes it.
+    # JSON can have lone surrogates, which UTF-8 can't encode; they are written as JSON escapes.
     write_atomically(target, text.encode(errors="backslashreplace"))
     if mode is not None:
         os.chmod(target, mode)  # noqa: PTH101
 
 
 def local_path(output: str | None) -> Path | None:
-    """Return the absolute path of a local output; None for a remote one or none.
+    """Return the absolute path of a local output; None for a remote output or without one.
 
-    From now on papermill itself writes this output atomically, too.
+    Register an `AtomicHandler` for the output, so that papermill writes it atomically, too.
     """
     if not output or output == "-" or _REMOTE in output:
         return None
     if not isinstance(papermill_io.get_handler(output), AtomicHandler):
         papermill_io.register(output, AtomicHandler())
-    return _called_from() / output
+    return _caller_directory() / output
 
 
 def writer(output: str, local: Path | None) -> Callable[[str], None]:
-    """Return what writes the text of an output: to the path `local` if it has one, else as papermill does."""
+    """Return a function that writes the text of an output: to the path `local`, else with papermill."""
 
     def write(text: str) -> None:
         if local is None:
@@ -263,16 +263,16 @@ def writer(output: str, local: Path | None) -> Callable[[str], None]:
     return write
 
 
-def _called_from() -> Path:
-    """Return the directory that papermill was called from, which the run itself may have left."""
+def _caller_directory() -> Path:
+    """Return the directory in which papermill was called; the run may have changed the current directory."""
     plain = papermill_io.get_handler("local")
     folder = plain.cwd(None)
     plain.cwd(folder)
     return Path(folder or Path.cwd())
 
 
-def _taken(path: Path) -> int | None:
-    deadline = time.monotonic() + _PATIENCE_S
+def _acquire_lock(path: Path) -> int | None:
+    deadline = time.monotonic() + _LOCK_LIMIT_S
     while True:
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
@@ -280,7 +280,7 @@ def _taken(path: Path) -> int | None:
             return None
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_still(path, handle):
+            if _is_same_file(path, handle):
                 return handle
             os.close(handle)
         except OSError as error:
@@ -291,10 +291,10 @@ def _taken(path: Path) -> int | None:
                 raise GipfelError(
                     "Another run writes to this output.", "End it first, or give another path."
                 ) from None
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
 
-def _is_still(path: Path, handle: int) -> bool:
+def _is_same_file(path: Path, handle: int) -> bool:
     try:
         return os.path.samestat(path.stat(), os.fstat(handle))
     except OSError:
@@ -302,7 +302,7 @@ def _is_still(path: Path, handle: int) -> bool:
 
 
 def _clear(target: Path) -> None:
-    """Remove what runs that were killed while saving have left; no other run saves now."""
+    """Remove temporary files of runs that were killed while saving; the caller holds the lock."""
     own = re.compile(rf"\.{re.escape(target.name)}\.(?!progress$)(?:[a-z0-9_]{{8}}|progress\.\d+)")
     with contextlib.suppress(OSError), os.scandir(target.parent) as entries:
         for entry in entries:
@@ -311,11 +311,11 @@ def _clear(target: Path) -> None:
                     Path(entry.path).unlink()
 
 
-def _attempt(state: Callable[[], None]) -> OSError | None:
+def _try_write(state: Callable[[], None]) -> OSError | None:
     try:
         state()
     except OSError as error:
         return error
-    except Exception as error:  # noqa: BLE001 - an end of this thread would lose all that follows, silently
+    except Exception as error:  # noqa: BLE001 - if the thread ended, later states would be lost silently
         return OSError(f"{type(error).__name__}: {error}")
     return None

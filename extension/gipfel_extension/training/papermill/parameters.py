@@ -1,4 +1,4 @@
-"""Parameters of a notebook: names, types, and values that a user typed for them."""
+"""Parameters of a notebook: names, types, and values that a user has typed."""
 
 import difflib
 import keyword
@@ -15,12 +15,12 @@ _TAG = "parameters"
 _SHORTEST = 3
 _LONGEST_SOURCE = 256 << 10
 _BLANKS = re.compile(r"[^\S\n]{100,}")
-# Papermill's own, for its --inject-paths.
-_OWN = frozenset({"PAPERMILL_INPUT_PATH", "PAPERMILL_OUTPUT_PATH"})
+# Parameters of papermill's option --inject-paths.
+_PATH_PARAMETERS = frozenset({"PAPERMILL_INPUT_PATH", "PAPERMILL_OUTPUT_PATH"})
 
 
 class Parameter(Frozen):
-    """A parameter as its notebook's cell writes it: ``type`` is the annotation, empty without one."""
+    """A parameter in the notebook's ``parameters`` cell; ``type`` is its annotation, empty without one."""
 
     name: str
     type: str = ""
@@ -44,12 +44,12 @@ def known_parameters(
         return () if python else None
     quiet = logging.getLogger("papermill")
     level = quiet.level
-    # It warns of lines that it can't read, which Python runs all the same.
+    # Papermill warns about lines that it can't parse, although Python can run them.
     quiet.setLevel(logging.ERROR)
     try:
         names = (nb_kernel_name(notebook, kernel), nb_language(notebook, language))
         found = papermill_translators.find_translator(*names).inspect({"source": _inspected(cell.source)})
-    except Exception:  # noqa: BLE001 - a kernel or a language that papermill does not know
+    except Exception:  # noqa: BLE001 - papermill does not support the kernel or language
         return None
     finally:
         quiet.setLevel(level)
@@ -67,7 +67,7 @@ def known_parameters(
 
 
 def _inspected(source: str) -> str:
-    """Return a cell with its runs of blanks shortened: papermill's patterns are quadratic in them."""
+    """Return a cell with shortened runs of blanks, for which papermill's patterns take quadratic time."""
     return _BLANKS.sub(" ", source[:_LONGEST_SOURCE])
 
 
@@ -83,57 +83,60 @@ def _is_tagged(cell: Any) -> bool:
 def check_names(
     known: Sequence[Parameter] | None, names: Iterable[str], *, what: str, strict: bool = False
 ) -> tuple[str, ...]:
-    """Check the names of parameters that are given to a notebook.
+    """Check the names of parameters that are passed to a notebook.
 
-    A name that the notebook's ``parameters`` cell does not set is allowed, as it is by papermill, which puts
-    it into a cell of its own; a misspelt one is refused.
+    A name that the notebook's ``parameters`` cell does not set is allowed, because papermill adds it in a
+    cell of its own. A misspelt name is an error.
 
     Parameters
     ----------
     known
-        What `known_parameters` found.
+        Result of `known_parameters`.
     strict
-        Refuse every name that is not known.
+        Allow only known names.
 
     Returns
     -------
-    A sentence for each name that is allowed and not known.
+    A sentence for each name that is allowed but not known.
 
     Raises
     ------
     GipfelError
-        A name is refused; the nearest known one is named.
+        A name is not allowed; the error has the most similar known name.
     """
     if known is None:
         return ()
     names, names_known = list(names), [each.name for each in known]
     notes: list[str] = []
     for name in names:
-        if name in names_known or name in _OWN:
+        if name in names_known or name in _PATH_PARAMETERS:
             continue
         if not name.isidentifier() or keyword.iskeyword(name):
-            raise GipfelError(f"{name!r} can't be the name of a parameter.", "Give the name of a variable.")
+            raise GipfelError(
+                f"{name!r} is not a valid name of a parameter.", "Give a valid name of a Python variable."
+            )
         meant = next((each for each in names_known if each not in names and is_misspelt(name, each)), None)
         near = meant or next(iter(difflib.get_close_matches(name, names_known, 1, 0.5)), None)
         has = f"It has {', '.join(names_known)}." if names_known else "It has none."
         if strict or meant:
             fix = f"Did you mean {near!r}?" if near else has
             raise GipfelError(f"{what} has no parameter {name!r}.", fix)
-        notes.append(f"{what} has no parameter {name!r}, which is set all the same. {has}")
+        notes.append(f"{what} has no parameter {name!r}; it is set nevertheless. {has}")
     return tuple(notes)
 
 
 def is_misspelt(name: str, known: str) -> bool:
-    """Return whether a name is another one with a single slip of the keyboard.
+    """Return whether a name differs from a known one by a single typing error.
 
-    A slip is one letter too many, too few or wrong, or two neighbours exchanged, whatever their case. Short
-    names such as ``lr`` and ``wd``, and numbers such as in ``layer1``, differ on purpose.
+    A typing error is one additional, missing or wrong letter, or two exchanged neighbours, regardless of
+    case. Short names such as ``lr`` and ``wd``, and numbers as in ``layer1``, are assumed to differ on
+    purpose.
     """
     one, other = name.lower(), known.lower()
     if min(len(one), len(other)) < _SHORTEST or abs(len(one) - len(other)) > 1:
         return False
     for _ in range(2):
-        # What is left without a common beginning, and then, turned around, without a common end.
+        # Remove the common beginning and reverse; the second pass removes the common end.
         pairs = enumerate(zip(one, other, strict=False))
         same = next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
         one, other = one[same:][::-1], other[same:][::-1]
@@ -143,43 +146,46 @@ def is_misspelt(name: str, known: str) -> bool:
 
 
 def check_types(known: Sequence[Parameter] | None, values: Mapping[str, Any], *, what: str) -> None:
-    """Check that the values of annotated parameters are of their types.
+    """Check that the values of annotated parameters have the annotated types.
 
     Raises
     ------
     GipfelError
-        One is not.
+        A value has another type.
     """
     types = {each.name: each.type for each in known or () if each.type}
     for name, value in values.items():
         if name in types and not is_of_type(types[name], value):
             fix = (
-                f"Give it with -r {name} …, which takes it as text."
+                f"Use -r {name} …, which passes the value as text."
                 if wants_text(types[name]) and isinstance(value, bool | int | float)
                 else "Write True or False."
                 if types[name] == "bool"
                 else f"Give a value of type {one_line(types[name])}."
             )
             short = one_line(repr(value))[:60]
-            raise GipfelError(f"{what} wants {name!r} as {types[name]}, {short} is not a valid value.", fix)
+            raise GipfelError(
+                f"{what} declares {name!r} as {types[name]}, but {short} is not a valid value.", fix
+            )
 
 
 class ParameterArgs(Frozen):
-    """Parameters as they were typed, weakest first, as papermill takes them.
+    """Parameters as typed, in the order of precedence of papermill's options, lowest first.
 
-    ``files`` and ``texts`` are YAML, ``typed`` what papermill guesses the type of, ``raw`` text as it is.
+    ``files`` (-f) and ``yaml_texts`` (-y) are YAML, ``typed`` (-p) are texts whose type is guessed, and
+    ``raw`` (-r) are texts.
     """
 
     files: tuple[str, ...] = ()
-    texts: tuple[str, ...] = ()
+    yaml_texts: tuple[str, ...] = ()
     typed: tuple[tuple[str, str], ...] = ()
     raw: tuple[tuple[str, str], ...] = ()
 
 
-def values_of(given: ParameterArgs, known: Sequence[Parameter] | None) -> dict[str, Any]:
-    """Turn what was typed into values: files, then YAML, then ``-p``, then ``-r``, each over the ones before.
+def parameter_values(given: ParameterArgs, known: Sequence[Parameter] | None) -> dict[str, Any]:
+    """Return the values of typed parameters: from files, YAML, ``-p`` and ``-r``; later ones take precedence.
 
-    ``-p`` of a parameter that is annotated as text stays text, even where it looks like a number.
+    A value of ``-p`` for a parameter that is annotated as text remains text, even if it looks like a number.
 
     Raises
     ------
@@ -190,7 +196,7 @@ def values_of(given: ParameterArgs, known: Sequence[Parameter] | None) -> dict[s
     values: dict[str, Any] = {}
     for path in given.files:
         values |= read_mapping(read_file(path), f"The file {path}")
-    for text in given.texts:
+    for text in given.yaml_texts:
         values |= read_mapping(text, "The text of -y")
     for name, text in given.typed:
         values[name] = text if wants_text(types.get(name, "")) else guess(text)

@@ -1,4 +1,4 @@
-"""Progress and outcome of a notebook's run: a small file beside its output that may be read at any time."""
+"""Progress and outcome of a notebook's run, in a small file next to its output."""
 
 import json
 import os
@@ -21,9 +21,9 @@ STATUS: dict[State, int] = {"completed": 0, "failed": 1, "died": 138, "interrupt
 class Progress(Frozen):
     """Progress of a run; times are UTC in ISO 8601, durations seconds.
 
-    ``cells`` counts the notebook's code cells and ``done`` those that are finished, ``kept`` of them in an
-    earlier run. ``current`` is the number of the cell that runs or failed among the code cells, from 1, None
-    between cells; ``line`` is the first line of its code, and ``current_started`` when it began.
+    ``cells`` is the number of code cells, ``done`` the number of finished ones, and ``kept`` the number of
+    those that finished in an earlier run. ``current`` is the number, from 1, of the code cell that is running
+    or has failed, None between cells. ``line`` is the first line of its code, ``current_started`` its start.
     """
 
     state: State = "running"
@@ -45,8 +45,8 @@ class Progress(Frozen):
 class Outcome(Frozen):
     """Outcome of a notebook's run: ``problem`` is empty if it completed, else one line.
 
-    ``cell`` is the number of the cell where it ended among the code cells, from 1. ``signal`` is the number
-    of the signal that interrupted it, else 0.
+    ``cell`` is the number, from 1, of the code cell in which the run ended. ``signal`` is the number of the
+    signal that interrupted it, else 0.
     """
 
     state: State
@@ -63,24 +63,24 @@ class Outcome(Frozen):
 
 
 def progress_file(output: Path) -> Path:
-    """Return the path of a notebook's progress: beside the output, hidden from file browsers."""
+    """Return the path of a notebook's progress: a hidden file in the directory of the output."""
     return output.with_name(f".{output.name}.progress")
 
 
 def write_progress(output: Path, progress: Progress) -> None:
-    """Write it so that a reader sees the last one or this one; unlike the output it may die with the node."""
+    """Replace the progress file atomically, but without syncing it to disk as the output."""
     path = progress_file(output)
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
-        # Half a character of two, which a cell's text may hold, becomes a question mark.
+        # Lone surrogates in the text of a cell become question marks.
         text = json.dumps(progress.model_dump(), ensure_ascii=False)
         file.write(text.encode(errors="replace").decode() + "\n")
     temporary.replace(path)
 
 
 def read_progress(output: Path) -> Progress | None:
-    """Return the progress of a notebook's run; None where there is none that can be read."""
+    """Return the progress of a notebook's run; None if the file is missing or unreadable."""
     try:
         return Progress.model_validate_json(read_regular(progress_file(output), _MOST_BYTES))
     except (OSError, ValidationError):

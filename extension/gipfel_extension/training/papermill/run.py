@@ -1,4 +1,4 @@
-"""Run one notebook in this process."""
+"""Execution of one notebook in this process."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any, TextIO
 
 from gipfel_cluster.model import GipfelError, one_line
 
-from .notebook_file import braced, find_kernel, kernel_of
+from .notebook_file import escape_braces, find_kernel, kernel_of
 from .progress import Outcome, Progress
 
 __all__ = ["Outcome", "Progress", "run_notebook"]
@@ -29,10 +29,10 @@ def run_notebook(
     cell_timeout_s: int | None = None,
     autosave_s: int = 5,
 ) -> Outcome:
-    """Run a notebook with papermill in this process, and write it, executed, to `output`.
+    """Run a notebook with papermill in this process, and write the executed notebook to `output`.
 
-    Every finished cell is saved, and the progress is written beside the output (`progress.read_progress`).
-    In the main thread SIGTERM, SIGHUP and Ctrl-C interrupt the kernel, keep everything and end the run.
+    Every finished cell is saved, and the progress is written to a file (`progress.read_progress`). In the
+    main thread SIGTERM, SIGHUP and Ctrl-C interrupt the kernel, save everything and end the run.
 
     Parameters
     ----------
@@ -41,26 +41,26 @@ def run_notebook(
     resume
         Start at the first cell that `output` has not finished; see `resume` for the rules.
     strict
-        Refuse every parameter that the notebook's ``parameters`` cell does not set.
+        Allow only parameters that the notebook's ``parameters`` cell sets.
     kernel
-        Name of a kernel; by default the notebook's own. It gets this process's environment.
+        Name of a kernel; by default that of the notebook. It gets the environment of this process.
     directory
-        Where the kernel starts; by default here.
+        Working directory of the kernel; by default the current directory.
     on_progress
-        Is called at each change, in the caller's thread.
+        Called at each change, in the caller's thread.
     log_output
-        Whether what the cells print goes to the logger ``papermill`` too.
+        Whether the output of cells is also written to the logger ``papermill``.
     stdout, stderr
-        Where what the cells print is written as well, as it is.
+        Streams to which the output of cells is also written.
     start_timeout_s, cell_timeout_s, autosave_s
-        Seconds for the kernel's start, for each cell (None: no limit), and between two saves while one cell
-        runs (0: never).
+        Time limits in seconds for the start of the kernel and for each cell (None: no limit), and seconds
+        between two saves while a cell is running (0: never).
 
     Raises
     ------
     GipfelError
-        Nothing was run: the notebook, a parameter, the kernel or `output` can't be used, or `output` can't
-        be resumed.
+        No cell was run: the notebook, a parameter, the kernel or `output` can't be used, or `output` can't be
+        resumed.
     """
     import papermill  # noqa: PLC0415 - a second
     from papermill.engines import papermill_engines  # noqa: PLC0415
@@ -73,7 +73,7 @@ def run_notebook(
     find_kernel(name)
     last: list[Progress] = []
 
-    def told(progress: Progress) -> None:
+    def on_update(progress: Progress) -> None:
         last[:] = [progress]
         if on_progress is not None:
             on_progress(progress)
@@ -81,8 +81,8 @@ def run_notebook(
     signal = 0
     try:
         papermill.execute_notebook(
-            braced(notebook),
-            braced(output),
+            escape_braces(notebook),
+            escape_braces(output),
             dict(parameters or {}),
             engine_name=NAME,
             kernel_name=kernel or None,
@@ -96,7 +96,7 @@ def run_notebook(
             autosave_cell_every=autosave_s,
             resume=resume,
             strict=strict,
-            on_progress=told,
+            on_progress=on_update,
         )
     except SystemExit as ended:
         if not last:

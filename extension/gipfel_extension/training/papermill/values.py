@@ -1,4 +1,4 @@
-"""Parameter values: as YAML texts that travel to a job, and checked against annotations."""
+"""Values of parameters: their YAML texts for a job, and their check against annotations."""
 
 import ast
 import os
@@ -10,9 +10,9 @@ from typing import Any
 from gipfel_cluster.model import GipfelError, one_line
 
 _LONGEST_FILE = 1 << 20
-# With every alias written out, as a cell and its notebook hold them.
+# Largest number of values after all aliases are expanded, as they are written to a cell.
 _MOST_VALUES = 100_000
-# PyYAML writes them as they are, and reads them as the end of a line.
+# PyYAML writes these characters unescaped, but parses them as line breaks.
 _READ_AS_BREAKS = ("\x85", "\u2028", "\u2029")
 _PLAIN: dict[str, Callable[[Any], bool]] = {
     "int": lambda value: isinstance(value, int) and not isinstance(value, bool),
@@ -31,23 +31,23 @@ _OLD = {"List": "list", "Tuple": "tuple", "Dict": "dict"}
 
 
 def to_yaml(value: Any) -> str:
-    """Return a value as one YAML text, which keeps what JSON can't: NaN and infinity."""
+    """Return a value as YAML, which, unlike JSON, supports NaN and infinity."""
     text = _dump(value, plain=True)
     if any(each in text for each in _READ_AS_BREAKS):
         text = _dump(value, plain=False)
-    # A plain scalar comes with the mark of a document's end.
+    # PyYAML adds the document end marker to a plain scalar.
     return text.removesuffix("\n...\n").removesuffix("\n")
 
 
 def from_yaml(text: str) -> Any:
-    """Return the value of `to_yaml`; dates stay text, as papermill reads them."""
+    """Return the value of a YAML text; dates remain text, as in papermill."""
     import yaml  # noqa: PLC0415
     from papermill.iorw import NoDatesSafeLoader  # noqa: PLC0415 - a second
 
-    from ...vetting.shallow_yaml import Shallow  # noqa: PLC0415
+    from ...vetting.limited_yaml import DepthLimitedScanner  # noqa: PLC0415
 
-    class Loader(Shallow, NoDatesSafeLoader):  # type: ignore[misc]
-        """Papermill's, for texts that may be made to cost much."""
+    class Loader(DepthLimitedScanner, NoDatesSafeLoader):  # type: ignore[misc]
+        """Papermill's loader with a limit on nesting."""
 
     return yaml.load(text, Loader=Loader)  # noqa: S506 - a SafeLoader
 
@@ -58,7 +58,7 @@ def read_mapping(text: str, what: str) -> dict[str, Any]:
     Raises
     ------
     GipfelError
-        It is not a YAML mapping, or its values can't be written into a cell.
+        The text is not a YAML mapping, or its values can't be written to a cell.
     """
     import yaml  # noqa: PLC0415
 
@@ -77,34 +77,34 @@ def read_mapping(text: str, what: str) -> dict[str, Any]:
 
 
 def check_size(name: str, value: Any) -> None:
-    """Check that a value can be written out: a few YAML aliases can expand to more than memory holds.
+    """Check the size of a value, because a few YAML aliases can expand to more than fits in memory.
 
     Raises
     ------
     GipfelError
-        It holds itself, a number of thousands of digits, or too many values.
+        The value contains itself, a number with thousands of digits, or too many values.
     """
     try:
         count = _count(value, {})
     except (RecursionError, ValueError):
         raise GipfelError(
-            f"The value of {name!r} can't be written out: it holds itself, or a number that is too long.",
+            f"The value of {name!r} can't be used: it contains itself, or a number that is too long.",
             "Put it into a file and give its path.",
         ) from None
     if count > _MOST_VALUES:
         raise GipfelError(
-            f"The value of {name!r} holds {count:.3g} values, at most {_MOST_VALUES} can be given.",
+            f"The value of {name!r} has {count:.3g} values, but at most {_MOST_VALUES} are possible.",
             "Put them into a file and give its path.",
         )
 
 
 def read_file(path: str) -> str:
-    """Return the text of a file of parameters; a pipe is read too.
+    """Return the text of a parameter file, which may be a pipe.
 
     Raises
     ------
     GipfelError
-        It can't be read, is not text, or is longer than 1 MiB.
+        The file can't be read, is not text, or is longer than 1 MiB.
     """
     check = "Check the path."
     try:
@@ -124,9 +124,9 @@ def read_file(path: str) -> str:
 
 
 def is_of_type(annotation: str, value: Any) -> bool:
-    """Return whether a value is of an annotation's type; True if the annotation is not understood.
+    """Return whether a value has the type of an annotation; True for unsupported annotations.
 
-    An int is also a float, a bool is not an int, and a list is accepted as a tuple, which YAML lacks.
+    An int is also a float, a bool is not an int, and a list is accepted as a tuple, which YAML does not have.
     """
     try:
         return _matches(ast.parse(annotation.strip().strip("\"'"), mode="eval").body, value)
@@ -146,7 +146,7 @@ def _dump(value: Any, *, plain: bool) -> str:
 
 
 def _count(value: Any, known: dict[int, int]) -> int:
-    """Return how many values one holds, each as often as it is written out."""
+    """Return the number of values after all aliases are expanded."""
     if isinstance(value, int):
         str(value)
     if not isinstance(value, dict | list | tuple | set):

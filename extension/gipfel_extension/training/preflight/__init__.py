@@ -1,4 +1,4 @@
-"""Pre-flight checks: problems that would make a launch fail, found before anything is queued."""
+"""Pre-flight checks: they find problems that would make a launch fail, before anything is queued."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,10 +15,10 @@ from .checks import (
     ScriptCheck,
     VettingCheck,
 )
-from .context import Check, CheckOutcome, Context, Holder, ask_container
-from .gpus import GpuCheck, end_holders, free_gpus
+from .context import Check, CheckOutcome, Context, Holder, run_probe
+from .gpus import GpuCheck, free_gpus, terminate_holders
 
-__all__ = ["CHECKS", "Check", "CheckOutcome", "Context", "Holder", "end_holders", "run_preflight"]
+__all__ = ["CHECKS", "Check", "CheckOutcome", "Context", "Holder", "run_preflight", "terminate_holders"]
 
 CHECKS: tuple[Callable[[], Check], ...] = (
     SchedulerCheck,
@@ -35,15 +35,15 @@ CHECKS: tuple[Callable[[], Check], ...] = (
 def run_preflight(
     plan: LaunchPlan,
     environment: Mapping[str, str],
-    here: SubmissionContext,
+    submission: SubmissionContext,
     on_outcome: Callable[[CheckOutcome], None] | None = None,
     *,
     kill_holders: bool = False,
 ) -> tuple[CheckOutcome, ...]:
-    """Run every check; the container is asked once, and with `kill_holders` again after GPUs were freed."""
+    """Run every check; probe the container once, and with `kill_holders` again after GPUs were freed."""
     folder = Path(plan.folder)
-    probe, problem = ask_container(plan, folder, environment)
-    context = Context(plan, folder, here, environment, probe, problem)
+    probe, problem = run_probe(plan, folder, environment)
+    context = Context(plan, folder, submission, environment, probe, problem)
     outcomes: list[CheckOutcome] = []
 
     def add(outcome: CheckOutcome) -> None:

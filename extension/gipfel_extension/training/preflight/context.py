@@ -1,4 +1,4 @@
-"""Context and outcomes of pre-flight checks, and the probe that asks the launch's container once."""
+"""Context and outcomes of pre-flight checks, and the probe that runs once in the launch's container."""
 
 import json
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.process.tree import Process
 from gipfel_cluster.steps import IMAGE_PYTHON, StepSpec, start_step
-from gipfel_cluster.steps.container import setting_of_host
+from gipfel_cluster.steps.container import step_job_from_environment
 from gipfel_cluster.workloads.submission import SubmissionContext
 
 from ...telemetry.files import read_tail
@@ -23,19 +23,19 @@ _LIMIT_S = 60.0
 _MOST_LOG_BYTES = 16 << 20
 
 
-class Room(Frozen):
-    """Room of a directory: why it can't be written to, and its free bytes."""
+class FreeSpace(Frozen):
+    """Free space of a directory in bytes; ``problem`` is the reason why it can't be written to."""
 
     problem: str = ""
     free: int = 0
 
 
-class ProbeAnswer(Frozen, extra="ignore"):
-    """Answer of the container to the probe.
+class ProbeResult(Frozen, extra="ignore"):
+    """Result of the probe in the container.
 
-    ``engine`` is what it was entered with, ``host`` where the EDF has no image; ``gpus`` are rows of
-    nvidia-smi; ``starts`` are the clock ticks at which their processes began, by number, and ``space`` is
-    where these numbers mean something.
+    ``engine`` is the container engine, ``host`` without an image. ``gpus`` are rows of nvidia-smi.
+    ``start_ticks`` are the start times of processes on GPUs in clock ticks, by PID, and ``pid_namespace``
+    identifies the namespace of these PIDs.
     """
 
     python: str
@@ -43,33 +43,33 @@ class ProbeAnswer(Frozen, extra="ignore"):
     engine: str = ""
     packages: dict[str, str | None] = Field(default={})
     target: bool = False
-    checkpoint: Room | None = None
+    checkpoint: FreeSpace | None = None
     gpus: tuple[tuple[str, ...], ...] = ()
-    starts: dict[str, str] = Field(default={})
-    space: str = ""
+    start_ticks: dict[str, str] = Field(default={})
+    pid_namespace: str = ""
 
 
 class Holder(Frozen):
-    """A process on a GPU.
+    """A process that holds a GPU.
 
-    ``process`` is its identity, None where it can't be seen from here; ``kept`` why it is not ended from
-    here, empty where it may be; ``own`` whether it is the process that asks.
+    ``process`` is its identity, None if it is not visible from this process. ``protected`` is the reason why
+    Gipfel does not terminate it, empty if it may. ``is_caller`` is true for the current process.
     """
 
     pid: int
     name: str
     process: Process | None = None
-    kept: str = ""
-    own: bool = False
+    protected: str = ""
+    is_caller: bool = False
 
     def __str__(self) -> str:
         return f"pid {self.pid} ({self.name})"
 
 
-def ask_container(
+def run_probe(
     plan: LaunchPlan, folder: Path, environment: Mapping[str, str]
-) -> tuple[ProbeAnswer | None, str]:
-    """Run the probe and return its answer, or why there is none."""
+) -> tuple[ProbeResult | None, str]:
+    """Run the probe and return its result, or None and the reason."""
     packages = {"torch", *launcher_of(plan.spec.launcher).needs}
     if plan.spec.kind in {"notebook", "cell"}:
         packages.add("ipykernel")
@@ -80,15 +80,15 @@ def ask_container(
         "checkpoint": plan.checkpoint,
     }
     in_job = "GIPFEL_RUN" in environment or "SLURM_JOB_ID" in environment
-    here = environment.get("GIPFEL_NODE") or environment.get("SLURMD_NODENAME") or ""
+    submission = environment.get("GIPFEL_NODE") or environment.get("SLURMD_NODENAME") or ""
     log = folder / "probe" / "node-0.log"
-    # The answer to an earlier question must not be taken for this one's.
+    # The log must not have the result of an earlier probe.
     log.unlink(missing_ok=True)
     spec = StepSpec(
         command=(IMAGE_PYTHON, f"{plan.folder}/{PROBE_FILE}", json.dumps(question)),
         edf=plan.edf,
         python=plan.python,
-        nodes=(here,) if in_job and here else (),
+        nodes=(submission,) if in_job and submission else (),
         folder=str(log.parent),
         directory=plan.directory,
         name="probe",
@@ -97,8 +97,8 @@ def ask_container(
     try:
         setting = None
         if not in_job:
-            setting = setting_of_host(environment).model_copy(update={"engine": plan.engine})
-        with start_step(spec, environment, setting=setting, mounts=plan.mounts) as step:
+            setting = step_job_from_environment(environment).model_copy(update={"engine": plan.engine})
+        with start_step(spec, environment, job=setting, mounts=plan.mounts) as step:
             status = step.wait(_LIMIT_S + 30)
             problem = step.state.problem
     except GipfelError as error:
@@ -106,11 +106,11 @@ def ask_container(
     lines = _lines(log)
     for line in reversed(lines):
         try:
-            return ProbeAnswer.model_validate_json(line), ""
+            return ProbeResult.model_validate_json(line), ""
         except ValidationError:
             continue
-    said = problem or next((line for line in reversed(lines) if line.strip()), "")
-    return None, said or f"The container ended with status {status}."
+    problem = problem or next((line for line in reversed(lines) if line.strip()), "")
+    return None, problem or f"The container ended with status {status}."
 
 
 def _lines(log: Path) -> list[str]:
@@ -121,9 +121,10 @@ def _lines(log: Path) -> list[str]:
 
 
 class CheckOutcome(Frozen):
-    """Outcome of a check: one sentence, and what to do; ``fail`` keeps the launch from starting.
+    """Outcome of a check: a sentence, and how to fix it; ``fail`` keeps the launch from starting.
 
-    ``holders`` are the processes on the launch's GPUs, for callers that may end them; no file holds them.
+    ``holders`` are the processes on the launch's GPUs, for callers that may terminate them. They are not
+    written to files.
     """
 
     check: str
@@ -134,7 +135,7 @@ class CheckOutcome(Frozen):
 
     @property
     def line(self) -> str:
-        """Return it as one line of a terminal."""
+        """Return the outcome as one line for a terminal."""
         mark = {"pass": "ok", "warn": "note", "fail": "FAILED", "unknown": "?"}[self.verdict]
         fix = f" {self.fix}" if self.fix and self.verdict != "pass" else ""
         return f"{mark:6} {self.check}: {self.message}{fix}"
@@ -142,25 +143,25 @@ class CheckOutcome(Frozen):
 
 @dataclass(frozen=True)
 class Context:
-    """Input of the checks; ``probe`` is the container's answer, None if it could not be asked."""
+    """Input of the checks; ``probe`` is None if the container could not be probed."""
 
     plan: LaunchPlan
     folder: Path
-    here: SubmissionContext
+    submission: SubmissionContext
     environment: Mapping[str, str]
-    probe: ProbeAnswer | None
+    probe: ProbeResult | None
     probe_problem: str = ""
 
     @property
     def contained(self) -> bool:
-        """Return whether the ranks run in a container: an EDF without an image enters none."""
+        """Return whether the ranks run in a container; an EDF without an image has none."""
         if self.probe is not None and self.probe.engine:
             return self.probe.engine != "host"
-        return self.here.inside or bool(self.plan.edf or self.environment.get("GIPFEL_EDF"))
+        return self.submission.in_container or bool(self.plan.edf or self.environment.get("GIPFEL_EDF"))
 
 
 class Check(Protocol):
-    """A check for one problem that would make a launch fail."""
+    """Check for one problem that would make a launch fail."""
 
     name: str
 

@@ -1,6 +1,6 @@
-"""Free GPUs for a launch: the check, the processes that hold them, and ending those that may be ended.
+"""Free GPUs for a launch: the check, the processes that hold GPUs, and the termination of such processes.
 
-Only processes of the same user and the same job or notebook server are ended, each by a handle of its own.
+Only processes of the same user and the same job or notebook server are terminated, through their pidfd.
 """
 
 import os
@@ -12,20 +12,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gipfel_cluster.model import GipfelError, counted
+from gipfel_cluster.model import GipfelError, pluralize
 from gipfel_cluster.process.tree import Process
 
-from ..launches.allocation import choose_gpus, granted_gpus, held_gpus, running_beside
-from .context import CheckOutcome, Context, Holder, ProbeAnswer, ask_container
+from ..launches.allocation import choose_gpus, granted_gpus, held_gpus, other_running_launches
+from .context import CheckOutcome, Context, Holder, ProbeResult, run_probe
 
-#: Seconds that a process has to end after SIGTERM; what holds much memory of a GPU takes its time.
+#: Seconds until a process must have ended after SIGTERM; releasing much GPU memory takes time.
 END_S = 30.0
 _PROC = Path("/proc")
 _LARGEST = 1 << 20
 _MOST_PARENTS = 64
 _NUMBER = re.compile(r"[1-9][0-9]{0,9}")
-#: The first that both have decides whether two processes are of one job.
-_OF_ONE_JOB = ("SLURM_JOB_ID", "GIPFEL_RUN", "JPY_PARENT_PID")
+#: Two processes belong to one job if the first of these variables that both have is equal.
+_JOB_VARIABLES = ("SLURM_JOB_ID", "GIPFEL_RUN", "JPY_PARENT_PID")
 _NAMED = 4
 
 
@@ -35,27 +35,32 @@ class GpuCheck:
     name = "gpus"
 
     def run(self, context: Context) -> CheckOutcome | None:
-        """Look at other launches, and at what nvidia-smi shows of this node."""
+        """Check the GPUs that other launches hold, and the processes that nvidia-smi shows on this node."""
         spec = context.plan.spec
-        if spec.where == "job":
+        if not spec.in_job:
             return None
         granted = granted_gpus(context.environment)
         if not granted:
             run = "runs" if spec.gpus_per_node == 1 else "run"
-            words = f"The job has no GPUs: {counted(spec.gpus_per_node, 'rank')} a node {run} on its CPUs."
-            return CheckOutcome(check=self.name, verdict="pass", message=words)
+            message = (
+                f"The job has no GPUs: {pluralize(spec.gpus_per_node, 'rank')} a node {run} on its CPUs."
+            )
+            return CheckOutcome(check=self.name, verdict="pass", message=message)
         job = context.environment.get("SLURM_JOB_ID") or context.environment.get("GIPFEL_JOB_ID") or ""
         node = context.environment.get("GIPFEL_NODE") or os.uname().nodename
         try:
             chosen = choose_gpus([node], spec.gpus_per_node, granted, held_gpus(context.folder, job))
         except GipfelError as error:
-            others = ", ".join(f"#{each.number} {each.name}" for each in running_beside(context.folder, job))
-            more = f" Launches that run: {others}." if others else ""
+            others = ", ".join(
+                f"#{each.number} {each.name}" for each in other_running_launches(context.folder, job)
+            )
+            more = f" Running launches: {others}." if others else ""
             return CheckOutcome(check=self.name, verdict="fail", message=error.problem + more, fix=error.fix)
         return self._busy(context, chosen[node]) or CheckOutcome(
             check=self.name,
             verdict="pass",
-            message=f"{len(chosen[node])} of the job's {granted} GPUs on each node are taken, all free.",
+            message=f"The launch uses {len(chosen[node])} of the job's {granted} GPUs on each node; "
+            "all are free.",
         )
 
     def _busy(self, context: Context, positions: tuple[int, ...]) -> CheckOutcome | None:
@@ -81,54 +86,52 @@ class GpuCheck:
 
 
 def free_gpus(context: Context, on_outcome: Callable[[CheckOutcome], None]) -> Context:
-    """End those that hold GPUs of the launch and may be ended, and look again.
+    """Terminate processes that hold GPUs of the launch, unless protected, and probe the node again.
 
     Parameters
     ----------
     on_outcome
-        Is called with their names before anything is ended.
+        Called with the names of the processes before they are terminated.
     """
     found = GpuCheck().run(context)
-    held_gpus = [each for each in found.holders if not each.kept] if found else []
+    held_gpus = [each for each in found.holders if not each.protected] if found else []
     if not held_gpus:
         return context
     who = ", ".join(str(each) for each in held_gpus)
-    on_outcome(
-        CheckOutcome(check="gpus", verdict="warn", message=f"To free GPUs of this launch, ends {who}.")
-    )
-    left = end_holders(held_gpus)
+    on_outcome(CheckOutcome(check="gpus", verdict="warn", message=f"Terminating {who} to free GPUs."))
+    left = terminate_holders(held_gpus)
     if left:
         still = ", ".join(str(each) for each in left)
-        words, fix = f"{still} did not end within {END_S:g} s.", "To end it at once: kill -KILL PID."
-        on_outcome(CheckOutcome(check="gpus", verdict="warn", message=words, fix=fix))
-    probe, problem = ask_container(context.plan, context.folder, context.environment)
+        message, fix = f"{still} did not end within {END_S:g} s.", "Kill the process: kill -KILL PID."
+        on_outcome(CheckOutcome(check="gpus", verdict="warn", message=message, fix=fix))
+    probe, problem = run_probe(context.plan, context.folder, context.environment)
     return replace(context, probe=probe, probe_problem=problem)
 
 
 def holders_of(
-    rows: Sequence[Sequence[str]], probe: ProbeAnswer, environment: Mapping[str, str]
+    rows: Sequence[Sequence[str]], probe: ProbeResult, environment: Mapping[str, str]
 ) -> tuple[Holder, ...]:
-    """Return the processes of a probe's rows, each once; `environment` is the caller's."""
+    """Return the processes in the rows of a probe, each once; `environment` is that of the caller."""
     names = {int(row[1]): str(row[-1]) for row in rows if _NUMBER.fullmatch(row[1])}
     return tuple(_holder(pid, name, probe, environment) for pid, name in names.items())
 
 
-def end_holders(holders: Sequence[Holder], limit_s: float = END_S) -> tuple[Holder, ...]:
-    """Ask those that may be ended to end (SIGTERM), wait, and return those of them that have not.
+def terminate_holders(holders: Sequence[Holder], limit_s: float = END_S) -> tuple[Holder, ...]:
+    """Send SIGTERM to the holders that are not protected, wait, and return those that have not ended.
 
-    A process that has taken over the number of one that is gone is left alone.
+    A process that has reused the PID of a holder gets no signal.
     """
     asked: dict[int, Holder] = {}
     left = []
     try:
         for holder in holders:
-            if holder.kept or holder.process is None:
+            if holder.protected or holder.process is None:
                 continue
             try:
                 handle = os.pidfd_open(holder.pid)
                 asked[handle] = holder
-                # The handle refers to one process: what its number shows now belongs to it.
-                if holder.process.alive and _is_ours(holder.pid):
+                # The pidfd refers to one process, so the checks of this PID are about that process.
+                if holder.process.alive and _is_own_user(holder.pid):
                     signal.pidfd_send_signal(handle, signal.SIGTERM)
             except ProcessLookupError:
                 continue
@@ -140,8 +143,8 @@ def end_holders(holders: Sequence[Holder], limit_s: float = END_S) -> tuple[Hold
             os.close(handle)
 
 
-def space_here() -> str:
-    """Return the machine, boot and namespace in which process numbers are those of this process."""
+def local_pid_namespace() -> str:
+    """Return an identifier of this boot and PID namespace, in which PIDs of this process are valid."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {(_PROC / 'self/ns/pid').readlink()}"
@@ -150,7 +153,7 @@ def space_here() -> str:
 
 
 def _waited_for(asked: Mapping[int, Holder], limit_s: float) -> tuple[Holder, ...]:
-    """Return the holders whose process still runs after a while."""
+    """Wait for the processes to end, and return the holders that are still running."""
     poll = select.poll()
     waiting = {handle: holder for handle, holder in asked.items() if holder.process and holder.process.alive}
     for handle in waiting:
@@ -163,43 +166,45 @@ def _waited_for(asked: Mapping[int, Holder], limit_s: float) -> tuple[Holder, ..
     return tuple(waiting.values())
 
 
-def _holder(pid: int, name: str, probe: ProbeAnswer, environment: Mapping[str, str]) -> Holder:
-    process = Process.of(pid) if probe.space and probe.space == space_here() else None
-    if process is None or str(process.start) != probe.starts.get(str(pid)):
-        return Holder(pid=pid, name=name, kept="it can't be seen from here")
+def _holder(pid: int, name: str, probe: ProbeResult, environment: Mapping[str, str]) -> Holder:
+    process = (
+        Process.of(pid) if probe.pid_namespace and probe.pid_namespace == local_pid_namespace() else None
+    )
+    if process is None or str(process.start) != probe.start_ticks.get(str(pid)):
+        return Holder(pid=pid, name=name, protected="it is not visible from this process")
     variables = _variables(pid)
     session = variables.get("JPY_SESSION_NAME", "").encode(errors="replace").decode()[-200:]
     name = f"the kernel of {session}" if session else name
-    own = pid == os.getpid()
-    kept = "it is this process" if own else _kept(pid, variables, environment)
-    return Holder(pid=pid, name=name, process=process, kept=kept, own=own)
+    is_caller = pid == os.getpid()
+    protected = "it is the current process" if is_caller else _protected(pid, variables, environment)
+    return Holder(pid=pid, name=name, process=process, protected=protected, is_caller=is_caller)
 
 
-def _kept(pid: int, variables: Mapping[str, str], environment: Mapping[str, str]) -> str:
-    if not _is_ours(pid):
-        return "it is another user's"
+def _protected(pid: int, variables: Mapping[str, str], environment: Mapping[str, str]) -> str:
+    if not _is_own_user(pid):
+        return "it belongs to another user"
     if pid in _parents():
-        return "it has started this one"
+        return "it is an ancestor of this process"
     if "GIPFEL_LAUNCH" in variables:
-        return "it is a rank of a launch, which `gipfel launch stop` ends"
-    return "" if _is_of_this_job(pid, variables, environment) else "it is not known to be of this job"
+        return "it is a rank of a launch, which `gipfel launch stop` stops"
+    return "" if _is_in_job(pid, variables, environment) else "it may not belong to this job"
 
 
-def _is_ours(pid: int) -> bool:
+def _is_own_user(pid: int) -> bool:
     try:
         return (_PROC / str(pid)).stat().st_uid == os.getuid()
     except OSError:
         return False
 
 
-def _is_of_this_job(pid: int, variables: Mapping[str, str], environment: Mapping[str, str]) -> bool:
-    for name in _OF_ONE_JOB:
+def _is_in_job(pid: int, variables: Mapping[str, str], environment: Mapping[str, str]) -> bool:
+    for name in _JOB_VARIABLES:
         if environment.get(name) and variables.get(name):
             return environment[name] == variables[name]
     job = environment.get("SLURM_JOB_ID", "")
     if variables or not job:
         return False
-    # The variables of a process in another container can't be read, its control group can.
+    # The variables of a process in another container can't be read, but its control group can.
     try:
         groups = (_PROC / str(pid) / "cgroup").read_text(errors="replace")
     except OSError:
@@ -230,17 +235,19 @@ def _parents() -> frozenset[int]:
 
 
 def _advice(holders: tuple[Holder, ...]) -> str:
-    """Return how to free the GPUs, for each kind of holder."""
-    words = []
-    freed = [f"pid {each.pid}" for each in holders if not each.kept]
+    """Return instructions to free the GPUs, for each kind of holder."""
+    sentences = []
+    freed = [f"pid {each.pid}" for each in holders if not each.protected]
     if freed:
-        words.append(
-            f"`--kill-holders`, or Stop these processes in the form, ends {', '.join(freed[:_NAMED])}."
+        sentences.append(
+            f"`--kill-holders`, or Stop these processes in the form, terminates {', '.join(freed[:_NAMED])}."
         )
-    if any(each.own for each in holders):
-        words.append("What this kernel holds is free once it is restarted: Kernel > Restart Kernel.")
-    others = [f"pid {each.pid}: {each.kept}" for each in holders if each.kept and not each.own]
+    if any(each.is_caller for each in holders):
+        sentences.append("To free the GPUs of this kernel, choose Kernel > Restart Kernel.")
+    others = [
+        f"pid {each.pid}: {each.protected}" for each in holders if each.protected and not each.is_caller
+    ]
     if others:
-        words.append(f"Not ended from here is {', '.join(others[:_NAMED])}.")
-        words.append("Of a kernel of yours, choose Kernel > Shut Down Kernel; any other process: kill PID.")
-    return " ".join(words)
+        sentences.append(f"Not terminated by Gipfel: {', '.join(others[:_NAMED])}.")
+        sentences.append("End a kernel with Kernel > Shut Down Kernel, and other processes with kill PID.")
+    return " ".join(sentences)

@@ -1,4 +1,4 @@
-"""Spec and plan of a launch: `LaunchSpec` is what the user asked for, `LaunchPlan` where the host has it."""
+"""Spec and plan of a launch: `LaunchSpec` is the user's request, `LaunchPlan` has its files on the host."""
 
 import json
 import re
@@ -7,32 +7,33 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
-from gipfel_cluster.broker.context import hides_an_image
+from gipfel_cluster.broker.context import is_system_directory
 from gipfel_cluster.edf import Mount
-from gipfel_cluster.model import Frozen, GipfelError, Line
+from gipfel_cluster.model import Frozen, GipfelError, OneLine
 from gipfel_cluster.scheduler import JobRequest
 from gipfel_cluster.scheduler.protocol import Hostlist, Placement
 from gipfel_cluster.workloads.submission import SubmissionContext
 
 from ...telemetry.files import read_regular
-from ...telemetry.redaction import shown_command_line
-from .state import MOST_BYTES, PLAN
+from ...telemetry.redaction import redact_command_line
+from .state import MAX_BYTES, PLAN
 
 LaunchKind = Literal["script", "module", "notebook", "cell"]
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY", re.IGNORECASE)
 _MOST_CODE = 1 << 20
 _RANGE = re.compile(r"([0-9]{1,5})(?::([0-9]{1,5}))?")
-#: A path as the user of the launch sees it.
-_Path = Annotated[Line, Field(max_length=4096)]
+#: A path as the user's process sees it, which may be in a container.
+_Path = Annotated[OneLine, Field(max_length=4096)]
 
 
 class LaunchSpec(Placement):
     """A training launch.
 
-    ``target`` is a script or a notebook by its path, or a module by its name; ``code`` is what a cell holds.
-    ``arguments`` go to a script or module unchanged, ``parameters`` to a notebook or cell. ``nodes_min``
-    below ``nodes`` makes the launch elastic. Without GPUs ``gpus_per_node`` is the number of ranks a node.
+    ``target`` is the path of a script or notebook, or the name of a module; ``code`` is the code of a cell.
+    ``arguments`` are passed to a script or module unchanged, ``parameters`` to a notebook or cell. The launch
+    is elastic if ``nodes_min`` is less than ``nodes``. Without GPUs ``gpus_per_node`` is the number of ranks
+    on each node.
     """
 
     kind: LaunchKind = "script"
@@ -40,46 +41,46 @@ class LaunchSpec(Placement):
     code: str = Field("", max_length=_MOST_CODE)
     arguments: tuple[str, ...] = Field((), max_length=4096)
     parameters: dict[str, JsonValue] = Field(default_factory=dict)
-    name: Annotated[Line, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$")] = "launch"
-    where: Literal["auto", "here", "job"] = "auto"
-    """``here``: free GPUs of the job around; ``job``: a job of its own; ``auto``: here in a job."""
+    name: Annotated[OneLine, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$")] = "launch"
+    in_job: bool | None = None
+    """True: on free GPUs of the current job; False: in a new job; None: in the current job, if any."""
     edf: _Path = ""
-    """Empty: in a job that of the job; else the nodes' own file system."""
+    """EDF of the ranks; empty for that of the current job, or without a job for no container."""
     launcher: Literal["torchrun", "srun", "accelerate"] = "torchrun"
     nodes: int = Field(1, ge=1, le=65536)
     nodes_min: int | None = Field(None, ge=1, le=65536)
     gpus_per_node: int = Field(1, ge=1, le=1024)
     restarts: int = Field(0, ge=0, le=1000)
     """Number of restarts of failed ranks before the launch has failed."""
-    kernel: Line = Field("", max_length=256)
-    """Kernel of a notebook; empty for its own, or python3 where that is not installed."""
+    kernel: OneLine = Field("", max_length=256)
+    """Kernel of a notebook; empty for the notebook's kernel, or python3 if that is not installed."""
     environment: dict[str, str] = Field(default_factory=dict, max_length=256)
     directory: _Path = ""
     """Directory in which ranks start; empty for the current one."""
     exclude: Hostlist = ""
-    scheduler: Line = Field("", max_length=32)
-    engine: Line = Field("", max_length=32)
+    scheduler: OneLine = Field("", max_length=32)
+    engine: OneLine = Field("", max_length=32)
     runtime: _Path = ""
-    cluster: Line = Field("", max_length=32)
+    cluster: OneLine = Field("", max_length=32)
     vetting: _Path = ""
     """A vetting protocol, by name or path, that the nodes must pass; empty for none."""
     checkpoint: _Path = ""
-    """Directory of the program's checkpoints: checked to be writable before anything is queued."""
+    """Directory of the program's checkpoints; the pre-flight checks that it is writable."""
     min_free_gib: float = Field(0.0, ge=0)
-    """Free space in GiB that this directory must have."""
+    """Free space in GiB that the checkpoint directory must have."""
     on_preempt: Literal["requeue", "end"] = "requeue"
-    """After a warning and a checkpoint: requeue the job, or end."""
+    """Action after a warning of preemption and a checkpoint: requeue the job, or end."""
     grace_s: float = Field(60.0, ge=1, le=3600)
-    """Seconds before the end of time at which ranks get SIGUSR1; also their time to end."""
+    """Seconds before the time limit at which ranks get SIGUSR1, and seconds that they then have to end."""
     join_timeout_s: float = Field(30.0, ge=0, le=3600)
-    """Elastic: seconds to wait for more nodes once the fewest are there."""
+    """Seconds for which an elastic launch waits for more nodes after ``nodes_min`` have joined."""
     profile: bool = False
     """Write a trace of torch's profiler for every rank."""
     preflight: bool = True
-    python: Line = Field("", pattern=r"^(/|$)", max_length=4096)
-    """Interpreter of ranks without a container; empty for the caller's."""
+    python: OneLine = Field("", pattern=r"^(/|$)", max_length=4096)
+    """Interpreter of ranks without a container; empty for that of the caller's environment."""
     resume: bool = False
-    """Set ``GIPFEL_RESUME=1``: ranks resume from their checkpoint, as restarted ones do."""
+    """Set ``GIPFEL_RESUME=1``, so that ranks resume from their checkpoint."""
 
     @field_validator("environment")
     @classmethod
@@ -89,8 +90,8 @@ class LaunchSpec(Placement):
                 raise ValueError(f"{name[:40]!r} can't be an environment variable")
             if _SECRET.search(name):
                 raise ValueError(
-                    f"{name[:40]} looks like a secret, which a launch must not hold: keep it in a file "
-                    "that the program reads"
+                    f"{name[:40]} looks like a secret, which the launch would write to its spec: keep it "
+                    "in a file that the program reads"
                 )
         return value
 
@@ -111,25 +112,25 @@ class LaunchSpec(Placement):
         if self.kind == "module" and not all(part.isidentifier() for part in self.target.split(".")):
             raise ValueError(f"{self.target!r} is not a valid module name")
         if self.kind in {"script", "module"} and self.parameters:
-            raise ValueError("a script takes arguments behind its name, not parameters")
+            raise ValueError("a script takes arguments after its name, not parameters")
         if self.kind in {"notebook", "cell"} and self.arguments:
             raise ValueError("a notebook takes parameters, not arguments")
         if self.kernel and self.kind != "notebook":
             raise ValueError("only a notebook has a kernel")
         if self.nodes_min is not None and self.nodes_min > self.nodes:
-            raise ValueError("the fewest nodes are more than the most")
+            raise ValueError("the smallest number of nodes is larger than the largest")
         if self.elastic and self.launcher != "torchrun":
-            raise ValueError(f"the launcher {self.launcher} can't do with fewer nodes; torchrun can")
+            raise ValueError(f"the launcher {self.launcher} does not support elastic launches; use torchrun")
         return self
 
     @property
     def elastic(self) -> bool:
-        """Return whether it may run on fewer nodes than it asks for."""
+        """Return whether the launch may run on fewer nodes than ``nodes``."""
         return self.nodes_min is not None and self.nodes_min < self.nodes
 
     @property
     def ranks(self) -> int:
-        """Return ranks on all nodes."""
+        """Return the number of ranks on all nodes."""
         return self.nodes * self.gpus_per_node
 
     @property
@@ -137,17 +138,17 @@ class LaunchSpec(Placement):
         """Return a title for lists: the program and its arguments."""
         if self.kind == "cell":
             return self.name
-        # A launch that is repeated names its program by the whole path, which would leave room for nothing.
+        # A rerun has the absolute path of its program, which is too long for a list.
         program = self.target.rpartition("/")[2] if self.target.startswith("/") else self.target
-        return shown_command_line((program, *self.arguments))[:120]
+        return redact_command_line((program, *self.arguments))[:120]
 
 
 class LaunchPlan(Frozen):
-    """``plan.json``: paths of the spec are as the user sees them, ``host_folder`` and mounts the host's.
+    """Content of ``plan.json``; ``host_folder`` and mounts are paths on the host, others in the container.
 
-    ``target``, ``directory`` and ``checkpoint`` are absolute; ``python`` is the interpreter of ranks in no
-    container, empty for Gipfel's own; ``edf`` is the EDF's file on the host, empty for the job's own or none.
-    ``request`` is the launch's own job, None where it runs in the one around.
+    ``target``, ``directory`` and ``checkpoint`` are absolute. ``python`` is the interpreter of ranks without
+    a container, empty for Gipfel's own. ``edf`` is the file of the EDF on the host, empty for that of the job
+    or none. ``request`` is the new job of the launch, None if it runs in the current job.
     """
 
     spec: LaunchSpec
@@ -163,10 +164,10 @@ class LaunchPlan(Frozen):
     scheduler: str = ""
     cluster: str = "local"
     vetting: str = ""
-    """Name of a shipped protocol, else the host's path of a copy in the directory."""
+    """Name of a shipped protocol, else the path on the host of a copy in the launch's directory."""
     mounts: tuple[Mount, ...] = ()
     by_srun: bool = True
-    """True if Slurm starts the ranks; else they are processes of this machine."""
+    """True if Slurm starts the ranks; else they are processes on this machine."""
     request: JobRequest | None = None
 
     @classmethod
@@ -176,24 +177,24 @@ class LaunchPlan(Frozen):
         Raises
         ------
         GipfelError
-            There is none that this version understands.
+            The directory has no plan that this version can read.
         """
         try:
-            return cls.model_validate_json(read_regular(folder / PLAN, MOST_BYTES))
+            return cls.model_validate_json(read_regular(folder / PLAN, MAX_BYTES))
         except (OSError, ValueError) as error:
             raise GipfelError(
-                f"The launch in {folder} has no plan that this version of Gipfel understands.",
-                "Launch it again.",
+                f"The launch in {folder} has no plan that this version of Gipfel can read.",
+                "Start a new launch.",
             ) from error
 
 
 def nodes_range(text: str) -> tuple[int, int | None]:
-    """Return ``2`` or ``1:2`` as most and fewest nodes; None for equal fewest.
+    """Return the largest and smallest number of nodes in ``2`` (None for the smallest) or ``1:2``.
 
     Raises
     ------
     ValueError
-        It is neither.
+        The text is not a valid number or range.
     """
     found = _RANGE.fullmatch(text.strip())
     if not found:
@@ -204,7 +205,7 @@ def nodes_range(text: str) -> tuple[int, int | None]:
 
 
 def parameter_value(text: str) -> JsonValue:
-    """Return the value of a text: JSON, Python's constants, else the text; nothing is evaluated."""
+    """Return the value of a text: parsed as JSON or as a Python constant, else the text itself."""
     try:
         value: JsonValue = json.loads(text)
     except ValueError:
@@ -212,17 +213,41 @@ def parameter_value(text: str) -> JsonValue:
     return value
 
 
-def mounts_of(paths: tuple[Path, ...], here: SubmissionContext) -> tuple[Mount, ...]:
-    """Return mounts that show directories of the user's place at the same paths in the ranks' containers.
+def cell_notebook(spec: LaunchSpec) -> dict[str, object]:
+    """Return a notebook with the code of a cell launch, and with a cell for its parameters."""
+    cells: list[tuple[str, list[str], str]] = [("launched", [], spec.code)]
+    if spec.parameters:
+        names = "".join(f"{name} = None\n" for name in spec.parameters)
+        cells.insert(0, ("parameters", ["parameters"], names))
+    return {
+        "nbformat": 4,
+        "nbformat_minor": 5,
+        "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
+        "cells": [
+            {
+                "cell_type": "code",
+                "id": name,
+                "metadata": {"tags": tags},
+                "source": source,
+                "outputs": [],
+                "execution_count": None,
+            }
+            for name, tags, source in cells
+        ],
+    }
+
+
+def mounts_of(paths: tuple[Path, ...], context: SubmissionContext) -> tuple[Mount, ...]:
+    """Return mounts of the user's directories at the same paths in the containers of ranks.
 
     Raises
     ------
     GipfelError
-        The host does not see one of them.
+        The host can't access one of the directories.
     """
     found: dict[Path, Mount] = {}
     for path in paths:
-        if hides_an_image(path) or any(path.is_relative_to(each) for each in found):
+        if is_system_directory(path) or any(path.is_relative_to(each) for each in found):
             continue
-        found[path] = Mount(source=str(here.on_host(path)), destination=str(path))
+        found[path] = Mount(source=str(context.on_host(path)), destination=str(path))
     return tuple(found.values())

@@ -1,21 +1,31 @@
-"""State of a launch: ``state.json``, ``exit.json``, failed ranks' ``errors/`` and each rank's ``ranks/``."""
+"""Directories of launches, and the state in them.
 
+A launch's directory is ``<run>/launches/<n>``, or ``$GIPFEL_RUNS/launches/<n>`` outside of jobs. Its state is
+in ``state.json`` and ``exit.json``, errors of ranks are in ``errors/``, and `RankRecord` is a file in
+``ranks/``.
+"""
+
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, ValidationError
 
-from gipfel_cluster.model import Frozen
+from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.workloads import directory
 from gipfel_cluster.workloads.directory import (
     COMMAND,
     EXIT,
-    MOST_BYTES,
+    MAX_BYTES,
     SPEC,
     STATE,
     STOP,
     WorkloadState,
+    find_directory,
+    known_directories,
+    new_directory,
+    parent_directory,
     write_state,
 )
 
@@ -24,20 +34,20 @@ from ...telemetry.files import read_regular
 __all__ = [
     "COMMAND",
     "EXIT",
-    "MOST_BYTES",
+    "MAX_BYTES",
     "PLAN",
     "SPEC",
     "STATE",
     "STOP",
     "Failure",
     "LaunchState",
-    "RankNote",
+    "RankRecord",
     "first_failure",
     "first_failures",
     "newest_restart",
-    "read_notes",
+    "read_rank_records",
     "read_state",
-    "settled_state",
+    "refresh_state",
     "write_state",
 ]
 
@@ -49,32 +59,32 @@ _MOST_RANKS = 100_000
 
 
 class Failure(Frozen, extra="ignore"):
-    """The first rank that failed: where it ran, its error, and its traceback if it left one."""
+    """Failure of a rank: its node, its error message, the source line, and its traceback if there is one."""
 
     rank: int
     node: str
     message: str
     time_ns: int = 0
-    where: str = ""
+    location: str = ""
     traceback: str = ""
 
     def __str__(self) -> str:
-        place = f" ({self.where})" if self.where else ""
-        return f"rank {self.rank} on {self.node}: {self.message}{place}"
+        location = f" ({self.location})" if self.location else ""
+        return f"rank {self.rank} on {self.node}: {self.message}{location}"
 
 
 class LaunchState(WorkloadState):
     """A launch at one moment.
 
-    ``restarts`` counts starts of failed ranks beyond the first, ``requeues`` those of the job; ``job_id`` is
-    the launch's own job, or the one that it runs in; ``run`` the run folder with its samples; ``gpus`` the
-    positions among the job's GPUs that it holds on each node; ``reason`` why it is in this phase, for people;
-    ``restarted`` why its ranks were started again, a line for each of the last times.
+    ``in_job`` is true if the launch runs in an existing job, else it has its own. ``job_id`` is the ID of
+    that job. ``restarts`` counts restarts of failed ranks, ``requeues`` those of the job. ``run`` is the run
+    folder with its samples. ``gpus`` are the indexes, among the job's GPUs, of the GPUs that it holds on each
+    node. ``reason`` is the reason for the current phase. ``restarted`` has the reasons of the last restarts.
     """
 
     number: int
     name: str = "launch"
-    where: Literal["here", "job"] = "here"
+    in_job: bool = True
     restarts: int = 0
     attempt: int = 0
     requeues: int = 0
@@ -99,12 +109,12 @@ def read_state(folder: Path) -> LaunchState:
     Raises
     ------
     GipfelError
-        There is none, or it can't be read.
+        The directory has no state, or it can't be read.
     """
     return directory.read_state(folder, LaunchState, "launch")
 
 
-def settled_state(folder: Path) -> LaunchState:
+def refresh_state(folder: Path) -> LaunchState:
     """Return the state of a launch; write that it has ended if its supervisor was killed.
 
     Raises
@@ -112,17 +122,17 @@ def settled_state(folder: Path) -> LaunchState:
     GipfelError
         There is none, or it can't be read.
     """
-    return directory.settled_state(folder, read_state(folder))
+    return directory.refresh_state(folder, read_state(folder))
 
 
 def first_failure(folder: Path, attempt: int) -> Failure | None:
-    """Return the rank that failed first in the last start of an attempt's ranks."""
+    """Return the first failure after the last restart of an attempt; None without one."""
     found = first_failures(folder, attempt)
     return found[max(found)] if found else None
 
 
 def first_failures(folder: Path, attempt: int) -> dict[int, Failure]:
-    """Return the rank that failed first in each start of an attempt's ranks, by the start's number."""
+    """Return the first failure after each restart of an attempt, by the number of the restart."""
     found: dict[int, list[Failure]] = {}
     for path in islice((folder / "errors").glob(f"{attempt}-*-*.json"), _MOST_ERRORS):
         try:
@@ -134,8 +144,8 @@ def first_failures(folder: Path, attempt: int) -> dict[int, Failure]:
     return {restart: min(each, key=lambda one: one.time_ns) for restart, each in found.items()}
 
 
-class RankNote(Frozen, extra="ignore"):
-    """One rank: its node and process, its CUDA_VISIBLE_DEVICES, the number of its start."""
+class RankRecord(Frozen, extra="ignore"):
+    """Record of one rank: node, process, ``gpus`` (its CUDA_VISIBLE_DEVICES), and number of its restart."""
 
     rank: int
     local_rank: int = 0
@@ -151,17 +161,17 @@ class RankNote(Frozen, extra="ignore"):
 
     @property
     def gpu(self) -> str:
-        """Return the GPU that a rank takes by its LOCAL_RANK; empty without GPUs."""
-        seen = [each for each in (self.gpus or "").split(",") if each]
-        return seen[self.local_rank] if self.local_rank < len(seen) else ""
+        """Return the visible GPU at the index LOCAL_RANK; empty without GPUs."""
+        visible = [each for each in (self.gpus or "").split(",") if each]
+        return visible[self.local_rank] if self.local_rank < len(visible) else ""
 
 
-def read_notes(folder: Path) -> dict[int, RankNote]:
-    """Return the last note of each rank."""
+def read_rank_records(folder: Path) -> dict[int, RankRecord]:
+    """Return the newest record of each rank."""
     found = {}
     for path in islice((folder / "ranks").glob("*.json"), _MOST_RANKS):
         try:
-            note = RankNote.model_validate_json(read_regular(path, _MOST_BYTES))
+            note = RankRecord.model_validate_json(read_regular(path, _MOST_BYTES))
         except (OSError, ValidationError):
             continue
         found[note.rank] = note
@@ -170,4 +180,50 @@ def read_notes(folder: Path) -> dict[int, RankNote]:
 
 def newest_restart(folder: Path, attempt: int) -> int:
     """Return how often the launcher restarted the ranks of an attempt."""
-    return max((each.restart for each in read_notes(folder).values() if each.attempt == attempt), default=0)
+    return max(
+        (each.restart for each in read_rank_records(folder).values() if each.attempt == attempt), default=0
+    )
+
+
+LAUNCHES = "launches"
+
+
+def launches_folder(environment: Mapping[str, str]) -> Path:
+    """Return the parent directory of launches in this process's run, or outside of runs."""
+    return parent_directory(LAUNCHES, environment)
+
+
+def new_folder(environment: Mapping[str, str]) -> Path:
+    """Make the next launch's directory, for its owner alone.
+
+    Raises
+    ------
+    GipfelError
+        The directory can't be created.
+    """
+    return new_directory(launches_folder(environment))
+
+
+def known_folders(environment: Mapping[str, str], *, everywhere: bool = False) -> tuple[Path, ...]:
+    """Return the directories of launches, the newest last: of this run or outside of runs, or everywhere."""
+    return known_directories(LAUNCHES, environment, everywhere=everywhere)
+
+
+def find_folder(word: str, environment: Mapping[str, str]) -> Path:
+    """Return a launch's directory by its number here, ``RUN/N`` or path; the newest for an empty text.
+
+    Raises
+    ------
+    GipfelError
+        There is no such launch.
+    """
+    known = known_folders(environment) if not word else ()
+    found = known[-1] if known else find_directory(LAUNCHES, word, environment)
+    if found is not None:
+        return found
+    if not word:
+        raise GipfelError(
+            "There is no launch in this job, or outside a job none of yours.",
+            "Start one with `gipfel launch -- SCRIPT`.",
+        )
+    raise GipfelError(f"There is no launch {word[:80]!r}.", "See `gipfel launch list --all`.")

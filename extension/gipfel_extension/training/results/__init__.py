@@ -1,19 +1,19 @@
-"""Results of runs: programs, what is known of their work, and the effect of earlier advice."""
+"""Results of runs: their programs and workloads, and the effect of earlier advice."""
 
+from .advice_effect import AdviceEffect, advice_effect, saved_advice_effect
 from .program import Program, program_of_command, program_of_launch, program_of_run, workload_of
-from .result import observed_of, pace_of_run, seconds_of
-from .since import Since, kept_since, since_of
+from .result import observed_of, rates_of_run, seconds_of
 
 __all__ = [
+    "AdviceEffect",
     "Program",
-    "Since",
-    "kept_since",
+    "advice_effect",
     "observed_of",
-    "pace_of_run",
     "program_of_command",
     "program_of_launch",
     "program_of_run",
+    "rates_of_run",
+    "saved_advice_effect",
     "seconds_of",
-    "since_of",
     "workload_of",
 ]

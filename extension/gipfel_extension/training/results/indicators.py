@@ -1,18 +1,18 @@
-"""Indicators that advice was followed: options of the launch, and the samples of both runs."""
+"""Indicators that advice was followed: changed options, and changes in the samples of both runs."""
 
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 
-from .program import HARMLESS, KNOBS, workload_of
+from .program import IRRELEVANT_OPTIONS, RULE_OPTIONS, workload_of
 from .result import Result
 
-#: A loss has fallen where it is less by so many points and by this share of it: runs differ a little anyway.
+#: A loss has fallen if it is lower by this many points and by this share; smaller changes are noise.
 _POINTS, _SHARE = 3.0, 1 / 3
-#: Levels below which tensor pipes are unused; shares of memory and of an interval that are a change.
+#: Activity below which tensor pipes count as unused; changes of memory use and of an interval that count.
 _UNUSED, _MEMORY, _APART = 0.05, 0.05, 0.25
 Observed = Mapping[str, float | None]
-#: Rule to the loss that its change takes back.
+#: Rule to the loss that its change reduces.
 LOSS_OF = {
     "loader-workers": "input",
     "pinned-memory": "input",
@@ -27,28 +27,28 @@ LOSS_OF = {
     "asynchronous-checkpoint": "checkpoint",
     "capping": "capped",
 }
-#: Rules whose change nothing else is likely to look like: a full page cache makes input faster too, and
-#: other nodes make communication and clocks differ.
+#: Rules whose change can be detected by a lower loss. For others there are more causes: a warm page cache
+#: speeds up input, and other nodes change communication and clocks.
 _SEEN_BY_LOSS = frozenset(
     ("compile", "cuda-graphs", "asynchronous-checkpoint", "slow-rank", "loader-workers")
 )
-#: By how much more of the host's cores workers show.
+#: Factor by which the use of host cores rises with more loader workers.
 _MORE_CORES = 1.2
-#: Rules whose knob is also turned the other way: only upwards is what was advised.
+#: Rules that advise to increase a value; a lower value does not follow the advice.
 _UPWARDS = frozenset(("loader-workers", "batch-size", "bucket-size"))
 _NUMBER = re.compile(r"[0-9]{1,12}")
 
 
 def option_indicator(rule: str, before: Result, now: Result) -> str:
-    """Return the option that shows it; empty where none does."""
-    pattern = KNOBS.get(rule)
+    """Return the changed option that follows the advice of a rule; empty if there is none."""
+    pattern = RULE_OPTIONS.get(rule)
     if pattern is None:
         return ""
     if rule in {"half-precision", "quarter-precision"}:
         return _precision(rule, before, now)
     for name in changed_options(before, now):
         first, second = before.program.options.get(name, ""), now.program.options.get(name, "")
-        if pattern.search(name) and now.program.on(name):
+        if pattern.search(name) and now.program.is_enabled(name):
             numbers = _NUMBER.fullmatch(first), _NUMBER.fullmatch(second)
             if rule in _UPWARDS and all(numbers) and int(second) <= int(first):
                 continue
@@ -63,7 +63,7 @@ def _precision(rule: str, before: Result, now: Result) -> str:
 
 
 def changed_options(before: Result, now: Result) -> Iterator[str]:
-    """Yield the names of options whose values differ, or that one of both runs lacks."""
+    """Yield the names of options whose values differ, or that only one of the runs has."""
     first, second = before.program.options, now.program.options
     for name in dict.fromkeys((*first, *second)):
         if first.get(name) != second.get(name):
@@ -71,37 +71,37 @@ def changed_options(before: Result, now: Result) -> Iterator[str]:
 
 
 def other_options(before: Result, now: Result, rules: set[str]) -> tuple[str, ...]:
-    """Return the options that differ and that neither advice nor harmlessness explains."""
-    known = [HARMLESS, *(KNOBS[rule] for rule in rules if rule in KNOBS)]
+    """Return the options that differ, except those of the rules and those that do not affect speed."""
+    known = [IRRELEVANT_OPTIONS, *(RULE_OPTIONS[rule] for rule in rules if rule in RULE_OPTIONS)]
     return tuple(
         name for name in changed_options(before, now) if not any(each.search(name) for each in known)
     )
 
 
 def data_indicator(rule: str, before: Result, now: Result) -> str:
-    """Return what the samples of both runs show of it; empty where nothing does."""
+    """Return the change in the samples that follows the advice of a rule; empty without one."""
     own = _OWN.get(rule)
     if own is None:
-        return _loss_sign(rule, before, now)
-    return own(before.kept.observed, now.kept.observed)
+        return _loss_indicator(rule, before, now)
+    return own(before.saved.observed, now.saved.observed)
 
 
-def _loss_sign(rule: str, before: Result, now: Result) -> str:
-    # Coarse samples explain less: a loss can be less by that alone.
-    if rule not in _SEEN_BY_LOSS or before.kept.interval_s != now.kept.interval_s:
+def _loss_indicator(rule: str, before: Result, now: Result) -> str:
+    # Losses at different sampling intervals are not comparable.
+    if rule not in _SEEN_BY_LOSS or before.saved.interval_s != now.saved.interval_s:
         return ""
-    loss, cores = LOSS_OF[rule], _pair("host_cores", before.kept.observed, now.kept.observed)
+    loss, cores = LOSS_OF[rule], _pair("host_cores", before.saved.observed, now.saved.observed)
     if rule == "loader-workers" and not cores[1] >= _MORE_CORES * cores[0]:
         return ""
-    # Of the time after the start-up: a longer run has less of that, and more of everything else.
-    first, second = ((each.kept.losses.get(loss) or 0.0) / each.kept.steady for each in (before, now))
+    # As a share of the time after startup, because startup is a smaller share of a longer run.
+    first, second = ((each.saved.losses.get(loss) or 0.0) / each.saved.steady for each in (before, now))
     if first - second < max(_POINTS, _SHARE * first):
         return ""
     return f"{loss} from {first:.0f} to {second:.0f} points"
 
 
 def _pair(name: str, first: Observed, second: Observed) -> tuple[float, float]:
-    """Return what both runs had; NaN, which is neither more nor less, where either is unknown."""
+    """Return the values of both runs; NaN for both if one is unknown, so that no comparison is true."""
     a, b = first.get(name), second.get(name)
     return (math.nan, math.nan) if a is None or b is None else (a, b)
 
@@ -115,12 +115,12 @@ def _tensor(first: Observed, second: Observed) -> str:
 
 
 def _memory(upwards: bool) -> Callable[[Observed, Observed], str]:  # noqa: FBT001
-    def sign(first: Observed, second: Observed) -> str:
+    def indicator(first: Observed, second: Observed) -> str:
         before, now = _pair("memory_used", first, second)
         more = now - before if upwards else before - now
         return f"memory in use from {100 * before:.0f} to {100 * now:.0f} %" if more >= _MEMORY else ""
 
-    return sign
+    return indicator
 
 
 def _interval(first: Observed, second: Observed) -> str:

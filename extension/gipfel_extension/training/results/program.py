@@ -1,7 +1,7 @@
-"""Programs of runs: what ran, with which options, and what these tell about its work.
+"""Programs of runs, their options, and the properties of the workload that follow from them.
 
-`program_of_run`, `program_of_launch` and `program_of_command` find the program; `workload_of` says what is
-known of its work; `KNOBS` are the options by which people follow advice.
+`program_of_run`, `program_of_launch` and `program_of_command` find the program, `workload_of` returns its
+workload, and `RULE_OPTIONS` has the options by which users follow advice.
 """
 
 import re
@@ -18,11 +18,11 @@ from ...saturation.advice.model import Kind, Parallelism, Precision, Workload
 from ...telemetry.files import read_record_file
 from ..record.spec import LaunchPlan, LaunchSpec
 
-#: Words that start another program: the script is behind them.
+#: Programs that start another program; the script comes after them.
 _STARTERS = re.compile(
     r"python[0-9.]*|torchrun|accelerate|deepspeed|papermill|srun|mpirun|mpiexec|env|nice|bash|sh|uv|time|numactl"
 )
-#: Those that take a module by -m.
+#: Programs that take a module with -m.
 _TAKE_MODULES = re.compile(r"python[0-9.]*|torchrun|accelerate|deepspeed")
 _LAUNCHER_MODULES = frozenset(
     ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "papermill")
@@ -36,7 +36,7 @@ _NODES = re.compile(r"(?:-N|--nodes|--nnodes)(?:=(?P<value>\d+))?")
 _MOST_WORDS = 4096
 #: Values that switch an option off.
 _FALSE = frozenset(("", "0", "false", "no", "none", "off"))
-#: Rules whose knob is on or off, and which give no advice if it is on.
+#: Rules about an option that is on or off; they give no advice if it is on.
 _SWITCHES = (
     "pinned-memory", "compile", "cuda-graphs", "activation-checkpointing", "asynchronous-checkpoint",
 )  # fmt: skip
@@ -87,17 +87,17 @@ _FLAGS: tuple[Precision, ...] = ("fp8", "bf16", "fp16", "tf32", "fp64", "int8", 
 
 @dataclass(frozen=True)
 class Program:
-    """A program and its call.
+    """A program and its arguments.
 
     Parameters
     ----------
     name
-        The script's or notebook's absolute path, the module's or command's name, or a digest of a cell.
+        Absolute path of a script or notebook, name of a module or command, or digest of a cell.
     options
-        Values by the names of options, parameters and variables, in lower case with underscores; what has no
-        name by its position.
+        Values by name of options, parameters and environment variables, in lower case with underscores;
+        positional arguments by their position.
     ranks
-        Processes that the launcher starts; None if no launcher tells.
+        Number of processes that the launcher starts; None if unknown.
     """
 
     name: str
@@ -105,27 +105,27 @@ class Program:
     ranks: int | None = None
 
     def value(self, pattern: re.Pattern[str]) -> str | None:
-        """Return the value of the first option whose name a pattern fits; None where there is none."""
+        """Return the value of the first option whose name matches a pattern; None without one."""
         return next((value for name, value in self.options.items() if pattern.search(name)), None)
 
-    def has(self, pattern: re.Pattern[str]) -> bool:
-        """Return whether an option of such a name is there and switched on."""
+    def is_any_enabled(self, pattern: re.Pattern[str]) -> bool:
+        """Return whether an option whose name matches a pattern is enabled."""
         return (self.value(pattern) or "").lower() not in _FALSE
 
-    def on(self, name: str) -> bool:
-        """Return whether an option of exactly this name is there and switched on."""
+    def is_enabled(self, name: str) -> bool:
+        """Return whether the option of this name is enabled."""
         return self.options.get(name, "").lower() not in _FALSE
 
 
 def program_of_run(run: Path) -> Program | None:
-    """Return what a run folder's job or command ran; None if its record has none, as a server's."""
+    """Return the program of a run's job or command; None if its record has none, for example of a server."""
     record = read_record_file(run)
     options = record.get("options")
     options = options if isinstance(options, dict) else {}
     if record.get("kind") == "recording":
         command = record.get("command")
-        words = [str(word) for word in command] if isinstance(command, list) else []
-        return program_of_command(words, str(record.get("directory") or ""))
+        arguments = [str(argument) for argument in command] if isinstance(command, list) else []
+        return program_of_command(arguments, str(record.get("directory") or ""))
     if record.get("kind") == "launch" and isinstance(options.get("launch"), str):
         return program_of_launch(Path(options["launch"]))
     if record.get("kind") == "notebook" and isinstance(options.get("notebook"), str):
@@ -134,13 +134,13 @@ def program_of_run(run: Path) -> Program | None:
 
 
 def program_of_launch(folder: Path) -> Program | None:
-    """Return what a launch ran; None where its plan can't be read."""
+    """Return the program of a launch; None if its plan can't be read."""
     try:
         plan = LaunchPlan.load(folder)
     except GipfelError:
         return None
     spec = plan.spec
-    # Unnamed cells have one name, and nothing in common but that.
+    # Cells without a name all have the default name, so they are identified by their code.
     cell = spec.code if spec.name == LaunchSpec.model_fields["name"].default else spec.name
     name = {"cell": f"cell {sha256(cell.encode()).hexdigest()[:12]}", "module": spec.target}
     given = {**spec.parameters, **{f"env.{key}": value for key, value in spec.environment.items()}}
@@ -148,72 +148,74 @@ def program_of_launch(folder: Path) -> Program | None:
     return Program(name.get(spec.kind, plan.target), options, spec.ranks)
 
 
-def program_of_command(words: Sequence[str], directory: str) -> Program | None:
-    """Return the program of a command line; None of an empty one, and of a file whose directory is unknown.
+def program_of_command(arguments: Sequence[str], directory: str) -> Program | None:
+    """Return the program of a command line; None if it is empty, or if a script's directory is unknown.
 
     Parameters
     ----------
     directory
-        Where it was started; empty where that is unknown.
+        Working directory of the command; empty if unknown.
     """
-    words = words[:_MOST_WORDS]
+    arguments = arguments[:_MOST_WORDS]
     starter = ""
-    for place, word in enumerate(words):
-        named = word.rpartition("/")[2]
-        following = words[place + 1] if place + 1 < len(words) else ""
-        if word == "-m" and _TAKE_MODULES.fullmatch(starter) and following:
+    for index, argument in enumerate(arguments):
+        program_name = argument.rpartition("/")[2]
+        following = arguments[index + 1] if index + 1 < len(arguments) else ""
+        if argument == "-m" and _TAKE_MODULES.fullmatch(starter) and following:
             if following not in _LAUNCHER_MODULES:
-                return Program(following, _options(words[place + 2 :]), _ranks(words[:place]))
-        elif _STARTERS.fullmatch(named):
-            starter = named
-        elif _FILE.fullmatch(word) and not word.startswith("-") and (starter or place == 0):
-            if not (directory or word.startswith("/")):
+                return Program(following, _options(arguments[index + 2 :]), _ranks(arguments[:index]))
+        elif _STARTERS.fullmatch(program_name):
+            starter = program_name
+        elif _FILE.fullmatch(argument) and not argument.startswith("-") and (starter or index == 0):
+            if not (directory or argument.startswith("/")):
                 return None
-            path = normpath(Path(directory, word))
-            return Program(path, _options(words[place + 1 :]), _ranks(words[:place]))
-    if not words or starter:
+            path = normpath(Path(directory, argument))
+            return Program(path, _options(arguments[index + 1 :]), _ranks(arguments[:index]))
+    if not arguments or starter:
         return None
-    return Program(words[0].rpartition("/")[2], _options(words[1:]))
+    return Program(arguments[0].rpartition("/")[2], _options(arguments[1:]))
 
 
 def workload_of(program: Program | None) -> Workload:
-    """Return the facts; what contradicts itself is unknown."""
+    """Return the workload of a program; properties with contradicting options are unknown."""
     if program is None:
         return Workload()
     return Workload(
-        _kind(program), program.ranks, _parallelism(program), _precision(program), in_use(program)
+        _kind(program), program.ranks, _parallelism(program), _precision(program), applied_rules(program)
     )
 
 
-def in_use(program: Program) -> frozenset[str]:
-    """Return the rules whose change a program's options show to be made already."""
-    found = {rule for rule in _SWITCHES if program.has(KNOBS[rule])}
+def applied_rules(program: Program) -> frozenset[str]:
+    """Return the rules whose advice the options of a program already follow."""
+    found = {rule for rule in _SWITCHES if program.is_any_enabled(RULE_OPTIONS[rule])}
     if program.value(_MODE) in _GRAPHS:
         found.add("cuda-graphs")
-    if "fused" in (program.value(KNOBS["fused-optimizer"]) or "") or program.has(_named(r"fused\w*")):
+    if "fused" in (program.value(RULE_OPTIONS["fused-optimizer"]) or "") or program.is_any_enabled(
+        _named(r"fused\w*")
+    ):
         found.add("fused-optimizer")
     return frozenset(found)
 
 
-def _options(words: Sequence[str]) -> dict[str, str]:
+def _options(arguments: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     positions = 0
     waiting = ""
-    for word in words:
-        assigned = _ASSIGNED.fullmatch(word.lstrip("-"))
-        if word.startswith("-") and not _NUMBER.fullmatch(word):
+    for argument in arguments:
+        assigned = _ASSIGNED.fullmatch(argument.lstrip("-"))
+        if argument.startswith("-") and not _NUMBER.fullmatch(argument):
             waiting = ""
             if assigned:
                 found[_plain(assigned["name"])] = assigned["value"]
             else:
-                waiting = _plain(word.lstrip("-"))
+                waiting = _plain(argument.lstrip("-"))
                 found[waiting] = "true"
         elif waiting:
-            found[waiting], waiting = word, ""
+            found[waiting], waiting = argument, ""
         elif assigned:
             found[_plain(assigned["name"])] = assigned["value"]
         else:
-            found[str(positions)] = word
+            found[str(positions)] = argument
             positions += 1
     return found
 
@@ -227,27 +229,27 @@ def _pairs(given: Any) -> dict[str, str]:
     return {_plain(str(each[0])): str(each[1]) for each in pairs if isinstance(each, list) and len(each) == 2}
 
 
-def _ranks(words: Sequence[str]) -> int | None:
-    """Return how many processes a launcher's words ask for; None if they don't."""
-    each, whole, nodes = (_number(words, pattern) for pattern in (_RANKS_A_NODE, _RANKS, _NODES))
-    return (nodes or 1) * each if each is not None else whole
+def _ranks(arguments: Sequence[str]) -> int | None:
+    """Return the number of processes in a launcher's arguments; None if they have none."""
+    per_node, total, nodes = (_number(arguments, pattern) for pattern in (_RANKS_A_NODE, _RANKS, _NODES))
+    return (nodes or 1) * per_node if per_node is not None else total
 
 
-def _number(words: Sequence[str], pattern: re.Pattern[str]) -> int | None:
-    for place, word in enumerate(words):
-        if found := pattern.fullmatch(word):
-            value = found["value"] or (words[place + 1] if place + 1 < len(words) else "")
+def _number(arguments: Sequence[str], pattern: re.Pattern[str]) -> int | None:
+    for index, argument in enumerate(arguments):
+        if found := pattern.fullmatch(argument):
+            value = found["value"] or (arguments[index + 1] if index + 1 < len(arguments) else "")
             return int(value) if value.isdecimal() and len(value) < 8 else None
     return None
 
 
 def _named(names: str) -> re.Pattern[str]:
-    """Return a pattern for an option of one of these names, at the end of a dotted one."""
+    """Return a pattern for options with one of these names, also as the last part of a dotted name."""
     return re.compile(rf"(?:^|[._])(?:{names})$")
 
 
-#: Rule to the names of options that turn its knob.
-KNOBS = {
+#: Rule to a pattern of the options that change its setting.
+RULE_OPTIONS = {
     "loader-workers": _named(r"(?:num_|n_)?workers|dataloader_num_workers|loader_workers|cpus_per_task"),
     "pinned-memory": _named(r"pin_mem(?:ory)?"),
     "compile": _named(r"(?:torch_|use_|model_)?compile|torch_compile_\w+|compile_mode|inductor"),
@@ -268,8 +270,8 @@ KNOBS = {
 }
 
 
-#: Options that change neither what a step computes nor how fast it does.
-HARMLESS = _named(
+#: Options that change neither the work of a step nor its speed.
+IRRELEVANT_OPTIONS = _named(
     r"seed|lr|learning_rate|weight_decay|warmup\w*|\w*epochs|(?:max_|num_|n_|train_|total_)*(?:steps|iters|iterations)"
     r"|\w*(?:output|log|save|checkpoint|ckpt|result|run|experiment)_?(?:dir|directory|path|name|folder|file|id)"
     r"|output|o|name|out|resume\w*|tag|notes|wandb\w*|verbose|v|log_(?:level|every\w*|interval|steps)"
@@ -282,8 +284,8 @@ _MODE = _named(r"compile_mode")
 def _kind(program: Program) -> Kind | None:
     # A directory's name describes the project, not this script.
     name = PurePath(program.name).stem if program.name.startswith("/") else program.name
-    trains = bool(_TRAINS.search(name)) or program.has(_TRAINING_OPTION)
-    infers = bool(_INFERS.search(name)) or program.has(_INFERENCE_OPTION)
+    trains = bool(_TRAINS.search(name)) or program.is_any_enabled(_TRAINING_OPTION)
+    infers = bool(_INFERS.search(name)) or program.is_any_enabled(_INFERENCE_OPTION)
     if trains == infers:
         return None
     return "training" if trains else "inference"
@@ -292,13 +294,13 @@ def _kind(program: Program) -> Kind | None:
 def _parallelism(program: Program) -> frozenset[Parallelism] | None:
     sizes = {kind: _size(program.value(pattern)) for kind, pattern in _PARALLEL.items()}
     found: set[Parallelism] = {kind for kind, size in sizes.items() if size is not None and size > 1}
-    if program.has(_SHARDED):
+    if program.is_any_enabled(_SHARDED):
         found.add("sharded")
     strategy = (program.value(_STRATEGY) or "").lower()
-    found.update(kind for word, kind in _STRATEGIES.items() if strategy.startswith(word))
+    found.update(kind for argument, kind in _STRATEGIES.items() if strategy.startswith(argument))
     split = (sizes["tensor"] or 1) * (sizes["pipeline"] or 1)
     if program.ranks is not None and found & {"tensor", "pipeline"} and split < program.ranks:
-        # What is left of the ranks works on other data; only "sharded" tells how.
+        # The remaining ranks are data parallel, unless the options already show sharding.
         found |= set() if "sharded" in found else {"data"}
     if found:
         return frozenset(found)
@@ -310,12 +312,12 @@ def _size(value: str | None) -> int | None:
 
 
 def _precision(program: Program) -> Precision | None:
-    named = program.value(_IN)
-    text = (named or "").lower()
+    program_name = program.value(_IN)
+    text = (program_name or "").lower()
     found: set[Precision] = {precision for pattern, precision in _NAMED_IN if pattern.search(text)}
     for flag in _FLAGS:
-        if program.has(re.compile(rf"(?:^|[._])(?:use_)?{flag}$")):
+        if program.is_any_enabled(re.compile(rf"(?:^|[._])(?:use_)?{flag}$")):
             found.add(flag)
-    # What is quantized or in FP8 has a wider type for the rest.
+    # A quantized or FP8 model uses a wider type for its other operations.
     found = found & {"fp8", "int8"} or found
     return found.pop() if len(found) == 1 else None

@@ -1,7 +1,7 @@
-"""Results of runs: what a run directory keeps of its score for later runs of the same program.
+"""Results of runs: scores and measurements in a run folder, for comparison with later runs of a program.
 
-`result_of` and `earlier_result` read results; `observed_of`, `pace_of` and `seconds_of` measure what is kept
-beside the score.
+`result_of` and `earlier_result` read results; `observed_of`, `rates_of` and `seconds_of` compute the
+measurements that are saved with the score.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 from gipfel_cluster.model import Frozen
 
 from ...saturation import JobScore, Settings
-from ...saturation.advice.checkpoint import writes_of
+from ...saturation.advice.checkpoint import write_bursts_of
 from ...saturation.levels import column
 from ...saturation.report.document import SCHEMA_VERSION
 from ...telemetry.files import read_json, read_record_file
@@ -27,45 +27,45 @@ from ...telemetry.user_metrics import METRICS_FILE, UserMetric, UserMetrics, rea
 from .program import Program, program_of_run
 
 MOST_BYTES = 16 << 20
-#: Runs that are looked through for one of the same program, the newest first.
+#: Largest number of runs that are searched for one of the same program, the newest first.
 _MOST_RUNS = 300
 _MOST_FOLDERS = 20_000
 _Share = float | None
 #: Name to mean and standard error.
-Pace = dict[str, tuple[float, float]]
+Rates = dict[str, tuple[float, float]]
 STEPS = "steps_per_s"
 _ENDINGS = ("_per_s", "_per_sec", "_per_second", "/s")
-#: A longer file takes longer to read than the end of a job may take.
+#: Size from which a file takes too long to read at the end of a job.
 MOST_METRICS_BYTES = 64 << 20
 _MOST_RATES = 16
-#: Of what was logged, the first quarter is warm-up: compilation, caches, the loader's first batches.
+#: Share of the log that is warm-up: compilation, caches, the loader's first batches.
 _WARM_UP = 0.25
 _FEWEST = 8
 
 
-class KeptKnob(Frozen, extra="ignore"):
-    """The setting that an advice is about."""
+class SavedSetting(Frozen, extra="ignore"):
+    """Setting that an advice is about."""
 
     name: str = Field(max_length=200)
 
 
-class KeptAdvice(Frozen, extra="ignore", allow_inf_nan=False):
-    """An advice that was given, with the bounds of its gain."""
+class SavedAdvice(Frozen, extra="ignore", allow_inf_nan=False):
+    """An advice of an earlier run, with the bounds of its speedup."""
 
     rule: str = Field(max_length=64)
-    knob: KeptKnob
+    knob: SavedSetting
     gain: float = Field(ge=0, le=100)
     speedup: tuple[float, float] | None = None
 
 
-class KeptGpu(Frozen, extra="ignore"):
+class SavedGpu(Frozen, extra="ignore"):
     """A GPU of the run."""
 
     name: str = Field("", max_length=200)
 
 
-class KeptResult(Frozen, extra="ignore", allow_inf_nan=False):
-    """The part of ``score.json`` that a later run is compared with; the last three are measured here."""
+class SavedResult(Frozen, extra="ignore", allow_inf_nan=False):
+    """The part of ``score.json`` that is compared with a later run."""
 
     score: float | None = Field(ge=0, le=100)
     losses: dict[str, float | None]
@@ -73,26 +73,26 @@ class KeptResult(Frozen, extra="ignore", allow_inf_nan=False):
     simulated: bool
     interval_s: float | None = None
     weights: dict[str, float] = Field(default={})
-    advice: tuple[KeptAdvice, ...] = Field(max_length=100)
-    gpus: tuple[KeptGpu, ...] = Field(max_length=100_000)
+    advice: tuple[SavedAdvice, ...] = Field(max_length=100)
+    gpus: tuple[SavedGpu, ...] = Field(max_length=100_000)
     observed: dict[str, float | None] = Field(default={})
-    pace: dict[str, tuple[float, float]] = Field(default={})
+    rates: dict[str, tuple[float, float]] = Field(default={})
     seconds: float | None = Field(None, ge=0)
 
     @property
     def steady(self) -> float:
-        """Return the share of the time after the start-up, whose length does not depend on the work."""
+        """Return the share of the time after startup, whose length does not depend on the work."""
         return max(0.01, 1.0 - (self.losses.get("start_up") or 0.0) / 100.0)
 
 
 class Result(Frozen):
-    """A run's result with its program and what it ran in."""
+    """Result of a run, with its program and image."""
 
     run: str
     started: str
     program: Program
     image: str
-    kept: KeptResult
+    saved: SavedResult
 
 
 def result_of(run: Path, document: Any) -> Result | None:
@@ -104,13 +104,13 @@ def result_of(run: Path, document: Any) -> Result | None:
     image = record.get("image")
     digest = image.get("digest") if isinstance(image, dict) else None
     with suppress(ValidationError):
-        kept = KeptResult.model_validate(document)
-        return Result(run=run.name, started=started, program=program, image=str(digest or ""), kept=kept)
+        saved = SavedResult.model_validate(document)
+        return Result(run=run.name, started=started, program=program, image=str(digest or ""), saved=saved)
     return None
 
 
 def earlier_result(now: Result, runs: Path) -> Result | None:
-    """Return the newest scored result that an earlier run of the same program left; None without any."""
+    """Return the newest scored result of an earlier run of the same program; None without one."""
     found = [
         each
         for each in _results(runs, now.run)
@@ -120,18 +120,18 @@ def earlier_result(now: Result, runs: Path) -> Result | None:
 
 
 def observed_of(table: SampleTable, job: JobScore, settings: Settings) -> dict[str, float | None]:
-    """Return the means of what changes of a program show in; None where it was not recorded.
+    """Return means of the measurements that changes of a program affect; None if not recorded.
 
     ``memory_used`` is a share, ``host_cores`` is per GPU, ``checkpoint_every_s`` in seconds; the others are
     levels from 0 to 1.
     """
     traces = [trace for trace in job.traces if trace.scored.any()]
-    tables = [(table.of(trace.device.uuid), trace) for trace in traces]
+    tables = [(table[trace.device.uuid], trace) for trace in traces]
     with np.errstate(divide="ignore", invalid="ignore"):
         used = [column(own, "FB_USED") / column(own, "FB_TOTAL") for own, _ in tables]
-    cores = [_mean(column(table.of(host.uuid), "CPU_CORES_USED")) for host in table.hosts]
+    cores = [_mean(column(table[host.uuid], "CPU_CORES_USED")) for host in table.hosts]
     known = [each for each in cores if each is not None]
-    writes = writes_of(table, settings.thresholds, job.interval) if traces else None
+    writes = write_bursts_of(table, settings.thresholds, job.interval) if traces else None
     return {
         "tensor": _mean(*(column(own, "PIPE_TENSOR_ACTIVE")[trace.scored] for own, trace in tables)),
         "fp32": _mean(*(column(own, "PIPE_FP32_ACTIVE")[trace.scored] for own, trace in tables)),
@@ -142,7 +142,7 @@ def observed_of(table: SampleTable, job: JobScore, settings: Settings) -> dict[s
 
 
 def seconds_of(run: Path) -> float | None:
-    """Return how long a run's command took; None where it has not ended, or not well."""
+    """Return the duration of a run's command; None if it has not ended successfully."""
     record = read_record_file(run)
     with suppress(KeyError, TypeError, ValueError):
         if record["exit_status"] == 0:
@@ -151,17 +151,17 @@ def seconds_of(run: Path) -> float | None:
     return None
 
 
-def pace_of_run(run: Path) -> Pace:
-    """Return the rates that a run's processes logged; empty where there are none, or too much to read."""
+def rates_of_run(run: Path) -> Rates:
+    """Return the rates that a run's processes have logged; empty without any, or if the file is too large."""
     with suppress(OSError, ValueError):
         if (run / METRICS_FILE).stat().st_size <= MOST_METRICS_BYTES:
-            return pace_of(read_metrics(run))
+            return rates_of(read_metrics(run))
     return {}
 
 
-def pace_of(metrics: UserMetrics) -> Pace:
-    """Return the steady rates of the lowest rank: its steps a second, and the rates that it logs itself."""
-    return dict(_rates(metrics))
+def rates_of(metrics: UserMetrics) -> Rates:
+    """Return the rates of the lowest rank after warm-up: steps per second, and rates that it logs."""
+    return dict(_steady_rates(metrics))
 
 
 def _results(runs: Path, without: str) -> Iterator[Result]:
@@ -176,7 +176,7 @@ def _results(runs: Path, without: str) -> Iterator[Result]:
             document = read_json(folder / "score.json", MOST_BYTES)
             if not isinstance(document, dict) or document.get("schema_version") != SCHEMA_VERSION:
                 continue
-            if (result := result_of(folder, document)) is not None and result.kept.score is not None:
+            if (result := result_of(folder, document)) is not None and result.saved.score is not None:
                 yield result
 
 
@@ -191,13 +191,13 @@ def _most(values: NDArray[np.float64]) -> float | None:
     return round(float(values.max()), 4) if len(values) else None
 
 
-def _rates(metrics: UserMetrics) -> Iterator[tuple[str, tuple[float, float]]]:
-    step = metrics.of("step")
+def _steady_rates(metrics: UserMetrics) -> Iterator[tuple[str, tuple[float, float]]]:
+    step = metrics.find("step")
     if step is not None and (found := _slope(step)) is not None:
         yield STEPS, found
     named = [name for name in metrics.names if name.endswith(_ENDINGS) and name != STEPS]
     for name in named[:_MOST_RATES]:
-        rate = metrics.of(name)
+        rate = metrics.find(name)
         values = _steady(rate.values[np.isfinite(rate.values)]) if rate is not None else np.zeros(0)
         if len(values) >= _FEWEST and values.mean() > 0:
             means = [float(block.mean()) for block in np.array_split(values, _blocks(values))]
@@ -226,5 +226,5 @@ def _steady(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _error(means: list[float]) -> float:
-    """Return the standard error of a mean from those of blocks, whose noise is not that of single steps."""
+    """Return the standard error of a mean from means of blocks, because single steps are correlated."""
     return float(np.std(means, ddof=1) / np.sqrt(len(means)))

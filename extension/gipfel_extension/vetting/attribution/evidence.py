@@ -1,52 +1,61 @@
-"""Evidence in pair measurements: the usual measurement, each pair beside it, and what explains slow ones.
+"""Collect the evidence in pair measurements: readings, busy rounds, nodes and links that explain slow ones.
 
-`weigh` gathers the evidence; `below_all` finds a node that is far below all others whatever the noise;
-`slow_switches` finds nodes that are slow with all others but good among themselves, where the switch or path
+`collect_evidence` is the entry point; `far_below_all` finds a node that is below all others despite noise;
+`slow_switches` finds nodes that are slow with all others but not with each other: their switch or path
 is at fault.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .readings import EITHER, Island, Reading, busy_rounds, island, read, usual
-from .state import PairMeasurement, PairState
-from .suspicion import Explained, Ledger, explain
+from .measurements import (
+    MAX_SLOW_SHARE,
+    Island,
+    PairMeasurement,
+    PairState,
+    Reading,
+    busy_rounds,
+    compare_with_healthy,
+    healthy_pairs,
+    island,
+)
+from .suspicion import Explanation, Ledger, explain_slow_readings
 
-#: With fewer pairs that the node is not in, their order may be chance.
-_LEAST_OTHERS = 3
-_LEAST_PARTNERS = 3
-#: In fewer rounds each of its pairs may have been congested.
-_LEAST_ROUNDS = 5
-#: Where a larger share of the readings is slow and nothing explains it, no node can be cleared.
-_UNEXPLAINED = 0.4
-#: So many nodes of a switch, and this share of those that were measured, must be slow.
-_LEAST_NODES, _LEAST_SHARE = 3, 0.6
+#: With fewer pairs of other nodes, being the slowest may be a coincidence.
+_MIN_OTHER_PAIRS = 3
+_MIN_PARTNERS = 3
+#: With fewer rounds, each pair of the node may have been congested.
+_MIN_ROUNDS = 5
+#: If a larger share of the readings is slow without an explanation, no node can be cleared.
+_MAX_UNEXPLAINED = 0.4
+#: Slow nodes of a slow switch: their least number, and their least share of the switch's measured nodes.
+_MIN_NODES, _MIN_SHARE = 3, 0.6
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """All readings, and what follows for each node.
+    """Evidence for and against each node and link.
 
     Parameters
     ----------
     reference, noise, spread
-        See `readings.Usual`.
+        See `HealthyPairs`.
     readings
-        Node to its readings that count, in their order: slow ones in busy rounds don't.
+        Readings by node, in their order, without slow ones of busy rounds.
     busy
         Rounds in which the fabric was busy.
     explained
-        Nodes and pairs that explain slow readings.
+        Nodes and pairs that explain_slow_readings slow readings.
     recheck
-        Pairs that were slow each time they were read, and neither node explains it: more readings tell.
+        Pairs that were slow each time, which neither node explains; they are measured again.
     cleared
-        Nodes that nothing is held against, and that were good with a partner at least.
-    met
-        Node to the partners, none of them convicted, with which it was good.
+        Nodes without evidence against them that were good with at least one partner.
+    good_partners
+        Partners by node with which it was good, without convicted ones.
     unmistakable
-        A node that is below all others whatever the noise is, if there is one.
+        The node that is below all others despite noise, if there is one; see `far_below_all`.
     island
-        A group of nodes that is slow with all others, where no topology is known.
+        A group of nodes that is slow with all others; None where the topology is known.
     """
 
     reference: float | None
@@ -54,10 +63,10 @@ class Evidence:
     spread: float
     readings: Mapping[str, tuple[Reading, ...]]
     busy: frozenset[int]
-    explained: Explained
+    explained: Explanation
     recheck: tuple[tuple[str, str], ...]
     cleared: frozenset[str]
-    met: Mapping[str, frozenset[str]]
+    good_partners: Mapping[str, frozenset[str]]
     unmistakable: frozenset[str] = frozenset()
     island: Island | None = None
 
@@ -68,7 +77,7 @@ class Evidence:
 
     @property
     def suspected(self) -> tuple[str, ...]:
-        """Return the nodes that are slow with most partners and not convicted, the strongest first."""
+        """Return the suspected nodes that are not convicted, the most suspicious first."""
         return tuple(node for node in self.explained.suspected if node not in self.convicted)
 
     @property
@@ -78,35 +87,35 @@ class Evidence:
 
     @property
     def unexplained(self) -> bool:
-        """Return whether so much is slow without an explanation that nothing can be cleared."""
-        return self.explained.slow_share > _UNEXPLAINED
+        """Return whether so many readings are slow without an explanation that no node can be cleared."""
+        return self.explained.slow_share > _MAX_UNEXPLAINED
 
 
-def weigh(state: PairState) -> Evidence:
-    """Return the evidence in a state."""
-    of = usual(state)
-    found = read(state, of)
-    busy = busy_rounds(found, surveys=not state.every_pair)
+def collect_evidence(state: PairState) -> Evidence:
+    """Return the evidence in the measurements of a state."""
+    healthy = healthy_pairs(state)
+    readings = compare_with_healthy(state, healthy)
+    busy = busy_rounds(readings, surveys=not state.every_pair)
     counted = [
         each
-        for each in found
+        for each in readings
         if not (each.slow and each.measurement.round in busy and each.measurement.samples)
     ]
     ledger = Ledger(state.nodes, counted)
     known = {node for each in state.measurements for node in each.accused}
-    unmistakable = below_all([each.measurement for each in counted], state.settings.bad_below)
-    apart = None if state.switches else island(counted, len(state.nodes))
-    # What they share explains all of their pairs with others, though it is not theirs.
-    accounted = frozenset() if apart is None or apart.either else apart.nodes
-    explained = explain(ledger, known | unmistakable | accounted)
-    accountable = set(explained.suspected) | explained.convicted
+    unmistakable = far_below_all([each.measurement for each in counted], state.settings.bad_below)
+    separate = None if state.switches else island(counted, len(state.nodes))
+    # The path that the nodes of an island share explains their slow pairs with others.
+    on_island = frozenset() if separate is None or separate.either else separate.nodes
+    explained = explain_slow_readings(ledger, known | unmistakable | on_island)
+    blamed = set(explained.suspected) | explained.convicted
     recheck = tuple(
         pair
         for pair, (slow, times) in ledger.pairs.items()
-        if slow == times and pair not in explained.links and not accountable & set(pair)
+        if slow == times and pair not in explained.links and not blamed & set(pair)
     )
-    again = {node for pair in recheck if ledger.pairs[pair][1] >= 2 for node in pair}
-    met = {
+    doubtful = {node for pair in recheck if ledger.pairs[pair][1] >= 2 for node in pair}
+    good_partners = {
         node: frozenset(
             each.other(node) for each in ledger.own[node]
             if not each.slow and each.other(node) not in explained.convicted
@@ -116,41 +125,45 @@ def weigh(state: PairState) -> Evidence:
     cleared = frozenset(
         node
         for node in state.nodes
-        if node not in accountable and node not in again and node not in explained.doubted and met[node]
+        if node not in blamed
+        and node not in doubtful
+        and node not in explained.doubted
+        and good_partners[node]
     )
     own = {node: tuple(ledger.own[node]) for node in state.nodes if ledger.own[node]}
     return Evidence(
-        of.reference, of.noise, of.spread, own, busy, explained, recheck, cleared, met, unmistakable, apart
-    )
+        healthy.reference, healthy.noise, healthy.spread, own, busy, explained, recheck, cleared,
+        good_partners, unmistakable, separate,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class SlowGroup:
-    """Nodes that share what is slow.
+    """Slow nodes that share a switch or path.
 
     Parameters
     ----------
     switch
-        Its name, where the topology is known; empty where the group follows from the readings alone.
-    among
-        For each reading between two of them: whether it was slow.
+        Name of the switch; empty where the topology is unknown and only the readings define the group.
+    slow_inside
+        For each reading between two nodes of the group, whether it was slow.
     either
-        The group is so large that the rest may be at fault as well.
+        Whether the group is so large that the rest may be the faulty one.
     """
 
     nodes: tuple[str, ...]
     switch: str
-    among: tuple[bool, ...]
+    slow_inside: tuple[bool, ...]
     either: bool
 
     @property
     def good_inside(self) -> bool:
         """Return whether the nodes are fast with each other."""
-        return len(self.among) >= 2 and 2 * sum(self.among) < len(self.among)
+        return len(self.slow_inside) >= 2 and 2 * sum(self.slow_inside) < len(self.slow_inside)
 
 
-def slow_together(state: PairState, evidence: Evidence) -> tuple[SlowGroup, ...]:
-    """Return groups of nodes that are slow with most others; whether also with each other is not asked."""
+def slow_groups(state: PairState, evidence: Evidence) -> tuple[SlowGroup, ...]:
+    """Return groups of nodes that are slow with most others, and possibly with each other."""
     slow = [*evidence.explained.suspected, *sorted(evidence.convicted - set(evidence.explained.suspected))]
     slow = [
         node for node in slow if any(each.measurement.samples for each in evidence.readings.get(node, ()))
@@ -159,53 +172,53 @@ def slow_together(state: PairState, evidence: Evidence) -> tuple[SlowGroup, ...]
     for node in state.nodes:
         if node in state.switches and node in evidence.readings:
             members.setdefault(state.switches[node], []).append(node)
-    found = []
+    groups = []
     for switch, nodes in members.items():
         own = [node for node in nodes if node in slow]
-        if len(own) >= _LEAST_NODES and len(own) >= _LEAST_SHARE * len(nodes):
-            found.append(_group(own, switch, state, evidence))
-    # If every switch looks like this, no path is special.
-    if found:
-        return tuple(found) if len(found) < len(members) else ()
-    return (_group(slow, "", state, evidence),) if not members and len(slow) >= _LEAST_NODES else ()
+        if len(own) >= _MIN_NODES and len(own) >= _MIN_SHARE * len(nodes):
+            groups.append(_group(own, switch, state, evidence))
+    # If every switch has such a group, the switches are not the cause.
+    if groups:
+        return tuple(groups) if len(groups) < len(members) else ()
+    return (_group(slow, "", state, evidence),) if not members and len(slow) >= _MIN_NODES else ()
 
 
 def _group(nodes: list[str], switch: str, state: PairState, evidence: Evidence) -> SlowGroup:
     inside = set(nodes)
-    among = tuple(
+    slow_inside = tuple(
         reading.slow
         for node in nodes
         for reading in evidence.readings.get(node, ())
         if node == reading.measurement.first and reading.other(node) in inside
     )
-    return SlowGroup(tuple(nodes), switch, among, len(nodes) > EITHER * len(state.nodes))
+    return SlowGroup(tuple(nodes), switch, slow_inside, len(nodes) > MAX_SLOW_SHARE * len(state.nodes))
 
 
 def slow_switches(state: PairState, evidence: Evidence) -> tuple[SlowGroup, ...]:
-    """Return the groups whose switch or path is to blame, not the nodes.
+    """Return the groups whose switch or path is at fault, not the nodes.
 
-    Nodes of one known switch that are slow with each other as well share it too; without a topology, such
-    nodes are slow by themselves.
+    Where the switch is known, its nodes may also be slow with each other; without a topology, such
+    nodes are slow themselves.
     """
     if evidence.island:
-        apart = evidence.island
-        return (SlowGroup(tuple(sorted(apart.nodes)), "", apart.among, apart.either),)
+        separate = evidence.island
+        return (SlowGroup(tuple(sorted(separate.nodes)), "", separate.slow_inside, separate.either),)
     return tuple(
         group
-        for group in slow_together(state, evidence)
-        if group.good_inside or (group.switch and group.among and len(group.nodes) >= _LEAST_NODES)
+        for group in slow_groups(state, evidence)
+        if group.good_inside or (group.switch and group.slow_inside and len(group.nodes) >= _MIN_NODES)
     )
 
 
-def below_all(measurements: Sequence[PairMeasurement], bad_below: float) -> frozenset[str]:
-    """Return the node whose best sample with any partner is `bad_below` below the worst of all other pairs.
+def far_below_all(measurements: Sequence[PairMeasurement], bad_below: float) -> frozenset[str]:
+    """Return the node whose best sample is `bad_below` below the worst sample of all pairs of other nodes.
 
-    The other pairs must overlap, each with each: then samples vary by themselves and not from pair to pair,
-    and it can't be chance that those of one node are all the lowest.
+    The samples of the other pairs must overlap: then they vary within pairs and not between pairs, and it
+    is no coincidence that all samples of one node are the lowest.
 
     Returns
     -------
-    One node, or none.
+    A set of one node, or an empty set.
     """
     measured = [each for each in measurements if each.samples]
     if not measured:
@@ -215,8 +228,8 @@ def below_all(measurements: Sequence[PairMeasurement], bad_below: float) -> froz
         own = [each for each in measured if node in {each.first, each.second}]
         others = [each for each in measured if node not in {each.first, each.second}]
         partners = {name for each in own for name in (each.first, each.second)} - {node}
-        few = len(partners) < _LEAST_PARTNERS or len(own) < _LEAST_ROUNDS
-        if few or len(others) < _LEAST_OTHERS:
+        few = len(partners) < _MIN_PARTNERS or len(own) < _MIN_ROUNDS
+        if few or len(others) < _MIN_OTHER_PAIRS:
             continue
         best = max(max(each.samples) for each in own)
         floor = min(min(each.samples) for each in others)

@@ -1,1 +1,1 @@
-"""Checks, a file for each family; README.md says how to add one."""
+"""Checks, one file per family; README.md describes how to add one."""

@@ -6,23 +6,23 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from gipfel_cluster.model import Frozen, Line
+from gipfel_cluster.model import Frozen, OneLine
 
-from ..check import CheckContext, Missing
+from ..check import CheckContext, MissingRequirement
 from ..model import Finding, Owner, Scope, Verdict
 from ..probing import ProbeSpec, probe_file
 from .gpus import failed, passed
 
 
 class Container(Frozen):
-    """The user has a name, the C library is new enough, and torch can use the GPUs.
+    """The user has a name, glibc is new enough, and torch can use the GPUs.
 
     Parameters
     ----------
     glibc
-        Least version, such as 2.38, which the host's network stack on Alps needs; empty for any.
+        Required version, such as 2.38, which the host's network stack on Alps needs; empty for any.
     torch
-        Whether torch must be there and see every GPU of the job.
+        Whether torch must be installed and see every GPU of the job.
     """
 
     type: ClassVar[str] = "container"
@@ -38,50 +38,49 @@ class Container(Frozen):
         spec = ProbeSpec(argv=(probe_file("container"),), time_limit_s=context.time_limit_s * 0.9, torch=True)
         answer = context.probes.run(spec)
         if answer.missing:
-            raise Missing(answer.error, "Choose an image with a Python.", Owner.IMAGE)
+            raise MissingRequirement(answer.error, "Use an image with Python.", Owner.IMAGE)
         seen: Any = answer.evidence
-        finding = self._judged(seen, answer.error, context.expected_gpus)
+        finding = self._judge(seen, answer.error, context.expected_gpus)
         return [finding.model_copy(update={"evidence": answer.evidence})]
 
-    def _judged(self, seen: Any, error: str, expected: int | None) -> Finding:  # noqa: PLR0911
+    def _judge(self, seen: Any, error: str, expected: int | None) -> Finding:  # noqa: PLR0911
         if error:
             return failed(
-                error, "See whether the image fits the driver, and whether the GPUs are given to it."
+                error, "Check whether the image fits the driver, and whether the container has the GPUs."
             )
         if not seen.get("user"):
-            fix = (
-                "The image has no entry for you in /etc/passwd: programs that ask for a name or a home fail."
-            )
+            fix = "Add your user to the image's /etc/passwd: programs that look up a name or a home fail."
             return failed(f"User {seen.get('uid')} has no name in the container.", fix)
         if self.glibc and not _new_enough(str(seen.get("libc", "")), self.glibc):
             return failed(
-                f"The image has {seen.get('libc') or 'no glibc'}, not {self.glibc}.", "Take a newer image."
+                f"The image has {seen.get('libc') or 'no glibc'}, not glibc {self.glibc}.",
+                "Use a newer image.",
             )
         if not self.torch:
             return passed(f"User {seen['user']}, {seen.get('libc')}.")
         if not seen.get("torch"):
-            why = seen.get("torch_error") or "it is not installed"
-            return failed(f"torch can't be imported: {why}", "Choose an image with torch.")
+            cause = seen.get("torch_error") or "it is not installed"
+            return failed(f"torch can't be imported: {cause}", "Use an image with torch.")
         if expected is not None and seen.get("gpus") != expected:
-            fix = "See whether the image's torch is built for these GPUs, and the container is given them."
+            fix = (
+                "Check whether the image's torch is built for these GPUs, and whether the container has them."
+            )
             return failed(f"torch sees {seen.get('gpus')} of {expected} GPUs.", fix)
         if expected is None and not seen.get("gpus") and seen.get("cuda"):
-            reason = "torch sees no GPU, and whether there must be one is unknown."
-            return Finding(
-                verdict=Verdict.INCONCLUSIVE, reason=reason, fix="Run it in a job that asks for GPUs."
-            )
+            reason = "torch sees no GPU, and it is unknown whether the job has one."
+            return Finding(verdict=Verdict.INCONCLUSIVE, reason=reason, fix="Run it in a job with GPUs.")
         return passed(
             f"User {seen['user']}, {seen.get('libc')}, torch {seen['torch']}, {seen.get('gpus')} GPU(s)."
         )
 
 
-def _new_enough(libc: str, least: str) -> bool:
+def _new_enough(libc: str, required: str) -> bool:
     name, _, version = libc.partition(" ")
     try:
         found = [int(part) for part in version.split(".")[:2]]
     except ValueError:
         return False
-    return name == "glibc" and found >= [int(part) for part in least.split(".")]
+    return name == "glibc" and found >= [int(part) for part in required.split(".")]
 
 
 class EnvironmentValues(Frozen):
@@ -90,7 +89,7 @@ class EnvironmentValues(Frozen):
     Parameters
     ----------
     expected
-        Variable to its value; null for one that must not be set.
+        Variables and their values; null for one that must not be set.
     """
 
     type: ClassVar[str] = "environment"
@@ -101,86 +100,88 @@ class EnvironmentValues(Frozen):
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding for the node."""
-        return [compared(self.expected, context.environment)]
+        return [compare_environment(self.expected, context.environment)]
 
 
-def compared(expected: Mapping[str, str | None], given: Mapping[str, str]) -> Finding:
-    """Return the finding for these expectations; values of variables that must not be set are not shown."""
+def compare_environment(expected: Mapping[str, str | None], environment: Mapping[str, str]) -> Finding:
+    """Return the finding for expected variables, without the values of variables that must not be set."""
     wrong = []
     for name, value in sorted(expected.items()):
-        if value is None and name in given:
+        if value is None and name in environment:
             wrong.append(f"{name} is set, and must not be")
-        elif value is not None and name not in given:
+        elif value is not None and name not in environment:
             wrong.append(f"{name} is not set, and must be {value[:80]!r}")
-        elif value is not None and given[name] != value:
-            wrong.append(f"{name} is {given[name][:80]!r}, not {value[:80]!r}")
+        elif value is not None and environment[name] != value:
+            wrong.append(f"{name} is {environment[name][:80]!r}, not {value[:80]!r}")
     if wrong:
-        fix = "Set it in the EDF's [env] or in the job; a hook of the site may set it as well."
+        fix = "Set it in the EDF's [env] or in the job. A hook of the site may set it too."
         return failed(f"{'; '.join(wrong[:6])}.", fix, float(len(wrong)))
     return passed(f"{len(expected)} variable(s) are as expected.", 0.0)
 
 
 class NetworkStack(Frozen):
-    """The variables fit the version of the network stack that is mounted.
+    """Variables have the values that fit the version of the mounted network stack.
 
     Parameters
     ----------
     version_from
-        A file whose first line is the version (an absolute path), or an environment variable.
+        The absolute path of a file whose first line is the version, or an environment variable.
     expected
-        Version, with * and ?, to variable to value; null for one that must not be set. The first that fits
-        counts.
+        Version pattern (with * and ?) to variables and their values; null for one that must not be set. The
+        first pattern that matches is used.
     """
 
     type: ClassVar[str] = "network_stack"
     scope: ClassVar[Scope] = Scope.NODE
     time_limit_s: ClassVar[float] = 20.0
 
-    version_from: Line = Field(min_length=1)
-    expected: Mapping[Line, Mapping[str, str | None]] = Field(min_length=1)
+    version_from: OneLine = Field(min_length=1)
+    expected: Mapping[OneLine, Mapping[str, str | None]] = Field(min_length=1)
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding for the node."""
         version = self._version(context)
         for pattern, expected in self.expected.items():
             if fnmatchcase(version, pattern):
-                found = compared(expected, context.environment)
+                found = compare_environment(expected, context.environment)
                 reason = f"Network stack {version}: {found.reason}"
                 return [found.model_copy(update={"reason": reason, "evidence": {"version": version}})]
         reason = f"The protocol has no entry for network stack {version[:80]!r}."
-        fix = f"Add this version to 'expected'; known are {', '.join(self.expected)}."
+        fix = f"Add this version to 'expected', which has {', '.join(self.expected)}."
         return [Finding(verdict=Verdict.INCONCLUSIVE, reason=reason, fix=fix)]
 
     def _version(self, context: CheckContext) -> str:
-        fix = "See whether the hook of the network stack is on in the EDF."
+        fix = "Check whether the EDF enables the hook of the network stack."
         if not self.version_from.startswith("/"):
             value = context.environment.get(self.version_from, "").strip()
             if not value:
-                raise Missing(f"{self.version_from} is not set: the network stack has no version.", fix)
+                raise MissingRequirement(
+                    f"{self.version_from} is not set: the network stack has no version.", fix
+                )
             return value
         try:
             lines = context.host.text(self.version_from).strip().splitlines()
         except OSError as error:
-            raise Missing(f"{self.version_from} can't be read: {error.strerror}.", fix) from error
+            raise MissingRequirement(f"{self.version_from} can't be read: {error.strerror}.", fix) from error
         if not lines:
-            raise Missing(f"{self.version_from} is empty.", fix)
+            raise MissingRequirement(f"{self.version_from} is empty.", fix)
         return lines[0].strip()
 
 
 class Libraries(Frozen):
-    """All shared libraries of a directory of the image load.
+    """All shared libraries in a directory of the image can be loaded.
 
     Parameters
     ----------
     folder
-        Such as ``/usr/local/cuda/lib64``.
+        A directory such as ``/usr/local/cuda/lib64``.
     """
 
     type: ClassVar[str] = "libraries"
     scope: ClassVar[Scope] = Scope.NODE
     time_limit_s: ClassVar[float] = 120.0
 
-    folder: Annotated[Line, Field(min_length=1, max_length=1000)]
+    folder: Annotated[OneLine, Field(min_length=1, max_length=1000)]
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding for the node."""
@@ -191,16 +192,18 @@ class Libraries(Frozen):
         )
         answer = context.probes.run(spec)
         if answer.missing:
-            raise Missing(answer.error, "Choose an image with a Python.", Owner.IMAGE)
+            raise MissingRequirement(answer.error, "Use an image with Python.", Owner.IMAGE)
         if answer.error:
             return [
-                failed(f"{self.folder} can't be looked at: {answer.error}", "See whether the image has it.")
+                failed(f"{self.folder} can't be examined: {answer.error}", "Check whether the image has it.")
             ]
         seen: Any = answer.evidence
         if not seen.get("count"):
-            return [failed(f"{self.folder} holds no library.", "See whether the image has it.")]
+            return [failed(f"{self.folder} has no library.", "Check whether the image has it.")]
         if seen["broken"]:
-            name, said = next(iter(seen["broken"].items()))
-            reason = f"{len(seen['broken'])} of {seen['count']} libraries can't be loaded: {name}: {said}"
-            return [failed(reason, "Repair the image, or what is mounted into it.")]
-        return [Finding(verdict=Verdict.PASS, reason=f"{seen['count']} libraries of {self.folder} load.")]
+            name, error = next(iter(seen["broken"].items()))
+            reason = f"{len(seen['broken'])} of {seen['count']} libraries can't be loaded: {name}: {error}"
+            return [failed(reason, "Correct the image or its mounts.")]
+        return [
+            Finding(verdict=Verdict.PASS, reason=f"{seen['count']} libraries of {self.folder} can be loaded.")
+        ]

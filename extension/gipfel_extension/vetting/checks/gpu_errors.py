@@ -8,33 +8,32 @@ from pydantic import Field, JsonValue
 
 from gipfel_cluster.model import Frozen
 
-from ..check import CheckContext, Missing
+from ..check import CheckContext, Host, MissingRequirement
 from ..gpus import GpuReading
-from ..host import Host
 from ..model import Finding, Scope, Verdict
-from .gpus import failed, for_each, passed, readings, unsaid
+from .gpus import failed, finding_per_gpu, not_reported, passed, read_gpus
 
-#: Errors after which a GPU or its memory is not to be trusted: Azure's list for ND H100 v5, and 95, an
+#: XIDs after which a GPU or its memory can't be trusted: Azure's list for ND H100 v5, and 95, an
 #: uncontained error of the memory, after which NVIDIA asks for a reset.
 SERIOUS = (48, 56, 57, 58, 62, 63, 64, 65, 68, 69, 73, 74, 79, 80, 81, 92, 95, 119, 120)
-_MARK = "NVRM: Xid"
+_XID_PREFIX = "NVRM: Xid"
 _TIME = re.compile(r"^(?:<\d+>)?\[\s*(\d+\.\d+)\]", re.MULTILINE)
-#: A log that begins so soon after the machine's start has lost nothing.
-_FROM_START_S = 60.0
+#: A log whose first line is this soon after boot is complete.
+_COMPLETE_FROM_S = 60.0
 _LINE = re.compile(r"\[\s*(\d+\.\d+)\].*?NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)\): (\d+)")
-#: Lanes of every data-centre card since the V100; superchips have no slot.
-_CARDS = 16
-_NAMES = ("A100", "H100", "H200", "B200", "L40S", "L4 ")
+#: PCIe lanes of every data-centre card since the V100; superchips have no slot.
+_CARD_LANES = 16
+_CARD_NAMES = ("A100", "H100", "H200", "B200", "L40S", "L4 ")
 _SUPERCHIPS = ("GH200", "GB200")
 
 
 class Ecc(Frozen):
-    """ECC is on, no uncorrected error, and not very many corrected ones.
+    """ECC is on, and there are no uncorrected and not too many corrected errors.
 
     Parameters
     ----------
     most_corrected
-        The lower of what Azure's (20 million) and Meta's (50 million) node checks allow.
+        Allowed corrected errors: the lower limit of Azure's (20 million) and Meta's (50 million) node checks.
     must_be_on
         Whether a GPU without ECC fails.
     """
@@ -48,17 +47,17 @@ class Ecc(Frozen):
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding per GPU."""
-        return for_each(context, self._look)
+        return finding_per_gpu(context, self._judge)
 
-    def _look(self, gpu: GpuReading) -> Finding:
+    def _judge(self, gpu: GpuReading) -> Finding:
         if gpu.ecc_enabled is False:
             if not self.must_be_on:
                 return passed("ECC is off, as the protocol allows.")
-            return failed("ECC is off.", "Ask the operators to turn it on, or take another node.")
+            return failed("ECC is off.", "Ask the operators to turn it on, or use another node.")
         if gpu.ecc_uncorrected is None:
-            return unsaid("how many memory errors it had")
+            return not_reported("the memory errors")
         if gpu.ecc_uncorrected:
-            fix = "Take another node, and tell the operators: the GPU needs a reset at least."
+            fix = "Use another node, and tell the operators: the GPU needs at least a reset."
             return failed(
                 f"{gpu.ecc_uncorrected} uncorrected memory error(s).", fix, float(gpu.ecc_uncorrected)
             )
@@ -66,19 +65,20 @@ class Ecc(Frozen):
         if corrected > self.most_corrected:
             reason = f"{corrected} corrected memory errors, more than {self.most_corrected}."
             fix = "Tell the operators: this memory is wearing out."
-            return Finding(verdict=Verdict.DEGRADED, reason=reason, fix=fix, figure=float(corrected))
+            return Finding(verdict=Verdict.DEGRADED, reason=reason, fix=fix, measurement=float(corrected))
         return passed(f"No uncorrected memory error, {corrected} corrected.", 0.0)
 
 
 class RemappedRows(Frozen):
-    """No remapping failed or waits for a reset.
+    """No remapping of memory rows failed or is pending.
 
     Parameters
     ----------
     most_uncorrected
-        Rows replaced after uncorrected errors; 512 is what an H100's spare rows allow, and Azure's limit.
+        Allowed rows remapped after uncorrected errors; 512 is the number of spare rows of an H100, and
+        Azure's limit.
     most_retired
-        Pages, on GPUs that retire pages instead; Meta's limit is 10.
+        Allowed retired pages, on GPUs that retire pages instead; Meta's limit is 10.
     """
 
     type: ClassVar[str] = "remapped_rows"
@@ -90,49 +90,51 @@ class RemappedRows(Frozen):
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding per GPU."""
-        return for_each(context, self._look)
+        return finding_per_gpu(context, self._judge)
 
-    def _look(self, gpu: GpuReading) -> Finding:  # noqa: PLR0911 - one for each thing that can be wrong
+    def _judge(self, gpu: GpuReading) -> Finding:  # noqa: PLR0911 - one return for each kind of problem
         rows = gpu.remapped
         if rows is None:
             return self._pages(gpu)
-        reset = "Take another node, and ask the operators to reset this GPU."
+        reset = "Use another node, and ask the operators to reset this GPU."
         if rows.failed:
             return failed(
-                "A row of memory could not be replaced.", "Take another node: this GPU needs replacing."
+                "A row of memory could not be remapped.", "Use another node: this GPU must be replaced."
             )
         if rows.pending:
-            return failed("Rows of memory wait for a reset to be replaced.", reset)
+            return failed("The remapping of memory rows is pending until the GPU is reset.", reset)
         if rows.uncorrected > self.most_uncorrected:
-            text = f"{rows.uncorrected} rows were replaced after uncorrected errors."
-            return failed(text, "Take another node, and tell the operators.", float(rows.uncorrected))
+            text = f"{rows.uncorrected} rows were remapped after uncorrected errors."
+            return failed(text, "Use another node, and tell the operators.", float(rows.uncorrected))
         if gpu.recovery_action:
-            return failed("The driver asks for this GPU to be reset or its node rebooted.", reset)
+            return failed("The driver requests a reset of this GPU or a reboot of its node.", reset)
         if rows.uncorrected:
-            text = f"{rows.uncorrected} row(s) were replaced after uncorrected errors, none waits."
-            return Finding(verdict=Verdict.PASS, reason=text, figure=float(rows.uncorrected))
-        return passed(f"{rows.corrected} row(s) replaced, none waits.", 0.0)
+            text = f"{rows.uncorrected} row(s) were remapped after uncorrected errors; none is pending."
+            return Finding(verdict=Verdict.PASS, reason=text, measurement=float(rows.uncorrected))
+        return passed(f"{rows.corrected} row(s) remapped; none is pending.", 0.0)
 
     def _pages(self, gpu: GpuReading) -> Finding:
         if gpu.retired_pages is None:
-            return unsaid("which rows or pages were replaced")
+            return not_reported("remapped rows or retired pages")
         count = float(gpu.retired_pages)
         if gpu.retired_pages > self.most_retired:
             return failed(
-                f"{gpu.retired_pages} pages are retired.", "Take another node, and tell the operators.", count
+                f"{gpu.retired_pages} pages are retired.", "Use another node, and tell the operators.", count
             )
         return passed(f"{gpu.retired_pages} page(s) retired.", count)
 
 
 class Xid(Frozen):
-    """No serious XID in the last hours; the log must reach back so far, or to the machine's start.
+    """The kernel log has no serious XID of the last hours, and reaches back so far or to boot.
 
     Parameters
     ----------
     serious
-        The numbers that fail; others are noted as degraded, except those of user programs (13, 31, 43, 45).
+        XID numbers that fail the check; others are degraded, except `of_programs`.
+    of_programs
+        XID numbers that user programs cause.
     hours
-        How far back; the log's times are since the start of the machine.
+        How far back the log is searched; its times are relative to boot.
     """
 
     type: ClassVar[str] = "xid"
@@ -145,15 +147,15 @@ class Xid(Frozen):
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding for the node."""
-        readings(context)
+        read_gpus(context)
         now = float(context.host.text("/proc/uptime").split()[0])
         text = _kernel_log(context.host)
         log = text.splitlines()
-        matches = [(line, _LINE.search(line)) for line in log if _MARK in line]
+        matches = [(line, _LINE.search(line)) for line in log if _XID_PREFIX in line]
         if unread := [line for line, match in matches if match is None]:
-            # A log in another form than expected must not hide an error.
-            fix = "Look at the kernel's log on this node."
-            reason = f"A line on an XID can't be read: {unread[0].strip()[:160]}"
+            # An unknown format of the log must not hide an error.
+            fix = "Read the kernel log of this node."
+            reason = f"A line about an XID can't be parsed: {unread[0].strip()[:160]}"
             return [Finding(verdict=Verdict.INCONCLUSIVE, reason=reason, fix=fix)]
         found = [
             (int(match[3]), match[2])
@@ -162,33 +164,37 @@ class Xid(Frozen):
         ]
         serious = sorted({f"{number} on {bus}" for number, bus in found if number in self.serious})
         if serious:
-            fix = "Take another node, and tell the operators."
+            fix = "Use another node, and tell the operators."
             reason = f"XID {', '.join(serious[:8])} in the last {self.hours:g} h."
             numbers = sorted({number for number, _ in found if number in self.serious})
             finding = failed(reason, fix, float(len(serious)))
             return [finding.model_copy(update={"evidence": {"xids": numbers}})]
-        if short := self._short(text, now):
-            return [short]
+        if too_short := self._too_short(text, now):
+            return [too_short]
         other = sorted({number for number, _ in found if number not in self.of_programs})
         if other:
             reason = f"XID {', '.join(map(str, other))} in the last {self.hours:g} h."
             evidence: dict[str, JsonValue] = {"xids": [*other]}
             fix = "Tell the operators."
             return [Finding(verdict=Verdict.DEGRADED, reason=reason, fix=fix, evidence=evidence)]
-        return [Finding(verdict=Verdict.PASS, reason=f"No XID in the last {self.hours:g} h.", figure=0.0)]
+        return [
+            Finding(verdict=Verdict.PASS, reason=f"No XID in the last {self.hours:g} h.", measurement=0.0)
+        ]
 
-    def _short(self, log: str, now: float) -> Finding | None:
-        """Return a finding where the log reaches back less than asked."""
+    def _too_short(self, log: str, now: float) -> Finding | None:
+        """Return a finding where the log does not reach back `hours`; else None."""
         first = _TIME.search(log)
-        fix = "Ask for fewer hours, or see who clears the kernel's log."
+        fix = "Set fewer 'hours', or find out what clears the kernel log."
         if first is None:
-            reason = "The kernel's log has no times: how far back it reaches can't be told."
+            reason = "The kernel log has no times, so it is unknown how far back it reaches."
             return Finding(verdict=Verdict.INCONCLUSIVE, reason=reason, fix=fix)
         begins = float(first[1])
         reach = now - begins
-        if begins <= _FROM_START_S or reach >= self.hours * 3600:
+        if begins <= _COMPLETE_FROM_S or reach >= self.hours * 3600:
             return None
-        reason = f"No serious XID, but the kernel's log reaches back {reach / 3600:.2g} of {self.hours:g} h."
+        reason = (
+            f"No serious XID, but the kernel log reaches back only {reach / 3600:.2g} of {self.hours:g} h."
+        )
         return Finding(verdict=Verdict.INCONCLUSIVE, reason=reason, fix=fix)
 
 
@@ -196,29 +202,32 @@ def _kernel_log(host: Host) -> str:
     try:
         ran = host.run(["dmesg"], 10.0)
     except OSError as error:
-        raise Missing(
-            f"The kernel's log can't be read: {error}.", "Make this check a warning here."
+        raise MissingRequirement(
+            f"The kernel log can't be read: {error}.", "Set `severity: warning` for this check."
         ) from error
     if ran.status:
-        said = ran.output.strip().splitlines()[-1:] or ["no reason given"]
-        fix = "Only root may read it here: leave this check to the operators, or make it a warning."
-        raise Missing(f"dmesg ended with status {ran.status}: {said[0][:200]}.", fix)
+        last_line = ran.output.strip().splitlines()[-1:] or ["no reason given"]
+        fix = "Only root may read it here. Remove this check, or set `severity: warning`."
+        raise MissingRequirement(f"dmesg exited with status {ran.status}: {last_line[0][:200]}.", fix)
     if not ran.output.strip():
-        raise Missing("The kernel's log is empty.", "It was cleared, or may not be read here.")
+        raise MissingRequirement(
+            "The kernel log is empty: it was cleared, or can't be read here.",
+            "Remove this check, or set `severity: warning`.",
+        )
     return ran.output
 
 
 class NvLinks(Frozen):
-    """All links are up and rarely had to repeat.
+    """All NVLinks are up, with few replays and recoveries.
 
     Parameters
     ----------
     links
-        How many must be up; None takes all that NVML lists.
+        Required number of links that are up; None for all that NVML lists.
     most_recoveries
-        Times that a link had to be trained again.
+        Allowed recoveries (retrainings) of all links together.
     most_replays
-        A healthy node of Alps had 95: replays alone convict nobody.
+        Allowed replays and CRC errors of all links together; a healthy node of Alps had 95.
     required
         Whether a GPU without NVLink fails.
     """
@@ -234,58 +243,60 @@ class NvLinks(Frozen):
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding per GPU."""
-        return for_each(context, self._look)
+        return finding_per_gpu(context, self._judge)
 
-    def _look(self, gpu: GpuReading) -> Finding:
+    def _judge(self, gpu: GpuReading) -> Finding:
         if not gpu.nvlinks and not self.required and self.links is None:
             reason = "This GPU has no NVLink, as the protocol allows."
-            evidence: dict[str, JsonValue] = {"applies": False, "left_out": True}
+            evidence: dict[str, JsonValue] = {"applies": False, "not_required": True}
             return Finding(verdict=Verdict.NOT_RUN, reason=reason, evidence=evidence)
         if not gpu.nvlinks:
-            return unsaid("anything of NVLink")
+            return not_reported("the NVLinks")
         unknown = [str(link.index) for link in gpu.nvlinks if link.active is None]
         if unknown:
-            return unsaid(f"whether NVLink {', '.join(unknown)} is up")
-        return self._of_links(gpu)
+            return not_reported(f"whether NVLink {', '.join(unknown)} is up")
+        return self._judge_links(gpu)
 
-    def _of_links(self, gpu: GpuReading) -> Finding:
+    def _judge_links(self, gpu: GpuReading) -> Finding:
         up = [link for link in gpu.nvlinks if link.active]
-        wanted = self.links or len(gpu.nvlinks)
-        if len(up) < wanted:
+        expected = self.links or len(gpu.nvlinks)
+        if len(up) < expected:
             down = ", ".join(str(link.index) for link in gpu.nvlinks if not link.active)
-            fix = "Take another node, and tell the operators: the link, its switch or its GPU needs them."
+            fix = "Use another node, and tell the operators: a link, its switch or its GPU is faulty."
             return failed(
-                f"{len(up)} of {wanted} NVLinks are up; down: {down or 'not listed'}.", fix, float(len(up))
+                f"{len(up)} of {expected} NVLinks are up; down: {down or 'not listed'}.", fix, float(len(up))
             )
         recoveries = sum(link.recovery_errors or 0 for link in up)
         if recoveries > self.most_recoveries:
-            fix = "Tell the operators; a bandwidth check says whether it costs anything."
-            reason = f"NVLinks had to recover {recoveries} time(s)."
-            return Finding(verdict=Verdict.DEGRADED, reason=reason, fix=fix, figure=float(recoveries))
+            fix = "Tell the operators. A bandwidth check shows whether it costs performance."
+            reason = f"NVLinks recovered {recoveries} time(s)."
+            return Finding(verdict=Verdict.DEGRADED, reason=reason, fix=fix, measurement=float(recoveries))
         replays = sum((link.replay_errors or 0) + (link.crc_errors or 0) for link in up)
         if replays > self.most_replays:
-            fix = "Tell the operators; a bandwidth check says whether it costs anything."
-            reason = f"NVLinks repeated {replays} time(s)."
-            return Finding(verdict=Verdict.DEGRADED, reason=reason, fix=fix, figure=float(replays))
-        return passed(f"{len(up)} NVLinks are up, {replays} repetitions.", float(len(up)))
+            fix = "Tell the operators. A bandwidth check shows whether it costs performance."
+            reason = f"NVLinks had {replays} replay(s)."
+            return Finding(verdict=Verdict.DEGRADED, reason=reason, fix=fix, measurement=float(replays))
+        return passed(f"{len(up)} NVLinks are up, with {replays} replay(s).", float(len(up)))
 
 
 def _is_card(model: str) -> bool:
     words = model.upper() + " "
-    return any(name in words for name in _NAMES) and not any(name in words for name in _SUPERCHIPS)
+    return any(name in words for name in _CARD_NAMES) and not any(name in words for name in _SUPERCHIPS)
 
 
 class Pcie(Frozen):
-    """The link has its full width; its speed is judged only by a given generation: an idle link rests.
+    """The PCIe link has its full width; its generation is judged only if one is set.
+
+    An idle link runs at a lower generation.
 
     Parameters
     ----------
     width
-        Lanes; None takes the most that the link can have.
+        Required lanes; None for the maximum of the link.
     generation
-        Least generation; None takes none.
+        Required generation; None for any.
     most_replays
-        Repeated transfers since the driver was loaded.
+        Allowed replays since the driver was loaded.
     """
 
     type: ClassVar[str] = "pcie"
@@ -298,27 +309,29 @@ class Pcie(Frozen):
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding per GPU."""
-        return for_each(context, self._look)
+        return finding_per_gpu(context, self._judge)
 
-    def _look(self, gpu: GpuReading) -> Finding:
-        width, wanted = gpu.pcie_width, self.width or gpu.pcie_width_max
-        if width is None or wanted is None:
-            return unsaid("the width of its PCIe link")
-        fix = "Take another node, and tell the operators: the card may sit badly in its slot."
-        if width < wanted:
-            return failed(f"PCIe runs with {width} of {wanted} lanes.", fix, float(width), "x")
-        if self.width is None and wanted < _CARDS and _is_card(gpu.name):
-            reason = f"Its slot gives {wanted} lanes at most; the card has {_CARDS}."
-            return Finding(verdict=Verdict.DEGRADED, reason=reason, fix=fix, figure=float(wanted), unit="x")
+    def _judge(self, gpu: GpuReading) -> Finding:
+        width, expected = gpu.pcie_width, self.width or gpu.pcie_width_max
+        if width is None or expected is None:
+            return not_reported("the width of its PCIe link")
+        fix = "Use another node, and tell the operators: the card may not be seated well in its slot."
+        if width < expected:
+            return failed(f"PCIe uses {width} of {expected} lanes.", fix, float(width), "x")
+        if self.width is None and expected < _CARD_LANES and _is_card(gpu.name):
+            reason = f"Its slot has {expected} lanes; the card has {_CARD_LANES}."
+            return Finding(
+                verdict=Verdict.DEGRADED, reason=reason, fix=fix, measurement=float(expected), unit="x"
+            )
         now, top = gpu.pcie_generation, gpu.pcie_generation_max
         if self.generation is not None:
-            # A resting link shows a lower generation than it will run at.
+            # An idle link reports a lower generation than it will use.
             best = max(now or 0, top or 0)
             if best < self.generation:
-                return failed(f"PCIe can do generation {best}, not {self.generation}.", fix, float(best))
+                return failed(f"PCIe supports generation {best}, not {self.generation}.", fix, float(best))
         if (gpu.pcie_replays or 0) > self.most_replays:
-            reason = f"PCIe repeated {gpu.pcie_replays} transfers."
+            reason = f"PCIe had {gpu.pcie_replays} replays."
             return Finding(
-                verdict=Verdict.DEGRADED, reason=reason, fix=fix, figure=float(gpu.pcie_replays or 0)
+                verdict=Verdict.DEGRADED, reason=reason, fix=fix, measurement=float(gpu.pcie_replays or 0)
             )
         return passed(f"PCIe {now or '?'}.0 x{width}.", float(width), "x")

@@ -1,4 +1,4 @@
-"""Checks of storage: read and write rates, mounts, quota; and the files that checks write and read."""
+"""Checks of storage: read and write rates, mounts, quota; with functions for their temporary files."""
 
 import contextlib
 import os
@@ -12,34 +12,34 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from gipfel_cluster.model import Frozen, Line
+from gipfel_cluster.model import Frozen, OneLine
 
-from ..check import CheckContext, Missing
+from ..check import CheckContext, MissingRequirement
 from ..model import Finding, Scope, Verdict
 from ..quantities import Quantity, with_unit
 from .gpus import failed, passed
 
-#: Written block by block; no two blocks are alike, so that nothing on the way stores them once.
-BLOCK = 4 * 2**20
-#: What to do where the time limit came first.
-SLOW = "Storage is slow now: wait, or give the check more time."
+#: Bytes of a block. All blocks differ, so that deduplication on the way has no effect.
+BLOCK_BYTES = 4 * 2**20
+#: Advice where the time limit was reached.
+SLOW_ADVICE = "Storage is slow now. Wait, or raise the check's time_limit."
 Access = Literal["read", "write"]
 
 
 @contextlib.contextmanager
 def temporary_file(folder: Path) -> Iterator[tuple[int, Path]]:
-    """Yield a new file in a directory, open for writing and reading; it is removed in the end.
+    """Yield a new file in a directory, open for writing and reading; delete it at the end.
 
     Raises
     ------
-    Missing
-        The folder isn't there or can't be written into.
+    MissingRequirement
+        The directory does not exist or can't be written.
     """
     try:
         descriptor, name = tempfile.mkstemp(prefix=".gipfel-vet-", dir=folder)
     except OSError as error:
-        fix = "See whether it is mounted, and writable for you."
-        raise Missing(f"{folder} can't be written into: {error.strerror}.", fix) from error
+        fix = "Check whether it is mounted, and whether you may write to it."
+        raise MissingRequirement(f"{folder} can't be written: {error.strerror}.", fix) from error
     try:
         yield descriptor, Path(name)
     finally:
@@ -49,26 +49,26 @@ def temporary_file(folder: Path) -> Iterator[tuple[int, Path]]:
 
 
 def fill(descriptor: int, size: int, deadline: float) -> tuple[int, float]:
-    """Write so many bytes and sync them to the disk; return bytes and seconds.
+    """Write `size` bytes and sync them to the disk; return the bytes written and the seconds.
 
-    Stops early at the deadline (monotonic seconds). OSError where there is no space.
+    It stops early at the deadline (monotonic seconds), and raises OSError where there is no space.
     """
-    block = bytearray(os.urandom(min(BLOCK, size)))
+    block = bytearray(os.urandom(min(BLOCK_BYTES, size)))
     written, start = 0, time.monotonic()
     while written < size and time.monotonic() < deadline:
         block[:8] = written.to_bytes(8, "little")
-        # A pipe-like file system may take less than it is given.
+        # os.write may write less than requested.
         written += os.write(descriptor, memoryview(block)[: size - written])
     os.fsync(descriptor)
     return written, max(time.monotonic() - start, 1e-9)
 
 
-def folder_of(path: str, context: CheckContext) -> Path:
-    """Return a directory of the protocol, which may begin with ``$NAME`` or ``${NAME}`` of the user's.
+def resolve_directory(path: str, context: CheckContext) -> Path:
+    """Return the directory of a path, which may begin with an environment variable ``$NAME`` or ``${NAME}``.
 
     Raises
     ------
-    Missing
+    MissingRequirement
         The variable is not set, or the path is not absolute.
     """
     first, slash, rest = path.partition("/")
@@ -76,164 +76,165 @@ def folder_of(path: str, context: CheckContext) -> Path:
         name = first[1:].removeprefix("{").removesuffix("}")
         value = context.environment.get(name, "")
         if not value:
-            raise Missing(f"${name} is not set.", "Set it, or name the folder in the protocol.")
+            raise MissingRequirement(
+                f"${name} is not set.", "Set it, or write the directory in the protocol."
+            )
         path = value + slash + rest
     if not path.startswith("/") or "\0" in path:
-        raise Missing(f"{path[:200]!r} is not an absolute path.", "Write the whole path.")
+        raise MissingRequirement(f"{path[:200]!r} is not an absolute path.", "Write an absolute path.")
     return Path(path)
 
 
-def file_system_of(folder: Path) -> os.statvfs_result:
-    """Return the free space and files of the file system of a directory.
+def file_system_usage(folder: Path) -> os.statvfs_result:
+    """Return the free space and free files of the file system of a directory.
 
     Raises
     ------
-    Missing
-        It can't be looked at.
+    MissingRequirement
+        The file system can't be examined.
     """
     try:
         return os.statvfs(folder)
     except OSError as error:
-        raise Missing(
-            f"{folder} can't be looked at: {error.strerror}.", "See whether it is mounted."
+        raise MissingRequirement(
+            f"{folder} can't be examined: {error.strerror}.", "Check whether it is mounted."
         ) from error
 
 
 class StorageCheck(Frozen):
-    """Base class of checks that measure bytes per second of a directory.
+    """Base class of checks that measure the throughput of a directory, in bytes per second.
 
     Parameters
     ----------
     folder
         Absolute, or beginning with ``$VARIABLE``.
     bytes
-        Of a file.
+        Size of a file.
     samples
-        How often it is measured; once more at the beginning, which is dropped.
+        Number of samples; one more at the beginning is discarded.
     """
 
     scope: ClassVar[Scope] = Scope.NODE
     time_limit_s: ClassVar[float] = 60.0
-    #: What the folder does so fast, as a verb.
-    verb: ClassVar[str]
+    #: The measured operation, for the reason.
+    operation: ClassVar[str]
 
-    folder: Line
+    folder: OneLine
     bytes: Annotated[Quantity, Field(ge=4096, le=2**36)] = 64.0 * 2**20
     samples: Annotated[int, Field(ge=5, le=100)] = 5
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding for the node."""
-        folder = folder_of(self.folder, context)
+        folder = resolve_directory(self.folder, context)
         measured = self.measure(folder, int(self.bytes), time.monotonic() + context.time_limit_s * 0.9)
         if isinstance(measured, Finding):
             return [measured]
         rates = tuple(measured[1:])
-        figure = statistics.median(rates)
-        reason = f"{folder} {self.verb} {with_unit(figure, 'B/s')}."
-        return [Finding(verdict=Verdict.PASS, reason=reason, figure=figure, unit="B/s", samples=rates)]
+        rate = statistics.median(rates)
+        reason = f"{self.operation} {folder}: {with_unit(rate, 'B/s')}."
+        return [Finding(verdict=Verdict.PASS, reason=reason, measurement=rate, unit="B/s", samples=rates)]
 
     @abstractmethod
     def measure(self, folder: Path, size: int, deadline: float) -> list[float] | Finding:
-        """Return bytes per second, `samples` + 1 of them; or a finding, as at the deadline (monotonic s)."""
+        """Return `samples` + 1 rates in bytes per second, or a finding if that fails before the deadline."""
 
 
 class StorageRead(StorageCheck):
-    """Bytes per second of a file that was just written, its blocks compared; each sample reads it once."""
+    """Bytes per second of reading a file, whose blocks are verified; each sample reads it once."""
 
     type: ClassVar[str] = "storage_read"
-    verb: ClassVar[str] = "gives"
+    operation: ClassVar[str] = "Reading from"
 
     def measure(self, folder: Path, size: int, deadline: float) -> list[float] | Finding:
-        """Write one file, and read it again and again."""
+        """Write one file and read it repeatedly."""
         rates = []
         with temporary_file(folder) as (descriptor, _path):
             written, _ = fill(descriptor, size, deadline)
             for _ in range(self.samples + 1):
                 if written < size or time.monotonic() > deadline:
-                    return failed(f"{folder} is too slow for its time limit.", SLOW)
-                rate, right = _read(descriptor, size)
-                if not right:
-                    fix = "Don't store anything there, and tell the operators."
-                    return failed(f"{folder} gives back other bytes than were written.", fix)
+                    return failed(f"{folder} is too slow for its time limit.", SLOW_ADVICE)
+                rate, is_correct = _read(descriptor, size)
+                if not is_correct:
+                    fix = "Don't store data there, and tell the operators."
+                    return failed(f"{folder} returns other bytes than were written.", fix)
                 rates.append(rate)
         return rates
 
 
 def _read(descriptor: int, size: int) -> tuple[float, bool]:
-    """Return bytes per second, and whether each block is the one that was written there."""
-    # Otherwise the node's own memory answers; some file systems don't take the advice.
+    """Return the bytes per second, and whether each block is the one that was written."""
+    # Otherwise the page cache is read; some file systems ignore this advice.
     with contextlib.suppress(OSError):
         os.posix_fadvise(descriptor, 0, size, os.POSIX_FADV_DONTNEED)
-    place, right, start = 0, True, time.monotonic()
-    while place < size:
-        block = os.pread(descriptor, min(BLOCK, size - place), place)
+    position, is_correct, start = 0, True, time.monotonic()
+    while position < size:
+        block = os.pread(descriptor, min(BLOCK_BYTES, size - position), position)
         if not block:
             return 1.0, False
-        if place % BLOCK == 0 and len(block) >= 8:
-            right = right and block[:8] == place.to_bytes(8, "little")
-        place += len(block)
-    return size / max(time.monotonic() - start, 1e-9), right
+        if position % BLOCK_BYTES == 0 and len(block) >= 8:
+            is_correct = is_correct and block[:8] == position.to_bytes(8, "little")
+        position += len(block)
+    return size / max(time.monotonic() - start, 1e-9), is_correct
 
 
 class StorageWrite(StorageCheck):
-    """Bytes per second with fsync, as a checkpoint needs them; each sample is a file of its own."""
+    """Bytes per second of writing with fsync, as for a checkpoint; each sample writes a new file."""
 
     type: ClassVar[str] = "storage_write"
-    verb: ClassVar[str] = "takes"
+    operation: ClassVar[str] = "Writing to"
 
     def measure(self, folder: Path, size: int, deadline: float) -> list[float] | Finding:
-        """Write file after file."""
+        """Write one file for each sample."""
         rates = []
         for _ in range(self.samples + 1):
             with temporary_file(folder) as (descriptor, _path):
                 written, seconds = fill(descriptor, size, deadline)
             if written < size:
-                return failed(f"{folder} took {with_unit(written, 'B')} only until the time limit.", SLOW)
+                reason = f"Only {with_unit(written, 'B')} were written to {folder} within the time limit."
+                return failed(reason, SLOW_ADVICE)
             rates.append(written / seconds)
         return rates
 
 
 class Mounts(Frozen):
-    """Each path exists and can be read or written.
+    """Each path exists, can be read or written, and is on the expected file system.
 
     Parameters
     ----------
     paths
-        Absolute path, or one that begins with ``$VARIABLE``, to "read" or "write".
+        Paths (absolute, or beginning with ``$VARIABLE``) to the required access, "read" or "write".
     kinds
-        Path to the type of its file system, such as lustre or nfs4: notices a path that is mounted away.
+        Paths to the required type of their file system, such as lustre or nfs4, to detect a missing mount.
     """
 
     type: ClassVar[str] = "mounts"
     scope: ClassVar[Scope] = Scope.NODE
     time_limit_s: ClassVar[float] = 30.0
 
-    paths: Mapping[Line, Access] = Field(min_length=1)
-    kinds: Mapping[Line, Line] = Field(default_factory=dict)
+    paths: Mapping[OneLine, Access] = Field(min_length=1)
+    kinds: Mapping[OneLine, OneLine] = Field(default_factory=dict)
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding for the node."""
         for name, access in self.paths.items():
-            path = folder_of(name, context)
-            if wrong := _wrong(path, access):
-                fix = "See whether it is mounted on this node and into the container, and who may use it."
-                return [failed(wrong, fix)]
+            path = resolve_directory(name, context)
+            if problem := _access_problem(path, access):
+                fix = "Check whether it is mounted on this node and in the container, and its permissions."
+                return [failed(problem, fix)]
         for name, kind in self.kinds.items():
-            path = folder_of(name, context)
+            path = resolve_directory(name, context)
             found = file_system(path, context.host.text("/proc/self/mountinfo"))
             if found != kind:
-                fix = "Take another node, or mount it: something else lies over this path."
-                return [
-                    failed(f"{path} is on {found or 'no file system that is listed'}, not on {kind}.", fix)
-                ]
-        return [passed(f"{len(self.paths)} path(s) are as they must be.")]
+                fix = "Use another node, or mount it: another file system is mounted at this path."
+                return [failed(f"{path} is on {found or 'an unknown file system'}, not on {kind}.", fix)]
+        return [passed(f"{len(self.paths)} path(s) can be used as required.")]
 
 
-def _wrong(path: Path, access: Access) -> str:
+def _access_problem(path: Path, access: Access) -> str:
     try:
         path.stat()
         if access == "read":
-            # Looking into it notices a mount whose server is gone, as stat may not.
+            # Reading detects a mount whose server is down, which stat may not.
             if path.is_dir():
                 with os.scandir(path) as entries:
                     next(entries, None)
@@ -245,7 +246,7 @@ def _wrong(path: Path, access: Access) -> str:
             return "" if os.access(path, os.W_OK) else f"{path} can't be written."
         with temporary_file(path) as (descriptor, _):
             os.write(descriptor, b"gipfel")
-    except Missing as error:
+    except MissingRequirement as error:
         return error.problem
     except OSError as error:
         return f"{path} can't be used: {error.strerror}."
@@ -253,7 +254,7 @@ def _wrong(path: Path, access: Access) -> str:
 
 
 def file_system(path: Path, mountinfo: str) -> str:
-    """Return the type of a path's file system by ``/proc/self/mountinfo``; empty where none is listed."""
+    """Return the type of a path's file system from ``/proc/self/mountinfo``; empty where it is not listed."""
     real = Path(os.path.realpath(path))
     best, kind = -1, ""
     for line in mountinfo.splitlines():
@@ -261,53 +262,56 @@ def file_system(path: Path, mountinfo: str) -> str:
         parts = fields.split()
         if len(parts) < 5 or not rest:
             continue
-        place = Path(parts[4].replace("\\040", " ").replace("\\011", "\t"))
-        # A later mount lies over an earlier one at the same place.
-        if (real == place or place in real.parents) and len(place.parts) >= best:
-            best, kind = len(place.parts), rest.split()[0]
+        mount_point = Path(parts[4].replace("\\040", " ").replace("\\011", "\t"))
+        # A later mount hides an earlier one at the same path.
+        if (real == mount_point or mount_point in real.parents) and len(mount_point.parts) >= best:
+            best, kind = len(mount_point.parts), rest.split()[0]
     return kind
 
 
 class Quota(Frozen):
-    """Space is free and can be written: a quota shows only on writing.
+    """Enough space is free and can be written; a quota is only noticed when writing.
 
     Parameters
     ----------
     folder
         Absolute, or beginning with ``$VARIABLE``.
     least_free
-        Bytes that the file system must have left.
+        Required free bytes of the file system.
     least_files
-        Files that it must have left, where it counts them.
+        Required free inodes, where the file system counts them.
     write
-        Bytes that are written and removed again.
+        Bytes that the check writes and deletes.
     """
 
     type: ClassVar[str] = "quota"
     scope: ClassVar[Scope] = Scope.NODE
     time_limit_s: ClassVar[float] = 60.0
 
-    folder: Line
+    folder: OneLine
     least_free: Annotated[Quantity, Field(ge=0)] = 10e9
     least_files: Annotated[int, Field(ge=0)] = 1000
     write: Annotated[Quantity, Field(ge=4096, le=2**36)] = 2.0**20
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding for the node."""
-        folder = folder_of(self.folder, context)
-        disk = file_system_of(folder)
-        free, fix = float(disk.f_bavail * disk.f_frsize), "Remove what is not needed, or ask for more quota."
+        folder = resolve_directory(self.folder, context)
+        disk = file_system_usage(folder)
+        free, fix = (
+            float(disk.f_bavail * disk.f_frsize),
+            "Delete files that you don't need, or request more quota.",
+        )
         if free < self.least_free:
             return [
                 failed(
-                    f"{folder} has {with_unit(free, 'B')} left, not {with_unit(self.least_free, 'B')}.",
+                    f"{folder} has {with_unit(free, 'B')} free, not {with_unit(self.least_free, 'B')}.",
                     fix,
                     free,
                     "B",
                 )
             ]
         if disk.f_files and disk.f_favail < self.least_files:
-            return [failed(f"{folder} has room for {disk.f_favail} more files.", fix, free, "B")]
+            return [failed(f"{folder} has only {disk.f_favail} free inodes.", fix, free, "B")]
         with temporary_file(folder) as (descriptor, _):
             try:
                 written, _ = fill(descriptor, int(self.write), time.monotonic() + context.time_limit_s * 0.8)
@@ -318,6 +322,8 @@ class Quota(Frozen):
                 f"Only {with_unit(written, 'B')} of {with_unit(self.write, 'B')} could be written in time."
             )
             return [
-                Finding(verdict=Verdict.INCONCLUSIVE, reason=reason, fix="Give it more time, or write less.")
+                Finding(
+                    verdict=Verdict.INCONCLUSIVE, reason=reason, fix="Raise time_limit, or reduce 'write'."
+                )
             ]
-        return [passed(f"{folder} has {with_unit(free, 'B')} left.", free, "B")]
+        return [passed(f"{folder} has {with_unit(free, 'B')} free.", free, "B")]

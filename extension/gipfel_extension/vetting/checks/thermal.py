@@ -1,4 +1,4 @@
-"""Checks of clocks, temperature and power limit, at rest and under load."""
+"""Checks of clocks, temperature and power limit, without load and under load."""
 
 import threading
 from collections import defaultdict
@@ -14,9 +14,9 @@ from ..check import CheckContext
 from ..gpus import GpuReading, ReadingError
 from ..model import Finding, Scope, Verdict
 from ..quantities import Quantity
-from .gpus import failed, for_each, passed, readings, unsaid
+from .gpus import failed, finding_per_gpu, not_reported, passed, read_gpus
 
-#: Bits of NVML's mask that mean trouble, by NVIDIA's names; idle, application clocks and sync boost do not.
+#: Bits of NVML's clock-event mask that indicate a problem; idle, application clocks and sync boost do not.
 REASONS: dict[int, str] = {
     0x04: "software power cap",
     0x08: "hardware slowdown",
@@ -26,26 +26,26 @@ REASONS: dict[int, str] = {
     0x200: "board limit",
     0x400: "reliability",
 }
-_IDLE = 0x01
-#: No GPU that computes is as cold.
-_LEAST_C = 1.0
-_EVERY_S = 1.0
-_ENDS_S = 5.0
-#: NVML's bits for slowdowns that no load explains; a power cap is normal under full load.
-_TROUBLE = 0x08 | 0x20 | 0x40 | 0x80
-#: So often must a slowdown be seen: a moment is none.
-_LEAST_SEEN, _LEAST_SHARE = 2, 0.1
+_IDLE_BIT = 0x01
+#: A lower temperature is a fault of the sensor.
+_MIN_TEMPERATURE_C = 1.0
+_INTERVAL_S = 1.0
+_END_LIMIT_S = 5.0
+#: Bits of slowdowns that are not normal under load; a power cap is.
+_SLOWDOWN_BITS = 0x08 | 0x20 | 0x40 | 0x80
+#: A slowdown counts from this number and this share of the readings on.
+_MIN_SLOWED, _MIN_SLOWED_SHARE = 2, 0.1
 
 
 class Clocks(Frozen):
-    """No slowdown now, and no clock limit below the model's.
+    """The clocks are not slowed down, and not limited below the model's maximum.
 
     Parameters
     ----------
     least_limit
-        Share of the highest SM clock that the set application clock must have.
+        Required share of the maximum SM clock for the configured application clock.
     least_memory
-        Share of the highest memory clock that it must run at, unless it is idle.
+        Required share of the maximum memory clock, unless the GPU is idle.
     """
 
     type: ClassVar[str] = "clocks"
@@ -57,46 +57,48 @@ class Clocks(Frozen):
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding per GPU."""
-        tops: dict[str, float] = {}
-        for gpu in readings(context):
-            tops[gpu.name] = max(tops.get(gpu.name, 0.0), gpu.memory_clock_max_mhz or 0.0)
-        return for_each(context, lambda gpu: self._look(gpu, tops.get(gpu.name, 0.0)))
+        maxima: dict[str, float] = {}
+        for gpu in read_gpus(context):
+            maxima[gpu.name] = max(maxima.get(gpu.name, 0.0), gpu.memory_clock_max_mhz or 0.0)
+        return finding_per_gpu(context, lambda gpu: self._judge_reading(gpu, maxima.get(gpu.name, 0.0)))
 
-    def _look(self, gpu: GpuReading, of_model: float) -> Finding:
+    def _judge_reading(self, gpu: GpuReading, model_max: float) -> Finding:
         if gpu.clock_reasons is None:
-            return unsaid("why its clocks are what they are")
+            return not_reported("the reasons of the current clocks")
         names = [name for bit, name in REASONS.items() if gpu.clock_reasons & bit]
         if names:
-            fix = "Take another node; heat or power of this one need the operators."
+            fix = "Use another node, and tell the operators: heat or power of this one is the cause."
             return failed(f"Slowed down: {', '.join(names)}.", fix, gpu.sm_clock_mhz, "MHz")
         most, limit = gpu.sm_clock_max_mhz, gpu.sm_clock_limit_mhz
         if most and limit is not None and limit < self.least_limit * most:
-            fix = "Ask the operators to reset the application clocks, or take another node."
+            fix = "Ask the operators to reset the application clocks, or use another node."
             return failed(f"The SM clock is limited to {limit:.0f} of {most:.0f} MHz.", fix, limit, "MHz")
         memory, top = gpu.memory_clock_mhz, gpu.memory_clock_max_mhz
-        if top and top < self.least_memory * of_model:
-            fix = "Take another node, and tell the operators."
-            reason = f"The memory may run at {top:.0f} MHz at most, {of_model:.0f} on another GPU here."
+        if top and top < self.least_memory * model_max:
+            fix = "Use another node, and tell the operators."
+            reason = (
+                f"The memory clock is limited to {top:.0f} MHz; another GPU here allows {model_max:.0f} MHz."
+            )
             return failed(reason, fix, top, "MHz")
-        busy = not gpu.clock_reasons & _IDLE
+        busy = not gpu.clock_reasons & _IDLE_BIT
         if busy and memory is not None and top and memory < self.least_memory * top:
-            fix = "Take another node, and tell the operators."
-            return failed(f"The memory runs at {memory:.0f} of {top:.0f} MHz.", fix, memory, "MHz")
-        shown = (
+            fix = "Use another node, and tell the operators."
+            return failed(f"The memory clock is {memory:.0f} of {top:.0f} MHz.", fix, memory, "MHz")
+        reason = (
             f"SM clock {gpu.sm_clock_mhz:.0f} of {most:.0f} MHz"
             if gpu.sm_clock_mhz and most
             else "No slowdown"
         )
-        return passed(f"{shown}.", gpu.sm_clock_mhz, "MHz")
+        return passed(f"{reason}.", gpu.sm_clock_mhz, "MHz")
 
 
 class Temperature(Frozen):
-    """Degrees Celsius, held against the protocol's threshold and the GPU's own slowdown temperature.
+    """Temperature in degrees Celsius, for a threshold; it is not near the GPU's slowdown temperature.
 
     Parameters
     ----------
     margin
-        Degrees that must be left to the temperature at which the GPU slows down, where NVML says it.
+        Required distance to the temperature at which the GPU slows down, where NVML reports that.
     """
 
     type: ClassVar[str] = "temperature"
@@ -107,21 +109,24 @@ class Temperature(Frozen):
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding per GPU."""
-        return for_each(context, self._look)
+        return finding_per_gpu(context, self._judge_reading)
 
-    def _look(self, gpu: GpuReading) -> Finding:
+    def _judge_reading(self, gpu: GpuReading) -> Finding:
         now, slows = gpu.temperature_c, gpu.slowdown_temperature_c
         if now is None:
-            return unsaid("the temperature")
-        if now < _LEAST_C:
-            fix = "Look at this GPU's sensor: the driver reads it wrongly."
-            return Finding(
-                verdict=Verdict.INCONCLUSIVE, reason=f"{now:.0f} °C is not a temperature.", fix=fix
-            )
+            return not_reported("the temperature")
+        if now < _MIN_TEMPERATURE_C:
+            fix = "Check this GPU's sensor: the driver reads a wrong value."
+            return Finding(verdict=Verdict.INCONCLUSIVE, reason=f"{now:.0f} °C is not plausible.", fix=fix)
         if slows is not None and now > slows - self.margin:
-            fix = "Let it cool, or take another node; a GPU that is hot before the run lacks cooling."
+            fix = (
+                "Let it cool down, or use another node: a GPU that is hot before the run is not cooled well."
+            )
             return failed(
-                f"{now:.0f} °C, {slows - now:.0f} below where it slows down ({slows:.0f} °C).", fix, now, "°C"
+                f"{now:.0f} °C, {slows - now:.0f} below its slowdown temperature ({slows:.0f} °C).",
+                fix,
+                now,
+                "°C",
             )
         return passed(f"{now:.0f} °C.", float(now), "°C")
 
@@ -132,7 +137,7 @@ class PowerLimit(Frozen):
     Parameters
     ----------
     least
-        Share of the board's default that the limit must have.
+        Required share of the board's default limit.
     """
 
     type: ClassVar[str] = "power_limit"
@@ -143,31 +148,31 @@ class PowerLimit(Frozen):
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding per GPU."""
-        return for_each(context, self._look)
+        return finding_per_gpu(context, self._judge_reading)
 
-    def _look(self, gpu: GpuReading) -> Finding:
+    def _judge_reading(self, gpu: GpuReading) -> Finding:
         limit, default = gpu.power_limit_w, gpu.power_default_w
         if limit is None or not default:
-            return unsaid("the power limit")
+            return not_reported("the power limit")
         if limit < self.least * default:
-            fix = "Ask the operators whether the limit is meant; if so, set 'least' in the protocol."
+            fix = "Ask the operators whether the limit is intended. If so, set 'least' in the protocol."
             return failed(f"The power limit is {limit:.0f} of {default:.0f} W.", fix, limit, "W")
         return passed(f"The power limit is {limit:.0f} of {default:.0f} W.", limit, "W")
 
 
 class LoadWatch:
-    """Context manager around a probe that reads the GPUs of a node once a second.
+    """Context manager that reads the GPUs of the node once a second while a probe runs.
 
     Parameters
     ----------
-    every_s
-        Seconds between two readings.
+    interval_s
+        Seconds between readings.
     """
 
-    def __init__(self, context: CheckContext, *, every_s: float = _EVERY_S) -> None:
-        self._context, self._every_s = context, every_s
+    def __init__(self, context: CheckContext, *, interval_s: float = _INTERVAL_S) -> None:
+        self._context, self._interval_s = context, interval_s
         self._ended = threading.Event()
-        self._seen: dict[str, list[GpuReading]] = defaultdict(list)
+        self._readings: dict[str, list[GpuReading]] = defaultdict(list)
         self._thread = threading.Thread(target=self._watch, daemon=True, name="gipfel-clocks")
 
     def __enter__(self) -> "LoadWatch":
@@ -178,41 +183,43 @@ class LoadWatch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ended.set()
-        self._thread.join(_ENDS_S)
+        self._thread.join(_END_LIMIT_S)
 
     def _watch(self) -> None:
         while True:
             try:
                 for gpu in self._context.gpus.read():
-                    self._seen[gpu.uuid].append(gpu)
+                    self._readings[gpu.uuid].append(gpu)
             except ReadingError:
-                # Without any reading, `judged` says that nothing was watched.
+                # Without any reading, `judge` reports that nothing was watched.
                 pass
-            if self._ended.wait(self._every_s):
+            if self._ended.wait(self._interval_s):
                 return
 
-    def judged(self, findings: Sequence[Finding]) -> list[Finding]:
-        """Return the findings, with those that pass judged by what was read of their GPU."""
-        return [self._judged(each) if each.verdict is Verdict.PASS else each for each in findings]
+    def judge(self, findings: Sequence[Finding]) -> list[Finding]:
+        """Return the findings; those that pass are judged by the readings of their GPU."""
+        return [self._judge(each) if each.verdict is Verdict.PASS else each for each in findings]
 
-    def _judged(self, finding: Finding) -> Finding:
-        seen = [each for each in self._seen.get(finding.subject, ()) if each.clock_reasons is not None]
-        if not seen:
-            reason = "Its clocks could not be watched under load."
-            fix = "See whether NVML can be read here, or take `heat` out of the protocol."
+    def _judge(self, finding: Finding) -> Finding:
+        readings = [
+            each for each in self._readings.get(finding.subject, ()) if each.clock_reasons is not None
+        ]
+        if not readings:
+            reason = "Its clocks could not be read under load."
+            fix = "Check whether NVML works here, or remove `heat` from the protocol."
             return finding.model_copy(update={"verdict": Verdict.INCONCLUSIVE, "reason": reason, "fix": fix})
-        clocks = [each.sm_clock_mhz for each in seen if each.sm_clock_mhz is not None]
-        heat = [each.temperature_c for each in seen if each.temperature_c is not None]
+        clocks = [each.sm_clock_mhz for each in readings if each.sm_clock_mhz is not None]
+        heat = [each.temperature_c for each in readings if each.temperature_c is not None]
         evidence: dict[str, JsonValue] = {
-            **finding.evidence, "watched": len(seen),
-            "least_sm_clock_mhz": min(clocks, default=None), "most_temperature_c": max(heat, default=None),
+            **finding.evidence, "readings": len(readings),
+            "min_sm_clock_mhz": min(clocks, default=None), "max_temperature_c": max(heat, default=None),
         }  # fmt: skip
-        slowed = [bits for each in seen if (bits := (each.clock_reasons or 0) & _TROUBLE)]
-        if len(slowed) < max(_LEAST_SEEN, _LEAST_SHARE * len(seen)):
+        slowed = [bits for each in readings if (bits := (each.clock_reasons or 0) & _SLOWDOWN_BITS)]
+        if len(slowed) < max(_MIN_SLOWED, _MIN_SLOWED_SHARE * len(readings)):
             return finding.model_copy(update={"evidence": evidence})
         names = [name for bit, name in REASONS.items() if any(bit & each for each in slowed)]
-        reason = f"Slowed down under load, in {len(slowed)} of {len(seen)} s: {', '.join(names)}."
-        fix = "Take another node; heat or power of this one need the operators."
+        reason = f"Slowed down under load, in {len(slowed)} of {len(readings)} s: {', '.join(names)}."
+        fix = "Use another node, and tell the operators: heat or power of this one is the cause."
         return finding.model_copy(
             update={"verdict": Verdict.FAIL, "reason": reason, "fix": fix, "evidence": evidence}
         )

@@ -1,6 +1,6 @@
-"""Checks of throughput with the image's torch: matrix products, memory, host copies, collectives.
+"""Checks of throughput with the image's torch: matmul, memory bandwidth, host copies, collectives.
 
-`measure` runs a probe on the devices of a node and returns a finding per device.
+`measure` runs a probe on the devices of a node and returns one finding per device.
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from pydantic import Field, JsonValue
 
 from gipfel_cluster.model import Frozen
 
-from ..attribution.state import PairSettings
-from ..check import CheckContext, Missing
+from ..attribution.measurements import PairSettings
+from ..check import CheckContext, MissingRequirement
 from ..gpus import ReadingError
 from ..model import Finding, Owner, Scope, Verdict
 from ..probing import ProbeAnswer, ProbeSpec, probe_file
@@ -19,20 +19,20 @@ from ..quantities import Quantity, with_unit
 from ..statistics import summary
 from .thermal import LoadWatch
 
-#: A probe is given this share of a check's time limit, so that it is killed before the check is given up.
-_SHARE = 0.9
-#: Two groups of samples of a GPU are two modes where one is lower than this share of the other.
-_ONE_MODE = 0.8
-#: What the probes say where torch finds no GPU.
+#: A probe gets this share of a check's time limit, so that it is killed before the check is.
+_PROBE_SHARE = 0.9
+#: Samples of a GPU have two modes if the lower one is below this share of the upper one.
+_MODE_RATIO = 0.8
+#: Error message of the probes where torch finds no GPU.
 _NO_GPU = "torch sees no GPU"
-#: Beside a square, a shape with which an H100 was found to be fastest (MAMF table of stas00/ml-engineering).
-_FAST = (6144, 17920, 2816)
+#: Shape of the fastest matmul found on an H100 (MAMF table of stas00/ml-engineering).
+_FAST_SHAPE = (6144, 17920, 2816)
 
 
-def device_of(context: CheckContext, wanted: str) -> str:
-    """Return "cuda" or "cpu" for a check's `device`: "auto" is the CPU only where this job has no GPU."""
-    if wanted != "auto":
-        return wanted
+def choose_device(context: CheckContext, device: str) -> str:
+    """Return "cuda" or "cpu" for a check's `device`; "auto" is the CPU only where this job has no GPU."""
+    if device != "auto":
+        return device
     if context.expected_gpus is not None:
         return "cuda" if context.expected_gpus else "cpu"
     try:
@@ -42,28 +42,28 @@ def device_of(context: CheckContext, wanted: str) -> str:
 
 
 def measure(context: CheckContext, probe: str, request: dict[str, JsonValue]) -> Sequence[Finding]:
-    """Return a finding per device that a probe has measured.
+    """Run a probe and return one finding per device.
 
     Raises
     ------
-    Missing
+    MissingRequirement
         The image lacks Python or a module that the probe needs.
     """
-    limit = context.time_limit_s * _SHARE
+    limit = context.time_limit_s * _PROBE_SHARE
     spec = ProbeSpec(argv=(probe_file(probe),), request=request, time_limit_s=limit, torch=True)
     answer = context.probes.run(spec)
     if answer.missing:
-        fix = f"Put {answer.missing} into the image: nothing is installed at run time."
-        raise Missing(answer.error, fix, Owner.IMAGE)
+        fix = f"Install {answer.missing} in the image: nothing is installed at run time."
+        raise MissingRequirement(answer.error, fix, Owner.IMAGE)
     if answer.error:
-        fix = "See whether the device works at all."
-        # An image whose torch was built without CUDA, or a container without GPUs, says the same everywhere.
+        fix = "Check whether the device works at all."
+        # An image whose torch lacks CUDA, or a container without GPUs, has this error on every node.
         owner = Owner.IMAGE if _NO_GPU in answer.error else None
         return [Finding(verdict=Verdict.FAIL, reason=answer.error, fix=fix, owner=owner)]
     gpu = request.get("device", "cuda") == "cuda"
     found = [_finding(device, answer, gpu=gpu) for device in answer.devices]
     if gpu:
-        found += _absent(context, len(found))
+        found += _missing_gpus(context, len(found))
     return found
 
 
@@ -77,38 +77,38 @@ def _finding(device: dict[str, JsonValue], answer: ProbeAnswer, *, gpu: bool) ->
     }  # fmt: skip
     if values.get("wrong"):
         reason = f"{values['wrong']} values of the result are wrong."
-        fix = "Take another node at once, and tell the operators: it computes wrongly."
+        fix = "Use another node, and tell the operators: this one computes wrong results."
         return Finding(verdict=Verdict.FAIL, reason=reason, fix=fix, **common)
     if not samples:
         return Finding(verdict=Verdict.INCONCLUSIVE, reason="The probe measured nothing.", **common)
     numbers = summary(samples)
-    if gpu and numbers.bimodal and numbers.lower < _ONE_MODE * numbers.upper:
+    if gpu and numbers.bimodal and numbers.lower < _MODE_RATIO * numbers.upper:
         lower, upper = with_unit(numbers.lower, answer.unit), with_unit(numbers.upper, answer.unit)
         reason = f"It has two modes: {lower} and {upper}."
-        fix = "Leave this node out, and tell the operators: it is slow from time to time."
-        return Finding(verdict=Verdict.FAIL, reason=reason, fix=fix, figure=numbers.median, **common)
-    reason = f"{with_unit(numbers.median, answer.unit)}, all values are right."
-    return Finding(verdict=Verdict.PASS, reason=reason, figure=numbers.median, **common)
+        fix = "Exclude this node, and tell the operators: it is slow from time to time."
+        return Finding(verdict=Verdict.FAIL, reason=reason, fix=fix, measurement=numbers.median, **common)
+    reason = f"{with_unit(numbers.median, answer.unit)}, and all values are correct."
+    return Finding(verdict=Verdict.PASS, reason=reason, measurement=numbers.median, **common)
 
 
-def _absent(context: CheckContext, measured: int) -> list[Finding]:
+def _missing_gpus(context: CheckContext, measured: int) -> list[Finding]:
     if context.expected_gpus is None or measured >= context.expected_gpus:
         return []
     reason = f"torch sees {measured} of {context.expected_gpus} GPUs."
-    return [Finding(verdict=Verdict.FAIL, reason=reason, fix="See whether the container is given all GPUs.")]
+    return [Finding(verdict=Verdict.FAIL, reason=reason, fix="Check whether the container has all GPUs.")]
 
 
 class Matmul(Frozen):
-    """Rate of bf16 products on each GPU, or of single precision on the CPU; wrong values fail at any rate.
+    """Rate of matrix products (bf16 on each GPU, or fp32 on the CPU); wrong values fail at any rate.
 
     Parameters
     ----------
     size
-        Edge of the square product; None takes 8192 on a GPU and 1024 on a CPU.
+        Size of the square matrices; None for 8192 on a GPU and 1024 on a CPU.
     seconds
         Per sample, at most.
     heat
-        Seconds for which all GPUs compute together before they are measured, with their clocks watched.
+        Seconds for which all GPUs compute before the measurement, while their clocks are watched.
     """
 
     type: ClassVar[str] = "matmul"
@@ -124,15 +124,15 @@ class Matmul(Frozen):
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding per GPU, or one for the node."""
-        device = device_of(context, self.device)
+        device = choose_device(context, self.device)
         size = self.size or (8192 if device == "cuda" else 1024)
-        shapes = [[size] * 3, list(_FAST)] if device == "cuda" and self.size is None else [[size] * 3]
+        shapes = [[size] * 3, list(_FAST_SHAPE)] if device == "cuda" and self.size is None else [[size] * 3]
         request = {"device": device, "shapes": shapes, "samples": self.samples, "seconds": self.seconds}
         if device != "cuda" or not self.heat:
             return measure(context, "matmul", request)  # type: ignore[arg-type]
         with LoadWatch(context) as watch:
             found = measure(context, "matmul", {**request, "heat": self.heat})  # type: ignore[dict-item]
-        return watch.judged(found)
+        return watch.judge(found)
 
 
 class MemoryBandwidth(Frozen):
@@ -141,7 +141,7 @@ class MemoryBandwidth(Frozen):
     Parameters
     ----------
     bytes
-        Size of the copy; None takes 2 GiB on a GPU and 128 MiB on the host.
+        Size of the copy; None for 2 GiB on a GPU and 128 MiB on the host.
     seconds
         Per sample, at most.
     """
@@ -158,16 +158,17 @@ class MemoryBandwidth(Frozen):
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding per GPU, or one for the node."""
-        device = device_of(context, self.device)
+        device = choose_device(context, self.device)
         size = int(self.bytes or (2**31 if device == "cuda" else 2**27))
         request = {"device": device, "bytes": size, "samples": self.samples, "seconds": self.seconds}
         return measure(context, "memory_bandwidth", request)  # type: ignore[arg-type]
 
 
 class HostCopy(Frozen):
-    """Bytes per second from pinned host memory to each GPU, which is the measurement, and back.
+    """Bytes per second of copies between pinned host memory and each GPU.
 
-    The way back must reach a share of it, in the median and in a tenth of the samples.
+    The measurement is the direction to the GPU. The direction to the host must reach a share of it, in its
+    median and its tenth percentile.
 
     Parameters
     ----------
@@ -176,7 +177,7 @@ class HostCopy(Frozen):
     seconds
         Per sample, at most.
     least_back
-        Share of the way there: superchips are slower on the way back, by less than this.
+        Required rate to the host, as a share of that to the GPU; superchips are slower in this direction.
     """
 
     type: ClassVar[str] = "host_copy"
@@ -193,39 +194,40 @@ class HostCopy(Frozen):
         """Return one finding per GPU."""
         request = {"bytes": int(self.bytes), "samples": self.samples, "seconds": self.seconds}
         found = measure(context, "host_copy", request)  # type: ignore[arg-type]
-        return [self._with_way_back(each) for each in found]
+        return [self._judge_to_host(each) for each in found]
 
-    def _with_way_back(self, finding: Finding) -> Finding:
-        if finding.verdict is not Verdict.PASS or finding.figure is None:
+    def _judge_to_host(self, finding: Finding) -> Finding:
+        if finding.verdict is not Verdict.PASS or finding.measurement is None:
             return finding
-        given: Any = finding.evidence.get("to_host")
-        back = [float(each) for each in given] if isinstance(given, list) else []
-        if not back:
-            reason = "The way back to the host was not measured."
+        samples: Any = finding.evidence.get("to_host")
+        to_host = [float(each) for each in samples] if isinstance(samples, list) else []
+        if not to_host:
+            reason = "The direction to the host was not measured."
             return finding.model_copy(update={"verdict": Verdict.INCONCLUSIVE, "reason": reason})
-        numbers = summary(back)
-        if min(numbers.median, numbers.p10) >= self.least_back * finding.figure:
+        numbers = summary(to_host)
+        if min(numbers.median, numbers.p10) >= self.least_back * finding.measurement:
             return finding
-        low, there = with_unit(numbers.p10, finding.unit), with_unit(finding.figure, finding.unit)
-        reason = f"Back to the host {low} (a tenth of the samples), of {there} on the way there."
-        fix = "Take another node, and tell the operators: one direction of the link is slow."
+        low, to_gpu = with_unit(numbers.p10, finding.unit), with_unit(finding.measurement, finding.unit)
+        reason = f"{low} to the host (tenth percentile) is too little for {to_gpu} to the GPU."
+        fix = "Use another node, and tell the operators: one direction of the link is slow."
         return finding.model_copy(update={"verdict": Verdict.FAIL, "reason": reason, "fix": fix})
 
 
 class Collective(Frozen):
-    """A collective of torch.distributed (NCCL on GPUs, gloo on CPUs), with its values checked.
+    """Bandwidth of a collective of torch.distributed (NCCL on GPUs, gloo on CPUs), with its values checked.
 
-    The protocol's scope says over what: ``node`` (the ranks of each node), ``pair`` (rounds of disjoint
-    pairs, which name the culprit) or ``all``.
+    The scope in the protocol selects the groups: ``node`` (the ranks of each node), ``pair`` (rounds of
+    disjoint pairs, which find the faulty node or link) or ``all``.
 
     Parameters
     ----------
     method
-        ``allreduce`` gives bus bandwidth, ``send`` that of one transfer, the others the sum over receivers.
+        ``allreduce`` measures bus bandwidth, ``send`` that of one transfer, the others the sum over
+        receivers.
     payload
         Bytes per rank.
     per_gpu
-        One rank per GPU; None takes that within a node and over all, and one rank per node in pairs.
+        Whether there is one rank per GPU; None for one rank per GPU, except one per node in pairs.
     pairs
         How pairs are measured and judged; only for the scope ``pair``.
     """
@@ -246,12 +248,12 @@ class Collective(Frozen):
     pairs: PairSettings = PairSettings()
 
     def probe(self, time_limit_s: float) -> ProbeSpec:
-        """Return what each rank of the group runs; the caller makes "cuda" or "cpu" of "auto"."""
+        """Return the probe of each rank; the caller replaces the device "auto" by "cuda" or "cpu"."""
         request = {
             "method": self.method, "device": self.device, "payload": int(self.payload),
             "samples": self.samples,
             "warmup_payload": int(self.warmup_payload), "warmup_runs": self.warmup_runs,
-            # torch gives up a little before the probe is killed, and then can say why.
+            # torch times out before the probe is killed, so that its error is reported.
             "seconds": max(1.0, 0.8 * time_limit_s),
         }  # fmt: skip
         return ProbeSpec(

@@ -1,17 +1,17 @@
-"""History of vetting results by node: kept per cluster, and shared if the user agrees."""
+"""History of vetting results by node: stored per cluster, and shared with the site if the user agrees."""
 
 from .exclusions import Exclusion, Exclusions
 from .queries import (
     Baseline,
-    baselines_of,
-    recent_bad,
+    baseline_median,
+    compute_baselines,
+    count_recent_bad,
+    decide_borderline,
     recent_fitness,
     recently_vetted,
-    settle_borderline,
-    usual_figure,
 )
-from .site_registry import Shared, SharedReport, consents, set_consent, share_record
-from .store import History, HistoryContent, HistoryEntry, VettingRecord, history_root, record_of
+from .site_registry import SharedReport, SharingResult, has_consent, set_consent, share_record
+from .store import History, HistoryContent, HistoryEntry, VettingRecord, history_root, record_from_results
 
 __all__ = [
     "Baseline",
@@ -20,18 +20,18 @@ __all__ = [
     "History",
     "HistoryContent",
     "HistoryEntry",
-    "Shared",
     "SharedReport",
+    "SharingResult",
     "VettingRecord",
-    "baselines_of",
-    "consents",
+    "baseline_median",
+    "compute_baselines",
+    "count_recent_bad",
+    "decide_borderline",
+    "has_consent",
     "history_root",
-    "recent_bad",
     "recent_fitness",
     "recently_vetted",
-    "record_of",
+    "record_from_results",
     "set_consent",
-    "settle_borderline",
     "share_record",
-    "usual_figure",
 ]

@@ -1,6 +1,6 @@
 """Client of the site's registry: consent, sending a run, and the site's baselines.
 
-Nothing here makes a vetting fail: a registry that does not answer is a sentence in the report.
+No error here makes a vetting fail: a registry that does not respond only adds a sentence to the report.
 """
 
 import http.client
@@ -17,7 +17,7 @@ from typing import Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from gipfel_cluster.model import Frozen, GipfelError, Line, one_line
+from gipfel_cluster.model import Frozen, GipfelError, OneLine, one_line
 from gipfel_cluster.runs import make_private, write_atomically
 
 from ...telemetry.files import read_regular
@@ -25,37 +25,37 @@ from ..model import Owner, Verdict
 from .queries import Baseline
 from .store import HistoryEntry, VettingRecord, history_root
 
-_ANSWER_S = 10.0
-_MOST_ANSWER_BYTES = 4000
-_MOST_RESULTS = 50_000
-_MOST_CONSENT_BYTES = 64 << 10
+_RESPONSE_LIMIT_S = 10.0
+_MAX_RESPONSE_BYTES = 4000
+_MAX_RESULTS = 50_000
+_MAX_CONSENT_BYTES = 64 << 10
 _CONSENT = "consent.json"
-#: Types of checks whose sentences name GPUs, links, memory and figures alone.
-_ABOUT_HARDWARE = frozenset({
+#: Types of checks whose reasons contain only GPUs, links, memory and numbers.
+_HARDWARE_CHECKS = frozenset({
     "agent", "gpu_count", "gpu_memory", "temperature", "clocks", "power_limit", "ecc", "remapped_rows", "xid",
     "nvlink", "pcie", "memory_bandwidth", "matmul", "host_copy", "affinity", "host_memory", "shared_memory",
     "compute_mode", "collective", "clock_offset",
 })  # fmt: skip
-_LIMIT_S = 4.0
-_MOST_MODELS = 4
-_MOST_BYTES = 1 << 20
+_BASELINES_LIMIT_S = 4.0
+_MAX_MODELS = 4
+_MAX_BYTES = 1 << 20
 
 
 class SharedReport(Frozen):
-    """Document that the registry receives of one run: no paths, values of variables, commands or user names.
+    """Document of one run for the registry, without paths, values of variables, commands and user names.
 
-    Who sent it is the registry's to find out, from the token.
+    The registry identifies the sender by the token.
     """
 
     record: VettingRecord
-    versions: dict[Line, Line] = Field(default_factory=dict, max_length=50)
+    versions: dict[OneLine, OneLine] = Field(default_factory=dict, max_length=50)
 
 
-class Shared(Frozen):
-    """Outcome of sharing: ``sent``, and one sentence."""
+class SharingResult(Frozen):
+    """Whether a run was sent to the registry, and a message for the user."""
 
     sent: bool
-    words: str
+    message: str
 
 
 class _Consent(Frozen):
@@ -63,24 +63,25 @@ class _Consent(Frozen):
     share: bool
 
 
-def consents(environment: Mapping[str, str] | None = None, *, root: Path | None = None) -> bool:
-    """Return whether the user agreed that results go to the site's registry; False by default.
+def has_consent(environment: Mapping[str, str] | None = None, *, root: Path | None = None) -> bool:
+    """Return whether the user has agreed to send results to the site's registry; False by default.
 
-    ``GIPFEL_SHARE_VETTING`` (``yes`` or ``no``) decides for one run, else what `set_consent` kept.
+    ``GIPFEL_SHARE_VETTING`` (``yes`` or ``no``) decides for one run, else the decision that `set_consent`
+    stored.
     """
     environment = os.environ if environment is None else environment
-    given = environment.get("GIPFEL_SHARE_VETTING", "").strip().lower()
-    if given:
-        return given in {"yes", "true", "1"}
+    setting = environment.get("GIPFEL_SHARE_VETTING", "").strip().lower()
+    if setting:
+        return setting in {"yes", "true", "1"}
     try:
         path = (root or history_root(environment)) / _CONSENT
-        return _Consent.model_validate_json(read_regular(path, _MOST_CONSENT_BYTES)).share
+        return _Consent.model_validate_json(read_regular(path, _MAX_CONSENT_BYTES)).share
     except (OSError, ValidationError):
         return False
 
 
 def set_consent(*, share: bool, root: Path | None = None) -> None:
-    """Keep the user's decision for all later runs.
+    """Store the user's decision for all later runs.
 
     Raises
     ------
@@ -101,58 +102,61 @@ def share_record(
     versions: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
     root: Path | None = None,
-    limit_s: float = _ANSWER_S,
-) -> Shared:
-    """Send a run to the registry; it never raises, and takes `limit_s` seconds at most per answer.
+    limit_s: float = _RESPONSE_LIMIT_S,
+) -> SharingResult:
+    """Send a run to the registry; never raise, and wait `limit_s` seconds at most for each response.
 
-    ``GIPFEL_REGISTRY_URL`` says where it is, as the hub's configuration gives it to every server, and
-    ``GIPFEL_REGISTRY_TOKEN``, else ``JUPYTERHUB_API_TOKEN``, who sends.
+    ``GIPFEL_REGISTRY_URL`` is its address, which the hub sets for every server. The token is
+    ``GIPFEL_REGISTRY_TOKEN``, else ``JUPYTERHUB_API_TOKEN``.
     """
     environment = os.environ if environment is None else environment
-    if not consents(environment, root=root):
-        return Shared(sent=False, words="The results stay with you: you did not agree to share them.")
-    if missing := _missing(*_address(environment)):
-        return Shared(sent=False, words=f"The results were not shared: {missing}")
-    try:
-        report = SharedReport(
-            record=_without_what_is_private(_shortened(record)), versions=dict(versions or {})
+    if not has_consent(environment, root=root):
+        return SharingResult(
+            sent=False, message="The results were not sent: you have not agreed to share them."
         )
-        # All are the nodes' own; a registry of an earlier version does not know the field.
+    if problem := _unusable(*_address(environment)):
+        return SharingResult(sent=False, message=f"The results were not sent: {problem}")
+    try:
+        report = SharedReport(record=_public_record(_shortened(record)), versions=dict(versions or {}))
+        # Every owner is the node; a registry of an earlier version rejects the field.
         body = report.model_dump_json(exclude={"record": {"entries": {"__all__": {"owner"}}}}).encode()
         with query_registry("api/reports", environment, body=body, limit_s=limit_s) as answer:
-            answer.read(_MOST_ANSWER_BYTES)
-        return Shared(sent=True, words="The results were sent to the site's registry.")
+            answer.read(_MAX_RESPONSE_BYTES)
+        return SharingResult(sent=True, message="The results were sent to the site's registry.")
     except urllib.error.HTTPError as error:
-        return Shared(sent=False, words=f"The registry refused the results: {_reason(error)}")
+        return SharingResult(sent=False, message=f"The registry refused the results: {_reason(error)}")
     except (OSError, ValueError, http.client.HTTPException) as error:
-        words = getattr(error, "reason", None) or error
-        return Shared(sent=False, words=one_line(f"The registry did not answer: {words}.")[:300])
+        cause = getattr(error, "reason", None) or error
+        return SharingResult(sent=False, message=one_line(f"The registry did not respond: {cause}.")[:300])
 
 
 def _shortened(record: VettingRecord) -> VettingRecord:
-    """Return at most as many results as the registry takes: bad ones first, then those with a measurement."""
-    if len(record.entries) <= _MOST_RESULTS:
-        return record
-    kept = sorted(record.entries, key=lambda each: (each.verdict is Verdict.PASS, each.figure is None))
-    return record.model_copy(update={"entries": tuple(kept[:_MOST_RESULTS])})
+    """Return the record with at most as many results as the registry accepts.
 
-
-def _without_what_is_private(record: VettingRecord) -> VettingRecord:
-    """Return the record without sentences that may hold private content.
-
-    Those of checks of the hardware that failed or are degraded stay: they say what is wrong with the node.
-    Others may name paths, values of variables, or what a program printed.
+    Results that did not pass are kept first, then those with a measurement.
     """
-    # The registry counts what nodes failed: faults of an image, a protocol or the site are none of theirs.
+    if len(record.entries) <= _MAX_RESULTS:
+        return record
+    kept = sorted(record.entries, key=lambda each: (each.verdict is Verdict.PASS, each.measurement is None))
+    return record.model_copy(update={"entries": tuple(kept[:_MAX_RESULTS])})
+
+
+def _public_record(record: VettingRecord) -> VettingRecord:
+    """Return the record without reasons that may contain private data.
+
+    Reasons of failed or degraded hardware checks are kept. Those of other checks may contain paths, values of
+    variables, or the output of a program.
+    """
+    # The registry counts faults of nodes, not those of an image, a protocol or the site.
     own = (each for each in record.entries if each.verdict is Verdict.PASS or each.owner is Owner.NODE)
-    return record.model_copy(update={"entries": tuple(map(_public, own))})
+    return record.model_copy(update={"entries": tuple(map(_public_entry, own))})
 
 
-def _public(entry: HistoryEntry) -> HistoryEntry:
-    if entry.type not in _ABOUT_HARDWARE:
+def _public_entry(entry: HistoryEntry) -> HistoryEntry:
+    if entry.type not in _HARDWARE_CHECKS:
         return entry.model_copy(update={"reason": "", "subject": ""})
-    told = entry.verdict in {Verdict.FAIL, Verdict.DEGRADED}
-    return entry if told else entry.model_copy(update={"reason": ""})
+    keep_reason = entry.verdict in {Verdict.FAIL, Verdict.DEGRADED}
+    return entry if keep_reason else entry.model_copy(update={"reason": ""})
 
 
 def _address(environment: Mapping[str, str]) -> tuple[str, str]:
@@ -161,57 +165,62 @@ def _address(environment: Mapping[str, str]) -> tuple[str, str]:
     return environment.get("GIPFEL_REGISTRY_URL", ""), token
 
 
-def _missing(url: str, token: str) -> str:
+def _unusable(url: str, token: str) -> str:
+    """Return why the registry can't be used with these settings; empty where it can."""
     if not url:
         return "this site has no registry of vetting results."
     if not url.startswith(("http://", "https://")):
         return "GIPFEL_REGISTRY_URL is not a web address."
     if not token.isascii() or not token or one_line(token) != token:
-        return "there is no token of the hub here."
+        return "neither GIPFEL_REGISTRY_TOKEN nor JUPYTERHUB_API_TOKEN holds a token."
     return ""
 
 
 def query_registry(
-    path: str, environment: Mapping[str, str], *, body: bytes | None = None, limit_s: float = _ANSWER_S
+    path: str,
+    environment: Mapping[str, str],
+    *,
+    body: bytes | None = None,
+    limit_s: float = _RESPONSE_LIMIT_S,
 ) -> AbstractContextManager[http.client.HTTPResponse]:
-    """Return the registry's answer to a request of this user; a body is posted.
+    """Return the registry's response to a request of this user; a body is sent by POST.
 
     Raises
     ------
     OSError, ValueError
-        There is none, it does not answer, or refuses.
+        There is no registry, it does not respond, or it rejects the request.
     """
     url, token = _address(environment)
-    if missing := _missing(url, token):
-        raise ValueError(missing)
+    if problem := _unusable(url, token):
+        raise ValueError(problem)
     headers = {"Authorization": f"token {token}", "Content-Type": "application/json"}
-    # The address was checked by `_missing`.
+    # `_unusable` has checked the address.
     request = urllib.request.Request(f"{url.rstrip('/')}/{path}", data=body, headers=headers)  # noqa: S310
-    # The hub is not behind the proxy that the environment may name for the internet, and a redirect would
-    # carry the token elsewhere.
+    # The hub is not behind a proxy that the environment may set for the internet, and a redirect would
+    # send the token elsewhere.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
-    answer: AbstractContextManager[http.client.HTTPResponse] = opener.open(request, timeout=limit_s)
-    return answer
+    response: AbstractContextManager[http.client.HTTPResponse] = opener.open(request, timeout=limit_s)
+    return response
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: object) -> None:
-        """Follow no redirect."""
+        """Reject every redirect."""
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
     try:
-        words = json.loads(error.read(_MOST_ANSWER_BYTES))["message"]
+        message = json.loads(error.read(_MAX_RESPONSE_BYTES))["message"]
     except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException):
-        words = f"{error.code} {error.reason}"
-    return one_line(str(words))[:300]
+        message = f"{error.code} {error.reason}"
+    return one_line(str(message))[:300]
 
 
-class _Answer(Frozen):
+class _Baselines(Frozen):
     baselines: tuple[Baseline, ...] = ()
 
 
-_ANSWER = TypeAdapter(_Answer)
+_BASELINES = TypeAdapter(_Baselines)
 
 
 def site_baselines(
@@ -220,34 +229,34 @@ def site_baselines(
     *,
     environment: Mapping[str, str] | None = None,
     root: Path | None = None,
-    limit_s: float = _LIMIT_S,
+    limit_s: float = _BASELINES_LIMIT_S,
 ) -> tuple[Baseline, ...]:
-    """Return the site's baselines for these GPU models; empty where no registry answers.
+    """Return the site's baselines for these GPU models; an empty tuple where no registry responds.
 
-    It never raises, and takes `limit_s` seconds at most for all of them.
+    It never raises, and takes `limit_s` seconds at most in total.
     """
     environment = os.environ if environment is None else environment
-    wanted = sorted(filter(None, models))[:_MOST_MODELS]
-    if not wanted or not consents(environment, root=root):
+    chosen = sorted(filter(None, models))[:_MAX_MODELS]
+    if not chosen or not has_consent(environment, root=root):
         return ()
     found: list[Baseline] = []
-    # A name server that does not answer knows no time limit: whoever waits for it is left behind.
-    thread = threading.Thread(target=_ask, args=(cluster, wanted, environment, limit_s, found), daemon=True)
+    # Name resolution has no time limit: a thread that hangs in it is abandoned.
+    thread = threading.Thread(target=_fetch, args=(cluster, chosen, environment, limit_s, found), daemon=True)
     thread.start()
     thread.join(limit_s)
     return tuple(found)
 
 
-def _ask(
+def _fetch(
     cluster: str, models: list[str], environment: Mapping[str, str], limit_s: float, found: list[Baseline]
 ) -> None:
     for model in models:
         query = urllib.parse.urlencode({"model": model, "days": 30})
         path = f"api/baselines/{urllib.parse.quote(cluster, safe='')}?{query}"
         try:
-            with query_registry(path, environment, limit_s=limit_s) as answer:
-                told = _ANSWER.validate_python(json.loads(answer.read(_MOST_BYTES)))
+            with query_registry(path, environment, limit_s=limit_s) as response:
+                content = _BASELINES.validate_python(json.loads(response.read(_MAX_BYTES)))
         except (OSError, ValueError, RecursionError, http.client.HTTPException):
-            # It can't be reached, or does not let this user ask: the user's own figures must do.
+            # Without the registry, the user's own baselines are used.
             return
-        found += [each for each in told.baselines if each.gpu_model == model]
+        found += [each for each in content.baselines if each.gpu_model == model]

@@ -1,7 +1,7 @@
 """Agent of a node: ``python -m gipfel_extension.vetting.run.agent``.
 
-It only communicates: with the coordinator through its link, with its worker through a pipe. So it always
-answers, whatever a check does.
+It only communicates, with the coordinator through a socket and with its worker through a pipe. So it always
+responds, whatever a check does.
 """
 
 import contextlib
@@ -16,21 +16,20 @@ from pathlib import Path
 import zmq
 
 from gipfel_cluster.model import Frozen, GipfelError, one_line
-from gipfel_cluster.process.liveness import adopt_orphans
-from gipfel_cluster.process.tree import end_descendants
+from gipfel_cluster.process.tree import adopt_orphans, end_descendants
 
 from ..probing import ProbeAnswer
 from .location import node_name
 from .messages import (
-    Bye,
+    AgentEnded,
     CheckDone,
+    EndRun,
     FindPort,
     Heartbeat,
     Hello,
-    Leaving,
     PortFound,
-    RankEnd,
-    RanksDone,
+    RankResult,
+    RanksFinished,
     RunCheck,
     RunRanks,
     Stop,
@@ -38,16 +37,16 @@ from .messages import (
     from_agent,
     from_coordinator,
 )
-from .rendezvous import RENDEZVOUS_VARIABLE, Link, Rendezvous, free_port
+from .rendezvous import RENDEZVOUS_VARIABLE, AgentSocket, Rendezvous, free_port
 
-#: Seconds without a word from the coordinator, which speaks once a second.
+#: Seconds without a message after which the coordinator is lost; it sends one every second.
 SILENCE_S = 30.0
-#: Seconds until the coordinator must have been found.
-FOUND_WITHIN_S = 120.0
+#: Seconds within which the coordinator must be found.
+FIND_LIMIT_S = 120.0
 _WORKER_SILENCE_S = 30.0
 _TICK_MS = 500
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_LOST = 1
+_LOST_STATUS = 1
 
 
 class Agent:
@@ -56,13 +55,13 @@ class Agent:
     Parameters
     ----------
     find
-        Where the coordinator is, None as long as nobody knows.
+        Returns the rendezvous of the coordinator; None while it is unknown.
     rank
-        The number of its task; -1 where there is none.
+        The number of its Slurm task; -1 without one.
     extra
-        Only wait for the end.
+        Whether this agent only waits for the end, because another task is the node's agent.
     parent
-        The coordinator's process number where that started this agent; it is ended when it falls silent.
+        Process ID of the coordinator if it started this agent; it is killed if it does not respond.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class Agent:
         self._find = find
         self._node, self._rank, self._extra, self._parent = node, rank, extra, parent
         self._environment = {key: each for key, each in environment.items() if key != RENDEZVOUS_VARIABLE}
-        self._link: Link | None = None
+        self._link: AgentSocket | None = None
         self._rendezvous: Rendezvous | None = None
         self._address = ""
         self._worker: subprocess.Popen[bytes] | None = None
@@ -89,10 +88,10 @@ class Agent:
         self._last_heard = self._worker_last_heard = time.monotonic()
 
     def run(self) -> int:
-        """Serve until the coordinator ends the run; return the status that it gives, 1 where it is lost."""
+        """Serve until the coordinator ends the run; return its status, or 1 if the coordinator is lost."""
         adopt_orphans()
         for number in _SIGNALS:
-            signal.signal(number, self._ask_to_end)
+            signal.signal(number, self._on_signal)
         try:
             return self._serve()
         finally:
@@ -101,36 +100,36 @@ class Agent:
             if self._link:
                 self._link.close()
 
-    def _ask_to_end(self, number: int, _frame: object) -> None:
+    def _on_signal(self, number: int, _frame: object) -> None:
         self._signal = number
 
     def _serve(self) -> int:
         started = time.monotonic()
         while True:
             if self._signal is not None:
-                self._send(Leaving(reason=f"{signal.Signals(self._signal).name} was sent to it"))
+                self._send(AgentEnded(reason=f"it received {signal.Signals(self._signal).name}"))
                 return 128 + self._signal
             if self._parent is not None and os.getppid() != self._parent:
-                return _LOST
-            if not self._welcomed and not self._knock() and time.monotonic() - started > FOUND_WITHIN_S:
-                _print_error(f"{self._node} found no coordinator within {FOUND_WITHIN_S:g} s.")
-                return _LOST
+                return _LOST_STATUS
+            if not self._welcomed and not self._say_hello() and time.monotonic() - started > FIND_LIMIT_S:
+                _print_error(f"{self._node} found no coordinator within {FIND_LIMIT_S:g} s.")
+                return _LOST_STATUS
             if self._welcomed and time.monotonic() - self._last_heard > SILENCE_S:
-                _print_error(f"{self._node} has not heard of the coordinator for {SILENCE_S:g} s.")
+                _print_error(f"{self._node} has not heard from the coordinator for {SILENCE_S:g} s.")
                 if self._parent is not None:
                     with contextlib.suppress(OSError):
                         os.kill(self._parent, signal.SIGKILL)
-                return _LOST
+                return _LOST_STATUS
             if not self._welcomed and self._rendezvous is not None and not self._rendezvous.port:
-                return _LOST
+                return _LOST_STATUS
             self._watch_worker()
-            bye = self._listen()
-            if bye is not None:
-                self._send(Leaving())
-                return bye.status
+            end = self._listen()
+            if end is not None:
+                self._send(AgentEnded())
+                return end.status
 
-    def _knock(self) -> bool:
-        """Say hello, through a new link where the coordinator has changed; whether one is there."""
+    def _say_hello(self) -> bool:
+        """Send `Hello`, through a new socket if the coordinator has changed; return whether it was found."""
         found = self._find()
         if found is None:
             time.sleep(0.2)
@@ -146,8 +145,8 @@ class Agent:
             if self._link:
                 self._link.close()
             host, self._address = reached
-            self._link, self._rendezvous = Link(found, host), found
-        gpus = gpus_of(self._environment)
+            self._link, self._rendezvous = AgentSocket(found, host), found
+        gpus = count_gpus(self._environment)
         self._send(
             Hello(
                 token=found.token,
@@ -156,14 +155,14 @@ class Agent:
                 pid=os.getpid(),
                 rank=self._rank,
                 gpus=gpus or 0,
-                switch=switch_of(self._environment),
+                switch=switch_name(self._environment),
                 extra=self._extra,
             )
         )
         return True
 
-    def _listen(self) -> Bye | None:
-        """Wait half a second for the coordinator and the worker, and do what they say."""
+    def _listen(self) -> EndRun | None:
+        """Handle messages of the coordinator and the worker for half a second; return the end of the run."""
         if self._link is None:
             return None
         poller = zmq.Poller()
@@ -174,22 +173,22 @@ class Agent:
         ready = {each: True for each, _ in poller.poll(_TICK_MS)}
         if self._welcomed:
             self._send(Heartbeat())
-        self._tell_worker(Heartbeat())
-        # It may have been lost in telling it.
+        self._send_to_worker(Heartbeat())
+        # The worker may have been lost while sending to it.
         if worker is not None and worker in ready and self._worker is not None:
-            self._hear_worker(os.read(worker, 1 << 16))
+            self._on_worker_output(os.read(worker, 1 << 16))
         while self._link.socket in ready:
             try:
                 message = from_coordinator(self._link.socket.recv(zmq.NOBLOCK))
             except zmq.Again:
                 break
             self._last_heard = time.monotonic()
-            if isinstance(message, Bye):
+            if isinstance(message, EndRun):
                 return message
-            self._do(message)
+            self._on_message(message)
         return None
 
-    def _do(self, message: object) -> None:
+    def _on_message(self, message: object) -> None:
         if isinstance(message, Welcome):
             self._welcomed = True
         elif isinstance(message, FindPort):
@@ -197,14 +196,14 @@ class Agent:
         elif isinstance(message, RunCheck | RunRanks):
             self._task = message
             self._start_worker()
-            self._tell_worker(message)
+            self._send_to_worker(message)
         elif isinstance(message, Stop):
-            self._tell_worker(message)
+            self._send_to_worker(message)
 
     def _start_worker(self) -> None:
         if self._worker is not None:
             return
-        gpus = gpus_of(self._environment)
+        gpus = count_gpus(self._environment)
         argv = [sys.executable, "-m", f"{__package__}.worker", str(os.getpid()), self._node]
         self._worker = subprocess.Popen(
             [*argv, "-" if gpus is None else str(gpus)],
@@ -215,7 +214,7 @@ class Agent:
         )
         self._buffer, self._worker_last_heard = b"", time.monotonic()
 
-    def _tell_worker(self, message: Frozen) -> None:
+    def _send_to_worker(self, message: Frozen) -> None:
         if self._worker is None or self._worker.stdin is None:
             return
         try:
@@ -224,30 +223,30 @@ class Agent:
         except OSError:
             self._lose_worker("ended")
 
-    def _hear_worker(self, piece: bytes) -> None:
+    def _on_worker_output(self, piece: bytes) -> None:
         if not piece:
             self._lose_worker("ended")
             return
         self._worker_last_heard = time.monotonic()
         if self._signal is not None:
-            # The signal may have reached the checks' processes as well: that they ended says nothing.
+            # The signal may have ended the checks' processes too, so their results don't count.
             return
         *lines, self._buffer = (self._buffer + piece).split(b"\n")
         for line in lines:
             message = from_agent(line)
             if message is None or isinstance(message, Heartbeat):
                 continue
-            if isinstance(message, CheckDone | RanksDone):
+            if isinstance(message, CheckDone | RanksFinished):
                 self._task = None
             self._send(message)
 
     def _watch_worker(self) -> None:
         worker = self._worker
         if worker is not None and time.monotonic() - self._worker_last_heard > _WORKER_SILENCE_S:
-            self._lose_worker("did not answer any more")
+            self._lose_worker("no longer responded")
 
     def _lose_worker(self, how: str) -> None:
-        """Tell the coordinator that what ran is lost; the next check gets a new worker."""
+        """Report the running task as lost; the next task starts a new worker."""
         self._end_worker()
         problem, task = f"The process that runs the checks on {self._node} {how}.", self._task
         self._task = None
@@ -255,8 +254,8 @@ class Agent:
             self._send(CheckDone(task=task.task, problem=problem))
         elif isinstance(task, RunRanks):
             answer = ProbeAnswer(error=problem)
-            ends = tuple(RankEnd(rank=rank, answer=answer, died=True) for rank in task.ranks)
-            self._send(RanksDone(task=task.task, ends=ends))
+            results = tuple(RankResult(rank=rank, answer=answer, died=True) for rank in task.ranks)
+            self._send(RanksFinished(task=task.task, results=results))
 
     def _end_worker(self) -> None:
         worker, self._worker = self._worker, None
@@ -278,8 +277,8 @@ class Agent:
             self._link.send(message.model_dump_json().encode())
 
 
-def gpus_of(environment: Mapping[str, str]) -> int | None:
-    """Return the number of GPUs of the job on this node; without a job all; None where it is unknown."""
+def count_gpus(environment: Mapping[str, str]) -> int | None:
+    """Return the number of the job's GPUs on this node, or of all without a job; None where it is unknown."""
     for name in ("SLURM_GPUS_ON_NODE", "CUDA_VISIBLE_DEVICES"):
         value = environment.get(name)
         if value is not None:
@@ -288,8 +287,8 @@ def gpus_of(environment: Mapping[str, str]) -> int | None:
     return len(list(Path("/dev").glob("nvidia[0-9]*"))) or None
 
 
-def switch_of(environment: Mapping[str, str]) -> str:
-    """Return the switch of this node, by Slurm's topology variables; empty without them."""
+def switch_name(environment: Mapping[str, str]) -> str:
+    """Return the switch of this node from Slurm's topology variables; empty without them."""
     kinds = environment.get("SLURM_TOPOLOGY_ADDR_PATTERN", "").split(".")
     names = environment.get("SLURM_TOPOLOGY_ADDR", "").split(".")
     switches = [name for kind, name in zip(kinds, names, strict=False) if kind == "switch"]
@@ -302,12 +301,12 @@ def _print_error(line: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Be the agent that a coordinator started; its process number and the node's name, if it is here."""
-    given = os.environ.get(RENDEZVOUS_VARIABLE, "")
+    """Run the agent; the arguments are the process ID of a local coordinator and the node's name, or none."""
+    document = os.environ.get(RENDEZVOUS_VARIABLE, "")
     try:
-        rendezvous = Rendezvous.model_validate_json(given)
+        rendezvous = Rendezvous.model_validate_json(document)
     except ValueError:
-        _print_error(f"There is no vetting run: {RENDEZVOUS_VARIABLE} is not set.")
+        _print_error(f"{RENDEZVOUS_VARIABLE} is not set. Run `gipfel vet`, which starts its agents.")
         return 2
     try:
         node = arguments[1] if arguments else node_name(os.environ)
@@ -323,8 +322,8 @@ def main(arguments: list[str]) -> int:
     return agent.run()
 
 
-def await_coordinator(path: Path) -> Callable[[], Rendezvous | None]:
-    """Read the rendezvous from the file that the first task writes."""
+def rendezvous_reader(path: Path) -> Callable[[], Rendezvous | None]:
+    """Return a function that reads the rendezvous from the file that the first task writes."""
     return lambda: Rendezvous.read(path)
 
 

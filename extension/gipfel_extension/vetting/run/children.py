@@ -1,7 +1,7 @@
-"""Child processes with a time limit: each leads a session of its own, which is killed as a whole.
+"""Child processes with a time limit; each leads its own session, which is killed as a whole.
 
-They are started by a process with a single thread, and the kernel kills them when that process is gone.
-`probes_python` chooses the image's Python, because training will run with it.
+A process with a single thread starts them, and the kernel kills them when that process ends.
+`probes_python` selects the image's Python, because training will use it.
 """
 
 import contextlib
@@ -15,30 +15,30 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from ...kernels.examine import find_image_python
-from ..local_probes import Forked, ForkServer
+from ...kernels import find_image_python
+from ..probing import ForkedProbe, ForkServer
 
 _PR_SET_PDEATHSIG = 1
-_LARGEST = 8 << 20
-_LARGEST_SAID = 16 << 10
-_PIECES = 64
-_REAPED_WITHIN_S = 2.0
-#: How long a process may be stopped by a signal before it counts as lost, in seconds.
+_MAX_OUTPUT = 8 << 20
+_MAX_ERRORS = 16 << 10
+_MAX_READS = 64
+_REAP_LIMIT_S = 2.0
+#: Seconds for which a process may be stopped by a signal before it is killed.
 STOPPED_S = 5.0
 _C = ctypes.CDLL(None, use_errno=True)
 _HAS_TORCH = "import importlib.util as u, sys; sys.exit(u.find_spec('torch') is None)"
-_ASKED_S = 10.0
+_HAS_TORCH_LIMIT_S = 10.0
 
 
 class Child:
-    """Running child and its output so far.
+    """Running child process and its output.
 
     Parameters
     ----------
     output, errors
-        Descriptors to read; they are closed at the end.
+        Descriptors of its standard output and standard error; they are closed at the end.
     limit_s
-        Seconds until it is killed.
+        Seconds after which it is killed.
     """
 
     def __init__(self, pid: int, *, output: int, errors: int | None, limit_s: float) -> None:
@@ -48,10 +48,10 @@ class Child:
         self.timed_out = False
         self.stopped = False
         self.output = bytearray()
-        self.said = bytearray()
-        self._streams = {output: (self.output, _LARGEST)}
+        self.errors = bytearray()
+        self._streams = {output: (self.output, _MAX_OUTPUT)}
         if errors is not None:
-            self._streams[errors] = (self.said, _LARGEST_SAID)
+            self._streams[errors] = (self.errors, _MAX_ERRORS)
         for stream in self._streams:
             os.set_blocking(stream, False)
         self.limit_s = limit_s
@@ -64,14 +64,14 @@ class Child:
         return tuple(self._streams)
 
     def advance(self) -> bool:
-        """Read what is there, look at the clock; whether the child has ended."""
+        """Read available output and enforce the limits; return whether the child has ended."""
         self._read()
         if self.status is None:
-            self.status = self._look()
+            self.status = self._poll()
         if self.status is not None:
             self._finish()
             return True
-        self._look_whether_stopped()
+        self._watch_stopped()
         if time.monotonic() > self._deadline:
             self.timed_out = True
             self.kill()
@@ -81,7 +81,7 @@ class Child:
         return self.status is not None
 
     def kill(self) -> None:
-        """Kill it with all that it has started."""
+        """Kill the child and all processes of its session."""
         if self.status is not None:
             return
         self.stopped = self.stopped or _state(self.pid) == "T"
@@ -90,41 +90,41 @@ class Child:
         self.status = self._reaped()
         self._finish()
 
-    def _look(self) -> int | None:
-        """Return its status where it has ended."""
+    def _poll(self) -> int | None:
+        """Return the exit status; None while the child runs."""
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         return os.waitstatus_to_exitcode(status) if pid else None
 
     def _kill(self) -> None:
         self._kill_session()
         with contextlib.suppress(ProcessLookupError):
-            # It may not have got its session yet.
+            # It may not have created its session yet.
             os.kill(self.pid, signal.SIGKILL)
 
     def _reaped(self) -> int:
-        end = time.monotonic() + _REAPED_WITHIN_S
+        end = time.monotonic() + _REAP_LIMIT_S
         while time.monotonic() < end:
             with contextlib.suppress(ChildProcessError):
-                status = self._look()
+                status = self._poll()
                 if status is not None:
                     return status
             time.sleep(0.01)
-        # Held by a device or a file system that does not answer: the run goes on without it.
+        # The process hangs in a device or a file system: it is abandoned.
         return -signal.SIGKILL
 
     def _kill_session(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
-    def _look_whether_stopped(self) -> None:
+    def _watch_stopped(self) -> None:
         if _state(self.pid) != "T":
             self._stopped_since = None
         elif self._stopped_since is None:
             self._stopped_since = time.monotonic()
 
     def _read(self) -> None:
-        for stream, (stored, most) in list(self._streams.items()):
-            for _ in range(_PIECES):
+        for stream, (stored, max_bytes) in list(self._streams.items()):
+            for _ in range(_MAX_READS):
                 try:
                     piece = os.read(stream, 1 << 16)
                 except BlockingIOError:
@@ -136,11 +136,11 @@ class Child:
                     del self._streams[stream]
                     break
                 stored.extend(piece)
-                # The end counts: what went wrong is said last.
-                del stored[:-most]
+                # Only the end is kept, because errors are printed last.
+                del stored[:-max_bytes]
 
     def _finish(self) -> None:
-        # What it has left behind in its session may hold the pipes open.
+        # Processes that it left behind in its session may keep the pipes open.
         self._read()
         self._kill_session()
         for stream in tuple(self._streams):
@@ -149,13 +149,13 @@ class Child:
 
 
 class ForkedChild(Child):
-    """Child that the fork server has started, which reports its end."""
+    """Child that the fork server has started and whose end the server reports."""
 
-    def __init__(self, forked: Forked, *, output: int, errors: int, limit_s: float) -> None:
+    def __init__(self, forked: ForkedProbe, *, output: int, errors: int, limit_s: float) -> None:
         super().__init__(forked.pid, output=output, errors=errors, limit_s=limit_s)
         self._forked = forked
 
-    def _look(self) -> int | None:
+    def _poll(self) -> int | None:
         status = self._forked.wait()
         self.pid = self._forked.pid
         return status
@@ -164,7 +164,7 @@ class ForkedChild(Child):
         self._kill_session()
 
     def _kill_session(self) -> None:
-        # Of one whose number is not known yet, the server hears by the socket that is closed.
+        # If its process ID is still unknown, closing the socket makes the server kill it.
         self._forked.kill()
 
     def _reaped(self) -> int:
@@ -179,24 +179,24 @@ def _state(pid: int) -> str:
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent is gone."""
+    """Make the kernel kill this process when its parent ends."""
     _C.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def start_program(
-    argv: Sequence[str], *, given: bytes, environment: Mapping[str, str], limit_s: float
+    argv: Sequence[str], *, stdin: bytes, environment: Mapping[str, str], limit_s: float
 ) -> Child:
-    """Start a program with `given` on its standard input.
+    """Start a program with these bytes as standard input.
 
     Raises
     ------
     OSError
         It can't be started.
     """
-    with _in_memory(given) as stdin:
+    with _memory_file(stdin) as file:
         process = subprocess.Popen(
             argv,
-            stdin=stdin,
+            stdin=file,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=dict(environment),
@@ -208,56 +208,56 @@ def start_program(
     output, errors = os.dup(process.stdout.fileno()), os.dup(process.stderr.fileno())
     process.stdout.close()
     process.stderr.close()
-    # It is waited for by its number here; the object would complain that it was not.
+    # `Child` waits for the process; without a return code, Popen would warn that nothing did.
     process.returncode = 0
     return Child(process.pid, output=output, errors=errors, limit_s=limit_s)
 
 
 def start_forked(
-    server: ForkServer, argv: Sequence[str], *, given: bytes, variables: Mapping[str, str], limit_s: float
+    server: ForkServer, argv: Sequence[str], *, stdin: bytes, variables: Mapping[str, str], limit_s: float
 ) -> Child:
-    """Have the fork server start a probe, with these variables beside its own.
+    """Start a probe in the fork server, with these variables in addition to the server's.
 
     Raises
     ------
     OSError
-        The server is gone.
+        The server has ended.
     """
     output, out = os.pipe()
-    errors, said = os.pipe()
+    errors, error_output = os.pipe()
     try:
-        with _in_memory(given) as stdin:
-            forked = server.fork(argv, variables, (stdin.fileno(), out, said))
+        with _memory_file(stdin) as file:
+            forked = server.fork(argv, variables, (file.fileno(), out, error_output))
     except OSError:
         os.close(output)
         os.close(errors)
         raise
     finally:
         os.close(out)
-        os.close(said)
+        os.close(error_output)
     return ForkedChild(forked, output=output, errors=errors, limit_s=limit_s)
 
 
-def _in_memory(given: bytes) -> IO[bytes]:
-    # This node's disks may be what is wrong with it.
+def _memory_file(content: bytes) -> IO[bytes]:
+    # In memory, because the node's disks may be faulty.
     file = os.fdopen(os.memfd_create("gipfel-probe"), "wb+")
-    file.write(given)
+    file.write(content)
     file.seek(0)
     return file
 
 
 def start_function(function: Callable[[], bytes], *, limit_s: float) -> Child:
-    """Start a function of this program in a child; what it returns is the child's output."""
+    """Run a function in a forked child; the bytes that it returns are the child's output."""
     receive, send = os.pipe()
-    errors, said = os.pipe()
+    errors, error_output = os.pipe()
     pid = os.fork()
     if pid == 0:
         status = 1
         try:
             die_with_parent()
             os.setsid()
-            nothing = os.open(os.devnull, os.O_RDONLY)
-            for source, target in ((nothing, 0), (said, 1), (said, 2)):
+            empty = os.open(os.devnull, os.O_RDONLY)
+            for source, target in ((empty, 0), (error_output, 1), (error_output, 2)):
                 os.dup2(source, target)
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
@@ -271,24 +271,24 @@ def start_function(function: Callable[[], bytes], *, limit_s: float) -> Child:
         finally:
             os._exit(status)
     os.close(send)
-    os.close(said)
+    os.close(error_output)
     return Child(pid, output=receive, errors=errors, limit_s=limit_s)
 
 
 def probes_python(environment: Mapping[str, str]) -> str:
-    """Return the first Python on the PATH that is not this runtime's; this one where only it has torch."""
+    """Return the first Python on PATH that is not this runtime's; this runtime's if only that has torch."""
     own = sys.executable
-    found = find_image_python(environment.get("PATH", os.defpath), Path(sys.prefix))
-    if found is None or _has_torch(found, environment):
-        return found or own
-    return own if _has_torch(own, environment) else found
+    image_python = find_image_python(environment.get("PATH", os.defpath), Path(sys.prefix))
+    if image_python is None or _has_torch(image_python, environment):
+        return image_python or own
+    return own if _has_torch(own, environment) else image_python
 
 
 def _has_torch(python: str, environment: Mapping[str, str]) -> bool:
     try:
         done = subprocess.run(
             [python, "-c", _HAS_TORCH], env=dict(environment), stdin=subprocess.DEVNULL, capture_output=True,
-            timeout=_ASKED_S, check=False,
+            timeout=_HAS_TORCH_LIMIT_S, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return False

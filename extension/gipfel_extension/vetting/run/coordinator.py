@@ -1,4 +1,4 @@
-"""Coordinator of a run: each node's own checks, then groups, then a verdict for whatever is left."""
+"""Coordinator of a run: checks of single nodes, then of groups, then verdicts for checks that did not run."""
 
 import math
 import time
@@ -8,25 +8,25 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from ..local_probes import IMPORT_LIMIT_S
 from ..model import CheckResult, Owner, Scope, Verdict
 from ..one_check import is_group, time_limit, uses_torch
+from ..probing import IMPORT_LIMIT_S
 from ..protocol import ProtocolCheck
 from .dispatch import AgentPool, Dispatcher, PendingTask, RunEnded
 from .group_checks import GroupChecks
 from .messages import CheckDone, RunCheck
 from .report_builder import ReportBuilder, failed_alone
 
-#: Type and name of results on a node's agent.
+#: Check name and type of results about a node's agent.
 AGENT = "agent"
-#: In the evidence of a verdict that an earlier run gave.
+#: Evidence key of a verdict that is taken from an earlier run.
 SKIPPED = "skipped"
-#: Seconds until an agent must have come, containers' starts included.
-COME_WITHIN_S = 90.0
-#: Seconds that stay for the report, rounds of pairs that must fit behind the nodes' own checks, and the most
-#: that these leave to checks of groups, as a share of the run's time.
-_MARGIN_S, _LEAST_ROUNDS, _MOST_FOR_GROUPS = 2.0, 3, 0.4
-#: A signal for a whole step reaches some agents so many seconds before this process.
+#: Seconds within which an agent must connect, including the start of its container.
+CONNECT_LIMIT_S = 90.0
+#: Seconds reserved for the report; rounds of pairs that must fit after the nodes' own checks; and the share
+#: of the run's time that is reserved for group checks at most.
+_MARGIN_S, _MIN_ROUNDS, _MAX_GROUP_SHARE = 2.0, 3, 0.4
+#: A signal to the whole step may reach some agents this many seconds before this process.
 _SAME_SIGNAL_S = 10.0
 
 
@@ -35,18 +35,18 @@ class Coordinator:
 
     Parameters
     ----------
-    why_not
-        Why the agent of a node has ended or can't come; empty as far as nobody knows.
-    ended
-        Why the run must end now; empty as long as it need not.
+    agent_problem
+        Returns why the agent of a node has ended or can't connect; empty if that is unknown.
+    end_reason
+        Returns why the run must end now; empty if it need not.
     skipped
-        Nodes whose own checks need not run again, with when they were vetted (UTC, ns).
+        Nodes whose own checks are skipped, and when they were vetted (UTC, ns).
     stop_early
-        End after the nodes' own checks where one of them has failed.
-    one_suffices
-        As of `GroupChecks`.
+        Whether to end after the nodes' own checks if one of them has failed.
+    single_node_allowed
+        See `GroupChecks`.
     interrupted
-        Whether a signal has asked this run to end.
+        Returns whether a signal has interrupted the run.
     due
         When the run must end, by `clock`.
     """
@@ -56,42 +56,42 @@ class Coordinator:
         builder: ReportBuilder,
         pool: AgentPool,
         *,
-        why_not: Callable[[str], str],
-        ended: Callable[[], str],
+        agent_problem: Callable[[str], str],
+        end_reason: Callable[[], str],
         tick: Callable[[], None],
         skipped: Mapping[str, int] | None = None,
         stop_early: bool = False,
-        one_suffices: bool = False,
-        come_within_s: float = COME_WITHIN_S,
+        single_node_allowed: bool = False,
+        connect_limit_s: float = CONNECT_LIMIT_S,
         interrupted: Callable[[], bool] = lambda: False,
         due: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.builder, self._pool = builder, pool
-        self._why_not, self._tick, self._stop_early = why_not, tick, stop_early
-        self._one_suffices = one_suffices
+        self._agent_problem, self._tick, self._stop_early = agent_problem, tick, stop_early
+        self._one_suffices = single_node_allowed
         self._skipped = skipped or {}
         self._interrupted = interrupted
-        self._dispatcher = Dispatcher(pool, ended, self._look, due, clock)
-        self._come_by = time.monotonic() + come_within_s
-        self._come_within_s = come_within_s
+        self._dispatcher = Dispatcher(pool, end_reason, self._update, due, clock)
+        self._connect_deadline = time.monotonic() + connect_limit_s
+        self._connect_limit_s = connect_limit_s
         self._reported_lost: set[str] = set()
 
     def run(self) -> str:
-        """Run everything until each check has a verdict on each node; return why it ended early, or ""."""
+        """Run all checks until each has a verdict on each node; return why it ended early, or ""."""
         reason = ""
         try:
             self._run_own_checks()
             if self._stop_early and failed_alone(self.builder):
-                reason = "Not run: a node had already failed, and the run was to be given up then."
+                reason = "Not run: a node had already failed, and the action 'abort' ends the run."
             else:
-                GroupChecks(self.builder, self._dispatcher, one_suffices=self._one_suffices).run()
+                GroupChecks(self.builder, self._dispatcher, single_node_allowed=self._one_suffices).run()
         except RunEnded as ended:
             reason = str(ended)
         self._report_lost()
         if self._interrupted():
-            self._forgive_lost()
-        self._fill(reason)
+            self._drop_recently_lost()
+        self._add_missing(reason)
         self.builder.replace(self.builder.earlier_runs.settle(self.builder.results))
         return reason
 
@@ -100,99 +100,103 @@ class Coordinator:
         active: dict[str, tuple[ProtocolCheck, PendingTask]] = {}
         until = self._own_checks_until()
         while waiting or active:
-            self._dispatcher.pump()
-            late = {*waiting, *active} - self._pool.lost.keys()
-            if self._dispatcher.clock() > until and not late.issuperset(self._pool.present):
-                self._leave_behind(late, active)
+            self._dispatcher.process_messages()
+            unfinished = {*waiting, *active} - self._pool.lost.keys()
+            if self._dispatcher.clock() > until and not unfinished.issuperset(self._pool.present):
+                self._give_up_slow(unfinished, active)
                 break
             for node, (entry, pending) in list(active.items()):
                 if pending.done:
                     del active[node]
-                    self.builder.run(node, "")
+                    self.builder.set_running(node, "")
                     self.builder.add(_results(entry, node, pending))
             for node in list(waiting):
                 if node in self._pool.lost or not waiting[node]:
                     del waiting[node]
                 elif node in self._pool.present and node not in active:
                     entry = waiting[node].pop(0)
-                    self.builder.run(node, entry.name)
-                    active[node] = (entry, self._give(node, entry))
-        self.builder.replace(self.builder.compared(self.builder.results))
+                    self.builder.set_running(node, entry.name)
+                    active[node] = (entry, self._submit(node, entry))
+        self.builder.replace(self.builder.compare(self.builder.results))
 
     def _own_checks_until(self) -> float:
-        """Return when nodes must have ended their own checks, so that there is time for those of groups."""
+        """Return the time by which nodes must have ended their own checks, to leave time for group checks."""
         groups = [each for each in self.builder.protocol.runnable if is_group(each)]
-        needed = sum(time_limit(each) * (_LEAST_ROUNDS if each.scope is Scope.PAIR else 1) for each in groups)
+        needed = sum(time_limit(each) * (_MIN_ROUNDS if each.scope is Scope.PAIR else 1) for each in groups)
         left = self._dispatcher.due - self._dispatcher.clock()
-        return self._dispatcher.due - _MARGIN_S - min(needed, _MOST_FOR_GROUPS * left)
+        return self._dispatcher.due - _MARGIN_S - min(needed, _MAX_GROUP_SHARE * left)
 
-    def _leave_behind(
-        self, late: Collection[str], active: Mapping[str, tuple[ProtocolCheck, PendingTask]]
+    def _give_up_slow(
+        self, slow: Collection[str], active: Mapping[str, tuple[ProtocolCheck, PendingTask]]
     ) -> None:
-        """Continue without nodes that take longer than the run has: they must not cost the others theirs."""
-        fix = "See why this node is slow, or give the run more time (--time-limit)."
-        for node in sorted(late):
+        """Add results "not run" for nodes that are too slow, so that the other nodes can continue."""
+        fix = "Find out why this node is slow, or give the run more time (--time-limit)."
+        for node in sorted(slow):
             running = ""
             if node in active:
                 entry, pending = active[node]
                 running = entry.name
                 self._dispatcher.give_up(pending)
-            came = (
-                "It had not ended its own checks" if node in self._pool.present else "Its agent had not come"
+            state = (
+                "It had not finished its own checks"
+                if node in self._pool.present
+                else "Its agent had not connected"
             )
-            reason = f"{came} when the time for them was up, and others had."
-            self.builder.run(node, "")
-            left = [
+            reason = f"{state} when the time for these was up; other nodes had."
+            self.builder.set_running(node, "")
+            remaining = [
                 each
                 for each in self.builder.protocol.runnable
                 if not self.builder.has_verdict(node, each.name)
             ]
-            # What it did at the moment is what it is left behind for.
-            blamed = running or (left[0].name if left else "")
-            for each in left:
-                follows = {} if each.name == blamed else {"evidence": {"follows": True}}
-                self.builder.add([each.not_run(node, node, reason, fix).model_copy(update=follows)])
+            # The running check is blamed; the others are a consequence.
+            blamed = running or (remaining[0].name if remaining else "")
+            for each in remaining:
+                changes = {} if each.name == blamed else {"evidence": {"consequence": True}}
+                self.builder.add([each.not_run(node, node, reason, fix).model_copy(update=changes)])
 
     def _own_checks(self, node: str) -> list[ProtocolCheck]:
-        """Return the checks that this node runs; add the reason for those that it skips."""
-        # Torch is imported beside the checks that do without it.
+        """Return the checks that this node runs; add results for those that it skips."""
+        # Checks without torch come first, because torch is imported meanwhile.
         entries = sorted(self.builder.protocol.runnable, key=uses_torch)
         if node not in self._skipped:
             return entries
         alone = [entry for entry in entries if not is_group(entry)]
         when = datetime.fromtimestamp(self._skipped[node] / 1e9, UTC)
-        self.builder.add([_not_again(entry, node, f"{when:%Y-%m-%d %H:%M} UTC") for entry in alone])
+        self.builder.add([_skipped_result(entry, node, f"{when:%Y-%m-%d %H:%M} UTC") for entry in alone])
         return [entry for entry in entries if is_group(entry)]
 
-    def _give(self, node: str, entry: ProtocolCheck) -> PendingTask:
+    def _submit(self, node: str, entry: ProtocolCheck) -> PendingTask:
         document: JsonValue = entry.model_dump(mode="json")
-        limit, patience = time_limit(entry), 0.0
+        limit, import_limit = time_limit(entry), 0.0
         torch: Literal["", "later", "now"] = ""
         if uses_torch(entry):
             torch = "now"
-            patience = 0.0 if node in self._pool.torch_import_s else IMPORT_LIMIT_S
+            import_limit = 0.0 if node in self._pool.torch_import_s else IMPORT_LIMIT_S
         elif any(uses_torch(each) for each in self.builder.protocol.runnable):
             torch = "later"
-        return self._dispatcher.give(
+        return self._dispatcher.submit(
             node,
             lambda task: RunCheck(task=task, entry=document, limit_s=limit, torch=torch),
-            limit + patience,
+            limit + import_limit,
         )
 
-    def _look(self) -> None:
-        late = time.monotonic() > self._come_by
+    def _update(self) -> None:
+        late = time.monotonic() > self._connect_deadline
         for node in self.builder.nodes:
             if node in self._pool.present or node in self._pool.lost:
-                if node in self._pool.present and (problem := self._why_not(node)):
+                if node in self._pool.present and (problem := self._agent_problem(node)):
                     self._pool.lose(node, problem)
                 continue
-            problem = self._why_not(node)
+            problem = self._agent_problem(node)
             if problem or late:
                 self._pool.lose(
-                    node, f"Its agent never came: {problem or f'{self._come_within_s:g} s were not enough.'}"
+                    node,
+                    "Its agent never connected: "
+                    + (problem or f"it had {self._connect_limit_s:g} s to do so."),
                 )
         self._report_lost()
-        self.builder.imported(self._pool.torch_import_s)
+        self.builder.set_import_times(self._pool.torch_import_s)
         self._tick()
 
     def _report_lost(self) -> None:
@@ -200,44 +204,44 @@ class Coordinator:
             if node not in self._reported_lost:
                 self._reported_lost.add(node)
                 running = self.builder.running.get(node, "")
-                self.builder.run(node, "")
+                self.builder.set_running(node, "")
                 during = f" It was running the check {running}." if running else ""
-                self.builder.add([_of_agent(node, f"{reason}{during}")])
+                self.builder.add([_agent_result(node, f"{reason}{during}")])
 
-    def _forgive_lost(self) -> None:
-        """Remove results on agents that the signal for this run has ended as well."""
+    def _drop_recently_lost(self) -> None:
+        """Remove the results of agents that ended because the signal reached them too."""
         since_ns = time.time_ns() - int(_SAME_SIGNAL_S * 1e9)
-        just_now = {
+        recent = {
             each.node for each in self.builder.results if each.type == AGENT and each.started_ns > since_ns
         }
-        self._reported_lost -= just_now
+        self._reported_lost -= recent
         self.builder.replace(
-            [each for each in self.builder.results if each.type != AGENT or each.node not in just_now]
+            [each for each in self.builder.results if each.type != AGENT or each.node not in recent]
         )
 
-    def _fill(self, reason: str) -> None:
-        """Add a verdict "not run" wherever a check has given none."""
+    def _add_missing(self, reason: str) -> None:
+        """Add a result "not run" for every check that has none."""
         judged = {(each.node, each.check) for each in self.builder.results}
         for entry in self.builder.protocol.runnable:
             if ("", entry.name) in judged:
                 continue
             for node in self.builder.nodes:
                 if (node, entry.name) not in judged:
-                    why = (
+                    cause = (
                         "The node's agent was lost."
                         if node in self._reported_lost
-                        else reason or "It gave no verdict."
+                        else reason or "The check gave no verdict."
                     )
-                    missing = entry.not_run(node, node, why)
-                    self.builder.add([missing.model_copy(update={"evidence": {"follows": True}})])
+                    missing = entry.not_run(node, node, cause)
+                    self.builder.add([missing.model_copy(update={"evidence": {"consequence": True}})])
 
 
-def _not_again(entry: ProtocolCheck, node: str, when: str) -> CheckResult:
+def _skipped_result(entry: ProtocolCheck, node: str, when: str) -> CheckResult:
     result = entry.not_run(node, node, f"Not run again: this node was vetted by this protocol at {when}.")
     return result.model_copy(update={"verdict": Verdict.PASS, "evidence": {SKIPPED: True}})
 
 
-def _of_agent(node: str, reason: str) -> CheckResult:
+def _agent_result(node: str, reason: str) -> CheckResult:
     return CheckResult(
         check=AGENT,
         type=AGENT,
@@ -246,7 +250,7 @@ def _of_agent(node: str, reason: str) -> CheckResult:
         node=node,
         verdict=Verdict.FAIL,
         reason=reason,
-        fix="Look at the node and at the log of the step; a node that does not answer is not vetted.",
+        fix="Check the node and the log of the job step. A node that does not respond is not vetted.",
         started_ns=time.time_ns(),
     )
 
@@ -254,21 +258,25 @@ def _of_agent(node: str, reason: str) -> CheckResult:
 def _results(entry: ProtocolCheck, node: str, pending: PendingTask) -> Sequence[CheckResult]:
     answer = pending.answer
     if not isinstance(answer, CheckDone):
-        # The node is lost: its agent has a result of its own.
+        # The node is lost, for which there is a result of its agent.
         return []
     if answer.problem:
-        return [entry.not_run(node, node, answer.problem, "See why this node is slow, or give it more time.")]
+        return [
+            entry.not_run(
+                node, node, answer.problem, "Find out why this node is slow, or raise the check's time_limit."
+            )
+        ]
     group = is_group(entry)
-    # Of a group's check a node says alone what it lacks: that it is good is for the group to find out.
-    stray = [
+    # For a group check, a node only reports what it lacks; only the group can pass it.
+    invalid = [
         each
         for each in answer.results
         if each.check != entry.name or (group and each.verdict is Verdict.PASS)
     ]
-    if stray or not (answer.results or group):
-        silent = entry.not_run(
-            node, node, "The check gave no verdict.", "Report it to whoever wrote the check."
+    if invalid or not (answer.results or group):
+        result = entry.not_run(
+            node, node, "The check gave no valid verdict.", "Report this to the author of the check."
         )
-        return [silent.model_copy(update={"owner": Owner.NODE})]
+        return [result.model_copy(update={"owner": Owner.NODE})]
     own = {"type": entry.type, "scope": entry.scope, "severity": entry.severity}
     return [each.model_copy(update=own) for each in answer.results]

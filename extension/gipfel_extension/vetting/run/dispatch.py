@@ -1,6 +1,6 @@
-"""Agents as the coordinator sees them, and the tasks that they were given.
+"""Coordinator's side of the agents: connections and tasks.
 
-`AgentPool` knows which agents have connected and which are lost and why. `Dispatcher` gives tasks to agents;
+`AgentPool` holds the connected agents, and the lost ones with the reason. `Dispatcher` gives tasks to agents;
 a `PendingTask` is answered, or lost with its node.
 """
 
@@ -17,121 +17,123 @@ import zmq
 from gipfel_cluster.model import Frozen
 
 from .messages import (
-    Bye,
+    AgentEnded,
     CheckDone,
+    EndRun,
     Heartbeat,
     Hello,
-    Leaving,
     PortFound,
     RankDied,
-    RanksDone,
+    RanksFinished,
     Stop,
     TorchImported,
     Welcome,
     from_agent,
 )
-from .rendezvous import Listener
+from .rendezvous import CoordinatorSocket
 
-#: Seconds without a word from an agent, which speaks once a second.
+#: Seconds without a message after which an agent is lost; it sends one every second.
 SILENCE_S = 15.0
-#: Seconds in which a broken connection may come back.
-_GONE_S = 4.0
-_BEAT_S = 1.0
-_MOST_AT_ONCE = 1000
-#: Seconds that an agent may be late with what its own limits should have ended.
-_LATE_S = 20.0
+#: Seconds within which a broken connection must be restored.
+_RECONNECT_S = 4.0
+_HEARTBEAT_S = 1.0
+_MAX_BATCH = 1000
+#: Seconds after a task's time limit within which the agent must report its end.
+_REPORT_LIMIT_S = 20.0
 _TICK_S = 0.2
 
 
 @dataclass
 class ConnectedAgent:
-    """Agent that has introduced itself."""
+    """Agent that has sent `Hello`."""
 
     identity: bytes
     hello: Hello
     last_heard: float = field(default_factory=time.monotonic)
-    gone_since: float | None = None
+    disconnected_since: float | None = None
 
 
 class AgentPool:
-    """Agents of a run.
+    """Connected and lost agents of a run.
 
     Parameters
     ----------
     nodes
-        Those that are expected; whoever comes from elsewhere only waits for the end.
+        Expected nodes; an agent of another node only waits for the end.
     """
 
-    def __init__(self, listener: Listener, nodes: Sequence[str], *, silence_s: float = SILENCE_S) -> None:
+    def __init__(
+        self, listener: CoordinatorSocket, nodes: Sequence[str], *, silence_s: float = SILENCE_S
+    ) -> None:
         self._listener = listener
         self._nodes = frozenset(nodes)
         self._silence_s = silence_s
         self._by_identity: dict[bytes, ConnectedAgent] = {}
         self._idle: set[bytes] = set()
-        self._beaten = 0.0
+        self._last_heartbeat = 0.0
         self.present: dict[str, ConnectedAgent] = {}
         self.lost: dict[str, str] = {}
         self.notes: list[str] = []
-        #: Node to the seconds that importing torch took there.
+        #: Seconds that importing torch took, by node.
         self.torch_import_s: dict[str, float] = {}
 
     def send(self, node: str, message: Frozen) -> None:
-        """Send a message to the agent of a node; do nothing where it is lost."""
+        """Send a message to the agent of a node, unless it is lost."""
         agent = self.present.get(node)
         if agent is not None:
             self._send(agent.identity, message)
 
     def lose(self, node: str, reason: str) -> None:
-        """Give an agent up; the first reason stays."""
+        """Mark an agent as lost; a later reason does not replace the first."""
         agent = self.present.pop(node, None)
         if agent is not None:
             self._by_identity.pop(agent.identity, None)
-            # It must end: it may only have been slow.
-            self._send(agent.identity, Bye(status=1))
+            # It may still run, and must end.
+            self._send(agent.identity, EndRun(status=1))
         self.lost.setdefault(node, reason)
 
-    def listen(self, seconds: float) -> Iterator[tuple[str, Frozen]]:
-        """Yield messages of agents for so many seconds; heartbeats and greetings are answered here."""
+    def receive(self, seconds: float) -> Iterator[tuple[str, Frozen]]:
+        """Yield messages of agents, waiting up to `seconds`; heartbeats and `Hello` are handled here."""
         now = time.monotonic()
-        if now - self._beaten > _BEAT_S:
-            self._beaten = now
+        if now - self._last_heartbeat > _HEARTBEAT_S:
+            self._last_heartbeat = now
             for identity in (*self._by_identity, *self._idle):
                 self._send(identity, Heartbeat())
         if self._listener.socket.poll(int(seconds * 1000)):
-            for _ in range(_MOST_AT_ONCE):
+            for _ in range(_MAX_BATCH):
                 try:
                     identity, *parts = self._listener.socket.recv_multipart(zmq.NOBLOCK)
                 except zmq.Again:
                     break
                 yield from self._on_message(identity, parts[-1] if parts else b"")
-        self._watch()
+        self._lose_silent()
 
-    def farewell(self, status: int) -> None:
-        """Report the end of the run to all agents."""
+    def end_run(self, status: int) -> None:
+        """Tell all agents to end with this exit status."""
         for identity in (*self._by_identity, *self._idle):
-            self._send(identity, Bye(status=status))
+            self._send(identity, EndRun(status=status))
 
     def _on_message(self, identity: bytes, data: bytes) -> Iterator[tuple[str, Frozen]]:
         message = from_agent(data)
         if isinstance(message, Hello):
-            self._greet(identity, message)
+            self._on_hello(identity, message)
             return
         agent = self._by_identity.get(identity)
         if agent is None:
             return
         agent.last_heard = time.monotonic()
         node = agent.hello.node
-        if message is None or not _own(message, node):
-            self.lose(node, "Its agent sent something that can't be read.")
-        elif isinstance(message, Leaving):
+        if message is None or not _is_own(message, node):
+            self.lose(node, "Its agent sent an invalid message.")
+        elif isinstance(message, AgentEnded):
             self.lose(node, f"Its agent ended: {message.reason or 'no reason given'}.")
         elif isinstance(message, TorchImported):
             self.torch_import_s[node] = message.seconds
         elif not isinstance(message, Heartbeat):
             yield node, message
 
-    def _greet(self, identity: bytes, hello: Hello) -> None:
-        # As bytes: of text it takes ASCII alone, and what a stranger sends must not end the run.
+    def _on_hello(self, identity: bytes, hello: Hello) -> None:
+        # As bytes: compare_digest accepts only ASCII text, and an invalid token must not end the run.
         if not hmac.compare_digest(hello.token.encode(), self._listener.rendezvous.token.encode()):
             return
         node = hello.node
@@ -145,14 +147,14 @@ class AgentPool:
                 self._by_identity[identity] = self.present[node] = ConnectedAgent(identity, hello)
         self._send(identity, Welcome())
 
-    def _watch(self) -> None:
+    def _lose_silent(self) -> None:
         now = time.monotonic()
         for node, agent in list(self.present.items()):
-            if agent.gone_since is not None and now - agent.gone_since > _GONE_S:
-                self.lose(node, "Its agent is gone: it was killed, or the node was cut off.")
+            if agent.disconnected_since is not None and now - agent.disconnected_since > _RECONNECT_S:
+                self.lose(node, "Its agent is disconnected: it was killed, or the node lost its network.")
             elif now - agent.last_heard > self._silence_s:
                 self.lose(
-                    node, f"Its agent was stopped or hangs: it has not answered for {self._silence_s:g} s."
+                    node, f"Its agent was stopped or hangs: it has not responded for {self._silence_s:g} s."
                 )
 
     def _send(self, identity: bytes, message: Frozen) -> None:
@@ -160,33 +162,33 @@ class AgentPool:
         try:
             self._listener.socket.send_multipart([identity, message.model_dump_json().encode()], zmq.NOBLOCK)
         except zmq.ZMQError as error:
-            # Where its queue is full, silence will tell.
-            if agent and agent.gone_since is None and error.errno == errno.EHOSTUNREACH:
-                agent.gone_since = time.monotonic()
+            # If its queue is full, the agent is lost after `silence_s`.
+            if agent and agent.disconnected_since is None and error.errno == errno.EHOSTUNREACH:
+                agent.disconnected_since = time.monotonic()
         else:
             if agent:
-                agent.gone_since = None
+                agent.disconnected_since = None
 
 
-def _own(message: Frozen, node: str) -> bool:
-    """Return whether an agent reports on its own node alone."""
+def _is_own(message: Frozen, node: str) -> bool:
+    """Return whether the message contains results of the agent's own node only."""
     return not isinstance(message, CheckDone) or all(each.node == node for each in message.results)
 
 
-class RunEnded(Exception):  # noqa: N818 - no mistake
-    """The run ends before its checks have: its time is up, or it was interrupted."""
+class RunEnded(Exception):  # noqa: N818 - not an error
+    """The run ends before its checks: its time is up, or it was interrupted."""
 
 
 @dataclass
 class PendingTask:
-    """Task that an agent was given.
+    """Task that an agent is working on.
 
     Parameters
     ----------
     answer
-        The answer; None until then, and for good where the node was lost.
+        The answer; None before it arrives, and if the node was lost.
     died
-        Whether one of its ranks has died while others run.
+        Whether one of its ranks has died while others are running.
     """
 
     number: int
@@ -199,29 +201,29 @@ class PendingTask:
 
 @dataclass
 class Dispatcher:
-    """Gives tasks to agents and collects the answers.
+    """Dispatcher of tasks to agents, which collects the answers.
 
     Parameters
     ----------
-    ended
-        Why the run must end now; empty as long as it need not.
+    end_reason
+        Returns why the run must end now; empty if it need not.
     tick
-        Called a few times a second while something is waited for.
+        Called a few times a second while waiting.
     due
         When the run must end, by `clock`; infinite where it has no limit.
     """
 
     pool: AgentPool
-    ended: Callable[[], str]
+    end_reason: Callable[[], str]
     tick: Callable[[], None] = lambda: None
     due: float = math.inf
     clock: Callable[[], float] = time.monotonic
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     _open: dict[int, PendingTask] = field(default_factory=dict)
 
-    def give(self, node: str, make: Callable[[int], Frozen], limit_s: float) -> PendingTask:
-        """Have a node do a task that takes at most so many seconds."""
-        pending = PendingTask(next(self._numbers), node, time.monotonic() + limit_s + _LATE_S)
+    def submit(self, node: str, make: Callable[[int], Frozen], limit_s: float) -> PendingTask:
+        """Give a node a task with a time limit."""
+        pending = PendingTask(next(self._numbers), node, time.monotonic() + limit_s + _REPORT_LIMIT_S)
         if node in self.pool.present:
             self._open[pending.number] = pending
             self.pool.send(node, make(pending.number))
@@ -229,40 +231,40 @@ class Dispatcher:
             pending.done = True
         return pending
 
-    def pump(self) -> None:
-        """Listen for a moment.
+    def process_messages(self) -> None:
+        """Handle the messages of agents for a moment, and lose agents whose task is overdue.
 
         Raises
         ------
         RunEnded
             With the reason.
         """
-        for node, message in self.pool.listen(_TICK_S):
+        for node, message in self.pool.receive(_TICK_S):
             self._on_answer(node, message)
         now = time.monotonic()
         for pending in list(self._open.values()):
             if pending.node not in self.pool.present:
                 self._close(pending)
             elif now > pending.due:
-                self.pool.lose(pending.node, "Its agent gave no result within the check's time limit.")
+                self.pool.lose(pending.node, "Its agent reported no result within the check's time limit.")
                 self._close(pending)
         self.tick()
-        reason = self.ended()
+        reason = self.end_reason()
         if reason:
             raise RunEnded(reason)
 
     def wait(self, pending_tasks: Sequence[PendingTask]) -> None:
-        """Listen until all of them are done."""
+        """Handle messages until all of these tasks are done."""
         while not all(each.done for each in pending_tasks):
-            self.pump()
+            self.process_messages()
 
     def give_up(self, pending: PendingTask) -> None:
-        """End what a node does and wait for it no longer."""
+        """Stop a task and don't wait for it."""
         self.pool.send(pending.node, Stop(task=pending.number))
         self._close(pending)
 
     def _on_answer(self, node: str, message: Frozen) -> None:
-        if not isinstance(message, CheckDone | PortFound | RanksDone | RankDied):
+        if not isinstance(message, CheckDone | PortFound | RanksFinished | RankDied):
             return
         pending = self._open.get(message.task)
         if pending is None or pending.node != node:

@@ -1,4 +1,4 @@
-"""Checks on groups of ranks: within each node, between pairs of nodes, over all that are still good."""
+"""Run group checks: within each node, between pairs of nodes, and over all nodes that are still good."""
 
 import time
 from collections.abc import Sequence
@@ -17,137 +17,139 @@ from .pairs import run_pairs
 from .report_builder import ReportBuilder, failed_alone
 
 _ORDER = (Scope.GPU, Scope.NODE, Scope.PAIR, Scope.ALL)
-#: How often a group of all nodes is tried again without those that broke it.
-_TRIES = 3
+#: Attempts with a group of all nodes; each is without the nodes that failed in the one before.
+_MAX_ATTEMPTS = 3
 
 
 class GroupChecks:
-    """Runs a protocol's checks of groups, the smallest groups first.
+    """Runner of a protocol's group checks, the smallest groups first.
 
     Parameters
     ----------
-    one_suffices
-        Whether the job may go on with one node: what is measured between nodes then says nothing of the last.
+    single_node_allowed
+        Whether the job may continue with one node, which then needs no measurement between nodes.
     """
 
-    def __init__(self, builder: ReportBuilder, dispatcher: Dispatcher, *, one_suffices: bool = False) -> None:
-        self._builder, self._dispatcher, self._one_suffices = builder, dispatcher, one_suffices
+    def __init__(
+        self, builder: ReportBuilder, dispatcher: Dispatcher, *, single_node_allowed: bool = False
+    ) -> None:
+        self._builder, self._dispatcher, self._one_suffices = builder, dispatcher, single_node_allowed
 
     def run(self) -> None:
-        """Run all of them; a node that has failed takes no part in what concerns others.
+        """Run all group checks; nodes that have failed don't take part in pairs and in groups of all nodes.
 
         Raises
         ------
         RunEnded
-            The run ends first.
+            The run ends before.
         """
         entries = [entry for entry in self._builder.protocol.runnable if is_group(entry)]
         entries.sort(key=lambda each: _ORDER.index(each.scope))
-        for place, entry in enumerate(entries):
-            able = self._able(entry)
-            spec = self._with_device(group_probe(entry), able)
-            for node in able:
-                self._builder.run(node, entry.name)
+        for index, entry in enumerate(entries):
+            nodes = self._participants(entry)
+            spec = self._with_device(group_probe(entry), nodes)
+            for node in nodes:
+                self._builder.set_running(node, entry.name)
             try:
-                self._run(entry, spec, able, sum(map(time_limit, entries[place + 1 :])))
+                self._run(entry, spec, nodes, sum(map(time_limit, entries[index + 1 :])))
             finally:
-                for node in able:
-                    self._builder.run(node, "")
+                for node in nodes:
+                    self._builder.set_running(node, "")
 
-    def _run(self, entry: ProtocolCheck, spec: ProbeSpec, able: Sequence[str], later_s: float) -> None:
+    def _run(self, entry: ProtocolCheck, spec: ProbeSpec, nodes: Sequence[str], later_s: float) -> None:
         if entry.scope in {Scope.GPU, Scope.NODE}:
-            self._within(entry, spec, able)
+            self._within_nodes(entry, spec, nodes)
         elif (
             len(self._builder.nodes) == 1
             and not entry.skip_if_alone
-            and self._several_ranks(entry, spec, able)
+            and self._several_ranks(entry, spec, nodes)
         ):
-            self._over_all(entry, spec, able)
+            self._over_all_nodes(entry, spec, nodes)
         elif len(self._builder.nodes) == 1:
             reason = "The job has one node: there is no other to measure with."
-            self._builder.add([entry.without_object(node, reason) for node in able])
-        elif len(able) < 2 and self._one_suffices:
-            reason = "One node may go on alone: no other is left to measure with."
-            self._builder.add([entry.without_object(node, reason) for node in able])
-        elif len(able) < 2:
-            reason = "No other node is left to measure with."
-            alone = [entry.not_run(node, node, reason) for node in able]
+            self._builder.add([entry.not_applicable(node, reason) for node in nodes])
+        elif len(nodes) < 2 and self._one_suffices:
+            reason = "There is no other good node to measure with, and the job may continue with one node."
+            self._builder.add([entry.not_applicable(node, reason) for node in nodes])
+        elif len(nodes) < 2:
+            reason = "There is no other good node to measure with."
+            alone = [entry.not_run(node, node, reason) for node in nodes]
             self._builder.add([each.model_copy(update={"owner": Owner.SITE}) for each in alone])
         elif entry.scope is Scope.PAIR:
-            run_pairs(self._builder, self._dispatcher, entry, spec, able, later_s=later_s)
+            run_pairs(self._builder, self._dispatcher, entry, spec, nodes, later_s=later_s)
         else:
-            self._over_all(entry, spec, able)
+            self._over_all_nodes(entry, spec, nodes)
 
-    def _several_ranks(self, entry: ProtocolCheck, spec: ProbeSpec, able: Sequence[str]) -> bool:
+    def _several_ranks(self, entry: ProtocolCheck, spec: ProbeSpec, nodes: Sequence[str]) -> bool:
         """Return whether a check over all nodes can measure between the ranks of the only node."""
-        several = any(self._dispatcher.pool.present[node].hello.gpus > 1 for node in able)
+        several = any(self._dispatcher.pool.present[node].hello.gpus > 1 for node in nodes)
         return entry.scope is Scope.ALL and spec.per_gpu and several
 
-    def _able(self, entry: ProtocolCheck) -> Sequence[str]:
-        """Return the nodes that take part; add the reason for the others."""
+    def _participants(self, entry: ProtocolCheck) -> Sequence[str]:
+        """Return the nodes that take part; add results for the others."""
         failed = failed_alone(self._builder)
-        able = []
+        nodes = []
         for node in self._builder.nodes:
             if self._builder.has_verdict(node, entry.name) or node not in self._dispatcher.pool.present:
-                # It lacks what the probe needs, or is lost; both have been said.
+                # The node lacks what the probe needs, or is lost; either has a result.
                 continue
             if node in failed and entry.scope in {Scope.PAIR, Scope.ALL}:
-                reason = "It was left out, so that others are measured without it: it had failed before."
+                reason = "It did not take part, because it had failed other checks."
                 skipped = entry.not_run(node, node, reason)
-                self._builder.add([skipped.model_copy(update={"evidence": {"follows": True}})])
+                self._builder.add([skipped.model_copy(update={"evidence": {"consequence": True}})])
                 continue
-            able.append(node)
-        return able
+            nodes.append(node)
+        return nodes
 
-    def _with_device(self, spec: ProbeSpec, able: Sequence[str]) -> ProbeSpec:
-        """Return the probe, for CPUs only where no node of the group has a GPU."""
+    def _with_device(self, spec: ProbeSpec, nodes: Sequence[str]) -> ProbeSpec:
+        """Return the probe with "auto" replaced: "cpu" only if no node of the group has a GPU."""
         if spec.request.get("device") != "auto":
             return spec
         gpus = any(
             self._dispatcher.pool.present[node].hello.gpus
-            for node in able
+            for node in nodes
             if node in self._dispatcher.pool.present
         )
         return spec.model_copy(update={"request": {**spec.request, "device": "cuda" if gpus else "cpu"}})
 
-    def _within(self, entry: ProtocolCheck, spec: ProbeSpec, able: Sequence[str]) -> None:
+    def _within_nodes(self, entry: ProtocolCheck, spec: ProbeSpec, nodes: Sequence[str]) -> None:
         alone = [
-            node for node in able if spec.per_gpu and self._dispatcher.pool.present[node].hello.gpus == 1
+            node for node in nodes if spec.per_gpu and self._dispatcher.pool.present[node].hello.gpus == 1
         ]
         reason = "The job has one GPU on this node: there is no link between GPUs to measure."
-        self._builder.add([entry.without_object(node, reason) for node in alone])
+        self._builder.add([entry.not_applicable(node, reason) for node in alone])
         started = time.time_ns()
-        outcomes = run_groups(self._dispatcher, spec, [(node,) for node in able if node not in alone])
-        judged = [_judged(entry, outcome, outcome.nodes[0], started) for outcome in outcomes]
-        self._builder.add(self._builder.compared(judged))
+        outcomes = run_groups(self._dispatcher, spec, [(node,) for node in nodes if node not in alone])
+        judged = [_judged_result(entry, outcome, outcome.nodes[0], started) for outcome in outcomes]
+        self._builder.add(self._builder.compare(judged))
 
-    def _over_all(self, entry: ProtocolCheck, spec: ProbeSpec, able: Sequence[str]) -> None:
-        left = tuple(able)
-        for _ in range(_TRIES):
+    def _over_all_nodes(self, entry: ProtocolCheck, spec: ProbeSpec, nodes: Sequence[str]) -> None:
+        remaining = tuple(nodes)
+        for _ in range(_MAX_ATTEMPTS):
             started = time.time_ns()
-            (outcome,) = run_groups(self._dispatcher, spec, [left])
-            culprits = [node for node in outcome.accused if node in left]
-            for node in culprits:
-                self._builder.run(node, "")
+            (outcome,) = run_groups(self._dispatcher, spec, [remaining])
+            faulty = [node for node in outcome.accused if node in remaining]
+            for node in faulty:
+                self._builder.set_running(node, "")
                 if node in self._dispatcher.pool.present:
-                    self._builder.add([_accusation(entry, outcome, node, started)])
-            left = tuple(node for node in left if node not in culprits)
-            if not culprits or len(left) < 2:
+                    self._builder.add([_failure(entry, outcome, node, started)])
+            remaining = tuple(node for node in remaining if node not in faulty)
+            if not faulty or len(remaining) < 2:
                 break
-        if culprits:
-            reason = "It gave no measurement: nodes were lost in it repeatedly."
-            self._builder.add([entry.not_run(node, node, reason) for node in left])
+        if faulty:
+            reason = "There is no measurement, because nodes were lost repeatedly."
+            self._builder.add([entry.not_run(node, node, reason) for node in remaining])
             return
-        self._builder.add(self._builder.compared([_judged(entry, outcome, "", started)]))
+        self._builder.add(self._builder.compare([_judged_result(entry, outcome, "", started)]))
 
 
-def _judged(entry: ProtocolCheck, outcome: GroupOutcome, node: str, started_ns: int) -> CheckResult:
-    """Return the verdict on a group's measurement; for one node, or for all where none is named."""
+def _judged_result(entry: ProtocolCheck, outcome: GroupOutcome, node: str, started_ns: int) -> CheckResult:
+    """Return the result of a group's measurement; it counts for all nodes if `node` is empty."""
     finding = judge(_finding(outcome.answer, bool(outcome.accused)), entry.threshold, type_=entry.type)
     return _result(entry, finding, node, started_ns, outcome.seconds)
 
 
-def _accusation(entry: ProtocolCheck, outcome: GroupOutcome, node: str, started_ns: int) -> CheckResult:
+def _failure(entry: ProtocolCheck, outcome: GroupOutcome, node: str, started_ns: int) -> CheckResult:
     finding = _finding(outcome.answer, accused=True)
     return _result(entry, finding, node, started_ns, outcome.seconds)
 
@@ -157,7 +159,7 @@ def _finding(answer: ProbeAnswer, accused: bool) -> Finding:  # noqa: FBT001
         return Finding(
             verdict=Verdict.NOT_RUN,
             reason=one_line(answer.error),
-            fix=f"Put {answer.missing} into the image.",
+            fix=f"Install {answer.missing} in the image.",
             owner=Owner.IMAGE,
         )
     if answer.error:
@@ -166,16 +168,16 @@ def _finding(answer: ProbeAnswer, accused: bool) -> Finding:  # noqa: FBT001
     if answer.wrong:
         return Finding(
             verdict=Verdict.FAIL,
-            reason=f"{answer.wrong} values of the result were wrong.",
-            fix="Don't compute on these nodes; tell the cluster's administrators.",
+            reason=f"{answer.wrong} values of the result are wrong.",
+            fix="Don't compute on these nodes, and tell the operators.",
             evidence=answer.evidence,
         )
     if not answer.samples:
         return Finding(verdict=Verdict.INCONCLUSIVE, reason="The probe measured nothing.")
     return Finding(
         verdict=Verdict.PASS,
-        reason="Values are right.",
-        figure=median(answer.samples),
+        reason="All values are correct.",
+        measurement=median(answer.samples),
         unit=answer.unit,
         samples=answer.samples,
         evidence=answer.evidence,
@@ -194,10 +196,10 @@ def _result(
         verdict=finding.verdict,
         reason=finding.reason,
         fix=finding.fix,
-        figure=finding.figure,
+        measurement=finding.measurement,
         unit=finding.unit,
         samples=finding.samples,
-        threshold=entry.threshold.words(finding.unit) if entry.threshold else "",
+        threshold=entry.threshold.text(finding.unit) if entry.threshold else "",
         started_ns=started_ns,
         seconds=seconds,
         severity=entry.severity,

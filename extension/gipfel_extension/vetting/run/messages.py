@@ -1,56 +1,56 @@
-"""Messages between a coordinator and its agents: one JSON document each."""
+"""Messages between the coordinator and its agents; each is one JSON document."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 
-from gipfel_cluster.model import Frozen, Line
+from gipfel_cluster.model import Frozen, OneLine
 
 from ..model import CheckResult
 from ..probing import ProbeAnswer, ProbeSpec
 
-#: Bytes of the longest message that is read.
-LARGEST = 8 << 20
+#: Size of a message at most.
+MAX_MESSAGE_BYTES = 8 << 20
 
 
 class Hello(Frozen):
-    """An agent has connected; repeated until it is welcomed.
+    """An agent introduces itself; it repeats this until it gets `Welcome`.
 
     Parameters
     ----------
     token
-        The run's secret.
+        The secret of the run.
     rank
-        The number of its task; -1 where the coordinator started it itself.
+        The number of its Slurm task; -1 where the coordinator started the agent.
     address
-        Where other nodes reach this one.
+        Address by which other nodes reach this one.
     gpus
-        GPUs that the job has on this node.
+        Number of GPUs that the job has on this node.
     switch
-        The name of its switch, where Slurm tells it.
+        Name of its switch, where Slurm provides it.
     extra
-        A further task on a node that has an agent already: it only waits for the end.
+        Whether another task of the node is its agent; this one only waits for the end.
     """
 
     kind: Literal["hello"] = "hello"
     token: str
-    node: Annotated[Line, Field(min_length=1, max_length=256)]
-    address: Line
+    node: Annotated[OneLine, Field(min_length=1, max_length=256)]
+    address: OneLine
     pid: int
     rank: int = -1
     gpus: Annotated[int, Field(ge=0, le=1024)] = 0
-    switch: Line = ""
+    switch: OneLine = ""
     extra: bool = False
 
 
 class Heartbeat(Frozen):
-    """The sender is alive; sent by both sides, once a second."""
+    """The sender is alive; both sides send this once a second."""
 
     kind: Literal["beat"] = "beat"
 
 
 class CheckDone(Frozen):
-    """Results of a check on this node; `problem` where they can't be read."""
+    """Results of a check on this node; `problem` says why there are none."""
 
     kind: Literal["check_done"] = "check_done"
     task: int
@@ -59,7 +59,7 @@ class CheckDone(Frozen):
 
 
 class TorchImported(Frozen):
-    """The node's fork server has imported torch, once for all of its probes."""
+    """The node's fork server has imported torch."""
 
     kind: Literal["torch_imported"] = "torch_imported"
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -73,13 +73,13 @@ class PortFound(Frozen):
     port: Annotated[int, Field(ge=1, le=65535)]
 
 
-class RankEnd(Frozen):
-    """End of one rank of a probe.
+class RankResult(Frozen):
+    """Result of one rank of a probe.
 
     Parameters
     ----------
     died
-        It was killed by a signal that did not come from us, or found stopped at the time limit.
+        Whether a signal that Gipfel did not send killed or stopped it.
     """
 
     rank: int
@@ -87,31 +87,31 @@ class RankEnd(Frozen):
     died: bool = False
 
 
-class RanksDone(Frozen):
-    """Ends of all ranks of a probe on this node."""
+class RanksFinished(Frozen):
+    """Results of all ranks of a probe on this node."""
 
     kind: Literal["ranks_done"] = "ranks_done"
     task: int
-    ends: tuple[RankEnd, ...]
+    results: tuple[RankResult, ...]
 
 
 class RankDied(Frozen):
-    """A rank of a probe has died while others run on."""
+    """A rank of a probe has died while others are running."""
 
     kind: Literal["rank_died"] = "rank_died"
     task: int
     rank: int
 
 
-class Leaving(Frozen):
-    """An agent ends; `reason` is empty after the coordinator ended the run."""
+class AgentEnded(Frozen):
+    """An agent ends; `reason` is empty if the coordinator has ended the run."""
 
     kind: Literal["leaving"] = "leaving"
     reason: str = ""
 
 
 class Welcome(Frozen):
-    """The coordinator knows this agent."""
+    """The coordinator has accepted this agent."""
 
     kind: Literal["welcome"] = "welcome"
 
@@ -122,8 +122,8 @@ class RunCheck(Frozen):
     Parameters
     ----------
     torch
-        "now": it is started when torch has been imported. "later": a later check needs torch, which is
-        imported beside this one.
+        "now": the check starts after torch has been imported. "later": a later check needs torch, which is
+        imported while this one runs.
     """
 
     kind: Literal["run_check"] = "run_check"
@@ -134,21 +134,21 @@ class RunCheck(Frozen):
 
 
 class FindPort(Frozen):
-    """Find a free port."""
+    """Find a free port on this node."""
 
     kind: Literal["find_port"] = "find_port"
     task: int
 
 
 class RunRanks(Frozen):
-    """Run these ranks of a probe, with the variables by which torch.distributed finds the others.
+    """Run these ranks of a probe, with the environment variables of torch.distributed.
 
     Parameters
     ----------
     ranks
-        Their numbers among `world`; their order is that of the local ranks.
+        Their ranks in the world of size `world`, in the order of the local ranks.
     address
-        This node's own, by which the others reach it.
+        Address by which the other nodes reach this one.
     """
 
     kind: Literal["run_ranks"] = "run_ranks"
@@ -162,13 +162,13 @@ class RunRanks(Frozen):
 
 
 class Stop(Frozen):
-    """End what runs under this number."""
+    """Stop the task with this number."""
 
     kind: Literal["stop"] = "stop"
     task: int
 
 
-class Bye(Frozen):
+class EndRun(Frozen):
     """The run has ended; `status` is the exit status for the agent's task."""
 
     kind: Literal["bye"] = "bye"
@@ -176,18 +176,18 @@ class Bye(Frozen):
 
 
 FromAgent = Annotated[
-    Hello | Heartbeat | CheckDone | TorchImported | PortFound | RanksDone | RankDied | Leaving,
+    Hello | Heartbeat | CheckDone | TorchImported | PortFound | RanksFinished | RankDied | AgentEnded,
     Field(discriminator="kind"),
 ]
 FromCoordinator = Annotated[
-    Welcome | Heartbeat | RunCheck | FindPort | RunRanks | Stop | Bye, Field(discriminator="kind")
+    Welcome | Heartbeat | RunCheck | FindPort | RunRanks | Stop | EndRun, Field(discriminator="kind")
 ]
 _FROM_AGENT: TypeAdapter[FromAgent] = TypeAdapter(FromAgent)
 _FROM_COORDINATOR: TypeAdapter[FromCoordinator] = TypeAdapter(FromCoordinator)
 
 
 def from_agent(data: bytes) -> FromAgent | None:
-    """Return a message of an agent; None where it is not valid."""
+    """Parse a message of an agent; return None where it is not valid."""
     try:
         return _FROM_AGENT.validate_json(data)
     except (ValidationError, RecursionError):
@@ -195,7 +195,7 @@ def from_agent(data: bytes) -> FromAgent | None:
 
 
 def from_coordinator(data: bytes) -> FromCoordinator | None:
-    """Return a message of the coordinator; None where it is not valid."""
+    """Parse a message of the coordinator; return None where it is not valid."""
     try:
         return _FROM_COORDINATOR.validate_json(data)
     except (ValidationError, RecursionError):

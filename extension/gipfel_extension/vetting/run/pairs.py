@@ -1,48 +1,161 @@
-"""Pair rounds: the attribution plans them and concludes; here they are run, as long as there is time.
+"""Run the rounds of pairs that the attribution plans, while there is time, and add its verdicts.
 
-`RoundTime` says how many rounds the run's time limit leaves room for, by how long rounds have taken.
+`Network` compares the results with the network's reference values. `RoundTime` estimates how many rounds fit
+into the run's time limit.
 """
 
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from gipfel_cluster.model import Frozen
 
 from ..attribution.conclude import conclude
+from ..attribution.measurements import PairMeasurement, PairRound, PairSettings, PairState
 from ..attribution.rounds import next_round
-from ..attribution.state import PairMeasurement, PairRound, PairSettings, PairState
 from ..check import check_class
-from ..model import CheckResult, Owner
+from ..model import CheckResult, Owner, Verdict
 from ..probing import ProbeAnswer, ProbeSpec
 from ..protocol import ProtocolCheck
+from ..quantities import with_unit
+from ..reference_values import ReferenceValue, network_reference
 from .dispatch import Dispatcher, RunEnded
-from .fabric import Network, held_against, network_of, settings_for
 from .groups import GroupOutcome, run_groups
 from .report_builder import ReportBuilder
 
-#: Seconds that stay for verdicts and the report after the last round.
+#: Methods whose measurement is the rate from one node to the other.
+_COMPARABLE = ("allreduce", "send")
+_SOCKETS = "socket"
+
+
+class Network(Frozen):
+    """Network between two nodes, as the probe reports it.
+
+    Parameters
+    ----------
+    fabric
+        Type of the node's adapters; empty where sysfs lists no known one.
+    rate
+        Bits per second of one adapter.
+    transport
+        Network that NCCL reports to use; "gloo" on CPUs; empty where it reports none.
+    """
+
+    fabric: str = ""
+    adapters: int = 0
+    rate: float = 0.0
+    transport: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return a name for messages."""
+        return self.fabric or (f"NCCL's network {self.transport}" if self.transport else "this network")
+
+    @property
+    def by_sockets(self) -> bool:
+        """Return whether NCCL uses sockets although the node has a faster network."""
+        return bool(self.fabric) and self.transport.lower() == _SOCKETS
+
+    def reference(self, spec: ProbeSpec) -> ReferenceValue | None:
+        """Return the reference value for this probe; None where none is known."""
+        if self.transport == "gloo" or spec.request.get("method") not in _COMPARABLE:
+            return None
+        # One rank uses one adapter.
+        one = not spec.per_gpu or spec.request.get("method") == "send"
+        return network_reference(self.fabric, self.rate, min(1, self.adapters) if one else self.adapters)
+
+
+def fastest_network(outcomes: Sequence[GroupOutcome], gpus: int) -> Network:
+    """Return the fastest network of all pairs, so that nodes that lack an adapter are compared with it.
+
+    Parameters
+    ----------
+    gpus
+        Ranks of a node; each uses one adapter at most.
+    """
+    found = []
+    for each in outcomes:
+        document: Any = each.answer.evidence.get("network")
+        try:
+            network = Network.model_validate(document or {})
+        except ValidationError:
+            continue
+        found.append(network.model_copy(update={"adapters": min(network.adapters, max(1, gpus))}))
+    # Of equal networks, prefer one that uses sockets, so that this is reported.
+    return max(found, key=lambda each: (each.rate * each.adapters, each.by_sockets), default=Network())
+
+
+def settings_with_floor(
+    settings: PairSettings, entry: ProtocolCheck, reference: ReferenceValue | None
+) -> PairSettings:
+    """Return the settings with the floor that follows from the network's reference value."""
+    share = entry.threshold.of_reference if entry.threshold else None
+    if share is None or reference is None:
+        return settings
+    return settings.model_copy(update={"floor": max(settings.floor, share * reference.value)})
+
+
+def judge_by_network(
+    result: CheckResult,
+    entry: ProtocolCheck,
+    settings: PairSettings,
+    network: Network,
+    reference: ReferenceValue | None,
+) -> CheckResult:
+    """Return the result of a node after comparing it with the network's reference value."""
+    measured = result.measurement
+    if measured is None or not entry.threshold:
+        return result
+    if result.verdict is Verdict.FAIL and network.by_sockets and measured < settings.floor:
+        reason = f"{result.reason} NCCL uses sockets, though the node has {network.name}."
+        fix = "Install NCCL's network plugin in the image, or enable the hook that mounts it."
+        return result.with_verdict(Verdict.FAIL, reason, fix=fix).model_copy(update={"owner": Owner.IMAGE})
+    if result.verdict not in {Verdict.PASS, Verdict.DEGRADED}:
+        return result
+    if reference is not None and measured > reference.implausible_above:
+        maximum = with_unit(reference.implausible_above, result.unit)
+        reason = f"{with_unit(measured, result.unit)} is more than {network.name} can do ({maximum})."
+        fix = "The measurement must be wrong. Report it with the evidence."
+    elif entry.threshold.of_reference is not None and not (settings.floor or settings.baseline):
+        reason = (
+            f"{with_unit(measured, result.unit)}: no reference value is known for {network.name}"
+            " and there is no stored baseline, so that all pairs may be equally slow."
+        )
+        line = f", line {entry.line}" if entry.line else ""
+        fix = f"Set at_least in the threshold of the check {entry.name!r}{line} of the protocol."
+    else:
+        return result
+    changed = result.with_verdict(Verdict.INCONCLUSIVE, reason, fix=fix)
+    return changed.model_copy(update={"owner": Owner.PROTOCOL})
+
+
+#: Seconds reserved for verdicts and the report after the last round.
 _MARGIN_S = 3.0
-#: Less than this is not worth the first round, of which it is not known how long it takes.
-_LEAST_S = 5.0
-#: Rounds that usually suffice to settle what the survey has left open.
-_CONFIRM = 6
-#: The most rounds of a survey that settings may ask for.
-_MOST_SURVEY = 16
-#: A node that gave nothing with so many partners, who measured with others, is not measured again.
-_FRUITLESS = 2
+#: Seconds that must be left for the first round, whose duration is unknown.
+_FIRST_ROUND_S = 5.0
+#: Rounds reserved to confirm the suspects of the survey.
+_CONFIRM_ROUNDS = 6
+#: Upper limit of `PairSettings.survey_rounds`.
+_MAX_SURVEY_ROUNDS = 16
+#: A node without a measurement with this many working partners is not measured again.
+_MAX_FAILED_PARTNERS = 2
 
 
 class RoundTime:
-    """Time left for rounds of pairs.
+    """Time that is left for rounds of pairs.
 
     Parameters
     ----------
     until
-        When the last round must have ended, by `clock`; infinite where there is no limit.
+        Time of `clock` at which the last round must have ended; infinite where there is no limit.
     """
 
     def __init__(self, until: float, clock: Callable[[], float]) -> None:
         self._until, self._clock = until - _MARGIN_S, clock
-        self._took: list[float] = []
+        self._durations: list[float] = []
         self._started = clock()
 
     def start(self) -> None:
@@ -50,35 +163,31 @@ class RoundTime:
         self._started = self._clock()
 
     def end(self) -> None:
-        """Record that it has ended."""
-        self._took.append(self._clock() - self._started)
+        """Record that the round has ended."""
+        self._durations.append(self._clock() - self._started)
 
     @property
-    def left(self) -> float:
-        """Return the seconds that are left."""
+    def remaining(self) -> float:
+        """Return the remaining seconds."""
         return self._until - self._clock()
 
     @property
     def suffices(self) -> bool:
-        """Return whether another round as long as the others fits; one that hung is not as the others."""
-        return self.left >= (statistics.median(self._took) if self._took else _LEAST_S)
+        """Return whether another round of median duration fits."""
+        return self.remaining >= (statistics.median(self._durations) if self._durations else _FIRST_ROUND_S)
 
-    def fitted(self, state: PairState) -> PairState:
-        """Return the state; where not every pair can be measured in time, with as many rounds as can.
-
-        The survey's rounds are spread over all pairs, so that its first ones already join all nodes. What
-        they find needs rounds of its own.
-        """
+    def limit_survey(self, state: PairState) -> PairState:
+        """Return the state with fewer survey rounds if there is no time for every pair and for suspects."""
         settings = state.settings
         done = len({each.round for each in state.measurements if each.role == "survey"})
-        # Until then it makes no difference, and how long a round takes is known better.
-        if not state.every_pair or done < settings.survey_rounds or math.isinf(self.left):
+        # Decided late, when the duration of a round is known well.
+        if not state.every_pair or done < settings.survey_rounds or math.isinf(self.remaining):
             return state
-        room = int(self.left / max(statistics.median(self._took), 1e-3))
-        confirm = min(settings.confirm_rounds, _CONFIRM)
+        room = int(self.remaining / max(statistics.median(self._durations), 1e-3))
+        confirm = min(settings.confirm_rounds, _CONFIRM_ROUNDS)
         if done + room - confirm >= len(state.nodes) - 1 + len(state.nodes) % 2:
             return state
-        rounds = min(_MOST_SURVEY, max(settings.survey_rounds, done + room - confirm))
+        rounds = min(_MAX_SURVEY_ROUNDS, max(settings.survey_rounds, done + room - confirm))
         fewer = settings.model_copy(update={"every_pair_up_to": 0, "survey_rounds": rounds})
         return state.model_copy(update={"settings": fewer})
 
@@ -92,17 +201,17 @@ def run_pairs(
     *,
     later_s: float,
 ) -> None:
-    """Measure in rounds while the attribution wants to know more and there is time; then add its verdicts.
+    """Measure the rounds that the attribution plans, while there is time; then add its verdicts.
 
     Parameters
     ----------
     later_s
-        Seconds that the run's later checks may take.
+        Seconds to reserve for later checks.
 
     Raises
     ------
     RunEnded
-        The run ends first; what was measured until then is judged all the same.
+        The run ends before; verdicts on the finished rounds are added.
     """
     pairs = _Pairs(builder, dispatcher, entry, spec=spec, nodes=nodes, later_s=later_s)
     try:
@@ -116,7 +225,7 @@ def run_pairs(
 
 
 class _Pairs:
-    """Rounds of one check."""
+    """Runner of the rounds of one check, with their state."""
 
     def __init__(
         self,
@@ -137,43 +246,43 @@ class _Pairs:
         self.cut_short = False
 
     def measure(self) -> None:
-        """Run rounds until nothing more is to learn, or the time is up."""
+        """Run rounds until the attribution plans no more, or the time is up."""
         every_pair = self._state.every_pair
         while (planned := next_round(self._state)) is not None:
             if not self._time.suffices:
                 self.cut_short = True
                 break
             self._time.start()
-            self._take(planned, self._run_round(planned))
+            self._add_round(planned, self._run_round(planned))
             self._time.end()
-            if not self._measured and _all_say_the_same(self._state):
-                # Such as an image without torch: more rounds would say it again.
+            if not self._measured and _same_error_everywhere(self._state):
+                # For example an image without torch: more rounds would fail too.
                 break
-            self._state = self._time.fitted(self._state)
+            self._state = self._time.limit_survey(self._state)
         if self.cut_short:
-            text = f"the run's time limit left room for {self.rounds} round(s) of pairs: not all is decided."
+            text = f"the time limit allowed only {self.rounds} round(s) of pairs, so some verdicts are open."
             self._builder.notes.append(f"{self._entry.name}: {text}")
         elif every_pair and not self._state.every_pair:
-            text = "not each pair was measured, as the run's time limit leaves no room for it."
+            text = "not every pair was measured, because the time limit is too short."
             self._builder.notes.append(f"{self._entry.name}: {text}")
 
     def verdicts(self) -> list[CheckResult]:
-        """Return what the rounds say of each node."""
+        """Return the verdicts that follow from the rounds."""
         if self._lacking and not self._measured:
             return [_lacking(self._entry, node, self._lacking) for node in self._state.nodes]
         if not self.rounds:
-            reason = "The run's time limit left no room for a round of pairs."
+            reason = "The run's time limit was too short for a round of pairs."
             fix = "Give the run more time (--time-limit)."
             return [self._entry.not_run(node, node, reason, fix) for node in self._state.nodes]
         reference = self._network.reference(self._spec)
-        settings = settings_for(self._state.settings, self._entry, reference)
+        settings = settings_with_floor(self._state.settings, self._entry, reference)
         results = conclude(self._state.model_copy(update={"settings": settings, "cut_short": self.cut_short}))
-        judged = [held_against(each, self._entry, settings, self._network, reference) for each in results]
+        judged = [judge_by_network(each, self._entry, settings, self._network, reference) for each in results]
         return [each.model_copy(update={"severity": self._entry.severity}) for each in judged]
 
     @property
     def rounds(self) -> int:
-        """Return how many rounds have ended."""
+        """Return the number of finished rounds."""
         return len({each.round for each in self._state.measurements})
 
     @property
@@ -181,61 +290,63 @@ class _Pairs:
         return any(each.samples for each in self._state.measurements)
 
     def _run_round(self, planned: PairRound) -> list[GroupOutcome]:
-        """Run the pairs of a round; a node that did not answer before does not hold up the others again."""
-        silent = _silent(self._state)
+        """Run the pairs of a round, without nodes that gave no measurement before."""
+        failed = _failed_nodes(self._state)
         pairs = [(pair.first, pair.second) for pair in planned.pairs]
-        limit = min(self._spec.time_limit_s, self._time.left)
+        limit = min(self._spec.time_limit_s, self._time.remaining)
         spec = self._spec.model_copy(update={"time_limit_s": limit})
-        groups = [pair for pair in pairs if not silent.keys() & set(pair)]
+        groups = [pair for pair in pairs if not failed.keys() & set(pair)]
         measured = iter(run_groups(self._dispatcher, spec, groups))
         outcomes = []
         for pair in pairs:
-            gone = [node for node in pair if node in silent]
-            if gone:
-                error, accused = silent[gone[0]]
-                outcomes.append(GroupOutcome(pair, ProbeAnswer(error=error), (gone[0],) if accused else ()))
+            excluded = [node for node in pair if node in failed]
+            if excluded:
+                error, accused = failed[excluded[0]]
+                outcomes.append(
+                    GroupOutcome(pair, ProbeAnswer(error=error), (excluded[0],) if accused else ())
+                )
             else:
                 outcomes.append(next(measured))
         return outcomes
 
-    def _take(self, planned: PairRound, outcomes: Sequence[GroupOutcome]) -> None:
+    def _add_round(self, planned: PairRound, outcomes: Sequence[GroupOutcome]) -> None:
         answers = [each.answer for each in outcomes]
         self._lacking = self._lacking or next((each.missing for each in answers if each.missing), "")
-        found = network_of(outcomes, self._gpus if self._spec.per_gpu else 1)
+        found = fastest_network(outcomes, self._gpus if self._spec.per_gpu else 1)
         self._network = max(
             self._network, found, key=lambda each: (each.rate * each.adapters, each.by_sockets)
         )
         measurements = _measurements(planned, outcomes)
-        if self._time.left <= 0:
-            # The end of the time stopped these, not a fault of theirs.
+        if self._time.remaining <= 0:
+            # The time limit has stopped pairs without a fault of theirs.
             measurements = tuple(each for each in measurements if each.samples or each.accused)
         self._state = self._state.with_round(measurements)
 
 
-def _silent(state: PairState) -> dict[str, tuple[str, bool]]:
-    """Return the nodes that are not measured once more, each with why, and whether it is accused.
+def _failed_nodes(state: PairState) -> dict[str, tuple[str, bool]]:
+    """Return the nodes that are not measured again, each with the reason, and whether it is accused.
 
-    Those that did not answer at all, and those that gave nothing with two partners who have measured with
-    others: each round with such a node lasts as long as its time limit.
+    These did not respond, or gave no measurement with two partners that did with others. A round with such a
+    node would take as long as its time limit.
     """
     found: dict[str, tuple[str, bool]] = {}
-    fruitful = {node for each in state.measurements if each.samples for node in (each.first, each.second)}
+    working = {node for each in state.measurements if each.samples for node in (each.first, each.second)}
     failed: dict[str, dict[str, str]] = {}
     for each in state.measurements:
         found |= dict.fromkeys(each.accused, (each.error, True))
         for node, other in ((each.first, each.second), (each.second, each.first)):
-            if node not in fruitful and other in fruitful:
+            if node not in working and other in working:
                 failed.setdefault(node, {}).setdefault(other, each.error)
     for node, errors in failed.items():
-        if len(errors) >= _FRUITLESS:
+        if len(errors) >= _MAX_FAILED_PARTNERS:
             found.setdefault(node, (next(iter(errors.values())), False))
     return found
 
 
 def _lacking(entry: ProtocolCheck, node: str, module: str) -> CheckResult:
-    """Return the verdict where the image lacks what the probe needs: no node has shown anything."""
+    """Return the result where the image lacks a module that the probe needs."""
     reason = f"Nothing was measured: the image lacks {module}."
-    result = entry.not_run(node, node, reason, f"Put {module} into the image.")
+    result = entry.not_run(node, node, reason, f"Install {module} in the image.")
     return result.model_copy(update={"owner": Owner.IMAGE})
 
 
@@ -248,7 +359,7 @@ def _state(
     if floor is not None and not settings.floor:
         settings = settings.model_copy(update={"floor": floor})
     if entry.threshold and entry.threshold.below_baseline is not None and not settings.baseline:
-        settings = settings.model_copy(update={"baseline": builder.earlier_runs.usual(entry) or 0.0})
+        settings = settings.model_copy(update={"baseline": builder.earlier_runs.baseline(entry) or 0.0})
     present = dispatcher.pool.present
     return PairState(
         check=entry.name,
@@ -271,7 +382,8 @@ def _measurements(planned: PairRound, outcomes: Sequence[GroupOutcome]) -> tuple
             first=pair.first,
             second=pair.second,
             samples=() if outcome.answer.wrong else outcome.answer.samples,
-            error=outcome.answer.error or _wrong(outcome.answer.wrong),
+            error=outcome.answer.error
+            or (f"{outcome.answer.wrong} values of the result are wrong." if outcome.answer.wrong else ""),
             accused=outcome.accused,
             role=pair.role,
         )
@@ -279,11 +391,7 @@ def _measurements(planned: PairRound, outcomes: Sequence[GroupOutcome]) -> tuple
     )
 
 
-def _wrong(values: int) -> str:
-    return f"{values} values of the result were wrong." if values else ""
-
-
-def _all_say_the_same(state: PairState) -> bool:
+def _same_error_everywhere(state: PairState) -> bool:
     return (
         len({each.error.partition(": ")[2] for each in state.measurements}) == 1
         and not any(each.accused for each in state.measurements)

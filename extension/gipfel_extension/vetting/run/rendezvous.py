@@ -1,49 +1,57 @@
-"""Rendezvous: agents find the coordinator by a file or a variable with its port and this run's keys.
+"""Start agents, and connect them to the coordinator.
 
-Whoever knows the coordinator's key can connect, and it ignores everyone who does not send the token. Both
-are in a file that its owner alone can read, or in the environment; never in an argument.
+The rendezvous has the coordinator's address, its public key, and the secret token of the run. Agents get it
+in a file that only its owner can read, or in the environment, never in an argument. The coordinator ignores
+peers without the token.
 """
 
 import contextlib
 import fcntl
+import os
 import resource
 import secrets
+import signal
 import socket
 import struct
+import subprocess
+import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import zmq
 from pydantic import ValidationError
 
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.runs import write_atomically
+from gipfel_cluster.steps import PYTHON, StepSpec, start_step
 
 from ...telemetry.files import read_regular
-from .messages import LARGEST
+from .location import Location, LocationKind
+from .messages import MAX_MESSAGE_BYTES
 
 _SIOCGIFADDR = 0x8915
-#: By which agents that a coordinator starts learn the rendezvous.
+#: Environment variable with the rendezvous of agents that a coordinator starts.
 RENDEZVOUS_VARIABLE = "GIPFEL_VET_RENDEZVOUS"
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 _CONNECT_S = 3.0
-_MOST_DESCRIPTORS = 65536
-#: Seconds in which whoever comes too late finds a run over.
-_OVER_FOR_S = 300.0
+_MAX_DESCRIPTORS = 65536
+#: Seconds for which a file says that its run has ended.
+_ENDED_FOR_S = 300.0
 
 
 class Rendezvous(Frozen):
-    """Address of the coordinator, and the secrets to be heard by it.
+    """Address of the coordinator, its key, and the token of the run.
 
     Parameters
     ----------
     hosts
-        Names and addresses of its node; the first one that answers is taken.
+        Names and addresses of its node; agents use the first one that accepts a connection.
     port
-        0 where there is no coordinator any more.
+        Port of the coordinator; 0 after the end of the run.
     key
-        Its public key (CURVE, Z85).
+        Public key of the coordinator (CURVE, Z85).
     """
 
     hosts: tuple[str, ...]
@@ -52,27 +60,27 @@ class Rendezvous(Frozen):
     token: str
 
     def write(self, path: Path) -> None:
-        """Write it for the agents of this user; 0600."""
+        """Write the rendezvous to a file with mode 0600."""
         write_atomically(path, self.model_dump_json())
 
     @classmethod
     def read(cls, path: Path) -> "Rendezvous | None":
-        """Return the content of a file; None where there is none yet, or it can't be read."""
+        """Return the rendezvous in a file; None where there is none yet, or it can't be read."""
         try:
-            found = cls.model_validate_json(read_regular(path, _MOST_BYTES))
-            # Another cluster, or one that was set up anew, may have had a job of this number.
-            stale = not found.port and time.time() - path.stat().st_mtime > _OVER_FOR_S
+            rendezvous = cls.model_validate_json(read_regular(path, _MAX_BYTES))
+            # An old file may be of another cluster's job with this number.
+            stale = not rendezvous.port and time.time() - path.stat().st_mtime > _ENDED_FOR_S
         except (OSError, ValidationError):
             return None
-        return None if stale else found
+        return None if stale else rendezvous
 
     @classmethod
-    def over(cls) -> "Rendezvous":
-        """Return what late agents find."""
+    def ended(cls) -> "Rendezvous":
+        """Return a rendezvous that tells late agents that the run has ended."""
         return cls(hosts=(), port=0, key="", token="")
 
     def reachable(self) -> tuple[str, str] | None:
-        """Return the first of its hosts that answers, and this node's own address on the way there."""
+        """Return the first host that accepts a connection, and this node's address towards it; else None."""
         for host in self.hosts:
             try:
                 with socket.create_connection((host, self.port), _CONNECT_S) as link:
@@ -82,55 +90,55 @@ class Rendezvous(Frozen):
         return None
 
 
-class Listener:
-    """Socket of the coordinator.
+class CoordinatorSocket:
+    """Listening socket of the coordinator.
 
     Raises
     ------
     GipfelError
-        No port can be had.
+        No port is available.
     """
 
-    def __init__(self, *, alone: bool, node: str) -> None:
+    def __init__(self, *, local_only: bool, node: str) -> None:
         self._context = zmq.Context()
         self.socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
         public, secret = zmq.curve_keypair()
         self.socket.curve_server = True
         self.socket.curve_secretkey, self.socket.curve_publickey = secret, public
         self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.setsockopt(zmq.MAXMSGSIZE, LARGEST)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
         self.socket.setsockopt(zmq.SNDHWM, 10_000)
-        # All agents come at once, and each holds a descriptor.
+        # All agents connect at once, and each connection needs a descriptor.
         self.socket.setsockopt(zmq.BACKLOG, 4096)
-        _allow_descriptors()
-        # A message to an agent that is gone is an error, and not dropped in silence.
+        _raise_descriptor_limit()
+        # Sending to a disconnected agent raises an error instead of dropping the message.
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         try:
-            port = self.socket.bind_to_random_port("tcp://127.0.0.1" if alone else "tcp://*")
+            port = self.socket.bind_to_random_port("tcp://127.0.0.1" if local_only else "tcp://*")
         except zmq.ZMQError as error:
-            raise GipfelError(f"No port can be had on {node}: {error}.") from error
-        hosts = ("127.0.0.1",) if alone else tuple(_names(node))
+            raise GipfelError(f"No port is available on {node}: {error}.") from error
+        hosts = ("127.0.0.1",) if local_only else tuple(_names(node))
         self.rendezvous = Rendezvous(
             hosts=hosts, port=port, key=public.decode(), token=secrets.token_urlsafe(32)
         )
 
     def close(self) -> None:
-        """Close it; what was not delivered by now is lost."""
+        """Close the socket after half a second for pending messages."""
         self.socket.close(linger=500)
         self._context.term()
 
 
-def _allow_descriptors() -> None:
+def _raise_descriptor_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    target = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < target:
         with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
 
 
 def _names(node: str) -> Iterable[str]:
-    """Return the names and addresses by which other nodes may reach this one, the likeliest first."""
-    found: dict[str, None] = {}
+    """Return names and addresses by which other nodes may reach this one, the most likely first."""
+    good: dict[str, None] = {}
     doubtful: dict[str, None] = {}
     for name in dict.fromkeys((node, socket.gethostname())):
         try:
@@ -138,15 +146,15 @@ def _names(node: str) -> Iterable[str]:
         except OSError:
             known = []
         addresses = [str(each[4][0]) for each in known]
-        good = [each for each in addresses if not each.startswith("127.")]
-        # Debian calls a machine 127.0.1.1 itself: others may know better, or mean themselves.
-        (found if good else doubtful)[name] = None
-        found |= dict.fromkeys(good)
+        routable = [each for each in addresses if not each.startswith("127.")]
+        # Debian resolves a machine's own name to 127.0.1.1; on other nodes the name may be correct.
+        (good if routable else doubtful)[name] = None
+        good |= dict.fromkeys(routable)
     own = dict.fromkeys(address for _, address in interfaces() if not address.startswith("127."))
-    return found | own | doubtful
+    return good | own | doubtful
 
 
-class Link:
+class AgentSocket:
     """Socket of an agent."""
 
     def __init__(self, rendezvous: Rendezvous, host: str) -> None:
@@ -156,43 +164,149 @@ class Link:
         self.socket.curve_serverkey = rendezvous.key.encode()
         self.socket.curve_secretkey, self.socket.curve_publickey = secret, public
         self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.setsockopt(zmq.MAXMSGSIZE, LARGEST)
-        # So that it is the same agent after a broken connection.
+        self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+        # A fixed identity, so that the agent is recognized after a broken connection.
         self.socket.setsockopt(zmq.IDENTITY, b"A" + secrets.token_bytes(15))
         self.socket.connect(f"tcp://{host}:{rendezvous.port}")
 
     def send(self, data: bytes) -> None:
-        """Send; dropped where the other side has not taken a thousand before."""
+        """Send a message; drop it if the queue is full."""
         try:
             self.socket.send(data, zmq.NOBLOCK)
         except zmq.ZMQError:
             return
 
     def close(self) -> None:
-        """Close it, giving what was said last half a second to leave."""
+        """Close the socket after half a second for pending messages."""
         self.socket.close(linger=500)
         self._context.term()
 
 
-def interface_of(address: str) -> str:
+def interface_name(address: str) -> str:
     """Return the name of the interface with this IPv4 address; empty where there is none."""
     return next((name for name, own in interfaces() if own == address), "")
 
 
 def interfaces() -> Iterator[tuple[str, str]]:
     """Yield each interface of this node and its first IPv4 address."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             try:
                 request = struct.pack("256s", name.encode()[:15])
-                answer = fcntl.ioctl(asked.fileno(), _SIOCGIFADDR, request)
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
             except OSError:
                 continue
             yield name, socket.inet_ntoa(answer[20:24])
 
 
 def free_port() -> int:
-    """Return a free port; it is not held."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as asked:
-        asked.bind(("", 0))
-        return int(asked.getsockname()[1])
+    """Return a port that is free at the moment."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+_AGENT = f"{__package__}.agent"
+_SOON_S, _END_S = 3.0, 12.0
+
+
+class Agents(Protocol):
+    """Handle on the agents of a run."""
+
+    def problem(self, node: str) -> str:
+        """Return why the agent of a node has ended or can't connect, as a sentence; else empty."""
+
+    def end(self) -> None:
+        """Wait for the end of started agents, which have got `EndRun`; kill them after a while."""
+
+
+class LocalAgent:
+    """Agent on this node, as a child process with its own session."""
+
+    def __init__(self, rendezvous: Rendezvous, node: str, environment: Mapping[str, str]) -> None:
+        self._node = node
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", _AGENT, str(os.getpid()), node],
+            env={**environment, RENDEZVOUS_VARIABLE: rendezvous.model_dump_json()},
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def problem(self, node: str) -> str:
+        """Return how the agent ended; empty while it runs."""
+        status = self._process.poll()
+        if node != self._node or status is None:
+            return ""
+        ending = f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
+        return f"Its agent {ending}."
+
+    def end(self) -> None:
+        """Wait for the agent; terminate it, and finally kill it, if it does not end."""
+        for number, seconds in ((signal.SIGTERM, _SOON_S), (signal.SIGKILL, _END_S)):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(seconds)
+                return
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+        self._process.wait(_END_S)
+
+
+class StepTasks(LocalAgent):
+    """Agent on this node, and the other tasks of this Slurm step, which find the rendezvous in a file."""
+
+    def __init__(self, rendezvous: Rendezvous, node: str, environment: Mapping[str, str], file: Path) -> None:
+        self._file = file
+        rendezvous.write(file)
+        super().__init__(rendezvous, node, environment)
+
+    def end(self) -> None:
+        """Tell late tasks that the run has ended, and end the agent of this node."""
+        with contextlib.suppress(OSError):
+            Rendezvous.ended().write(self._file)
+        super().end()
+
+
+class AgentStep:
+    """Slurm step with an agent on every node."""
+
+    def __init__(
+        self, rendezvous: Rendezvous, nodes: tuple[str, ...], folder: Path, environment: Mapping[str, str]
+    ) -> None:
+        spec = StepSpec(
+            command=(PYTHON, "-m", _AGENT),
+            nodes=nodes,
+            environment={RENDEZVOUS_VARIABLE: rendezvous.model_dump_json()},
+            folder=str(folder),
+            name="vet",
+            grace_s=10,
+        )
+        self._handle = start_step(spec, environment)
+
+    def problem(self, node: str) -> str:  # noqa: ARG002 - a step ends as a whole
+        """Return how the step ended; empty while it runs."""
+        status = self._handle.poll()
+        if status is None:
+            return ""
+        return f"The job step of its agent exited with status {status}. {self._handle.state.problem}".strip()
+
+    def end(self) -> None:
+        """Wait for the step; stop it if it does not end."""
+        if self._handle.wait(_END_S) is None:
+            self._handle.stop()
+
+
+def start_agents(
+    location: Location, rendezvous: Rendezvous, folder: Path, environment: Mapping[str, str]
+) -> Agents:
+    """Start the agents that do not start by themselves.
+
+    Raises
+    ------
+    GipfelError
+        The Slurm step can't be started.
+    """
+    if location.kind is LocationKind.STEP:
+        return StepTasks(rendezvous, location.node, environment, location.rendezvous(folder))
+    if location.kind is LocationKind.ALLOCATION and location.nodes != (location.node,):
+        return AgentStep(rendezvous, location.nodes, folder / "vetting", environment)
+    return LocalAgent(rendezvous, location.node, environment)

@@ -1,7 +1,7 @@
-"""Verdicts so far and their report on disk, which is complete JSON at every moment.
+"""Collect results and write the report, whose file is valid JSON at all times.
 
-`ReportBuilder` collects results, `EarlierRuns` answers what the history says of a node, and `failed_alone`
-returns nodes that failed their own checks.
+`ReportBuilder` collects results, `EarlierRuns` provides the history and baselines, and `failed_alone`
+returns the nodes that failed their own checks.
 """
 
 import time
@@ -13,7 +13,7 @@ from gipfel_cluster.model import GipfelError
 
 from ..attribution.compare import compare_with_allocation
 from ..history.exclusions import Exclusion, Exclusions
-from ..history.queries import Baseline, baselines_of, recently_vetted, settle_borderline
+from ..history.queries import Baseline, compute_baselines, decide_borderline, recently_vetted
 from ..history.site_registry import site_baselines
 from ..history.store import History, HistoryContent, HistoryEntry, history_root
 from ..model import CheckResult, Owner, Severity, Verdict, with_owners
@@ -21,52 +21,52 @@ from ..one_check import is_group
 from ..protocol import ProtocolCheck, VettingProtocol
 from ..report import VettingReport, make_report
 
-_LAST = 5
-_WRITE_EVERY_S = 0.5
-#: Share of the coordinator's time that its report may cost: a large one is written less often.
-_SHARE = 0.1
+_LAST_RUNS = 5
+_WRITE_INTERVAL_S = 0.5
+#: Share of the coordinator's time for writing the report: a large one is written less often.
+_MAX_WRITE_SHARE = 0.1
 
 
 class EarlierRuns:
-    """History of a cluster; empty where there is none or it can't be read."""
+    """History and baselines of earlier runs on a cluster; empty where the history can't be read."""
 
     def __init__(
         self,
         content: HistoryContent | None = None,
         excluded: Sequence[Exclusion] = (),
-        ask: Callable[[Collection[str]], Sequence[Baseline]] = lambda _: (),
+        fetch: Callable[[Collection[str]], Sequence[Baseline]] = lambda _: (),
     ) -> None:
-        self._ask, self._asked = ask, set[str]()
+        self._fetch, self._fetched = fetch, set[str]()
         self._site: list[Baseline] = []
         self._content = content or HistoryContent()
         self._excluded = excluded
         self.problems = self._content.problems
         entries = [each for record in self._content.records for each in record.entries]
-        self._of: dict[tuple[str, str], list[HistoryEntry]] = defaultdict(list)
-        self._baselines = baselines_of(entries)
+        self._entries: dict[tuple[str, str], list[HistoryEntry]] = defaultdict(list)
+        self._baselines = compute_baselines(entries)
         for entry in entries:
-            self._of[entry.node, entry.check].append(entry)
+            self._entries[entry.node, entry.check].append(entry)
 
     @classmethod
     def of(cls, cluster: str, environment: Mapping[str, str]) -> "EarlierRuns":
-        """Return the history of a cluster."""
+        """Read the history of a cluster."""
         try:
             history = History(history_root(environment), cluster)
-            content, (excluded, wrong) = history.read(), Exclusions(history.folder).read()
+            content, (excluded, problem) = history.read(), Exclusions(history.folder).read()
         except (GipfelError, OSError) as error:
-            problem = f"The history of earlier runs can't be read: {error}"
-            return cls(HistoryContent(problems=(problem,)))
-        problems = (*content.problems, *filter(None, [wrong]))
+            reason = f"The history of earlier runs can't be read: {error}"
+            return cls(HistoryContent(problems=(reason,)))
+        problems = (*content.problems, *filter(None, [problem]))
 
-        def ask(models: Collection[str]) -> Sequence[Baseline]:
+        def fetch(models: Collection[str]) -> Sequence[Baseline]:
             return site_baselines(cluster, models, environment=environment)
 
-        return cls(HistoryContent(content.records, problems), excluded, ask)
+        return cls(HistoryContent(content.records, problems), excluded, fetch)
 
     def vetted(self, protocol: VettingProtocol, nodes: Sequence[str], within_s: float) -> dict[str, int]:
-        """Return the nodes that this protocol vetted recently, with when (UTC, ns).
+        """Return the nodes that this protocol vetted recently, and when (UTC, ns).
 
-        A protocol of the same name that demanded something else does not count.
+        A run with other checks or settings does not count.
         """
         found = recently_vetted(
             self._content,
@@ -86,52 +86,52 @@ class EarlierRuns:
         }
 
     def baselines(self, models: Collection[str] = (), *, check: str) -> dict[tuple[str, str], float]:
-        """Return the usual measurement of a check by check type and GPU model.
+        """Return the baselines of a check by check type and GPU model.
 
-        The user's own of the same name, as checks of one type may measure different things; else the site's
-        for these models.
+        These are the user's own baselines of the check of this name (checks of one type may measure different
+        things), else the site's for these models.
         """
-        # Whoever does not answer is not asked again.
-        if new := set(models) - self._asked:
-            self._asked |= new
-            self._site += self._ask(new)
+        # A registry that does not respond is not queried again.
+        if new := set(models) - self._fetched:
+            self._fetched |= new
+            self._site += self._fetch(new)
         found = (each for each in (*self._site, *self._baselines) if each.check == check)
         return {(each.type, each.gpu_model): each.median for each in found}
 
-    def usual(self, entry: ProtocolCheck) -> float | None:
-        """Return the usual measurement of a check on the model of most nodes; None without any."""
+    def baseline(self, entry: ProtocolCheck) -> float | None:
+        """Return the baseline of a check on the model of most nodes; None where there is none."""
         found = [each for each in self._baselines if (each.check, each.type) == (entry.name, entry.type)]
         return max(found, key=lambda each: each.nodes).median if found else None
 
     def fit(self, node: str, check: str) -> tuple[bool, ...]:
-        """Return whether a node was fit by a check in its last runs, newest last."""
-        telling = [
+        """Return whether a node passed a check in its last conclusive runs, newest last."""
+        conclusive = [
             each
-            for each in self._of.get((node, check), ())
+            for each in self._entries.get((node, check), ())
             if each.verdict not in {Verdict.NOT_RUN, Verdict.INCONCLUSIVE}
         ]
-        return tuple(each.verdict is Verdict.PASS for each in telling[-_LAST:])
+        return tuple(each.verdict is Verdict.PASS for each in conclusive[-_LAST_RUNS:])
 
     def settle(self, results: Sequence[CheckResult]) -> list[CheckResult]:
-        """Return borderline verdicts decided by how often the node was bad recently."""
+        """Return the results; borderline verdicts are decided by how often the node was bad recently."""
         settled = []
         for each, owned in zip(results, with_owners(results), strict=True):
-            # What is wrong with all nodes, or with the image, does not become a node's own by repetition.
+            # A repeated fault of all nodes or of the image is not a fault of the node.
             own = owned.owner in {Owner.NODE, Owner.LINK}
-            earlier = self._of.get((each.node, each.check), ()) if own else ()
-            settled.append(settle_borderline(each, earlier))
+            earlier = self._entries.get((each.node, each.check), ()) if own else ()
+            settled.append(decide_borderline(each, earlier))
         return settled
 
 
 class ReportBuilder:
-    """Collects verdicts and keeps ``vetting.json`` current.
+    """Collector of results that keeps ``vetting.json`` up to date.
 
     Parameters
     ----------
     folder
         The run folder.
-    past
-        What is remembered of earlier runs.
+    earlier_runs
+        History and baselines of the cluster.
     """
 
     def __init__(
@@ -153,51 +153,52 @@ class ReportBuilder:
         self.notes: list[str] = list(self.earlier_runs.problems)
         self.torch_import_s: dict[str, float] = {}
         self.changes = 0
-        self._heard = {(each.node, each.check) for each in self.results}
+        self._with_result = {(each.node, each.check) for each in self.results}
         self._next, self._written = 0.0, -1
 
     def add(self, results: Sequence[CheckResult]) -> None:
-        """Add verdicts."""
+        """Add results."""
         self.results += results
-        self._heard |= {(each.node, each.check) for each in results}
+        self._with_result |= {(each.node, each.check) for each in results}
         self.changes += 1
 
     def replace(self, results: Sequence[CheckResult]) -> None:
-        """Replace the verdicts by the same ones, judged again."""
+        """Replace all results by the same ones after judging them again."""
         self.results = list(results)
         self.changes += 1
 
-    def compared(self, results: Sequence[CheckResult]) -> Sequence[CheckResult]:
-        """Return verdicts judged by thresholds relative to each other or to earlier runs."""
+    def compare(self, results: Sequence[CheckResult]) -> Sequence[CheckResult]:
+        """Return the results, judged by thresholds relative to each other or to baselines."""
         compared = list(results)
         for entry in self.protocol.checks:
             if entry.threshold is None:
                 continue
-            places = [place for place, each in enumerate(compared) if each.check == entry.name]
-            own = [compared[place] for place in places]
+            indices = [index for index, each in enumerate(compared) if each.check == entry.name]
+            own = [compared[index] for index in indices]
             models = {str(each.evidence.get("model") or "") for each in own}
             stored = self.earlier_runs.baselines(
                 models if entry.threshold.below_baseline else (), check=entry.name
             )
-            for place, each in zip(places, compare_with_allocation(self.protocol, own, stored), strict=True):
-                compared[place] = each
+            judged = compare_with_allocation(self.protocol, own, stored)
+            for index, each in zip(indices, judged, strict=True):
+                compared[index] = each
         return compared
 
-    def run(self, node: str, check: str) -> None:
-        """Set the check that runs on a node now; empty for none."""
+    def set_running(self, node: str, check: str) -> None:
+        """Set the check that is running on a node; empty for none."""
         if self.running.get(node, "") != check:
             self.running[node] = check
             self.changes += 1
 
-    def imported(self, seconds: Mapping[str, float]) -> None:
-        """Note how long nodes took to import torch."""
+    def set_import_times(self, seconds: Mapping[str, float]) -> None:
+        """Set the seconds that importing torch took, by node."""
         if seconds != self.torch_import_s:
             self.torch_import_s = dict(seconds)
             self.changes += 1
 
     def has_verdict(self, node: str, check: str) -> bool:
-        """Return whether a check has given a verdict on a node."""
-        return (node, check) in self._heard
+        """Return whether a check has a result for a node."""
+        return (node, check) in self._with_result
 
     def report(self, *, ended: bool = False, complete: bool = False) -> VettingReport:
         """Return the current report."""
@@ -215,13 +216,13 @@ class ReportBuilder:
             torch_import_s=self.torch_import_s,
         )
 
-    def keep(self) -> VettingReport | None:
-        """Write the report where something has changed, at most twice a second; the report if it was written.
+    def write_if_changed(self) -> VettingReport | None:
+        """Write the report if it has changed, at most twice a second; return it if it was written.
 
         Raises
         ------
         GipfelError
-            It can't be written.
+            The report can't be written.
         """
         started = time.monotonic()
         if self._written == self.changes or started < self._next:
@@ -230,7 +231,7 @@ class ReportBuilder:
         report = self.report()
         write_report(report, self.folder)
         took = time.monotonic() - started
-        self._next = started + max(_WRITE_EVERY_S, took / _SHARE)
+        self._next = started + max(_WRITE_INTERVAL_S, took / _MAX_WRITE_SHARE)
         return report
 
 
@@ -240,14 +241,14 @@ def write_report(report: VettingReport, folder: Path) -> None:
     Raises
     ------
     GipfelError
-        It can't be written.
+        The report can't be written.
     """
     try:
         report.write(folder)
     except OSError as error:
         raise GipfelError(
             f"The report can't be written to {folder}: {error.strerror}.",
-            "Set GIPFEL_RUNS to another folder.",
+            "Set GIPFEL_RUNS to another directory.",
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Session: a vetting run from its start to its report, or an agent's part in one."""
+"""Session: a whole vetting run, or the agent of one task in it."""
 
 import contextlib
 import signal
@@ -14,61 +14,60 @@ from ..model import Scope
 from ..one_check import time_limit
 from ..protocol import VettingProtocol
 from ..report import BAD_NODES, GOOD_NODES, VettingReport
-from .actions import Action, decide, keep_report, resubmit
-from .agent import Agent, await_coordinator
-from .agents import start_agents
-from .coordinator import COME_WITHIN_S, SKIPPED, Coordinator
+from .actions import Action, decide, resubmit, store_report
+from .agent import Agent, rendezvous_reader
+from .coordinator import CONNECT_LIMIT_S, SKIPPED, Coordinator
 from .dispatch import AgentPool
 from .location import Location, LocationKind
-from .rendezvous import Listener, Rendezvous
+from .rendezvous import CoordinatorSocket, Rendezvous, start_agents
 from .report_builder import EarlierRuns, ReportBuilder, write_report
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: Rounds of pairs that a time limit leaves room for, where the protocol sets none.
-_ROUNDS = 12
+#: Rounds of pairs that the default time limit of a run allows for.
+_DEFAULT_ROUNDS = 12
 _MARGIN_S = 60.0
-#: Seconds for another run in the same folder to end; one beside it would measure it, too.
-_OTHERS_S = 45.0
+#: Seconds to wait for another run in the same run folder, whose load would disturb measurements.
+_OTHER_RUN_LIMIT_S = 45.0
 
 
 class VettingOptions(Frozen):
-    """Options of a run.
+    """Options of a vetting run.
 
     Parameters
     ----------
     min_nodes
-        How many vetted nodes must remain; None for all.
+        Number of vetted nodes that must remain; None for all.
     time_limit_s
-        For the whole run; None for the protocol's own.
-    come_within_s
-        Seconds until the agents must have come.
+        Seconds for the whole run; None for the protocol's limit.
+    connect_limit_s
+        Seconds within which the agents must connect.
     skip_vetted_s
-        A node that was vetted by this protocol so recently skips its own checks; 0 for never.
+        A node that this protocol vetted within these seconds skips its own checks; 0 to skip none.
     resubmits
-        How often a job may be submitted again.
+        How often a job may be resubmitted.
     """
 
     protocol: VettingProtocol
     action: Action = Action.REPORT
     min_nodes: int | None = None
     time_limit_s: float | None = None
-    come_within_s: float = COME_WITHIN_S
+    connect_limit_s: float = CONNECT_LIMIT_S
     skip_vetted_s: float = 0.0
     resubmits: int = 3
 
 
 class Session(Frozen):
-    """Ended run: its report and its folder."""
+    """Result of a run: its report and its run folder."""
 
     report: VettingReport
     folder: Path
 
 
-def serve(location: Location, environment: Mapping[str, str]) -> int:
-    """Run the agent of a task that is not the first; return the exit status."""
+def run_agent(location: Location, environment: Mapping[str, str]) -> int:
+    """Run the agent of a task other than the first; return the exit status."""
     folder = location.folder(environment)
     agent = Agent(
-        await_coordinator(location.rendezvous(folder)),
+        rendezvous_reader(location.rendezvous(folder)),
         node=location.node,
         rank=location.rank,
         extra=location.extra,
@@ -78,10 +77,10 @@ def serve(location: Location, environment: Mapping[str, str]) -> int:
 
 
 def cancel_run(location: Location, environment: Mapping[str, str]) -> None:
-    """Report to the other tasks of a step that there will be no run, so that they don't wait for one."""
+    """Tell the other tasks of a step that there will be no run, so that they don't wait for it."""
     if location.kind is LocationKind.STEP and len(location.nodes) > 1:
         with contextlib.suppress(OSError, GipfelError):
-            Rendezvous.over().write(location.rendezvous(location.folder(environment)))
+            Rendezvous.ended().write(location.rendezvous(location.folder(environment)))
 
 
 def vet(
@@ -90,37 +89,37 @@ def vet(
     environment: Mapping[str, str],
     show: Callable[[VettingReport], None] = lambda _: None,
 ) -> Session:
-    """Vet the nodes of a location; there is a report whatever happens.
+    """Vet the nodes of a location and return the session, whatever happens to the nodes.
 
     Parameters
     ----------
     show
-        Called with the report whenever it has changed.
+        Called with the report whenever it has been written.
 
     Raises
     ------
     GipfelError
-        Nothing could be started, or the report can't be written.
+        The run can't be started, or the report can't be written.
     """
     folder = location.folder(environment)
-    with _alone(folder):
+    with _exclusive(folder):
         return _vet(options, location, environment, show, folder)
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Ensure that no other run writes its report here: its lists of nodes must be this run's."""
+def _exclusive(folder: Path) -> Iterator[None]:
+    """Lock a run folder, so that no other run writes its report there."""
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(locked(folder / "vetting" / ".lock", limit_s=_OTHERS_S))
+            stack.enter_context(locked(folder / "vetting" / ".lock", limit_s=_OTHER_RUN_LIMIT_S))
         except GipfelError as error:
             raise GipfelError(
-                f"Another vetting writes its report to {folder}.", "Wait for its end, or end it."
+                f"Another vetting run is using {folder}.", "Wait for its end, or stop it."
             ) from error
         except OSError as error:
             raise GipfelError(
                 f"Nothing can be written to the run folder {folder}: {error.strerror}.",
-                "Set GIPFEL_RUNS to a folder that you can write to on every node.",
+                "Set GIPFEL_RUNS to a directory that you can write to on every node.",
             ) from error
         yield
 
@@ -141,23 +140,23 @@ def _vet(
         job=location.job,
         earlier_runs=EarlierRuns.of(location.cluster, environment),
     )
-    limit = options.time_limit_s or protocol.time_limit_s or _longest(protocol) + options.come_within_s
+    limit = options.time_limit_s or protocol.time_limit_s or _default_limit(protocol, options)
     due = time.monotonic() + limit
     signals: list[int] = []
 
-    def ended() -> str:
+    def end_reason() -> str:
         if signals:
             return f"The run was interrupted by {signal.Signals(signals[0]).name}."
         return f"The run's time limit of {limit:g} s was reached." if time.monotonic() > due else ""
 
     def tick() -> None:
-        report = builder.keep()
+        report = builder.write_if_changed()
         if report is not None:
             show(report)
 
-    with _signals_kept(signals):
-        _forget_lists(folder)
-        builder.keep()
+    with _recorded_signals(signals):
+        _delete_node_lists(folder)
+        builder.write_if_changed()
         reason = ""
         if protocol.runnable:
             reason = _run(
@@ -165,25 +164,25 @@ def _vet(
                 location,
                 options,
                 environment=environment,
-                ended=ended,
+                end_reason=end_reason,
                 interrupted=lambda: bool(signals),
                 tick=tick,
                 due=due,
             )
         else:
             cancel_run(location, environment)
-        report = _concluded(builder, location, options, environment, reason)
+        report = _finish(builder, location, options, environment, reason)
     return Session(report=report, folder=folder)
 
 
-def _concluded(
+def _finish(
     builder: ReportBuilder,
     location: Location,
     options: VettingOptions,
     environment: Mapping[str, str],
     reason: str,
 ) -> VettingReport:
-    """Write the final report, then store it, and submit the job again where the action wants that."""
+    """Write the final report, store it in the history, and resubmit the job if the action requires it."""
     report = builder.report(ended=True, complete=not reason)
     decision = decide(report, options.action, options.min_nodes)
     report = report.model_copy(
@@ -194,17 +193,17 @@ def _concluded(
         }
     )
     write_report(report, builder.folder)
-    notes = keep_report(_newly_found(report), environment)
+    notes = store_report(_without_skipped(report), environment)
     if decision.resubmit:
-        outcome = resubmit(report, location, environment, most=options.resubmits)
+        outcome = resubmit(report, location, environment, max_attempts=options.resubmits)
         report = report.model_copy(update={"outcome": f"{report.outcome} {outcome}"})
     report = report.model_copy(update={"notes": (*report.notes, *notes)})
     write_report(report, builder.folder)
     return report
 
 
-def _forget_lists(folder: Path) -> None:
-    """Remove an earlier run's lists of nodes, which must not be taken for this one's."""
+def _delete_node_lists(folder: Path) -> None:
+    """Delete an earlier run's lists of nodes, so that nobody takes them for this run's."""
     for name in (GOOD_NODES, BAD_NODES):
         with contextlib.suppress(OSError):
             (folder / name).unlink(missing_ok=True)
@@ -216,12 +215,12 @@ def _run(
     options: VettingOptions,
     *,
     environment: Mapping[str, str],
-    ended: Callable[[], str],
+    end_reason: Callable[[], str],
     interrupted: Callable[[], bool],
     tick: Callable[[], None],
     due: float,
 ) -> str:
-    listener = Listener(alone=location.nodes == (location.node,), node=location.node)
+    listener = CoordinatorSocket(local_only=location.nodes == (location.node,), node=location.node)
     pool = AgentPool(listener, location.nodes)
     try:
         agents = start_agents(location, listener.rendezvous, builder.folder, environment)
@@ -229,13 +228,13 @@ def _run(
             coordinator = Coordinator(
                 builder,
                 pool,
-                why_not=agents.problem,
-                ended=ended,
+                agent_problem=agents.problem,
+                end_reason=end_reason,
                 tick=tick,
                 skipped=builder.earlier_runs.vetted(builder.protocol, builder.nodes, options.skip_vetted_s),
                 stop_early=options.action is Action.ABORT,
-                one_suffices=options.action is Action.SHRINK and options.min_nodes == 1,
-                come_within_s=options.come_within_s,
+                single_node_allowed=options.action is Action.SHRINK and options.min_nodes == 1,
+                connect_limit_s=options.connect_limit_s,
                 interrupted=interrupted,
                 due=due,
             )
@@ -243,41 +242,46 @@ def _run(
             builder.notes += pool.notes
             return reason
         finally:
-            # Tasks that are done end well: the status of the step is the first one's.
-            pool.farewell(0)
+            # Other tasks exit with 0, so that the first task determines the status of the step.
+            pool.end_run(0)
             agents.end()
     finally:
         listener.close()
 
 
-def _newly_found(report: VettingReport) -> VettingReport:
-    """Return the report without results of an earlier run, which must not count twice."""
-    old = {each.node for each in report.results if each.evidence.get(SKIPPED)}
+def _without_skipped(report: VettingReport) -> VettingReport:
+    """Return the report without nodes whose results are from an earlier run, which must not count twice."""
+    skipped = {each.node for each in report.results if each.evidence.get(SKIPPED)}
     return report.model_copy(
         update={
-            "results": tuple(each for each in report.results if each.node not in old),
-            "good_nodes": tuple(node for node in report.good_nodes if node not in old),
+            "results": tuple(each for each in report.results if each.node not in skipped),
+            "good_nodes": tuple(node for node in report.good_nodes if node not in skipped),
         }
     )
 
 
-def _longest(protocol: VettingProtocol) -> float:
-    return _MARGIN_S + sum(
-        time_limit(entry) * (_ROUNDS if entry.scope is Scope.PAIR else 1) for entry in protocol.runnable
+def _default_limit(protocol: VettingProtocol, options: VettingOptions) -> float:
+    return (
+        options.connect_limit_s
+        + _MARGIN_S
+        + sum(
+            time_limit(entry) * (_DEFAULT_ROUNDS if entry.scope is Scope.PAIR else 1)
+            for entry in protocol.runnable
+        )
     )
 
 
 @contextlib.contextmanager
-def _signals_kept(signals: list[int]) -> Iterator[None]:
-    """Note signals that ask for the end, as far as this thread may; a second one changes nothing."""
+def _recorded_signals(signals: list[int]) -> Iterator[None]:
+    """Record termination signals instead of ending the process; only possible in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def note(number: int, _frame: object) -> None:
+    def record(number: int, _frame: object) -> None:
         signals.append(number)
 
-    before = {number: signal.signal(number, note) for number in _SIGNALS}
+    before = {number: signal.signal(number, record) for number in _SIGNALS}
     try:
         yield
     finally:
@@ -285,18 +289,18 @@ def _signals_kept(signals: list[int]) -> Iterator[None]:
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
-def location_of(environment: Mapping[str, str]) -> Location:
-    """Return where this process runs; as a coordinator, or an agent's task.
+def checked_location(environment: Mapping[str, str]) -> Location:
+    """Return the location of this process, after checking that its node is one of the step's.
 
     Raises
     ------
     GipfelError
-        Slurm's variables contradict each other.
+        Slurm's variables are inconsistent.
     """
     location = Location.of(environment)
     if location.kind is LocationKind.STEP and location.rank == 0 and location.node not in location.nodes:
         raise GipfelError(
-            f"This node calls itself {location.node}, which is none of the step's nodes.",
-            "See that SLURMD_NODENAME reaches the container.",
+            f"This node's name is {location.node}, which is not a node of the step.",
+            "Pass SLURMD_NODENAME to the container.",
         )
     return location

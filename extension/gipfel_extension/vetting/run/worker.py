@@ -1,8 +1,8 @@
 """Worker of an agent: ``python -m gipfel_extension.vetting.run.worker``.
 
-It has one thread, so that it may fork, and exchanges lines of JSON with its agent. The two watch each other:
-an agent that is silent is killed with everything below it, so that a stopped one does not hold its job step.
-Each check runs in a child (`check_locally`), which may be killed for it.
+It has a single thread, so that it can fork, and exchanges lines of JSON with its agent. The two watch each
+other: a silent agent is killed with its descendants, so that a stopped agent does not keep its job step
+alive. Each check runs in a child process (`check_locally`), which can be killed.
 """
 
 import contextlib
@@ -19,48 +19,45 @@ from pathlib import Path
 from pydantic import JsonValue, TypeAdapter
 
 from gipfel_cluster.model import Frozen
-from gipfel_cluster.process.liveness import adopt_orphans
-from gipfel_cluster.process.tree import descendants
+from gipfel_cluster.process.tree import adopt_orphans, descendants
 from gipfel_cluster.runs import ScratchFolder
 
-from ..check import CheckContext
+from ..check import CheckContext, LocalHost
 from ..gpus import Nvml
-from ..host import LocalHost
-from ..local_probes import IMPORT_LIMIT_S, ForkServer, LocalProbes
 from ..model import CheckResult
 from ..one_check import run_check
-from ..probing import ProbeAnswer, read_answer
+from ..probing import IMPORT_LIMIT_S, ForkServer, LocalProbes, ProbeAnswer, read_answer
 from ..protocol import ProtocolCheck
 from .children import Child, die_with_parent, probes_python, start_forked, start_function, start_program
 from .messages import (
     CheckDone,
     Heartbeat,
     RankDied,
-    RankEnd,
-    RanksDone,
+    RankResult,
+    RanksFinished,
     RunCheck,
     RunRanks,
     Stop,
     TorchImported,
     from_coordinator,
 )
-from .rendezvous import interface_of
+from .rendezvous import interface_name
 
 RESULTS: TypeAdapter[tuple[CheckResult, ...]] = TypeAdapter(tuple[CheckResult, ...])
-#: Seconds without a word from the agent, which speaks once a second.
+#: Seconds without a message after which the agent is killed; it sends one every second.
 SILENCE_S = 20.0
 _BUSY_S, _IDLE_S, _GRACE_S = 0.05, 0.5, 2.0
 
 
 class Worker:
-    """Runs at most one check or one group of ranks at a time.
+    """Runner of one check, or one group of ranks, at a time.
 
     Parameters
     ----------
     agent
-        The agent's process number.
+        Process ID of the agent.
     gpus
-        What the job was given on this node; None where that is not known.
+        Number of the job's GPUs on this node; None where it is unknown.
     """
 
     def __init__(self, agent: int, node: str, gpus: int | None, environment: Mapping[str, str]) -> None:
@@ -70,14 +67,14 @@ class Worker:
         self._environment = dict(environment)
         self._python = ""
         self._server: ForkServer | None = None
-        self._import_told = False
+        self._import_reported = False
         self._waiting: RunCheck | None = None
         self._check: tuple[RunCheck, Child] | None = None
         self._ranks: RunRanks | None = None
         self._children: dict[int, Child] = {}
-        self._ends: dict[int, RankEnd] = {}
-        self._heard = time.monotonic()
-        self._beaten = 0.0
+        self._results: dict[int, RankResult] = {}
+        self._last_heard = time.monotonic()
+        self._last_heartbeat = 0.0
 
     def run(self) -> None:
         """Work until the agent closes the pipe."""
@@ -93,7 +90,7 @@ class Worker:
                         break
                     *lines, buffer = (buffer + piece).split(b"\n")
                     for line in lines:
-                        self._hear(line)
+                        self._on_message(line)
                 self._advance()
         self._end_all()
         if self._server:
@@ -101,20 +98,20 @@ class Worker:
 
     def _watch_agent(self) -> bool:
         now = time.monotonic()
-        if now - self._beaten > 1:
-            self._beaten = now
+        if now - self._last_heartbeat > 1:
+            self._last_heartbeat = now
             _send(Heartbeat())
         if os.getppid() != self._agent:
             return False
-        if now - self._heard > SILENCE_S:
+        if now - self._last_heard > SILENCE_S:
             self._end_all()
             with contextlib.suppress(OSError):
                 os.kill(self._agent, signal.SIGKILL)
             return False
         return True
 
-    def _hear(self, line: bytes) -> None:
-        self._heard = time.monotonic()
+    def _on_message(self, line: bytes) -> None:
+        self._last_heard = time.monotonic()
         message = from_coordinator(line)
         if isinstance(message, RunCheck):
             self._end_all()
@@ -134,24 +131,24 @@ class Worker:
                 self._waiting = None
 
     def _import_torch(self) -> None:
-        """Start importing torch beside the checks; without the server each probe imports it by itself."""
+        """Start the import of torch in the fork server; if that fails, each probe imports torch itself."""
         if self._server is None:
             with contextlib.suppress(OSError):
                 self._server = ForkServer(self._probes_python(), self._environment)
 
     def _start_waiting(self) -> None:
-        """Start the check that was asked for, as soon as torch is there if it needs it."""
+        """Start the requested check; if it needs torch, when the import has ended."""
         server = self._server
         importing = server is not None and server.importing
-        if server and server.forks and server.imported and not self._import_told:
-            self._import_told = True
+        if server and server.can_fork and server.imported and not self._import_reported:
+            self._import_reported = True
             _send(TorchImported(seconds=server.imported.seconds))
         message = self._waiting
         if message is None or (importing and message.torch == "now"):
             return
         self._waiting = None
-        if server and server.late and message.torch == "now":
-            problem = f"Importing torch did not end within {IMPORT_LIMIT_S:g} s."
+        if server and server.timed_out and message.torch == "now":
+            problem = f"torch could not be imported within {IMPORT_LIMIT_S:g} s."
             _send(CheckDone(task=message.task, problem=problem))
         else:
             self._check = (message, self._start_check(message))
@@ -169,29 +166,29 @@ class Worker:
                 server=server,
             )
 
-        # The check itself says what did not end in time, where it still can.
+        # The grace time lets the check report its time limit itself.
         return start_function(check, limit_s=message.limit_s + _GRACE_S)
 
     def _start_ranks(self, message: RunRanks) -> None:
-        self._ranks, self._ends = message, {}
+        self._ranks, self._results = message, {}
         for local, rank in enumerate(message.ranks):
             try:
                 self._children[rank] = self._start_rank(message, _rank_variables(message, rank, local))
             except OSError as error:
                 answer = ProbeAnswer(error=f"{self._python} can't be started: {error.strerror}.")
-                self._ends[rank] = RankEnd(rank=rank, answer=answer, died=True)
+                self._results[rank] = RankResult(rank=rank, answer=answer, died=True)
 
     def _start_rank(self, message: RunRanks, variables: Mapping[str, str]) -> Child:
         spec, python = message.spec, self._probes_python()
-        if spec.torch and self._server and self._server.forks:
-            # A server that is gone by now is no reason not to measure.
+        if spec.torch and self._server and self._server.can_fork:
+            # If the server has just ended, the probe is started as a program below.
             with contextlib.suppress(OSError):
                 return start_forked(
-                    self._server, spec.argv, given=spec.stdin(), variables=variables,
+                    self._server, spec.argv, stdin=spec.stdin(), variables=variables,
                     limit_s=spec.time_limit_s,
                 )  # fmt: skip
         return start_program(
-            [python, *spec.argv], given=spec.stdin(), environment={**self._environment, **variables},
+            [python, *spec.argv], stdin=spec.stdin(), environment={**self._environment, **variables},
             limit_s=spec.time_limit_s,
         )  # fmt: skip
 
@@ -209,12 +206,12 @@ class Worker:
         for rank, child in list(self._children.items()):
             if child.advance():
                 del self._children[rank]
-                self._ends[rank] = end = _rank_end(rank, child)
-                if self._ranks and (end.died or end.answer.error) and self._children:
+                self._results[rank] = result = _rank_result(rank, child)
+                if self._ranks and (result.died or result.answer.error) and self._children:
                     _send(RankDied(task=self._ranks.task, rank=rank))
         if self._ranks and not self._children:
-            ends = tuple(self._ends[rank] for rank in self._ranks.ranks)
-            _send(RanksDone(task=self._ranks.task, ends=ends))
+            results = tuple(self._results[rank] for rank in self._ranks.ranks)
+            _send(RanksFinished(task=self._ranks.task, results=results))
             self._ranks = None
             self._end_strays()
 
@@ -229,10 +226,10 @@ class Worker:
         self._end_strays()
 
     def _end_strays(self) -> None:
-        """Kill what a check left behind in sessions of its own, but not the fork server."""
+        """Kill processes that a check left behind in other sessions, except the fork server."""
         kept: set[int] = set()
         if self._server:
-            # While it imports, so may processes that the import has started.
+            # During the import, keep processes that the import has started.
             below = descendants(self._server.pid) if self._server.importing else ()
             kept = {self._server.pid, *below}
         for pid in descendants(os.getpid()):
@@ -281,9 +278,9 @@ def _rank_variables(message: RunRanks, rank: int, local: int) -> dict[str, str]:
         "MASTER_ADDR": message.master,
         "MASTER_PORT": str(message.port),
     }
-    interface = interface_of(message.address)
+    interface = interface_name(message.address)
     if interface and "GLOO_SOCKET_IFNAME" not in os.environ:
-        # gloo takes what the host's name resolves to, which Debian makes 127.0.1.1.
+        # gloo uses the address of the host name, which is 127.0.1.1 on Debian.
         variables["GLOO_SOCKET_IFNAME"] = interface
     return variables
 
@@ -292,32 +289,31 @@ def _check_done(message: RunCheck, child: Child) -> CheckDone:
     if child.timed_out:
         problem = f"The check did not end within its time limit of {message.limit_s:g} s and was killed."
     elif child.stopped:
-        problem = "The check's process was stopped by a signal (SIGSTOP) and did not continue."
+        problem = "The check's process was stopped by SIGSTOP and did not continue."
     elif child.killed:
-        problem = "The check was ended."
+        problem = "The check was stopped."
     elif child.status is not None and child.status < 0:
         problem = f"The check's process was killed by signal {-child.status}."
     else:
         try:
             return CheckDone(task=message.task, results=RESULTS.validate_json(bytes(child.output)))
         except ValueError:
-            said = child.said.decode(errors="replace").strip().splitlines()
-            problem = f"The check ended without results; its last output: {(said or ['nothing'])[-1][:300]}"
+            errors = child.errors.decode(errors="replace").strip().splitlines()
+            last_line = (errors or ["nothing"])[-1][:300]
+            problem = f"The check ended without results. Its last output: {last_line}"
     return CheckDone(task=message.task, problem=problem)
 
 
-def _rank_end(rank: int, child: Child) -> RankEnd:
-    said = child.said.decode(errors="replace")
+def _rank_result(rank: int, child: Child) -> RankResult:
+    errors = child.errors.decode(errors="replace")
     if child.stopped:
-        answer = ProbeAnswer(error="The rank was stopped by a signal (SIGSTOP) and did not continue.")
-        return RankEnd(rank=rank, answer=answer, died=True)
+        answer = ProbeAnswer(error="The rank was stopped by SIGSTOP and did not continue.")
+        return RankResult(rank=rank, answer=answer, died=True)
     if child.killed and not child.timed_out:
-        return RankEnd(
-            rank=rank, answer=ProbeAnswer(error="It was ended because another rank gave no answer.")
-        )
+        return RankResult(rank=rank, answer=ProbeAnswer(error="It was stopped because another rank failed."))
     status = None if child.timed_out else child.status
-    answer = read_answer(bytes(child.output), status=status, said=said)
-    return RankEnd(rank=rank, answer=answer, died=status is not None and status < 0)
+    answer = read_answer(bytes(child.output), status=status, errors=errors)
+    return RankResult(rank=rank, answer=answer, died=status is not None and status < 0)
 
 
 def _send(message: Frozen) -> None:
@@ -326,16 +322,16 @@ def _send(message: Frozen) -> None:
         while line:
             line = line[os.write(1, line) :]
     except OSError:
-        # The agent is gone; its end is noticed by the loop.
+        # The agent has ended, which the loop of `run` notices.
         return
 
 
 def main(arguments: list[str]) -> None:
-    """Work for an agent; the arguments are its pid, the node's name, and the number of GPUs or a dash."""
+    """Run the worker; the arguments are the agent's process ID, the node's name, and the GPUs or "-"."""
     die_with_parent()
     adopt_orphans()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # Slurm sends these to every process of a step: the agent decides.
+        # Slurm sends these signals to every process of a step; the agent handles them.
         signal.signal(number, signal.SIG_IGN)
     agent, node, gpus = arguments
     Worker(int(agent), node, None if gpus == "-" else int(gpus), os.environ).run()

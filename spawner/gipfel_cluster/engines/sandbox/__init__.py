@@ -1,9 +1,9 @@
-"""The program that makes a container on the host, before its command runs; it begins in `start`.
+"""The program that creates a container on the host and runs a command in it; it begins in `start`.
 
-Everything here counts in the time from a click to a notebook, so that only modules are imported that are
-there or made in a moment: no ``os`` (its part in C is ``posix``), ``re``, ``json``, ``dataclasses``,
-``pathlib``, ``typing``, ``contextlib`` or ``enum``, and what few containers need where they need it. A test
-names those that may be imported. It is the standard library only, so that any Python from 3.11 on will do.
+It adds to the time from a click to a notebook, so it imports only modules that are loaded already or load
+fast: no ``os`` (its part in C is ``posix``), ``re``, ``json``, ``dataclasses``, ``pathlib``, ``typing``,
+``contextlib`` or ``enum``, and others lazily. A test lists the permitted modules. All of them are in the
+standard library, so that any Python from 3.11 on can run it.
 """
 
 TYPE_CHECKING = False
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def start_words(python: "str | Sequence[str]", what: str) -> tuple[str, ...]:
-    """Return the words that start the program.
+def sandbox_argv(python: "str | Sequence[str]", mode: str) -> tuple[str, ...]:
+    """Return the argv that starts the program.
 
     Parameters
     ----------
     python
         A Python of the host, as a path or as the first words of an argv.
-    what
-        ``container`` or ``mounted``, as in `start`.
+    mode
+        ``container`` or ``mounted``, see `start`.
     """
     words = (python,) if isinstance(python, str) else tuple(python)
-    return (*words, "-I", "-S", f"{__path__[0]}/start.py", what)
+    return (*words, "-I", "-S", f"{__path__[0]}/start.py", mode)

@@ -1,7 +1,7 @@
-"""From a mounted image to the command's end: the container's variables, its root, and bwrap or podman.
+"""Assemble a container's root and variables from a mounted image, and run the command by bwrap or podman.
 
-An image's entry point runs before the command and starts it. Enroot keeps it in ``/etc/rc``, a script for the
-shell that takes the command as its arguments and enters the image's own working directory. Sources: Enroot,
+An image's entry point runs before the command and starts it. Enroot writes it to ``/etc/rc``, a shell script
+that takes the command as its arguments and changes to the image's working directory. Sources: Enroot,
 ``docker::configure`` and ``doc/image-format.md``.
 """
 
@@ -10,9 +10,16 @@ import posix
 from ... import namespaces
 from ...environment import IMAGE_FILES, compose, parse_environment
 from .command import Bwrap, run_podman
-from .paths import is_folder, real_path
+from .paths import is_directory, real_path
 from .plan import ContainerPlan, PlannedMount
-from .rootfs import Layers, Names, driver_wanted, place_driver, write_host_files, write_identity
+from .rootfs import (
+    AccountNames,
+    Layers,
+    driver_is_enabled,
+    mount_driver_files,
+    write_host_files,
+    write_identity,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,13 +27,13 @@ if TYPE_CHECKING:
 
     from .squashfs import SquashfsServer
 
-#: What every container has beside the image and its mounts.
-SYSTEM_FOLDERS = ("/dev", "/proc", "/sys", "/tmp")  # noqa: S108 - the container's own, in memory
-#: Variables are bytes, which come out as they went in.
-_ANY = "surrogateescape"
+#: Directories that every container has in addition to the image and its mounts.
+SYSTEM_DIRECTORIES = ("/dev", "/proc", "/sys", "/tmp")  # noqa: S108 - the container's own, in memory
+#: Error handler for variables, which keeps bytes that are not UTF-8.
+_ERRORS = "surrogateescape"
 _ENTRY_SCRIPT = "/etc/rc"
 _SHELL = "/bin/sh"
-_ENTER_FOLDER = 'cd -- "$0" && exec "$@"'
+_CHANGE_DIRECTORY = 'cd -- "$0" && exec "$@"'
 
 
 def run_in_image(
@@ -41,33 +48,33 @@ def run_in_image(
     Parameters
     ----------
     servers
-        What mounts the images, maybe not done yet.
+        Processes that mount the images; they may not be ready yet.
     sources
-        For each mount of the plan the directory where it is, if it is an image itself.
+        For each mount of the plan a directory; a SquashFS file is mounted there.
     ids
         User and group on the host.
 
     Returns
     -------
     int
-        The command's exit status; 128 + n where signal n ended it.
+        The command's exit status; 128 + n if signal n ended it.
 
     Raises
     ------
     SandboxError
-        The container can't be made.
+        The container can't be created.
     """
     layers = Layers(f"{workspace}/lower", f"{workspace}/upper")
     if plan.entrypoint:
-        # The entry point is read from the image.
+        # The entry point is read from the image, so the image must be mounted first.
         _wait(servers)
         servers = ()
 
-        plan.command = with_entry_point(layers, plan.entry, plan.command, plan.workdir)
+        plan.command = with_entry_point(layers, plan.entrypoint_argv, plan.command, plan.workdir)
     if plan.podman:
         mounts, environment = _assemble(plan, layers, servers, sources, ids)
         return _run_in_podman(plan, workspace, mounts, environment, ids)
-    # bwrap is loaded while the images are mounted; its working directory must not be one of ours.
+    # bwrap starts while the images are mounted; its working directory must not be in the workspace.
     posix.chdir("/")
     with Bwrap(plan.program, plan.command) as bwrap:
         posix.chdir(workspace)
@@ -88,16 +95,18 @@ def _assemble(
     sources: "Sequence[str]",
     ids: tuple[int, int],
 ) -> tuple[list[PlannedMount], dict[str, str]]:
-    """Make the root at ``merged``; return the mounts that are still to be made, and the variables."""
-    known = {name.decode(errors=_ANY): value.decode(errors=_ANY) for name, value in posix.environ.items()}
-    host = {name: known[name] for name in plan.offered if name in known}
-    names = Names(*ids)
+    """Mount the root at ``merged``; return the mounts that bwrap or podman has to make, and the variables."""
+    known = {
+        name.decode(errors=_ERRORS): value.decode(errors=_ERRORS) for name, value in posix.environ.items()
+    }
+    host = {name: known[name] for name in plan.inherited if name in known}
+    names = AccountNames(*ids)
     _wait(servers)
     image = parse_environment("\n".join(layers.read(f"/{name}") for name in IMAGE_FILES))
-    environment = compose(host, image, plan.env, plan.binding)
+    environment = compose(host, image, plan.env, plan.protected)
     mounts = _prepare(plan, layers, sources, environment, ids, names=names)
     options = "lowerdir=lower,upperdir=upper,workdir=work,userxattr"
-    namespaces.mount("overlay", "merged", "overlay", options=options, what="The container's root")
+    namespaces.mount("overlay", "merged", "overlay", options=options, label="The container's root")
     return mounts, environment
 
 
@@ -129,17 +138,24 @@ def _run_in_podman(
 ) -> int:
     import os
 
-    from .podman import fill_root, podman_argv, podman_environment
+    from .podman import mount_into_root, podman_argv, podman_environment
 
     root, folder = f"{workspace}/merged", f"{workspace}/podman"
     posix.mkdir(folder, 0o700)
-    own = fill_root(root, mounts, workspace)
-    given = podman_environment(os.environ, environment, folder, ids)
+    podman_mounts = mount_into_root(root, mounts, workspace)
+    variables = podman_environment(os.environ, environment, folder, ids)
     words = podman_argv(
-        plan, root, folder, own=own, ids=ids, workdir=plan.workdir, environment=environment, given=given
+        plan,
+        root,
+        folder,
+        podman_mounts=podman_mounts,
+        ids=ids,
+        workdir=plan.workdir,
+        environment=environment,
+        podman_variables=variables,
     )
     posix.chdir("/")
-    return run_podman([*words, *plan.command], given)
+    return run_podman([*words, *plan.command], variables)
 
 
 def _prepare(
@@ -149,26 +165,26 @@ def _prepare(
     environment: "Mapping[str, str]",
     ids: tuple[int, int],
     *,
-    names: Names,
+    names: AccountNames,
 ) -> list[PlannedMount]:
-    """Make files and mount points; return the mounts as bwrap is to make them."""
+    """Create files and mount points; return the mounts for bwrap or podman."""
     home = environment.get("HOME", "")
     write_host_files(layers)
     write_identity(layers, *ids, home, environment.get("USER", ""), names=names)
-    covered = [*SYSTEM_FOLDERS]
-    for folder in SYSTEM_FOLDERS:
-        layers.folder(folder)
+    covered = [*SYSTEM_DIRECTORIES]
+    for folder in SYSTEM_DIRECTORIES:
+        layers.make_directory(folder)
     mounts = _driver_mounts(plan, layers, environment)
     for mount, mounted in zip(plan.mounts, sources, strict=True):
         source = mounted if mount.squashfs else mount.source
         destination = layers.resolve(mount.destination)
         if not _is_covered(destination, covered):
-            layers.folder(destination) if is_folder(source) else layers.file(destination)
+            layers.make_directory(destination) if is_directory(source) else layers.make_file(destination)
         covered.append(destination)
         mounts.append(PlannedMount(source, destination, read_only=mount.read_only))
     for folder in (home, plan.workdir):
         if folder.startswith("/") and not _is_covered(layers.resolve(folder), covered):
-            layers.folder(folder)
+            layers.make_directory(folder)
     return mounts
 
 
@@ -177,7 +193,7 @@ def _driver_mounts(
 ) -> list[PlannedMount]:
     if not plan.driver:
         return []
-    return place_driver(layers, plan.driver) if driver_wanted(environment) else []
+    return mount_driver_files(layers, plan.driver) if driver_is_enabled(environment) else []
 
 
 def _is_covered(path: str, mounted: "Sequence[str]") -> bool:
@@ -202,13 +218,13 @@ def bwrap_options(
     root
         The directory that becomes the container's root.
     mounts
-        In their order; sources are mounted already where they are images.
+        The mounts in order; SquashFS sources are mounted already.
     ids
         User and group in the container.
     hidden
-        A directory of the host, free of links, that no mount may show: the container's own layers are there.
+        A directory of the host, without links, that no mount may expose: it holds the container's layers.
     devices
-        The only nodes beside those that every process needs; None for all of the host's.
+        Device nodes in addition to those that every process needs; None for all of the host's.
     """
     mounts = list(mounts)
     options = ["--unshare-user", "--uid", str(ids[0]), "--gid", str(ids[1])]
@@ -230,7 +246,7 @@ def bwrap_options(
 def _device_options(devices: "Iterable[PlannedMount] | None") -> list[str]:
     if devices is None:
         return ["--dev-bind", "/dev", "/dev"]
-    # The host's shared memory and message queues: the processes of a job share them.
+    # The processes of a job share the host's shared memory and message queues.
     options = ["--dev", "/dev", "--bind-try", "/dev/shm", "/dev/shm"]  # noqa: S108 - the host's
     options += ["--bind-try", "/dev/mqueue", "/dev/mqueue"]
     for device in devices:
@@ -239,21 +255,21 @@ def _device_options(devices: "Iterable[PlannedMount] | None") -> list[str]:
 
 
 def with_entry_point(
-    layers: "Layers", entry: "Sequence[str]", command: "Sequence[str]", workdir: str
+    layers: "Layers", entrypoint_argv: "Sequence[str]", command: "Sequence[str]", workdir: str
 ) -> tuple[str, ...]:
-    """Return the command behind the image's entry point; without one, the command as it is.
+    """Return the image's entry point followed by the command; without an entry point the command alone.
 
     Parameters
     ----------
-    entry
-        The words of its OCI configuration; empty where that is not known.
+    entrypoint_argv
+        The entry point of the OCI configuration; empty if unknown.
     workdir
-        Where the command starts, whatever directory the script enters; empty for the script's.
+        The directory of the command, which overrides the script's; empty for the script's.
     """
-    if entry:
-        return (*entry, *command)
+    if entrypoint_argv:
+        return (*entrypoint_argv, *command)
     if not layers.read(_ENTRY_SCRIPT):
         return tuple(command)
-    folder = (_SHELL, "-c", _ENTER_FOLDER, workdir) if workdir else ()
+    folder = (_SHELL, "-c", _CHANGE_DIRECTORY, workdir) if workdir else ()
     starter = () if layers.is_executable(_ENTRY_SCRIPT) else (_SHELL,)
     return (*starter, _ENTRY_SCRIPT, *folder, *command)

@@ -1,71 +1,72 @@
-"""bwrap and podman as children: their options, and the exit status of the command."""
+"""Run bwrap or podman as a child process and return the command's exit status."""
 
 import posix
 import select
 import time
 
 from ...namespaces import SandboxError
-from .supervise import DEFAULTED, shell_status, wait_for
+from .supervise import RESET_SIGNALS, shell_status, wait_for_child
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_SECONDS = 30.0
+_START_SECONDS = 30.0
 _SIGKILL = 9
-_CHILD = b'"child-pid": '
+_CHILD_PID_KEY = b'"child-pid": '
 
 
 class Bwrap:
-    """bwrap as a child, started while its options are still being found out: it is loaded meanwhile.
+    """bwrap as a child process, started before its options are known to save its loading time.
 
-    A context manager: what it has not run by the end of the block is ended, and nothing was made.
+    A context manager: if `run` was not called by the end of the block, bwrap is killed and nothing was
+    created.
 
     Raises
     ------
     OSError
-        There is no such program.
+        The program does not exist.
     """
 
     def __init__(self, program: str, command: "Sequence[str]") -> None:
         self._command = command[0]
-        given, self._options = posix.pipe()
+        options, self._options = posix.pipe()
         reader, writer = posix.pipe()
-        for inherited in (given, writer):
+        for inherited in (options, writer):
             posix.set_inheritable(inherited, True)  # noqa: FBT003 - positional only
-        # Neither variables nor paths belong in an argv, which everybody on the node can read.
-        argv = [program, "--json-status-fd", str(writer), "--args", str(given), "--", *command]
-        self._child = posix.posix_spawn(program, argv, posix.environ, setsigmask=[], setsigdef=DEFAULTED)
-        posix.close(given)
+        # Variables and paths must not be in an argv, which all users of the node can read.
+        argv = [program, "--json-status-fd", str(writer), "--args", str(options), "--", *command]
+        self._child = posix.posix_spawn(program, argv, posix.environ, setsigmask=[], setsigdef=RESET_SIGNALS)
+        posix.close(options)
         posix.close(writer)
-        self._said = _StatusReader(reader)
+        self._status = _StatusReader(reader)
 
     def __enter__(self) -> "Bwrap":
-        """Return itself: bwrap runs since it was made."""
+        """Return itself: the constructor has started bwrap."""
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """End it if it still waits for its options, before they end and it takes them for complete."""
+        """Kill bwrap if it still waits for its options, before it takes their end for a complete list."""
         if self._child:
             posix.kill(self._child, _SIGKILL)
             posix.waitpid(self._child, 0)
 
     def run(self, options: "Sequence[str]") -> int:
-        """Make the container and run the command in it to its end, passing signals on.
+        """Create the container and run the command in it to its end, forwarding signals.
 
         Returns
         -------
         int
-            The command's exit status; 128 + n where signal n ended it.
+            The command's exit status; 128 + n if signal n ended it.
 
         Raises
         ------
         SandboxError
             bwrap could not start the command; its reason is on stderr.
         """
-        self._give(options)
-        # bwrap passes no signals on itself.
-        process = self._said.command() or self._child
+        self._send_options(options)
+        # bwrap does not forward signals itself.
+        process = self._status.command() or self._child
         child, self._child = self._child, 0
 
         def forward(number: int) -> None:
@@ -75,36 +76,36 @@ class Bwrap:
                 pass
 
         ended: dict[int, int] = {}
-        code = wait_for(child, forward, ended)
+        code = wait_for_child(child, forward, ended)
         if code < 0 and (process in ended or _is_alive(process)):
             # A Ctrl-C at the terminal ends bwrap too; a command that handles it keeps running, as our child.
-            code = wait_for(process, forward, ended)
-        if code == 1 and not self._said.exited():
+            code = wait_for_child(process, forward, ended)
+        if code == 1 and not self._status.exited():
             raise SandboxError(f"The command {self._command!r} could not be started in the container.")
         return shell_status(code)
 
-    def _give(self, options: "Sequence[str]") -> None:
+    def _send_options(self, options: "Sequence[str]") -> None:
         if any("\0" in option for option in options):
             raise SandboxError(
-                "A variable or path of the container has a NUL character, which none can hold."
+                "A variable or path of the container has a NUL character, which is not allowed."
             )
         try:
             with open(self._options, "wb") as file:
                 file.write(b"".join(option.encode(errors="surrogateescape") + b"\0" for option in options))
         except BrokenPipeError:
-            # It has ended, and `run` finds out how.
+            # bwrap has ended; `run` reports its status.
             pass
 
 
 def run_podman(argv: list[str], environment: "Mapping[str, str]") -> int:
-    """Run podman to its end, which passes signals on itself.
+    """Run podman, which forwards signals itself, to its end.
 
     Returns
     -------
     int
-        The command's exit status as podman reports it; 125 where podman made no container and wrote why.
+        The command's exit status as podman reports it; 125 if podman failed and wrote the reason.
     """
-    child = posix.posix_spawn(argv[0], argv, environment, setsigmask=[], setsigdef=DEFAULTED)
+    child = posix.posix_spawn(argv[0], argv, environment, setsigmask=[], setsigdef=RESET_SIGNALS)
 
     def forward(number: int) -> None:
         try:
@@ -112,7 +113,7 @@ def run_podman(argv: list[str], environment: "Mapping[str, str]") -> int:
         except ProcessLookupError:
             pass
 
-    return shell_status(wait_for(child, forward))
+    return shell_status(wait_for_child(child, forward))
 
 
 def _is_alive(process: int) -> bool:
@@ -124,21 +125,21 @@ def _is_alive(process: int) -> bool:
 
 
 class _StatusReader:
-    """The lines of JSON that bwrap writes, each in several pieces."""
+    """Reads the lines of JSON that bwrap writes to ``--json-status-fd``, each in several pieces."""
 
     def __init__(self, reader: int) -> None:
         self._reader = reader
         self._text = b""
 
     def command(self) -> int:
-        """Wait for the id of the command's process; 0 if bwrap ended without one."""
-        end = time.monotonic() + _SECONDS
+        """Wait for the id of the command's process and return it; 0 if bwrap ended without one."""
+        end = time.monotonic() + _START_SECONDS
         while b"\n" not in self._text:
             if not self._ready(end - time.monotonic()):
-                raise SandboxError(f"bwrap did not start the command within {_SECONDS:.0f} s.")
+                raise SandboxError(f"bwrap did not start the command within {_START_SECONDS:.0f} s.")
             if not self._read():
                 return 0
-        after = self._text.partition(_CHILD)[2]
+        after = self._text.partition(_CHILD_PID_KEY)[2]
         digits = after[: len(after) - len(after.lstrip(b"0123456789"))]
         return int(digits or b"0")
 

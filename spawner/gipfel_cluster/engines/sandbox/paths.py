@@ -1,29 +1,29 @@
-"""Path functions of `os`, by its part in C alone: importing the rest takes as long as making a root.
+"""Path functions like those of `os`, on `posix` alone: importing `os` takes as long as creating a container.
 
-Paths here are absolute.
+All paths are absolute.
 """
 
 import _stat
 import posix
 
 
-def is_folder(path: str) -> bool:
-    """Return whether a path leads to a directory."""
+def is_directory(path: str) -> bool:
+    """Return whether a path is a directory or a link to one."""
     return _stat.S_ISDIR(_mode(path))
 
 
 def is_file(path: str) -> bool:
-    """Return whether a path leads to a plain file."""
+    """Return whether a path is a regular file or a link to one."""
     return _stat.S_ISREG(_mode(path))
 
 
 def exists(path: str) -> bool:
-    """Return whether a path leads to anything."""
+    """Return whether a path exists."""
     return _mode(path) != 0
 
 
 def real_path(path: str) -> str:
-    """Follow the symbolic links of a path; what leads to nothing stays as it is."""
+    """Return a path without symbolic links; unchanged if it does not exist."""
     try:
         file = posix.open(path, posix.O_PATH | posix.O_CLOEXEC)
     except OSError:
@@ -34,28 +34,28 @@ def real_path(path: str) -> str:
         posix.close(file)
 
 
-def make_folder(path: str) -> None:
-    """Make a directory of one's own, and those above it, unless they are there.
+def make_directory(path: str) -> None:
+    """Create a directory with mode 0700 and its parents, unless they exist.
 
     Raises
     ------
     OSError
-        It can't be made.
+        It can't be created.
     """
     try:
         posix.mkdir(path, 0o700)
     except FileNotFoundError:
-        if path == folder_of(path):
+        if path == parent_of(path):
             raise
-        make_folder(folder_of(path))
-        make_folder(path)
+        make_directory(parent_of(path))
+        make_directory(path)
     except FileExistsError:
-        if not is_folder(path):
+        if not is_directory(path):
             raise
 
 
-def folder_of(path: str) -> str:
-    """Return the path of the directory that a path is in."""
+def parent_of(path: str) -> str:
+    """Return the parent directory of a path."""
     return path.rpartition("/")[0].rstrip("/") or "/"
 
 

@@ -1,16 +1,16 @@
-"""The plan that an engine hands to the sandbox: plain data, read without slow imports."""
+"""The plan that an engine passes to the sandbox: plain data, parsed without slow imports."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-#: The environment variable that carries a plan, because an argv can be read by everybody.
+#: The environment variable with the plan; an argv would be visible to all users of the machine.
 VARIABLE = "GIPFEL_CONTAINER"
 
 
-class _Record:
-    """Data that are equal where their values are; a dataclass takes longer to import than to start."""
+class _PlainData:
+    """Base class of plain data, compared by value; importing `dataclasses` would take too long."""
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and vars(other) == vars(self)
@@ -24,8 +24,8 @@ class _Record:
         )
 
 
-class PlannedMount(_Record):
-    """One mount: ``squashfs`` sources are mounted, others bound."""
+class PlannedMount(_PlainData):
+    """One mount: a ``squashfs`` source is mounted as a file system, any other is bind-mounted."""
 
     def __init__(
         self, source: str, destination: str, *, read_only: bool = False, squashfs: bool = False
@@ -36,15 +36,15 @@ class PlannedMount(_Record):
         self.squashfs = squashfs
 
 
-class DriverFile(_Record):
+class DriverFile(_PlainData):
     """A file of the host's GPU driver.
 
     Parameters
     ----------
     destination
-        Empty for where the image keeps its libraries.
+        The path in the container; empty for the image's library directory.
     links
-        More names that the file has in its directory.
+        Names of symbolic links to the file in its directory.
     """
 
     def __init__(self, source: str, destination: str = "", links: "Sequence[str]" = ()) -> None:
@@ -53,19 +53,21 @@ class DriverFile(_Record):
         self.links = tuple(links)
 
 
-class ContainerPlan(_Record):
-    """A container to be made and a command to be run in it.
+class ContainerPlan(_PlainData):
+    """A container to create and a command to run in it.
 
     Parameters
     ----------
     program
-        What makes the container of the prepared root: bwrap, or with ``podman`` podman.
-    offered
-        Names of the sandbox's own variables that the container is offered.
+        The path of bwrap, or with ``podman`` of podman, which starts the container from the prepared root.
+    inherited
+        Names of the sandbox's own variables that the container inherits.
     devices
-        Device nodes that the container sees; None for all of the host's.
+        Device nodes in the container; None for all of the host's.
     entrypoint
-        Run the image's entry point, which the words ``entry`` are, or else its ``/etc/rc``.
+        Run the image's entry point: ``entrypoint_argv``, or else its ``/etc/rc``.
+    entrypoint_argv
+        The argv of the entry point in the image's OCI configuration.
     """
 
     def __init__(
@@ -80,13 +82,13 @@ class ContainerPlan(_Record):
         workdir: str = "",
         writable: bool = True,
         mounts: "Sequence[PlannedMount]" = (),
-        offered: "Sequence[str]" = (),
+        inherited: "Sequence[str]" = (),
         env: "Mapping[str, str] | None" = None,
-        binding: "Sequence[str]" = (),
+        protected: "Sequence[str]" = (),
         devices: "Sequence[PlannedMount] | None" = None,
         driver: "Sequence[DriverFile]" = (),
         entrypoint: bool = False,
-        entry: "Sequence[str]" = (),
+        entrypoint_argv: "Sequence[str]" = (),
     ) -> None:
         self.image = image
         self.command = tuple(command)
@@ -97,23 +99,23 @@ class ContainerPlan(_Record):
         self.workdir = workdir
         self.writable = writable
         self.mounts = tuple(mounts)
-        self.offered = tuple(offered)
+        self.inherited = tuple(inherited)
         self.env = dict(env or {})
-        self.binding = tuple(binding)
+        self.protected = tuple(protected)
         self.devices = None if devices is None else tuple(devices)
         self.driver = tuple(driver)
         self.entrypoint = entrypoint
-        self.entry = tuple(entry)
+        self.entrypoint_argv = tuple(entrypoint_argv)
 
     def to_json(self) -> str:
-        """Write the plan as one line."""
+        """Return the plan as one line of JSON."""
         import json
 
         return json.dumps(self, default=vars, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> "ContainerPlan":
-        """Read what `to_json` wrote."""
+        """Return the plan that `to_json` wrote."""
         content = read_json(text)
         content["mounts"] = [PlannedMount(**each) for each in content["mounts"]]
         if content["devices"] is not None:
@@ -123,19 +125,19 @@ class ContainerPlan(_Record):
 
 
 def read_json(text: str) -> "Any":
-    """Read JSON without spaces around it, by the part of ``json`` that is in C where there is one."""
+    """Parse JSON without surrounding spaces, with the C part of ``json`` alone if it is available."""
     try:
         from _json import make_scanner
 
-        return make_scanner(_Reading())(text, 0)[0]  # type: ignore[arg-type]
+        return make_scanner(_ScannerSettings())(text, 0)[0]  # type: ignore[arg-type]
     except (ImportError, AttributeError, TypeError):
         import json
 
         return json.loads(text)
 
 
-class _Reading:
-    """The settings that ``json`` gives to its part in C."""
+class _ScannerSettings:
+    """The settings that ``json`` passes to its scanner in C."""
 
     strict = True
     object_hook = None

@@ -1,7 +1,7 @@
-"""podman as a child: the root that was prepared for it, its options, its environment, its user namespace.
+"""Prepare podman's root, options, environment and user namespace, and run it.
 
 ``start.py mounted COMMAND…`` (`run`) mounts the SquashFS files in ``$GIPFEL_MOUNTS`` and runs podman with
-them, in namespaces of its own, where a rootless podman works as it does below ``podman unshare``.
+them, in its own namespaces, where a rootless podman works as it does below ``podman unshare``.
 """
 
 import os
@@ -15,7 +15,7 @@ from .command import run_podman
 from .plan import read_json
 from .rootfs import read_bytes
 from .squashfs import mount_squashfs
-from .supervise import hold_signals
+from .supervise import block_signals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,39 +27,39 @@ _SUBORDINATE_FIX = (
     "Ask for entries in /etc/subuid and /etc/subgid, and for newuidmap (Debian package uidmap)."
 )
 _IDMAP_SECONDS = 30
-#: Of these podman mounts its own, so that only it can mount something below.
-_ITS_OWN = ("/dev", "/proc", "/sys")
+#: podman mounts these itself, so only podman can mount something below them.
+_PODMAN_MOUNTS = ("/dev", "/proc", "/sys")
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the host's, which processes of a job share
-#: What podman and its helpers read themselves: the container's values must not reach them.
-_ITS_VARIABLES = frozenset(
+#: Variables that podman and its helpers read themselves: they must not get the container's values.
+_PODMAN_VARIABLES = frozenset(
     (
         *("PATH", "HOME", "TMPDIR", "NOTIFY_SOCKET", "DBUS_SESSION_BUS_ADDRESS"),
         # Of Go's runtime. Source: package runtime, "Environment Variables".
         *("GODEBUG", "GOGC", "GOMAXPROCS", "GOMEMLIMIT", "GORACE", "GOROOT", "GOTRACEBACK", "GOCOVERDIR"),
     )
 )
-_ITS_FAMILIES = (
+_PODMAN_PREFIXES = (
     *("XDG_", "LD_", "LISTEN_", "CONTAINER", "_CONTAINER", "STORAGE_", "PODMAN_", "BUILDAH_"),
     *("REGISTRY_", "SSL_CERT_"),
 )
-#: The environment variable that carries the mounts.
+#: The environment variable with the mounts.
 VARIABLE = "GIPFEL_MOUNTS"
 _FAILED = 125
 _SIGTERM = 15
 
 
 def run() -> int:
-    """Mount and run; return the command's exit status, or 125 with the reason on stderr."""
+    """Mount the files and run podman; return the command's exit status, or 125 with the reason on stderr."""
     program, mounts = read_json(os.environ.pop(VARIABLE))
     ids = os.geteuid(), os.getegid()
     servers: list[int] = []
     try:
-        hold_signals()
+        block_signals()
         enter_with_subordinate_ids(processes=False)
         namespaces.mount("none", "/", flags=namespaces.RECURSIVE | namespaces.SLAVE)
         for source, target in mounts:
             os.makedirs(target, mode=0o700, exist_ok=True)
-            servers.append(mount_squashfs(program, source, target, others=True))
+            servers.append(mount_squashfs(program, source, target, allow_other=True))
         environment = dict(os.environ)
         if ids[0]:
             environment["_CONTAINERS_USERNS_CONFIGURED"] = "done"
@@ -77,19 +77,19 @@ def run() -> int:
 
 
 def mounts_to_json(program: str, mounts: "Sequence[tuple[str, str]]") -> str:
-    """Write as one line which files the program is to serve, each at an empty directory to be made for it."""
+    """Return squashfuse's path and the mounts, pairs of a file and a directory to create, as JSON."""
     import json
 
     return json.dumps([program, mounts], separators=(",", ":"))
 
 
-def fill_root(root: str, mounts: "Sequence[PlannedMount]", hidden: str) -> "list[PlannedMount]":
+def mount_into_root(root: str, mounts: "Sequence[PlannedMount]", hidden: str) -> "list[PlannedMount]":
     """Mount everything into a root; return the mounts that only podman can make.
 
     Parameters
     ----------
     hidden
-        A directory of the host, free of links, that no mount may show: the container's own layers are there.
+        A directory of the host, without links, that no mount may expose: it holds the container's layers.
 
     Raises
     ------
@@ -97,27 +97,34 @@ def fill_root(root: str, mounts: "Sequence[PlannedMount]", hidden: str) -> "list
         A mount fails.
     """
     flags = namespaces.NO_SUID | namespaces.NO_DEV
-    own = f"{root}/tmp"  # noqa: S108 - the container's own, in memory
+    temporary = f"{root}/tmp"  # noqa: S108 - the container's own, in memory
     namespaces.mount(
-        "tmpfs", own, "tmpfs", flags=flags, options="mode=1777", what="The directory for temporary files"
+        "tmpfs",
+        temporary,
+        "tmpfs",
+        flags=flags,
+        options="mode=1777",
+        label="The directory for temporary files",
     )
-    left = []
+    podman_mounts = []
     for mount in mounts:
-        if any(mount.destination == own or mount.destination.startswith(f"{own}/") for own in _ITS_OWN):
-            left.append(mount)
+        if any(
+            mount.destination == path or mount.destination.startswith(f"{path}/") for path in _PODMAN_MOUNTS
+        ):
+            podman_mounts.append(mount)
             continue
         target = root + mount.destination
         if not os.path.exists(target):
             os.makedirs(target) if os.path.isdir(mount.source) else _make_file(target)
         bound = namespaces.BIND | namespaces.RECURSIVE
-        namespaces.mount(mount.source, target, flags=bound, what=f"The mount {mount.source}")
+        namespaces.mount(mount.source, target, flags=bound, label=f"The mount {mount.source}")
         source = os.path.realpath(mount.source)
         if hidden.startswith(f"{source.rstrip('/')}/"):
             inside = posixpath.join(target, posixpath.relpath(hidden, source))
             namespaces.mount("tmpfs", inside, "tmpfs", flags=flags, options="mode=0700")
         if mount.read_only:
             namespaces.make_read_only(target)
-    return left
+    return podman_mounts
 
 
 def podman_argv(
@@ -125,64 +132,66 @@ def podman_argv(
     root: str,
     folder: str,
     *,
-    own: "Sequence[PlannedMount]",
+    podman_mounts: "Sequence[PlannedMount]",
     ids: tuple[int, int],
     workdir: str,
     environment: "Mapping[str, str]",
-    given: "Mapping[str, str]",
+    podman_variables: "Mapping[str, str]",
 ) -> list[str]:
-    """List the words that run the plan's command in a root, without an image store.
+    """Return the argv that runs a command in a root, without an image store.
 
     Parameters
     ----------
     folder
-        An empty directory for what podman itself keeps.
-    own
-        What `fill_root` left.
-    given
-        podman's own environment, from which it takes every value that is not in its words.
+        An empty directory for podman's own files.
+    podman_mounts
+        The mounts that `mount_into_root` returned.
+    podman_variables
+        podman's own environment, from which it reads all values that are not in the argv.
     """
     words = [plan.program, *(f"--{name}={folder}/{name}" for name in ("root", "runroot", "tmpdir"))]
     words += ["--storage-driver=vfs", "--events-backend=none", "--log-level=error", "run", "--rm"]
     words += ["--interactive", "--log-driver=none", "--unsetenv-all", "--passwd=false", "--no-hosts"]
-    # The host's, as far as a container of this kind can have it: a namespace of processes is there already.
+    # As much of the host as possible; the sandbox has its own PID namespace already.
     words += ["--network=host", "--pid=host", "--uts=host", "--ulimit=host"]
     words += ["--ipc=host"] if os.path.isdir("/dev/mqueue") else []
     if os.geteuid() == 0 and ids != (0, 0):
         words.append("--userns=keep-id")
     words += [] if plan.writable else ["--read-only", "--read-only-tmpfs=false"]
     words += ["--tty"] if os.isatty(0) and os.isatty(1) else []
-    words += _devices(plan, own)
-    words += [word for mount in own for word in ("--mount", _mount(mount))]
+    words += _devices(plan, podman_mounts)
+    words += [word for mount in podman_mounts for word in ("--mount", _mount(mount))]
     for name, value in environment.items():
-        words += ["--env", f"{name}={value}" if given.get(name) != value else name]
+        words += ["--env", f"{name}={value}" if podman_variables.get(name) != value else name]
     return [*words, f"--workdir={workdir or '/'}", "--rootfs", root]
 
 
 def podman_environment(
     host: "Mapping[str, str]", container: "Mapping[str, str]", folder: str, ids: tuple[int, int]
 ) -> dict[str, str]:
-    """Put podman's environment together: its own variables as the host has them, the container's others."""
-    environment = {name: value for name, value in host.items() if read_by_podman(name)}
-    environment |= {name: value for name, value in container.items() if not read_by_podman(name)}
+    """Return podman's environment: variables that podman reads from the host, others from the container."""
+    environment = {name: value for name, value in host.items() if is_read_by_podman(name)}
+    environment |= {name: value for name, value in container.items() if not is_read_by_podman(name)}
     environment["XDG_RUNTIME_DIR"] = folder
     if ids != (0, 0):
-        # What "podman unshare" tells a podman below it: the user namespace is there.
+        # Set as by "podman unshare", so that podman does not create another user namespace.
         environment["_CONTAINERS_USERNS_CONFIGURED"] = "done"
         environment["_CONTAINERS_ROOTLESS_UID"], environment["_CONTAINERS_ROOTLESS_GID"] = map(str, ids)
     return environment
 
 
-def read_by_podman(name: str) -> bool:
+def is_read_by_podman(name: str) -> bool:
     """Return whether podman, or a program that it starts, reads a variable itself."""
-    return name in _ITS_VARIABLES or name.startswith(_ITS_FAMILIES)
+    return name in _PODMAN_VARIABLES or name.startswith(_PODMAN_PREFIXES)
 
 
-def _devices(plan: "ContainerPlan", own: "Sequence[PlannedMount]") -> list[str]:
+def _devices(plan: "ContainerPlan", podman_mounts: "Sequence[PlannedMount]") -> list[str]:
     if plan.devices is None:
         return ["--volume=/dev:/dev:rslave"]
     words = [f"--device={device.source}:{device.destination}" for device in plan.devices]
-    if not any(mount.destination == _SHARED_MEMORY for mount in own) and os.path.isdir(_SHARED_MEMORY):
+    if not any(mount.destination == _SHARED_MEMORY for mount in podman_mounts) and os.path.isdir(
+        _SHARED_MEMORY
+    ):
         words.append(f"--volume={_SHARED_MEMORY}:{_SHARED_MEMORY}")
     return words
 
@@ -190,7 +199,7 @@ def _devices(plan: "ContainerPlan", own: "Sequence[PlannedMount]") -> list[str]:
 def _mount(mount: "PlannedMount") -> str:
     if any(character in path for path in (mount.source, mount.destination) for character in ',"'):
         raise SandboxError(
-            f"podman can't mount {mount.source}: below {mount.destination} no path may have a comma."
+            f"podman can't mount {mount.source} at {mount.destination}: the path has a comma or a quote."
         )
     fields = ["type=bind", f"source={mount.source}", f"destination={mount.destination}"]
     return ",".join([*fields, *(["ro"] if mount.read_only else [])])
@@ -202,17 +211,17 @@ def _make_file(target: str) -> None:
 
 
 def enter_with_subordinate_ids(*, processes: bool) -> None:
-    """Enter a user namespace where the user is root and has subordinate ids beside, with mounts of its own.
+    """Enter a mount namespace and a user namespace where the user is root and has subordinate ids.
 
     Parameters
     ----------
     processes
-        Also a namespace of processes, for children.
+        Also create a PID namespace for children.
 
     Raises
     ------
     SandboxError
-        The user has no such ids, or the machine refuses.
+        The user has no subordinate ids, or the machine refuses.
     """
     namespaces = NEW_MOUNT | (NEW_PID if processes else 0)
     if os.geteuid() == 0:
@@ -225,7 +234,7 @@ def enter_with_subordinate_ids(*, processes: bool) -> None:
     }
     reader, writer = os.pipe()
     me = os.getpid()
-    # The maps are written from outside, by programs that may do so.
+    # The id maps must be written from outside the namespace, by setuid programs.
     helper = os.fork()
     if helper == 0:
         status = 1
@@ -240,7 +249,7 @@ def enter_with_subordinate_ids(*, processes: bool) -> None:
     os.write(writer, b".")
     os.close(writer)
     if os.waitstatus_to_exitcode(os.waitpid(helper, 0)[1]):
-        raise SandboxError(f"newuidmap could not give you your subordinate ids. {_SUBORDINATE_FIX}")
+        raise SandboxError(f"newuidmap could not map your subordinate ids. {_SUBORDINATE_FIX}")
 
 
 def _write_maps(process: int, maps: dict[str, tuple[str, ...]]) -> int:
@@ -257,7 +266,7 @@ def _write_maps(process: int, maps: dict[str, tuple[str, ...]]) -> int:
 
 
 def _range(path: str, user: int) -> tuple[str, str]:
-    """First id and count of the user's range. Source: subuid(5)."""
+    """Return the first id and the size of the user's range. Source: subuid(5)."""
     try:
         name = pwd.getpwuid(user).pw_name
     except KeyError:
@@ -270,4 +279,4 @@ def _range(path: str, user: int) -> tuple[str, str]:
         owner, *numbers = line.strip().split(":")
         if owner in {name, str(user)} and len(numbers) == 2 and all(number.isdigit() for number in numbers):
             return numbers[0], numbers[1]
-    raise SandboxError(f"You have no ids of your own in {path}. {_SUBORDINATE_FIX}")
+    raise SandboxError(f"You have no subordinate ids in {path}. {_SUBORDINATE_FIX}")

@@ -1,7 +1,7 @@
-"""The root of a container: an image below, and above it a layer of memory for everything that is missing.
+"""The root of a container: the image as the lower layer, and an upper layer in memory for added files.
 
-The host's GPU driver goes where the image's loader looks. ``ldconfig`` is not run: a library in a directory
-that the loader searches anyway is found by its name.
+The host's GPU driver is mounted in a directory that the image's loader searches, so that ``ldconfig`` need
+not run.
 """
 
 import _stat as stat
@@ -10,7 +10,7 @@ import posix
 import pwd
 
 from ...namespaces import SandboxError
-from .paths import exists, folder_of, is_file, is_folder, name_of
+from .paths import exists, is_directory, is_file, name_of, parent_of
 from .plan import PlannedMount
 
 TYPE_CHECKING = False
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from .plan import DriverFile
 
-_LINKS = 40
-_MOST = 4 << 20  # bytes: a hostile image's table of users must not fill the memory
-_LONGEST_NAME = 32
-#: In the order in which they are tried; the first that holds the C library is one that the loader searches.
-_LIBRARY_FOLDERS = (
+_MAX_LINKS = 40
+_MAX_FILE_BYTES = 4 << 20  # a hostile image's /etc/passwd must not fill the memory
+_MAX_NAME_LENGTH = 32
+#: The first of these that contains the C library is a directory that the loader searches.
+_LIBRARY_DIRECTORIES = (
     "/usr/lib/{0}-linux-gnu",
     "/lib/{0}-linux-gnu",
     "/usr/lib64",
@@ -32,29 +32,29 @@ _LIBRARY_FOLDERS = (
     "/lib",
 )
 _C_LIBRARY = "libc.so.6"
-_DRIVER_SWITCH = "NVIDIA_VISIBLE_DEVICES"
-_DRIVER_OFF = frozenset(("", "void"))
+_VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+_NO_DEVICES = frozenset(("", "void"))
 
 
 class Layers:
-    """The directories ``lower`` (the image) and ``upper`` (ours), before they are one.
+    """The directories ``lower`` (the image) and ``upper`` (added files), before the overlay is mounted.
 
-    Mount points are made above, since the directories of an unpacked image often belong to another user.
+    Mount points are created in ``upper``, since directories of an unpacked image often have another owner.
     """
 
     def __init__(self, lower: str, upper: str) -> None:
         self._lower = lower
         self._upper = upper
-        #: Where links of the image lead, None for anything else; an image never changes, and may be slow.
+        #: Targets of the image's links, None for other files: a cache, since reading an image may be slow.
         self._links: dict[str, str | None] = {}
 
     def resolve(self, path: str) -> str:
-        """Follow the image's symbolic links, as if the image were the root; the result has none.
+        """Return a path without symbolic links, resolved with the image as the root.
 
         Raises
         ------
         SandboxError
-            The links lead in a circle.
+            There are too many links.
         """
         todo, done, links = path.split("/")[::-1], list[str](), 0
         while todo:
@@ -69,7 +69,7 @@ class Layers:
                 done.append(part)
                 continue
             links += 1
-            if links > _LINKS:
+            if links > _MAX_LINKS:
                 raise SandboxError(f"{path} in the image is a circle of symbolic links.")
             if target.startswith("/"):
                 done.clear()
@@ -84,32 +84,32 @@ class Layers:
                 self._links[path] = None
         return self._links[path]
 
-    def folder(self, path: str) -> str:
-        """Make a directory and those above it; return its path without links.
+    def make_directory(self, path: str) -> str:
+        """Create a directory and its parents; return its path without links.
 
         Raises
         ------
         SandboxError
-            The image has something else there.
+            The image has a file there.
         """
         path = self.resolve(path)
         parts = path.strip("/").split("/") if path != "/" else []
         for end in range(1, len(parts) + 1):
-            self._one_folder("/".join(parts[:end]))
+            self._make_one_directory("/".join(parts[:end]))
         return path
 
-    def _one_folder(self, path: str) -> None:
-        mine = f"{self._upper}/{path}"
-        if is_folder(mine):
+    def _make_one_directory(self, path: str) -> None:
+        target = f"{self._upper}/{path}"
+        if is_directory(target):
             return
         mode = self._mode(path)
         if mode is not None and not stat.S_ISDIR(mode):
             raise SandboxError(f"/{path} is a file in the image, so that nothing can be mounted below it.")
-        posix.mkdir(mine)
-        posix.chmod(mine, 0o755 if mode is None else stat.S_IMODE(mode) | 0o700)
+        posix.mkdir(target)
+        posix.chmod(target, 0o755 if mode is None else stat.S_IMODE(mode) | 0o700)
 
-    def file(self, path: str) -> str:
-        """Make an empty file where there is none; return its path without links.
+    def make_file(self, path: str) -> str:
+        """Create an empty file unless it exists; return its path without links.
 
         Raises
         ------
@@ -120,45 +120,45 @@ class Layers:
         mode = self._mode(path.strip("/"))
         if mode is not None and stat.S_ISDIR(mode):
             raise SandboxError(f"{path} is a directory in the image, so that no file can be mounted there.")
-        self.folder(folder_of(path))
+        self.make_directory(parent_of(path))
         if mode is None:
             self._write(path, b"")
         return path
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a file of our own over the image's, whatever that is."""
-        folder = self.folder(folder_of(path))
+        """Write a file to the upper layer, in place of the image's."""
+        folder = self.make_directory(parent_of(path))
         self._write(f"{folder.rstrip('/')}/{name_of(path)}", content)
 
     def read(self, path: str) -> str:
-        """Read a file of the image as text; empty where there is none."""
+        """Return the text of a file of the image; empty if there is none."""
         file = self._lower + self.resolve(path)
         try:
-            return read_bytes(file, _MOST).decode(errors="replace") if is_file(file) else ""
+            return read_bytes(file, _MAX_FILE_BYTES).decode(errors="replace") if is_file(file) else ""
         except OSError:
             return ""
 
-    def holds(self, path: str) -> bool:
-        """Return whether the image has something there."""
+    def contains(self, path: str) -> bool:
+        """Return whether the image contains a path."""
         return exists(self._lower + self.resolve(path))
 
     def is_executable(self, path: str) -> bool:
-        """Return whether the image has a file there that can be executed."""
+        """Return whether a path of the image is executable."""
         try:
-            # Not access(2), which a FUSE file system may grant in any case.
+            # Not access(2), since a FUSE file system may always grant it.
             return bool(posix.stat(self._lower + self.resolve(path)).st_mode & 0o111)
         except OSError:
             return False
 
     def link(self, path: str, target: str) -> None:
-        """Make a symbolic link over whatever the image has there."""
-        folder = self._upper + self.folder(folder_of(path)).rstrip("/")
-        mine = f"{folder}/{name_of(path)}"
+        """Create a symbolic link in the upper layer, in place of the image's file."""
+        folder = self._upper + self.make_directory(parent_of(path)).rstrip("/")
+        link = f"{folder}/{name_of(path)}"
         try:
-            posix.unlink(mine)
+            posix.unlink(link)
         except FileNotFoundError:
             pass
-        posix.symlink(target, mine)
+        posix.symlink(target, link)
 
     def _write(self, path: str, content: bytes) -> None:
         with open(self._upper + path, "wb") as file:
@@ -174,15 +174,15 @@ class Layers:
         return None
 
 
-def read_bytes(path: str, most: int = -1) -> bytes:
-    """Read a file whole, or its beginning."""
-    # Without a buffer, which asks a file system about terminals first.
+def read_bytes(path: str, limit: int = -1) -> bytes:
+    """Return the content of a file, or up to ``limit`` bytes of it."""
+    # Unbuffered: for a buffer Python first asks the file system if it is a terminal.
     with open(path, "rb", buffering=0) as file:
-        return file.read(most) or b""
+        return file.read(limit) or b""
 
 
 def write_host_files(layers: Layers) -> None:
-    """Bring the host's name resolution into the container."""
+    """Copy the host's name resolution into the container."""
     for path in ("/etc/resolv.conf", "/etc/hosts"):
         try:
             content = read_bytes(path)
@@ -191,8 +191,8 @@ def write_host_files(layers: Layers) -> None:
         layers.write(path, content)
 
 
-class Names:
-    """The host's names of a user and a group: empty where it has none for the id."""
+class AccountNames:
+    """The host's names of a user and a group, and the user's shell; empty for unknown ids."""
 
     def __init__(self, user: int, group: int) -> None:
         self.user = self.shell = self.group = ""
@@ -208,7 +208,7 @@ class Names:
 
 
 def write_identity(
-    layers: Layers, user: int, group: int, home: str, name: str, *, names: Names | None = None
+    layers: Layers, user: int, group: int, home: str, name: str, *, names: AccountNames | None = None
 ) -> None:
     """Add the user's lines to the image's ``/etc/passwd`` and ``/etc/group``, so that the ids have names.
 
@@ -217,11 +217,11 @@ def write_identity(
     home
         The home directory in the container.
     name
-        What to call the user if the host has no name for the id.
+        The name of the user if the host has none for the id.
     names
-        The host's names of the two, where they are known already.
+        The host's names of user and group, if they were looked up already.
     """
-    names = names or Names(user, group)
+    names = names or AccountNames(user, group)
     if names.user:
         name, shell = names.user, names.shell
     else:
@@ -229,10 +229,10 @@ def write_identity(
     group_name = names.group or name
     users = _without(layers.read("/etc/passwd"), name, user)
     groups = _without(layers.read("/etc/group"), group_name, group)
-    # Its number has no owner in this namespace, so that no terminal could be given to it, as sshd tries to.
+    # Its id is not mapped in this namespace, and sshd would fail to change a terminal's group to it.
     groups = _without("\n".join(groups), "tty", group)
-    # A user whose shell is not there can't log in.
-    shell = next((path for path in (shell, "/bin/bash", "/bin/sh") if layers.holds(path)), shell)
+    # A user whose shell does not exist can't log in.
+    shell = next((path for path in (shell, "/bin/bash", "/bin/sh") if layers.contains(path)), shell)
     home = "/" if any(character in home for character in ":\n") else home
     line = f"{name}:x:{user}:{group}::{home or '/'}:{shell}"
     layers.write("/etc/passwd", "\n".join([line, *users, ""]).encode())
@@ -242,42 +242,47 @@ def write_identity(
 def _is_user_name(name: str) -> bool:
     letters = name.replace("-", "_").replace(".", "_")
     return (
-        letters.isascii() and letters.isidentifier() and name[0] == letters[0] and len(name) <= _LONGEST_NAME
+        letters.isascii()
+        and letters.isidentifier()
+        and name[0] == letters[0]
+        and len(name) <= _MAX_NAME_LENGTH
     )
 
 
 def _without(table: str, name: str, number: int) -> list[str]:
-    kept = []
+    others = []
     for line in table.splitlines():
         fields = line.split(":")
         if line and fields[0] != name and fields[2:3] != [str(number)]:
-            kept.append(line)
-    return kept
+            others.append(line)
+    return others
 
 
-def driver_wanted(environment: "Mapping[str, str]") -> bool:
-    """Return whether the container's variables ask for the driver. Source: NVIDIA's container toolkit."""
-    return environment.get(_DRIVER_SWITCH, "all") not in _DRIVER_OFF
+def driver_is_enabled(environment: "Mapping[str, str]") -> bool:
+    """Return whether the container's variables enable the driver. Source: NVIDIA's container toolkit."""
+    return environment.get(_VISIBLE_DEVICES, "all") not in _NO_DEVICES
 
 
-def place_driver(layers: "Layers", files: "Iterable[DriverFile]") -> list[PlannedMount]:
-    """Make mount points and links for the driver's files; return the mounts, all of them read-only."""
+def mount_driver_files(layers: "Layers", files: "Iterable[DriverFile]") -> list[PlannedMount]:
+    """Create mount points and links for the driver's files; return the mounts, all of them read-only."""
     folder = ""
     mounts = []
     for file in files:
         destination = file.destination
         if not destination:
-            # Without a C library nothing of the image searches; a mounted runtime is of the host's kind.
-            folder = folder or _library_folder(layers) or folder_of(file.source)
+            # An image without a C library has no loader; a mounted runtime searches the host's directories.
+            folder = folder or _library_directory(layers) or parent_of(file.source)
             destination = f"{folder}/{name_of(file.source)}"
-        at = layers.folder(destination) if is_folder(file.source) else layers.file(destination)
-        mounts.append(PlannedMount(file.source, at, read_only=True))
+        target = (
+            layers.make_directory(destination) if is_directory(file.source) else layers.make_file(destination)
+        )
+        mounts.append(PlannedMount(file.source, target, read_only=True))
         for link in file.links:
-            layers.link(f"{folder_of(destination)}/{link}", name_of(at))
+            layers.link(f"{parent_of(destination)}/{link}", name_of(target))
     return mounts
 
 
-def _library_folder(layers: "Layers") -> str:
+def _library_directory(layers: "Layers") -> str:
     machine = posix.uname().machine
-    folders = (folder.format(machine) for folder in _LIBRARY_FOLDERS)
-    return next((folder for folder in folders if layers.holds(f"{folder}/{_C_LIBRARY}")), "")
+    folders = (folder.format(machine) for folder in _LIBRARY_DIRECTORIES)
+    return next((folder for folder in folders if layers.contains(f"{folder}/{_C_LIBRARY}")), "")

@@ -1,91 +1,96 @@
-"""SquashFS files mounted by a plain user, inside a user namespace."""
+"""Mount SquashFS files as a plain user, inside a user namespace."""
 
 import posix
 import select
 import time
 
 from ...namespaces import SandboxError
-from .supervise import DEFAULTED, pending_end_signal
+from .supervise import RESET_SIGNALS, pending_end_signal
 
-_SECONDS = 30.0
-_MILLISECONDS = 20
-#: An image never changes: the kernel may keep its names, also of what is not there, and its pages.
-_KEPT = 86400  # seconds
-_OPTIONS = f"uid=0,gid=0,kernel_cache,entry_timeout={_KEPT},attr_timeout={_KEPT},negative_timeout={_KEPT}"
+_MOUNT_SECONDS = 30.0
+_POLL_MILLISECONDS = 20
+#: An image never changes: the kernel may cache its names, missing names and pages.
+_CACHE_SECONDS = 86400  # seconds
+_OPTIONS = (
+    f"uid=0,gid=0,kernel_cache,entry_timeout={_CACHE_SECONDS},attr_timeout={_CACHE_SECONDS}"
+    f",negative_timeout={_CACHE_SECONDS}"
+)
 
 
-def mount_squashfs(program: str, image: str, target: str, *, others: bool = False) -> int:
+def mount_squashfs(program: str, image: str, target: str, *, allow_other: bool = False) -> int:
     """Mount an image at an empty directory and wait for it; see `SquashfsServer`.
 
     Returns
     -------
     int
-        The process that serves it.
+        The id of the process that serves it.
 
     Raises
     ------
     SandboxError
-        It can't be mounted, not within 30 s, or we are asked to end meanwhile.
+        It can't be mounted within 30 s, or this process is asked to end meanwhile.
     """
-    server = SquashfsServer(program, image, target, others=others)
+    server = SquashfsServer(program, image, target, allow_other=allow_other)
     server.wait()
     return server.process
 
 
 class SquashfsServer:
-    """A process that mounts an image at an empty directory, its files being root's of this namespace.
+    """A process that mounts an image at an empty directory; its files belong to root of this namespace.
 
-    It is started at once, so that other things can be done until `wait`; it ends with this PID namespace.
+    The constructor starts it, so that other work can be done until `wait`. It ends with this PID namespace.
 
     Parameters
     ----------
-    others
-        Let users of namespaces below this one in.
+    allow_other
+        Allow access from user namespaces below this one.
     """
 
-    def __init__(self, program: str, image: str, target: str, *, others: bool = False) -> None:
+    def __init__(self, program: str, image: str, target: str, *, allow_other: bool = False) -> None:
         self._image = image
         self._target = target
-        self._before = posix.stat(target).st_dev
-        # The kernel reports every new mount here.
-        self._mounts = posix.open("/proc/self/mountinfo", posix.O_RDONLY | posix.O_CLOEXEC)
-        self._words = posix.memfd_create("squashfuse")
-        options = f"{_OPTIONS},allow_other" if others else _OPTIONS
-        # Whoever lets others in ends it by SIGTERM.
-        later = () if others else _LATER
-        self.process = _serve([program, "-f", "-o", options, image, target], self._words, later)
+        self._device_before = posix.stat(target).st_dev
+        # The kernel reports new mounts on this file.
+        self._mountinfo = posix.open("/proc/self/mountinfo", posix.O_RDONLY | posix.O_CLOEXEC)
+        self._log = posix.memfd_create("squashfuse")
+        options = f"{_OPTIONS},allow_other" if allow_other else _OPTIONS
+        # With allow_other the caller ends the process by SIGTERM.
+        blocked = () if allow_other else _TERMINATION_SIGNALS
+        self.process = _serve([program, "-f", "-o", options, image, target], self._log, blocked)
 
     def wait(self) -> None:
-        """Wait until the image is there.
+        """Wait until the image is mounted.
 
         Raises
         ------
         SandboxError
-            It can't be mounted, not within 30 s, or we are asked to end meanwhile.
+            It can't be mounted within 30 s, or this process is asked to end meanwhile.
         """
-        end = time.monotonic() + _SECONDS
+        end = time.monotonic() + _MOUNT_SECONDS
         poll = select.poll()
-        poll.register(self._mounts, select.POLLPRI)
-        while posix.stat(self._target).st_dev == self._before:
+        poll.register(self._mountinfo, select.POLLPRI)
+        while posix.stat(self._target).st_dev == self._device_before:
             ended, _status = posix.waitpid(self.process, posix.WNOHANG)
             if ended:
-                said = posix.pread(self._words, 500, 0).decode(errors="replace").split("\n")[0].strip()
+                message = posix.pread(self._log, 500, 0).decode(errors="replace").split("\n")[0].strip()
                 raise SandboxError(
-                    f"The image {self._image} can't be mounted: {said or 'squashfuse gave no reason'}."
+                    f"The image {self._image} can't be mounted: {message or 'squashfuse gave no reason'}."
                 )
             if time.monotonic() > end:
-                raise SandboxError(f"The image {self._image} could not be mounted within {_SECONDS:.0f} s.")
+                raise SandboxError(
+                    f"The image {self._image} could not be mounted within {_MOUNT_SECONDS:.0f} s."
+                )
             if pending_end_signal():
-                raise SandboxError("Asked to end before the container was there.")
-            poll.poll(_MILLISECONDS)
-        posix.close(self._mounts)
-        posix.close(self._words)
+                raise SandboxError("The container was stopped before it had started.")
+            poll.poll(_POLL_MILLISECONDS)
+        posix.close(self._mountinfo)
+        posix.close(self._log)
 
 
-_LATER = (15, 2, 1)  # SIGTERM, SIGINT, SIGHUP
+_TERMINATION_SIGNALS = (15, 2, 1)  # SIGTERM, SIGINT, SIGHUP
 
 
-def _serve(argv: list[str], words: int, later: tuple[int, ...]) -> int:
+def _serve(argv: list[str], log: int, blocked: tuple[int, ...]) -> int:
     nothing = posix.open("/dev/null", posix.O_RDWR)
     try:
         return posix.posix_spawn(
@@ -94,14 +99,14 @@ def _serve(argv: list[str], words: int, later: tuple[int, ...]) -> int:
             posix.environ,
             file_actions=[
                 (posix.POSIX_SPAWN_DUP2, nothing, 0),
-                (posix.POSIX_SPAWN_DUP2, words, 1),
-                (posix.POSIX_SPAWN_DUP2, words, 2),
+                (posix.POSIX_SPAWN_DUP2, log, 1),
+                (posix.POSIX_SPAWN_DUP2, log, 2),
             ],
-            # A Ctrl-C at the terminal is for the command, not for its file system.
+            # A Ctrl-C at the terminal must end the command, not its file system.
             setpgroup=0,
-            # Slurm asks every process of a job to end: the file system goes last, with this namespace.
-            setsigmask=later,
-            setsigdef=DEFAULTED,
+            # Slurm sends SIGTERM to all processes of a job: the file system must end with this namespace.
+            setsigmask=blocked,
+            setsigdef=RESET_SIGNALS,
         )
     finally:
         posix.close(nothing)

@@ -1,4 +1,4 @@
-"""Signals on their way to the command, and its exit status on the way back."""
+"""Forward signals to a child process, wait for it, and translate its exit status."""
 
 import posix
 
@@ -7,55 +7,55 @@ if TYPE_CHECKING:
     import signal
     from collections.abc import Callable
 else:
-    # The part in C; what `signal` adds are enumerations, which take longer than all that is done here.
+    # The part in C: the enumerations of `signal` take longer to load than all of this module.
     import _signal as signal
 
 FORWARDED = frozenset(
     {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT}
 )
-_WAITED = FORWARDED | {signal.SIGCHLD}
-#: Python ignores these; a command expects them as they are by default.
-DEFAULTED = (signal.SIGPIPE, signal.SIGXFSZ)
+_BLOCKED = FORWARDED | {signal.SIGCHLD}
+#: Signals that Python ignores; a command expects their default action.
+RESET_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
-def hold_signals() -> None:
-    """Keep signals for `wait_for`; to be called before any child is started."""
+def block_signals() -> None:
+    """Block signals until `wait_for_child`; call it before any child is started."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
 
 
 def pending_end_signal() -> int:
-    """Return the held signal that asks this process to end, or 0."""
+    """Return the pending signal that asks this process to end, or 0."""
     pending = signal.sigpending() & (FORWARDED - {signal.SIGUSR1, signal.SIGUSR2})
     return int(min(pending, default=0))
 
 
-def wait_for(child: int, forward: "Callable[[int], None]", ended: dict[int, int] | None = None) -> int:
-    """Pass signals on and reap every child until one has ended.
+def wait_for_child(child: int, forward: "Callable[[int], None]", ended: dict[int, int] | None = None) -> int:
+    """Forward signals and reap all children until ``child`` has ended.
 
     Parameters
     ----------
     ended
-        Exit codes of those that ended earlier; those that end meanwhile are added.
+        Exit codes of children that ended earlier; those that end meanwhile are added.
 
     Returns
     -------
     int
-        Its exit status, or -n where signal n ended it.
+        The child's exit status, or -n if signal n ended it.
     """
     ended = {} if ended is None else ended
     while child not in ended:
-        information = signal.sigwaitinfo(_WAITED)
+        information = signal.sigwaitinfo(_BLOCKED)
         if information.si_signo == signal.SIGCHLD:
             _reap(ended)
         elif information.si_code <= 0:
-            # Above 0 the kernel sent it: a Ctrl-C at the terminal, which reaches its foreground anyway.
+            # A code above 0 means the kernel sent it, for a Ctrl-C at the terminal, which the child gets too.
             forward(information.si_signo)
     return ended[child]
 
 
 def shell_status(code: int) -> int:
-    """Turn -n for signal n into 128 + n, as shells do."""
+    """Return the exit status of a shell: 128 + n for -n, which means signal n."""
     return code if code >= 0 else 128 - code
 
 

@@ -1,1 +1,1 @@
-"""Programs that a hook runs inside a container, by the runtime's interpreter."""
+"""Programs that a hook runs inside a container, with the runtime's interpreter."""

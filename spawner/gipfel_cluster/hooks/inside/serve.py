@@ -1,25 +1,231 @@
-"""An ssh server beside a command: started, announced, and ended with it.
+"""Run an ssh server while a command runs: start it, announce its port, and end it with the command.
 
-``python -I -m gipfel_cluster.hooks.inside.serve PIDFD``: the command's process, or -1 where the machine can't
-give one. An error is one line on stderr; the command runs all the same. A user's containers share one host
-key, which is made once and kept, as ``known_hosts`` needs it.
+``python -I -m gipfel_cluster.hooks.inside.serve PIDFD``: PIDFD is a pidfd of the command's process, or -1 if
+the kernel has none. An error is one line on stderr and does not affect the command.
+
+`SshServerSpec` is the configuration from the hook on the host, in an environment variable. ``sshd`` runs as
+the user on the first free port. Only the host key is on disk; a user's containers share it, so that their
+entry in ``known_hosts`` stays valid.
 """
 
 import contextlib
+import dataclasses
 import json
 import os
 import pwd
+import re
 import select
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...model import one_line
 from ...process.tree import kill_tree
 from ...runs import write_atomically
-from .server import Server, ServerError, SshOrder, start_server
-from .variable import VARIABLE
+from .start import VARIABLE
+
+_SAFE_PATH = re.compile(r"/[A-Za-z0-9._+@/-]*")
+#: A name without blanks and without characters that AllowUsers reads as a pattern or a host.
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_FIXED_SETTINGS = """\
+AuthenticationMethods publickey
+PubkeyAuthentication yes
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+HostbasedAuthentication no
+AuthorizedKeysCommand none
+AuthorizedPrincipalsFile none
+TrustedUserCAKeys none
+PermitRootLogin no
+PermitUserEnvironment no
+PermitUserRC no
+PermitTTY yes
+AllowTcpForwarding yes
+AllowStreamLocalForwarding yes
+AllowAgentForwarding no
+GatewayPorts no
+X11Forwarding no
+PermitTunnel no
+PrintMotd no
+PrintLastLog no
+UseDNS no
+LoginGraceTime 30
+LogLevel INFO
+"""
+_START_SECONDS = 15.0
+_PORT_ATTEMPTS = 100
+_LAST_PORT = 65535
+_SESSION = ("-I", "-m", "gipfel_cluster.hooks.inside.session")
+_LISTENS = re.compile(rb"^Server listening on ", re.MULTILINE)
+_PORT_TAKEN = re.compile(rb"^(error: )?Bind to port \d+ on .* failed: ", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class SshServerSpec:
+    """An ssh server to start for a command; all paths are paths in the container.
+
+    ``programs`` maps ``sshd`` and its helpers (``ssh-keygen``, ``sftp-server``, ``sshd-session``,
+    ``sshd-auth``) to paths. ``keys`` are lines of an ``authorized_keys``. ``folder`` holds the host key,
+    ``run_directory`` gets a file with the port and a log (empty for none), ``pid_file`` may be empty.
+    """
+
+    programs: dict[str, str]
+    keys: tuple[str, ...]
+    port: int
+    folder: str
+    node: str = ""
+    run_directory: str = ""
+    pid_file: str = ""
+
+    def to_json(self) -> str:
+        """Return the specification as one line of JSON."""
+        return json.dumps(dataclasses.asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> "SshServerSpec":
+        """Return the specification that `to_json` wrote."""
+        content = json.loads(text)
+        return cls(**content | {"keys": tuple(content["keys"])})
+
+
+class ServerError(Exception):
+    """An ssh server can't be started; the message is one line for the user."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A listening server; ``output`` is the pipe with its log."""
+
+    process: "subprocess.Popen[bytes]"
+    port: int
+    user: str
+    output: int
+    key: bytes
+
+
+def start_server(spec: SshServerSpec, *, user: str, key: bytes) -> Server:
+    """Start the server on the requested port, or on the first free one of the 100 ports from there.
+
+    Raises
+    ------
+    ServerError
+        No port is free, or ``sshd`` does not start.
+    """
+    keys = _private_file("keys", "".join(f"{line}\n" for line in spec.keys).encode())
+    secret = _private_file("key", key)
+    for port in range(spec.port, min(spec.port + _PORT_ATTEMPTS, _LAST_PORT + 1)):
+        content = server_configuration(
+            port,
+            user=user,
+            host_key=secret,
+            authorized_keys=keys,
+            session=(sys.executable, *_SESSION, str(os.getpid()), spec.programs.get("sftp-server", "-")),
+            programs=spec.programs,
+            pid_file=spec.pid_file,
+        )
+        started = _start_sshd(spec.programs["sshd"], _private_file("configuration", content.encode()))
+        if started is not None:
+            process, output = started
+            return Server(process, port, user, output, key)
+    raise ServerError(f"no port from {spec.port} to {port} is free.")
+
+
+def _private_file(name: str, content: bytes) -> str:
+    """Create a file in memory; return a path by which only this user's processes can open it."""
+    file = os.memfd_create(name)
+    os.fchmod(file, 0o600)
+    os.write(file, content)
+    return f"/proc/{os.getpid()}/fd/{file}"
+
+
+def _start_sshd(sshd: str, configuration: str) -> "tuple[subprocess.Popen[bytes], int] | None":
+    """Start ``sshd`` and wait until it listens; return None if the port is taken."""
+    reader, writer = os.pipe()
+    # -D: not a daemon, so that it stays our child; -e: log to stderr. The container's LD_PRELOAD is not set.
+    process = subprocess.Popen(
+        [sshd, "-D", "-e", "-f", configuration],
+        env={"PATH": os.defpath},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=writer,
+        start_new_session=True,
+        cwd="/",
+    )
+    os.close(writer)
+    log = b""
+    end = time.monotonic() + _START_SECONDS
+    while not (_LISTENS.search(log) or _PORT_TAKEN.search(log)):
+        piece = b""
+        if select.select([reader], [], [], max(0.0, end - time.monotonic()))[0]:
+            piece = os.read(reader, 4096)
+        if not piece:
+            process.kill()
+            process.wait()
+            os.close(reader)
+            last = log.decode(errors="replace").strip().rpartition("\n")[2].strip()
+            raise ServerError(f"sshd did not start: {last or f'no answer within {_START_SECONDS:.0f} s'}.")
+        log += piece.replace(b"\r", b"")
+    if _PORT_TAKEN.search(log):
+        # It may listen on the port for the other address family, IPv4 or IPv6.
+        process.kill()
+        process.wait()
+        os.close(reader)
+        return None
+    return process, reader
+
+
+def server_configuration(
+    port: int,
+    *,
+    user: str,
+    host_key: str,
+    authorized_keys: str,
+    session: tuple[str, ...],
+    programs: Mapping[str, str],
+    pid_file: str = "",
+) -> str:
+    """Return the configuration file for ``sshd -f``.
+
+    Parameters
+    ----------
+    host_key, authorized_keys
+        Paths of files that only the user can open.
+    session
+        The argv that runs a session; no word has special characters of a shell.
+    programs
+        Paths of ``sftp-server``, ``sshd-session`` and ``sshd-auth``, as far as they exist.
+
+    Raises
+    ------
+    ValueError
+        A path holds characters other than letters, digits and ``. _ + @ - /``.
+    """
+    for path in (host_key, authorized_keys, *programs.values(), *filter(None, [pid_file])):
+        if not _SAFE_PATH.fullmatch(path):
+            raise ValueError(f"{path!r} can't be written into a configuration")
+    lines = [
+        f"Port {port}",
+        f"HostKey {host_key}",
+        f"AuthorizedKeysFile {authorized_keys}",
+        # In a user namespace the parent directories belong to an unmapped user, which sshd refuses.
+        "StrictModes no",
+        f"PidFile {pid_file or 'none'}",
+        f"ForceCommand exec {' '.join(session)}",
+    ]
+    if _PLAIN_NAME.fullmatch(user):
+        # A name with special characters needs no AllowUsers: sshd can't become another user anyway.
+        lines.append(f"AllowUsers {user}")
+    for name, keyword in (("sshd-session", "SshdSessionPath"), ("sshd-auth", "SshdAuthPath")):
+        if name in programs:
+            lines.append(f"{keyword} {programs[name]}")
+    if "sftp-server" in programs:
+        lines.append(f"Subsystem sftp {programs['sftp-server']}")
+    return "\n".join(lines) + "\n" + _FIXED_SETTINGS
+
 
 _KEY_NAME = "host_ed25519"
 _KEYGEN_SECONDS = 20
@@ -27,22 +233,22 @@ _LOG_BYTES = 1 << 20
 
 
 def main(command: int) -> int:
-    """Serve until the command ends."""
-    order = SshOrder.from_json(os.environb.pop(VARIABLE).decode())
+    """Run the server until the command ends; return its exit status."""
+    spec = SshServerSpec.from_json(os.environb.pop(VARIABLE).decode())
     try:
-        server = _start(order)
+        server = _start(spec)
     except (ServerError, OSError, ValueError, subprocess.SubprocessError) as error:
-        _report(f"this container can't be reached by ssh: {error}")
+        _report(f"this container has no ssh server: {error}")
         return 1
-    _announce(order, server)
+    _announce(spec, server)
     with open(os.devnull, "wb") as nothing:  # noqa: PTH123
-        # Whoever reads the command's stderr waits for its end.
+        # Readers of the command's stderr wait until all its writers have closed it.
         os.dup2(nothing.fileno(), 2)
-    _keep(order, server, command)
+    _write_log(spec, server, command)
     return 0
 
 
-def _start(order: SshOrder) -> Server:
+def _start(spec: SshServerSpec) -> Server:
     try:
         user = pwd.getpwuid(os.getuid())
     except KeyError:
@@ -50,34 +256,36 @@ def _start(order: SshOrder) -> Server:
     shell = user.pw_shell or "/bin/sh"
     if not os.access(shell, os.X_OK):
         raise ServerError(f"the image has no shell {shell}.")
-    key = host_key(Path(order.folder), order.programs["ssh-keygen"])
-    return start_server(order, user=user.pw_name, key=key)
+    key = host_key(Path(spec.folder), spec.programs["ssh-keygen"])
+    return start_server(spec, user=user.pw_name, key=key)
 
 
-def _announce(order: SshOrder, server: Server) -> None:
-    line = f"ssh -p {server.port} {server.user}@{order.node}"
+def _announce(spec: SshServerSpec, server: Server) -> None:
+    line = f"ssh -p {server.port} {server.user}@{spec.node}"
     _report(f"reach this container by: {line}")
-    if not order.notice:
+    if not spec.run_directory:
         return
-    public = public_half(server.key, order.programs["ssh-keygen"])
-    notice = {
+    public = public_key(server.key, spec.programs["ssh-keygen"])
+    announcement = {
         "command": line,
-        "node": order.node,
+        "node": spec.node,
         "port": server.port,
         "user": server.user,
-        "known_hosts": f"[{order.node}]:{server.port} {public}",
+        "known_hosts": f"[{spec.node}]:{server.port} {public}",
     }
     with contextlib.suppress(OSError):
-        write_atomically(Path(order.notice, f"ssh-{order.node}.json"), json.dumps(notice, indent=2) + "\n")
+        write_atomically(
+            Path(spec.run_directory, f"ssh-{spec.node}.json"), json.dumps(announcement, indent=2) + "\n"
+        )
 
 
-def _keep(order: SshOrder, server: Server, command: int) -> None:
-    """Log the server's output, at most 1 MiB, until it or the command has ended."""
+def _write_log(spec: SshServerSpec, server: Server, command: int) -> None:
+    """Write the server's output to its log, at most 1 MiB, until the server or the command has ended."""
     poll = select.poll()
     poll.register(server.output, select.POLLIN)
     if command >= 0:
         poll.register(command, select.POLLIN)
-    log = _log(order)
+    log = _log(spec)
     room = _LOG_BYTES
     try:
         while server.output in (ready := {number for number, _ in poll.poll()}) and command not in ready:
@@ -87,13 +295,13 @@ def _keep(order: SshOrder, server: Server, command: int) -> None:
             os.write(log, piece[:room])
             room -= len(piece[:room])
     finally:
-        # Sessions too: not every engine gives a container processes of its own.
+        # Ends sessions too: not every engine gives a container its own PID namespace.
         server.process.terminate()
         kill_tree(os.getpid())
 
 
-def _log(order: SshOrder) -> int:
-    path = Path(order.notice, f"ssh-{order.node}.log") if order.notice else Path(os.devnull)
+def _log(spec: SshServerSpec) -> int:
+    path = Path(spec.run_directory, f"ssh-{spec.node}.log") if spec.run_directory else Path(os.devnull)
     try:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError:
@@ -106,27 +314,27 @@ def _report(line: str) -> None:
 
 
 def host_key(folder: Path, keygen: str) -> bytes:
-    """Read the user's host key, or make it; two nodes that make one at once end with the same.
+    """Return the user's host key, created on first use; nodes that create it at the same time share one.
 
     Raises
     ------
     OSError
-        The directory can't be written to, or there is no ``ssh-keygen``.
+        The directory can't be written to, or ``ssh-keygen`` does not exist.
     subprocess.SubprocessError
         ``ssh-keygen`` failed.
     """
-    kept = folder / _KEY_NAME
-    if not kept.exists():
-        with tempfile.TemporaryDirectory(dir=folder) as beside:
-            fresh = Path(beside, _KEY_NAME)
-            make_key(fresh, keygen)
+    path = folder / _KEY_NAME
+    if not path.exists():
+        with tempfile.TemporaryDirectory(dir=folder) as temporary:
+            new_key = Path(temporary, _KEY_NAME)
+            make_key(new_key, keygen)
             with contextlib.suppress(FileExistsError):
-                os.link(fresh, kept)
-    return kept.read_bytes()
+                os.link(new_key, path)
+    return path.read_bytes()
 
 
 def make_key(path: Path, keygen: str) -> None:
-    """Make a key pair without a passphrase; the public half is beside it, in ``.pub``."""
+    """Create a key pair without a passphrase; the public key gets the suffix ``.pub``."""
     subprocess.run(
         [keygen, "-q", "-t", "ed25519", "-N", "", "-C", "gipfel", "-f", str(path)],
         env={"PATH": os.defpath},
@@ -137,8 +345,8 @@ def make_key(path: Path, keygen: str) -> None:
     )
 
 
-def public_half(content: bytes, keygen: str) -> str:
-    """Return ``ssh-ed25519 AAAA…`` of a private key, for ``known_hosts``."""
+def public_key(content: bytes, keygen: str) -> str:
+    """Return the public key of a private key as ``ssh-ed25519 AAAA…``, for ``known_hosts``."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, _KEY_NAME)
         path.touch(mode=0o600)

@@ -1,6 +1,7 @@
-"""Start the ssh server beside a command and become the command.
+"""Start the ssh server and replace this process by the command.
 
-Only what every Python has in itself is imported, because the command waits for it.
+Only modules that every Python has loaded already are imported, because the command waits for it.
+`environment_of` reads the variables that a process was started with, as bytes.
 """
 
 # The module signal without its enumerations.
@@ -8,24 +9,39 @@ import _signal  # type: ignore[import-not-found]
 import os
 import sys
 
-from .variable import VARIABLE, environment_of
+#: The environment variable with an `SshServerSpec`; it is removed from the command's environment.
+VARIABLE = b"GIPFEL_SSH"
+
+
+def environment_of(process: str) -> dict[bytes, bytes]:
+    """Return the variables that a process was started with; its own changes are not included.
+
+    Raises
+    ------
+    OSError
+        The process does not exist or belongs to another user.
+    """
+    with open(f"/proc/{process}/environ", "rb") as file:  # noqa: PTH123 - the command waits; pathlib is slow
+        content = file.read()
+    return dict(entry.split(b"=", 1) for entry in content.split(b"\0") if b"=" in entry)
+
 
 _SERVE = ("-I", "-m", "gipfel_cluster.hooks.inside.serve")
 _NOT_FOUND, _NOT_STARTED = 127, 126
 
 
 def main(words: list[str]) -> int:
-    """Become the command, whose process this is, so that signals and its exit status are its own."""
-    # Python changes the locale of its own environment; the command gets what the container was given.
-    given = environment_of("self")
-    if VARIABLE in given:
-        _start_server(given)
-    # Python ignores these; a command expects them as they are by default.
+    """Replace this process by the command, so that it gets all signals and sets the exit status."""
+    # Python changes locale variables in its environment; the command gets the container's values.
+    environment = environment_of("self")
+    if VARIABLE in environment:
+        _start_server(environment)
+    # Python ignores these signals; a command expects their default action.
     for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
         _signal.signal(number, _signal.SIG_DFL)
     try:
-        given.pop(VARIABLE, None)
-        os.execvpe(words[0], words, given)  # noqa: S606
+        environment.pop(VARIABLE, None)
+        os.execvpe(words[0], words, environment)  # noqa: S606
     except OSError as error:
         sys.stderr.write(f"gipfel: The command {words[0]!r} could not be started: {error.strerror}.\n")
         return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_STARTED
@@ -35,26 +51,26 @@ def _start_server(environment: dict[bytes, bytes]) -> None:
     try:
         command = os.pidfd_open(os.getpid())
     except OSError:
-        # Without it the server ends with the container only.
+        # Without a pidfd the server ends with the container.
         command = -1
-    # The child between orphans the server, so that the command never has to wait for it.
-    between = os.fork()
-    if between:
-        os.waitpid(between, 0)
+    # A double fork makes the server an orphan, so that the command need not reap it.
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
         if command >= 0:
             os.close(command)
         return
     try:
         if os.fork() == 0:
             os.setsid()
-            _keep_only(command)
+            _close_other_files(command)
             os.execve(sys.executable, [sys.executable, *_SERVE, str(command)], environment)  # noqa: S606
     finally:
         os._exit(0)
 
 
-def _keep_only(command: int) -> None:
-    """Close the command's files, all but stderr: their readers wait until the last writer closes them."""
+def _close_other_files(command: int) -> None:
+    """Close all files but stderr and the pidfd: readers of the command's files wait for their last writer."""
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)

@@ -48,7 +48,7 @@ def upgrade() -> None:
         sa.Column("verdict", sa.String(16), nullable=False),
         sa.Column("severity", sa.String(16), nullable=False),
         sa.Column("reason", sa.String(500), nullable=False),
-        sa.Column("figure", sa.Double),
+        sa.Column("measurement", sa.Double),
         sa.Column("unit", sa.String(32), nullable=False),
         sa.Column("gpu_model", sa.String(128), nullable=False),
         sa.Column("codes", sa.JSON, nullable=False),
@@ -88,7 +88,7 @@ def upgrade() -> None:
         sa.Column("event", sa.String(32), nullable=False),
         sa.Column("cluster", sa.String(128), nullable=False),
         sa.Column("node", sa.String(255), nullable=False),
-        sa.Column("words", sa.String(1000), nullable=False),
+        sa.Column("detail", sa.String(1000), nullable=False),
     )
 
 

@@ -1,10 +1,10 @@
-"""One rank of a collective of torch.distributed, with its values checked.
+"""Run one rank of a collective of torch.distributed, and check the values.
 
-Its place is in the environment: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT (or
-GIPFEL_INIT_METHOD). Asks: method, device ("cuda" or "cpu"), payload (bytes), samples, warmup_payload,
-warmup_runs, seconds to wait.
-Answers: samples in B/s as this rank saw them, without the first, how many values were wrong, and in the
-evidence which network the node has and which one NCCL uses.
+Environment: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT (or GIPFEL_INIT_METHOD).
+Request: method, device ("cuda" or "cpu"), payload (bytes), samples, warmup_payload, warmup_runs, seconds (the
+time limit of torch.distributed).
+Answer: samples in B/s as this rank measured them, without the first; the number of wrong values; and in the
+evidence the node's network and the one that NCCL uses.
 """
 
 from __future__ import annotations
@@ -25,54 +25,54 @@ def main() -> None:
     request = json.loads(sys.stdin.read())
     answer = {"gipfel_probe": 1, "unit": "B/s"}
     try:
-        import torch  # noqa: PLC0415 - its absence is an answer
+        import torch  # noqa: PLC0415 - a missing module is reported
         import torch.distributed as dist  # noqa: PLC0415
 
         answer.update(measured(torch, dist, request))
     except ImportError as error:
         answer.update(error=f"the image lacks a module: {error}", missing=error.name or "torch")
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+    except Exception as error:  # noqa: BLE001 - every error is reported
         answer["error"] = f"{type(error).__name__}: {str(error)[:500]}"
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
-    # A library's threads must not keep a rank that has answered.
+    # Threads of a library must not keep the process alive.
     os._exit(0)
 
 
 def measured(torch: Any, dist: Any, request: Any) -> Any:
-    """Return samples and wrong values."""
+    """Return samples, the number of wrong values, and evidence."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     gpu = request["device"] == "cuda"
     if gpu and not torch.cuda.is_available():
         raise RuntimeError("torch sees no GPU")
-    place = "cpu"
+    device = "cpu"
     if gpu:
         local = int(os.environ.get("LOCAL_RANK", "0"))
         if local >= torch.cuda.device_count():
             raise RuntimeError(f"rank {rank} has no GPU: torch sees {torch.cuda.device_count()}")
         torch.cuda.set_device(local)
-        place = f"cuda:{local}"
-    log = said_by_nccl() if gpu else ""
+        device = f"cuda:{local}"
+    log = enable_nccl_log() if gpu else ""
     dist.init_process_group(
         "nccl" if gpu else "gloo", init_method=os.environ.get("GIPFEL_INIT_METHOD", "env://"), rank=rank,
         world_size=world, timeout=datetime.timedelta(seconds=request["seconds"]),
     )  # fmt: skip
-    warm = Collective(torch, dist, request["method"], request["warmup_payload"], place)
+    warm = Collective(torch, dist, request["method"], request["warmup_payload"], device)
     for _ in range(request["warmup_runs"]):
         warm.run()
-    real = Collective(torch, dist, request["method"], request["payload"], place)
+    real = Collective(torch, dist, request["method"], request["payload"], device)
     samples = [real.run() for _ in range(request["samples"] + 1)]
     wrong = warm.wrong + real.wrong
     dist.barrier()
     dist.destroy_process_group()
-    # The first sample holds the warming up.
+    # The first sample includes the warm-up.
     evidence = {"rank": rank, "world": world, "backend": "nccl" if gpu else "gloo", "first": samples[0]}
     evidence["network"] = {**adapters(), "transport": transport(log) if gpu else "gloo"}
     return {"samples": samples[1:], "wrong": wrong, "evidence": evidence}
 
 
-def said_by_nccl() -> Any:
-    """Return the file into which NCCL writes which network it uses."""
+def enable_nccl_log() -> Any:
+    """Make NCCL log which network it uses; return the log file."""
     descriptor, path = tempfile.mkstemp(prefix="gipfel-nccl-")
     os.close(descriptor)
     os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET", NCCL_DEBUG_FILE=path)
@@ -80,7 +80,7 @@ def said_by_nccl() -> Any:
 
 
 def transport(path: Any) -> Any:
-    """Return NCCL's name of its network, such as "AWS Libfabric" or "Socket"; empty where it names none."""
+    """Return the network in NCCL's log, such as "AWS Libfabric" or "Socket"; empty where there is none."""
     try:
         with Path(path).open(errors="replace") as log:
             found = re.findall(r"Using network (\S[^\r\n]*)", log.read(1 << 20))
@@ -91,7 +91,7 @@ def transport(path: Any) -> Any:
 
 
 def adapters(root: str = "/sys/class") -> Any:
-    """Return the node's fastest network: its kind, how many adapters, and bits per second of one."""
+    """Return the node's fastest network: its type, the number of adapters, and the bits per second of one."""
     slingshot = listed(f"{root}/cxi")
     if slingshot:
         return {"fabric": "slingshot", "adapters": len(slingshot), "rate": 200e9}
@@ -106,7 +106,7 @@ def adapters(root: str = "/sys/class") -> Any:
                 rates[key] = rates.get(key, 0) + 1
     if not rates:
         return {"fabric": "", "adapters": 0, "rate": 0.0}
-    # Adapters of management or storage are slower, or fewer.
+    # Adapters for management or storage are slower, or fewer.
     kind, rate_of_one = max(rates, key=lambda key: (key[0] == "infiniband", key[1] * rates[key]))
     return {"fabric": kind, "adapters": rates[kind, rate_of_one], "rate": rate_of_one}
 
@@ -129,21 +129,21 @@ def first_line(path: str) -> str:
 
 
 class Collective:
-    """A collective over the same memory again and again; every run is checked."""
+    """A collective that is run repeatedly on the same memory and checked each time."""
 
-    def __init__(self, torch: Any, dist: Any, method: Any, payload: Any, place: Any) -> None:
-        self.torch, self.dist, self.method, self.gpu = torch, dist, method, place != "cpu"
+    def __init__(self, torch: Any, dist: Any, method: Any, payload: Any, device: Any) -> None:
+        self.torch, self.dist, self.method, self.gpu = torch, dist, method, device != "cpu"
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.count = max(1, payload // 4)
         self.size = 4 * self.count
-        self.data = torch.empty(self.count, dtype=torch.float32, device=place)
+        self.data = torch.empty(self.count, dtype=torch.float32, device=device)
         self.parts = None
         if method == "gather" and self.rank == 0:
             self.parts = [torch.empty_like(self.data) for _ in range(self.world)]
         self.wrong = 0
 
     def run(self) -> Any:
-        """Return bytes per second of one run: for an all-reduce what nccl-tests calls bus bandwidth."""
+        """Return the bytes per second of one run; for an all-reduce, the bus bandwidth as in nccl-tests."""
         self.data.fill_(float(self.rank + 1))
         self.wait()
         self.dist.barrier()
@@ -152,7 +152,7 @@ class Collective:
         getattr(self, self.method)()
         self.wait()
         if self.method != "allreduce":
-            # One end of a transfer is done when its buffer is taken, not when it has arrived.
+            # The sender returns when its buffer can be reused, not when the data has arrived.
             self.dist.barrier()
             self.wait()
         seconds = max(time.perf_counter() - start, 1e-9)
@@ -161,31 +161,31 @@ class Collective:
         return self.size * (1.0 if self.method == "send" else factor) / seconds
 
     def wait(self) -> None:
-        """Wait until the GPU is done."""
+        """Wait until the GPU has finished."""
         if self.gpu:
             self.torch.cuda.synchronize()
 
     def allreduce(self) -> None:
-        """Add up over all ranks."""
+        """Sum up over all ranks."""
         self.dist.all_reduce(self.data)
 
     def broadcast(self) -> None:
-        """Send from the first to all."""
+        """Send from the first rank to all."""
         self.dist.broadcast(self.data, 0)
 
     def gather(self) -> None:
-        """Send from all to the first."""
+        """Send from all ranks to the first."""
         self.dist.gather(self.data, self.parts, dst=0)
 
     def send(self) -> None:
-        """Send from the first to the last."""
+        """Send from the first rank to the last."""
         if self.rank == 0:
             self.dist.send(self.data, self.world - 1)
         elif self.rank == self.world - 1:
             self.dist.recv(self.data, 0)
 
     def check(self) -> None:
-        """Count what is not what it must be."""
+        """Count wrong values."""
         expected = float(self.rank + 1)
         if self.method == "allreduce":
             expected = self.world * (self.world + 1) / 2.0

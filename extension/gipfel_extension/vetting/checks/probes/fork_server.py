@@ -1,10 +1,10 @@
-"""Import torch once, then fork a child for each probe that is asked for: importing takes longer than probing.
+"""Import torch once, then fork a child for each requested probe: the import takes longer than a probe.
 
-Started with the number of a socket and its parent's process number. The first message sent is
-``{"seconds": …, "error": …}`` of the import. Each message received is ``{"argv": […], "environment": {…}}``
-with four descriptors: standard input, output and errors of the child, and a socket on which ``{"pid": …}``
-and ``{"status": …}`` are sent. A child is killed with its session when the other end of that socket is
-closed. No GPU is touched here: a child that is forked behind an initialized CUDA could not use it.
+The arguments are the descriptor of a socket and the parent's process ID. The server first sends ``{"seconds":
+…, "error": …}`` of the import. Each request is ``{"argv": […], "environment": {…}}`` with four descriptors:
+standard input, output and error of the child, and a socket to which ``{"pid": …}`` and ``{"status": …}`` are
+sent. A child is killed with its session when the other end of that socket is closed. The server uses no GPU:
+after CUDA is initialized, forked children could not use it.
 """
 
 from __future__ import annotations
@@ -23,47 +23,47 @@ import traceback
 from typing import Any
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
-_LARGEST = 1 << 16
-_REAP_S = 0.02
+_MAX_MESSAGE_BYTES = 1 << 16
+_REAP_INTERVAL_S = 0.02
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 
 
 def main() -> None:
-    """Serve until the other end is closed."""
+    """Serve until the other end of the socket is closed."""
     server = socket.socket(fileno=int(sys.argv[1]))
     die_with(int(sys.argv[2]))
     started = time.perf_counter()
-    error = problem_of_import()
+    error = import_torch()
     server.send(json.dumps({"seconds": time.perf_counter() - started, "error": error}).encode())
     if not error:
         serve(server)
 
 
 def die_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent is gone."""
+    """Make the kernel kill this process when its parent ends."""
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def prctl(option: int, value: Any) -> None:
-    """Set a property of this process."""
+    """Call prctl, which sets a property of this process."""
     ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
-def problem_of_import() -> str:
-    """Import torch; return why its children could not use it, empty where they can."""
+def import_torch() -> str:
+    """Import torch; return why children can't use it, empty where they can."""
     try:
         import torch  # noqa: PLC0415
         import torch.distributed  # noqa: F401, PLC0415
-    except Exception as error:  # noqa: BLE001 - each probe will say it by itself
+    except Exception as error:  # noqa: BLE001 - each probe will report it
         return f"{type(error).__name__}: {str(error)[:300]}"
     opened = [device for device in open_files() if device.startswith(_DEVICES)]
     return f"importing torch opened {opened[0]}" if opened else ""
 
 
 def open_files() -> list[str]:
-    """Return the files that this process has open."""
+    """Return the open files of this process."""
     found = []
     for number in os.listdir("/proc/self/fd"):  # noqa: PTH208 - Python 3.9
         with contextlib.suppress(OSError):
@@ -72,47 +72,47 @@ def open_files() -> list[str]:
 
 
 def serve(server: Any) -> None:
-    """Fork what is asked for, say how each child ended, and kill those that nobody waits for."""
+    """Fork requested probes, report their ends, and kill those whose socket was closed."""
     children: dict[int, Any] = {}
     with selectors.DefaultSelector() as ready:
         ready.register(server, selectors.EVENT_READ)
         while True:
-            for key, _ in ready.select(_REAP_S if children else None):
+            for key, _ in ready.select(_REAP_INTERVAL_S if children else None):
                 if key.data:
-                    # Nothing is ever sent on a child's socket: the other end is closed.
+                    # Nothing is sent to this socket, so the other end was closed.
                     ready.unregister(key.fileobj)
                     kill(key.data)
                     continue
-                message, descriptors, _, _ = socket.recv_fds(server, _LARGEST, 4)
+                message, descriptors, _, _ = socket.recv_fds(server, _MAX_MESSAGE_BYTES, 4)
                 if not message:
                     return
-                begin(server, json.loads(message), descriptors, children, ready)
+                fork_child(server, json.loads(message), descriptors, children, ready)
             reap(children, ready)
 
 
-def begin(server: Any, request: Any, descriptors: Any, children: Any, ready: Any) -> None:
-    """Fork one child."""
+def fork_child(server: Any, request: Any, descriptors: Any, children: Any, ready: Any) -> None:
+    """Fork a child for one request."""
     control = socket.socket(fileno=descriptors[3])
     own = os.getpid()
     try:
         pid = os.fork()
     except OSError:
-        # Closing its socket says so.
+        # Closing the socket reports the failure.
         control.close()
     else:
         if pid == 0:
             for each in (server, control, *children.values()):
                 each.close()
-            become(own, request, descriptors[:3])
+            run_probe(own, request, descriptors[:3])
         children[pid] = control
         ready.register(control, selectors.EVENT_READ, pid)
-        say(control, {"pid": pid})
+        send(control, {"pid": pid})
     for descriptor in descriptors[:3]:
         os.close(descriptor)
 
 
-def become(server: int, request: Any, descriptors: Any) -> None:
-    """Run the probe in this child, which ends here."""
+def run_probe(server: int, request: Any, descriptors: Any) -> None:
+    """Run the probe in this child process, and exit."""
     status = 1
     try:
         os.setsid()
@@ -122,7 +122,7 @@ def become(server: int, request: Any, descriptors: Any) -> None:
             os.close(source)
         os.environ.update(request["environment"])
         sys.argv = list(request["argv"])
-        # What `ps` shows: its command line stays the server's.
+        # The name in `ps`, whose command line stays that of the server.
         prctl(_PR_SET_NAME, os.path.basename(sys.argv[0]).encode())  # noqa: PTH119
         runpy.run_path(sys.argv[0], run_name="__main__")
         status = 0
@@ -138,7 +138,7 @@ def become(server: int, request: Any, descriptors: Any) -> None:
 
 
 def reap(children: Any, ready: Any) -> None:
-    """Say of each child that has ended how it did."""
+    """Report the exit status of each child that has ended."""
     for pid in list(children):
         ended, status = os.waitpid(pid, os.WNOHANG)
         if not ended:
@@ -146,23 +146,23 @@ def reap(children: Any, ready: Any) -> None:
         control = children.pop(pid)
         with contextlib.suppress(KeyError, ValueError):
             ready.unregister(control)
-        # What it has left behind in its session.
+        # Processes that it left behind in its session.
         kill(pid)
-        say(control, {"status": os.waitstatus_to_exitcode(status)})
+        send(control, {"status": os.waitstatus_to_exitcode(status)})
         control.close()
 
 
 def kill(pid: int) -> None:
-    """Kill a child with all that it has started."""
+    """Kill a child and all processes of its session."""
     with contextlib.suppress(OSError):
         os.killpg(pid, signal.SIGKILL)
     with contextlib.suppress(OSError):
-        # It may not have its session yet; after its end there is none of this number.
+        # It may not have created its session yet.
         os.kill(pid, signal.SIGKILL)
 
 
-def say(control: Any, message: Any) -> None:
-    """Send a message to whoever asked, if anybody still listens."""
+def send(control: Any, message: Any) -> None:
+    """Send a message, unless the other end is closed."""
     with contextlib.suppress(OSError):
         control.send(json.dumps(message).encode())
 

@@ -1,6 +1,6 @@
-"""Load every shared library of a directory, each in a process of its own.
+"""Load every shared library of a directory, each in its own process.
 
-Asks: folder. Answers: evidence with the number of libraries and those that can't be loaded.
+Request: folder. Answer: evidence with the number of libraries, and the errors of those that can't be loaded.
 """
 
 from __future__ import annotations
@@ -22,22 +22,24 @@ def main() -> None:
         names = sorted(name for name in os.listdir(folder) if name.endswith(".so"))  # noqa: PTH208 - Python 3.9
         answer["evidence"]["count"] = len(names)
         for name in names:
-            said = complaint(os.path.join(folder, name))  # noqa: PTH118
-            if said:
-                answer["evidence"]["broken"][name] = said
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+            error = loading_error(os.path.join(folder, name))  # noqa: PTH118
+            if error:
+                answer["evidence"]["broken"][name] = error
+    except Exception as error:  # noqa: BLE001 - every error is reported
         answer["error"] = f"{type(error).__name__}: {error}"
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
 
 
-def complaint(path: Any) -> Any:
-    """Return why a library can't be loaded; empty where it can. A crash stays in the child."""
+def loading_error(path: Any) -> Any:
+    """Return why a library can't be loaded; empty where it can. A child process contains crashes."""
     done = subprocess.run(
         [sys.executable, "-c", _LOAD, path], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False
     )
-    said = done.stderr.decode(errors="replace").strip().splitlines()
-    return "" if not done.returncode else (said[-1][:300] if said else f"it ended with {done.returncode}")
+    lines = done.stderr.decode(errors="replace").strip().splitlines()
+    if not done.returncode:
+        return ""
+    return lines[-1][:300] if lines else f"it exited with status {done.returncode}"
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Matrix products with their values checked, on each GPU one after the other, or on the CPU.
+"""Measure matrix products and check their values, on each GPU one after the other, or on the CPU.
 
-Asks: device ("cuda" or "cpu"), shapes ([m, n, k], the fastest counts), samples, seconds (per sample, at
-most), heat (seconds for which all GPUs compute first).
-Answers: devices, each with samples in FLOP/s, without the first, and how many values were wrong.
+Request: device ("cuda" or "cpu"), shapes ([m, n, k], the fastest counts), samples, seconds (per sample, at
+most), heat (seconds for which all GPUs compute before the measurement).
+Answer: devices, each with samples in FLOP/s, without the first, and the number of wrong values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def main() -> None:
         answer["devices"] = on_gpus(request) if request["device"] == "cuda" else [on_cpu(request)]
     except ImportError as error:
         answer.update(error=f"the image lacks a module: {error}", missing=error.name or "torch")
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+    except Exception as error:  # noqa: BLE001 - every error is reported
         answer["error"] = f"{type(error).__name__}: {str(error)[:500]}"
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
@@ -29,7 +29,7 @@ def main() -> None:
 
 def on_gpus(request: Any) -> Any:
     """Measure every GPU that torch sees."""
-    import torch  # noqa: PLC0415 - its absence is an answer
+    import torch  # noqa: PLC0415 - a missing module is reported
 
     if not torch.cuda.is_available() or not torch.cuda.device_count():
         raise RuntimeError("torch sees no GPU")
@@ -47,36 +47,36 @@ def on_gpus(request: Any) -> Any:
 
 
 def heat(torch: Any, seconds: float) -> None:
-    """Load all GPUs at once for so long, so that what is measured then is what they hold."""
+    """Load all GPUs for so many seconds, so that they are measured at their operating temperature."""
     if seconds <= 0:
         return
-    held = []
+    buffers = []
     for index in range(torch.cuda.device_count()):
         square = torch.randn(8192, 8192, device=f"cuda:{index}", dtype=torch.bfloat16)
-        held.append((index, square, torch.empty_like(square)))
+        buffers.append((index, square, torch.empty_like(square)))
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        for index, square, out in held:
+        for index, square, out in buffers:
             torch.cuda.set_device(index)
             for _ in range(20):
                 torch.mm(square, square, out=out)
-        for index, _, _ in held:
+        for index, _, _ in buffers:
             torch.cuda.synchronize(index)
-    held.clear()
+    buffers.clear()
     torch.cuda.empty_cache()
 
 
 def on_cpu(request: Any) -> Any:
-    """Measure the CPU, with torch or else numpy."""
+    """Measure the CPU, with torch or, without it, numpy."""
     try:
-        import torch  # noqa: PLC0415 - its absence is an answer
+        import torch  # noqa: PLC0415 - a missing module is reported
     except ImportError:
         return with_numpy(request)
     return measured(torch, "cpu", torch.float32, request)
 
 
 def measured(torch: Any, device: Any, dtype: Any, request: Any) -> Any:
-    """Return samples of the fastest shape, and wrong values over all shapes."""
+    """Return the samples of the fastest shape, and the number of wrong values over all shapes."""
     wait = torch.cuda.synchronize if device != "cpu" else lambda: None
     best: list[float] = []
     wrong = 0
@@ -85,7 +85,7 @@ def measured(torch: Any, device: Any, dtype: Any, request: Any) -> Any:
         left = torch.randn(m, k, device=device, dtype=dtype)
         right = torch.randn(k, n, device=device, dtype=dtype)
         out = left @ right
-        # The same product has the same bits: a GPU that sometimes errs shows here.
+        # Repeated products must have the same bits: a difference shows intermittent errors.
         first = out.clone()
         repeat = 1
         samples = []
@@ -101,7 +101,7 @@ def measured(torch: Any, device: Any, dtype: Any, request: Any) -> Any:
         wrong += int((out != first).sum().item())
         wrong += wrong_values(torch, device, dtype, (m, n, k))
         del left, right, out, first
-        # The first sample holds the warming up.
+        # The first sample includes the warm-up.
         samples = samples[1:]
         if not best or sorted(samples)[len(samples) // 2] > sorted(best)[len(best) // 2]:
             best = samples
@@ -109,19 +109,19 @@ def measured(torch: Any, device: Any, dtype: Any, request: Any) -> Any:
 
 
 def wrong_values(torch: Any, device: Any, dtype: Any, shape: Any) -> Any:
-    """Return how many rows of a product of small integers are wrong: times a vector, every sum is exact."""
+    """Return the number of wrong rows of a product of small integers, multiplied exactly by a vector."""
     m, n, k = shape
 
-    def whole(rows: Any, columns: Any) -> Any:
-        # So few ones that no sum needs more than the eight bits of bfloat16.
+    def integers(rows: Any, columns: Any) -> Any:
+        # Sparse, so that no sum needs more than the eight bits of bfloat16.
         ones = torch.randint(0, 4, (rows, columns), device=device, dtype=torch.int8) == 0
         signs = torch.randint(0, 2, (rows, columns), device=device, dtype=torch.int8) * 2 - 1
         return (ones.to(torch.int8) * signs).to(dtype)
 
-    left, right = whole(m, k), whole(k, n)
+    left, right = integers(m, k), integers(k, n)
     vector = torch.randint(-8, 9, (n, 1), device=device).to(torch.float64)
     product = left @ right
-    # Products with more than 256 would be rounded; with these ones that does not happen below k = 20 000.
+    # Sums above 256 would be rounded; with this sparsity they don't occur below k = 20 000.
     found = product.to(torch.float64) @ vector
     exact = left.to(torch.float64) @ (right.to(torch.float64) @ vector)
     return int((found != exact).sum().item())
@@ -129,7 +129,7 @@ def wrong_values(torch: Any, device: Any, dtype: Any, shape: Any) -> Any:
 
 def with_numpy(request: Any) -> Any:
     """Measure the CPU without torch."""
-    import numpy  # noqa: PLC0415 - its absence is an answer
+    import numpy  # noqa: PLC0415 - a missing module is reported
 
     best: list[float] = []
     wrong = 0

@@ -1,8 +1,7 @@
-"""Copies within a memory: of each GPU one after the other, or of the host.
+"""Measure copies within the memory of each GPU, one after the other, or of the host.
 
-Asks: device ("cuda" or "cpu"), bytes, samples, seconds (per sample, at most).
-Answers: devices, each with samples in B/s (read and written) without the first, and how many values are
-wrong.
+Request: device ("cuda" or "cpu"), bytes, samples, seconds (per sample, at most). Answer: devices, each with
+samples in B/s (read and written) without the first, and the number of wrong values.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ def main() -> None:
         answer["devices"] = on_gpus(request) if request["device"] == "cuda" else [on_host(request)]
     except ImportError as error:
         answer.update(error=f"the image lacks a module: {error}", missing=error.name or "torch")
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+    except Exception as error:  # noqa: BLE001 - every error is reported
         answer["error"] = f"{type(error).__name__}: {str(error)[:500]}"
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
@@ -29,15 +28,15 @@ def main() -> None:
 
 def on_gpus(request: Any) -> Any:
     """Measure every GPU that torch sees."""
-    import torch  # noqa: PLC0415 - its absence is an answer
+    import torch  # noqa: PLC0415 - a missing module is reported
 
     if not torch.cuda.is_available() or not torch.cuda.device_count():
         raise RuntimeError("torch sees no GPU")
-    found = []
+    devices = []
     for index in range(torch.cuda.device_count()):
-        found.append(on_gpu(torch, index, request))
+        devices.append(on_gpu(torch, index, request))
         torch.cuda.empty_cache()
-    return found
+    return devices
 
 
 def on_gpu(torch: Any, index: int, request: Any) -> Any:
@@ -57,10 +56,10 @@ def on_gpu(torch: Any, index: int, request: Any) -> Any:
 
 
 def on_host(request: Any) -> Any:
-    """Measure the host's memory, with torch or else numpy."""
+    """Measure the host's memory, with torch or, without it, numpy."""
     count = request["bytes"] // 4
     try:
-        import torch  # noqa: PLC0415 - its absence is an answer
+        import torch  # noqa: PLC0415 - a missing module is reported
     except ImportError:
         return with_numpy(count, request)
     source = torch.arange(count, dtype=torch.int32)
@@ -71,7 +70,7 @@ def on_host(request: Any) -> Any:
 
 def with_numpy(count: int, request: Any) -> Any:
     """Measure the host's memory without torch."""
-    import numpy as np  # noqa: PLC0415 - its absence is an answer
+    import numpy as np  # noqa: PLC0415 - a missing module is reported
 
     source = np.arange(count, dtype=np.int32)
     target = np.zeros_like(source)
@@ -80,7 +79,7 @@ def with_numpy(count: int, request: Any) -> Any:
 
 
 def timed(copy: Any, wait: Any, size: Any, request: Any) -> Any:
-    """Return samples of a copy that moves so many bytes, without the first."""
+    """Return the samples of a copy that moves `size` bytes, without the first."""
     repeat, samples = 1, []
     for _ in range(request["samples"] + 1):
         wait()

@@ -1,4 +1,4 @@
-"""Versions of packages of this Python. Asks: names. Answers: evidence of name to version, or null."""
+"""Report versions of packages of this Python. Request: names. Answer: evidence of name to version or null."""
 
 from __future__ import annotations
 

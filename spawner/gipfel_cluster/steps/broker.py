@@ -1,0 +1,178 @@
+"""Start steps and launches for the clients of a job's broker.
+
+A step ends with its client or with the broker. The supervisor of a launch outlives the client that requested
+it.
+"""
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from ..broker.context import JobContext
+from ..broker.messages import PathRef, Started, StepRequest, SuperviseRequest
+from ..broker.serving import Connection, relay_until_end
+from ..edf import Mount
+from ..environment import without_tokens
+from ..model import GipfelError
+from ..process.tree import LOCKS_DIRECTORY, assign_lock_file, create_lock_file, kill_tree
+from .container import step_job_from_context
+from .handle import supervisor_arguments
+from .spec import StepPlan, StepSpec
+
+_MAX_STEPS = 64
+_END_S = 45.0
+LAUNCH_SUPERVISOR_MODULE = "gipfel_extension.training.launches"
+LOG = "supervisor.log"
+
+
+class BrokerSteps:
+    """Starts steps and launch supervisors for clients of a broker."""
+
+    def __init__(self, context: JobContext) -> None:
+        self._context = context
+        self._count = 0
+
+    async def run(self, request: StepRequest, client: Connection) -> None:
+        """Run a step until it or its client ends, and report its exit status.
+
+        Raises
+        ------
+        GipfelError
+            The step can't be run, or too many steps are running.
+        """
+        if self._count >= _MAX_STEPS:
+            raise GipfelError(f"The broker already runs {_MAX_STEPS} steps.", "Stop a launch and try again.")
+        plan = await asyncio.to_thread(step_plan, request, self._context)
+        self._count += 1
+        try:
+            process = await self._start(plan)
+            try:
+                await self._follow(process, client)
+            finally:
+                await _end(process, plan.spec.grace_s)
+        finally:
+            self._count -= 1
+
+    def supervise(self, request: SuperviseRequest) -> None:
+        """Start the supervisor of a launch; raises as `supervise` does."""
+        supervise(request, self._context)
+
+    async def _start(self, plan: StepPlan) -> Process:
+        process = await asyncio.create_subprocess_exec(
+            *supervisor_arguments(),
+            stdin=PIPE,
+            stdout=DEVNULL,
+            env=without_tokens(self._context.host_environment),
+            cwd="/",
+            start_new_session=True,
+        )
+        assert process.stdin is not None  # noqa: S101 - it was started with a pipe
+        # The pipe stays open: closing it, also by the end of this process, stops the step.
+        process.stdin.write(plan.model_dump_json().encode() + b"\n")
+        return process
+
+    async def _follow(self, process: Process, client: Connection) -> None:
+        await client.send(Started())
+        await relay_until_end(process, client)
+
+
+def step_plan(request: StepRequest, context: JobContext) -> StepPlan:
+    """Turn a client's request into a plan with the host's paths.
+
+    Raises
+    ------
+    GipfelError
+        The host does not see the step's directory, or the request is not a valid step.
+    """
+    try:
+        spec = StepSpec.model_validate(request.spec)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first["loc"])[:80] or "step"
+        raise GipfelError(f"The step's {where} can't be used: {first['msg'][:200]}.") from None
+    folder = context.host_path(request.folder)
+    if folder is None or request.folder.path != spec.folder:
+        raise GipfelError(
+            f"The host does not see the directory {spec.folder}: it is in the image or in memory.",
+            "Choose a mounted directory, such as one below the run folder.",
+        )
+    refs = [request.folder, *([request.directory] if request.directory else [])]
+    return StepPlan(
+        spec=spec,
+        job=step_job_from_context(context),
+        folder=str(folder),
+        mounts=_mounts(refs, context),
+    )
+
+
+def _mounts(refs: list[PathRef], context: JobContext) -> tuple[Mount, ...]:
+    sources = ((ref, context.host_path(ref)) for ref in refs)
+    return tuple(
+        Mount(source=str(source), destination=ref.path)
+        for ref, source in sources
+        if source is not None and Path(ref.path) != Path("/")
+    )
+
+
+async def _end(process: Process, grace_s: float) -> None:
+    if process.returncode is not None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(grace_s + _END_S):
+            await process.wait()
+            return
+    kill_tree(process.pid)
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()
+
+
+def supervise(request: SuperviseRequest, context: JobContext) -> None:
+    """Start the supervisor of a launch in its own session; it holds a lock that keeps the job alive.
+
+    Raises
+    ------
+    GipfelError
+        The host does not see the launch's directory, or the supervisor can't be started.
+    """
+    folder = context.host_path(request.folder)
+    if folder is None:
+        raise GipfelError(
+            f"The host does not see the launch's directory {request.folder.path}.",
+            "Set GIPFEL_RUNS to a directory that the container mounts.",
+        )
+    host = without_tokens(context.host_environment)
+    step_job = step_job_from_context(context).model_dump_json().encode() + b"\n"
+    try:
+        log = os.open(Path(folder, LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        # Locked before the supervisor starts, since the server may end at any moment.
+        lock_file, descriptor = create_lock_file(Path(context.scratch, LOCKS_DIRECTORY))
+        try:
+            process = subprocess.Popen(
+                (sys.executable, "-I", "-m", LAUNCH_SUPERVISOR_MODULE, str(folder), "-"),
+                env=host,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                start_new_session=True,
+                pass_fds=(descriptor,),
+            )
+            assign_lock_file(lock_file, descriptor, process.pid)
+        finally:
+            os.close(log)
+        assert process.stdin is not None  # noqa: S101 - it was started with a pipe
+        with process.stdin:
+            process.stdin.write(step_job)
+    except OSError as error:
+        raise GipfelError(
+            f"The launch's supervisor can't be started: {error.strerror or error}.", "Try again."
+        ) from error
