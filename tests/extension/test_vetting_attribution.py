@@ -16,7 +16,7 @@ from gipfel_extension.vetting.attribution.conclude import conclude
 from gipfel_extension.vetting.attribution.measurements import PairMeasurement, PairSettings, PairState
 from gipfel_extension.vetting.attribution.rounds import next_round
 from gipfel_extension.vetting.model import CheckResult, Verdict
-from gipfel_extension.vetting.statistics import summary
+from gipfel_extension.vetting.statistics import student_t_tail, summary
 
 
 def allocation(size: int, *, seed: int = 1, quiet: bool = True, **bad: Node) -> Allocation:
@@ -324,3 +324,46 @@ def test_where_samples_vary_seventeenfold_the_slow_link_is_named_and_nobody_is_c
     assert {node for node, verdict in verdicts.items() if verdict is Verdict.FAIL} == {slow} - {""}
     assert Verdict.PASS not in verdicts.values()
     assert Verdict.DEGRADED not in verdicts.values()
+
+
+# Upper 5 % and 0.05 % points of Student's t, from any statistical table.
+@pytest.mark.parametrize(
+    ("freedom", "value", "probability"),
+    [(1, 6.314, 0.05), (2, 2.920, 0.05), (4, 2.132, 0.05), (10, 1.812, 0.05), (30, 3.646, 0.0005)],
+)
+def test_student_t_tail_gives_the_values_of_tables(freedom: int, value: float, probability: float) -> None:
+    assert student_t_tail(value, freedom) == pytest.approx(probability, rel=5e-3)
+    assert student_t_tail(-value, freedom) == pytest.approx(1 - probability, rel=5e-3)
+    with pytest.raises(ValueError, match="degree of freedom"):
+        student_t_tail(value, 0)
+
+
+def _vet_with_paths(below: dict[tuple[int, int], float], size: int) -> dict[str, Verdict]:
+    """Vet nodes whose pairs are always slower than 100 by these shares, with 1 % of noise."""
+    noise = random.Random(4)
+    nodes = tuple(f"n{number}" for number in range(size))
+    pairs = itertools.combinations(range(size), 2)
+    measurements = [
+        PairMeasurement(
+            round=number, first=nodes[first], second=nodes[second], role="survey",
+            samples=tuple(
+                100 * (1 - below.get((first, second), 0.0)) * noise.gauss(1, 0.01) for _ in range(8)
+            ),
+        )
+        for number, (first, second) in enumerate(3 * list(pairs))
+    ]  # fmt: skip
+    state = PairState(check="pairs", type="pairs", unit="GB/s", nodes=nodes, measurements=tuple(measurements))
+    return {result.node: result.verdict for result in conclude(state)}
+
+
+def test_a_node_on_a_fabric_with_uneven_paths_is_inconclusive_rather_than_failed() -> None:
+    # Drawn from a normal distribution with a standard deviation of 5 %.
+    uneven = {(0, 1): -0.03, (0, 2): -0.09, (0, 3): 0.07, (1, 2): -0.02, (1, 3): 0.04, (2, 3): 0.13}
+    assert _vet_with_paths(uneven, 4)["n3"] is Verdict.INCONCLUSIVE
+
+
+def test_a_node_whose_paths_are_all_equally_slow_fails() -> None:
+    even = {(0, 1): 0.14, (0, 2): 0.16, (0, 3): 0.15, (1, 2): -0.01, (1, 3): 0.01}
+    verdicts_by_node = _vet_with_paths(even, 4)
+    assert verdicts_by_node.pop("n0") is Verdict.FAIL
+    assert set(verdicts_by_node.values()) == {Verdict.PASS}

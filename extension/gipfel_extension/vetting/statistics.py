@@ -1,5 +1,6 @@
 """Statistics of samples: median, tenth percentile, spread, two modes; only the standard library."""
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -79,3 +80,29 @@ def two_modes(values: Sequence[float]) -> tuple[float, float]:
     if gap < _MIN_GAP * top or gap < _GAP_RATIO * within:
         return one
     return statistics.median(low), top
+
+
+def student_t_tail(value: float, freedom: int) -> float:
+    """Return the probability that Student's t, with an integer number of degrees of freedom, exceeds a value.
+
+    Raises
+    ------
+    ValueError
+        Fewer than one degree of freedom.
+
+    Notes
+    -----
+    Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
+    """
+    if freedom < 1:
+        raise ValueError(f"Student's t needs a degree of freedom, not {freedom}.")
+    angle = math.atan2(value, math.sqrt(freedom))
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = freedom % 2
+    term = cosine if odd else 1.0
+    total = term if freedom > 1 else 0.0
+    for step in range(1, (freedom - 1) // 2 if odd else freedom // 2):
+        term *= cosine**2 * (2 * step / (2 * step + 1) if odd else (2 * step - 1) / (2 * step))
+        total += term
+    inside = 2 / math.pi * (angle + sine * total) if odd else sine * total
+    return 0.5 * (1.0 - inside)

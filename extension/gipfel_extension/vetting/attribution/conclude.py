@@ -2,13 +2,14 @@
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Sequence
 
 from pydantic import JsonValue
 
 from ..model import CheckResult, Scope, Verdict
 from ..quantities import with_unit
-from ..statistics import percentile, summary, two_modes
+from ..statistics import percentile, student_t_tail, summary, two_modes
 from .evidence import Evidence, SlowGroup, collect_evidence, slow_switches
 from .measurements import LOW_MODE_DEVIATIONS, PairState, Reading
 
@@ -20,6 +21,10 @@ _MAX_CONFIDENCE = 0.999
 #: n.
 _MEDIAN_DEVIATION = 1.2533
 _MAX_NAMES = 4
+#: Standard deviation of a fabric's paths that is assumed, as a share, and its weight in degrees of freedom.
+_PATH_DEVIATION, _PATH_WEIGHT = 0.02, 3
+#: A node fails only if the probability that its paths are slow, and not the node, is at most this.
+_MAX_PATH_PROBABILITY = 0.0003
 #: A node is not cleared if the spread of its samples is more than this times `bad_below`.
 _MAX_SPREAD = 2.0
 #: Good partners that a node needs if the rounds were cut short.
@@ -185,6 +190,12 @@ def _convicted_verdict(node: str, state: PairState, evidence: Evidence) -> tuple
         partners_text = _names(slow_with)
         text = f"{below:.0%} below the other pairs, with {partners_text}, but pairs vary too much to be sure."
         return Verdict.INCONCLUSIVE, text, "Vet it again while nothing else runs on the nodes."
+    if node not in evidence.unmistakable and (deviation := _deviation_of_slow_paths(node, evidence)):
+        text = (
+            f"{below:.0%} below the other pairs, with {_names(slow_with)}, but the speeds of paths differ by"
+            f" {deviation:.0%}: the node or its paths are slow."
+        )
+        return Verdict.INCONCLUSIVE, text, "Vet more nodes together, or set at_least in the protocol."
     return Verdict.FAIL, f"{below:.0%} below the other pairs in {counts}.", fix
 
 
@@ -198,6 +209,34 @@ def _noise_limit(readings: Sequence[Reading], state: PairState, evidence: Eviden
     partners = len({each.pair for each in readings})
     of_median = _MEDIAN_DEVIATION * evidence.spread / math.sqrt(sum(counts)) if counts else 0.0
     return state.settings.mads * max(evidence.noise / math.sqrt(partners), of_median)
+
+
+def _deviation_of_slow_paths(node: str, evidence: Evidence) -> float:
+    """Return the standard deviation between paths if slow paths alone may explain a slow node, else 0.
+
+    A path that is slower than others gives the same readings in each round, so repeated readings are no
+    further evidence against a node: here each pair counts once, by its median. The node's pairs with partners
+    that are not convicted are compared with the pairs among those partners, by Student's t-test. The variance
+    is pooled within these two groups and within the same group of each other convicted node, together with an
+    assumed one (`_PATH_DEVIATION`), because few pairs estimate it poorly.
+    """
+    by_node: dict[str, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
+    for each in {id(each): each for own in evidence.readings.values() for each in own}.values():
+        convicted = evidence.convicted & set(each.pair)
+        if each.measurement.samples and len(convicted) < 2:
+            if each.mixed and node in convicted:
+                return 0.0
+            by_node["".join(convicted)][each.pair].append(each.below)
+    medians = {name: [statistics.median(each) for each in pairs.values()] for name, pairs in by_node.items()}
+    own, others = medians.get(node, []), medians.get("", [])
+    if not own or not others or node in evidence.explained.one_way:
+        return 0.0
+    freedom = _PATH_WEIGHT + sum(len(group) - 1 for group in medians.values())
+    squares = sum((each - statistics.fmean(group)) ** 2 for group in medians.values() for each in group)
+    deviation = math.sqrt((_PATH_WEIGHT * _PATH_DEVIATION**2 + squares) / freedom)
+    error = deviation * math.sqrt(1 / len(own) + 1 / len(others))
+    difference = statistics.fmean(own) - statistics.fmean(others)
+    return deviation if student_t_tail(difference / error, freedom) > _MAX_PATH_PROBABILITY else 0.0
 
 
 def _names(nodes: Sequence[str]) -> str:
