@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gipfel_cluster.model import Frozen, GipfelError
+from gipfel_cluster.workloads.run_folders import list_runs
 from gipfel_extension.vetting.grid import make_grid
 from gipfel_extension.vetting.history.store import locked
 from gipfel_extension.vetting.model import Severity, Verdict
@@ -318,6 +319,16 @@ def test_two_runs_do_not_write_into_one_folder(tmp_path: Path, monkeypatch: pyte
     assert ended.report.exit_status == 1
     assert not any(seen)
     assert (tmp_path / "good_nodes.txt").read_text() == ""
+
+
+def test_a_run_folder_made_by_vetting_is_listed_with_its_kind_and_end(tmp_path: Path) -> None:
+    location = Location(kind=LocationKind.MACHINE, node="n1", nodes=("n1",), cluster="c")
+    environment = {"GIPFEL_RUNS": str(tmp_path / "runs"), "GIPFEL_VETTING_HISTORY": str(tmp_path / "history")}
+    options = session.VettingOptions(protocol=parse_protocol("checks: []"))
+    status = session.vet(options, location, environment).report.exit_status
+    (run,) = list_runs(environment)
+    assert (run.kind, run.exit_status, run.in_use) == ("vetting", status, "")
+    assert run.started <= run.ended
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from pydantic import JsonValue
+
+from gipfel_cluster.job.record import now
 from gipfel_cluster.model import Frozen, GipfelError
+from gipfel_cluster.runs import RunFolder
 
 from ..history.store import locked
 from ..model import Scope
@@ -102,8 +106,31 @@ def vet(
         The run can't be started, or the report can't be written.
     """
     folder = location.folder(environment)
-    with _exclusive(folder):
-        return _vet(options, location, environment, show, folder)
+    with _exclusive(folder), _recorded(RunFolder(folder), options.protocol.name, location) as record:
+        session = _vet(options, location, environment, show, folder)
+        record["exit_status"] = session.report.exit_status
+        return session
+
+
+@contextlib.contextmanager
+def _recorded(folder: RunFolder, protocol: str, location: Location) -> Iterator[dict[str, JsonValue]]:
+    """Write a record for a run folder that vetting made, so that `gipfel runs` shows its kind and its end."""
+    record: dict[str, JsonValue] = {
+        "schema": 1, "kind": "vetting", "cluster": location.cluster, "job_id": location.job,
+        "started": now(), "ended": None, "exit_status": None,
+        "nodes": [*location.nodes], "command": ["gipfel", "vet", protocol],
+    }  # fmt: skip
+    if (folder.path / "record.json").exists():
+        yield record
+        return
+    # A record that can't be written is no reason to stop: the report says what was found.
+    with contextlib.suppress(OSError):
+        folder.write_record(record)
+    try:
+        yield record
+    finally:
+        with contextlib.suppress(OSError):
+            folder.write_record({**record, "ended": now()})
 
 
 @contextlib.contextmanager
