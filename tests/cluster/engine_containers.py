@@ -33,6 +33,9 @@ LAUNCHER = (
 #: What a site sets for this machine: crun refuses its hybrid cgroups, and it may not raise limits.
 CONTAINERS_CONF = '[engine]\nruntime = "runc"\n'
 ENGINES = {"bubblewrap": Bubblewrap, "podman": Podman}
+#: Begins a shell script that gets a signal after its line "ready". podman 4 forwards signals only some time
+#: after it has started the command; a SIGTERM before ends podman with status 0, and the command goes on.
+READY = "sleep 1; echo ready; "
 ODD = "a  \"b\" 'c' $HOME ${HOME} `x` \\n ü€𝄞 \t# ; | & * ? ~ %s = ,:"
 
 
