@@ -1,8 +1,8 @@
-# make up · slurm · test · check · bench · campaign · traces        Everything is made in .venv, build/ and node_modules/.
+# make up · slurm · quick · test · check · bench · campaign · traces        Everything is made in .venv, build/ and node_modules/.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help up slurm test check bench campaign traces install system clean
+.PHONY: help up slurm quick test check bench campaign traces install system clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -24,6 +24,10 @@ up: install ## start a hub on this machine; needs no root, no Slurm and no GPU
 
 slurm: install system ## start a hub and a two-node Slurm on this machine (needs root, installs Debian packages)
 	@exec $(BIN)/python tests/cluster/serve.py
+
+quick: install ## run the tests that start no Slurm, browser, server or container: minutes on two cores
+	@$(BIN)/pytest -q -n auto --dist loadfile -m "not integration" --durations=10 --junitxml=build/quick.xml \
+	  tests/spawner tests/extension tests/widgets tests/documentation
 
 test: install system ## run all tests; tests that this machine can't run are skipped with a reason
 	@$(BIN)/python .ci/test.py

@@ -7,19 +7,15 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import nvml_stand_in
 import pytest
+from recorder_process import until
 
 from gipfel_extension.telemetry.events import read_events
 from gipfel_extension.telemetry.sample import SourceError
 from gipfel_extension.telemetry.sources import SourceRequest
 from gipfel_extension.telemetry.sources.dcgm import DcgmSource
 from gipfel_extension.telemetry.store.segments import read_samples
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-
-import nvml_stand_in
-from recorder_process import until
 
 _DATA = Path(__file__).parent / "data"
 _A100 = "GPU-a5e25d3c-0f3d-4b1e-9a0b-5b1f0c2d7e0"

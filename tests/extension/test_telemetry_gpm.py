@@ -9,14 +9,11 @@ from pathlib import Path
 
 import pynvml
 import pytest
+from nvml_fake import HOPPER, MIB, FakeNvml, opened
 
 from gipfel_extension.telemetry.metric_table import GPU_METRICS
 from gipfel_extension.telemetry.sources.gpm import GPM_METRICS
 from gipfel_extension.telemetry.store.segments import read_samples
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from nvml_fake import HOPPER, MIB, FakeNvml, opened
 
 
 def test_ids_are_pynvmls():

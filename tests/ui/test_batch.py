@@ -12,9 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "extension"))
-
 from lab_page import LabPage
 from notebook_files import write_notebook
 from playwright.sync_api import Browser, Page, expect

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -10,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "extension"))
-
 from lab_page import LabPage
 from lab_server import LabServer
 from playwright.sync_api import Browser, Locator, Page, expect
