@@ -17,14 +17,14 @@ interface IVettingState {
 function Vetting({ grid, message }: IVettingState): React.JSX.Element {
   if (!isReport(grid)) {
     return (
-      <div className="jp-Gipfel-view jp-Gipfel-vetting">
+      <div className="jp-Gipfel-widget jp-Gipfel-vetting">
         <p role="status">{message}</p>
       </div>
     );
   }
   const { shape, text } = summarizeVetting(grid, grid.ended_ns === null, ENGLISH);
   return (
-    <div className="jp-Gipfel-view jp-Gipfel-vetting">
+    <div className="jp-Gipfel-widget jp-Gipfel-vetting">
       <p role="status">
         <strong>
           {shape} Vetting: {text}
