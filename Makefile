@@ -68,7 +68,7 @@ $(VENV)/.installed: pyproject.toml .ci/constraints.txt $(VENV)/.node | $(BIN)/py
 	  $(BIN)/pip install -c .ci/constraints.txt --build-constraint .ci/constraints.txt -e '.[dev,train]'
 	@touch $@
 
-$(VENV)/.panel: $(PANEL) extension/package.json extension/yarn.lock $(VENV)/.installed
+$(VENV)/.panel: $(PANEL) extension/build-views.mjs extension/package.json extension/yarn.lock $(VENV)/.installed
 	@.ci/step $(VENV)/panel.log "The panel" bash -c 'cd extension && jlpm install --immutable && jlpm build:prod && jupyter-builder develop --overwrite gipfel_extension'
 	@mkdir -p $(VENV)/share/jupyter/gipfel && rm -rf $(VENV)/share/jupyter/gipfel/notebooks && ln -s $(CURDIR)/notebooks $(VENV)/share/jupyter/gipfel/notebooks
 	@touch $@
@@ -83,4 +83,4 @@ system: ## install the Debian packages that the tests need (as root on Debian or
 clean: ## delete build results
 	@# build/hub stays: homes and notebooks of the users of this hub are in it.
 	if [ -d build ]; then find build -mindepth 1 -maxdepth 1 ! -name hub -exec rm -rf {} +; fi
-	rm -rf $(VENV) extension/lib extension/node_modules extension/gipfel_extension/labextension spawner/proxy/node_modules
+	rm -rf $(VENV) extension/lib extension/node_modules extension/gipfel_extension/labextension widgets/gipfel_widgets/static spawner/proxy/node_modules

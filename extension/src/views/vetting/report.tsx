@@ -1,42 +1,27 @@
-import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import type { IGrid, CellVerdict } from '../api';
+import type { IGrid, CellVerdict } from '../../api';
+import type { ITranslation } from '../translation';
 import { Culprits, Grid, SHAPES, verdictText } from './grid';
-import type { VettingModel } from './model';
 
-/** The report: grid, omitted rows, faulty components, and actions. */
+/** Whether the rows of all nodes are shown, and how to change it. */
+export interface IRowChoice {
+  readonly all: boolean;
+  readonly showAll: (all: boolean) => void;
+}
+
+/** The report: grid, omitted rows, faulty components, and the option that excludes nodes. */
 export function Report(props: {
   grid: IGrid;
-  model: VettingModel;
-  trans: TranslationBundle;
+  /** Undefined where the page can't fetch more rows. */
+  rows?: IRowChoice;
+  trans: ITranslation;
 }): React.JSX.Element {
-  const { grid, model, trans } = props;
-  const more = Object.entries(grid.more) as [CellVerdict, number][];
-  const hidden = more.reduce((sum, [, count]) => sum + count, 0);
+  const { grid, rows, trans } = props;
   return (
     <>
       {grid.rows.length > 0 && <Grid grid={grid} trans={trans} />}
-      {(hidden > 0 || model.all) && (
-        <p className="jp-Gipfel-vetting-row">
-          <span>
-            {more
-              .map(
-                ([word, count]) =>
-                  `${SHAPES[word]} ${trans.__('%1 more: %2', count, verdictText(word, trans))}`
-              )
-              .join(' · ')}
-          </span>
-          <button
-            className="jp-Gipfel-button"
-            onClick={() => {
-              model.showAll(hidden > 0);
-            }}
-          >
-            {hidden > 0 ? trans.__('Show all nodes') : trans.__('Show fewer')}
-          </button>
-        </p>
-      )}
+      <OmittedRows more={grid.more} rows={rows} trans={trans} />
       {grid.culprits.length > 0 && (
         <Culprits culprits={grid.culprits} more={grid.more_culprits} trans={trans} />
       )}
@@ -56,8 +41,43 @@ export function Report(props: {
   );
 }
 
+/** How many nodes have no row, by verdict, and the button that shows them. */
+function OmittedRows(props: {
+  more: IGrid['more'];
+  rows: IRowChoice | undefined;
+  trans: ITranslation;
+}): React.JSX.Element | null {
+  const { rows, trans } = props;
+  const more = Object.entries(props.more) as [CellVerdict, number][];
+  const omitted = more.length > 0;
+  if (!omitted && !rows?.all) {
+    return null;
+  }
+  return (
+    <p className="jp-Gipfel-vetting-row">
+      <span>
+        {more
+          .map(
+            ([word, count]) => `${SHAPES[word]} ${trans.__('%1 more: %2', count, verdictText(word, trans))}`
+          )
+          .join(' · ')}
+      </span>
+      {rows && (
+        <button
+          className="jp-Gipfel-button"
+          onClick={() => {
+            rows.showAll(omitted);
+          }}
+        >
+          {omitted ? trans.__('Show all nodes') : trans.__('Show fewer')}
+        </button>
+      )}
+    </p>
+  );
+}
+
 /** The option that excludes the failed nodes from a job, with a copy button. */
-function Exclude(props: { exclude: string; trans: TranslationBundle }): React.JSX.Element {
+function Exclude(props: { exclude: string; trans: ITranslation }): React.JSX.Element {
   const { exclude, trans } = props;
   const [copied, setCopied] = React.useState('');
   const option = `--exclude=${exclude}`;

@@ -1,8 +1,8 @@
-import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import type { ICulprit, IGrid, IGridRow, CellVerdict } from '../api';
-import { inLocalTime } from '../common/clock';
+import type { ICulprit, IGrid, IGridRow, CellVerdict } from '../../api';
+import { inLocalTime } from '../../common/clock';
+import type { ITranslation } from '../translation';
 
 /** Symbols of the verdicts, so that colour is not the only cue. */
 export const SHAPES: Readonly<Record<CellVerdict, string>> = {
@@ -17,7 +17,7 @@ export const SHAPES: Readonly<Record<CellVerdict, string>> = {
 };
 
 /** Return a verdict as translated text. */
-export function verdictText(verdict: CellVerdict, trans: TranslationBundle): string {
+export function verdictText(verdict: CellVerdict, trans: ITranslation): string {
   return {
     pass: trans.__('pass'),
     degraded: trans.__('degraded'),
@@ -36,7 +36,7 @@ interface ICellPosition {
 }
 
 /** Nodes x checks, with the reason of the hovered, focused or clicked cell below. Arrow keys move between cells. */
-export function Grid(props: { grid: IGrid; trans: TranslationBundle }): React.JSX.Element {
+export function Grid(props: { grid: IGrid; trans: ITranslation }): React.JSX.Element {
   const { grid, trans } = props;
   const [hovered, setHovered] = React.useState<ICellPosition | null>(null);
   const [chosen, setChosen] = React.useState<ICellPosition | null>(null);
@@ -48,6 +48,8 @@ export function Grid(props: { grid: IGrid; trans: TranslationBundle }): React.JS
     const [down, right] = STEPS[event.key] ?? [0, 0];
     if (down !== 0 || right !== 0) {
       event.preventDefault();
+      // In a notebook's cell, arrow keys would select another cell.
+      event.stopPropagation();
       const row = clamp(stop.row + down, grid.rows.length);
       const column = clamp(stop.column + right, grid.checks.length);
       table.current?.querySelector<HTMLElement>(`[data-place="${row}-${column}"]`)?.focus();
@@ -83,7 +85,7 @@ export function Grid(props: { grid: IGrid; trans: TranslationBundle }): React.JS
   );
 }
 
-function Head(props: { checks: readonly string[]; trans: TranslationBundle }): React.JSX.Element {
+function Head(props: { checks: readonly string[]; trans: ITranslation }): React.JSX.Element {
   return (
     <thead>
       <tr>
@@ -114,7 +116,7 @@ function Row(props: {
   number: number;
   checks: readonly string[];
   stop: ICellPosition;
-  trans: TranslationBundle;
+  trans: ITranslation;
   onHover: (place: ICellPosition) => void;
   onChoose: (place: ICellPosition) => void;
 }): React.JSX.Element {
@@ -152,11 +154,7 @@ function Row(props: {
   );
 }
 
-function Reason(props: {
-  grid: IGrid;
-  place: ICellPosition | null;
-  trans: TranslationBundle;
-}): React.JSX.Element {
+function Reason(props: { grid: IGrid; place: ICellPosition | null; trans: ITranslation }): React.JSX.Element {
   const { grid, place, trans } = props;
   const row = place ? grid.rows[place.row] : undefined;
   const cell = place && row ? row.cells[place.column] : undefined;
@@ -179,7 +177,7 @@ function Reason(props: {
 export function Culprits(props: {
   culprits: readonly ICulprit[];
   more: number;
-  trans: TranslationBundle;
+  trans: ITranslation;
 }): React.JSX.Element {
   const { culprits, more, trans } = props;
   return (

@@ -2,12 +2,13 @@ import { Signal, type ISignal } from '@lumino/signaling';
 
 import { errorMessage } from '../common/error-message';
 import { ViewPoll } from '../common/view-poll';
+import type { IWorkloads } from '../tokens';
 
 const POLL_MS = 3_000;
 const REST_MS = 30_000;
 
 /** A list of the user's workloads, polled while it is visible: often while one is running, else rarely. */
-export abstract class WorkModel<T> {
+export abstract class WorkModel<T> implements IWorkloads<T> {
   /** Emitted when the list or its state has changed. */
   get changed(): ISignal<this, void> {
     return this._changed;
