@@ -46,10 +46,31 @@
     }
   }
 
-  /** True while a refresh would take something away that the user is looking at. */
+  /** True while nobody sees the page, or a stop confirmation is open. */
   function isBusy() {
-    return document.hidden || root.querySelector("details[open]") || root.contains(document.activeElement)
-      && document.activeElement !== document.body && document.activeElement.closest("#gipfel-cards, #gipfel-earlier");
+    return document.hidden || root.querySelector("details[open]") !== null;
+  }
+
+  /** Return what identifies a link or button of a card or row on the refreshed page, too. */
+  function identity(target) {
+    const card = target.closest("[data-server]");
+    return JSON.stringify([card && card.dataset.server, target.getAttribute("href"), target.textContent.trim()]);
+  }
+
+  /** Replace the parts of the page by those of a new one; the keyboard's focus stays where it was. */
+  function replaceParts(page) {
+    const focused = document.activeElement.closest("#gipfel-cards *, #gipfel-earlier *");
+    const wanted = focused && identity(focused);
+    for (const id of REFRESHED) {
+      byId(id).replaceWith(document.adoptNode(page.getElementById(id)));
+    }
+    localize();
+    if (wanted) {
+      const same = [...root.querySelectorAll("a, button, summary")].find((each) => identity(each) === wanted);
+      if (same) {
+        same.focus();
+      }
+    }
   }
 
   async function refresh(force) {
@@ -72,10 +93,7 @@
     if (byId("gipfel-problem").textContent.startsWith("The hub does not answer")) {
       report("");
     }
-    for (const id of REFRESHED) {
-      byId(id).replaceWith(document.adoptNode(page.getElementById(id)));
-    }
-    localize();
+    replaceParts(page);
   }
 
   const serverPath = (name) => (name ? `users/${userPath}/servers/${encodeURIComponent(name)}` : `users/${userPath}/server`);
