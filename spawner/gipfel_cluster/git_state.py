@@ -1,13 +1,15 @@
 """The commit of a working directory, and the difference of two commits, with the program ``git``.
 
-The repository may be hostile: git runs without its pager, external diff programs, signature checks, file
-system monitor and network, and with a time limit.
+The root of a difference comes from a record, so its repository may be hostile: git runs without its pager,
+external diff programs, signature checks, file system monitor and network. `git_state` reads the working tree,
+to which filters of the repository's configuration apply; it is for directories whose programs the user runs.
 """
 
 import hashlib
 import os
 import re
 import subprocess
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,8 +17,9 @@ from pydantic import Field
 
 from .model import Frozen, OneLine, one_line
 
-#: Commands on a repository on a slow file system are killed; the state is then unknown.
-_LIMIT_S = 5.0
+#: Commands on a repository on a slow file system are killed, since a program waits for them to start; the
+#: state is then unknown.
+_LIMIT_S = 2.0
 _MAX_BYTES = 16 << 20
 _MAX_COMMITS, _MAX_FILES = 50, 200
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -115,14 +118,20 @@ def _git(directory: Path, environment: Mapping[str, str], *arguments: str) -> by
     """Return the output of git in a directory; None if it failed, took too long or printed too much."""
     own = {key: value for key, value in environment.items() if not key.startswith("GIT_")}
     try:
-        found = subprocess.run(
+        process = subprocess.Popen(
             ["git", *_SAFE, "-C", str(directory), *arguments],
             env={**own, **_SAFE_ENVIRONMENT},
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_LIMIT_S,
-            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
         )
-    except (OSError, ValueError, subprocess.TimeoutExpired):
+    except (OSError, ValueError):
         return None
-    return found.stdout if found.returncode == 0 and len(found.stdout) <= _MAX_BYTES else None
+    timer = threading.Timer(_LIMIT_S, process.kill)
+    timer.start()
+    with process:
+        output = process.stdout.read(_MAX_BYTES + 1) if process.stdout else b""
+        if len(output) > _MAX_BYTES:
+            process.kill()
+    timer.cancel()
+    return output if process.returncode == 0 and len(output) <= _MAX_BYTES else None

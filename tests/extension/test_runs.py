@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -184,6 +185,7 @@ def _git(root: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 def test_commits_and_changes_are_found_without_running_the_repositorys_programs(tmp_path: Path) -> None:
     root = tmp_path / "project"
     (root / "src").mkdir(parents=True)
