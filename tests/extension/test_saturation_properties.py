@@ -16,8 +16,8 @@ from gipfel_extension.telemetry.sample import SampleTable
 
 _EXTRA = {"CLOCKS_EVENT_REASONS": 255.0, "PIPE_INT_ACTIVE": 1.0}
 _TOP_OF = {
-    "1": 1.0, "B/s": 6e11, "B": 1e11, "W": 700.0, "°C": 95.0, "MHz": 2e3, "cores": 64.0, "bits": 255.0,
-    "1/s": 1e6,
+    "1": 1.0, "B/s": 6e11, "B": 1e11, "J": 1e10, "W": 700.0, "°C": 95.0, "MHz": 2e3, "cores": 64.0,
+    "bits": 255.0, "1/s": 1e6,
 }  # fmt: skip
 _TOPS = {metric: _TOP_OF[unit] for metric, unit in {**GPU_METRICS, **HOST_METRICS}.items()} | _EXTRA
 

@@ -50,6 +50,7 @@ def test_dcgm_returns_the_jobs_gpus_in_metric_table_units(dcgmi: Path) -> None:
         0.001,
     )
     assert (values["FB_USED"], values["POWER_USAGE"]) == (40960 * 2**20, 312.442)
+    assert values["TOTAL_ENERGY"] == pytest.approx(7_654_321.0)
     assert (values["PCIE_RX_BYTES"], values["NVLINK_TX_BYTES"]) == (4.321e9, 2.1e11)
     # A blank and what it doesn't have are missing, not huge and not 0.
     assert [values[name] for name in ("NVLINK_RX_BYTES", "PIPE_FP16_ACTIVE", "C2C_TX_ALL_BYTES")] == [

@@ -6,14 +6,16 @@ from collections.abc import Sequence
 
 import click
 
+from .compare import compare
 from .doctor import doctor
 from .edf import edf
 from .kernel import kernel
 from .launch import flight_recorder, launch
+from .open_run import open_run
 from .plan import plan
 from .record import record
 from .report import export, report
-from .runs import runs
+from .runs import run_alias, runs
 from .runtime import runtime
 from .score import score
 from .submit import submit
@@ -36,6 +38,8 @@ _INTERRUPTED = 130
         "gipfel record -- python train.py         run a command and record GPU metrics",
         "gipfel plan --model 7B --gpus 16         plan a model's parallel layout",
         "gipfel score alps-48812                  score how well a run used its GPUs",
+        "gipfel runs                              list runs with score, GPU hours and energy",
+        "gipfel compare alps-48812 alps-48910     compare runs",
         "gipfel vet quick                         test every node of this job",
     ),
 )
@@ -44,6 +48,7 @@ def gipfel() -> None:
     """Run notebooks and training on a GPU cluster, in containers defined by EDFs."""
 
 
+gipfel.add_command(compare)
 gipfel.add_command(doctor)
 gipfel.add_command(edf)
 gipfel.add_command(export)
@@ -51,11 +56,13 @@ gipfel.add_command(flight_recorder)
 gipfel.add_command(kernel)
 gipfel.add_command(launch)
 gipfel.add_command(logs)
+gipfel.add_command(open_run)
 gipfel.add_command(plan)
 gipfel.add_command(ps)
 gipfel.add_command(record)
 gipfel.add_command(report)
 gipfel.add_command(rerun)
+gipfel.add_command(run_alias)
 gipfel.add_command(runs)
 gipfel.add_command(runtime)
 gipfel.add_command(score)
