@@ -15,6 +15,7 @@ from .record import record
 from .report import export, report
 from .runs import runs
 from .runtime import runtime
+from .scan import scan
 from .score import score
 from .submit import submit
 from .terminal import examples, report_line
@@ -58,6 +59,7 @@ gipfel.add_command(report)
 gipfel.add_command(rerun)
 gipfel.add_command(runs)
 gipfel.add_command(runtime)
+gipfel.add_command(scan)
 gipfel.add_command(score)
 gipfel.add_command(stop)
 gipfel.add_command(submit)
