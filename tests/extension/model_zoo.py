@@ -222,6 +222,7 @@ BENIGN: dict[str, tuple[bytes, str]] = {
         b"\x80\x02c__builtin__\ngetattr\ncmypkg.net\nNet\nX\x05\x00\x00\x00Block\x86R.",
         "needs code",
     ),
+    "random-state.pkl": (call("numpy.random._pickle", "__bit_generator_ctor", op_str("PCG64")), "needs code"),
     "model.safetensors": (safetensors(), "plain"),
     "model.gguf": (gguf(GOOD_TEMPLATE), "plain"),
     "model.onnx": (onnx(), "plain"),

@@ -112,6 +112,7 @@ _DANGEROUS_PREFIXES = (
     "torch.utils._config_module",
 )
 _REACHED = frozenset(("os", "sys", "subprocess", "builtins", "__builtins__"))
+_SPECIAL = re.compile(r"(?:^|\.)__\w+__(?:\.|$)")
 _HARMLESS = re.compile(r"[A-Za-z_]*(Error|Exception|Warning)$")
 #: Modules below a dangerous one that only hold values.
 _HARMLESS_MODULES = frozenset(("urllib.parse", "http.cookies", "concurrent.futures._base"))
@@ -137,7 +138,7 @@ def is_dangerous(module: str, name: str) -> bool:
 
 def _dangerous(module: str, name: str) -> bool:
     first = name.partition(".")[0]
-    if "__" in name and name != "__main__":
+    if _SPECIAL.search(name):
         # A path through special attributes reaches everything: a.__globals__, dict.__class__.
         return True
     if module in ("builtins", "__builtin__"):
