@@ -88,6 +88,22 @@ FLOORS = {
             "torch",
         },
     ),
+    "the gate": (
+        ["gipfel_extension.gate"],
+        {
+            "gipfel_spawner",
+            "gipfel_widgets",
+            "gipfel_extension.app",
+            "gipfel_extension.routes",
+            "gipfel_extension.server",
+            "gipfel_extension.training",
+            *_HUB,
+            *_SERVER,
+            "ipywidgets",
+            "numpy",
+            "torch",
+        },
+    ),
     "the registry": (
         ["gipfel_extension.registry"],
         {

@@ -17,6 +17,7 @@ from .record import record
 from .report import export, report
 from .runs import run_alias, runs
 from .runtime import runtime
+from .scan import scan
 from .score import score
 from .submit import submit
 from .terminal import examples, report_line
@@ -65,6 +66,7 @@ gipfel.add_command(rerun)
 gipfel.add_command(run_alias)
 gipfel.add_command(runs)
 gipfel.add_command(runtime)
+gipfel.add_command(scan)
 gipfel.add_command(score)
 gipfel.add_command(stop)
 gipfel.add_command(submit)
