@@ -9,7 +9,7 @@ only (with 1 MiB blocks, 121 times the CPU time of a plain directory instead of 
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 import pyarrow
@@ -25,8 +25,7 @@ Compression = Literal["auto", "none", "zstd", "gzip"]
 
 #: A sample that shrinks to more than this fraction is stored as it is: decompressing would cost more.
 _INCOMPRESSIBLE = 0.95
-_SAMPLED_FILES = 200
-_SAMPLED_BYTES = 128 << 10
+_SAMPLED_BLOCKS: dict[Access, int] = {"random": 200, "sequential": 25}
 _BLOCK_SIZES: dict[Access, int] = {"random": 128 << 10, "sequential": 1 << 20}
 _ZSTD_LEVEL = 3
 _PROGRAM_SECONDS = 20.0
@@ -90,7 +89,7 @@ def plan_packing(source: Source, access: Access, wanted: Compression, available:
     available = frozenset(available)
     if wanted not in {"auto", "none"} and wanted not in available:
         raise GipfelError(f"This mksquashfs was built without {wanted}.", "Use --compression auto.")
-    fraction = 1.0 if wanted == "none" else sample_fraction(source)
+    fraction = 1.0 if wanted == "none" else sample_fraction(source, access)
     compression: str = wanted
     if wanted == "auto":
         fallback = "zstd" if "zstd" in available else "gzip"
@@ -101,23 +100,25 @@ def plan_packing(source: Source, access: Access, wanted: Compression, available:
     return Plan(packing, fraction, int(source.data_bytes * (1.0 if compression == "none" else fraction)))
 
 
-def sample_fraction(source: Source) -> float:
-    """Return the compressed fraction (0 to 1) of the first 128 KiB of up to 200 files, weighted by size.
+def sample_fraction(source: Source, access: Access) -> float:
+    """Return the compressed fraction (0 to 1) of a sample, spread evenly over the sorted paths.
 
-    The files are spread evenly over the sorted paths; a file that can't be opened is left out here and named
-    when it is packed.
+    As in the image, the sample is compressed file by file for random access and in blocks of several files
+    for sequential access. A file that can't be opened is left out here and named when it is packed.
     """
     files = [each for each in source.files() if each.entry.size]
+    size = _BLOCK_SIZES[access]
     total = compressed = 0.0
-    for each in _spread(files, _SAMPLED_FILES):
-        try:
-            with open_regular(source.path / os.fsdecode(each.entry.path)) as file:
-                content = file.read(_SAMPLED_BYTES)
-        except OSError:
-            continue
+    for start in _spread(len(files), _SAMPLED_BLOCKS[access]):
+        content, weight = bytearray(), 0
+        for each in files[start:]:
+            content += _read_start(source, each, size - len(content))
+            weight += each.entry.size
+            if access == "random" or len(content) >= size:
+                break
         if content:
-            total += each.entry.size
-            compressed += each.entry.size * min(1.0, _compressed_bytes(content) / len(content))
+            total += weight
+            compressed += weight * min(1.0, _compressed_bytes(bytes(content)) / len(content))
     return compressed / total if total else 1.0
 
 
@@ -127,9 +128,18 @@ def arguments(packing: Packing) -> tuple[str, ...]:
     return (*_ARGUMENTS[packing.compression], "-b", str(packing.block_size), *fragments)
 
 
-def _spread(files: Sequence[Found], count: int) -> Sequence[Found]:
-    step = max(1.0, len(files) / count)
-    return [files[int(index * step)] for index in range(min(count, len(files)))]
+def _spread(length: int, count: int) -> list[int]:
+    """Return up to `count` evenly spaced indices of a sequence."""
+    step = max(1.0, length / count)
+    return [int(index * step) for index in range(min(count, length))]
+
+
+def _read_start(source: Source, found: Found, count: int) -> bytes:
+    try:
+        with open_regular(source.path / os.fsdecode(found.entry.path)) as file:
+            return file.read(count)
+    except OSError:
+        return b""
 
 
 def _compressed_bytes(content: bytes) -> int:
