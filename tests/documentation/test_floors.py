@@ -74,6 +74,22 @@ FLOORS = {
             "torch",
         },
     ),
+    "data": (
+        ["gipfel_extension.data"],
+        {
+            "gipfel_spawner",
+            "gipfel_widgets",
+            "gipfel_extension.app",
+            "gipfel_extension.routes",
+            "gipfel_extension.server",
+            "gipfel_extension.training",
+            "gipfel_extension.vetting",
+            *_HUB,
+            *_SERVER,
+            "ipywidgets",
+            "torch",
+        },
+    ),
     "the doctor": (
         ["gipfel_extension.doctor"],
         {

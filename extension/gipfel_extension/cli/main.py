@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 
 from .compare import compare
+from .data import data
 from .doctor import doctor
 from .edf import edf
 from .kernel import kernel
@@ -36,6 +37,7 @@ _INTERRUPTED = 130
         "gipfel kernel add my-env                 add a kernel in another environment's container",
         "gipfel submit in.ipynb out.ipynb --wait  run a notebook as a batch job",
         "gipfel ps                                list running and waiting workloads",
+        "gipfel data pack DIR data.sqsh           pack many small files into one file",
         "gipfel record -- python train.py         run a command and record GPU metrics",
         "gipfel plan --model 7B --gpus 16         plan a model's parallel layout",
         "gipfel score alps-48812                  score how well a run used its GPUs",
@@ -50,6 +52,7 @@ def gipfel() -> None:
 
 
 gipfel.add_command(compare)
+gipfel.add_command(data)
 gipfel.add_command(doctor)
 gipfel.add_command(edf)
 gipfel.add_command(export)
