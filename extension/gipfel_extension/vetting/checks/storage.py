@@ -101,6 +101,12 @@ def file_system_usage(folder: Path) -> os.statvfs_result:
         ) from error
 
 
+def lacks_space(folder: Path, free: float, least_free: float, fix: str) -> Finding:
+    """Return the finding on a file system with fewer free bytes than required."""
+    problem = f"{folder} has {with_unit(free, 'B')} free, not {with_unit(least_free, 'B')}."
+    return failed(problem, fix, free, "B")
+
+
 class StorageCheck(Frozen):
     """Base class of checks that measure the throughput of a directory, in bytes per second.
 
@@ -302,14 +308,7 @@ class Quota(Frozen):
             "Delete files that you don't need, or request more quota.",
         )
         if free < self.least_free:
-            return [
-                failed(
-                    f"{folder} has {with_unit(free, 'B')} free, not {with_unit(self.least_free, 'B')}.",
-                    fix,
-                    free,
-                    "B",
-                )
-            ]
+            return [lacks_space(folder, free, self.least_free, fix)]
         if disk.f_files and disk.f_favail < self.least_files:
             return [failed(f"{folder} has only {disk.f_favail} free inodes.", fix, free, "B")]
         with temporary_file(folder) as (descriptor, _):
