@@ -54,7 +54,7 @@ class GitState(Frozen):
 
 
 class GitDifference(Frozen):
-    """What leads from one commit to another; at most 50 commits and 200 files are named.
+    """Commits and files between two commits; at most 50 commits and 200 files are named.
 
     ``reason`` says why the difference is unknown; empty if it is known.
     """

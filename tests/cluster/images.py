@@ -47,7 +47,7 @@ class Images:
 
 
 def missing() -> str | None:
-    """What this machine lacks to make images, in one line, or None."""
+    """Return what this machine lacks to make images, in one line, or None."""
     if os.geteuid() != 0:
         return "Images are made by root only."
     absent = [name for name in ("mmdebstrap", "mksquashfs") if shutil.which(name) is None]

@@ -23,7 +23,7 @@ def test_the_committed_interfaces_are_current():
 
 def test_a_changed_model_changes_the_interfaces(monkeypatch):
     class Extended(ResponseModel):
-        """What is new."""
+        """An answer with a new field."""
 
         seconds: float | None
         names: tuple[str, ...] = ()

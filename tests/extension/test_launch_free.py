@@ -80,7 +80,7 @@ class Place:
         )  # fmt: skip
 
     def holders(self) -> tuple[Holder, ...]:
-        """Who holds GPUs, as a check says."""
+        """Return who holds GPUs, as a check says."""
         made = launch(_SPEC, self.environment, directory=self.folder, dry_run=True)
         assert isinstance(made, DryRun)
         (gpus,) = [each for each in made.preflight if each.check == "gpus"]

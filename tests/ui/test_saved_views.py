@@ -43,7 +43,7 @@ def save(page: Page, notebook: Path) -> None:
 
 
 def live_outputs(notebook: Path) -> list[dict[str, str]]:
-    """What a notebook keeps of the widgets in its outputs."""
+    """Return what a notebook keeps of the widgets in its outputs."""
     cells = json.loads(notebook.read_text())["cells"]
     found = [each.get("data", {}) for cell in cells for each in cell.get("outputs", ())]
     return [data[LIVE] for data in found if LIVE in data]

@@ -1,4 +1,4 @@
-"""What is written about a data set: a manifest inside the image, and a summary with hashes beside it.
+"""Manifest of a data set inside its image, and a summary with hashes beside it.
 
 The manifest, ``.gipfel-manifest.jsonl`` in the image's root, has a header and a line per entry, sorted by
 path. It depends on names, contents, modes and options alone, so that packing the same data again gives the
@@ -61,7 +61,7 @@ class Entry:
 
 
 class Origin(Frozen):
-    """Where and when a data set was packed, and by which program."""
+    """Origin of a data set: directory, time, and the program that packed it."""
 
     source: str
     packed: str
@@ -76,7 +76,7 @@ class Base(Frozen):
 
 
 class Packing(Frozen):
-    """How an image was made: access pattern, compressor and block size in bytes."""
+    """Settings that an image was made with: access pattern, compressor and block size in bytes."""
 
     access: Literal["random", "sequential"]
     compression: Literal["none", "zstd", "gzip"]

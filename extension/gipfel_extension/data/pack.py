@@ -49,7 +49,7 @@ _LOG_BYTES = 4096
 
 @dataclass(frozen=True)
 class PackRequest:
-    """What to pack, where to, and how. `check` may refuse the scanned source, for example for a layer."""
+    """Source, target and settings of an image; `check` may refuse the scanned source, as for a layer."""
 
     source: Path
     target: Path

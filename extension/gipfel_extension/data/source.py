@@ -21,7 +21,7 @@ _SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What changes when a file is replaced or written to; times in nanoseconds."""
+    """Attributes of a file that change when it is replaced or written to; times in nanoseconds."""
 
     device: int
     inode: int

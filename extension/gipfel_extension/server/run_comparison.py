@@ -56,7 +56,7 @@ class GitRow(Frozen):
     branch: str = ""
     changed_files: int | None = None
     same_changes: bool | None = None
-    """Whether the changes that are not committed are those of the first run; None if unknown."""
+    """True if the uncommitted changes are those of the first run; None if unknown."""
     difference: GitDifference | None = None
 
 

@@ -20,7 +20,7 @@ from ...telemetry.files import open_regular
 from ..model import Package, Vulnerability
 from .osv import match, normalized
 
-#: A mirror that is older is no answer.
+#: An older mirror can't be relied on.
 MAX_AGE_S = 7 * 86400.0
 _LARGEST_RECORD = 4 << 20
 _MOST_RECORDS = 1_000_000
