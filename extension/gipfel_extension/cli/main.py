@@ -125,7 +125,9 @@ def _print_usage_error(error: click.ClickException) -> int:
         click.echo(error.format_message(), err=True)
         return error.exit_code
     path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "gipfel"
-    report_line(f"{error.format_message()} See `{path} --help`.")
+    message = error.format_message()
+    # Some of click's messages have no full stop.
+    report_line(f"{message}{'' if message.endswith(('.', '?', '!')) else '.'} See `{path} --help`.")
     return error.exit_code
 
 
