@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from .diagnose import diagnose
 from .doctor import doctor
 from .edf import edf
 from .kernel import kernel
@@ -36,6 +37,7 @@ _INTERRUPTED = 130
         "gipfel record -- python train.py         run a command and record GPU metrics",
         "gipfel plan --model 7B --gpus 16         plan a model's parallel layout",
         "gipfel score alps-48812                  score how well a run used its GPUs",
+        "gipfel diagnose alps-48812               find slow ranks and changes of speed",
         "gipfel vet quick                         test every node of this job",
     ),
 )
@@ -44,6 +46,7 @@ def gipfel() -> None:
     """Run notebooks and training on a GPU cluster, in containers defined by EDFs."""
 
 
+gipfel.add_command(diagnose)
 gipfel.add_command(doctor)
 gipfel.add_command(edf)
 gipfel.add_command(export)
