@@ -1,10 +1,10 @@
 """Steps of jobs whose truth is known: layouts, noise and faults, drawn at random.
 
 Neither the families of noise nor the courses of faults here were looked at while rules and thresholds were
-set. That was done with normal, uniform, triangular, gamma, lognormal, logistic, exponential, Laplace and
-Student's t noise, with two speeds, rare pauses and bursts of three steps, with autoregressive noise, moving
-means, swings and spells, and with slow-downs that were constant, unsteady, grew, came in waves, alternated,
-or left out a sixth to a tenth of the steps.
+set. That was done with normal, uniform, triangular, arcsine, gamma, lognormal, logistic, exponential, Gumbel,
+Laplace and Student's t noise, with two speeds, ranks of unequal noise, rare pauses and bursts of three steps,
+with autoregressive noise, moving means, swings and spells, and with slow-downs that were constant, unsteady,
+grew, came in waves, alternated, or left out a sixth to a tenth of the steps.
 """
 
 from dataclasses import dataclass
@@ -26,33 +26,33 @@ PER_NODE, PER_SWITCH = 4, 8
 _START_NS = 1_800_000_000_000_000_000
 
 
-def arcs(rng: np.random.Generator, shape: Shape, cv: float) -> Floats:
-    """Arcsine noise: most steps are near one of two bounds."""
-    return np.exp(cv * np.sqrt(2) * np.sin(rng.uniform(0, 2 * np.pi, shape)))
+def bells(rng: np.random.Generator, shape: Shape, cv: float) -> Floats:
+    """Beta noise: bounded, with its longer end towards slow steps."""
+    return 1 + cv * (rng.beta(2, 5, shape) - 2 / 7) / np.sqrt(10 / 392)
 
 
-def extremes(rng: np.random.Generator, shape: Shape, cv: float) -> Floats:
-    """Gumbel noise: a step waits for the slowest of many small things."""
-    return np.exp(cv * np.sqrt(6) / np.pi * rng.gumbel(0, 1, shape))
+def retries(rng: np.random.Generator, shape: Shape, cv: float) -> Floats:
+    """Poisson counts of small delays, beside a normal part."""
+    delays = (rng.poisson(2, shape) - 2) * cv / 2
+    return np.exp(delays + rng.normal(0, cv / np.sqrt(2), shape))
 
 
-def restless(rng: np.random.Generator, shape: Shape, cv: float) -> Floats:
-    """Ranks of one node in four are noisier, and one step in eighty is twice to four times as long."""
-    own = cv * np.repeat(np.where(rng.random(shape[0] // 4 + 1) < 0.25, 1.5, 0.9), 4)[: shape[0], None]
-    long = np.where(rng.random(shape) < 1 / 80, rng.uniform(2, 4, shape), 1.0)
-    return long * np.exp(own * rng.normal(0, 1, shape))
+def neighbours(rng: np.random.Generator, shape: Shape, cv: float) -> Floats:
+    """Each node is disturbed more or less by others on it, who now and then stop a rank for a step."""
+    own = cv * np.repeat(rng.uniform(0.7, 1.35, shape[0] // 4 + 1), 4)[: shape[0], None]
+    stopped = (rng.random(shape) < 1 / 70) * rng.pareto(3, shape)
+    return np.exp(own * rng.normal(0, 1, shape)) + stopped
 
 
-def echoes(rng: np.random.Generator, shape: Shape, cv: float) -> Floats:
-    """What disturbs a step disturbs the next two less and less."""
-    white = rng.normal(0, 1, (shape[0], shape[1] + 2))
-    weights = np.array([1.0, 0.7, 0.4]) / np.sqrt(1.65)
-    return np.exp(cv * sum(w * white[:, lag : lag + shape[1]] for lag, w in enumerate(weights)))
+def moods(rng: np.random.Generator, shape: Shape, cv: float) -> Floats:
+    """A rank is a little slow or a little fast, and changes from one to the other every four steps."""
+    turns = np.cumsum(rng.random(shape) < 0.25, axis=1) + rng.integers(2, size=(shape[0], 1))
+    return np.exp(cv * (np.where(turns % 2, 1, -1) + rng.normal(0, 1, shape)) / np.sqrt(2))
 
 
-NOISE = {"arcs": arcs, "extremes": extremes, "restless": restless, "echoes": echoes}
+NOISE = {"bells": bells, "retries": retries, "neighbours": neighbours, "moods": moods}
 #: Families whose disturbances outlast a step: twenty steps say as much there as eight elsewhere.
-LASTING = ("echoes",)
+LASTING = ("moods",)
 
 
 @dataclass
@@ -85,7 +85,7 @@ class Job:
         return slice(stage * size, (stage + 1) * size)
 
     def slow_rank(self, share: float, onset: int) -> int:
-        """Slow one rank down from a step on: like a saw, by chance more or less, or in six of seven steps."""
+        """Slow one rank down from a step on: by chance, by pairs of steps, or in some steps more."""
         rank = int(self.rng.integers(len(self.work)))
         self.work[rank, onset:] *= 1 + share * self._course(self.work.shape[1] - onset)
         return rank
@@ -113,10 +113,10 @@ class Job:
     def _course(self, steps: int) -> Floats:
         kind = self.rng.integers(3)
         if kind == 0:
-            return 0.7 + 0.6 * (np.arange(steps) % 5) / 4
+            return self.rng.beta(3, 3, steps) * 2
         if kind == 1:
-            return self.rng.gamma(16, 1 / 16, steps)
-        return (np.arange(steps) % 7 != self.rng.integers(7)) * 7 / 6
+            return np.where(np.arange(steps) // 2 % 2, 1.3, 0.7)
+        return np.where(self.rng.random(steps) < 0.3, 1.7, 0.7)
 
     def table(self) -> StepTable:
         """Return the steps as ranks would log them."""

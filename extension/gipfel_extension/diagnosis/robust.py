@@ -26,7 +26,7 @@ _LAG_TILE = 100
 #: Values from which on the autocorrelations of noise are known well.
 _MANY = 1000
 #: Steps that the assumption weighs that rows are as noisy as each other.
-_ALIKE = 30
+ALIKE = 30
 #: Differences of neighbours are cut at this many times their median.
 _FAR = 4.0
 #: Values count at most as so many scaled MADs.
@@ -37,6 +37,14 @@ _NORMAL = NormalDist()
 def quantile(probability: float) -> float:
     """Return how many standard deviations a normal value exceeds with a probability."""
     return -_NORMAL.inv_cdf(max(probability, 1e-300))
+
+
+def student(z: float, measured: float) -> float:
+    """Return `z` for a standard deviation that was measured from so many values, not known.
+
+    The first terms of the expansion of Student's t (Abramowitz & Stegun 26.7.5).
+    """
+    return z + (z**3 + z) / (4 * measured)
 
 
 def tail(z: float) -> float:
@@ -175,7 +183,7 @@ def _sigma(values: Floats) -> Floats:
     with np.errstate(invalid="ignore", divide="ignore"):
         own = differences * np.nan_to_num(usual / median(differences), posinf=1.0)
     # Of a few steps, what a row's own noise is is known hardly better than that rows are alike.
-    own = np.sqrt((count * own**2 + _ALIKE * usual**2) / (count + _ALIKE))
+    own = np.sqrt((count * own**2 + ALIKE * usual**2) / (count + ALIKE))
     return np.asarray(np.fmax(own, usual))
 
 

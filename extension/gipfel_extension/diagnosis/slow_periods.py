@@ -5,7 +5,7 @@ window where all of this holds of its excess over its peers (the logarithm of a 
 
 - its trimmed mean is above 5 %;
 - that is more than noise makes of any row of the job in any window of the run with a probability of 1 in
-  2 000, by the row's own noise and its memory and by what rows differ by: among ranks that all differ none
+  1 000, by the row's own noise and its memory and by what rows differ by: among ranks that all differ none
   is named;
 - the median step shows half of it, each quarter of the window an eighth, and the row is above its peers about
   as often as a constant excess would make it: a few long steps don't count, nor do disturbances that pass.
@@ -17,7 +17,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .robust import Floats, Noise, median, noise_of, quantile, scatter, tail, trimmed_mean
+from .robust import (
+    ALIKE,
+    Floats,
+    Noise,
+    median,
+    noise_of,
+    quantile,
+    scatter,
+    student,
+    tail,
+    trimmed_mean,
+)
 
 #: Fewer rows don't show what rows differ by; what they show by chance is up to a sixth too large.
 _LEAST_ROWS, _BETWEEN = 16, 0.85
@@ -46,7 +57,7 @@ class Rule:
     least: float = 0.05
     shortest: int = 10
     window: int = 20
-    false_per_run: float = 5e-4
+    false_per_run: float = 1e-3
     above: float = 0.75
 
     def lengths(self, steps: int) -> list[int]:
@@ -123,7 +134,7 @@ def find_slow(excess: Floats, rule: Rule, *, alike: bool = True, baseline: int |
     """
     steps = excess.shape[1]
     noise = noise_of(excess)
-    z = rule.z(len(excess), steps)
+    z = student(rule.z(len(excess), steps), steps + ALIKE)
     hits: dict[int, list[tuple[int, int, float]]] = {}
     for length in rule.lengths(steps):
         error = noise.error(length) * (1.0 if baseline is None else math.sqrt(1 + length / baseline))
