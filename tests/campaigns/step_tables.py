@@ -1,10 +1,10 @@
 """Steps of jobs whose truth is known: layouts, noise and faults, drawn at random.
 
 Neither the families of noise nor the courses of faults here were looked at while rules and thresholds were
-set. That was done with normal, uniform, triangular, arcsine, gamma, lognormal, logistic, exponential, Gumbel,
-Laplace and Student's t noise, with two speeds, ranks of unequal noise, rare pauses and bursts of three steps,
-with autoregressive noise, moving means, swings and spells, and with slow-downs that were constant, unsteady,
-grew, came in waves, alternated, or left out a sixth to a tenth of the steps.
+set. That was done with normal, uniform, triangular, arcsine, beta, gamma, lognormal, logistic, exponential,
+Gumbel, Poisson, Laplace and Student's t noise, with two speeds, ranks of unequal noise, rare pauses and
+bursts of three steps, with autoregressive noise, moving means, swings and spells, and with slow-downs that
+were constant, unsteady, grew, came in waves, alternated, or left out a sixth to a tenth of the steps.
 """
 
 from dataclasses import dataclass
@@ -26,33 +26,36 @@ PER_NODE, PER_SWITCH = 4, 8
 _START_NS = 1_800_000_000_000_000_000
 
 
-def bells(rng: np.random.Generator, shape: Shape, cv: float) -> Floats:
-    """Beta noise: bounded, with its longer end towards slow steps."""
-    return 1 + cv * (rng.beta(2, 5, shape) - 2 / 7) / np.sqrt(10 / 392)
+def coarse(rng: np.random.Generator, shape: Shape, cv: float) -> Floats:
+    """A clock that counts in half standard deviations."""
+    return np.exp(cv * np.round(2 * rng.normal(0, 1, shape)) / 2)
 
 
-def retries(rng: np.random.Generator, shape: Shape, cv: float) -> Floats:
-    """Poisson counts of small delays, beside a normal part."""
-    delays = (rng.poisson(2, shape) - 2) * cv / 2
-    return np.exp(delays + rng.normal(0, cv / np.sqrt(2), shape))
+def lopsided(rng: np.random.Generator, shape: Shape, cv: float) -> Floats:
+    """Chi-squared noise of six degrees of freedom: slow steps are further away than fast ones."""
+    return 1 + cv * (rng.chisquare(6, shape) - 6) / np.sqrt(12)
 
 
-def neighbours(rng: np.random.Generator, shape: Shape, cv: float) -> Floats:
-    """Each node is disturbed more or less by others on it, who now and then stop a rank for a step."""
-    own = cv * np.repeat(rng.uniform(0.7, 1.35, shape[0] // 4 + 1), 4)[: shape[0], None]
-    stopped = (rng.random(shape) < 1 / 70) * rng.pareto(3, shape)
-    return np.exp(own * rng.normal(0, 1, shape)) + stopped
+def crowds(rng: np.random.Generator, shape: Shape, cv: float) -> Floats:
+    """Nodes are up to twice as noisy as others, with tails, and one step in ninety waits for a file."""
+    own = cv * np.repeat(rng.uniform(0.5, 1.0, shape[0] // 4 + 1), 4)[: shape[0], None]
+    files = (rng.random(shape) < 1 / 90) * rng.lognormal(-1, 0.7, shape)
+    # The hyperbolic secant distribution, by its quantiles.
+    tails = 2 / np.pi * np.log(np.tan(np.pi / 2 * rng.uniform(1e-9, 1 - 1e-9, shape)))
+    return np.exp(own * tails) + files
 
 
-def moods(rng: np.random.Generator, shape: Shape, cv: float) -> Floats:
-    """A rank is a little slow or a little fast, and changes from one to the other every four steps."""
-    turns = np.cumsum(rng.random(shape) < 0.25, axis=1) + rng.integers(2, size=(shape[0], 1))
-    return np.exp(cv * (np.where(turns % 2, 1, -1) + rng.normal(0, 1, shape)) / np.sqrt(2))
+def ebbs(rng: np.random.Generator, shape: Shape, cv: float) -> Floats:
+    """Half of the variance is a disturbance that comes at once and ebbs away over some steps."""
+    hits = (rng.random((shape[0], shape[1] + 12)) < 0.3) * rng.normal(0, 1, (shape[0], shape[1] + 12))
+    weights = 0.6 ** np.arange(12)
+    ebb = sum(w * hits[:, 12 - lag : 12 - lag + shape[1]] for lag, w in enumerate(weights))
+    return np.exp(cv * (ebb / np.sqrt(0.3 * (weights**2).sum()) + rng.normal(0, 1, shape)) / np.sqrt(2))
 
 
-NOISE = {"bells": bells, "retries": retries, "neighbours": neighbours, "moods": moods}
+NOISE = {"coarse": coarse, "lopsided": lopsided, "crowds": crowds, "ebbs": ebbs}
 #: Families whose disturbances outlast a step: twenty steps say as much there as eight elsewhere.
-LASTING = ("moods",)
+LASTING = ("ebbs",)
 
 
 @dataclass
@@ -85,7 +88,7 @@ class Job:
         return slice(stage * size, (stage + 1) * size)
 
     def slow_rank(self, share: float, onset: int) -> int:
-        """Slow one rank down from a step on: by chance, by pairs of steps, or in some steps more."""
+        """Slow one rank down from a step on: by chance, in waves of seven steps, or in some steps more."""
         rank = int(self.rng.integers(len(self.work)))
         self.work[rank, onset:] *= 1 + share * self._course(self.work.shape[1] - onset)
         return rank
@@ -113,10 +116,10 @@ class Job:
     def _course(self, steps: int) -> Floats:
         kind = self.rng.integers(3)
         if kind == 0:
-            return self.rng.beta(3, 3, steps) * 2
+            return self.rng.triangular(0.2, 1, 1.8, steps)
         if kind == 1:
-            return np.where(np.arange(steps) // 2 % 2, 1.3, 0.7)
-        return np.where(self.rng.random(steps) < 0.3, 1.7, 0.7)
+            return 1 + 0.5 * np.cos(2 * np.pi * np.arange(steps) / 7)
+        return np.where(self.rng.random(steps) < 0.4, 1.6, 0.6)
 
     def table(self) -> StepTable:
         """Return the steps as ranks would log them."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -96,7 +97,7 @@ def test_a_run_takes_what_its_ranks_logged_and_its_own_roles(gipfel, tmp_path):
     (run / "telemetry" / "n1-job.ranks.json").write_text(json.dumps(places))
     status, out, err = gipfel("alps-1", "--json")
     assert status == 0
-    assert "1 lines of metrics.jsonl" in err
+    assert "1 line of metrics.jsonl" in err
     assert json.loads(out)["verdicts"][0]["unit"] is None
     (run / "roles.json").write_text(json.dumps({str(rank): {"dp": rank} for rank in range(8)}))
     document = json.loads(gipfel("alps-1", "--json")[1])
@@ -200,3 +201,27 @@ def test_of_a_step_that_was_repeated_after_a_restart_the_last_counts(tmp_path):
     path.write_text("\n".join(json.dumps(dict(zip(keys, row, strict=True))) for row in rows))
     table, _ = read_step_file(path)
     assert table.work_s.tolist() == [[1.0], [2.0]]
+
+
+_LOOP = """
+import os, random
+from gipfel_widgets.log import log
+
+random.seed(1)
+for step in range(40):
+    for rank in range(4):
+        os.environ["RANK"] = str(rank)
+        work = random.gauss(1.0, 0.01) * (1.5 if rank == 2 else 1.0)
+        log(step=step, step_s=1.55, work_s=work, loss=0.1)
+"""
+
+
+def test_what_a_training_loop_logs_is_diagnosed(gipfel, tmp_path):
+    run = tmp_path / "runs" / "local-1"
+    (run / "telemetry").mkdir(parents=True)
+    environment = {**os.environ, "GIPFEL_RUN": str(run)}
+    subprocess.run([sys.executable, "-c", _LOOP], env=environment, check=True, timeout=60)
+    status, out, _ = gipfel("local-1", "--roles", write_roles(4), "--json")
+    assert status == 0
+    (found,) = json.loads(out)["verdicts"]
+    assert (found["kind"], found["ranks"]) == ("slow_rank", [2])

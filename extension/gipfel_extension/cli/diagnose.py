@@ -79,22 +79,15 @@ def _of_file(path: Path, roles_file: Path | None) -> "Diagnosis":
 
 def _of_run(path: Path, roles_file: Path | None) -> "Diagnosis":
     from ..diagnosis import diagnose  # noqa: PLC0415
-    from ..diagnosis.steps import steps_of_metrics  # noqa: PLC0415
+    from ..diagnosis.step_file import steps_of_run  # noqa: PLC0415
     from ..telemetry.ranks import gpus_by_rank, read_ranks  # noqa: PLC0415
     from ..telemetry.sample import SourceError  # noqa: PLC0415
-    from ..telemetry.user_metrics import read_metrics  # noqa: PLC0415
 
-    try:
-        metrics = read_metrics(path)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise SourceError(f"The metrics of {path} can't be read: {reason}.", "Name another run.") from error
-    steps = steps_of_metrics(metrics)
+    steps, damaged = steps_of_run(path)
     places = read_ranks(path / "telemetry")
     known = (int(rank) for rank in steps.ranks) if steps is not None else (each.rank for each in places)
     roles, notes = _roles_of_run(path, roles_file, tuple(known))
-    if metrics.damaged:
-        notes = (*notes, f"{metrics.damaged} lines of metrics.jsonl could not be read and are left out.")
+    notes = (*notes, *damaged)
     shared = roles.with_places(places).shared_gpus()
     for gpu, ranks in list(shared.items())[:3]:
         notes = (

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from .compare import compare
 from .diagnose import diagnose
 from .doctor import doctor
 from .edf import edf
@@ -46,6 +47,7 @@ def gipfel() -> None:
     """Run notebooks and training on a GPU cluster, in containers defined by EDFs."""
 
 
+gipfel.add_command(compare)
 gipfel.add_command(diagnose)
 gipfel.add_command(doctor)
 gipfel.add_command(edf)

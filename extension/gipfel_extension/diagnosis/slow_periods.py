@@ -3,7 +3,7 @@
 A row is judged in windows of 20, 80, 320, … steps; where there are fewer steps, in one. It is slow in a
 window where all of this holds of its excess over its peers (the logarithm of a ratio):
 
-- its trimmed mean is above 5 %;
+- its mean is above 5 %, of steps that count at most as 2.5 standard deviations;
 - that is more than noise makes of any row of the job in any window of the run with a probability of 1 in
   1 000, by the row's own noise and its memory and by what rows differ by: among ranks that all differ none
   is named;
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from .robust import (
     ALIKE,
+    TRIMMED_ERROR,
     Floats,
     Noise,
     median,
@@ -32,6 +33,9 @@ from .robust import (
 
 #: Fewer rows don't show what rows differ by; what they show by chance is up to a sixth too large.
 _LEAST_ROWS, _BETWEEN = 16, 0.85
+#: Standard deviations that a step counts at most, and by how much a mean of such steps has a larger error
+#: than the plain mean of normal noise.
+_REACH, _REACH_ERROR = 2.5, 1.02
 #: Steps of a part of a window that still show whether it is slow.
 _LEAST_PART = 4
 
@@ -139,10 +143,15 @@ def find_slow(excess: Floats, rule: Rule, *, alike: bool = True, baseline: int |
     for length in rule.lengths(steps):
         error = noise.error(length) * (1.0 if baseline is None else math.sqrt(1 + length / baseline))
         for first, last in windows_of(steps, length):
-            level, own = _levels(excess[:, first:last], error, alike=alike)
-            slow = _slow_rows(excess[:, first:last], level, z * own, noise, rule)
+            window = excess[:, first:last]
+            level = _levels(window, noise.sigma)
+            # Skewed noise lifts means above medians, of all rows alike.
+            usual = float(median(level)) if alike else 0.0
+            own = _error(level, error, alike=alike)
+            slow = _slow_rows(window - usual, level - usual, z * own, noise, rule)
             for row in np.flatnonzero(slow):
-                hits.setdefault(int(row), []).append((first, last, float((level / own)[row])))
+                z_row = float((level[row] - usual) / own[row])
+                hits.setdefault(int(row), []).append((first, last, z_row))
     smallest = max(math.log1p(rule.least), z * float(median(noise.error(rule.window))))
     periods = [
         _period(excess, row, windows, float(noise.sigma[row]))
@@ -157,14 +166,22 @@ def windows_of(steps: int, length: int) -> list[tuple[int, int]]:
     return sorted({(max(0, end - length), max(length, end)) for end in range(steps, 0, -length)})
 
 
-def _levels(window: Floats, error: Floats, *, alike: bool) -> tuple[Floats, Floats]:
-    """Return the level of each row in a window beside what is usual, and its standard error."""
-    level = trimmed_mean(window)
-    if not alike:
-        return level, error
-    # Skewed noise lifts trimmed means above medians, of all rows alike.
-    level = level - median(level)
-    return level, np.fmax(error, _BETWEEN * float(scatter(level))) if len(level) >= _LEAST_ROWS else error
+def _levels(window: Floats, sigma: Floats) -> Floats:
+    """Return the mean of each row in a window, of steps cut at 2.5 standard deviations from its median."""
+    middle, reach = median(window, axis=1)[:, None], _REACH * sigma[:, None]
+    cut = np.clip(window, middle - reach, middle + reach)
+    count = (~np.isnan(window)).sum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        level: Floats = np.where(np.isnan(cut), 0, cut).sum(axis=1) / count
+    return level
+
+
+def _error(level: Floats, error: Floats, *, alike: bool) -> Floats:
+    """Return the standard error of levels: at least what rows that are alike differ by."""
+    error = error * (_REACH_ERROR / TRIMMED_ERROR)
+    if not alike or len(level) < _LEAST_ROWS:
+        return error
+    return np.asarray(np.fmax(error, _BETWEEN * float(scatter(level))))
 
 
 def _slow_rows(
@@ -172,15 +189,12 @@ def _slow_rows(
 ) -> NDArray[np.bool_]:
     """Return which rows are slow in a window."""
     valid = ~np.isnan(window)
-    usual = (trimmed_mean(window) - level)[:, None]
     parts = 4 if window.shape[1] >= 4 * _LEAST_PART else 2
     with np.errstate(invalid="ignore", divide="ignore"):
-        share = (window > usual).sum(axis=1) / valid.sum(axis=1)
+        share = (window > 0).sum(axis=1) / valid.sum(axis=1)
         expected = np.array([1 - tail(each) for each in np.nan_to_num(level / noise.sigma)])
-        lasts = [
-            trimmed_mean(part) > level / (2 * parts) for part in np.array_split(window - usual, parts, axis=1)
-        ]
-    lasts.append(median(window - usual, axis=1) > level / 2)
+        lasts = [trimmed_mean(part) > level / (2 * parts) for part in np.array_split(window, parts, axis=1)]
+    lasts.append(median(window, axis=1) > level / 2)
     large = level > np.fmax(math.log1p(rule.least), threshold)
     often = share >= np.minimum(rule.above, expected - 0.15)
     return np.asarray((valid.mean(axis=1) >= 0.8) & large & often & np.all(lasts, axis=0))

@@ -1,4 +1,4 @@
-"""Files of steps: JSON lines ``{"rank", "step", "time_ns", "step_s", "work_s"}``, written by any program."""
+"""Steps of a file, JSON lines ``{"rank", "step", "time_ns", "step_s", "work_s"}``, or those of a run."""
 
 import json
 import os
@@ -12,7 +12,8 @@ import pyarrow.json
 
 from ..telemetry.files import open_regular
 from ..telemetry.sample import SourceError
-from .steps import Rows, StepTable, positive
+from ..telemetry.user_metrics import METRICS_FILE, read_metrics
+from .steps import Rows, StepTable, positive, steps_of_metrics
 
 #: A longer file is refused before it is read: two million steps of eight ranks are less.
 MOST_BYTES = 2 << 30
@@ -103,6 +104,24 @@ def read_step_file(path: Path) -> tuple[StepTable, tuple[str, ...]]:
         f"{found.first_damaged}."
     )
     return table, (note,)
+
+
+def steps_of_run(run: Path) -> tuple[StepTable | None, tuple[str, ...]]:
+    """Return the steps that the ranks of a run logged, None where they logged none, and notes.
+
+    Raises
+    ------
+    SourceError
+        What they logged can't be read, or is not one job's steps.
+    """
+    try:
+        metrics = read_metrics(run)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise SourceError(f"The metrics of {run} can't be read: {reason}.", "Name another run.") from error
+    noun, are = ("line", "is") if metrics.damaged == 1 else ("lines", "are")
+    note = f"{metrics.damaged} {noun} of {METRICS_FILE} could not be read and {are} left out."
+    return steps_of_metrics(metrics), (note,) if metrics.damaged else ()
 
 
 def _read_together(lines: list[bytes]) -> Rows | None:
