@@ -129,9 +129,14 @@ def summary(documents: Mapping[str, Any]) -> list[dict[str, Any]]:
         at = f"noise-{100 * cv:.0f}"
         own = [each for each in documents.values() if each["kind"] == "within" and each["at"].startswith(at)]
         if own:
-            counts = [sum(each.get(name, 0) for each in own) for name in ("false", "one line false")]
-            draws = sum(each["draws"] for each in own)
-            rows.append(_row(f"runs with a false change, {at}", counts, draws, FALSE, enough=False))
+            for title, some, bound in (
+                ("runs without a change in which one is told", [e for e in own if not e["share"]], FALSE),
+                ("runs with a change told elsewhere, or 20 steps off", [e for e in own if e["share"]], 1.0),
+            ):
+                if some:
+                    counts = [sum(each.get(name, 0) for each in some) for name in ("false", "one line false")]
+                    draws = sum(each["draws"] for each in some)
+                    rows.append(_row(f"{title}, {at}", counts, draws, bound, enough=False))
             above = [sum(each.get(f"above resolution{more}", 0) for each in own) for more in (" found", "")]
             if above[1]:
                 title = f"changes half above the resolution that was told, found, {at}"

@@ -8,7 +8,7 @@ resiliency extension, the least median of all ranks over a rank's own, below 0.7
 
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -193,14 +193,15 @@ def summary(documents: Mapping[str, Any]) -> list[dict[str, Any]]:
         rows.append(_row(f"found, {name}", counts, each["draws"], 0.0, enough=True))
         if sure and count == "found":
             # What a bound is set for: noise that is new in each step.
-            counts = [each.get("independent found", 0), 0, 0]
+            part = each["independent"] / each["draws"]
+            counts = [each.get("independent found", 0), *(part * count for count in counts[1:])]
             title = f"found, noise new in each step, {name}"
             rows.append(_row(title, counts, each["independent"], FOUND, enough=True))
     return rows
 
 
-def _row(title: str, counts: list[int], of: int, bound: float, *, enough: bool) -> dict[str, Any]:
-    interval, (ours, fixed, nvrx) = wilson(counts[0], of), (count / of for count in counts)
+def _row(title: str, counts: Sequence[float], of: int, bound: float, *, enough: bool) -> dict[str, Any]:
+    interval, (ours, fixed, nvrx) = wilson(int(counts[0]), of), (count / of for count in counts)
     return {
         "name": f"stragglers: {title}", "ours": ours, "peer": fixed, "nvrx": nvrx, "unit": "share",
         "ratio": ours / fixed if fixed else 0.0, "bound": bound,
