@@ -23,4 +23,4 @@ _CELLS = (
 )
 
 if __name__ == "__main__":
-    sys.exit(main("stragglers", _CELLS, draws=40))
+    sys.exit(main("stragglers", _CELLS, draws=12))
