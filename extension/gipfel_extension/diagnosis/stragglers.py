@@ -137,15 +137,7 @@ def _with_roles(found: Findings, table: StepTable, log_work: Floats, roles: Role
     if large:
         found.resolution = search.resolution
     periods = [(ranks[judged[each.row]], each) for each in search.periods]
-    for rank, period in periods:
-        if rank in small:
-            found.verdicts.append(
-                cannot_tell(
-                    f"{_slow_text(table, (rank,), period)}, but only 2 ranks have its role: a group of "
-                    f"{LEAST_PEERS} is needed to accuse one.",
-                    since=int(table.time_ns[period.first]),
-                )
-            )
+    found.verdicts += [_too_few_peers(table, *each) for each in periods if each[0] in small]
     left = [(rank, period) for rank, period in periods if rank not in small and rank not in in_units]
     peers = {rank: tuple(other for other in group if other != rank) for group in large for rank in group}
     for together in _at_one_time(left):
@@ -158,6 +150,15 @@ def _with_roles(found: Findings, table: StepTable, log_work: Floats, roles: Role
             _accuse(
                 found, table, shared.ranks, shared.unit, period=period, peers=tuple(sorted(beside)), sure=sure
             )
+
+
+def _too_few_peers(table: StepTable, rank: int, period: SlowPeriod) -> Verdict:
+    """Return the warning that a rank of a group of three is slow."""
+    return cannot_tell(
+        f"{_slow_text(table, (rank,), period)}, but only 2 ranks have its role: a group of {LEAST_PEERS} is "
+        "needed to accuse one.",
+        since=int(table.time_ns[period.first]),
+    )
 
 
 def _at_one_time(periods: Sequence[tuple[int, SlowPeriod]]) -> list[list[tuple[int, SlowPeriod]]]:
