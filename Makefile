@@ -1,8 +1,8 @@
-# make up · slurm · test · check · bench · campaign · traces        Everything is made in .venv, build/ and node_modules/.
+# make up · slurm · quick · test · check · bench · campaign · traces        Everything is made in .venv, build/ and node_modules/.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help up slurm test check bench campaign traces install system clean
+.PHONY: help up slurm quick test check bench campaign traces install system clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -25,6 +25,10 @@ up: install ## start a hub on this machine; needs no root, no Slurm and no GPU
 slurm: install system ## start a hub and a two-node Slurm on this machine (needs root, installs Debian packages)
 	@exec $(BIN)/python tests/cluster/serve.py
 
+quick: install ## run the tests that start no Slurm, browser, server or container: minutes on two cores
+	@$(BIN)/pytest -q -n auto --dist loadfile -m "not integration" --durations=10 --junitxml=build/quick.xml \
+	  tests/spawner tests/extension tests/widgets tests/documentation
+
 test: install system ## run all tests; tests that this machine can't run are skipped with a reason
 	@$(BIN)/python .ci/test.py
 
@@ -37,7 +41,7 @@ check: install ## run ruff, mypy strict, eslint, prettier and the check of impor
 bench: install ## run the benchmarks against their peers (BENCH=name for one)
 	@$(BIN)/python tests/bench/run.py $(BENCH)
 
-campaign: install ## measure how often verdicts are right on random simulations: NAME=causes|changes|stragglers|vetting (SEED, DRAWS)
+campaign: install ## measure how often verdicts are right on random simulations: NAME=causes|changes|packing|stragglers|vetting (SEED, DRAWS)
 	@$(BIN)/python tests/campaigns/run.py $(NAME) $(if $(SEED),--seed $(SEED)) $(if $(DRAWS),--draws $(DRAWS))
 
 traces: ## record traces of known workloads to tests/data/traces (needs an NVIDIA GPU and torch)
@@ -64,7 +68,7 @@ $(VENV)/.installed: pyproject.toml .ci/constraints.txt $(VENV)/.node | $(BIN)/py
 	  $(BIN)/pip install -c .ci/constraints.txt --build-constraint .ci/constraints.txt -e '.[dev,train]'
 	@touch $@
 
-$(VENV)/.panel: $(PANEL) extension/package.json extension/yarn.lock $(VENV)/.installed
+$(VENV)/.panel: $(PANEL) extension/build-views.mjs extension/package.json extension/yarn.lock $(VENV)/.installed
 	@.ci/step $(VENV)/panel.log "The panel" bash -c 'cd extension && jlpm install --immutable && jlpm build:prod && jupyter-builder develop --overwrite gipfel_extension'
 	@mkdir -p $(VENV)/share/jupyter/gipfel && rm -rf $(VENV)/share/jupyter/gipfel/notebooks && ln -s $(CURDIR)/notebooks $(VENV)/share/jupyter/gipfel/notebooks
 	@touch $@
@@ -79,4 +83,4 @@ system: ## install the Debian packages that the tests need (as root on Debian or
 clean: ## delete build results
 	@# build/hub stays: homes and notebooks of the users of this hub are in it.
 	if [ -d build ]; then find build -mindepth 1 -maxdepth 1 ! -name hub -exec rm -rf {} +; fi
-	rm -rf $(VENV) extension/lib extension/node_modules extension/gipfel_extension/labextension spawner/proxy/node_modules
+	rm -rf $(VENV) extension/lib extension/node_modules extension/gipfel_extension/labextension widgets/gipfel_widgets/static spawner/proxy/node_modules

@@ -11,7 +11,8 @@ export default tseslint.config(
       '.yarn',
       'style/index.js',
       '*.config.js',
-      'eslint.config.mjs'
+      'eslint.config.mjs',
+      'build-views.mjs'
     ]
   },
   js.configs.recommended,

@@ -1,7 +1,7 @@
 /** Tests of models and plugins in Node.js; `test/jupyterlab.ts` stands in for JupyterLab's own packages. */
 module.exports = {
   rootDir: '.',
-  testMatch: ['<rootDir>/test/**/*.spec.ts'],
+  testMatch: ['<rootDir>/test/**/*.spec.ts?(x)'],
   modulePathIgnorePatterns: ['<rootDir>/gipfel_extension/labextension', '<rootDir>/lib'],
   testEnvironment: 'jsdom',
   setupFiles: ['<rootDir>/test/setup.ts'],

@@ -10,6 +10,7 @@ import { panelPlugin } from './panel/plugin';
 import { saturationPlugin } from './saturation/plugin';
 import { statusBarPlugin } from './status-bar/plugin';
 import { vettingPlugin } from './vetting/plugin';
+import { workloadsPlugin } from './workloads/plugin';
 
 export * from './tokens';
 
@@ -18,6 +19,7 @@ const plugins: JupyterFrontEndPlugin<unknown>[] = [
   panelPlugin,
   saturationPlugin,
   vettingPlugin,
+  workloadsPlugin,
   launchesPlugin,
   batchPlugin,
   noticesPlugin,

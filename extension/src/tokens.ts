@@ -58,3 +58,50 @@ export const IGipfelLaunches = new Token<IGipfelLaunches>(
   '@gipfel/extension:IGipfelLaunches',
   'Views of launches that need no kernel.'
 );
+
+/** The user's workloads of one kind, such as a `WorkModel`. */
+export interface IWorkloads<T> {
+  /** Emitted when anything below has changed. */
+  readonly changed: ISignal<unknown, void>;
+  /** Null before the first response. */
+  readonly items: readonly T[] | null;
+  /** The last error, in one line; empty if there is none. */
+  readonly error: string;
+  /** Return true if an item has not ended. */
+  isRunning(item: T): boolean;
+  /** Poll only while the list is visible. */
+  setVisible(visible: boolean): void;
+}
+
+/** A kind of workload in the panel's list. */
+export interface IWorkloadKind<T> {
+  /** The kind's name as `gipfel ps --kind` takes it, such as `launch`. */
+  readonly id: string;
+  /** Translated, in the plural, for the filter. */
+  readonly title: string;
+  /** How to start the first one, translated. */
+  readonly emptyText: string;
+  readonly workloads: IWorkloads<T>;
+  /** Return an item's React key, unique in its kind. */
+  readonly keyOf: (item: T) => string;
+  /** Return when an item was created, in milliseconds since 1970. */
+  readonly createdMs: (item: T) => number;
+  readonly render: (item: T) => React.JSX.Element;
+  /** Below the list, such as a button that starts one. */
+  readonly Footer?: React.ComponentType;
+}
+
+/**
+ * The panel's list of workloads: running ones first, then the newest, of all kinds or of the one that is chosen.
+ *
+ * An extension that requires it adds a kind of its own with `addKind`.
+ */
+export interface IGipfelWorkloads {
+  /** Add a kind, and remove it when the returned object is disposed. */
+  addKind<T>(kind: IWorkloadKind<T>): IDisposable;
+}
+
+export const IGipfelWorkloads = new Token<IGipfelWorkloads>(
+  '@gipfel/extension:IGipfelWorkloads',
+  'The list of workloads in the Gipfel panel, for adding kinds to it.'
+);

@@ -1,6 +1,8 @@
 import './base.css';
+import './views/base.css';
 import './saturation.css';
-import './work.css';
+import './workloads.css';
 import './batch.css';
+import './views/vetting.css';
 import './vetting.css';
 import './launches.css';

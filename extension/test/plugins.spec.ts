@@ -54,24 +54,19 @@ describe('the plugins', () => {
 
   it('add their sections in the order of the panel', async () => {
     const { panel } = await activate(FEATURES);
-    expect(sectionsOf(panel)).toEqual(['saturation', 'vetting', 'launches', 'batch']);
+    expect(sectionsOf(panel)).toEqual(['saturation', 'vetting', 'workloads']);
   });
 
-  it.each(['saturation', 'vetting', 'launches', 'batch'])(
-    'leave out %s alone where a site disables it',
-    async name => {
-      const { panel } = await activate(FEATURES.filter(each => each !== `@gipfel/extension:${name}`));
-      expect(sectionsOf(panel)).toEqual(
-        ['saturation', 'vetting', 'launches', 'batch'].filter(each => each !== name)
-      );
-    }
-  );
+  it.each(['saturation', 'vetting'])('leave out %s alone where a site disables it', async name => {
+    const { panel } = await activate(FEATURES.filter(each => each !== `@gipfel/extension:${name}`));
+    expect(sectionsOf(panel)).toEqual(['saturation', 'vetting', 'workloads'].filter(each => each !== name));
+  });
 
-  it.each(['notices', 'status-bar', 'notebooks', 'figures', 'outputs'])(
+  it.each(['launches', 'batch', 'notices', 'status-bar', 'notebooks', 'figures', 'outputs'])(
     'leave the panel as it is without %s',
     async name => {
       const { panel } = await activate(FEATURES.filter(each => each !== `@gipfel/extension:${name}`));
-      expect(sectionsOf(panel)).toHaveLength(4);
+      expect(sectionsOf(panel)).toHaveLength(3);
     }
   );
 

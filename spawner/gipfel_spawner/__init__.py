@@ -4,9 +4,10 @@ from batchspawner.api import BatchSpawnerAPIHandler
 from jupyterhub.apihandlers import default_handlers
 from jupyterhub.apihandlers.users import UserServerAPIHandler
 from jupyterhub.handlers import default_handlers as page_handlers
-from jupyterhub.handlers.pages import SpawnHandler
+from jupyterhub.handlers.pages import HomeHandler, SpawnHandler
 
 from .handlers.form import ROUTES, ValidatedServerHandler, ValidatedSpawnHandler
+from .handlers.home import ExtendServerHandler, HomePageHandler, RepeatHandler, ServerLogHandler
 from .handlers.own_server import (
     ActivityRouteHandler,
     BatchspawnerRouteHandler,
@@ -35,6 +36,9 @@ default_handlers += [each for each in ROUTES if each not in default_handlers]
 page_handlers[:] = [
     (each[0], ValidatedSpawnHandler, *each[2:]) if each[1] is SpawnHandler else each for each in page_handlers
 ]
+page_handlers[:] = [
+    (each[0], HomePageHandler, *each[2:]) if each[1] is HomeHandler else each for each in page_handlers
+]
 if not any(each[1] is ServerRouteHandler for each in default_handlers):
     default_handlers += [
         (r"/api/gipfel/server", ServerRouteHandler),
@@ -43,5 +47,8 @@ if not any(each[1] is ServerRouteHandler for each in default_handlers):
         (r"/api/gipfel/server/extend", ExtendRouteHandler),
         (r"/api/gipfel/servers", ServersRouteHandler),
         (r"/api/gipfel/servers/stop", StopRouteHandler),
+        (r"/api/gipfel/users/([^/]+)/extend", ExtendServerHandler),
+        (r"/api/gipfel/users/([^/]+)/log", ServerLogHandler),
     ]
     page_handlers.append((r"/gipfel/servers", ServersPageHandler))
+    page_handlers.append((r"/gipfel/repeat/([0-9]{1,15})", RepeatHandler))

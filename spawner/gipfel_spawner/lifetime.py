@@ -17,6 +17,7 @@ from gipfel_cluster.scheduler.protocol import JobStatus
 
 from .audit import AuditEvent, AuditLog, Event
 from .cluster.watcher import NOT_POLLED
+from .history import SessionEnd, SessionHistory
 from .start.placement import ServerPlacement
 from .start.spawn_options import SpawnOptions
 from .start.traits import SpawnerTraits
@@ -144,13 +145,27 @@ class ServerLifetime:
         self.extended, self._failure_noted, self._starting = 0, False, True
 
     def on_submitted(self) -> None:
-        """Record a start in the audit log, unless the job's ID was read from the hub's database."""
+        """Record a start in history and audit log, unless the job's ID was read from the hub's database."""
         if self._starting:
             self.audit("start")
+            self.history().begin(
+                self._spawner.user.name,
+                self._spawner.name,
+                cluster=self._placement.cluster_label,
+                job_id=self._spawner.job_id,
+                options=self._options.with_defaults(),
+            )
+
+    def on_running(self) -> None:
+        """Record in the history that the job's server has reported."""
+        if self._spawner.job_id:
+            self.history().on_running(self._spawner.user.name, self._spawner.name, self._spawner.job_id)
 
     def on_start_failed(self, error: Exception) -> None:
-        """Record in the audit log why a start failed."""
-        self.audit("failure", reason=getattr(error, "jupyterhub_message", "") or str(error))
+        """Record in history and audit log why a start failed."""
+        reason = getattr(error, "jupyterhub_message", "") or str(error)
+        self.audit("failure", reason=reason)
+        self._end_session("failed", reason)
 
     def end_start(self) -> None:
         """Stop recording new job IDs as starts."""
@@ -231,6 +246,17 @@ class ServerLifetime:
         seconds = min(max((self.ends or 0) - time.time(), 0), max_seconds + self.extended)
         return round((options.gpus or 0) * options.nodes * seconds / 3600, 3)
 
+    def history(self) -> SessionHistory:
+        """Return the hub's session history, created at the first call."""
+        path = Path(self._spawner.state_folder) / "sessions.sqlite"
+        settings: dict[str, SessionHistory] = self._spawner.user.settings
+        return settings.setdefault("gipfel_sessions", SessionHistory(path, self._spawner.log))
+
+    def _end_session(self, how: SessionEnd, reason: str) -> None:
+        spawner = self._spawner
+        if spawner.job_id:
+            self.history().end(spawner.user.name, spawner.name, spawner.job_id, how, reason)
+
     def audit_log(self) -> AuditLog | None:
         """Return the hub's audit log, None if it is disabled."""
         path = self._spawner.audit_log
@@ -266,10 +292,13 @@ class ServerLifetime:
         )
 
     def on_stopped(self) -> None:
-        """Record the end of the job in the audit log, with who requested it."""
+        """Record the end of the job in history and audit log, with who requested it."""
         if self._spawner.job_id and not self._failure_noted:
             order = self.stop_order
             state = self.last_status().state
             event: Event = "stop" if state in {"", "CANCELLED", "COMPLETING", "RUNNING"} else "end"
             self.audit(order.event if order else event, order=order)
+            how: SessionEnd = "ended" if event == "end" else "stopped"
+            culled = order is not None and order.event == "cull"
+            self._end_session("culled" if culled else how, order.reason if order else "")
         self.stop_order = None

@@ -55,6 +55,9 @@ class EDFSpawner(SpawnerTraits):
     def _note_submission(self, change: dict[str, Any]) -> None:
         if change["new"]:
             self.lifetime.on_submitted()
+            if self.follower.port_received:
+                # The server reported before the submit command had returned.
+                self.lifetime.on_running()
 
     @default("options_from_form")
     def _default_options_from_form(self) -> Callable[..., Any]:
@@ -168,6 +171,7 @@ class EDFSpawner(SpawnerTraits):
         if not self._awaits_server:
             return False
         self.follower.set_port(port)
+        self.lifetime.on_running()
         # A server can report its port before the submit command has returned.
         if self.job_id:
             self._save_state()

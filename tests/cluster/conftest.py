@@ -1,18 +1,13 @@
 """What the tests on a real cluster share: the cluster, images, users, a runtime and a hub."""
 
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-# Test folders are no packages, and this one's modules are programs as well.
-sys.path.insert(0, str(Path(__file__).parent))
-
 import images as image_builder
 import one_machine
+import pytest
 from engine_containers import engine_place, engine_user  # noqa: F401 - fixtures
 from hub_process import HubProcess, proxy_folder
 from images import Images

@@ -4,13 +4,13 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from machine_programs import add_programs
 from unix_users import UnixUser, unix_user
 
 import gipfel_cluster
@@ -19,10 +19,6 @@ from gipfel_cluster.engines import ContainerRequest, Engine, Invocation
 from gipfel_cluster.engines.bubblewrap import Bubblewrap
 from gipfel_cluster.engines.devices import Hardware
 from gipfel_cluster.engines.podman import Podman
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "spawner"))
-
-from machine_programs import add_programs
 
 LIMIT_S = 60
 PROGRAMS = ("sh", "cat", "id", "ls", "env", "touch", "sleep", "mkdir", "rm", "stat", "readlink", "kill")
@@ -33,6 +29,9 @@ LAUNCHER = (
 #: What a site sets for this machine: crun refuses its hybrid cgroups, and it may not raise limits.
 CONTAINERS_CONF = '[engine]\nruntime = "runc"\n'
 ENGINES = {"bubblewrap": Bubblewrap, "podman": Podman}
+#: Begins a shell script that gets a signal after its line "ready". podman 4 forwards signals only some time
+#: after it has started the command; a SIGTERM before ends podman with status 0, and the command goes on.
+READY = "sleep 1; echo ready; "
 ODD = "a  \"b\" 'c' $HOME ${HOME} `x` \\n ü€𝄞 \t# ; | & * ? ~ %s = ,:"
 
 

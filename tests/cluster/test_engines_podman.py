@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engine_containers import ODD, Containers
+from engine_containers import ODD, READY, Containers
 from unix_users import UnixUser
 
 from gipfel_cluster.edf import Mount
@@ -109,7 +109,7 @@ def test_status_signals_and_input(containers, engine_place, squashed):
     mounts = [data] if squashed else []
     assert containers.run("cat", stdin=b"said", mounts=mounts)[:2] == (0, "said")
     assert containers.shell("exit 42", mounts=mounts)[0] == 42
-    process = containers.start("sh", "-c", "echo ready; exec sleep 300", mounts=mounts)
+    process = containers.start("sh", "-c", f"{READY}exec sleep 300", mounts=mounts)
     assert process.stdout.readline() == b"ready\n"
     process.terminate()
     process.communicate(timeout=60)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engine_containers import ENGINES, LIMIT_S, ODD, Containers
+from engine_containers import ENGINES, LIMIT_S, ODD, READY, Containers
 from unix_users import UnixUser
 
 from gipfel_cluster.edf import Mount
@@ -174,8 +174,8 @@ def test_the_exit_status_comes_back(containers, script, status):
 
 @pytest.mark.parametrize("name", ["TERM", "INT", "USR1"])
 def test_signals_reach_the_command_once(containers, name):
-    trap = f"n=0; trap 'n=$((n+1)); echo {name}' {name}; echo ready"
-    process = containers.start("sh", "-c", f"{trap}; for i in 1 2 3 4 5 6 7 8; do sleep 0.1; done; exit 3$n")
+    trap = f"n=0; trap 'n=$((n+1)); echo {name}' {name}; {READY}"
+    process = containers.start("sh", "-c", f"{trap}for i in 1 2 3 4 5 6 7 8; do sleep 0.1; done; exit 3$n")
     assert process.stdout.readline() == b"ready\n"
     process.send_signal(getattr(signal, f"SIG{name}"))
     out, err = process.communicate(timeout=LIMIT_S)
@@ -183,7 +183,7 @@ def test_signals_reach_the_command_once(containers, name):
 
 
 def test_a_signal_without_a_handler_ends_the_command(containers):
-    process = containers.start("sh", "-c", "echo ready; exec sleep 300")
+    process = containers.start("sh", "-c", f"{READY}exec sleep 300")
     assert process.stdout.readline() == b"ready\n"
     process.terminate()
     process.communicate(timeout=LIMIT_S)

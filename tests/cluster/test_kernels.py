@@ -1,15 +1,11 @@
 """An image's own Python becomes a kernel: in containers of a plain user, from a runtime that is one file."""
 
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "extension"))
-
 import images as image_builder
+import pytest
 from edf_files import write_edf
 from images import Images
 from kept_runtime import kernel_runtime_for_tests

@@ -3,16 +3,12 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "extension"))
-
 from edf_files import write_edf
 from images import Images
 from notebook_files import printed, write_notebook

@@ -42,7 +42,6 @@ _ALLOWED = {
     "extension/gipfel_extension/saturation/report/page.py": "a script of this package",
     "widgets/gipfel_widgets/launch_widget.py": "scripts of this package",
     "widgets/gipfel_widgets/saturation.py": "scripts of this package",
-    "widgets/gipfel_widgets/vetting.py": "scripts of this package",
     "extension/gipfel_extension/vetting/checks/probes/": "run in the image, with its standard library",
 }
 #: Files of the kernel and of packages, which no user can replace.

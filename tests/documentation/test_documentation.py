@@ -94,6 +94,26 @@ def test_what_make_installs_has_locked_versions():
         assert {name, name.replace("-", "_")} & locked, each
 
 
+def test_what_make_quick_leaves_out_as_slow_is_there():
+    lines = [line.partition("#")[0].strip() for line in (ROOT / "tests/slow.txt").read_text().splitlines()]
+    named = [line for line in lines if line]
+    assert named == sorted(set(named))
+    for each in named:
+        file, test = each.partition("::")[0], each.rpartition("::")[2]
+        assert f"def {test}(" in (ROOT / file).read_text(), each
+
+
+def test_modules_that_tests_share_have_names_of_their_own():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    found: dict[str, str] = {}
+    for folder in settings["pythonpath"]:
+        for path in (ROOT / folder).glob("*.py"):
+            if not path.stem.startswith(("test_", "conftest")):
+                first = found.setdefault(path.stem, folder)
+                # Benchmarks are programs: each finds its own parts first.
+                assert folder in (first, "tests/bench", "tests/bench/parts"), path
+
+
 def test_no_committed_file_names_a_registry_or_a_machine():
     names = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+VIEWS = [path.stem for path in (ROOT / "extension/src/widgets").glob("*.tsx") if path.stem != "host"]
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _copy_sources(tree: Path) -> None:
-    """Copy what git tracks and the built panel: in build/, other tests make images meanwhile."""
+    """Copy what git tracks and what is built: in build/, other tests make images meanwhile."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, check=True, capture_output=True, text=True,
@@ -40,8 +41,8 @@ def _copy_sources(tree: Path) -> None:
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         if (ROOT / name).is_file():
             shutil.copy2(ROOT / name, tree / name)
-    panel = "extension/gipfel_extension/labextension"
-    shutil.copytree(ROOT / panel, tree / panel)
+    for folder in ("extension/gipfel_extension/labextension", "widgets/gipfel_widgets/static"):
+        shutil.copytree(ROOT / folder, tree / folder)
 
 
 def _pip_settings() -> dict[str, str]:
@@ -63,6 +64,9 @@ def test_the_wheel_holds_four_packages_panel_notebooks_and_entry_points(built):
     assert not [name for name in names if name.startswith("gipfel_extension/labextension")], "shipped twice"
     assert "gipfel_extension/vetting/protocols/quick.yaml" in names
     assert "gipfel_extension/vetting/checks/probes/collective.py" in names
+    for view in VIEWS:
+        assert f"gipfel_widgets/static/{view}.js" in names
+        assert f"gipfel_widgets/static/{view}.css" in names
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = {**project["entry-points"], "console_scripts": project["scripts"]}
     read = configparser.ConfigParser(delimiters=("=",))
@@ -80,4 +84,6 @@ def test_the_source_distribution_brings_the_built_panel(built):
     with tarfile.open(source) as archive:
         names = archive.getnames()
     assert [name for name in names if name.endswith("labextension/static/style.js")]
+    for view in VIEWS:
+        assert [name for name in names if name.endswith(f"gipfel_widgets/static/{view}.js")]
     assert not [name for name in names if "node_modules" in name]

@@ -18,9 +18,6 @@ from typing import Any
 import psutil
 import pytest
 import websocket
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from postgres import postgres_missing, running_postgres
 
 from gipfel_extension.server.task_responses import ROUTE_RESPONSES

@@ -103,6 +103,10 @@ class FakeNvml:
         self._check("nvmlDeviceGetPowerUsage")
         return 612_345
 
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:
+        self._check("nvmlDeviceGetTotalEnergyConsumption")
+        return 7_654_321_000
+
     def nvmlDeviceGetTemperature(self, handle: str, sensor: int) -> int:
         return 61
 

@@ -3,7 +3,6 @@
 import html
 import json
 import re
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
+from saturation_tables import START_NS, busy, gpu, host, table
 
 from gipfel_extension.cli import main
 from gipfel_extension.telemetry.imports import open_recording
@@ -19,10 +19,6 @@ from gipfel_extension.telemetry.store.segments import Provenance, SegmentWriter
 from gipfel_extension.vetting.model import CheckResult, Scope, Verdict
 from gipfel_extension.vetting.protocol import ProtocolCheck, VettingProtocol
 from gipfel_extension.vetting.report import make_report
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from saturation_tables import START_NS, busy, gpu, host, table
 
 HOSTILE = "</script><script>alert(1)</script>\"'&<img src=x onerror=alert(2)>\u2028\x1b[31m"
 

@@ -8,13 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from saturation_tables import START_NS, busy, gpu, host, table
 
 from gipfel_extension.cli import main
 from gipfel_extension.telemetry.store.segments import Provenance, SegmentWriter, write_parquet
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from saturation_tables import START_NS, busy, gpu, host, table
 
 KEYS = {"score", "binding", "losses", "bottleneck", "advice", "confidence", "gpus"}
 LOSSES = [

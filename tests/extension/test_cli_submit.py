@@ -8,9 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from notebook_files import printed, write_notebook
 
 _LIMIT_S = 300

@@ -75,7 +75,7 @@ def test_the_witness_is_the_series_that_can_explain_the_change():
     clock = np.where(np.arange(200) < 100, 1900.0, 1500.0) + rng.normal(0, 5, 200)
     active = np.where(np.arange(200) < 100, 0.9, 0.7)
     samples = _samples(SM_CLOCK=clock, SM_ACTIVE=active)
-    at = samples.of(gpu(0).uuid)["time_ns"][[100, 50, 150]].tolist()
+    at = samples[gpu(0).uuid]["time_ns"][[100, 50, 150]].tolist()
     found = find_witness(samples, *at, slower=True)
     assert (found.metric, [device.index for device in found.devices]) == ("SM_CLOCK", [0])
     assert "1899 MHz to 1500 MHz on GPU 0 of nid1" in found.sentence()
@@ -88,7 +88,7 @@ def test_a_change_names_its_witness_and_none_where_none_is_significant():
     seconds = work(8, 200, 0.02)
     seconds[:, 100:] *= 1.2
     steps = table(seconds)
-    offset = START_NS - int(_samples().of(gpu(0).uuid)["time_ns"][0])
+    offset = START_NS - int(_samples()[gpu(0).uuid]["time_ns"][0])
     steps = type(steps)(steps.ranks, steps.steps, steps.time_ns - offset, steps.step_s, steps.work_s)
     clock = np.where(np.arange(200) < 105, 1900.0, 1500.0)
     for samples, text in ((_samples(SM_CLOCK=clock), "SM_CLOCK"), (_samples(), "No hardware series")):

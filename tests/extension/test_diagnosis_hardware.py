@@ -47,7 +47,7 @@ def slow_steps():
     seconds = work(8, 100)
     seconds[3] *= 1.25
     steps = table(seconds)
-    offset = START_NS - int(samples({}).of(gpu(0).uuid)["time_ns"][0])
+    offset = START_NS - int(samples({})[gpu(0).uuid]["time_ns"][0])
     return type(steps)(steps.ranks, steps.steps, steps.time_ns - offset, steps.step_s, steps.work_s)
 
 

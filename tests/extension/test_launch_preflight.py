@@ -6,14 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from slurm_commands import unconfigured_slurm
 
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.training.launch import DryRun, launch
 from gipfel_extension.training.record.spec import LaunchSpec
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "spawner"))
-
-from slurm_commands import unconfigured_slurm
 
 _NVIDIA_SMI = """\
 #!/bin/sh

@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from broker_jobs import running_broker, write_edf
+from notebook_files import write_notebook
+from slurm_commands import unconfigured_slurm
 
 from gipfel_cluster.job import JOB_VARIABLE, JobSpec
 from gipfel_cluster.model import GipfelError
@@ -26,13 +29,6 @@ from gipfel_extension.training.papermill.__main__ import task_of
 from gipfel_extension.training.papermill.notebook_file import read_notebook
 from gipfel_extension.training.papermill.parameters import known_parameters
 from gipfel_extension.training.papermill.values import from_yaml
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "spawner"))
-
-from broker_jobs import running_broker, write_edf
-from notebook_files import write_notebook
-from slurm_commands import unconfigured_slurm
 
 HOSTILE = [
     "a b",

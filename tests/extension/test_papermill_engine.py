@@ -14,9 +14,6 @@ from typing import Any
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from saturation_tables import START_NS, busy, gpu, host, table
 
 from gipfel_cluster.model import GipfelError

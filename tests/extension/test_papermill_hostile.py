@@ -60,10 +60,10 @@ def _sources(path: Path) -> list[str]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Any:
-    """A file system of 64 KiB, from which a file of ours can be taken away to make room."""
+    """A file system of 128 KiB, from which a file of ours can be taken away to make room."""
     folder = tmp_path / "small"
     folder.mkdir()
-    argv = ["mount", "-t", "tmpfs", "-o", "size=64k", "gipfel-test", str(folder)]
+    argv = ["mount", "-t", "tmpfs", "-o", "size=128k", "gipfel-test", str(folder)]
     if os.geteuid() or subprocess.run(argv, check=False, capture_output=True).returncode:
         pytest.skip("Nothing can be mounted here.")
     try:
@@ -83,12 +83,13 @@ def test_a_full_disk_is_known_before_anything_runs_and_ends_no_run_later(
         "print('.' * 30_000)",
         f"import os; os.unlink({str(ballast)!r}); print('room again')",
     )
-    ballast.write_bytes(b"x" * (64 << 10))
+    ballast.write_bytes(b"x" * (128 << 10))
     with pytest.raises(GipfelError, match="can't be written: No space left on device"):
         run_notebook(given, small_disk / "out.ipynb")
     assert not ran.exists()
-    # Room for the first save, none for the second cell's output.
-    ballast.write_bytes(b"x" * (32 << 10))
+    # Room for the first save, none for the second cell's output; afterwards room for both saves, since the
+    # earlier one, of a part of that output, stays until the last has replaced it.
+    ballast.write_bytes(b"x" * (96 << 10))
     outcome = run_notebook(given, small_disk / "out.ipynb")
     assert (outcome.state, outcome.problem) == ("completed", "")
     assert _sources(small_disk / "out.ipynb")[2] == "room again\n"

@@ -1,13 +1,13 @@
 """The registry on SQLite and on a real PostgreSQL: what comes in, and what it can be asked."""
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from registry_site import DRAIN, HOUR, Site
 from sqlalchemy import text
 
 from gipfel_cluster.model import GipfelError
@@ -17,10 +17,6 @@ from gipfel_extension.registry.records import RefusedError, Sender
 from gipfel_extension.registry.schema import Base, open_database
 from gipfel_extension.vetting.history.site_registry import SharedReport
 from gipfel_extension.vetting.model import Verdict
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from registry_site import DRAIN, HOUR, Site
 
 
 class TestDatabase:

@@ -1,21 +1,17 @@
 """The registry on SQLite and on a real PostgreSQL: what is proposed, and what reaches nodes."""
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from registry_site import DRAIN, HOUR, Site
 
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.registry.cases import open_cases, steps, waiting_steps
 from gipfel_extension.registry.records import RefusedError, Sender
 from gipfel_extension.registry.recovery import Backlog
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from registry_site import DRAIN, HOUR, Site
 
 
 def test_from_two_users_words_to_a_drained_node_and_back(run_site: Any) -> None:

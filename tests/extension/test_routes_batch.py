@@ -1,11 +1,7 @@
 """A notebook as a batch job, through the server's routes."""
 
 import json
-import sys
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 from notebook_files import printed, write_notebook
 

@@ -1,22 +1,17 @@
 """Advice: each rule finds its own pattern, shows it, and is silent without it."""
 
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
+from saturation_tables import START_NS, busy, gpu, host, table
+from simulated_tables import simulated
 
 from gipfel_extension.saturation import Workload, advise, score_table
 from gipfel_extension.saturation.advice import RULES, Advice
 from gipfel_extension.saturation.advice.checkpoint import daly, write_bursts_of, young
 from gipfel_extension.saturation.settings import Thresholds
 from gipfel_extension.telemetry.sample import Device, SampleTable
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from saturation_tables import START_NS, busy, gpu, host, table
-from simulated_tables import simulated
 
 LENGTH = 40
 HALF = [1.0] * 20 + [0.0] * 20

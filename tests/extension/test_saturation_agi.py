@@ -1,17 +1,11 @@
 """The public AGI formula, against the reference's check values."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from saturation_tables import busy, gpu, table
 
 from gipfel_extension.saturation import score_table
 from gipfel_extension.saturation.score import agi
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from saturation_tables import busy, gpu, table
 
 CHECKED = [
     ((1.0, 1.0, 0.0), 0.772103),

@@ -1,14 +1,8 @@
 """Causes on shapes whose cause is known: a reduced sample of the campaign, and what it leans on."""
 
-import sys
-from pathlib import Path
-
+import causes
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "campaigns"))
-
-import causes
 from intervals import wilson
 from run import run
 from workloads import SHAPES

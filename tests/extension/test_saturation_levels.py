@@ -1,20 +1,14 @@
 """Levels, ceilings and the staircase: the arithmetic of one sample."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from saturation_tables import H100, busy, gpu, table
 
 from gipfel_extension.saturation import Weights, ceilings_of
 from gipfel_extension.saturation.ceilings import LINKS, TABLE, slice_of
 from gipfel_extension.saturation.levels import fractions, levels_of
 from gipfel_extension.saturation.loss_breakdown import loss_breakdown_of
 from gipfel_extension.telemetry.sources.gpm import GPM_METRICS
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from saturation_tables import H100, busy, gpu, table
 
 
 def levels(weights: Weights | None = None, name: str = H100, **values: object):

@@ -1,15 +1,11 @@
 """The terminal's lines: the panel's first four, then advice and notes."""
 
-import sys
 from dataclasses import replace
-from pathlib import Path
+
+from saturation_tables import busy, gpu, host, table
 
 from gipfel_extension.saturation import advise, score_table
 from gipfel_extension.saturation.report.lines import score_text
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from saturation_tables import busy, gpu, host, table
 
 
 def lines(series: object, label: str = "alps-48812", environment: str = "", length: int = 10) -> list[str]:

@@ -1,13 +1,12 @@
 """What must hold on any samples, random ones with nulls among them."""
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from saturation_tables import H100, busy, gpu, host, table
 
 from gipfel_extension.saturation import Settings, Weights, advise, document_of, score_table
 from gipfel_extension.saturation.report.lines import WIDTH, score_text
@@ -15,14 +14,10 @@ from gipfel_extension.saturation.result import integer_points
 from gipfel_extension.telemetry.metric_table import GPU_METRICS, HOST_METRICS, SCORE_PARTS
 from gipfel_extension.telemetry.sample import SampleTable
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from saturation_tables import H100, busy, gpu, host, table
-
 _EXTRA = {"CLOCKS_EVENT_REASONS": 255.0, "PIPE_INT_ACTIVE": 1.0}
 _TOP_OF = {
-    "1": 1.0, "B/s": 6e11, "B": 1e11, "W": 700.0, "°C": 95.0, "MHz": 2e3, "cores": 64.0, "bits": 255.0,
-    "1/s": 1e6,
+    "1": 1.0, "B/s": 6e11, "B": 1e11, "J": 1e10, "W": 700.0, "°C": 95.0, "MHz": 2e3, "cores": 64.0,
+    "bits": 255.0, "1/s": 1e6,
 }  # fmt: skip
 _TOPS = {metric: _TOP_OF[unit] for metric, unit in {**GPU_METRICS, **HOST_METRICS}.items()} | _EXTRA
 

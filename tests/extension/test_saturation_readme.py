@@ -1,17 +1,13 @@
 """The worked example of the README, recomputed from its own tables."""
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
+from saturation_tables import busy, gpu, host, table
 
 import gipfel_extension.saturation
 from gipfel_extension.saturation import LOSSES, score_table
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from saturation_tables import busy, gpu, host, table
 
 README = Path(gipfel_extension.saturation.__file__).with_name("README.md")
 

@@ -1,18 +1,13 @@
 """Score and losses: what adds up, what a missing sample may change, and which sign takes which step."""
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
+from saturation_tables import START_NS, busy, gpu, host, table
 
 from gipfel_extension.saturation import LOSSES, RESOURCES, Settings, Weights, score_table
 from gipfel_extension.telemetry.sample import SampleTable, SegmentState
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from saturation_tables import START_NS, busy, gpu, host, table
 
 #: What GPUs that train together exchange at the least.
 SOME = {"NVLINK_TX_BYTES": 1e9, "NVLINK_RX_BYTES": 1e9}

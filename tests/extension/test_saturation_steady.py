@@ -2,20 +2,15 @@
 
 import logging
 import queue
-import sys
-from pathlib import Path
 
 import pytest
+from saturation_tables import busy, gpu, table
 
 from gipfel_extension.saturation import advise, score_table
 from gipfel_extension.saturation.advice import Advice, Knob
 from gipfel_extension.saturation.advice.debounce import HOLD_S, DebouncedAdvice, debounce
 from gipfel_extension.server.analysis import SaturationAnalysis
 from gipfel_extension.telemetry.sample import SampleTable
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from saturation_tables import busy, gpu, table
 
 
 def advice(rule: str, gain: float = 10.0, sentence: str = "") -> Advice:

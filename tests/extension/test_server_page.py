@@ -1,11 +1,10 @@
 """What waits for one page, and what is new for it."""
 
 import asyncio
-import sys
-from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
+from simulated_tables import START, simulated
 
 from gipfel_extension.server.analysis import AnalysisResult
 from gipfel_extension.server.broadcast import MOST_WAITING, FeedUpdate, Page
@@ -13,10 +12,6 @@ from gipfel_extension.server.views import BUCKETS, HEAT_BUCKETS, JobMeans, LiveV
 from gipfel_extension.telemetry.figures.lines import coarsened
 from gipfel_extension.telemetry.sample import Device, Sample
 from gipfel_extension.telemetry.store.overview import Overview
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from simulated_tables import START, simulated
 
 GPUS = [Device(f"GPU-{n}", "gpu", "x", n, node=f"n{n}") for n in range(3)]
 HOST = Device("host:n0", "host", "n0", None, node="n0")

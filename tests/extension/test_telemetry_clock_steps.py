@@ -1,21 +1,17 @@
 """A clock that is set while a recorder runs: nothing is lost, and it is told."""
 
-import sys
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
+from recorder_process import OneGpu, TwoClocks, kinds
 
 from gipfel_extension.recorder import Recorder, Settings
 from gipfel_extension.telemetry.events import read_events
 from gipfel_extension.telemetry.imports import open_recording
 from gipfel_extension.telemetry.live.feed import SaturationFeed
 from gipfel_extension.telemetry.store.segments import read_samples
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from recorder_process import OneGpu, TwoClocks, kinds
 
 
 def test_clock_set_back_loses_no_samples_and_adds_an_event(tmp_path: Path) -> None:

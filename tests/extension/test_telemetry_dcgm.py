@@ -7,19 +7,15 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import nvml_stand_in
 import pytest
+from recorder_process import until
 
 from gipfel_extension.telemetry.events import read_events
 from gipfel_extension.telemetry.sample import SourceError
 from gipfel_extension.telemetry.sources import SourceRequest
 from gipfel_extension.telemetry.sources.dcgm import DcgmSource
 from gipfel_extension.telemetry.store.segments import read_samples
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-
-import nvml_stand_in
-from recorder_process import until
 
 _DATA = Path(__file__).parent / "data"
 _A100 = "GPU-a5e25d3c-0f3d-4b1e-9a0b-5b1f0c2d7e0"
@@ -54,6 +50,7 @@ def test_dcgm_returns_the_jobs_gpus_in_metric_table_units(dcgmi: Path) -> None:
         0.001,
     )
     assert (values["FB_USED"], values["POWER_USAGE"]) == (40960 * 2**20, 312.442)
+    assert values["TOTAL_ENERGY"] == pytest.approx(7_654_321.0)
     assert (values["PCIE_RX_BYTES"], values["NVLINK_TX_BYTES"]) == (4.321e9, 2.1e11)
     # A blank and what it doesn't have are missing, not huge and not 0.
     assert [values[name] for name in ("NVLINK_RX_BYTES", "PIPE_FP16_ACTIVE", "C2C_TX_ALL_BYTES")] == [

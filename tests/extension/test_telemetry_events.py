@@ -1,20 +1,16 @@
 """Events beside the samples: of a GPU that is slowed down, of other writers, of other nodes."""
 
 import json
-import sys
 import threading
 from pathlib import Path
 
 import pytest
+from recorder_process import OneGpu, TwoClocks
 
 from gipfel_cluster.job.remote_recorders import NodeLiveness, remote_nodes
 from gipfel_extension.recorder import Recorder, Settings
 from gipfel_extension.telemetry.events import KINDS, Event, read_event_files, read_events
 from gipfel_extension.telemetry.ranks import read_ranks
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from recorder_process import OneGpu, TwoClocks
 
 
 def test_throttled_gpu_gets_one_event(tmp_path: Path) -> None:

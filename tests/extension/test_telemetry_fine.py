@@ -2,13 +2,15 @@
 
 import json
 import os
-import sys
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from nvml_fake import FakeNvml, SetClock
+from recorder_process import TwoClocks
+from test_telemetry_recorder import Listener
 
 from gipfel_extension.cli.score import score
 from gipfel_extension.cli.scored_run import ScoredRun
@@ -28,12 +30,6 @@ from gipfel_extension.telemetry.store.fine import FineRetention, fine_folder, re
 from gipfel_extension.telemetry.store.overview import read_overview
 from gipfel_extension.telemetry.store.parquet import write_parquet
 from gipfel_extension.telemetry.store.segments import read_samples
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from nvml_fake import FakeNvml, SetClock
-from recorder_process import TwoClocks
-from test_telemetry_recorder import Listener
 
 SECONDS = 30
 

@@ -9,14 +9,11 @@ from pathlib import Path
 
 import pynvml
 import pytest
+from nvml_fake import HOPPER, MIB, FakeNvml, opened
 
 from gipfel_extension.telemetry.metric_table import GPU_METRICS
 from gipfel_extension.telemetry.sources.gpm import GPM_METRICS
 from gipfel_extension.telemetry.store.segments import read_samples
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from nvml_fake import HOPPER, MIB, FakeNvml, opened
 
 
 def test_ids_are_pynvmls():
@@ -91,7 +88,7 @@ def test_invalid_gpm_value_is_missing(value):
 
 def test_metrics_on_request():
     library = FakeNvml(gpus=1, gpm={**HOPPER, 30: 50.0, 63: 7.0})
-    asked = ("NVDEC0_ACTIVE", "NVLINK_L0_TX_BYTES", "NVLINK_L1_TX_BYTES", "MEM_COPY_UTIL", "TOTAL_ENERGY")
+    asked = ("NVDEC0_ACTIVE", "NVLINK_L0_TX_BYTES", "NVLINK_L1_TX_BYTES", "MEM_COPY_UTIL", "FB_FREE")
     source, clock = opened(library, metrics=asked)
     clock.now_ns = 10**9
     values = source.read()[0].values
@@ -156,6 +153,7 @@ def test_a_recorder_reads_gpm_over_the_c_interface(tmp_path):
         "GPU_UTIL": 0.87,
         "FB_USED": 40 * 2**30,
         "POWER_USAGE": 612.345,
+        "TOTAL_ENERGY": 7_654_321.0,
         "PIPE_INT_ACTIVE": 0.04,
         "C2C_RX_ALL_BYTES": 101 * MIB,
     }

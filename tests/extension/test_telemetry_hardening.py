@@ -11,14 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from recorder_process import OneGpu, TwoClocks, kinds, running, until
 
 from gipfel_extension.recorder import Recorder, Settings
 from gipfel_extension.telemetry.live.ticks import LiveReader
 from gipfel_extension.telemetry.store.segments import read_samples
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from recorder_process import OneGpu, TwoClocks, kinds, running, until
 
 
 def fill(path: Path) -> None:

@@ -1,17 +1,13 @@
 """Metrics that a recorder takes from a file of the workload."""
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
+from recorder_process import TwoClocks
 
 from gipfel_extension.recorder.metrics_file import MetricsFile
 from gipfel_extension.telemetry.user_metrics import read_metrics
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from recorder_process import TwoClocks
 
 
 def test_metrics_from_a_file_of_the_workload(tmp_path: Path) -> None:

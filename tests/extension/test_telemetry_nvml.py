@@ -1,16 +1,10 @@
 """The NVML source behind an injected library: whose GPUs, and what drivers and GPUs refuse."""
 
-import sys
-from pathlib import Path
-
 import pynvml
 import pytest
+from nvml_fake import HOPPER, FakeNvml, opened
 
 from gipfel_extension.telemetry.sample import SourceError
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from nvml_fake import HOPPER, FakeNvml, opened
 
 
 def test_plain_nvml_where_there_is_no_gpm():

@@ -1,12 +1,11 @@
 """Figures of an overview: what plotly accepts, what they say, and the image that needs no browser."""
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import plotly.graph_objects
 import pytest
+from simulated_tables import EMPTY, START, simulated
 
 from gipfel_extension.saturation import advise, document_of, score_table
 from gipfel_extension.saturation.report.document import compare_documents
@@ -29,10 +28,6 @@ from gipfel_extension.telemetry.metric_table import GPU_METRICS
 from gipfel_extension.telemetry.sample import Device, Sample, SampleTable
 from gipfel_extension.telemetry.store.overview import Overview
 from gipfel_extension.telemetry.user_metrics import UserMetric, UserMetrics
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from simulated_tables import EMPTY, START, simulated
 
 TABLE = simulated(180)
 OVERVIEW = Overview.from_table(TABLE, 180)

@@ -1,22 +1,17 @@
 """Prometheus text: DCGM exporter's names, units and labels, and nothing that is not known."""
 
 import re
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from saturation_tables import busy, gpu, host, table
 
 from gipfel_extension.saturation import advise, document_of, score_table
 from gipfel_extension.telemetry.imports import open_recording
 from gipfel_extension.telemetry.prometheus_text import JobLabels, prometheus_text
 from gipfel_extension.telemetry.sample import Device
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from saturation_tables import busy, gpu, host, table
 
 LABELS = JobLabels("alps-48812", "alps", "48812")
 

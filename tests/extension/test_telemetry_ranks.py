@@ -6,16 +6,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import nvml_stand_in
+from recorder_process import kinds, running, until
 
 from gipfel_extension.telemetry.events import read_events
 from gipfel_extension.telemetry.ranks import gpu_uuids_by_rank, read_ranks
 from gipfel_extension.telemetry.store.segments import read_samples
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-
-import nvml_stand_in
-from recorder_process import kinds, running, until
 
 
 def test_ranks_xids_and_metrics_on_request_over_the_c_interface(tmp_path: Path) -> None:

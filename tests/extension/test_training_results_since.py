@@ -2,11 +2,11 @@
 
 import json
 import math
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from saturation_tables import START_NS, busy, gpu, host, table
 
 from gipfel_extension.cli import main
 from gipfel_extension.server.history import TimeRange
@@ -14,10 +14,6 @@ from gipfel_extension.telemetry.store.segments import Provenance, SegmentWriter
 from gipfel_extension.telemetry.user_metrics import UserMetric, UserMetrics
 from gipfel_extension.training.results.advice_effect import compare_results
 from gipfel_extension.training.results.result import Result, rates_of
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from saturation_tables import START_NS, busy, gpu, host, table
 
 H100 = "NVIDIA H100"
 RULE_OPTIONS = {

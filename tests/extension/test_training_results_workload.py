@@ -1,19 +1,14 @@
 """What a launch says of its work, and that advice for other work is impossible then."""
 
 import json
-import sys
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
+from workloads import SHAPES
 
 from gipfel_extension.saturation import Workload, advise, score_table
 from gipfel_extension.training.results import program_of_command, program_of_run, workload_of
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "campaigns"))
-
-from workloads import SHAPES
 
 RANKS = ["torchrun", "--nproc-per-node", "8"]
 

@@ -2,14 +2,9 @@
 
 import itertools
 import random
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from vetting_simulator import HEALTHY, Allocation, Node, measured
 
 from gipfel_extension.vetting.attribution.conclude import conclude

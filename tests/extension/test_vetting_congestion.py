@@ -2,14 +2,8 @@
 
 import math
 import random
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "campaigns"))
-
 import vetting as campaign
 from vetting_simulator import measured
 

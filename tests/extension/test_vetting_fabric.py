@@ -1,7 +1,6 @@
 """Pairs beside what is known of their network: nodes that are slow alike are not fit."""
 
 import runpy
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,6 @@ from gipfel_extension.vetting.run.messages import (
 )
 from gipfel_extension.vetting.run.rendezvous import AgentSocket, CoordinatorSocket
 from gipfel_extension.vetting.run.report_builder import ReportBuilder
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 _PROBE = Path(__file__).parents[2] / "extension/gipfel_extension/vetting/checks/probes/collective.py"
 _SLINGSHOT = {"fabric": "slingshot", "adapters": 4, "rate": 200e9, "transport": "AWS Libfabric"}

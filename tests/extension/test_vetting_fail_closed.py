@@ -5,14 +5,10 @@ import json
 import socket
 import sys
 import time
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
 from pydantic import ValidationError
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from vetting_readings import FakeProbes, Readings, context, gpus
 
 from gipfel_cluster.model import Frozen

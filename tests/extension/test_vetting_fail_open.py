@@ -11,11 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-
 import nvml_stand_in
+import pytest
 
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.vetting.history import Exclusion, Exclusions, has_consent

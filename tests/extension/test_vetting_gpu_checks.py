@@ -2,14 +2,10 @@
 
 import dataclasses
 import functools
-import sys
 import threading
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from vetting_readings import HEALTHY, FakeHost, FakeProbes, Readings, context, gpus
 
 from gipfel_extension.vetting.attribution.compare import compare_with_allocation

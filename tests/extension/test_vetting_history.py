@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from vetting_records import HOUR, NOW, entries, record, result
 
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.vetting.history import (
@@ -26,10 +27,6 @@ from gipfel_extension.vetting.history import (
 from gipfel_extension.vetting.model import CheckResult, Owner, Verdict
 from gipfel_extension.vetting.report import VettingReport
 from gipfel_extension.vetting.run.actions import store_report
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from vetting_records import HOUR, NOW, entries, record, result
 
 
 class TestStore:

@@ -8,9 +8,6 @@ import threading
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from vetting_readings import FakeHost, FakeProbes, Readings, context, gpus
 
 from gipfel_extension.vetting.check import ProgramResult

@@ -1,11 +1,11 @@
 """What is left of a vetting run that was cut short: no node is vetted, and none is accused by it."""
 
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from vetting_verdicts import TWO, verdict_of
 
 from gipfel_cluster.scheduler.excluded_nodes import excluded_nodes
 from gipfel_extension.vet_first import VetFirst, summarize_failures, vetting_progress
@@ -21,10 +21,6 @@ from gipfel_extension.vetting.run.dispatch import AgentPool
 from gipfel_extension.vetting.run.messages import AgentEnded, CheckDone, Hello
 from gipfel_extension.vetting.run.rendezvous import AgentSocket, CoordinatorSocket
 from gipfel_extension.vetting.run.report_builder import ReportBuilder
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from vetting_verdicts import TWO, verdict_of
 
 _NODES = ("n1", "n2", "n3")
 

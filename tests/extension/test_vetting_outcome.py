@@ -1,10 +1,10 @@
 """What becomes of a vetting's verdicts: good nodes, exit status, a table, the next job."""
 
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from vetting_verdicts import TWO, verdict_of
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.notation import expand_hostlist
@@ -15,10 +15,6 @@ from gipfel_extension.vetting.protocol_files import parse_protocol
 from gipfel_extension.vetting.report import CheckColumn, VettingReport, make_report
 from gipfel_extension.vetting.report_table import Table
 from gipfel_extension.vetting.run.actions import Action, decide, job_request, read_job, recently_failed
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from vetting_verdicts import TWO, verdict_of
 
 
 def _report(*results: CheckResult, nodes: str = "n[1-4]", protocol: VettingProtocol = TWO) -> VettingReport:

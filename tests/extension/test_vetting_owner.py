@@ -1,9 +1,10 @@
 """Whose a verdict is, and that only a node's own faults bar it from jobs."""
 
-import sys
 from pathlib import Path
 
 import pytest
+from vetting_readings import FakeProbes, Readings, context
+from vetting_verdicts import TWO, verdict_of
 
 from gipfel_cluster.scheduler.notation import expand_hostlist
 from gipfel_extension.vetting.history.exclusions import Exclusions
@@ -11,17 +12,11 @@ from gipfel_extension.vetting.history.queries import decide_borderline
 from gipfel_extension.vetting.history.site_registry import _public_record
 from gipfel_extension.vetting.history.store import record_from_results
 from gipfel_extension.vetting.model import CheckResult, Owner, Verdict, with_owners
+from gipfel_extension.vetting.one_check import run_check
+from gipfel_extension.vetting.probing import ProbeAnswer
 from gipfel_extension.vetting.protocol_files import parse_protocol
 from gipfel_extension.vetting.report import VettingReport, make_report
 from gipfel_extension.vetting.run.actions import Action, decide, store_report
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from vetting_readings import FakeProbes, Readings, context
-from vetting_verdicts import TWO, verdict_of
-
-from gipfel_extension.vetting.one_check import run_check
-from gipfel_extension.vetting.probing import ProbeAnswer
 
 
 def _report(*results: CheckResult, nodes: int) -> VettingReport:

@@ -1,14 +1,11 @@
 """Rounds of pairs and the run's time limit: what was measured in time is judged, and nothing else passes."""
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 from gipfel_cluster.model import Frozen
 from gipfel_extension.vetting.model import Verdict

@@ -1,12 +1,12 @@
 """A coordinator and its agents over real links, each with what can go wrong around it."""
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from vetting_verdicts import TWO, verdict_of
 
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.workloads.run_folders import list_runs
@@ -35,10 +35,6 @@ from gipfel_extension.vetting.run.messages import (
 )
 from gipfel_extension.vetting.run.rendezvous import AgentSocket, CoordinatorSocket
 from gipfel_extension.vetting.run.report_builder import ReportBuilder
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from vetting_verdicts import TWO, verdict_of
 
 
 class FakeAgent:

@@ -3,7 +3,6 @@
 import json
 import os
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,14 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from vetting_records import entries, record, result
 
 from gipfel_extension.vetting.history import has_consent, history_root, set_consent, share_record
 from gipfel_extension.vetting.history.site_registry import site_baselines
 from gipfel_extension.vetting.model import Verdict
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from vetting_records import entries, record, result
 
 
 class Receiver:

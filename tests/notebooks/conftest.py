@@ -9,9 +9,6 @@ from typing import Any
 
 import nbformat
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from notebook_runs import LIMIT_S, NOTEBOOKS, Executed, job_environment, last_words, logged
 
 

@@ -9,14 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
+from machine_programs import add_programs, libraries
 
 import gipfel_cluster
 from gipfel_cluster.edf import Edf
 from gipfel_cluster.engines import ContainerRequest, engine_for
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from machine_programs import add_programs, libraries
 
 PLAIN_USER = 54321
 PROGRAMS = ("sh", "cat", "id", "ls", "env", "touch", "sleep", "mkdir", "rm", "stat")

@@ -7,16 +7,12 @@ import signal
 import socket
 import stat
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from broker_jobs import connected, run_through, running_broker, said, until, write_edf
 
 from gipfel_cluster.broker import messages

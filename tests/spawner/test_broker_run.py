@@ -8,9 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from broker_jobs import client_process, run_through, running_broker, until, write_edf
 
 from gipfel_cluster.broker.context import JobContext, variables_for_new_job

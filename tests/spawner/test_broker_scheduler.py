@@ -1,14 +1,10 @@
 """The scheduler behind the broker: real jobs of this machine's own scheduler, by typed requests."""
 
 import asyncio
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from broker_jobs import running_broker, until, write_edf
 
 from gipfel_cluster.broker.client import BrokerScheduler, send_request_sync

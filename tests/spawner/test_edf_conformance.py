@@ -2,9 +2,8 @@
 
 import json
 import os
-import sys
-from pathlib import Path
 
+import edf_place
 import pytest
 
 from gipfel_cluster.edf import (
@@ -13,10 +12,6 @@ from gipfel_cluster.edf import (
     load_edf,
     show_edf,
 )
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import edf_place
 
 place = edf_place.place
 ANNOTATED = {"com.hooks.cxi.enabled": "true"}

@@ -4,8 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
+import edf_place
 import pytest
 
 from gipfel_cluster.edf import (
@@ -17,10 +17,6 @@ from gipfel_cluster.edf.draft import edf_toml
 from gipfel_cluster.engines import ContainerRequest, engine_for, engine_names
 from gipfel_cluster.hooks import engine_invocation
 from gipfel_cluster.model import GipfelError
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import edf_place
 
 place = edf_place.place
 

@@ -4,15 +4,10 @@ The files are made here and measured in a process of their own: its CPU seconds,
 """
 
 import multiprocessing
-import sys
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 import command_cost
+import pytest
 
 SECONDS = 5.0
 MEMORY = 500 << 20

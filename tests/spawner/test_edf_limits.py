@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import edf_place
 import pytest
 
 from gipfel_cluster.edf import find_edf, resolve
@@ -11,10 +12,6 @@ from gipfel_cluster.edf.model import MAX_DIAGNOSTICS, MAX_TOTAL_CHARACTERS, MAX_
 from gipfel_cluster.engines import ContainerRequest, engine_for
 from gipfel_cluster.hooks import engine_invocation
 from gipfel_cluster.model import GipfelError
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import edf_place
 
 place = edf_place.place
 

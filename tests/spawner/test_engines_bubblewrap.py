@@ -4,18 +4,14 @@ import hashlib
 import json
 import os
 import pwd
-import sys
 from pathlib import Path
 
+import bubblewrap_sandboxes
 import pytest
+from bubblewrap_sandboxes import require
 
 from gipfel_cluster.edf import Mount
 from gipfel_cluster.engines.bubblewrap import Bubblewrap
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import bubblewrap_sandboxes
-from bubblewrap_sandboxes import require
 
 ROOT_FOLDERS = ("bin", "dev", "etc", "home", "lib", "lib64", "opt", "proc", "run", "sys", "tmp", "usr", "var")
 image, sandboxes = bubblewrap_sandboxes.image, bubblewrap_sandboxes.sandboxes

@@ -3,18 +3,14 @@
 import os
 import pty
 import signal
-import sys
 import time
 from pathlib import Path
 
+import bubblewrap_sandboxes
 import pytest
+from bubblewrap_sandboxes import gone
 
 from gipfel_cluster.engines.bubblewrap import Bubblewrap
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import bubblewrap_sandboxes
-from bubblewrap_sandboxes import gone
 
 image, sandboxes = bubblewrap_sandboxes.image, bubblewrap_sandboxes.sandboxes
 shared, user = bubblewrap_sandboxes.shared, bubblewrap_sandboxes.user

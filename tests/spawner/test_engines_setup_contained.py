@@ -5,8 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
+import bubblewrap_sandboxes
 import pytest
 
 from gipfel_cluster.edf import Edf, Mount
@@ -15,10 +15,6 @@ from gipfel_cluster.engines.bubblewrap import Bubblewrap
 from gipfel_cluster.engines.setup import SETUP_DIRECTORIES, with_setup
 from gipfel_cluster.job import JOB_VARIABLE, JobSpec
 from gipfel_cluster.model import GipfelError
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import bubblewrap_sandboxes
 
 shared = bubblewrap_sandboxes.shared
 needs_bubblewrap = pytest.mark.skipif(Bubblewrap().missing() is not None, reason=str(Bubblewrap().missing()))

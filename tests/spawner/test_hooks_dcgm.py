@@ -8,9 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from test_hooks_apply import QuietNode
 
 from gipfel_cluster.edf.model import Edf, Mount

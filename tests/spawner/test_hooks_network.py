@@ -1,12 +1,8 @@
 """What NCCL and RCCL are told of a node's network, and how the network is found out."""
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from test_hooks_apply import QuietNode
 
 from gipfel_cluster.edf.model import Edf

@@ -11,9 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from test_hooks_apply import QuietNode
 
 from gipfel_cluster.edf.model import Edf

@@ -2,20 +2,16 @@
 
 import http.server
 import socket
-import sys
 import threading
 from pathlib import Path
 
 import pytest
+from hub_process import HubProcess
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.ports import PortRange, bind_port, free_ports
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
-
-from hub_process import HubProcess
 
 
 def free_run(count: int) -> int:

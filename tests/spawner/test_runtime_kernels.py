@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import kept_runtime
 import packaging
 import pytest
 
@@ -22,10 +23,6 @@ from gipfel_cluster.runtime.kernels import (
     kernel_key,
 )
 from gipfel_cluster.runtime.model import Description, Runtime
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
-
-import kept_runtime
 
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 

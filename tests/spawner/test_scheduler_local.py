@@ -311,6 +311,8 @@ def test_the_first_gpus_go_to_the_job(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+# Another user must pass through the test's folder, which pytest-xdist closes to others.
+@pytest.mark.integration
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
 def test_root_runs_a_job_as_its_user(tmp_path: Path) -> None:
     for folder in (tmp_path, *tmp_path.parents[:2]):

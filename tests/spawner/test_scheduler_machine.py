@@ -3,18 +3,14 @@
 import asyncio
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
+from slurm_commands import FOUND_NOTHING, unconfigured_slurm
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler import SlurmPresence, SlurmScheduler, default_scheduler, slurm_presence
 from gipfel_cluster.scheduler.protocol import JobRequest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from slurm_commands import FOUND_NOTHING, unconfigured_slurm
 
 
 def present(tmp_path: Path, body: str = FOUND_NOTHING, **variables: str) -> SlurmPresence:

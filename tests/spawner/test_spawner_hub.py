@@ -4,17 +4,12 @@ import json
 import os
 import pwd
 import sqlite3
-import sys
 import time
 import urllib.request
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from hub_servers import environment, failure, keeper, start, until
 
 

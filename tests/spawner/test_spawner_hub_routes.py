@@ -2,17 +2,12 @@
 
 import json
 import re
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from hub_servers import environment, start, until
 
 from gipfel_spawner import EDFSpawner
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from hub_servers import environment, start, until
 
 
 @pytest.fixture(scope="module")

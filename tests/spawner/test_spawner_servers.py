@@ -9,12 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hub_servers import environment, until
 
 from gipfel_cluster.process.tree import Process
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from hub_servers import environment, until
 
 _SERVICE = {
     "name": "culling",

@@ -78,12 +78,12 @@ def test_the_form_offers_the_sites_protocols_and_shows_what_was_chosen() -> None
     page = render_form(FormContent(cluster="c", vetting=("quick", "cpu"), chosen=chosen))
     assert '<option value="cpu" selected>' in page
     assert '<option value="abort" selected>' in page
-    assert "vet first" in page
+    assert "Vet the nodes first" in page
     assert 'name="vet"' not in render_form(FormContent(cluster="c"))
     odd = FormContent(cluster="c", vetting=("quick",), field_error=FieldError(field="vet", message="<no>"))
     page = render_form(odd)
     assert "&lt;no&gt;" in page
-    assert 'id="gipfel-more" open' in page
+    assert 'id="gipfel-vet-error"' in page
 
 
 def test_progress_is_told_node_by_node_and_escaped() -> None:

@@ -8,9 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from broker_jobs import running_broker, until, write_edf
 
 from gipfel_cluster.model import GipfelError

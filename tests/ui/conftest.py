@@ -2,18 +2,12 @@
 
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pytest
-
-# Test folders are no packages; the hub, its users and the images are those of the tests on a cluster.
-sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
-sys.path.insert(0, str(Path(__file__).parent))
-
 import images as image_builder
+import pytest
 from hub_process import HubProcess, proxy_folder
 from images import Images
 from kept_runtime import runtime_for_tests

@@ -36,7 +36,7 @@ class HubPages:
     def fill(self, *, edf: str = "", path: str = "", gpus: int = 0, time: str = "30") -> None:
         """Fill the form; nodes and partition keep what they show."""
         self.page.get_by_label("Environment", exact=True).select_option(edf)
-        self.page.get_by_label("or the path of an EDF").fill(path)
+        self.page.get_by_label("…or path to an EDF").fill(path)
         self.page.get_by_label("GPUs per node").fill(str(gpus))
         self.page.get_by_label("Time", exact=True).fill(time)
 

@@ -12,9 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "extension"))
-
 from lab_page import LabPage
 from notebook_files import write_notebook
 from playwright.sync_api import Browser, Page, expect
@@ -87,7 +84,7 @@ def test_a_notebook_is_submitted_from_its_toolbar_and_watched_to_its_end(
     here.decline_news()
     # Nobody has to look for the panel: it is open at the first visit.
     expect(here.panel).to_be_visible()
-    jobs = here.panel.locator("[data-section='batch']")
+    jobs = here.panel.locator("[data-section='workloads']")
     expect(jobs).to_contain_text("None yet", timeout=_LIMIT_MS)
 
     def ask() -> None:

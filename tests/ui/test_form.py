@@ -59,6 +59,11 @@ def test_the_form_fills_itself_from_what_there_is(pages: HubPages, screenshot: S
     page.keyboard.press("Tab")
     assert presets.first.evaluate("each => getComputedStyle(each).outlineStyle") == "solid"
     expect(start_words(page)).to_have_text("now")
+    expect(page.locator("#gipfel-summary")).to_have_text("no container · no GPU on local · 2 h")
+    # This machine is one node of one partition: there is nothing to choose.
+    expect(page.get_by_label("Nodes", exact=True)).to_be_hidden()
+    expect(page.get_by_label("Partition", exact=True)).to_be_hidden()
+    expect(page.locator("#gipfel-partitions tbody tr")).to_have_count(1)
     screenshot(page, "21-form-presets")
 
 
@@ -74,11 +79,14 @@ def test_the_form_is_readable_in_the_dark_and_in_a_narrow_window(
     page.emulate_media(color_scheme="light")
     page.set_viewport_size({"width": 320, "height": 900})
     page.locator("#gipfel-more summary").click()
-    page.locator("#gipfel-new > summary").click()
-    page.locator("#gipfel-new-fields > summary").click()
     # Nothing is wider than the window.
     assert page.evaluate("document.documentElement.scrollWidth") <= 320
     page.screenshot(path=str(screenshot(page, "23-form-narrow")), full_page=True)
+    page.locator("#gipfel-new-open").click()
+    page.locator("#gipfel-new-fields > summary").click()
+    assert page.evaluate("document.querySelector('#gipfel-new').scrollWidth") <= 320
+    page.keyboard.press("Escape")
+    expect(page.locator("#gipfel-new")).to_be_hidden()
     page.set_viewport_size({"width": 1400, "height": 900})
 
 
@@ -97,7 +105,7 @@ def test_an_environment_is_checked_before_it_is_started(pages: HubPages, screens
     expect(start).not_to_have_class(re.compile("btn-jupyter"))
     expect(state).to_contain_text("/nowhere/lost.sqsh")
     # Below the path's field, where it is the path that can't be used.
-    path = page.get_by_label("or the path of an EDF")
+    path = page.get_by_label("…or path to an EDF")
     path.fill("/nowhere/x.toml")
     expect(path).to_have_attribute("aria-invalid", "true")
     expect(path).to_have_attribute("aria-errormessage", "gipfel-edf-state")
@@ -145,7 +153,7 @@ def test_an_environment_is_pasted_checked_saved_and_chosen(
 ) -> None:
     pages.open_form()
     page = pages.page
-    page.locator("#gipfel-new > summary").click()
+    page.locator("#gipfel-new-open").click()
     text = page.get_by_label("The file (TOML)")
     said = page.locator("#gipfel-new-state")
     text.fill('workdir = "/tmp"\nmount = ["/tmp:/data"]\nimage = 3\n')
@@ -173,12 +181,14 @@ def test_an_environment_is_pasted_checked_saved_and_chosen(
     page.get_by_role("button", name="Overwrite").click()
     expect(said).to_contain_text("✓ Saved as")
     assert path.read_text() == 'workdir = "/"\n'
+    page.keyboard.press("Escape")
+    expect(page.locator("#gipfel-summary")).to_contain_text("mine · ")
 
 
 def test_an_environment_is_made_of_the_schemas_fields(pages: HubPages) -> None:
     pages.open_form()
     page = pages.page
-    page.locator("#gipfel-new > summary").click()
+    page.locator("#gipfel-new-open").click()
     page.locator("#gipfel-new-fields > summary").click()
     titles = {each.key: each.title for each in environment_fields()}
     variables = page.get_by_label(titles["env"], exact=True)

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -10,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "extension"))
-
 from lab_page import LabPage
 from lab_server import LabServer
 from playwright.sync_api import Browser, Locator, Page, expect
@@ -211,7 +207,7 @@ def test_a_launch_from_the_form_outlives_page_and_kernel(
 
     # The panel has it, with its log.
     here.open_panel()
-    row = here.panel.locator("[data-section='launches'] article").first
+    row = here.panel.locator("[data-section='workloads'] article").first
     expect(row).to_have_attribute("data-status", "running", timeout=_LIMIT_MS)
     expect(row).to_contain_text("tokens/s", timeout=_LIMIT_MS)
     expect(row.locator("header")).to_contain_text("2 ranks")
@@ -247,7 +243,7 @@ def test_a_launch_from_the_form_outlives_page_and_kernel(
 
     # Again, from the panel; it fails, and the first failing rank is named.
     row.get_by_role("button", name="Run again").click()
-    again = here.panel.locator("[data-section='launches'] article", has_text="#2")
+    again = here.panel.locator("[data-section='workloads'] article", has_text="#2")
     expect(again).to_have_attribute("data-status", "running", timeout=_LIMIT_MS)
     expect(again).to_contain_text("step", timeout=_LIMIT_MS)
     (lab.folder / "break").touch()

@@ -58,7 +58,7 @@ def test_menu_launcher_and_status_bar_lead_to_the_panel(lab: LabPage, screenshot
     item = lab.page.locator(".jp-Gipfel-statusItem button")
     expect(item).to_contain_text("(simulated)", timeout=_LIMIT_MS)
     expect(item).to_contain_text("%", timeout=_LIMIT_MS)
-    assert sections_of(lab) == ["saturation", "vetting", "launches", "batch"]
+    assert sections_of(lab) == ["saturation", "vetting", "workloads"]
     items = menu_of(lab)
     labels = [text.strip() for text in items.all_inner_texts()]
     assert [label for label in labels if label] == labels
@@ -87,7 +87,7 @@ def test_the_panel_remembers_which_sections_are_open(lab: LabPage, screenshot: S
     lab.page.reload()
     lab.wait_until_ready()
     lab.open_panel()
-    expect(lab.panel.locator("[data-section='launches']")).to_have_attribute("open", "")
+    expect(lab.panel.locator("[data-section='workloads']")).to_have_attribute("open", "")
     expect(vetting).not_to_have_attribute("open", "", timeout=_LIMIT_MS)
 
 
@@ -103,7 +103,8 @@ def test_a_site_disables_one_feature_and_keeps_the_others(
     lab.page.goto(server.url)
     lab.wait_until_ready()
     lab.decline_news()
-    assert sections_of(lab) == ["saturation", "batch"]
+    assert sections_of(lab) == ["saturation", "workloads"]
+    expect(lab.panel.locator("select[name='kind']")).to_have_count(0)
     expect(lab.page.locator(".jp-LauncherCard", has_text="Training Launch")).to_have_count(0)
     expect(lab.panel.locator(".main-svg").first).to_be_visible(timeout=_LIMIT_MS)
     items = menu_of(lab)

@@ -7,11 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "bench" / "parts"))
-
 from many_nodes import record_node
+from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
 

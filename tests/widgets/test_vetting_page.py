@@ -1,16 +1,15 @@
 """The browser half of a vetting in a cell, in Chromium with a stand-in for the kernel."""
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page, Route, expect, sync_playwright
 
-import gipfel_widgets
-from gipfel_extension.vetting.grid import CELL_SHAPES, make_grid
+from gipfel_extension.vetting.grid import make_grid
 from gipfel_extension.vetting.model import CheckResult, Scope, Verdict
 from gipfel_extension.vetting.protocol import ProtocolCheck, VettingProtocol
 from gipfel_extension.vetting.report import make_report
@@ -21,7 +20,6 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no Chromium on this machine"),
 ]
 
-_HERE = Path(gipfel_widgets.__file__).parent
 _PAGE = """
 <!doctype html><meta charset="utf-8"><link rel="stylesheet" href="vetting.css">
 <style>
@@ -68,8 +66,7 @@ def grid(*, ended: bool) -> dict[str, Any]:
         protocol, nodes, results, started_ns=10**18, ended_ns=10**18 + 9 * 10**9 if ended else None,
         complete=ended, running={} if ended else dict.fromkeys(nodes, "matmul"),
     )  # fmt: skip
-    found = make_grid(report)
-    return {**found.model_dump(), "heading": found.heading}
+    return make_grid(report).model_dump()
 
 
 @pytest.fixture
@@ -77,9 +74,9 @@ def page() -> Iterator[Page]:
     files = {
         "/": (_PAGE, "text/html"),
         "/vetting.js": (str(Vetting._esm), "text/javascript"),
-        "/vetting.css": ((_HERE / "vetting.css").read_text(), "text/css"),
+        "/vetting.css": (str(Vetting._css), "text/css"),
         "/state.json": (
-            json.dumps({"grid": {}, "message": "The vetting starts…", "shapes": dict(CELL_SHAPES)}),
+            json.dumps({"grid": {}, "message": "The vetting starts…"}),
             "application/json",
         ),
     }
@@ -102,18 +99,20 @@ def page() -> Iterator[Page]:
 
 def test_the_grid_grows_says_why_and_keeps_the_focus(page: Page) -> None:
     cell = page.locator("#cell")
-    expect(cell.get_by_role("status")).to_have_text("The vetting starts…")
+    expect(cell.get_by_role("status").first).to_have_text("The vetting starts…")
     page.evaluate("grid => change('grid', grid)", grid(ended=False))
-    expect(cell.get_by_role("status")).to_contain_text("◐ Vetting: 0 of 3 nodes done (quick)")
+    expect(cell.get_by_role("status").first).to_contain_text("◐ Vetting: 0 of 3 nodes done (quick)")
     assert cell.locator("td[data-verdict=running]").count() == 3
     assert cell.locator("td[tabindex='0']").count() == 1
     cell.locator("td[data-place='0-0']").focus()
     page.keyboard.press("ArrowRight")
-    reason = cell.locator(".gipfel-reason")
+    reason = cell.locator(".jp-Gipfel-vetting-reason")
     expect(reason).to_have_text("✗ nid3 · GPUs: fail. So is nid3.")
     # The report goes on; who reads it stays where they are.
     page.evaluate("grid => change('grid', grid)", grid(ended=True))
-    expect(cell.get_by_role("status")).to_contain_text("✗ Vetting: 2 of 3 nodes vetted (quick, 9 s)")
+    expect(cell.get_by_role("status").first).to_contain_text(
+        re.compile(r"✗ Vetting: 2 of 3 nodes vetted .+ \(quick, 9 s\)")
+    )
     assert page.evaluate("document.activeElement.dataset.place") == "0-1"
     expect(reason).to_contain_text("nid3 · GPUs: fail.")
     cell.locator("td[data-place='1-2']").hover()
@@ -121,7 +120,7 @@ def test_the_grid_grows_says_why_and_keeps_the_focus(page: Page) -> None:
     expect(cell.locator("li")).to_have_text("✗ nid3 · GPUs: fail. So is nid3. Leave it.")
     expect(cell.locator("code")).to_have_text("--exclude=nid3")
     assert cell.locator("b").count() == 0
-    ground = "getComputedStyle(document.querySelector('.gipfel-vetting-live')).color"
+    ground = "getComputedStyle(document.querySelector('.jp-Gipfel-vetting')).color"
     light = page.evaluate(ground)
     page.evaluate("document.documentElement.classList.add('dark')")
     assert page.evaluate(ground) != light

@@ -5,13 +5,30 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import anywidget
 
+from gipfel_cluster.model import GipfelError
+
 Bundle = dict[str, Any]
 #: What the lab extension's renderer of saved widgets is registered for.
 LIVE = "application/vnd.gipfel.live+json"
+
+
+def view_files(name: str) -> tuple[Path, Path]:
+    """Return the module and the style sheet of a view, which `build-views.mjs` makes of the panel's sources.
+
+    Raises
+    ------
+    GipfelError
+        They are not built, as in a source tree before ``make install``.
+    """
+    module = Path(__file__).parent / "static" / f"{name}.js"
+    if not module.is_file():
+        raise GipfelError(f"{module} is missing.", "Run jlpm build in extension/, or make install.")
+    return module, module.with_suffix(".css")
 
 
 def widget_bundle(model_id: str, launch: str = "") -> Bundle:

@@ -1,4 +1,4 @@
-"""A vetting in a notebook's cell: run, followed live, kept as a table; its browser half is ``vetting.js``."""
+"""A vetting in a cell: run, followed live, kept as a table. ``src/widgets/vetting.tsx`` draws it."""
 
 import contextlib
 import os
@@ -17,16 +17,14 @@ import traitlets
 
 from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.runs import RunFolder, runs_root
-from gipfel_extension.telemetry.figures.saved import CLOCK_SCRIPT
-from gipfel_extension.vetting.grid import CELL_SHAPES, VettingGrid, grid_html, make_grid
+from gipfel_extension.vetting.grid import VettingGrid, grid_html, make_grid
 from gipfel_extension.vetting.protocol_files import find_protocol
 from gipfel_extension.vetting.report import VettingReport
 from gipfel_extension.vetting.report_file import ReportFile, vet_argv
 
-from .output import LiveWidget, ViewOutput, widget_bundle
+from .output import LiveWidget, ViewOutput, view_files, widget_bundle
 from .run import KernelRun, node_name, present_run
 
-_BESIDE = Path(__file__).parent
 _LOOK_S = 0.5
 _END_S = 20.0
 _MOST_ROWS = 60
@@ -50,15 +48,12 @@ class Vetting(LiveWidget):
         A run folder, or the ``run`` of a measurement; None for the run that this kernel belongs to.
     """
 
-    # One module for the browser, which can't fetch a second one from here.
-    _esm = "\n".join(path.read_text() for path in (CLOCK_SCRIPT, _BESIDE / "vetting.js"))
-    _css = _BESIDE / "vetting.css"
+    _esm, _css = view_files("vetting")
 
     #: What `gipfel_extension.vetting.grid` makes of the report; empty while there is none.
     grid = traitlets.Dict().tag(sync=True)
     #: Message where there is no grid, or where it is no longer updated.
     message = traitlets.Unicode().tag(sync=True)
-    shapes = traitlets.Dict(dict(CELL_SHAPES)).tag(sync=True)
 
     def __init__(self, run: KernelRun | Path | str | None = None) -> None:
         self._file = ReportFile(_folder(run))
@@ -92,8 +87,7 @@ class Vetting(LiveWidget):
             if not self.message:
                 self.message = "No node of this run was vetted yet: vet('quick')."
         elif changed or not self.grid:
-            grid = make_grid(report, max_rows=_MOST_ROWS)
-            self.grid, self.message = {**grid.model_dump(), "heading": grid.heading}, ""
+            self.grid, self.message = make_grid(report, max_rows=_MOST_ROWS).model_dump(), ""
 
     def stop(self) -> None:
         """Stop following the report; the cell keeps the table, which needs no kernel."""

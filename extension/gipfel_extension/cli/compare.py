@@ -1,86 +1,112 @@
-"""``gipfel compare``: is a run slower or faster than another, and how sure is that."""
+"""``gipfel compare``: the differences of runs in configuration, commits and measurements."""
 
-import json
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from .live_table import examples, tell
+from .terminal import examples
 
 if TYPE_CHECKING:
-    from ..diagnosis import StepTable
+    from ..server.run_comparison import GitRow, RunComparison
 
-_CANNOT_TELL, _UNREADABLE = 1, 2
+_WIDEST_CELL = 40
+_SHOWN_COMMITS, _SHOWN_FILES = 5, 10
 
 
 @click.command(
     epilog=examples(
-        "gipfel compare alps-48812 alps-48901",
-        "gipfel compare alps-48812 alps-48901 --earlier alps-48770 --earlier alps-48785 --json",
-        "gipfel compare before.jsonl after.jsonl",
+        "gipfel compare alps-48812 alps-48910",
+        "gipfel compare baseline fused compiled",
+        "gipfel compare baseline fused --json",
     )
 )
-@click.argument("first", metavar="A")
-@click.argument("second", metavar="B")
-@click.option(
-    "--earlier",
-    multiple=True,
-    metavar="RUN|FILE",
-    help="A further earlier run of the same script: from five on, how much runs differ is measured.",
-)
-@click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
-def compare(first: str, second: str, *, earlier: tuple[str, ...], as_document: bool) -> int:
-    """Compare the pace of run B with run A: are its steps longer, by how much, and how sure is that.
+@click.argument("names", metavar="RUN RUN...", nargs=-1, required=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
+def compare(*, names: tuple[str, ...], as_json: bool) -> int:
+    """Compare runs with the first one: configuration, commits, score, losses, energy and your metrics.
 
-    A and B are run folders, their names, or files of steps, as for `gipfel diagnose`. They should be of the
-    same script and size on the same kind of GPU. A difference counts above 5 % and three standard errors;
-    where none is found, the smallest is named that would have been.
+    RUN is a run's folder or the name that you gave it. Metrics that programs logged, such as tokens_per_s,
+    are compared by their means. A difference may be noise: one run of each kind can't show more.
 
-    Exit status: 0 compared, 1 can't be told, 2 one can't be read.
+    Exit status: 0 compared, 1 there is no such run, 2 wrong usage.
     """
-    from ..diagnosis.run_comparison import compare_paces, pace_of  # noqa: PLC0415 - numpy, as above
-    from ..telemetry.sample import SourceError  # noqa: PLC0415
-    from .scored_run import path_of  # noqa: PLC0415
+    from ..server.run_comparison import MAX_RUNS, compare_runs  # noqa: PLC0415 - pydantic and numpy
 
-    names = (second, first, *earlier)
-    try:
-        tables = [_steps(path_of(name)) for name in names]
-    except SourceError as error:
-        tell(str(error))
-        return _UNREADABLE
-    sizes = {len(table.ranks) for table in tables}
-    if len(sizes) > 1:
-        counts = " and ".join(map(str, sorted(sizes)))
-        tell(f"The runs have {counts} ranks: a step is not the same work in them.")
-    paces = [pace_of(table, name) for table, name in zip(tables, names, strict=True)]
-    found = compare_paces(paces[0], [pace for pace in paces[1:] if pace is not None])
-    if as_document:
-        click.echo(json.dumps({"first": first, "second": second, "steps": found.to_json()}))
+    names = tuple(dict.fromkeys(names))
+    if not 2 <= len(names) <= MAX_RUNS:
+        raise click.UsageError(f"Give 2 to {MAX_RUNS} different runs.")
+    found = compare_runs(names)
+    if as_json:
+        click.echo(found.model_dump_json())
+        return 0
+    for line in comparison_lines(found):
+        click.echo(line)
+    return 0
+
+
+def comparison_lines(found: "RunComparison") -> Iterator[str]:
+    """Yield the text of a comparison: tables of what differs, and the commits of each run."""
+    titles = [run.display_name or run.name for run in found.runs]
+    measured = [
+        (
+            f"{row.name} ({row.unit})" if row.unit else row.name,
+            [_measured(value, change) for value, change in zip(row.values, row.changes, strict=True)],
+        )
+        for row in found.measurements
+    ]
+    yield from _table("MEASURED", titles, measured)
+    yield ""
+    changed = [
+        (row.key, ["-" if value is None else value for value in row.values]) for row in found.configuration
+    ]
+    if changed:
+        yield from _table("CONFIGURATION", titles, changed)
+        if found.more:
+            yield f"{found.more} more differences: --json has no more than these, see record.json"
     else:
-        click.echo(found.sentence)
-        if found.share is not None and found.least is not None and found.most is not None:
-            sure = f", confidence {found.confidence:.2f}" if found.confidence else ""
-            click.echo(
-                f"A step takes {found.share:+.1%} (95 %: {found.least:+.1%} to {found.most:+.1%}{sure})."
-            )
-    return _CANNOT_TELL if found.verdict == "cannot tell" else 0
+        yield "CONFIGURATION  no difference"
+    yield ""
+    for title, row in zip(titles, found.git, strict=True):
+        yield from _git_lines(title, row)
 
 
-def _steps(path: Path) -> "StepTable":
-    """Return the steps of a run or file.
+def _table(heading: str, titles: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> Iterator[str]:
+    table = [(heading, [*titles]), *((name, [*cells]) for name, cells in rows)]
+    cut = [[_cut(name), *(_cut(cell) for cell in cells)] for name, cells in table]
+    widths = [max(len(row[column]) for row in cut) for column in range(len(titles) + 1)]
+    for row in cut:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
-    Raises
-    ------
-    SourceError
-        It can't be read, or logged none.
-    """
-    from ..diagnosis.step_file import read_step_file, steps_of_run  # noqa: PLC0415
-    from ..telemetry.sample import SourceError  # noqa: PLC0415
 
-    found, notes = steps_of_run(path) if path.is_dir() else read_step_file(path)
-    for note in notes:
-        tell(note)
-    if found is None:
-        raise SourceError(f"{path} has no steps.", "Log them: log(step=…, step_s=…, work_s=…).")
-    return found
+def _git_lines(title: str, row: "GitRow") -> Iterator[str]:
+    if not row.commit:
+        yield f"COMMIT  {title}: not recorded"
+        return
+    branch = f" on {row.branch}" if row.branch else ""
+    changes = f", {row.changed_files} files with uncommitted changes" if row.changed_files else ""
+    if changes and row.same_changes is not None:
+        changes += ", the same changes" if row.same_changes else ", other changes"
+    yield f"COMMIT  {title}: {row.commit[:12]}{branch}{changes}"
+    difference = row.difference
+    if difference is None:
+        return
+    if difference.reason:
+        yield f"  {difference.reason}"
+    for sign, commits in (("+", difference.commits), ("-", difference.missing_commits)):
+        yield from (f"  {sign} {commit}" for commit in commits[:_SHOWN_COMMITS])
+        if len(commits) > _SHOWN_COMMITS:
+            yield f"  {sign} {len(commits) - _SHOWN_COMMITS} more commits"
+    yield from (f"    {file}" for file in difference.files[:_SHOWN_FILES])
+    if len(difference.files) > _SHOWN_FILES:
+        yield f"    {len(difference.files) - _SHOWN_FILES} more files"
+
+
+def _measured(value: float | None, change: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g} ({change:+.3g})" if change else f"{value:.4g}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _WIDEST_CELL else f"{text[: _WIDEST_CELL - 1]}\u2026"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .live_table import examples, tell
+from .terminal import examples, report_line
 
 if TYPE_CHECKING:
     from ..diagnosis import Diagnosis, Roles
@@ -49,16 +49,16 @@ def diagnose(recording: str, *, roles_file: Path | None, as_document: bool) -> i
     Exit status: 0 it could be read, whatever the verdicts, 2 it couldn't.
     """
     from ..telemetry.sample import SourceError  # noqa: PLC0415 - numpy, which --help can do without
-    from .scored_run import path_of  # noqa: PLC0415
+    from .scored_run import resolve_recording  # noqa: PLC0415
 
     try:
-        path = path_of(recording)
+        path = resolve_recording(recording)
         found = _of_run(path, roles_file) if path.is_dir() else _of_file(path, roles_file)
     except SourceError as error:
-        tell(str(error))
+        report_line(str(error))
         return _UNREADABLE
     for note in found.notes:
-        tell(note)
+        report_line(note)
     if as_document:
         click.echo(json.dumps(found.to_json()))
     else:
@@ -80,15 +80,15 @@ def _of_file(path: Path, roles_file: Path | None) -> "Diagnosis":
 def _of_run(path: Path, roles_file: Path | None) -> "Diagnosis":
     from ..diagnosis import diagnose  # noqa: PLC0415
     from ..diagnosis.step_file import steps_of_run  # noqa: PLC0415
-    from ..telemetry.ranks import gpus_by_rank, read_ranks  # noqa: PLC0415
+    from ..telemetry.ranks import gpu_uuids_by_rank, read_ranks  # noqa: PLC0415
     from ..telemetry.sample import SourceError  # noqa: PLC0415
 
     steps, damaged = steps_of_run(path)
-    places = read_ranks(path / "telemetry")
-    known = (int(rank) for rank in steps.ranks) if steps is not None else (each.rank for each in places)
+    locations = read_ranks(path / "telemetry")
+    known = (int(rank) for rank in steps.ranks) if steps is not None else (each.rank for each in locations)
     roles, notes = _roles_of_run(path, roles_file, tuple(known))
     notes = (*notes, *damaged)
-    shared = roles.with_places(places).shared_gpus()
+    shared = roles.with_places(locations).shared_gpus()
     for gpu, ranks in list(shared.items())[:3]:
         notes = (
             *notes,
@@ -97,7 +97,7 @@ def _of_run(path: Path, roles_file: Path | None) -> "Diagnosis":
     if steps is None and not (path / "telemetry").is_dir():
         raise SourceError(f"{path} is not a run folder.", "`gipfel runs` lists yours.")
     found = diagnose(
-        steps, roles.with_places(places), samples=lambda: _samples(path), gpus=gpus_by_rank(places)
+        steps, roles.with_places(locations), samples=lambda: _samples(path), gpus=gpu_uuids_by_rank(locations)
     )
     return _with_notes(found, notes)
 

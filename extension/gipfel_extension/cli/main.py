@@ -7,16 +7,19 @@ from collections.abc import Sequence
 import click
 
 from .compare import compare
+from .data import data
 from .diagnose import diagnose
 from .doctor import doctor
 from .edf import edf
 from .kernel import kernel
 from .launch import flight_recorder, launch
+from .open_run import open_run
 from .plan import plan
 from .record import record
 from .report import export, report
-from .runs import runs
+from .runs import run_alias, runs
 from .runtime import runtime
+from .scan import scan
 from .score import score
 from .submit import submit
 from .terminal import examples, report_line
@@ -35,9 +38,12 @@ _INTERRUPTED = 130
         "gipfel kernel add my-env                 add a kernel in another environment's container",
         "gipfel submit in.ipynb out.ipynb --wait  run a notebook as a batch job",
         "gipfel ps                                list running and waiting workloads",
+        "gipfel data pack DIR data.sqsh           pack many small files into one file",
         "gipfel record -- python train.py         run a command and record GPU metrics",
         "gipfel plan --model 7B --gpus 16         plan a model's parallel layout",
         "gipfel score alps-48812                  score how well a run used its GPUs",
+        "gipfel runs                              list runs with score, GPU hours and energy",
+        "gipfel compare alps-48812 alps-48910     compare runs",
         "gipfel diagnose alps-48812               find slow ranks and changes of speed",
         "gipfel vet quick                         test every node of this job",
     ),
@@ -48,6 +54,7 @@ def gipfel() -> None:
 
 
 gipfel.add_command(compare)
+gipfel.add_command(data)
 gipfel.add_command(diagnose)
 gipfel.add_command(doctor)
 gipfel.add_command(edf)
@@ -56,13 +63,16 @@ gipfel.add_command(flight_recorder)
 gipfel.add_command(kernel)
 gipfel.add_command(launch)
 gipfel.add_command(logs)
+gipfel.add_command(open_run)
 gipfel.add_command(plan)
 gipfel.add_command(ps)
 gipfel.add_command(record)
 gipfel.add_command(report)
 gipfel.add_command(rerun)
+gipfel.add_command(run_alias)
 gipfel.add_command(runs)
 gipfel.add_command(runtime)
+gipfel.add_command(scan)
 gipfel.add_command(score)
 gipfel.add_command(stop)
 gipfel.add_command(submit)

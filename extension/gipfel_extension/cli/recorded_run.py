@@ -17,6 +17,7 @@ from os import getpid
 from pathlib import Path
 from typing import Any
 
+from gipfel_cluster.git_state import git_state
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runs import LiveFolder, RunFolder, make_private, runs_root
 from gipfel_cluster.scheduler.notation import expand_hostlist
@@ -99,6 +100,7 @@ class RecordedRun:
             # Bytes that are no text in any locale are shown, not kept.
             "directory": _directory(),
             "command": [word.encode(errors="replace").decode() for word in command],
+            "git": _git_state(environment) if task == "0" else None,
             "edf": None,
             "edf_digest": None,
         }
@@ -166,6 +168,14 @@ def _directory() -> str:
     with contextlib.suppress(OSError):
         return str(Path.cwd()).encode(errors="replace").decode()
     return ""
+
+
+def _git_state(environment: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return the commit of the working directory for the record; None without a repository."""
+    with contextlib.suppress(OSError):
+        state = git_state(Path.cwd(), environment)
+        return None if state is None else state.model_dump()
+    return None
 
 
 def _nodes(environment: Mapping[str, str], node: str) -> list[str]:

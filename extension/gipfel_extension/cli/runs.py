@@ -1,23 +1,22 @@
-"""``gipfel runs``: lists run folders with their sizes, and removes old ones."""
+"""``gipfel runs``: the table of runs, their notes, and removal of old ones."""
 
 import json
 import os
 import re
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from .run_lines import facts_of, run_lines, size_text
 from .terminal import examples, report_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gipfel_cluster.workloads.run_folders import Run
 
 _AGE = re.compile(r"([0-9]{1,6})([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 class _RunsGroup(click.Group):
@@ -45,26 +44,96 @@ class _Age(click.ParamType):  # type: ignore[type-arg] # generic in newer releas
 
 @click.group(cls=_RunsGroup)
 def runs() -> None:
-    """List, show and remove run folders: the records of your servers, launches and batch notebooks."""
+    """List, annotate, show and remove runs: the records of your servers, launches and batch notebooks."""
 
 
-@runs.command("list", epilog=examples("gipfel runs", "gipfel runs list --json"))
+@runs.command(
+    "list",
+    epilog=examples(
+        "gipfel runs",
+        "gipfel runs list --sort score --filter kind=launch --filter 'gpu_hours>10'",
+        "gipfel runs list --tag sweep-3 --sort parameters.lr",
+        "gipfel runs list --pinned --json",
+    ),
+)
+@click.option("--sort", default="modified", show_default=True, metavar="COLUMN", help="Column to sort by.")
+@click.option("--reverse", is_flag=True, help="The smallest value last.")
+@click.option(
+    "--filter",
+    "conditions",
+    multiple=True,
+    metavar="CONDITION",
+    help="Only runs that meet COLUMN, an operator (= != < <= > >=, ~ contains) and a value. Repeatable.",
+)
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only runs with this tag. Repeatable.")
+@click.option("--pinned", is_flag=True, help="Only pinned runs.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the last N runs of the table.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
-def list_(*, as_json: bool) -> int:
-    """List your runs with size, score and end, the newest last."""
-    from gipfel_cluster.workloads.run_folders import list_runs  # noqa: PLC0415 - pydantic
+def list_(
+    *,
+    sort: str,
+    reverse: bool,
+    conditions: tuple[str, ...],
+    tags: tuple[str, ...],
+    pinned: bool,
+    limit: int | None,
+    as_json: bool,
+) -> int:
+    """List your runs with score, largest loss, duration, GPU hours, energy, commit and end.
 
-    found = list(list_runs(os.environ))
+    The newest run is the last one. Columns of --sort and --filter are the keys of --json, and
+    parameters.NAME for a parameter of the run's program.
+    """
+    from ..server.run_table import Condition, run_table  # noqa: PLC0415 - pydantic and numpy
+
+    given = [Condition.parse(each) for each in conditions]
+    given += [Condition("tags", "=", tag) for tag in tags]
+    given += [Condition("pinned", "=", "yes")] if pinned else []
+    found = run_table(os.environ, conditions=given, sort=sort, descending=reverse, most=limit)
     if as_json:
         click.echo(json.dumps([each.model_dump(mode="json") for each in found]))
         return 0
-    for line in _table(found):
+    for line in run_lines(found):
         click.echo(line)
     if found:
         count = f"{len(found)} run{'' if len(found) == 1 else 's'}"
-        report_line(f"{count}, {_size(sum(each.bytes for each in found))}")
+        report_line(f"{count}, {size_text(sum(each.bytes for each in found))}")
     else:
-        report_line("There are no runs.")
+        report_line("There are no runs." if not given else "No run meets these conditions.")
+    return 0
+
+
+@runs.command(
+    epilog=examples(
+        "gipfel runs note alps-48812 --name baseline --tag sweep-3 --note 'fused optimizer'",
+        "gipfel runs note baseline --pin",
+        "gipfel runs note baseline --untag sweep-3 --note ''",
+    )
+)
+@click.argument("run", metavar="RUN")
+@click.option("--name", "display_name", metavar="NAME", help="Name of the run; empty removes it.")
+@click.option("--note", metavar="TEXT", help="Text about the run; empty removes it.")
+@click.option("--tag", "add_tags", multiple=True, metavar="TAG", help="Add a tag. Repeatable.")
+@click.option("--untag", "remove_tags", multiple=True, metavar="TAG", help="Remove a tag. Repeatable.")
+@click.option("--pin/--unpin", "pinned", default=None, help="Pinned runs are never pruned or removed.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
+def note(*, run: str, as_json: bool, **options: Any) -> int:
+    """Name, tag, describe or pin a run; without options show its notes.
+
+    RUN is the run's folder or the name that you gave it.
+    """
+    from gipfel_cluster.workloads.run_folders import find_run  # noqa: PLC0415
+    from gipfel_cluster.workloads.run_notes import change_notes, read_notes  # noqa: PLC0415
+
+    folder = Path(find_run(run, os.environ).folder)
+    changes = {key: value for key, value in options.items() if value not in (None, ())}
+    notes = change_notes(folder, changes) if changes else read_notes(folder)
+    if as_json:
+        click.echo(notes.model_dump_json())
+        return 0
+    for key, text in (("name", notes.display_name), ("tags", " ".join(notes.tags)), ("note", notes.note)):
+        click.echo(f"{key:<7} {text or '-'}")
+    click.echo(f"{'pinned':<7} {'yes' if notes.pinned else 'no'}")
     return 0
 
 
@@ -72,24 +141,16 @@ def list_(*, as_json: bool) -> int:
 @click.argument("run", metavar="RUN")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
 def show(*, run: str, as_json: bool) -> int:
-    """Show one run: kind, times, exit status, score and size on disk."""
+    """Show one run: notes, times, score, energy, commit, parameters, end and size on disk."""
     from gipfel_cluster.workloads.run_folders import find_run  # noqa: PLC0415
 
-    found = find_run(run, os.environ)
+    from ..server.run_table import table_row  # noqa: PLC0415
+
+    found = table_row(find_run(run, os.environ))
     if as_json:
         click.echo(found.model_dump_json())
         return 0
-    values = {
-        "folder": found.folder,
-        "kind": found.kind,
-        "started": found.started,
-        "ended": found.ended or ("-" if found.in_use else "not recorded"),
-        "exit status": "-" if found.exit_status is None else str(found.exit_status),
-        "score": "-" if found.score is None else f"{found.score:.0f}",
-        "size": _size(found.bytes),
-        "in use": found.in_use or "no",
-    }
-    for name, value in values.items():
+    for name, value in facts_of(found).items():
         click.echo(f"{name:<12} {value}")
     return 0
 
@@ -105,50 +166,71 @@ def show(*, run: str, as_json: bool) -> int:
 )
 @click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
 def rm(*, names: tuple[str, ...], older: int | None, yes: bool) -> int:
-    """Remove runs, except those in use.
+    """Remove runs, except those in use and pinned ones.
 
     Exit status: 0 removed or nothing to remove, 1 a run can't be removed, or you answered no.
     """
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415
-    from gipfel_cluster.workloads.run_folders import (  # noqa: PLC0415
-        check_jobs,
-        find_run,
-        list_runs,
-        remove_run,
-    )
+    from gipfel_cluster.workloads.run_folders import check_jobs, find_run  # noqa: PLC0415
 
     if bool(names) == (older is not None):
         raise click.UsageError("Give either names of runs or --older.")
-    if older is None:
-        chosen = check_jobs([find_run(name, os.environ) for name in dict.fromkeys(names)], os.environ)
-        for each in chosen:
-            if each.in_use:
-                raise GipfelError(
-                    f"The run {each.name} is in use: {each.in_use}.", "Stop it first; see `gipfel ps`."
-                )
-    else:
-        limit = time.time() - older
-        old = [each for each in list_runs(os.environ) if each.modified < limit and not each.in_use]
-        chosen = [each for each in check_jobs(old, os.environ) if not each.in_use]
+    if older is not None:
+        return _remove(_removable(older=older), yes=yes)
+    chosen = check_jobs([find_run(name, os.environ) for name in dict.fromkeys(names)], os.environ)
+    for each in chosen:
+        if each.in_use:
+            raise GipfelError(
+                f"The run {each.name} is in use: {each.in_use}.", "Stop it first; see `gipfel ps`."
+            )
+        if each.pinned:
+            raise GipfelError(
+                f"The run {each.name} is pinned.", f"Unpin it first: gipfel runs note {each.name} --unpin"
+            )
+    return _remove(chosen, yes=yes)
+
+
+@runs.command(epilog=examples("gipfel runs prune --keep 50", "gipfel runs prune --keep 20 --older 7d --yes"))
+@click.option("--keep", required=True, type=click.IntRange(0), metavar="N", help="Keep the N newest runs.")
+@click.option("--older", type=_Age(), metavar="AGE", help="Only runs without a change for AGE, such as 30d.")
+@click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
+def prune(*, keep: int, older: int | None, yes: bool) -> int:
+    """Remove all but the newest runs; runs that are in use, pinned or tagged always remain.
+
+    Exit status: as for gipfel runs rm.
+    """
+    return _remove(_removable(older=older or 0, keep=keep), yes=yes)
+
+
+def _removable(*, older: int, keep: int | None = None) -> "list[Run]":
+    """Return the runs to remove; `keep` is the number of newest runs that remain beside tagged ones."""
+    from gipfel_cluster.workloads.run_folders import check_jobs, list_runs  # noqa: PLC0415
+
+    found = list(list_runs(os.environ))
+    if keep is not None:
+        found = [each for each in found[: max(0, len(found) - keep)] if not each.tags]
+    limit = time.time() - older
+    old = [each for each in found if each.modified < limit and not each.in_use and not each.pinned]
+    return [each for each in check_jobs(old, os.environ) if not each.in_use]
+
+
+def _remove(chosen: "list[Run]", *, yes: bool) -> int:
+    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
+    from gipfel_cluster.workloads.run_folders import remove_run  # noqa: PLC0415
+
     if not chosen:
         report_line("There is nothing to remove.")
         return 0
-    return _remove(chosen, lambda each: remove_run(each, os.environ), yes=yes)
-
-
-def _remove(chosen: "list[Run]", remove: "Callable[[Run], None]", *, yes: bool) -> int:
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
-
-    for line in _table(chosen):
+    for line in run_lines(chosen):
         click.echo(line)
-    size = _size(sum(each.bytes for each in chosen))
+    size = size_text(sum(each.bytes for each in chosen))
     count = f"{len(chosen)} run{'s' if len(chosen) > 1 else ''}"
     if not yes and not click.confirm(f"Remove {count}, {size}?", err=True):
         return 1
     failed = 0
     for each in chosen:
         try:
-            remove(each)
+            remove_run(each, os.environ)
         except GipfelError as error:
             report_line(str(error))
             failed += 1
@@ -157,24 +239,5 @@ def _remove(chosen: "list[Run]", remove: "Callable[[Run], None]", *, yes: bool) 
     return 1 if failed else 0
 
 
-def _table(found: "list[Run]") -> list[str]:
-    if not found:
-        return []
-    width = max(4, *(len(each.name) for each in found))
-    lines = [f"{'RUN':<{width}}  {'KIND':<10} {'CHANGED':<16} {'SIZE':>10} {'SCORE':>5}  END"]
-    for each in found:
-        changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.modified)) if each.modified else ""
-        score = "" if each.score is None else f"{each.score:.0f}"
-        status = f"exit status {each.exit_status}" if each.exit_status is not None else "ended"
-        end = status if each.ended else "in use" if each.in_use else "no end recorded"
-        row = f"{each.name:<{width}}  {each.kind[:10]:<10} {changed:<16} {_size(each.bytes):>10}"
-        lines.append(f"{row} {score:>5}  {end}")
-    return lines
-
-
-def _size(count: float) -> str:
-    for unit in _UNITS:
-        if count < 1024 or unit == _UNITS[-1]:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return ""
+#: The same commands under the singular, for ``gipfel run note``.
+run_alias = _RunsGroup("run", commands=runs.commands, hidden=True, help=runs.help)

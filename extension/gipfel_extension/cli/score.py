@@ -98,8 +98,15 @@ def _print(scored: "ScoredRun") -> None:
 
     label, environment = scored.recording.label, _environment(scored.path)
     since = scored.since.lines if scored.since else ()
+    energy = scored.energy.sentence
     for line in score_text(
-        scored.job, scored.advice, label=label, environment=environment, notes=scored.notes, since=since
+        scored.job,
+        scored.advice,
+        label=label,
+        environment=environment,
+        notes=scored.notes,
+        since=since,
+        energy=energy,
     ):
         click.echo(line)
 

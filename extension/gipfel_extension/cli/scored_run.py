@@ -20,6 +20,7 @@ from ..saturation import (
 )
 from ..saturation.score import CoarserScore, score_coarser_samples
 from ..server.runs import newest_runs
+from ..telemetry.energy import RunEnergy, energy_of
 from ..telemetry.imports import Recording, open_recording
 from ..telemetry.sample import SourceError
 from ..training.results import (
@@ -48,6 +49,7 @@ class ScoredRun:
     workload: Workload = field(default_factory=Workload)
     kept: Mapping[str, Any] = field(default_factory=lambda: {"observed": {}, "rates": {}, "seconds": None})
     since: AdviceEffect | None = None
+    energy: RunEnergy = field(default_factory=RunEnergy)
 
     @classmethod
     def of(cls, path: Path, *, weights: Mapping[str, float] | None = None, gpu: str = "") -> "ScoredRun":
@@ -73,14 +75,15 @@ class ScoredRun:
         coarser_score = score_coarser_samples(found.table, total, settings, ranks=found.ranks)
         work = workload_of(program_of_run(path) if path.is_dir() else None)
         advice = advise(found.table, job, settings, workload=work)
+        energy = energy_of(found.table, found.ranks, os.environ)
         if not path.is_dir():
-            return cls(path, found, settings, job, advice, coarser_score, work)
+            return cls(path, found, settings, job, advice, coarser_score, work, energy=energy)
         kept = {
             "observed": observed_of(found.table, job, settings),
             "rates": rates_of_run(path),
             "seconds": seconds_of(path),
         }
-        scored = cls(path, found, settings, job, advice, coarser_score, work, kept)
+        scored = cls(path, found, settings, job, advice, coarser_score, work, kept, energy=energy)
         return replace(scored, since=advice_effect(path, scored.document()))
 
     @property
@@ -102,6 +105,7 @@ class ScoredRun:
             "utilization": None if used is None else round(used, 4),
             "weights": {name: weights.of(name) for name in ("compute", "memory", "interconnect")},
             "coarser_score": self.coarser_score.to_json() if self.coarser_score else None,
+            "energy": self.energy.to_json(),
             "segments": self._segments(),
             **self.kept,
             "advice_effect": None if self.since is None else self.since.model_dump(mode="json"),

@@ -106,7 +106,7 @@ def _levels(table: SampleTable, uuids: Sequence[str], window: tuple[int, int]) -
 
 
 def _series(table: SampleTable, uuid: str, window: tuple[int, int]) -> dict[str, Floats] | None:
-    columns = table.of(uuid)
+    columns = table[uuid]
     first, last = np.searchsorted(columns["time_ns"], window)
     if last - first < 3:
         return None
@@ -142,7 +142,7 @@ def _slowed(table: SampleTable, accused: Accused, gpus: Gpus, window: tuple[int,
     """Return what the driver says about lowered clocks, as a sentence."""
     shares = []
     for uuid in (uuid for rank in accused.ranks for uuid in gpus.get(rank, ()) if uuid in table):
-        columns = table.of(uuid)
+        columns = table[uuid]
         first, last = np.searchsorted(columns["time_ns"], window)
         reasons = columns.get("CLOCKS_EVENT_REASONS", np.empty(0))[first:last]
         known = reasons[~np.isnan(reasons)].astype(np.int64)
@@ -187,7 +187,7 @@ def _matrices(
 ) -> tuple[NDArray[np.int64], dict[str, Floats]]:
     """Return the beginnings of bins, and each series by rank and bin."""
     uuids = [next(uuid for uuid in gpus[rank] if uuid in table) for rank in ranks]
-    every = [table.of(uuid)["time_ns"] for uuid in uuids]
+    every = [table[uuid]["time_ns"] for uuid in uuids]
     first, last = max(int(t[0]) for t in every if len(t)), min(int(t[-1]) for t in every if len(t))
     interval = table.interval or float(np.median(np.diff(max(every, key=len)))) / 1e9
     width = max(1, int(interval * _BIN_SAMPLES * 1e9))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..telemetry.files import read_regular
-from ..telemetry.ranks import RankPlace
+from ..telemetry.ranks import RankLocation
 from ..telemetry.sample import SourceError
 from .verdict import named
 
@@ -109,10 +109,10 @@ class Roles:
                 "Give the roles of every rank of this job.",
             )
 
-    def with_places(self, places: Iterable[RankPlace]) -> "Roles":
+    def with_places(self, locations: Iterable[RankLocation]) -> "Roles":
         """Return these roles with the nodes and GPUs that a recorder found; those of the table go first."""
         found: dict[int, dict[str, str]] = {}
-        for each in places:
+        for each in locations:
             own = {"node": each.node} | ({"gpu": each.gpu_uuid} if each.gpu_uuid else {})
             found.setdefault(each.rank, own)
         for rank, named_units in self.places.items():

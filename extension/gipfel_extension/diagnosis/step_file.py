@@ -119,9 +119,9 @@ def steps_of_run(run: Path) -> tuple[StepTable | None, tuple[str, ...]]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise SourceError(f"The metrics of {run} can't be read: {reason}.", "Name another run.") from error
-    noun, are = ("line", "is") if metrics.damaged == 1 else ("lines", "are")
-    note = f"{metrics.damaged} {noun} of {METRICS_FILE} could not be read and {are} left out."
-    return steps_of_metrics(metrics), (note,) if metrics.damaged else ()
+    noun, are = ("line", "is") if metrics.damaged_lines == 1 else ("lines", "are")
+    note = f"{metrics.damaged_lines} {noun} of {METRICS_FILE} could not be read and {are} left out."
+    return steps_of_metrics(metrics), (note,) if metrics.damaged_lines else ()
 
 
 def _read_together(lines: list[bytes]) -> Rows | None:

@@ -125,7 +125,7 @@ def _candidates(
     table: SampleTable, at_ns: int, before_ns: int, after_ns: int
 ) -> Iterator[tuple[Cause, Device, tuple[float, float, float]]]:
     for device in table.devices:
-        columns = table.of(device.uuid)
+        columns = table[device.uuid]
         edges = np.searchsorted(columns["time_ns"], (before_ns, at_ns, after_ns))
         for cause in CAUSES:
             if cause.metric in columns:

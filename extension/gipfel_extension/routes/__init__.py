@@ -16,6 +16,13 @@ from .launches import (
     LaunchFileRouteHandler,
     LaunchLogRouteHandler,
 )
+from .runs import (
+    RunComparisonRouteHandler,
+    RunNotesRouteHandler,
+    RunRemovalRouteHandler,
+    RunReportRouteHandler,
+    RunTableRouteHandler,
+)
 from .saturation import (
     ActivityRouteHandler,
     SaturationRouteHandler,
@@ -40,6 +47,11 @@ ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/metrics", MetricsRouteHandler),
     (r"gipfel/run", RunRouteHandler),
     (r"gipfel/runs", RunsRouteHandler),
+    (r"gipfel/runs/table", RunTableRouteHandler),
+    (r"gipfel/runs/notes", RunNotesRouteHandler),
+    (r"gipfel/runs/compare", RunComparisonRouteHandler),
+    (r"gipfel/runs/remove", RunRemovalRouteHandler),
+    (r"gipfel/runs/([A-Za-z0-9][A-Za-z0-9._-]{0,127})/report", RunReportRouteHandler),
     (r"gipfel/lifetime", LifetimeRouteHandler),
     (r"gipfel/lifetime/extend", ExtendRouteHandler),
     (r"gipfel/lifetime/stay", StayRouteHandler),

@@ -19,7 +19,14 @@ from gipfel_cluster.model import Frozen, GipfelError, OneLine, one_line
 from gipfel_cluster.runs import runs_root
 
 from ..server.activity import WINDOW_S, current_activity
-from ..server.analysis import Sharing, read_sharing, score_document, shared_score, write_sharing
+from ..server.analysis import (
+    Sharing,
+    mean_activity,
+    read_sharing,
+    score_document,
+    shared_score,
+    write_sharing,
+)
 from ..server.broadcast import Page, absent_status
 from ..server.telemetry import ServerTelemetry
 from ..server.views import View
@@ -155,7 +162,7 @@ class SharingRouteHandler(GipfelRouteHandler):
 
 
 class SharedSaturationRouteHandler(GipfelRouteHandler):
-    """``GET``: score of the last ten minutes, for the hub's page of servers."""
+    """``GET``: score and mean SM activity of the last ten minutes, for the hub's pages."""
 
     @route
     async def get(self) -> None:
@@ -167,7 +174,8 @@ class SharedSaturationRouteHandler(GipfelRouteHandler):
         run, broadcast = await self.telemetry.ensure_started()
         table = await broadcast.table(_WINDOW_S)
         document = await asyncio.to_thread(score_document, table, run.folder.telemetry)
-        self.finish(shared_score(document, _WINDOW_S))
+        activity = await asyncio.to_thread(mean_activity, table, _WINDOW_S)
+        self.finish(shared_score(document, _WINDOW_S, activity))
 
 
 class SourceRequest(Frozen):

@@ -8,11 +8,13 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from gipfel_cluster.model import Frozen
 from gipfel_cluster.runs import make_private, runs_root, write_atomically
@@ -196,8 +198,36 @@ def write_sharing(environment: Mapping[str, str], sharing: Sharing) -> None:
     write_atomically(path, json.dumps(sharing.model_dump()) + "\n")
 
 
-def shared_score(document: Mapping[str, Any], seconds: float = _WINDOW_S) -> dict[str, Any]:
-    """Return the part of a score that administrators see: no names, no samples, no advice."""
+def mean_activity(table: SampleTable, seconds: float = _WINDOW_S, parts: int = 30) -> list[float | None]:
+    """Return the mean SM activity of all GPUs, 0 to 1, in equal parts of the last ``seconds``, oldest first.
+
+    A part without a sample is None; without any sample the list is empty. Values have three decimals.
+    """
+    end_ns = table.last_ns
+    columns = [table[gpu.uuid] for gpu in table.gpus if gpu.uuid in table and "SM_ACTIVE" in table[gpu.uuid]]
+    if end_ns is None or not columns:
+        return []
+    start_ns, width_ns = end_ns - seconds * 1e9, seconds * 1e9 / parts
+    times = np.concatenate([np.asarray(each["time_ns"], dtype=np.float64) for each in columns])
+    values = np.concatenate([np.asarray(each["SM_ACTIVE"], dtype=np.float64) for each in columns])
+    kept = np.isfinite(values) & (times > start_ns)
+    part = np.minimum(((times[kept] - start_ns) / width_ns).astype(int), parts - 1)
+    counts = np.bincount(part, minlength=parts)
+    sums = np.bincount(part, weights=np.clip(values[kept], 0.0, 1.0), minlength=parts)
+    if not counts.any():
+        return []
+    return [
+        round(float(total / count), 3) if count else None for total, count in zip(sums, counts, strict=True)
+    ]
+
+
+def shared_score(
+    document: Mapping[str, Any], seconds: float = _WINDOW_S, activity: Sequence[float | None] = ()
+) -> dict[str, Any]:
+    """Return what the hub's pages show of a score: no names, no samples, no advice.
+
+    ``activity`` is that of `mean_activity`.
+    """
     return {
         "shared": True,
         "score": document["score"],
@@ -205,6 +235,7 @@ def shared_score(document: Mapping[str, Any], seconds: float = _WINDOW_S) -> dic
         "gpus": len(document["gpus"]),
         "seconds": seconds,
         "simulated": document["simulated"],
+        "activity": list(activity),
     }
 
 

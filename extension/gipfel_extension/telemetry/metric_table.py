@@ -129,6 +129,7 @@ GPU: tuple[Metric, ...] = (
     _rate("C2C_RX_ALL_BYTES", 1078, 101, _link("C2C in", "purple", "solid")),
     Metric("CLOCKS_EVENT_REASONS", "bits", None, 112, 1.0, "CLOCK_THROTTLE_REASONS", "CLOCKS_EVENT_REASONS"),
     Metric("MAX_SM_CLOCK", "MHz", None, 113),
+    Metric("TOTAL_ENERGY", "J", None, 156, 1e-3, "TOTAL_ENERGY_CONSUMPTION"),
 )
 
 #: Metrics of a GPU that are recorded only on request.
@@ -140,7 +141,6 @@ ON_REQUEST: tuple[Metric, ...] = (
     Metric("FB_RESERVED", "B", None, 253, MIB),
     Metric("MEM_CLOCK", "MHz", None, 101),
     Metric("MEMORY_TEMP", "°C", None, 140),
-    Metric("TOTAL_ENERGY", "J", None, 156, 1e-3, "TOTAL_ENERGY_CONSUMPTION"),
     _fraction("PIPE_TENSOR_IMMA_ACTIVE", 1013, 9, "IMMA_UTIL_RATIO"),
     _fraction("PIPE_TENSOR_HMMA_ACTIVE", 1014, 7, "HMMA_UTIL_RATIO"),
     _fraction("PIPE_TENSOR_DFMA_ACTIVE", 1015, 6, "DFMA_UTIL_RATIO"),
@@ -194,6 +194,7 @@ HOST: tuple[Metric, ...] = (
     Metric("LUSTRE_METADATA_OPS", "1/s"),
     Metric("NFS_READ_BYTES", "B/s"),
     Metric("NFS_WRITE_BYTES", "B/s"),
+    Metric("HOST_POWER", "W"),
 )
 
 #: Every metric by its name.

@@ -1,5 +1,5 @@
 import type { IBatchJob, IBatchRequest } from '../api';
-import { WorkModel } from '../work/model';
+import { WorkModel } from '../workloads/model';
 import type { BatchRequests } from './requests';
 
 /** The user's batch jobs, the newest first. */

@@ -5,22 +5,22 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { CommandIDs, NO_ARGUMENTS } from '../common/commands';
 import { batchIcon } from '../common/icon';
-import { IGipfelPanel } from '../tokens';
+import { IGipfelWorkloads } from '../tokens';
+import { batchKind } from './kind';
 import { BatchModel } from './model';
 import { BatchRequests } from './requests';
-import { batchSection } from './section';
 import { showDialogAndSubmit } from './submit';
 
-/** Batch jobs: the command in the notebook's toolbar, and the section that lists the jobs. */
+/** Batch jobs: the command in the notebook's toolbar, and the kind of workload. */
 export const batchPlugin: JupyterFrontEndPlugin<void> = {
   id: '@gipfel/extension:batch',
   description: 'Runs the current notebook as a batch job, and lists such jobs.',
   autoStart: true,
-  requires: [IGipfelPanel, INotebookTracker],
+  requires: [IGipfelWorkloads, INotebookTracker],
   optional: [ICommandPalette, ITranslator],
   activate: (
     app: JupyterFrontEnd,
-    panel: IGipfelPanel,
+    workloads: IGipfelWorkloads,
     notebooks: INotebookTracker,
     palette: ICommandPalette | null,
     translator: ITranslator | null
@@ -30,7 +30,7 @@ export const batchPlugin: JupyterFrontEndPlugin<void> = {
     const open = (path: string): void => {
       void app.commands.execute('docmanager:open', { path });
     };
-    panel.addSection(batchSection(model, trans, open), { rank: 400 });
+    workloads.addKind(batchKind(model, trans, open));
 
     /** Return the current notebook; null if another tab is current. */
     const current = (): NotebookPanel | null => {

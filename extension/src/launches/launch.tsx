@@ -3,7 +3,7 @@ import * as React from 'react';
 
 import type { ILaunch } from '../api';
 import { formatLocalTime } from '../common/clock';
-import { ActionButton, StateLabel, joinParts } from '../work/elements';
+import { ActionButton, StateLabel, joinParts } from '../workloads/elements';
 import type { ILaunchActions } from './actions';
 import { LaunchLog } from './log';
 import type { LaunchesModel } from './model';

@@ -1,6 +1,6 @@
 import type { ILaunch, ILogPage, ILogPosition } from '../api';
 import { ViewPoll } from '../common/view-poll';
-import { WorkModel } from '../work/model';
+import { WorkModel } from '../workloads/model';
 import type { LaunchRequests, LogLine } from './requests';
 
 const LOG_MS = 1_500;

@@ -5,25 +5,25 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { CommandIDs, NO_ARGUMENTS } from '../common/commands';
 import { mountainIcon } from '../common/icon';
-import { IGipfelLaunches, IGipfelPanel } from '../tokens';
+import { IGipfelLaunches, IGipfelWorkloads } from '../tokens';
 import type { ILaunchActions } from './actions';
+import { launchKind } from './kind';
 import { LaunchesModel } from './model';
 import { openLaunchNotebook } from './new-launch';
 import { LaunchRequests } from './requests';
 import { SavedLaunch } from './saved';
-import { launchesSection } from './section';
 
-/** Launches: their section, the command for a new one, and views of single launches in notebooks. */
+/** Launches: their kind of workload, the command for a new one, and views of single launches in notebooks. */
 export const launchesPlugin: JupyterFrontEndPlugin<IGipfelLaunches> = {
   id: '@gipfel/extension:launches',
   description: 'Lists launches with their logs, and opens a notebook for a new one.',
   autoStart: true,
   provides: IGipfelLaunches,
-  requires: [IGipfelPanel],
+  requires: [IGipfelWorkloads],
   optional: [ICommandPalette, ILauncher, ITranslator],
   activate: (
     app: JupyterFrontEnd,
-    panel: IGipfelPanel,
+    workloads: IGipfelWorkloads,
     palette: ICommandPalette | null,
     launcher: ILauncher | null,
     translator: ITranslator | null
@@ -32,7 +32,7 @@ export const launchesPlugin: JupyterFrontEndPlugin<IGipfelLaunches> = {
     const requests = new LaunchRequests(app.serviceManager.serverSettings);
     const model = new LaunchesModel(requests);
     const actions = actionsOf(app, model);
-    panel.addSection(launchesSection(model, trans, actions), { rank: 300 });
+    workloads.addKind(launchKind(model, trans, actions));
     // The widget of a launch cell, outside of JupyterLab, uses these to open its notebook and to link its files.
     Object.assign(globalThis, {
       [Symbol.for('gipfel.openLaunch')]: actions.openNotebook,

@@ -31,7 +31,7 @@ export function Sharing(props: {
           });
         }}
       />
-      {trans.__("Share this server's score and bottleneck with administrators")}
+      {trans.__("Share this server's score, bottleneck and SM activity with the hub and its administrators")}
     </label>
   );
 }

@@ -6,9 +6,10 @@ import * as React from 'react';
 import { formatLocalTime } from '../common/clock';
 import { Notice } from '../common/notice';
 import type { ISection } from '../tokens';
+import { Report } from '../views/vetting/report';
+import { summarizeVetting } from '../views/vetting/summary';
 import { ProtocolEditor } from './editor';
 import type { VettingModel } from './model';
-import { Report } from './report';
 import { Runner } from './runner';
 
 /** Create the section for vetting the nodes of this job. */
@@ -51,26 +52,10 @@ function Summary(props: IProps): React.JSX.Element {
   if (!grid || !vetting) {
     return <State name={vetting?.state ?? 'loading'}>{vetting?.state === 'starting' && '◐'}</State>;
   }
-  if (vetting.state === 'running') {
-    return (
-      <State name="running">
-        ◐ {trans.__('%1 of %2 nodes done (%3)', grid.done, grid.nodes, grid.protocol)}
-      </State>
-    );
-  }
-  const seconds = Math.round(((grid.ended_ns ?? grid.started_ns) - grid.started_ns) / 1e9);
-  const good = grid.complete && grid.vetted === grid.nodes;
+  const { state, shape, text } = summarizeVetting(grid, vetting.state === 'running', trans);
   return (
-    <State name={good ? 'good' : 'bad'}>
-      {good ? '✓' : '✗'}{' '}
-      {trans.__(
-        '%1 of %2 nodes vetted %3 (%4, %5 s)',
-        grid.vetted,
-        grid.nodes,
-        formatLocalTime(grid.started_ns / 1e6),
-        grid.protocol,
-        seconds
-      )}
+    <State name={state}>
+      {shape} {text}
     </State>
   );
 }
@@ -89,7 +74,7 @@ function Body(props: IProps & { services: IEditorServices }): React.JSX.Element 
   return (
     <div className="jp-Gipfel-vetting" aria-busy={model.busy}>
       <Notices model={model} trans={trans} />
-      {grid && <Report grid={grid} model={model} trans={trans} />}
+      {grid && <Report grid={grid} rows={model} trans={trans} />}
       <Runner model={model} trans={trans} />
       {model.draft && <ProtocolEditor draft={model.draft} model={model} services={services} trans={trans} />}
       {model.registry && (

@@ -20,6 +20,7 @@ from typing import Any
 
 from ..edf import Edf
 from ..edf.reference import read_reference
+from ..git_state import git_state
 from ..model import GipfelError
 from ..runs import write_atomically
 from ..runtime import Runtime
@@ -237,8 +238,17 @@ def describe_run(
         "runtime": {"root": runtime.root, "prefix": runtime.prefix, "version": runtime.version},
         "interval": spec.interval,
         "command": list(command),
+        "git": _git_state(spec, environment),
         "versions": _versions(),
     }
+
+
+def _git_state(spec: JobSpec, environment: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return the commit of a notebook's or launch's directory; a server has none of its own."""
+    if spec.kind == "server" or not spec.directory:
+        return None
+    state = git_state(Path(spec.directory), environment)
+    return None if state is None else state.model_dump()
 
 
 def _ends(environment: Mapping[str, str]) -> str | None:

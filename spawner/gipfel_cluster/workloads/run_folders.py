@@ -15,12 +15,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..model import Frozen, GipfelError
+from ..model import GipfelError
 from ..regular_files import read_regular
 from ..runs import runs_root
 from ..scheduler import Scheduler
 from ..scheduler.command import run_sync
 from .directory import STATE, WorkloadState, is_supervised, read_state
+from .run_notes import RunNotes, read_notes
+from .run_summary import RunSummary, summary_of
 from .submission import SCHEDULERS, submission_context
 
 _MAX_BYTES = 16 << 20
@@ -30,8 +32,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._]*(?:-[A-Za-z0-9._]+)+")
 _STALE_S, _STALE_WITHOUT_JOB_S = 3600.0, 24 * 3600.0
 
 
-class Run(Frozen):
-    """A run folder; times are ISO 8601, ``bytes`` is the size of its files on disk.
+class Run(RunNotes, RunSummary):
+    """A run folder with its notes and facts; times are ISO 8601, ``bytes`` is its size on disk.
 
     ``modified`` is the time of the newest file in seconds since 1970; ``in_use`` is the reason why the run
     folder must not be removed, empty if it may be.
@@ -44,7 +46,6 @@ class Run(Frozen):
     started: str = ""
     ended: str = ""
     exit_status: int | None = None
-    score: float | None = None
     bytes: int = 0
     modified: float = 0.0
     in_use: str = ""
@@ -52,26 +53,40 @@ class Run(Frozen):
 
 def list_runs(environment: Mapping[str, str]) -> Iterator[Run]:
     """Yield the user's runs; the most recently modified one is the last."""
-    root = runs_root(dict(environment))
-    try:
-        folders = [each for each in root.iterdir() if is_run_folder(each)]
-    except OSError:
-        return
+    folders = _folders(runs_root(dict(environment)))
     yield from sorted((_run(each, environment) for each in folders), key=lambda each: each.modified)
 
 
 def find_run(name: str, environment: Mapping[str, str]) -> Run:
-    """Return the run with this name.
+    """Return the run whose folder has this name, else the only one that its user gave this name.
 
     Raises
     ------
     GipfelError
-        There is none.
+        There is none, or several have it.
     """
-    folder = runs_root(dict(environment)) / name
-    if not name or "/" in name or not is_run_folder(folder):
-        raise GipfelError(f"There is no run {name[:80]!r}.", "See `gipfel runs list`.")
+    folder = find_folder(name, runs_root(dict(environment)))
     return _run(folder, environment)
+
+
+def find_folder(name: str, root: Path) -> Path:
+    """Return the run folder with this name, else the only one whose notes have it; see `find_run`."""
+    if name and "/" not in name and is_run_folder(root / name):
+        return root / name
+    named = [each for each in _folders(root) if name and read_notes(each).display_name == name]
+    if len(named) > 1:
+        names = ", ".join(sorted(each.name for each in named)[:5])
+        raise GipfelError(f"Several runs have the name {name[:80]!r}.", f"Give one of {names}.")
+    if not named:
+        raise GipfelError(f"There is no run {name[:80]!r}.", "See `gipfel runs list`.")
+    return named[0]
+
+
+def _folders(root: Path) -> list[Path]:
+    try:
+        return [each for each in root.iterdir() if is_run_folder(each)]
+    except OSError:
+        return []
 
 
 def check_jobs(runs: Sequence[Run], environment: Mapping[str, str]) -> list[Run]:
@@ -133,7 +148,7 @@ def is_run_folder(folder: Path) -> bool:
 def _run(folder: Path, environment: Mapping[str, str]) -> Run:
     record, files = _record(folder), tuple(_files(folder))
     newest = _newest(files)
-    score = _read(folder / "score.json").get("score")
+    summary = summary_of(record, _read(folder / "score.json"))
     status = record.get("exit_status")
     return Run(
         name=folder.name,
@@ -143,10 +158,11 @@ def _run(folder: Path, environment: Mapping[str, str]) -> Run:
         started=_text(record.get("started")),
         ended=_text(record.get("ended")),
         exit_status=status if isinstance(status, int) else None,
-        score=float(score) if isinstance(score, int | float) else None,
         bytes=_size(files),
         modified=newest,
         in_use=_in_use(folder, record, newest, environment),
+        **summary.model_dump(),
+        **read_notes(folder).model_dump(),
     )
 
 

@@ -16,7 +16,7 @@ from gipfel_cluster.model import Frozen
 from gipfel_cluster.scheduler.notation import GpuCount, format_duration
 from gipfel_cluster.scheduler.protocol import Choices, Partition
 
-from .options import Preset, UserOptions, describe_options
+from .options import Preset, UserOptions, describe_options, describe_time
 from .validation import max_gpus_per_node
 
 Kind = Literal["text", "boolean", "list", "table"]
@@ -113,6 +113,36 @@ class PresetButton(Frozen):
     unavailable: str = ""
 
 
+class PartitionRow(Frozen):
+    """Row of the table of partitions; each field is a text, empty if it is unknown."""
+
+    name: str
+    nodes: str
+    gpus: str
+    limit: str
+    default: bool = False
+
+
+def partition_rows(partitions: Sequence[Partition]) -> tuple[PartitionRow, ...]:
+    """Return a row for each partition: free and total nodes, GPUs and the time limit."""
+    return tuple(
+        PartitionRow(
+            name=each.name,
+            nodes=f"{each.idle_nodes} of {each.nodes}" if each.nodes else "",
+            gpus=idle_gpus(each).removesuffix(" idle").replace(" idle,", ",")
+            or ("none" if each.gpus_known else ""),
+            limit="" if each.time_limit_s is None else format_limit(each.time_limit_s),
+            default=each.default,
+        )
+        for each in partitions
+    )
+
+
+def format_limit(seconds: int) -> str:
+    """Return a time limit with units, such as ``1 d 12 h``."""
+    return describe_time(format_duration(seconds))
+
+
 class FormContent(Frozen):
     """Content of the form; ``problems`` has a line for each query that failed.
 
@@ -153,12 +183,16 @@ def render_form(content: FormContent) -> str:
         shown=shown,
         partitions=_described(content.partitions),
         clusters=[(each, _described(each.partitions)) for each in content.clusters],
+        table=_table(content),
+        max_nodes=_max_nodes(content),
         selected_partition=_selected_partition(content, shown["partition"]),
         max_gpus_per_node=_max_gpus(
             [each for offer in content.clusters for each in offer.partitions] or content.partitions
         ),
         presets=[_button(each.title, each.text, each.options, content) for each in content.presets],
-        last=_button("Last", describe_options(content.last), content.last, content) if content.last else None,
+        last=_button("Last used", describe_options(content.last), content.last, content)
+        if content.last
+        else None,
         fields=_fields(),
         version=_version(),
     )
@@ -254,6 +288,19 @@ def _selected_partition(content: FormContent, chosen: str) -> str:
 def _max_gpus(partitions: Sequence[Partition]) -> int:
     counts = [max_gpus_per_node(each) for each in partitions]
     return 64 if not counts or None in counts else max(each or 0 for each in counts)
+
+
+def _table(content: FormContent) -> list[tuple[str, PartitionRow]]:
+    """Return the rows of the table of partitions with their cluster, empty for the only one."""
+    if content.clusters:
+        return [(offer.name, row) for offer in content.clusters for row in partition_rows(offer.partitions)]
+    return [("", row) for row in partition_rows(content.partitions)]
+
+
+def _max_nodes(content: FormContent) -> int:
+    """Return the number of nodes of the largest partition on offer; 0 if it is unknown."""
+    offered = [each for offer in content.clusters for each in offer.partitions] or content.partitions
+    return max((each.nodes for each in offered), default=0)
 
 
 @cache

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from jupyterhub.utils import url_path_join
 from pydantic import Field
@@ -41,13 +41,15 @@ Bottleneck = Literal[
     "start_up",
     "unexplained",
 ]
+_Activity = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Fetch = Callable[[EDFSpawner, str], Awaitable[bytes]]
 
 
 class SharedSaturation(Frozen):
     """Saturation that a server reports; restricted to numbers and known names, since users can forge it.
 
-    ``score`` is 0 to 100 over the last ``seconds``, None if there was nothing to score.
+    ``score`` is 0 to 100 over the last ``seconds``, None if there was nothing to score; ``activity`` is the
+    mean SM activity of all GPUs, 0 to 1, in equal parts of that time, None where there is no sample.
     """
 
     shared: bool
@@ -56,6 +58,7 @@ class SharedSaturation(Frozen):
     gpus: int = Field(0, ge=0, le=100_000)
     seconds: float = Field(0.0, ge=0, le=1e9, allow_inf_nan=False)
     simulated: bool = False
+    activity: tuple[_Activity | None, ...] = Field((), max_length=60)
 
     @property
     def text(self) -> str:

@@ -65,7 +65,7 @@ def running_servers(users: Iterable[Any]) -> tuple[tuple[EDFSpawner, RunningServ
     A user whom the hub has not loaded since its start has no active server.
     """
     servers = [
-        (spawner, _describe(spawner))
+        (spawner, describe_server(spawner))
         for user in users
         for spawner in user.spawners.values()
         if isinstance(spawner, EDFSpawner) and (spawner.active or spawner.pending)
@@ -73,7 +73,8 @@ def running_servers(users: Iterable[Any]) -> tuple[tuple[EDFSpawner, RunningServ
     return tuple(sorted(servers, key=lambda pair: (pair[1].user, pair[1].server)))
 
 
-def _describe(spawner: EDFSpawner) -> RunningServer:
+def describe_server(spawner: EDFSpawner) -> RunningServer:
+    """Return the description of one active server."""
     lifetime = spawner.lifetime
     options, status, report = spawner.options.with_defaults(), lifetime.last_status(), lifetime.activity.fresh
     started = spawner.orm_spawner.started

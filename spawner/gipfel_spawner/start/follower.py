@@ -125,7 +125,7 @@ class StartFollower:
             elif running and not self._is_vetting and now - max(running, log_read) > _LOG_SECONDS:
                 # Not more often, because each read runs a command as the user.
                 log_read = now
-                last = _last(await self._read_log())
+                last = _last(await self.read_log())
                 self._report(*describe_running(job_id, status, last, has_setup=self._has_setup))
             # A vetting has its own time limits, and each of its reports restarts this one.
             if running and now - max(running, self._last_vetting_report) > self._spawner.server_timeout:
@@ -179,7 +179,8 @@ class StartFollower:
             self._spawner.log.warning("The address of node %s is unknown: %s", node, error)
             return ""
 
-    async def _read_log(self) -> JobLog:
+    async def read_log(self) -> JobLog:
+        """Return the end of the job's log without the server's token, read as the user."""
         placement, token = self._placement, self._spawner.api_token
         account = placement.account()
         name = placement.log_name(placement.settings.name, self._spawner.job_id)
@@ -193,7 +194,7 @@ class StartFollower:
         return SpawnProblem(failure.error, reason="job", failure=failure, status_code=500)
 
     async def _explain_end(self, status: JobStatus, seconds: float | None) -> Failure:
-        tail = await self._read_log()
+        tail = await self.read_log()
         return Failure.from_evidence(
             f"{describe_end(self._spawner.job_id, status, seconds)}.",
             Evidence(state=status.state, reason=status.reason, exit_code=status.exit_code, log=tail.text),
@@ -201,7 +202,7 @@ class StartFollower:
         )
 
     async def _silent_server(self, status: JobStatus, address: str) -> SpawnProblem:
-        spawner, tail = self._spawner, await self._read_log()
+        spawner, tail = self._spawner, await self.read_log()
         node = status.nodes[0] if status.nodes else "its node"
         limit = f"{spawner.server_timeout:g} s"
         event = f"Job {spawner.job_id} is running on {node}, but its server reported no port within {limit}."

@@ -203,6 +203,10 @@ class SpawnOptions:
             status_code=200,
         )
 
+    def preselect(self, options: UserOptions) -> None:
+        """Show these options in the next form, once."""
+        self._preselected = options.model_dump(exclude_defaults=True)
+
     def _pop_preselected(self) -> dict[str, Any]:
         """Return the options to preselect: those of a link, only once, else those of the last start."""
         preselected, self._preselected = self._preselected, None

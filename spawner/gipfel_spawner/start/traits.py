@@ -59,8 +59,8 @@ class SpawnerTraits(SlurmSpawner):  # type: ignore[misc]
         "with a runtime in a .sqsh file, and for local servers that run as the hub's own user.",
     ).tag(config=True)
     state_folder = Unicode(
-        help="Directory for the local scheduler's jobs, and for the home directories of hub users without a "
-        "unix account. Default: $GIPFEL_STATE, else the hub's working directory."
+        help="Directory for the session history, the local scheduler's jobs, and the home directories of hub "
+        "users without a unix account. Default: $GIPFEL_STATE, else the hub's working directory."
     ).tag(config=True)
     default_edf = Unicode("", help="The EDF of a server whose user chose none.").tag(config=True)
     default_gpus = Integer(0, help="GPUs per node of a server whose user gave no number.").tag(config=True)

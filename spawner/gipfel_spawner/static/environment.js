@@ -95,6 +95,7 @@
       edf.value = name;
       path.value = "";
     }
+    shared.updateSummary();
     shared.checkEnvironment();
   }
 
@@ -106,11 +107,14 @@
     }
     const answer = await send({ toml: text.value, save: true, replace: overwrite });
     if (answer && answer.saved) {
-      state.prepend(shared.element("div", `✓ Saved as ${answer.saved} and selected above.`));
+      state.prepend(shared.element("div", `✓ Saved as ${answer.saved} and selected in the form.`));
       use(answer.name);
     }
   }
 
+  const dialog = document.getElementById("gipfel-new");
+  byId("open").addEventListener("click", () => dialog.showModal());
+  byId("close").addEventListener("click", () => dialog.close());
   byId("file").addEventListener("change", async (event) => {
     const file = event.target.files[0];
     if (!file) {

@@ -161,6 +161,44 @@
     }
   });
 
+  /** Return what Start would start, such as `torch · 2 × 4 GPUs on normal · 2 h · 16 GPU hours`. */
+  function summaryText() {
+    const [gpus, nodes] = [Number(field("gpus").value), Number(field("nodes").value) || 1];
+    const seconds = field("time").value.trim() ? window.gipfelDuration.seconds(field("time").value) : NaN;
+    const path = field("edf_path").value.trim();
+    const edf = path ? path.split("/").pop() : field("edf").value || field("edf").options[0].textContent;
+    const partition = field("partition").value;
+    const count = gpus ? `${gpus} GPU${gpus === 1 ? "" : "s"}` : "no GPU";
+    const parts = [
+      edf.trim().replace("None (no container)", "no container"),
+      `${nodes > 1 ? `${nodes} nodes × ` : ""}${count}${partition ? ` on ${partition}` : ""}`,
+    ];
+    if (seconds > 0) {
+      parts.push(window.gipfelDuration.format(seconds));
+    }
+    if (gpus && seconds > 0 && seconds !== Infinity) {
+      const hours = Number(((gpus * nodes * seconds) / 3600).toFixed(1));
+      parts.push(`up to ${hours} GPU hour${hours === 1 ? "" : "s"}`);
+    }
+    return parts.join(" · ");
+  }
+
+  /** Update the line above Start, and mark the chosen partition in the table. */
+  function updateSummary() {
+    byId("gipfel-summary").textContent = summaryText();
+    // Hidden where every partition has one node; a preset may ask for more, which the user must see.
+    const nodesField = field("nodes").closest(".gipfel-field");
+    nodesField.hidden = nodesField.hidden && field("nodes").value === "1";
+    const cluster = field("cluster") ? field("cluster").value : "";
+    for (const row of root.querySelectorAll("#gipfel-partitions [data-partition]")) {
+      row.hidden = row.dataset.cluster !== cluster;
+      row.toggleAttribute("aria-current", row.dataset.partition === field("partition").value);
+      if (row.hasAttribute("aria-current")) {
+        row.setAttribute("aria-current", "true");
+      }
+    }
+  }
+
   const state = byId("gipfel-edf-state");
   const startButton = form.querySelector("[type=submit]");
 
@@ -247,12 +285,13 @@
     byId("gipfel-time-words").classList.toggle("text-danger-emphasis", isInvalid);
   }
 
-  /** Enable the action after a vetting only with a vetting, and "shrink" only with several nodes. */
+  /** Show the action after a vetting only with a vetting, and "shrink" only with several nodes. */
   function updateVetting() {
     const action = field("vet_action");
     if (!action) {
       return;
     }
+    byId("gipfel-vet-more").hidden = !field("vet").value && !byId("gipfel-vet_action-error");
     action.disabled = !field("vet").value;
     const shrink = action.querySelector("[value=shrink]");
     shrink.disabled = Number(field("nodes").value) < 2;
@@ -305,6 +344,7 @@
     updateTime();
     updatePartition();
     updateVetting();
+    updateSummary();
     updateExpectedStart();
     checkEnvironment();
     // With the focus on the button, Enter starts the server.
@@ -331,6 +371,7 @@
     if (["vet", "nodes"].includes(event.target.name)) {
       updateVetting();
     }
+    updateSummary();
     if (["edf", "edf_path"].includes(event.target.name)) {
       checkEnvironment();
     } else {
@@ -338,7 +379,7 @@
     }
   });
 
-  window.gipfelForm = { ask, showCheck, element, field, checkEnvironment };
+  window.gipfelForm = { ask, showCheck, element, field, checkEnvironment, updateSummary };
   startLine.hidden = false;
   if (groups.size) {
     updateCluster(false);
@@ -346,6 +387,7 @@
   updateTime();
   updatePartition();
   updateVetting();
+  updateSummary();
   updateExpectedStart();
   checkEnvironment();
 })();

@@ -34,6 +34,7 @@ int nvmlDeviceGetName(void *device, char *text, unsigned size) { snprintf(text, 
 int nvmlDeviceGetMigMode(void *device, unsigned *now, unsigned *next) { return NOT_SUPPORTED; }
 int nvmlDeviceGetUtilizationRates(void *device, utilization *rates) { rates->gpu = 87; rates->memory = 40; return SUCCESS; }
 int nvmlDeviceGetPowerUsage(void *device, unsigned *milliwatts) { *milliwatts = 612345; return SUCCESS; }
+int nvmlDeviceGetTotalEnergyConsumption(void *device, unsigned long long *millijoules) { *millijoules = 7654321000ull; return SUCCESS; }
 int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *degrees) { *degrees = 61; return SUCCESS; }
 int nvmlDeviceGetClockInfo(void *device, int kind, unsigned *megahertz) { return NOT_SUPPORTED; }
 int nvmlDeviceGetCurrentClocksEventReasons(void *device, unsigned long long *reasons) { *reasons = 0x44; return SUCCESS; }

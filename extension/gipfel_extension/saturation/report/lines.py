@@ -59,6 +59,7 @@ def score_text(
     environment: str = "",
     notes: Sequence[str] = (),
     since: Sequence[str] = (),
+    energy: str = "",
 ) -> Iterator[str]:
     """Yield the text of ``gipfel score`` in lines of at most 80 columns.
 
@@ -69,8 +70,12 @@ def score_text(
     ----------
     since
         Sentences on whether the advice of the previous run helped.
+    energy
+        The energy of the run in one line; empty where it is unknown.
     """
     yield from map(_printable, _first_lines(job, _printable(label), _printable(environment)))
+    if energy:
+        yield from map(_printable, textwrap.wrap(f"energy {energy}", WIDTH, subsequent_indent="  "))
     yield from map(_printable, _advice_lines(job, advice, notes, since))
 
 

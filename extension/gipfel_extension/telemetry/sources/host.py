@@ -2,7 +2,7 @@
 
 The values come from the job's cgroup (version 2) where Slurm created one, else from the job's process tree.
 Network, Lustre and NFS counters are those of the whole node (``node_counters.py``), because the kernel does
-not count them per job.
+not count them per job. So is the power of its processors and memory (``host_energy.py``).
 """
 
 import os
@@ -16,6 +16,7 @@ from pathlib import Path
 from ..metric_table import HOST_METRICS
 from ..sample import Device, Sample
 from . import Clock, SourceRequest, no_argument
+from .host_energy import HostEnergy
 from .node_counters import lustre_counters, network_counters, nfs_counters
 
 _JOB_GROUP = re.compile(r"job_\d+")
@@ -65,6 +66,7 @@ class HostSource:
         self._process_rates: dict[str, float | None] = {}
         node = environment.get("GIPFEL_NODE") or socket.gethostname()
         scope = "process tree" if self._cgroup is None else "job cgroup"
+        self._energy = HostEnergy(root)
         self._cores = self._count_cores()
         self._total = self._memory_total()
         self.devices: tuple[Device, ...] = (
@@ -78,6 +80,7 @@ class HostSource:
         counters |= network_counters(self._proc, self._root / "sys")
         counters |= lustre_counters(self._root)
         counters |= nfs_counters(self._proc)
+        counters["HOST_POWER"] = self._energy.joules()
         rates = self._rates(counters, now_ns)
         self._add_processes(rates, now_ns)
         values: dict[str, float | None] = dict.fromkeys(HOST_METRICS)

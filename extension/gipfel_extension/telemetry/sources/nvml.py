@@ -203,6 +203,9 @@ class NvmlSource:
             return values
         power = self._try(nvml.nvmlDeviceGetPowerUsage, handle)
         values["POWER_USAGE"] = power / 1000 if power is not None else None
+        # Counted by Volta and later since the driver was loaded; it misses nothing between samples.
+        energy = self._try(nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+        values["TOTAL_ENERGY"] = energy / 1000 if energy is not None else None
         values["GPU_TEMP"] = self._try(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
         values["SM_CLOCK"] = self._try(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)
         if gpu.device.uuid not in self._max_clocks:
@@ -285,7 +288,6 @@ _READINGS: Mapping[str, _Reading] = {
     "FB_FREE": lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu, nvml.nvmlMemory_v2).free,
     "FB_RESERVED": lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu, nvml.nvmlMemory_v2).reserved,
     "MEM_CLOCK": lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM),
-    "TOTAL_ENERGY": lambda nvml, gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000,
     "MEMORY_TEMP": lambda nvml, gpu: _field_value(nvml, gpu, nvml.NVML_FI_DEV_MEMORY_TEMP),
 }
 

@@ -157,6 +157,8 @@ class SyntheticSource:
         for metric, level in levels.items():
             noisy = level * (1.0 + 0.02 * noise.uniform(-1, 1))
             values[metric] = min(1.0, noisy) if metric in _FRACTIONS else noisy
+        # A function of the time alone can't be a counter of its power: energy is integrated from power.
+        values["TOTAL_ENERGY"] = None
         values["FB_USED"] = self._memory * GIB
         values["FB_TOTAL"] = 96.0 * GIB
         return values

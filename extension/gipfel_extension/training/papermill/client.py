@@ -36,13 +36,6 @@ class Interrupted(BaseException):
 class PrivateKernels(AsyncKernelManager):
     """Kernel manager that starts ipykernel without TCP ports, because other users share the node."""
 
-    #: All cells have ended. An interrupt before the shutdown would only log an error in the rank's log.
-    idle = False
-
-    async def _async_interrupt_kernel(self) -> None:
-        if not (self.idle and self.shutting_down):
-            await super()._async_interrupt_kernel()
-
     def format_kernel_cmd(self, extra_arguments: list[str] | None = None) -> list[str]:
         """Return the argv of the kernel."""
         return with_private_sockets(super().format_kernel_cmd(extra_arguments))
@@ -102,8 +95,6 @@ class Client(PapermillNotebookClient):  # type: ignore[misc]
         with self._signals(), super().setup_kernel(**options):
             try:
                 yield
-                if isinstance(self.km, PrivateKernels):
-                    self.km.idle = True
             except BaseException:
                 self.shutdown_kernel = "immediate"
                 self.nb_man.checkpoint()

@@ -1,0 +1,124 @@
+"""Runs as lines of a table, and the facts about one run, for a terminal."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gipfel_cluster.workloads.run_folders import Run
+
+    from ..server.run_table import TableRow
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_WIDEST_NAME = 32
+
+
+def run_lines(found: "Sequence[Run]") -> list[str]:
+    """Return a title line and a line for each run; no lines for no runs. Empty columns are left out."""
+    if not found:
+        return []
+    table = [(title, right, [text(each) for each in found]) for title, right, text in _COLUMNS]
+    shown = [(title, right, cells) for title, right, cells in table if any(cells) or title in _ALWAYS]
+    lines = []
+    for row in range(-1, len(found)):
+        parts = []
+        for title, right, cells in shown:
+            width = max(len(title), *(len(cell) for cell in cells))
+            cell = title if row < 0 else cells[row]
+            parts.append(cell.rjust(width) if right else cell.ljust(width))
+        lines.append("  ".join(parts).rstrip())
+    return lines
+
+
+def facts_of(found: "TableRow") -> dict[str, str]:
+    """Return what `gipfel runs show` prints, by name; ``-`` for what is unknown."""
+    parameters = " ".join(f"{name}={value}" for name, value in found.parameters.items())
+    facts = {
+        "folder": found.folder,
+        "name": found.display_name,
+        "tags": " ".join(found.tags),
+        "note": " ".join(found.note.split()),
+        "pinned": "yes" if found.pinned else "no",
+        "kind": found.kind,
+        "started": found.started,
+        "ended": found.ended or ("-" if found.in_use else "not recorded"),
+        "duration": duration_text(found.duration_s),
+        "exit status": "" if found.exit_status is None else str(found.exit_status),
+        "score": "" if found.score is None else f"{found.score:.0f}",
+        "largest loss": _loss(found),
+        "GPU hours": _number(found.gpu_hours),
+        "energy": _energy(found),
+        "commit": _commit(found, digits=40),
+        "parameters": parameters,
+        "size": size_text(found.bytes),
+        "in use": found.in_use or "no",
+    }
+    return {name: text or "-" for name, text in facts.items()}
+
+
+def size_text(count: float) -> str:
+    """Return a number of bytes with its unit."""
+    for unit in _UNITS:
+        if count < 1024 or unit == _UNITS[-1]:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return ""
+
+
+def duration_text(seconds: float | None) -> str:
+    """Return a duration such as ``2:05:10``, or ``1-02:05:10`` from a day on; empty if unknown."""
+    if seconds is None:
+        return ""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"{days}-{hours:02}:{minutes:02}:{rest:02}" if days else f"{hours}:{minutes:02}:{rest:02}"
+
+
+def _name(run: "Run") -> str:
+    return f"{'*' if run.pinned else ''}{run.display_name[:_WIDEST_NAME]}"
+
+
+def _changed(run: "Run") -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(run.modified)) if run.modified else ""
+
+
+def _loss(run: "Run") -> str:
+    return f"{run.loss} {run.loss_points:.0f}" if run.loss_points is not None else ""
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
+def _energy(run: "Run") -> str:
+    return "" if run.energy_wh is None else f"{_number(run.energy_wh)} Wh"
+
+
+def _commit(run: "Run", *, digits: int = 8) -> str:
+    # A plus sign, as in `git describe --dirty`, would be hard to see in a column.
+    return f"{run.commit[:digits]}{' changed' if run.changed_files else ''}" if run.commit else ""
+
+
+def _end(run: "Run") -> str:
+    status = f"exit status {run.exit_status}" if run.exit_status is not None else "ended"
+    return status if run.ended else "in use" if run.in_use else "no end recorded"
+
+
+#: Title, whether it is aligned to the right, and the text of each column.
+_COLUMNS: "tuple[tuple[str, bool, Callable[[Run], str]], ...]" = (
+    ("RUN", False, lambda run: run.name),
+    ("NAME", False, _name),
+    ("KIND", False, lambda run: run.kind[:10]),
+    ("CHANGED", False, _changed),
+    ("SIZE", True, lambda run: size_text(run.bytes)),
+    ("SCORE", True, lambda run: "" if run.score is None else f"{run.score:.0f}"),
+    ("LARGEST LOSS", False, _loss),
+    ("DURATION", True, lambda run: duration_text(run.duration_s)),
+    ("GPU HOURS", True, lambda run: _number(run.gpu_hours)),
+    ("ENERGY", True, _energy),
+    ("COMMIT", False, _commit),
+    ("TAGS", False, lambda run: " ".join(run.tags)),
+    ("END", False, _end),
+)
+_ALWAYS = frozenset(("RUN", "KIND", "CHANGED", "SIZE", "SCORE", "END"))

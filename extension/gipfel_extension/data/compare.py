@@ -1,0 +1,71 @@
+"""Compare two data sets, each an image or a directory: paths that were added, removed or changed."""
+
+import hashlib
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from gipfel_cluster.model import Frozen, GipfelError
+
+from ..telemetry.files import open_regular
+from .manifest import Entry, shown
+from .source import Found, scan
+from .verify import load_entries
+
+_READ_BYTES = 1 << 20
+
+
+class Difference(Frozen):
+    """Paths as text for people; `changed` has the paths whose content, mode, kind or target differs."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[str, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether both data sets are the same."""
+        return not (self.added or self.removed or self.changed)
+
+
+def compare(first: Path, second: Path) -> Difference:
+    """Return what is different in the second data set.
+
+    Raises
+    ------
+    GipfelError
+        One of them can't be read.
+    """
+    before, after = (_entries(each) for each in (first, second))
+    both = before.keys() & after.keys()
+    return Difference(
+        added=_sorted(after.keys() - before.keys()),
+        removed=_sorted(before.keys() - after.keys()),
+        changed=_sorted({path for path in both if before[path] != after[path]}),
+    )
+
+
+def _sorted(paths: set[bytes]) -> tuple[str, ...]:
+    return tuple(shown(each) for each in sorted(paths))
+
+
+def _entries(path: Path) -> dict[bytes, Entry]:
+    if not path.is_dir():
+        return load_entries(path)
+    source = scan(path)
+    return {each.entry.path: _hashed(source.path, each) for each in source.found}
+
+
+def _hashed(root: Path, found: Found) -> Entry:
+    if found.entry.kind != "file":
+        return found.entry
+    digest = hashlib.sha256()
+    try:
+        with open_regular(root / os.fsdecode(found.entry.path)) as file:
+            while data := file.read(_READ_BYTES):
+                digest.update(data)
+    except OSError as error:
+        raise GipfelError(
+            f"{shown(found.entry.path)} can't be read: {error.strerror}.", "Check the file."
+        ) from error
+    return replace(found.entry, sha256=digest.hexdigest())

@@ -1,0 +1,230 @@
+"""What is written about a data set: a manifest inside the image, and a summary with hashes beside it.
+
+The manifest, ``.gipfel-manifest.jsonl`` in the image's root, has a header and a line per entry, sorted by
+path. It depends on names, contents, modes and options alone, so that packing the same data again gives the
+same image. The summary, ``NAME.sqsh.json``, also says where the data came from, and has the hashes of the
+image's chunks.
+Names that are not valid UTF-8 are written with Python's ``surrogateescape``.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from gipfel_cluster.model import Frozen, GipfelError
+from gipfel_cluster.runs import write_atomically
+
+from ..telemetry.files import read_json
+
+MANIFEST_NAME = b".gipfel-manifest.jsonl"
+#: Bytes of the image that one hash of the summary stands for.
+CHUNK_BYTES = 4 << 20
+
+_VERSION = 1
+_MAX_SUMMARY_BYTES = 256 << 20
+_MAX_LINE_BYTES = 512 << 10
+_MAX_CROISSANT_BYTES = 4 << 20
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_KINDS = frozenset(("file", "directory", "symlink", "hardlink"))
+
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file, directory or link; `target` is that of a symbolic link, or the first name of a hard link."""
+
+    path: bytes
+    kind: str
+    mode: int
+    size: int = 0
+    sha256: str = ""
+    target: bytes = b""
+    xattrs: tuple[tuple[str, bytes], ...] = ()
+
+    def line(self) -> bytes:
+        """Return the entry's line of the manifest."""
+        fields: dict[str, Any] = {"path": to_text(self.path), "kind": self.kind, "mode": f"{self.mode:04o}"}
+        if self.kind == "file":
+            fields |= {"size": self.size, "sha256": self.sha256}
+        if self.target:
+            fields["target"] = to_text(self.target)
+        if self.xattrs:
+            fields["xattrs"] = {name: value.hex() for name, value in self.xattrs}
+        return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+
+
+class Origin(Frozen):
+    """Where and when a data set was packed, and by which program."""
+
+    source: str
+    packed: str
+    packer: str
+
+
+class Base(Frozen):
+    """The image that a layer extends."""
+
+    file: str
+    root: Digest
+
+
+class Packing(Frozen):
+    """How an image was made: access pattern, compressor and block size in bytes."""
+
+    access: Literal["random", "sequential"]
+    compression: Literal["none", "zstd", "gzip"]
+    block_size: int = Field(ge=4096, le=1 << 20)
+
+
+class Summary(Frozen):
+    """The file beside an image; sizes in bytes. `root` is the hash of the size and of all chunk hashes."""
+
+    version: Literal[1] = 1
+    bytes: int = Field(ge=0)
+    chunk_bytes: Literal[4194304] = 4194304
+    root: Digest
+    manifest: Digest
+    files: int = Field(ge=0)
+    data_bytes: int = Field(ge=0)
+    packing: Packing
+    origin: Origin
+    base: Base | None = None
+    croissant: dict[str, Any] | None = None
+    chunks: tuple[Digest, ...]
+
+
+def to_text(path: bytes) -> str:
+    """Return a path as text from which `to_bytes` makes the same path again."""
+    return path.decode("utf-8", "surrogateescape")
+
+
+def to_bytes(text: str) -> bytes:
+    """Return the path that `to_text` has written."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def shown(path: bytes) -> str:
+    """Return a path for people: one line, with escapes for what can't be printed."""
+    text = path.decode("utf-8", "backslashreplace")
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def shown_list(paths: Sequence[bytes], limit: int = 5) -> str:
+    """Return the first of some paths, and how many more there are."""
+    more = f" and {len(paths) - limit} more" if len(paths) > limit else ""
+    return ", ".join(shown(each) for each in paths[:limit]) + more
+
+
+def manifest_lines(entries: Iterable[Entry], packing: Packing) -> Iterator[bytes]:
+    """Yield the lines of a manifest."""
+    header = {"gipfel_manifest": _VERSION, **packing.model_dump()}
+    yield json.dumps(header, separators=(",", ":")).encode() + b"\n"
+    for entry in entries:
+        yield entry.line()
+
+
+def parse_manifest(lines: Iterable[bytes]) -> Iterator[Entry]:
+    """Yield the entries of a manifest.
+
+    Raises
+    ------
+    ValueError
+        A line is not valid, too long, or not in the order of paths.
+    """
+    stream = iter(lines)
+    header = json.loads(next(stream, b"null"))
+    if not isinstance(header, dict) or header.get("gipfel_manifest") != _VERSION:
+        raise ValueError("its first line is not that of a manifest")
+    before = b""
+    for line in stream:
+        entry = _entry(line)
+        if entry.path <= before:
+            raise ValueError("its paths are not sorted")
+        before = entry.path
+        yield entry
+
+
+def _entry(line: bytes) -> Entry:
+    if len(line) > _MAX_LINE_BYTES:
+        raise ValueError("a line is too long")
+    fields = json.loads(line)
+    try:
+        kind, size, digest = fields["kind"], fields.get("size", 0), fields.get("sha256", "")
+        found = Entry(
+            to_bytes(fields["path"]),
+            kind,
+            int(fields["mode"], 8),
+            size,
+            digest,
+            to_bytes(fields.get("target", "")),
+            tuple((name, bytes.fromhex(value)) for name, value in fields.get("xattrs", {}).items()),
+        )
+    except (TypeError, KeyError, AttributeError, UnicodeError) as error:
+        raise ValueError("a line is not valid") from error
+    is_valid = kind in _KINDS and isinstance(size, int) and size >= 0 and isinstance(digest, str)
+    if not is_valid or (kind == "file") != bool(_DIGEST.fullmatch(digest)):
+        raise ValueError("a line is not valid")
+    return found
+
+
+def root_of(size: int, chunks: Sequence[str]) -> str:
+    """Return the root hash: SHA-256 of the image's size and of its chunk hashes."""
+    found = hashlib.sha256(size.to_bytes(8, "big"))
+    for chunk in chunks:
+        found.update(bytes.fromhex(chunk))
+    return found.hexdigest()
+
+
+def summary_path(image: Path) -> Path:
+    """Return the path of the summary beside an image."""
+    return image.with_name(image.name + ".json")
+
+
+def write_summary(image: Path, summary: Summary, mode: int) -> None:
+    """Write the summary beside an image, readable by whom the image's mode allows."""
+    path = summary_path(image)
+    write_atomically(path, summary.model_dump_json(indent=1) + "\n")
+    path.chmod(mode & 0o666)
+
+
+def read_croissant(source: Path) -> dict[str, Any] | None:
+    """Return ``croissant.json`` of a data set, or None. Source: docs.mlcommons.org/croissant."""
+    try:
+        found = read_json(source / "croissant.json", _MAX_CROISSANT_BYTES)
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and "@context" in found else None
+
+
+def read_summary(image: Path) -> Summary | None:
+    """Return the summary beside an image; None if there is none.
+
+    Raises
+    ------
+    GipfelError
+        It can't be read or contradicts itself.
+    """
+    path = summary_path(image)
+    try:
+        found = Summary.model_validate(read_json(path, _MAX_SUMMARY_BYTES, follow=True))
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(each) for each in first["loc"])
+        raise GipfelError(f"{path} is not valid: {where}: {first['msg']}.", "Copy it again.") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise GipfelError(f"{path} can't be read: {reason}.", "Copy it again.") from error
+    if found.root != root_of(found.bytes, found.chunks) or len(found.chunks) != -(
+        -found.bytes // CHUNK_BYTES
+    ):
+        raise GipfelError(f"{path} is not valid: its root hash is not that of its chunks.", "Copy it again.")
+    return found

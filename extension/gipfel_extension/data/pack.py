@@ -1,0 +1,238 @@
+"""Pack a directory into a SquashFS image: the same names, contents and modes give the same bytes.
+
+The image is written in a hidden directory beside its final path, which is locked meanwhile, and renamed when
+it is whole. What an interrupted packing leaves behind is removed by the next one.
+"""
+
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gipfel_cluster.model import GipfelError, one_line
+
+from ..telemetry.files import open_regular, read_tail
+from .manifest import (
+    CHUNK_BYTES,
+    Base,
+    Entry,
+    Origin,
+    Summary,
+    read_croissant,
+    root_of,
+    summary_path,
+    write_summary,
+)
+from .options import Access, Compression, Plan, arguments, find_packer, plan_packing
+from .source import Source, scan
+from .squashfs import SUFFIX
+from .stream import SourceStream
+
+#: Files that are read at the same time: on a shared file system most of a small file's time is waiting.
+READERS = 8
+
+# mksquashfs takes a quarter of the machine's memory by default, which may be more than the job has.
+_MEMORY = "1G"
+_PIPE_BYTES = 1 << 20
+_MAX_EPOCH = 2**32 - 1
+_LOG_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class PackRequest:
+    """What to pack, where to, and how. `check` may refuse the scanned source, for example for a layer."""
+
+    source: Path
+    target: Path
+    access: Access = "random"
+    compression: Compression = "auto"
+    replace: bool = False
+    readers: int = READERS
+    base: Base | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    check: Callable[[Source], None] = lambda _: None
+    on_plan: Callable[[Source, Plan], None] = lambda _source, _plan: None
+    on_progress: Callable[[int], None] = lambda _: None
+
+
+def pack(request: PackRequest) -> Summary:
+    """Pack a directory; return the summary that is written beside the image.
+
+    Raises
+    ------
+    GipfelError
+        Something can't be packed or changed meanwhile, the target exists or can't be written, or mksquashfs
+        failed. The target is then as it was.
+    """
+    target = _check_target(request)
+    epoch = _epoch(request.environment)
+    packer = find_packer()
+    source = scan(request.source)
+    if target.is_relative_to(source.path):
+        raise GipfelError(f"{target} is inside the directory to be packed.", "Give a path outside of it.")
+    request.check(source)
+    plan = plan_packing(source, request.access, request.compression, packer.compressors)
+    request.on_plan(source, plan)
+    stream = SourceStream(source, plan.packing, request.readers, request.on_progress)
+    with _work_directory(target) as work:
+        image = work / target.name
+        options = (*arguments(plan.packing), "-root-mode", f"{source.mode:o}")
+        times = ("-mkfs-time", str(epoch), "-all-time", str(epoch))
+        entries, manifest = _run(stream, image, (*options, *times), request.environment)
+        chunks = hash_chunks(image)
+        size = image.stat().st_size
+        summary = Summary(
+            bytes=size,
+            root=root_of(size, chunks),
+            manifest=manifest,
+            files=sum(each.kind in {"file", "hardlink"} for each in entries),
+            data_bytes=sum(each.size for each in entries),
+            packing=plan.packing,
+            origin=_origin(source, packer.version),
+            base=request.base,
+            croissant=read_croissant(source.path),
+            chunks=chunks,
+        )
+        _install(image, target, summary)
+    return summary
+
+
+def hash_chunks(image: Path) -> tuple[str, ...]:
+    """Return the SHA-256 of each 4 MiB of a file, computed in parallel."""
+    with open_regular(image) as file:
+        descriptor = file.fileno()
+        starts = range(0, os.fstat(descriptor).st_size, CHUNK_BYTES)
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            return tuple(pool.map(lambda start: hash_chunk(descriptor, start), starts))
+
+
+def hash_chunk(descriptor: int, start: int) -> str:
+    """Return the SHA-256 of the 4 MiB of an open file that begin at `start`, or of what is left of them."""
+    return hashlib.sha256(os.pread(descriptor, CHUNK_BYTES, start)).hexdigest()
+
+
+def _check_target(request: PackRequest) -> Path:
+    target = request.target.absolute()
+    if target.suffix != SUFFIX:
+        raise GipfelError(f"{target.name} does not end with {SUFFIX}.", f"Give a name such as data{SUFFIX}.")
+    if not target.parent.is_dir():
+        raise GipfelError(f"The directory {target.parent} does not exist.", "Create it first.")
+    if target.exists() and not (request.replace and target.is_file()):
+        raise GipfelError(f"{target} exists already.", "Use --replace, or give another name.")
+    return target.parent.resolve() / target.name
+
+
+def _epoch(environment: Mapping[str, str]) -> int:
+    """Return the time of all files, in seconds since 1970. Source: reproducible-builds.org/specs."""
+    text = environment.get("SOURCE_DATE_EPOCH", "") or "0"
+    if not (text.isascii() and text.isdecimal() and int(text) <= _MAX_EPOCH):
+        raise GipfelError(
+            f"SOURCE_DATE_EPOCH={text!r} is not a valid time.", "Give seconds since 1970, or unset it."
+        )
+    return int(text)
+
+
+def _origin(source: Source, version: str) -> Origin:
+    packed = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    text = os.fsencode(source.path).decode("utf-8", "backslashreplace")
+    return Origin(source=text, packed=packed, packer=f"mksquashfs {version}")
+
+
+@contextmanager
+def _work_directory(target: Path) -> Iterator[Path]:
+    """Create a locked, empty directory beside the target, and remove it at the end."""
+    work = target.with_name(f".{target.name}.packing")
+    try:
+        work.mkdir(mode=0o700, exist_ok=True)
+        descriptor = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise GipfelError(
+            f"{target} can't be written: {error.strerror}.",
+            "Give a path in a directory that you can write to.",
+        ) from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise GipfelError(f"{target} is being packed by another process.", "Wait for it.") from error
+        except OSError as error:
+            if error.errno not in {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}:
+                raise
+            # A file system without locks: two packings of one target are not noticed.
+        for leftover in work.iterdir():
+            leftover.unlink()
+        try:
+            yield work
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    finally:
+        os.close(descriptor)
+
+
+def _run(
+    stream: SourceStream, image: Path, options: tuple[str, ...], environment: Mapping[str, str]
+) -> tuple[tuple[Entry, ...], str]:
+    """Write the image through mksquashfs; return the entries and the hash of the manifest."""
+    argv = (
+        *("mksquashfs", "-", str(image), "-tar", "-noappend", "-quiet", "-no-progress", "-exit-on-error"),
+        *("-no-recovery", "-all-root", "-mem", _MEMORY, *options),
+    )
+    # With both this variable and the options for times, mksquashfs refuses to run.
+    variables = {name: value for name, value in environment.items() if name != "SOURCE_DATE_EPOCH"}
+    log = image.with_name("log")
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        # In a session of its own Ctrl-C reaches it through this process alone, which removes what it wrote.
+        process = subprocess.Popen(
+            argv,
+            bufsize=_PIPE_BYTES,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            env=variables,
+            start_new_session=True,
+        )
+    finally:
+        os.close(output)
+    pipe = process.stdin
+    assert pipe is not None  # noqa: S101 - PIPE
+    try:
+        try:
+            found = stream.write(pipe, image.parent)
+            pipe.close()
+        except BrokenPipeError:
+            found = None
+        status = process.wait()
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        with suppress(OSError):
+            # What is left in its buffer has no reader any more.
+            pipe.close()
+    if status or found is None:
+        lines = [
+            line for line in read_tail(log, _LOG_BYTES).decode(errors="replace").splitlines() if line.strip()
+        ]
+        fatal = [line for line in lines if "FATAL" in line] or lines[-1:] or [f"exit status {status}"]
+        reason = one_line(fatal[-1]).removeprefix("FATAL ERROR: ").rstrip(".")
+        raise GipfelError(f"mksquashfs failed: {reason}.", "Check the free space beside the target.")
+    return found
+
+
+def _install(image: Path, target: Path, summary: Summary) -> None:
+    """Move a whole image to its final path; its summary follows, and the old one goes before."""
+    with open_regular(image) as file:
+        os.fsync(file.fileno())
+    summary_path(target).unlink(missing_ok=True)
+    image.replace(target)
+    write_summary(target, summary, stat.S_IMODE(target.stat().st_mode))

@@ -1,0 +1,217 @@
+"""Scan a directory to be packed: its entries in the order of their paths, and what can't be packed."""
+
+import errno
+import os
+import posixpath
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gipfel_cluster.model import GipfelError
+
+from .manifest import MANIFEST_NAME, Entry, shown
+from .tree import MAX_DEPTH, MAX_ENTRIES
+
+#: Extended attributes that are kept; the others belong to one system: ACLs, labels, capabilities.
+_KEPT_XATTRS = "user."
+_MAX_XATTR_BYTES = 32 << 10
+_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What changes when a file is replaced or written to; times in nanoseconds."""
+
+    device: int
+    inode: int
+    size: int
+    modified: int
+    changed: int
+
+    @classmethod
+    def of(cls, state: os.stat_result) -> "Identity":
+        """Return the identity of a file."""
+        return cls(state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An entry of the source, still without its hash."""
+
+    entry: Entry
+    identity: Identity
+
+
+@dataclass(frozen=True)
+class Source:
+    """A scanned directory: entries sorted by path, the identity of its root, and notes for the user."""
+
+    path: Path
+    mode: int
+    identity: Identity
+    found: tuple[Found, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def data_bytes(self) -> int:
+        """Return the size of all files, each hard-linked one counted once."""
+        return sum(each.entry.size for each in self.found if each.entry.kind == "file")
+
+    def files(self) -> list[Found]:
+        """Return the regular files, without further names of the same file."""
+        return [each for each in self.found if each.entry.kind == "file"]
+
+
+def scan(path: Path) -> Source:
+    """Return the entries of a directory; links in it are never followed.
+
+    Raises
+    ------
+    GipfelError
+        It can't be read, or holds something that can't be packed; the message names it.
+    """
+    try:
+        path = path.resolve(strict=True)
+        state = path.stat()
+        if not stat.S_ISDIR(state.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise GipfelError(f"{path} can't be packed: {reason}.", "Give a directory.") from error
+    scanner = _Scanner(path)
+    found = sorted(scanner.scan(), key=lambda each: each.entry.path)
+    if scanner.refused:
+        more = f" and {len(scanner.refused) - _SHOWN} more" if len(scanner.refused) > _SHOWN else ""
+        raise GipfelError(
+            f"{path} can't be packed: {', '.join(sorted(scanner.refused)[:_SHOWN])}{more}.",
+            "Remove them from the directory, or make them readable.",
+        )
+    return Source(
+        path, stat.S_IMODE(state.st_mode) & 0o777, Identity.of(state), tuple(_linked(found)), scanner.notes()
+    )
+
+
+def _linked(found: list[Found]) -> Iterator[Found]:
+    """Turn the further names of a file into hard links to its first one."""
+    first: dict[tuple[int, int], bytes] = {}
+    for each in found:
+        entry, key = each.entry, (each.identity.device, each.identity.inode)
+        if entry.kind == "file" and first.setdefault(key, entry.path) != entry.path:
+            yield Found(Entry(entry.path, "hardlink", entry.mode, target=first[key]), each.identity)
+        else:
+            yield each
+
+
+class _Scanner:
+    def __init__(self, root: Path) -> None:
+        self._root = os.fsencode(root)
+        self.refused: list[str] = []
+        self._dropped: dict[str, int] = {}
+        self._outside: list[bytes] = []
+
+    def scan(self) -> Iterator[Found]:
+        waiting = [b""]
+        count = 0
+        while waiting:
+            directory = waiting.pop()
+            if directory.count(b"/") >= MAX_DEPTH - 1:
+                self._refuse(directory, "is nested too deeply")
+                continue
+            try:
+                with os.scandir(self._root + b"/" + directory) as listed:
+                    names = [each.name for each in listed]
+            except OSError as error:
+                self._refuse(directory, f"can't be read ({error.strerror})")
+                continue
+            for name in names:
+                path = directory + b"/" + name if directory else name
+                if path == MANIFEST_NAME:
+                    # Written by an earlier packing of the same data; the new image gets its own.
+                    continue
+                count += 1
+                if count > MAX_ENTRIES:
+                    raise GipfelError(
+                        f"There are more than {MAX_ENTRIES} files.", "Pack it in several parts."
+                    )
+                found = self._entry(path)
+                if found is None:
+                    continue
+                if found.entry.kind == "directory":
+                    waiting.append(path)
+                yield found
+
+    def notes(self) -> tuple[str, ...]:
+        found = [
+            f"{name} of {count} file{'' if count == 1 else 's'} is not kept"
+            for name, count in sorted(self._dropped.items())
+        ]
+        if self._outside:
+            first = shown(min(self._outside))
+            found.append(
+                f"{len(self._outside)} symbolic link(s) lead out of the directory, such as {first}: "
+                "what they name is not packed"
+            )
+        return tuple(found)
+
+    def _refuse(self, path: bytes, reason: str) -> None:
+        self.refused.append(f"{shown(path) or '.'} {reason}")
+
+    def _entry(self, path: bytes) -> Found | None:
+        whole = self._root + b"/" + path
+        try:
+            state = os.lstat(whole)
+            kind = self._kind(path, whole, state.st_mode)
+            if not kind:
+                return None
+            target = os.readlink(whole) if kind == "symlink" else b""  # noqa: PTH115 - bytes
+            xattrs = () if kind == "symlink" else self._xattrs(path, whole)
+        except OSError as error:
+            self._refuse(path, f"can't be read ({error.strerror})")
+            return None
+        if target and _leads_out(path, target):
+            self._outside.append(path)
+        mode = 0o777 if kind == "symlink" else stat.S_IMODE(state.st_mode) & 0o777
+        size = state.st_size if kind == "file" else 0
+        return Found(Entry(path, kind, mode, size, "", target, xattrs), Identity.of(state))
+
+    def _kind(self, path: bytes, whole: bytes, mode: int) -> str:
+        if stat.S_ISLNK(mode):
+            return "symlink"
+        if stat.S_ISDIR(mode):
+            # A set-group-id or sticky bit of a directory has no effect in a read-only image.
+            return "directory"
+        if not stat.S_ISREG(mode):
+            self._refuse(path, "is a pipe, a socket or a device")
+        elif mode & (stat.S_ISUID | stat.S_ISGID):
+            self._refuse(path, "is a set-user-id or set-group-id file")
+        elif not os.access(whole, os.R_OK, effective_ids=True):
+            self._refuse(path, "can't be read (no permission)")
+        else:
+            return "file"
+        return ""
+
+    def _xattrs(self, path: bytes, whole: bytes) -> tuple[tuple[str, bytes], ...]:
+        try:
+            names = os.listxattr(whole, follow_symlinks=False)
+        except OSError as error:
+            if error.errno in {errno.ENOTSUP, errno.ENOSYS}:
+                return ()
+            raise
+        kept = []
+        for name in sorted(names):
+            if not name.startswith(_KEPT_XATTRS):
+                self._dropped[name] = self._dropped.get(name, 0) + 1
+                continue
+            value = os.getxattr(whole, name, follow_symlinks=False)
+            if "=" in name or not name.isprintable() or len(value) > _MAX_XATTR_BYTES:
+                self._refuse(path, "has an extended attribute whose name or size can't be packed")
+            kept.append((name, value))
+        return tuple(kept)
+
+
+def _leads_out(path: bytes, target: bytes) -> bool:
+    if target.startswith(b"/"):
+        return True
+    joined = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+    return joined == b".." or joined.startswith(b"../")

@@ -1,0 +1,212 @@
+"""Read a source once, with several files at a time, and write it as a tar stream for mksquashfs.
+
+The stream has every name, mode and extended attribute; times are set by mksquashfs. Each file is hashed as it
+is read, and compared with the scan before and after: a file that changed meanwhile is named, and its place
+in the stream is filled, so that all of them can be named at once.
+"""
+
+import hashlib
+import io
+import os
+import tarfile
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, BinaryIO
+
+from gipfel_cluster.model import GipfelError
+
+from ..telemetry.files import open_regular
+from .manifest import MANIFEST_NAME, Entry, Packing, manifest_lines, shown_list, to_text
+from .source import Found, Identity, Source
+
+#: Called with the bytes read so far.
+Progress = Callable[[int], None]
+
+_READ_AHEAD_BYTES = 4 << 20  # larger files are read piece by piece
+_READ_AHEAD_FILES = 32
+_COPY_BYTES = 1 << 20
+_KINDS = {
+    "file": tarfile.REGTYPE,
+    "directory": tarfile.DIRTYPE,
+    "symlink": tarfile.SYMTYPE,
+    "hardlink": tarfile.LNKTYPE,
+}
+
+
+class SourceStream:
+    """A source as a tar stream; `write` returns its entries with their hashes."""
+
+    def __init__(self, source: Source, packing: Packing, readers: int, progress: Progress) -> None:
+        self._source = source
+        self._packing = packing
+        self._readers = readers
+        self._progress = progress
+        self._read = 0
+        self._changed: list[bytes] = []
+
+    def write(self, output: IO[bytes], scratch: Path) -> tuple[tuple[Entry, ...], str]:
+        """Write the stream, with the manifest as its last file; return the entries and the manifest's hash.
+
+        Raises
+        ------
+        GipfelError
+            Files changed while they were read; the message names them.
+        BrokenPipeError
+            The reader has ended.
+        """
+        entries = []
+        archive = tarfile.TarFile(
+            fileobj=_Output(output),  # type: ignore[arg-type] # writes only
+            mode="w", copybufsize=_COPY_BYTES,
+            format=tarfile.PAX_FORMAT, encoding="utf-8", errors="surrogateescape",
+        )  # fmt: skip
+        with ThreadPoolExecutor(self._readers) as pool:
+            try:
+                for found, content in self._contents(pool):
+                    entries.append(self._add(archive, found, content))
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        self._check_directories()
+        if self._changed:
+            raise GipfelError(
+                f"The data changed while it was packed: {shown_list(self._changed)}.",
+                "Pack it again when nothing writes to it.",
+            )
+        digest = self._add_manifest(archive, entries, scratch)
+        archive.close()
+        return tuple(entries), digest
+
+    def _contents(self, pool: ThreadPoolExecutor) -> Iterator[tuple[Found, "Future[bytes | None] | None"]]:
+        """Yield all entries in order, small files with their content, which is being read ahead."""
+        waiting: deque[tuple[Found, Future[bytes | None] | None]] = deque()
+        for found in self._source.found:
+            is_small = found.entry.kind == "file" and found.entry.size <= _READ_AHEAD_BYTES
+            waiting.append((found, pool.submit(self._read_small, found) if is_small else None))
+            if len(waiting) > _READ_AHEAD_FILES:
+                yield waiting.popleft()
+        yield from waiting
+
+    def _open(self, found: Found) -> BinaryIO:
+        return open_regular(self._source.path / os.fsdecode(found.entry.path))
+
+    def _read_small(self, found: Found) -> bytes | None:
+        """Return a file's content; None if it is not the file that was scanned."""
+        try:
+            with self._open(found) as file:
+                content = file.read(found.entry.size + 1)
+                same = Identity.of(os.fstat(file.fileno())) == found.identity
+        except OSError:
+            return None
+        return content if same and len(content) == found.entry.size else None
+
+    def _add(self, archive: tarfile.TarFile, found: Found, content: "Future[bytes | None] | None") -> Entry:
+        entry = found.entry
+        member = _member(entry)
+        if entry.kind != "file":
+            archive.addfile(member)
+            return entry
+        if content is None:
+            return self._add_large(archive, member, found)
+        data = content.result()
+        if data is None:
+            self._changed.append(entry.path)
+            data = bytes(entry.size)
+        archive.addfile(member, io.BytesIO(data))
+        self._advance(entry.size)
+        return replace(entry, sha256=hashlib.sha256(data).hexdigest())
+
+    def _add_large(self, archive: tarfile.TarFile, member: tarfile.TarInfo, found: Found) -> Entry:
+        try:
+            with self._open(found) as file:
+                reader = _HashingReader(file, self._advance)
+                archive.addfile(member, reader)  # type: ignore[arg-type] # reads only
+                same = Identity.of(os.fstat(file.fileno())) == found.identity
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise GipfelError(
+                f"{shown_list([found.entry.path])} can't be read: {error.strerror}.", "Check the file."
+            ) from error
+        if not same or reader.was_short:
+            self._changed.append(found.entry.path)
+        return replace(found.entry, sha256=reader.digest.hexdigest())
+
+    def _advance(self, count: int) -> None:
+        self._read += count
+        self._progress(self._read)
+
+    def _check_directories(self) -> None:
+        directories = [each for each in self._source.found if each.entry.kind == "directory"]
+        expected = [(each.entry.path, each.identity) for each in directories]
+        for path, identity in [(b"", self._source.identity), *expected]:
+            try:
+                now = Identity.of(os.lstat(self._source.path / os.fsdecode(path)))
+            except OSError:
+                now = None
+            if now != identity:
+                self._changed.append(path or b".")
+
+    def _add_manifest(self, archive: tarfile.TarFile, entries: list[Entry], scratch: Path) -> str:
+        digest = hashlib.sha256()
+        with tempfile.TemporaryFile(dir=scratch) as file:
+            for line in manifest_lines(entries, self._packing):
+                digest.update(line)
+                file.write(line)
+            size = file.tell()
+            file.seek(0)
+            entry = Entry(MANIFEST_NAME, "file", 0o444, size)
+            archive.addfile(_member(entry), file)
+        return digest.hexdigest()
+
+
+class _Output:
+    """A pipe for `tarfile`, which asks for the position; closing the archive is what ends the stream."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._pipe = pipe
+        self._written = 0
+
+    def write(self, data: bytes) -> int:
+        """Write all bytes."""
+        self._pipe.write(data)
+        self._written += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        """Return the number of bytes written."""
+        return self._written
+
+
+class _HashingReader:
+    """Reads a file in pieces and hashes them; continues with zeros after its end."""
+
+    def __init__(self, file: BinaryIO, advance: Callable[[int], None]) -> None:
+        self._file = file
+        self._advance = advance
+        self.digest = hashlib.sha256()
+        self.was_short = False
+
+    def read(self, count: int) -> bytes:
+        """Return exactly `count` bytes."""
+        data = self._file.read(count)
+        if len(data) < count:
+            self.was_short = True
+            data += bytes(count - len(data))
+        self.digest.update(data)
+        self._advance(count)
+        return data
+
+
+def _member(entry: Entry) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(to_text(entry.path))
+    member.type = _KINDS[entry.kind]
+    member.mode = entry.mode
+    member.size = entry.size if entry.kind == "file" else 0
+    member.linkname = to_text(entry.target)
+    member.pax_headers = {f"SCHILY.xattr.{name}": to_text(value) for name, value in entry.xattrs}
+    return member

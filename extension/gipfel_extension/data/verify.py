@@ -1,0 +1,224 @@
+"""Verify an image against its summary and its manifest, without mounting or unpacking it.
+
+SquashFS has no checksums of its own: a changed byte of an uncompressed image is read without an error. The
+levels are the chunks (hashes of the image's bytes, in the summary), the tree (every entry of the image is in
+the manifest, with its mode, size and target, and nothing else is there), and the content of every file.
+Extended attributes are covered by the chunks alone.
+"""
+
+import hashlib
+import os
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from gipfel_cluster.model import Frozen, GipfelError
+
+from ..telemetry.files import open_regular
+from .manifest import CHUNK_BYTES, MANIFEST_NAME, Entry, Summary, parse_manifest, read_summary, shown
+from .pack import hash_chunk
+from .squashfs import SquashfsFile
+from .tree import Node, read_blocks, walk
+
+_MAX_PROBLEMS = 20
+_MAX_LINE_BYTES = 512 << 10
+_SPECIAL = frozenset(("block device", "character device", "fifo", "socket"))
+_SET_ID = 0o6000
+
+
+class Verification(Frozen):
+    """Result of `verify`; at most 20 problems are listed. `root` is None without a summary."""
+
+    valid: bool
+    problems: tuple[str, ...]
+    chunks: int
+    files: int
+    root: str | None
+
+
+def verify(path: Path, *, percent: float = 100.0, seed: int | None = None) -> Verification:
+    """Verify an image.
+
+    Parameters
+    ----------
+    percent
+        Share of the chunks and of the files whose content is read, chosen at random, above 0 to 100.
+    seed
+        Of that choice.
+
+    Raises
+    ------
+    GipfelError
+        The image can't be read at all.
+    """
+    chosen = _Choice(percent, seed)
+    problems: list[str] = []
+    summary = None
+    try:
+        summary = read_summary(path)
+        if summary is None:
+            problems.append(f"{path.name}.json is missing, so the image's bytes can't be checked.")
+    except GipfelError as error:
+        problems.append(str(error))
+    chunks = files = 0
+    if summary is not None:
+        chunks, damaged = _check_chunks(path, summary, chosen)
+        problems += damaged
+    with SquashfsFile(path) as image:
+        try:
+            nodes = {node.path: node for node in walk(image)}
+            problems += _hazards(nodes)
+            entries = read_entries(image, nodes, None if summary is None else summary.manifest)
+            problems += _tree_differences(entries, nodes)
+            files, changed = _check_contents(image, entries, nodes, chosen)
+            problems += changed
+        except GipfelError as error:
+            problems.append(str(error))
+    return Verification(
+        valid=not problems,
+        problems=tuple(problems[:_MAX_PROBLEMS]),
+        chunks=chunks,
+        files=files,
+        root=None if summary is None else summary.root,
+    )
+
+
+def load_entries(path: Path) -> dict[bytes, Entry]:
+    """Return the entries of an image's manifest by path.
+
+    Raises
+    ------
+    GipfelError
+        The image or its manifest can't be read.
+    """
+    with SquashfsFile(path) as image:
+        top: dict[bytes, Node] = {}
+        for node in walk(image):
+            if b"/" in node.path or node.path == MANIFEST_NAME:
+                top[node.path] = node
+                break
+        return read_entries(image, top, None)
+
+
+def read_entries(image: SquashfsFile, nodes: dict[bytes, Node], digest: str | None) -> dict[bytes, Entry]:
+    """Return the entries of the manifest in an open image, by path.
+
+    Parameters
+    ----------
+    digest
+        Expected SHA-256 of the manifest, if known.
+    """
+    node = nodes.get(MANIFEST_NAME)
+    if node is None or node.kind != "file":
+        raise GipfelError(
+            f"{image.path} has no manifest: it was not packed by gipfel.",
+            "Pack the data with `gipfel data pack`.",
+        )
+    found = hashlib.sha256()
+    try:
+        entries = {entry.path: entry for entry in parse_manifest(_lines(read_blocks(image, node), found))}
+    except (ValueError, RecursionError) as error:
+        raise GipfelError(
+            f"The manifest of {image.path} is not valid: {error}.", "Copy or pack it again."
+        ) from None
+    if digest not in {None, found.hexdigest()}:
+        raise GipfelError(
+            f"The manifest in {image.path} is not the one of its summary.", "Copy or pack it again."
+        )
+    return entries
+
+
+def _lines(blocks: Iterator[bytes], digest: "hashlib._Hash") -> Iterator[bytes]:
+    rest = b""
+    for block in blocks:
+        digest.update(block)
+        *lines, rest = (rest + block).split(b"\n")
+        yield from lines
+        if len(rest) > _MAX_LINE_BYTES:
+            raise ValueError("a line is too long")
+    if rest:
+        raise ValueError("it is cut off")
+
+
+class _Choice:
+    def __init__(self, percent: float, seed: int | None) -> None:
+        self._share = percent / 100
+        self._random = random.Random(seed)  # noqa: S311 - a sample, not a secret
+
+    def __call__(self) -> bool:
+        return self._share >= 1 or self._random.random() < self._share
+
+
+def _check_chunks(path: Path, summary: Summary, chosen: _Choice) -> tuple[int, list[str]]:
+    """Return how many chunks were hashed, and what is wrong with them."""
+    try:
+        file = open_regular(path, follow=True)
+    except OSError as error:
+        raise GipfelError(f"{path} can't be read: {error.strerror or error}.", "Check the path.") from error
+    with file:
+        size = os.fstat(file.fileno()).st_size
+        if size != summary.bytes:
+            return 0, [f"{path.name} has {size} bytes instead of {summary.bytes}."]
+        numbers = [number for number in range(len(summary.chunks)) if chosen()]
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            hashes = pool.map(lambda number: hash_chunk(file.fileno(), number * CHUNK_BYTES), numbers)
+            damaged = [
+                number
+                for number, found in zip(numbers, hashes, strict=True)
+                if found != summary.chunks[number]
+            ]
+    places = ", ".join(str(number * CHUNK_BYTES) for number in damaged[:5])
+    return len(numbers), [f"{len(damaged)} chunk(s) are damaged, at byte {places}."] if damaged else []
+
+
+def _hazards(nodes: dict[bytes, Node]) -> Iterator[str]:
+    for path, node in nodes.items():
+        if node.kind in _SPECIAL:
+            yield f"{shown(path)} is a {node.kind}."
+        elif node.kind == "file" and node.mode & _SET_ID:
+            yield f"{shown(path)} is a set-user-id or set-group-id file."
+
+
+def _tree_differences(entries: dict[bytes, Entry], nodes: dict[bytes, Node]) -> Iterator[str]:
+    for path in sorted(nodes.keys() - entries.keys() - {MANIFEST_NAME}):
+        yield f"{shown(path)} is not in the manifest."
+    for path, entry in entries.items():
+        node = nodes.get(path)
+        if node is None:
+            yield f"{shown(path)} is in the manifest, but not in the image."
+        elif not _matches(entry, node, nodes):
+            yield f"{shown(path)} is not as the manifest says: its kind, mode, size or target differs."
+
+
+def _matches(entry: Entry, node: Node, nodes: dict[bytes, Node]) -> bool:
+    if entry.kind == "symlink":
+        return node.kind == "symlink" and node.target == entry.target
+    if node.mode != entry.mode:
+        return False
+    if entry.kind == "hardlink":
+        first = nodes.get(entry.target)
+        return first is not None and first.inode == node.inode and node.kind == "file"
+    return node.kind == entry.kind and (entry.kind != "file" or node.size == entry.size)
+
+
+def _check_contents(
+    image: SquashfsFile, entries: dict[bytes, Entry], nodes: dict[bytes, Node], chosen: _Choice
+) -> tuple[int, list[str]]:
+    """Return how many files were read, and those whose content is not that of the manifest."""
+    count, problems = 0, []
+    for path, entry in entries.items():
+        node = nodes.get(path)
+        if entry.kind != "file" or node is None or node.size != entry.size or not chosen():
+            continue
+        count += 1
+        digest = hashlib.sha256()
+        try:
+            for block in read_blocks(image, node):
+                digest.update(block)
+        except GipfelError as error:
+            problems.append(f"{shown(path)}: {error.problem}")
+            continue
+        if digest.hexdigest() != entry.sha256:
+            problems.append(f"{shown(path)} has another content than the manifest says.")
+    return count, problems

@@ -1,0 +1,1 @@
+"""The gate: models, notebooks and packages are judged before they are loaded; nothing of them is executed."""

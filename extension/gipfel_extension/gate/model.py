@@ -1,0 +1,104 @@
+"""Values of a scan, and the document of ``gipfel scan --json``."""
+
+from collections.abc import Iterable
+from typing import Literal
+
+from gipfel_cluster.model import Frozen
+
+Severity = Literal["low", "medium", "high", "critical"]
+Verdict = Literal["plain", "needs code", "not understood", "malicious"]
+
+SEVERITIES: tuple[Severity, ...] = ("low", "medium", "high", "critical")
+#: From the most to the least harmless: the verdict of a container is the last one among its members.
+VERDICTS: tuple[Verdict, ...] = ("plain", "needs code", "not understood", "malicious")
+
+
+class Finding(Frozen):
+    """One reason for a verdict, and what to do."""
+
+    rule: str
+    severity: Severity
+    message: str
+    fix: str = ""
+
+
+class Item(Frozen):
+    """A scanned file; ``path`` names members of an archive as ``outer!member``."""
+
+    path: str
+    verdict: Verdict
+    findings: tuple[Finding, ...] = ()
+
+
+class Package(Frozen):
+    """An installed package.
+
+    ``ecosystem`` is the one of OSV, such as ``Debian:12`` or ``PyPI``; empty where OSV has none.
+    ``source`` is the name that advisories use, such as Debian's source package, with its version.
+    ``owner`` is the distribution package that installed a Python package: its advisories apply instead.
+    """
+
+    ecosystem: str
+    name: str
+    version: str
+    path: str
+    source: str = ""
+    source_version: str = ""
+    owner: str = ""
+
+    @property
+    def advisory_name(self) -> str:
+        """Return the name that advisories use."""
+        return self.source or self.name
+
+    @property
+    def advisory_version(self) -> str:
+        """Return the version that advisories compare with."""
+        return self.source_version or self.version
+
+
+class Vulnerability(Frozen):
+    """An advisory that applies to a package; ``fixed`` is empty if no fixed version is known."""
+
+    id: str
+    aliases: tuple[str, ...] = ()
+    severity: Severity
+    ecosystem: str
+    package: str
+    version: str
+    fixed: str = ""
+    summary: str = ""
+
+
+class ScanDocument(Frozen):
+    """The result of a scan.
+
+    ``not_judged`` says in one line each what could not be judged; ``other_files`` counts files of kinds that
+    can't hold code which runs when they are loaded, and which were not opened further.
+    """
+
+    items: tuple[Item, ...] = ()
+    packages: tuple[Package, ...] = ()
+    vulnerabilities: tuple[Vulnerability, ...] = ()
+    advisories_age_s: float | None = None
+    not_judged: tuple[str, ...] = ()
+    other_files: int = 0
+
+    def severities(self) -> Iterable[Severity]:
+        """Yield the severity of each finding and vulnerability."""
+        for item in self.items:
+            yield from (finding.severity for finding in item.findings)
+        yield from (each.severity for each in self.vulnerabilities)
+
+    def exit_status(self, bound: Severity) -> int:
+        """Return 1 if something at or above the bound was found, 2 if something was not judged, else 0."""
+        least = SEVERITIES.index(bound)
+        if any(SEVERITIES.index(each) >= least for each in self.severities()):
+            return 1
+        unclear = any(item.verdict == "not understood" for item in self.items)
+        return 2 if unclear or self.not_judged else 0
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """Return the least harmless of verdicts; ``plain`` if there are none."""
+    return max(verdicts, key=VERDICTS.index, default="plain")

@@ -1,0 +1,263 @@
+"""Recognize a file by its content, not its name, and judge it; archives by their members."""
+
+import io
+import tarfile
+from collections.abc import Callable
+from typing import BinaryIO, Final, cast
+
+from ..model import Finding
+from .array_files import npy_holds_objects, object_array, scan_safetensors
+from .configs import scan_hdf5, scan_json
+from .gguf import scan_gguf
+from .judgement import Judgement
+from .onnx import scan_onnx
+from .pickles import scan_pickles
+from .streams import Budget, NotUnderstoodError, Window, decompress, seekable
+from .zip_directory import before_archive, has_directory, members
+
+#: Endings whose content must be recognized; others may be any data.
+MODEL_ENDINGS = (
+    ".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt", ".joblib", ".dill", ".npy", ".npz", ".keras",
+    ".h5", ".hdf5",
+    ".onnx", ".gguf", ".safetensors", ".nemo", ".mar", ".pt2", ".p", ".model", ".metadata", ".distcp",
+    ".7z", ".pb",
+)  # fmt: skip
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x5d\x00\x00": "xz"}
+_NOT_READ = {
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\x04\x22\x4d\x18": "LZ4",
+    b"7z\xbc\xaf\x27\x1c": "7-Zip",
+    b"ZF0x": "an old joblib",
+    b"Rar!": "RAR",
+}
+_HEAD = 512
+_SHORT = 4 << 20
+_FORWARD: Final = "r|"
+_UNKNOWN = Judgement(recognized=False)
+
+
+def scan_file(file: BinaryIO, name: str, budget: Budget) -> Judgement:
+    """Judge a file, without ever raising for its content."""
+    return scan_member(file, name, budget, 0)
+
+
+def scan_member(file: BinaryIO, name: str, budget: Budget, depth: int) -> Judgement:
+    """Judge a file or a member of an archive at a depth; what is broken is `not understood`."""
+    try:
+        return _scan(file, name, budget, depth)
+    except NotUnderstoodError as error:
+        return Judgement.unclear(str(error))
+    except (RecursionError, MemoryError):
+        return Judgement.unclear("it is nested too deeply or too large")
+    except (tarfile.TarError, OSError, ValueError, EOFError, OverflowError) as error:
+        return Judgement.unclear(f"it is broken ({type(error).__name__})")
+
+
+def _scan(file: BinaryIO, name: str, budget: Budget, depth: int) -> Judgement:
+    if depth > budget.depth:
+        raise NotUnderstoodError("its archives are nested too deeply")
+    if not file.seekable():
+        file = _short(file)
+    head = _peek(file)
+    by_start = _by_start(head, file, name, budget, depth)
+    # A second format at the end of the file is what another program would read.
+    if file.seekable() and not head.startswith(b"PK") and _ends_as_zip(file):
+        by_start = Judgement.union([by_start, _scan_zip(file, name, budget, depth)])
+    if not by_start.recognized and name.lower().endswith(MODEL_ENDINGS) and head:
+        raise NotUnderstoodError("its format is not known")
+    return by_start
+
+
+def _by_start(  # noqa: PLR0911 - one answer for each kind of beginning
+    head: bytes, file: BinaryIO, name: str, budget: Budget, depth: int
+) -> Judgement:
+    if not head:
+        return _UNKNOWN
+    for start, kind in _NOT_READ.items():
+        if head.startswith(start):
+            raise NotUnderstoodError(f"it is compressed by {kind}, which is not read")
+    for start, kind in _COMPRESSED.items():
+        if head.startswith(start):
+            return scan_member(
+                cast("BinaryIO", decompress(file, kind, budget)), _inner(name), budget, depth + 1
+            )
+    if (
+        head[0] == 0x78
+        and len(head) > 1
+        and int.from_bytes(head[:2], "big") % 31 == 0
+        and head[1] & 0x20 == 0
+    ):
+        return _zlib(file, name, budget, depth)
+    for start, scan in _FORMATS.items():
+        if head.startswith(start):
+            return scan(file, name, budget, depth)
+    if head[257:262] == b"ustar":
+        return _scan_tar(file, budget, depth)
+    if _is_safetensors(head, name):
+        source = seekable(file, budget)
+        size = source.seek(0, io.SEEK_END)
+        source.seek(0)
+        return scan_safetensors(source, size)
+    return _by_text(head, file, name, budget, depth)
+
+
+def _by_text(head: bytes, file: BinaryIO, name: str, budget: Budget, depth: int) -> Judgement:
+    """Judge what has no magic number: JSON, ONNX, lines of ``.pth``, and pickles of protocols 0 and 1."""
+    lower = name.lower()
+    if lower.endswith(".pth") and (found := _path_lines(head)):
+        return found
+    if lower.endswith(".onnx"):
+        source = seekable(file, budget)
+        size = source.seek(0, io.SEEK_END)
+        return scan_onnx(source, size, budget)
+    stripped = head.lstrip()
+    if stripped[:1] in (b"{", b"[") and lower.endswith((".json", ".ipynb", ".jinja")):
+        return scan_json(file)
+    certain = lower.endswith((".pkl", ".pickle", ".joblib", ".dill", ".p"))
+    found_pickle = scan_pickles(file, budget, _scanner(budget, depth), certain=certain)
+    if found_pickle is not None:
+        return found_pickle
+    # Directories for Python's search path.
+    is_path_file = lower.endswith(".pth") and all(
+        line.isprintable() for line in head.decode(errors="replace").splitlines()
+    )
+    return Judgement() if is_path_file else _UNKNOWN
+
+
+def _scanner(budget: Budget, depth: int) -> Callable[[bytes], Judgement]:
+    def scan_bytes(content: bytes) -> Judgement:
+        stream = cast("BinaryIO", io.BufferedReader(io.BytesIO(content)))
+        return scan_member(stream, "tensors.pt", budget, depth + 1).inside("bytes in it")
+
+    return scan_bytes
+
+
+def _scan_pickle(file: BinaryIO, name: str, budget: Budget, depth: int) -> Judgement:
+    # In an archive the bytes of a tensor may begin as a pickle does.
+    certain = depth == 0 or name.lower().endswith(MODEL_ENDINGS)
+    return scan_pickles(file, budget, _scanner(budget, depth), certain=certain) or _UNKNOWN
+
+
+def _scan_npy(file: BinaryIO, _name: str, budget: Budget, depth: int) -> Judgement:
+    if not npy_holds_objects(file):
+        return Judgement()
+    return object_array(scan_pickles(file, budget, _scanner(budget, depth), certain=True) or _UNKNOWN)
+
+
+def _scan_zip(file: BinaryIO, _name: str, budget: Budget, depth: int) -> Judgement:
+    source = seekable(file, budget)
+    total = Judgement()
+    while True:
+        for member, stream in members(source, budget):
+            found = scan_member(cast("BinaryIO", stream), member.name, budget, depth + 1)
+            if found.verdict != "plain" or found.findings:
+                total = Judgement.union([total, found.inside(member.name)])
+        before = before_archive(source)
+        if not before:
+            return total
+        # A checkpoint of torch.distributed is a row of archives.
+        budget.take_member()
+        source = cast("BinaryIO", io.BufferedReader(Window(source, 0, before)))
+        if not has_directory(source):
+            found = scan_member(source, "before the archive", budget, depth + 1)
+            return Judgement.union([total, found.inside("before the archive")])
+
+
+def _scan_tar(file: BinaryIO, budget: Budget, depth: int) -> Judgement:
+    total = Judgement()
+    with tarfile.open(fileobj=file, mode=_FORWARD) as archive:
+        for member in archive:
+            budget.take_member()
+            stream = archive.extractfile(member) if member.isreg() else None
+            if stream is None:
+                continue
+            # A stream of tarfile in this mode can't seek back, whatever it says.
+            forward = cast("BinaryIO", io.BufferedReader(_Forward(cast("BinaryIO", stream))))
+            found = scan_member(forward, member.name, budget, depth + 1)
+            if found.verdict != "plain" or found.findings:
+                total = Judgement.union([total, found.inside(member.name)])
+    return total
+
+
+def _short(file: BinaryIO) -> BinaryIO:
+    """Return a stream as a file that can seek, if it is short."""
+    start = file.read(_SHORT)
+    if len(start) < _SHORT:
+        return cast("BinaryIO", io.BufferedReader(io.BytesIO(start)))
+    return cast("BinaryIO", io.BufferedReader(_Forward(file, start)))
+
+
+class _Forward(io.RawIOBase):
+    """A file that is only read forward, after bytes of it that were read before."""
+
+    def __init__(self, file: BinaryIO, start: bytes = b"") -> None:
+        self._file, self._start = file, start
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        count = len(buffer)
+        content = self._start[:count] or self._file.read(count)
+        self._start = self._start[count:]
+        buffer[: len(content)] = content
+        return len(content)
+
+
+def _zlib(file: BinaryIO, name: str, budget: Budget, depth: int) -> Judgement:
+    """Judge a file that may be compressed by zlib: two bytes are little evidence."""
+    found = scan_member(cast("BinaryIO", decompress(file, "zlib", budget)), _inner(name), budget, depth + 1)
+    if found.verdict == "not understood" and not name.lower().endswith(MODEL_ENDINGS):
+        return _UNKNOWN
+    return found
+
+
+def _path_lines(head: bytes) -> Judgement | None:
+    """Judge a ``.pth`` file of site-packages, of which Python runs each line that begins with ``import``."""
+    lines = head.decode(errors="replace").splitlines()
+    if not all(line.isprintable() for line in lines[:5]):
+        return None
+    if not any(line.startswith(("import ", "import\t")) for line in lines):
+        return None
+    finding = Finding(
+        rule="path-file-code",
+        severity="high",
+        message="Python runs a line of it at every start.",
+        fix="Remove the package that brought it unless you know why it does that.",
+    )
+    return Judgement.of([("needs code", finding)])
+
+
+def _is_safetensors(head: bytes, name: str) -> bool:
+    length = int.from_bytes(head[:8], "little")
+    return head[8:9] == b"{" and (length < 1 << 30 or name.lower().endswith(".safetensors"))
+
+
+def _ends_as_zip(file: BinaryIO) -> bool:
+    try:
+        return has_directory(file)
+    except NotUnderstoodError:
+        return False
+
+
+def _inner(name: str) -> str:
+    root, dot, ending = name.rpartition(".")
+    return root if dot and ending.lower() in ("gz", "bz2", "xz", "lzma", "z", "tgz") else name
+
+
+def _peek(file: BinaryIO) -> bytes:
+    if file.seekable():
+        start = file.read(_HEAD)
+        file.seek(0)
+        return start
+    return bytes(cast("io.BufferedReader", file).peek(_HEAD)[:_HEAD])
+
+
+_FORMATS: dict[bytes, Callable[[BinaryIO, str, Budget, int], Judgement]] = {
+    b"PK\x03\x04": _scan_zip,
+    b"PK\x05\x06": _scan_zip,
+    b"\x93NUMPY": _scan_npy,
+    b"GGUF": lambda file, _name, budget, _depth: scan_gguf(file, budget),
+    b"\x89HDF\r\n\x1a\n": lambda file, _name, _budget, _depth: scan_hdf5(file),
+    **{b"\x80" + bytes([protocol]): _scan_pickle for protocol in range(6)},
+}

@@ -1,0 +1,91 @@
+"""Scan a file, or all files of a directory that hold models, data or notebooks."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from gipfel_cluster.model import pluralize
+
+from ...telemetry.files import open_regular
+from ..model import Item
+from .judgement import Judgement
+from .scan_stream import MODEL_ENDINGS, scan_file
+from .streams import Budget
+
+_MOST_FILES = 200_000
+_DEEPEST = 40
+
+
+class TreeScan:
+    """A scan of paths; what was left out is in its attributes when :meth:`items` has ended.
+
+    Attributes
+    ----------
+    not_judged
+        Lines on what could not be looked at.
+    other_files
+        Number of files of other kinds.
+    """
+
+    def __init__(self) -> None:
+        self.not_judged: list[str] = []
+        self.other_files = 0
+
+    def items(self, target: Path) -> Iterator[Item]:
+        """Yield what was recognized below a directory, or the one file."""
+        if not target.is_dir():
+            yield self._item(target, _judge(target, follow=True))
+            return
+        for path in self._files(target):
+            judgement = _judge(path, follow=False)
+            if judgement is None or judgement.recognized or judgement.findings:
+                yield self._item(path, judgement)
+            else:
+                self.other_files += 1
+
+    def _item(self, path: Path, judgement: Judgement | None) -> Item:
+        if judgement is None:
+            judgement = Judgement.unclear("it can't be opened, or is not a regular file")
+        elif not judgement.recognized and judgement.verdict == "plain":
+            judgement = Judgement.unclear("its format is not known")
+        return Item(path=_shown(path), verdict=judgement.verdict, findings=judgement.findings)
+
+    def _files(self, root: Path) -> Iterator[Path]:
+        count = 0
+        for folder, names, files in os.walk(root, onerror=self._on_error):
+            names.sort()
+            if len(Path(folder).relative_to(root).parts) >= _DEEPEST:
+                self.not_judged.append(f"{_shown(Path(folder))} is nested too deeply.")
+                names.clear()
+            for name in sorted(files):
+                path = Path(folder, name)
+                if path.is_symlink() and path.exists() and not name.lower().endswith(MODEL_ENDINGS):
+                    self.other_files += 1
+                    continue
+                count += 1
+                if count > _MOST_FILES:
+                    self.not_judged.append(f"{_shown(root)} has more than {pluralize(_MOST_FILES, 'file')}.")
+                    return
+                # The cache of Hugging Face holds its models as links into the same directory.
+                yield (
+                    path.resolve()
+                    if path.is_symlink() and path.resolve().is_relative_to(root.resolve())
+                    else path
+                )
+
+    def _on_error(self, error: OSError) -> None:
+        self.not_judged.append(f"{_shown(Path(error.filename or ''))}: {error.strerror}.")
+
+
+def _judge(path: Path, *, follow: bool) -> Judgement | None:
+    """Return the judgement on a file; None if it can't be opened."""
+    try:
+        with open_regular(path, follow=follow) as file:
+            return scan_file(file, path.name, Budget())
+    except OSError:
+        return None
+
+
+def _shown(path: Path) -> str:
+    """Return a path that JSON and terminals can hold, whatever bytes it has."""
+    return str(path).encode(errors="surrogateescape").decode(errors="replace")

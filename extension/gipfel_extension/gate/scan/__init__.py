@@ -1,0 +1,1 @@
+"""Scan targets of any kind: files, directories and images."""

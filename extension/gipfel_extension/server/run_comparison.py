@@ -1,0 +1,224 @@
+"""Comparison of any number of runs with the first one: configuration, commits, score, losses and rates.
+
+Numbers are compared as they are: whether a difference is more than noise is for the function that a caller
+passes as `compare_runs`' `confidence`.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gipfel_cluster.git_state import GitDifference, git_difference
+from gipfel_cluster.model import Frozen, one_line
+from gipfel_cluster.workloads.run_folders import find_run
+
+from ..saturation.report.document import compare_documents
+from ..saturation.settings import LOSSES, RESOURCES
+from ..telemetry.files import read_json, read_record_file
+from ..telemetry.redaction import redact_record
+from .history import TimeRange
+from .run_table import TableRow, table_row
+
+MAX_RUNS = 20
+_MAX_BYTES = 16 << 20
+_MAX_ROWS, _MAX_DEPTH, _MAX_VALUE = 500, 8, 500
+#: Keys of a record that differ between any two runs, or that are compared elsewhere.
+_IDENTITY = frozenset(
+    ("schema", "job_id", "started", "ended", "exit_status", "time_limit_ends", "beside", "git", "notes")
+)
+#: Function that returns what is known about the confidence of the difference of two run folders, as JSON.
+Confidence = Callable[[Path, Path], Mapping[str, Any]]
+
+
+class ConfigurationRow(Frozen):
+    """A key of the records that differs; values by run, as JSON or text, None where a run has no such key."""
+
+    key: str
+    values: tuple[str | None, ...]
+
+
+class MeasurementRow(Frozen):
+    """A measurement by run; ``changes`` and ``better`` are relative to the first run, None if unknown."""
+
+    name: str
+    unit: str
+    values: tuple[float | None, ...]
+    changes: tuple[float | None, ...]
+    better: tuple[bool | None, ...]
+
+
+class GitRow(Frozen):
+    """The commit of a run, and what leads to it from the first run's."""
+
+    commit: str = ""
+    branch: str = ""
+    changed_files: int | None = None
+    same_changes: bool | None = None
+    """Whether the changes that are not committed are those of the first run; None if unknown."""
+    difference: GitDifference | None = None
+
+
+class RunComparison(Frozen):
+    """Comparison of runs with the first one; ``more`` counts differences of the configuration left out."""
+
+    runs: tuple[TableRow, ...]
+    configuration: tuple[ConfigurationRow, ...]
+    more: int
+    git: tuple[GitRow, ...]
+    measurements: tuple[MeasurementRow, ...]
+    confidence: tuple[dict[str, Any] | None, ...] = ()
+    """Of each run but the first, from the caller's function; empty without one."""
+
+
+def compare_runs(
+    names: Sequence[str],
+    environment: Mapping[str, str] = os.environ,
+    *,
+    confidence: Confidence | None = None,
+) -> RunComparison:
+    """Compare runs with the first one; reads their samples where a run has no saved score.
+
+    Raises
+    ------
+    GipfelError
+        There is no such run.
+    """
+    rows = tuple(table_row(find_run(name, environment)) for name in names)
+    folders = [Path(row.folder) for row in rows]
+    records = [redact_record(read_record_file(folder)) for folder in folders]
+    configuration = configuration_difference([_configuration(each) for each in records])
+    judged: tuple[dict[str, Any] | None, ...] = ()
+    if confidence is not None:
+        judged = tuple(dict(confidence(folders[0], each)) for each in folders[1:])
+    return RunComparison(
+        runs=rows,
+        configuration=configuration[:_MAX_ROWS],
+        more=max(0, len(configuration) - _MAX_ROWS),
+        git=_git_rows([_git(each) for each in records], environment),
+        measurements=_measurements(rows, folders),
+        confidence=judged,
+    )
+
+
+def configuration_difference(values: Sequence[Mapping[str, Any]]) -> tuple[ConfigurationRow, ...]:
+    """Return the keys of nested dictionaries whose values are not the same in all of them, with dotted names.
+
+    Nesting deeper than 8 levels, and lists, are compared and shown as one value.
+    """
+    flat = [dict(_flattened(each)) for each in values]
+    keys = sorted({key for each in flat for key in each})
+    rows = (
+        ConfigurationRow(key=key[:200], values=tuple(each.get(key) for each in flat))
+        for key in keys
+        if len({each.get(key) for each in flat}) > 1
+    )
+    return tuple(
+        row.model_copy(update={"values": tuple(v if v is None else v[:_MAX_VALUE] for v in row.values)})
+        for row in rows
+    )
+
+
+def _flattened(value: Mapping[str, Any], prefix: str = "", depth: int = 1) -> Iterator[tuple[str, str]]:
+    for name, each in value.items():
+        key = f"{prefix}{one_line(str(name))}"
+        if isinstance(each, Mapping) and each and depth < _MAX_DEPTH:
+            yield from _flattened(each, f"{key}.", depth + 1)
+        elif each is not None:
+            text = each if isinstance(each, str) else json.dumps(each, sort_keys=True, default=str)
+            yield key, one_line(text)
+
+
+def _configuration(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key not in _IDENTITY}
+
+
+def _git(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = record.get("git")
+    return found if isinstance(found, dict) else {}
+
+
+def _git_rows(states: Sequence[Mapping[str, Any]], environment: Mapping[str, str]) -> tuple[GitRow, ...]:
+    first, rows = states[0], []
+    for state in states:
+        commit, base = str(state.get("commit") or ""), str(first.get("commit") or "")
+        root = Path(str(state.get("root") or ""))
+        known = bool(commit and base and root.is_absolute()) and state is not first
+        changed, digests = state.get("changed_files"), [each.get("changes_digest") for each in (first, state)]
+        both = all(isinstance(each.get("changed_files"), int) for each in (first, state))
+        rows.append(
+            GitRow(
+                commit=one_line(commit)[:64],
+                branch=one_line(str(state.get("branch") or ""))[:255],
+                changed_files=changed if isinstance(changed, int) else None,
+                same_changes=digests[0] == digests[1] if both else None,
+                difference=git_difference(root, base, commit, environment) if known else None,
+            )
+        )
+    return tuple(rows)
+
+
+def _measurements(rows: Sequence[TableRow], folders: Sequence[Path]) -> tuple[MeasurementRow, ...]:
+    ranges = [TimeRange(folder) for folder in folders]
+    documents = [_document(each) for each in ranges]
+    rates = [each.rates() for each in ranges]
+    found: list[MeasurementRow] = []
+    names = dict.fromkeys(name for each in rates for name in each)
+    pairs = [
+        {
+            each.name: each
+            for each in compare_documents(
+                documents[0],
+                document,
+                {name: (rates[0].get(name), own.get(name)) for name in names},
+            )
+        }
+        for document, own in zip(documents, rates, strict=True)
+    ]
+    for name in dict.fromkeys(name for pair in pairs for name in pair):
+        own = [pair.get(name) for pair in pairs]
+        unit = next(each.unit for each in own if each is not None)
+        found.append(
+            MeasurementRow(
+                name=name,
+                unit=unit,
+                # A loss that two runs do not have is left out of their pair.
+                values=tuple(None if each is None else each.second for each in own),
+                changes=tuple(None if each is None else each.change for each in own),
+                better=tuple(None if each is None else each.better for each in own),
+            )
+        )
+    facts = (("duration", "s", "duration_s"), ("GPU hours", "h", "gpu_hours"), ("energy", "Wh", "energy_wh"))
+    found += [_fact(name, unit, [getattr(row, field) for row in rows]) for name, unit, field in facts]
+    return tuple(each for each in found if any(value is not None for value in each.values))
+
+
+def _fact(name: str, unit: str, values: Sequence[float | None]) -> MeasurementRow:
+    first = values[0]
+    changes = tuple(None if first is None or each is None else each - first for each in values)
+    return MeasurementRow(
+        name=name, unit=unit, values=tuple(values), changes=changes, better=(None,) * len(values)
+    )
+
+
+def _document(run: TimeRange) -> Mapping[str, Any]:
+    """Return the saved score of a run if it has one that can be compared, else score its samples."""
+    try:
+        found = read_json(run.telemetry.parent / "score.json", _MAX_BYTES)
+    except (OSError, ValueError):
+        found = None
+    if isinstance(found, dict) and _is_comparable(found):
+        return found
+    return run.document()
+
+
+def _is_comparable(document: Mapping[str, Any]) -> bool:
+    """Return whether a saved document has the numbers that are compared."""
+    numbers = [document.get("score"), document.get("confidence")]
+    for part, names in (("losses", LOSSES), ("binding", RESOURCES)):
+        content = document.get(part)
+        if not isinstance(content, dict):
+            return False
+        numbers += [content.get(name) for name in names]
+    return all(each is None or (type(each) in {int, float} and abs(each) < 1e9) for each in numbers)

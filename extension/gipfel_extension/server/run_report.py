@@ -1,0 +1,54 @@
+"""The report of a run as a page, made by ``gipfel report`` in a process of its own."""
+
+import asyncio
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from gipfel_cluster.model import GipfelError
+from gipfel_cluster.scheduler.command import run_command
+
+from ..telemetry.files import read_regular
+
+_LIMIT_S = 300.0
+_MAX_BYTES = 128 << 20
+
+
+class RunReports:
+    """Maker of reports; one at a time, since each may take a core for a minute."""
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        self._environment = environment
+        self._lock = asyncio.Lock()
+
+    async def page(self, run: Path) -> bytes:
+        """Return the report of a run folder as HTML.
+
+        Raises
+        ------
+        GipfelError
+            The report can't be made, or takes more than 5 minutes.
+        """
+        async with self._lock:
+            with tempfile.TemporaryDirectory(prefix="gipfel-") as folder:
+                output = Path(folder) / "report.html"
+                await self._make(run, output)
+                try:
+                    return await asyncio.to_thread(read_regular, output, _MAX_BYTES)
+                except OSError as error:
+                    raise GipfelError(f"The report of {run.name} can't be read: {error.strerror}.") from error
+
+    async def _make(self, run: Path, output: Path) -> None:
+        command = [sys.executable, "-m", "gipfel_extension.cli", "report", str(run), "-o", str(output)]
+        try:
+            done = await run_command(command, environment=self._environment, limit=_LIMIT_S)
+        except TimeoutError:
+            raise GipfelError(
+                f"The report of {run.name} takes more than {_LIMIT_S:.0f} s.",
+                f"Make it in a terminal: gipfel report {run.name}",
+            ) from None
+        if done.code:
+            message = done.errors.strip().rpartition("\n")[2].removeprefix("gipfel: ")
+            raise GipfelError(message or f"gipfel report ended with exit status {done.code}.")

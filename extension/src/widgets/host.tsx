@@ -1,0 +1,47 @@
+import * as React from 'react';
+import { createRoot } from 'react-dom/client';
+
+/** What anywidget passes to a view: the state that the kernel sends, and messages. */
+export interface IWidgetModel {
+  get(name: string): unknown;
+  on(event: string, listener: (message: never) => void): void;
+  off(event: string, listener: (message: never) => void): void;
+  send(message: unknown): void;
+}
+
+/** The module of a widget, as anywidget calls it. */
+export interface IWidgetModule {
+  render(page: { model: IWidgetModel; el: HTMLElement }): () => void;
+}
+
+/**
+ * Host a view in a notebook's cell, without JupyterLab.
+ *
+ * @param names The parts of the kernel's state that the view shows.
+ * @param View Rendered with these parts, again after each change.
+ */
+export function hostView<T extends object>(
+  names: readonly (keyof T & string)[],
+  View: React.ComponentType<T & { readonly model: IWidgetModel }>
+): IWidgetModule {
+  return {
+    render: ({ model, el }) => {
+      const root = createRoot(el);
+      const draw = (): void => {
+        const state = Object.fromEntries(names.map(name => [name, model.get(name)])) as T;
+        root.render(<View {...state} model={model} />);
+      };
+      const events = names.map(name => `change:${name}`);
+      for (const event of events) {
+        model.on(event, draw);
+      }
+      draw();
+      return () => {
+        for (const event of events) {
+          model.off(event, draw);
+        }
+        root.unmount();
+      };
+    }
+  };
+}

@@ -1,0 +1,103 @@
+import { Signal, type ISignal } from '@lumino/signaling';
+
+import { errorMessage } from '../common/error-message';
+import { ViewPoll } from '../common/view-poll';
+import type { IWorkloads } from '../tokens';
+
+const POLL_MS = 3_000;
+const REST_MS = 30_000;
+
+/** A list of the user's workloads, polled while it is visible: often while one is running, else rarely. */
+export abstract class WorkModel<T> implements IWorkloads<T> {
+  /** Emitted when the list or its state has changed. */
+  get changed(): ISignal<this, void> {
+    return this._changed;
+  }
+
+  /** The items in display order; null before the first response. */
+  get items(): readonly T[] | null {
+    return this._items;
+  }
+
+  /** The number of items that have not ended. */
+  get running(): number {
+    return (this._items ?? []).filter(each => this.isRunning(each)).length;
+  }
+
+  /** The time of the last response, in milliseconds since 1970. */
+  get updatedMs(): number {
+    return this._updatedMs;
+  }
+
+  /** The last error, in one line; empty if there is none. */
+  get error(): string {
+    return this._error;
+  }
+
+  /** Return true if an item has not ended. */
+  abstract isRunning(item: T): boolean;
+
+  /** Return true while an action on an item is in progress. */
+  isBusy(id: string): boolean {
+    return this._busy.has(id);
+  }
+
+  /** Poll while the list is visible. */
+  setVisible(visible: boolean): void {
+    this._poll.setVisible(visible);
+  }
+
+  /** Poll now. */
+  refresh(): Promise<void> {
+    return this._poll.refresh();
+  }
+
+  /** Fetch the items from the server. */
+  protected abstract list(): Promise<readonly T[]>;
+
+  /** Run an action on an item, poll, and report the error of the action if it failed. */
+  protected async act(id: string, task: () => Promise<void>): Promise<void> {
+    this._busy.add(id);
+    this.emit();
+    let failed: unknown;
+    await task().catch((error: unknown) => {
+      failed = error;
+    });
+    this._busy.delete(id);
+    await this.refresh();
+    if (failed !== undefined) {
+      this.fail(failed);
+    }
+  }
+
+  /** Emit `changed`. */
+  protected emit(): void {
+    this._changed.emit();
+  }
+
+  /** Set `error` and emit `changed`. */
+  protected fail(error: unknown): void {
+    this._error = errorMessage(error);
+    this._changed.emit();
+  }
+
+  private async _ask(): Promise<number> {
+    try {
+      this._items = await this.list();
+    } catch (error) {
+      this.fail(error);
+      throw error;
+    }
+    this._updatedMs = Date.now();
+    this._error = '';
+    this.emit();
+    return this.running > 0 ? POLL_MS : REST_MS;
+  }
+
+  private readonly _poll = new ViewPoll('work', () => this._ask());
+  private readonly _changed = new Signal<this, void>(this);
+  private readonly _busy = new Set<string>();
+  private _items: readonly T[] | null = null;
+  private _updatedMs = 0;
+  private _error = '';
+}

@@ -1,0 +1,21 @@
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+
+import { IGipfelPanel, IGipfelWorkloads } from '../tokens';
+import { WorkloadList } from './list';
+import { workloadsSection } from './section';
+
+/** The list of workloads, to which other plugins add their kinds. */
+export const workloadsPlugin: JupyterFrontEndPlugin<IGipfelWorkloads> = {
+  id: '@gipfel/extension:workloads',
+  description: 'Lists workloads of all kinds, such as launches and batch notebooks, with a filter by kind.',
+  autoStart: true,
+  provides: IGipfelWorkloads,
+  requires: [IGipfelPanel],
+  optional: [ITranslator],
+  activate: (_: JupyterFrontEnd, panel: IGipfelPanel, translator: ITranslator | null): IGipfelWorkloads => {
+    const list = new WorkloadList();
+    panel.addSection(workloadsSection(list, (translator ?? nullTranslator).load('gipfel')), { rank: 300 });
+    return list;
+  }
+};

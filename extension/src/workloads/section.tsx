@@ -1,0 +1,84 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { UseSignal } from '@jupyterlab/ui-components';
+import * as React from 'react';
+
+import { Notice } from '../common/notice';
+import type { ISection } from '../tokens';
+import type { WorkloadList } from './list';
+
+interface IProps {
+  readonly list: WorkloadList;
+  readonly trans: TranslationBundle;
+}
+
+/** Create the section that lists workloads of all kinds, with the number of running ones next to its heading. */
+export function workloadsSection(list: WorkloadList, trans: TranslationBundle): ISection {
+  return {
+    id: 'workloads',
+    title: trans.__('Workloads'),
+    Summary: () => (
+      <UseSignal signal={list.changed}>
+        {(): React.JSX.Element => (
+          <span role="status">{list.running > 0 ? trans.__('%1 running', list.running) : ''}</span>
+        )}
+      </UseSignal>
+    ),
+    Body: () => (
+      <UseSignal signal={list.changed}>
+        {(): React.JSX.Element => <Body list={list} trans={trans} />}
+      </UseSignal>
+    ),
+    setVisible: visible => {
+      list.setVisible(visible);
+    }
+  };
+}
+
+function Body({ list, trans }: IProps): React.JSX.Element {
+  const { rows, shownKinds } = list;
+  const errors = [...new Set(shownKinds.map(each => each.error()))].filter(each => each !== '');
+  return (
+    <div className="jp-Gipfel-work">
+      {list.kinds.length > 1 && <KindChoice list={list} trans={trans} />}
+      {errors.map(each => (
+        <Notice key={each} shape="✗" text={each} error />
+      ))}
+      {rows === null && errors.length === 0 && <p>{trans.__('Loading your workloads…')}</p>}
+      {rows?.length === 0 && (
+        <>
+          <p>{trans.__('None yet.')}</p>
+          {shownKinds.map(each => (
+            <p key={each.id}>{each.emptyText}</p>
+          ))}
+        </>
+      )}
+      {rows?.map(each => (
+        <React.Fragment key={each.key}>{each.render()}</React.Fragment>
+      ))}
+      {shownKinds.map(({ id, Footer }) => Footer && <Footer key={id} />)}
+    </div>
+  );
+}
+
+/** The filter by kind. */
+function KindChoice({ list, trans }: IProps): React.JSX.Element {
+  return (
+    <label className="jp-Gipfel-work-filter">
+      <span>{trans.__('Kind')}</span>
+      <select
+        name="kind"
+        value={list.chosen}
+        onChange={event => {
+          list.choose(event.target.value);
+        }}
+      >
+        <option value="">{trans.__('all')}</option>
+        {list.kinds.map(each => (
+          <option key={each.id} value={each.id}>
+            {each.title}
+          </option>
+        ))}
+      </select>
+    </label>
+  );
+}

@@ -1,0 +1,233 @@
+"""Content of the hub's home page: a user's sessions, and what is free on the clusters (`home_content`).
+
+It comes from the hub's spawners, its `SessionHistory`, the schedulers' cached answers, and from the servers
+that share their score.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from gipfel_cluster.model import Frozen
+
+from ..failure.problem import Failure
+from ..form.options import describe_options
+from ..form.page import PartitionRow, format_limit, partition_rows
+from ..history import Session
+from ..spawner import EDFSpawner
+from ..start.progress import describe_status
+from .saturation import SharedSaturation, saturation_cache
+from .servers import describe_server, format_span
+
+#: Days over which the page sums up GPU hours.
+USAGE_DAYS = 30
+_MAX_SESSIONS = 10
+_SYMBOLS = {"running": "●", "waiting": "◐", "stopping": "◌", "stopped": "○"}
+_ENDS = {"stopped": "stopped", "ended": "ended", "failed": "failed to start", "culled": "stopped while idle"}
+_SPARK = (120.0, 28.0)
+
+
+class SessionCard(Frozen):
+    """Card of one server; times are ISO times in UTC.
+
+    ``name`` is empty for the user's default server. ``detail`` is one sentence about a start in progress, or
+    about the end of the last session. ``left`` is the time until the job's limit, empty if it is unknown,
+    and ``extend`` by how much it can be extended, empty for not at all. ``score`` is one sentence, ``spark``
+    the points of an SVG polyline of the SM activity within 120 x 28; both are empty unless shared.
+    """
+
+    name: str
+    title: str
+    state: Literal["running", "waiting", "stopping", "stopped"]
+    detail: str = ""
+    facts: tuple[str, ...] = ()
+    ends: str = ""
+    left: str = ""
+    extend: str = ""
+    score: str = ""
+    spark: str = ""
+    spark_text: str = ""
+    has_log: bool = False
+
+    @property
+    def symbol(self) -> str:
+        """Shape of the state, so that it is not shown by colour alone."""
+        return _SYMBOLS[self.state]
+
+
+class EarlierSession(Frozen):
+    """Row of one earlier session; ``submitted`` is an ISO time in UTC."""
+
+    id: int
+    title: str
+    options: str
+    submitted: str
+    duration: str
+    gpu_hours: str
+    end: str
+
+
+class ClusterState(Frozen):
+    """Partitions of one cluster, with the problem of the last query and the age of the answer shown."""
+
+    name: str
+    partitions: tuple[PartitionRow, ...]
+    problem: str = ""
+    age: str = ""
+
+
+class HomeContent(Frozen):
+    """Content of the home page."""
+
+    user: str
+    cards: tuple[SessionCard, ...]
+    earlier: tuple[EarlierSession, ...]
+    clusters: tuple[ClusterState, ...]
+    gpu_hours: float
+    days: int = USAGE_DAYS
+
+
+async def home_content(user: Any, settings: dict[str, Any], log: Any) -> HomeContent:
+    """Return the content of a user's home page; a slow server or scheduler delays it by a second."""
+    known: Sequence[Any] = tuple(user.all_spawners())
+    spawners = [each for each in known if isinstance(each, EDFSpawner) and (each.active or each.pending)]
+    saturation, clusters = await asyncio.gather(
+        saturation_cache(settings, log).read(spawners), _clusters(user.spawner)
+    )
+    active = {each.name for each in spawners}
+    failures = settings.get("gipfel_ends", {})
+    stopped = [
+        (each, failures.get(f"{user.name}:{each.name}" if each.name else user.name))
+        for each in known
+        if each.name not in active
+    ]
+    history = user.spawner.lifetime.history()
+    jobs = tuple(each.job_id for each in spawners if each.job_id)
+    sessions = history.last(user.name, _MAX_SESSIONS, running=jobs)
+    return HomeContent(
+        user=user.name,
+        cards=(
+            *(_card(each, saturation.get((user.name, each.name))) for each in spawners),
+            *(_stopped_card(each, failure) for each, failure in stopped if each.name or failure),
+        ),
+        earlier=tuple(map(_earlier, sessions)),
+        clusters=clusters,
+        gpu_hours=history.gpu_hours(user.name, USAGE_DAYS, running=jobs),
+    )
+
+
+def _card(spawner: EDFSpawner, shared: SharedSaturation | None) -> SessionCard:
+    server, lifetime = describe_server(spawner), spawner.lifetime
+    state: Literal["running", "waiting", "stopping"] = "running" if spawner.ready else "waiting"
+    if server.state == "stopping":
+        state = "stopping"
+    ends, status = lifetime.ends if state == "running" else None, lifetime.last_status()
+    partition = f"on {server.partition}" if server.partition else ""
+    extension = lifetime.status().extend_s if ends is not None else 0
+    running_facts = () if state != "running" else (", ".join(server.nodes),)
+    return SessionCard(
+        name=spawner.name,
+        title=spawner.orm_spawner.display_name or spawner.name or "default",
+        state=state,
+        detail=describe_status(spawner.job_id, status, has_setup=spawner.in_container)[1]
+        if state == "waiting" and spawner.job_id
+        else "",
+        facts=tuple(
+            filter(
+                None,
+                (
+                    *running_facts,
+                    server.edf or "no container",
+                    " ".join(filter(None, (_gpus(server.gpus), partition))),
+                    server.cluster if spawner.clusters else "",
+                    f"job {server.job_id}" if server.job_id else "",
+                ),
+            )
+        ),
+        ends=_iso(ends) if ends else "",
+        left=format_span(ends - time.time()) if ends else "",
+        extend=format_limit(extension) if extension else "",
+        score=_score(shared),
+        spark=spark_points(shared.activity) if shared and shared.shared else "",
+        spark_text=_spark_text(shared),
+        has_log=bool(server.job_id and server.nodes),
+    )
+
+
+def _stopped_card(known: Any, failure: Failure | None) -> SessionCard:
+    return SessionCard(
+        name=known.name,
+        title=known.display_name or known.name or "default",
+        state="stopped",
+        detail=failure.event if failure else "",
+    )
+
+
+def _gpus(number: int) -> str:
+    return f"{number or 'no'} GPU{'' if number == 1 else 's'}"
+
+
+def _score(shared: SharedSaturation | None) -> str:
+    if shared is None or not shared.shared or shared.score is None:
+        return ""
+    bottleneck = (shared.bottleneck or "bottleneck unclear").replace("_", "-")
+    return f"{shared.score:.0f} of 100 · {bottleneck}{' · simulated' if shared.simulated else ''}"
+
+
+def spark_points(values: Sequence[float | None]) -> str:
+    """Return the points of an SVG polyline of values from 0 to 1, such as ``0.0,14.0 4.1,2.0``.
+
+    A missing value is left out; the result is empty for fewer than two values.
+    """
+    width, height = _SPARK
+    step = width / max(len(values) - 1, 1)
+    points = [
+        f"{at * step:.1f},{height - 1 - value * (height - 2):.1f}"
+        for at, value in enumerate(values)
+        if value is not None
+    ]
+    return " ".join(points) if len(points) > 1 else ""
+
+
+def _spark_text(shared: SharedSaturation | None) -> str:
+    known = [each for each in shared.activity if each is not None] if shared else []
+    if shared is None or not known:
+        return ""
+    minutes = f"{shared.seconds / 60:.0f} min"
+    return f"SM activity of the last {minutes}: {min(known):.0%} to {max(known):.0%}, now {known[-1]:.0%}"
+
+
+def _earlier(session: Session) -> EarlierSession:
+    seconds = session.seconds
+    hours = "" if seconds is None or not session.gpus else f"{session.gpus * seconds / 3600:.1f}"
+    environment = "" if session.options.edf else "no container · "
+    return EarlierSession(
+        id=session.id,
+        title=session.server or "default",
+        options=environment + describe_options(session.options),
+        submitted=_iso(session.submitted),
+        duration=format_span(seconds) if seconds is not None else "",
+        gpu_hours=hours,
+        end=_ENDS[session.how] if session.how else "end unknown",
+    )
+
+
+async def _clusters(spawner: EDFSpawner) -> tuple[ClusterState, ...]:
+    placement = spawner.placement
+    settings = tuple(placement.settings_by_name.values())
+    answers = await asyncio.gather(*(placement.shared(each).cache.partitions() for each in settings))
+    return tuple(
+        ClusterState(
+            name=each.name,
+            partitions=partition_rows(answer.value or ()),
+            problem=answer.problem,
+            age=format_span(answer.age) if answer.problem and answer.value else "",
+        )
+        for each, answer in zip(settings, answers, strict=True)
+    )
+
+
+def _iso(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")

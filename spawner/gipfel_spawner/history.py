@@ -1,0 +1,192 @@
+"""Session history of a hub: a row for each submitted server, in an SQLite file for its owner alone.
+
+`ServerLifetime` writes it (`SessionHistory.begin`, `on_running`, `end`), the hub's home page reads it
+(`SessionHistory.last`, `gpu_hours`). Unlike the audit log it has the options of a start, so that a user can
+start the same server again, and it is limited to the last sessions of each user.
+"""
+
+import json
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from gipfel_cluster.model import Frozen, one_line
+
+from .form.options import UserOptions
+
+#: How a session ended: on request, by itself, before its server answered, or stopped because it was idle.
+SessionEnd = Literal["stopped", "ended", "failed", "culled"]
+#: Sessions that are kept for each user.
+MAX_SESSIONS = 500
+_MAX_REASON_CHARACTERS = 300
+_BUSY_S = 1.0
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS sessions (
+    id INTEGER PRIMARY KEY,
+    user TEXT NOT NULL,
+    server TEXT NOT NULL,
+    cluster TEXT NOT NULL,
+    job_id TEXT NOT NULL,
+    options TEXT NOT NULL,
+    gpus INTEGER NOT NULL,
+    submitted REAL NOT NULL,
+    started REAL,
+    ended REAL,
+    how TEXT,
+    reason TEXT
+);
+CREATE INDEX IF NOT EXISTS sessions_of_user ON sessions (user, id);
+"""
+_COLUMNS = "id, server, cluster, job_id, options, gpus, submitted, started, ended, how, reason"
+
+
+class Session(Frozen):
+    """One session of a user; times are seconds since 1970.
+
+    ``gpus`` is the total over all nodes; ``started`` is when its server first reported, None if it never did;
+    ``ended`` and ``how`` are None while it runs, and if the hub did not see its end.
+    """
+
+    id: int
+    server: str
+    cluster: str
+    job_id: str
+    options: UserOptions
+    gpus: int
+    submitted: float
+    started: float | None = None
+    ended: float | None = None
+    how: SessionEnd | None = None
+    reason: str | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds from the server's first report to the session's end; None if one of them is unknown."""
+        return None if self.started is None or self.ended is None else max(self.ended - self.started, 0.0)
+
+
+class SessionHistory:
+    """Sessions of all users of a hub. A failure to read or write is logged and never raised.
+
+    Parameters
+    ----------
+    path
+        The file, created with mode 0600 when it is needed first.
+    clock
+        Returns the time in seconds since 1970.
+    """
+
+    def __init__(self, path: Path, log: logging.Logger, *, clock: Callable[[], float] = time.time) -> None:
+        self.path = path
+        self._log = log
+        self._clock = clock
+        self._connection: sqlite3.Connection | None = None
+
+    def begin(self, user: str, server: str, *, cluster: str, job_id: str, options: UserOptions) -> None:
+        """Add a session that was just submitted, and delete the user's oldest above `MAX_SESSIONS`."""
+        gpus = (options.gpus or 0) * options.nodes
+        stored = options.model_dump_json(exclude_defaults=True)
+        self._write(
+            "INSERT INTO sessions (user, server, cluster, job_id, options, gpus, submitted) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (user, server, cluster, job_id, stored, gpus, self._clock()),
+        )
+        self._write(
+            "DELETE FROM sessions WHERE user = ? AND id <= "
+            "(SELECT id FROM sessions WHERE user = ? ORDER BY id DESC LIMIT 1 OFFSET ?)",
+            (user, user, MAX_SESSIONS),
+        )
+
+    def on_running(self, user: str, server: str, job_id: str) -> None:
+        """Record that the server of a session has reported, once."""
+        self._write(
+            "UPDATE sessions SET started = ? WHERE id = "
+            "(SELECT max(id) FROM sessions WHERE user = ? AND server = ? AND job_id = ?) AND started IS NULL",
+            (self._clock(), user, server, job_id),
+        )
+
+    def end(self, user: str, server: str, job_id: str, how: SessionEnd, reason: str = "") -> None:
+        """Record the end of a session, once."""
+        self._write(
+            "UPDATE sessions SET ended = ?, how = ?, reason = ? WHERE id = "
+            "(SELECT max(id) FROM sessions WHERE user = ? AND server = ? AND job_id = ?) AND ended IS NULL",
+            (self._clock(), how, one_line(reason)[:_MAX_REASON_CHARACTERS], user, server, job_id),
+        )
+
+    def last(self, user: str, count: int, *, running: Sequence[str] = ()) -> tuple[Session, ...]:
+        """Return the last sessions of a user, newest first, without those of the ``running`` job IDs."""
+        rows = self._read(
+            f"SELECT {_COLUMNS} FROM sessions WHERE user = ? ORDER BY id DESC LIMIT ?",  # noqa: S608 - a constant
+            (user, count + len(running)),
+        )
+        found = (_session(row) for row in rows)
+        kept = [each for each in found if each and (each.how or each.job_id not in running)]
+        return tuple(kept[:count])
+
+    def get(self, user: str, number: int) -> Session | None:
+        """Return one session of this user by its number; None if there is none."""
+        rows = self._read(
+            f"SELECT {_COLUMNS} FROM sessions WHERE user = ? AND id = ?",  # noqa: S608 - a constant
+            (user, number),
+        )
+        return _session(rows[0]) if rows else None
+
+    def gpu_hours(self, user: str, days: int, *, running: Sequence[str] = ()) -> float:
+        """Return the GPU hours of the last ``days``, from each server's first report to its end.
+
+        Sessions of the ``running`` job IDs count until now. A session whose end the hub did not see counts 0.
+        """
+        now = self._clock()
+        rows = self._read(
+            "SELECT job_id, gpus, started, ended FROM sessions "
+            "WHERE user = ? AND gpus > 0 AND started IS NOT NULL ORDER BY id DESC LIMIT ?",
+            (user, MAX_SESSIONS),
+        )
+        total = 0.0
+        for job_id, gpus, started, ended in rows:
+            until = ended if ended is not None else now if job_id in running else started
+            total += gpus * max(until - max(started, now - days * 86400), 0.0)
+        return total / 3600
+
+    def _write(self, statement: str, values: tuple[Any, ...]) -> None:
+        try:
+            with self._open() as connection:
+                connection.execute(statement, values)
+        except (sqlite3.Error, OSError) as error:
+            self._log.warning("The session history %s can't be written: %s", self.path, error)
+
+    def _read(self, statement: str, values: tuple[Any, ...]) -> list[Any]:
+        try:
+            return self._open().execute(statement, values).fetchall()
+        except (sqlite3.Error, OSError) as error:
+            self._log.warning("The session history %s can't be read: %s", self.path, error)
+            return []
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # SQLite would create the file with the process's default mode.
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            os.close(os.open(self.path, flags, 0o600))
+            connection = sqlite3.connect(self.path, timeout=_BUSY_S)
+            # A lost last row after a power failure costs less than a sync of the disk for each write.
+            connection.executescript(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; {_SCHEMA}")
+            self._connection = connection
+        return self._connection
+
+
+def _session(row: tuple[Any, ...]) -> Session | None:
+    names = _COLUMNS.split(", ")
+    content = dict(zip(names, row, strict=True))
+    try:
+        content["options"] = UserOptions.model_validate(json.loads(content["options"]))
+        return Session.model_validate(content)
+    except (ValueError, ValidationError):
+        # Written by another version, whose options this one does not know.
+        return None

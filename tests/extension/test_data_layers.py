@@ -1,0 +1,116 @@
+"""Comparing data sets, adding layers, and the mounts of an EDF."""
+
+import json
+import os
+import shutil
+import tomllib
+from pathlib import Path
+
+import pytest
+from data_trees import make_tree
+
+from gipfel_cluster.edf import check_edfs
+from gipfel_extension.cli import main
+from gipfel_extension.data.compare import compare
+from gipfel_extension.data.layers import find_layers
+from gipfel_extension.data.pack import PackRequest, pack
+from gipfel_extension.data.verify import verify
+
+pytestmark = pytest.mark.skipif(shutil.which("mksquashfs") is None, reason="mksquashfs is not installed")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    return make_tree(tmp_path / "tree")
+
+
+@pytest.fixture
+def image(tmp_path: Path, tree: Path) -> Path:
+    pack(PackRequest(tree, tmp_path / "a.sqsh", environment=dict(os.environ)))
+    return tmp_path / "a.sqsh"
+
+
+def test_an_image_equals_its_directory_until_that_changes(image: Path, tree: Path) -> None:
+    assert compare(image, tree).is_empty
+    (tree / "new\nline").touch()
+    (tree / "empty").rmdir()
+    (tree / "nothing").write_text("x")
+    (tree / "deep/text").chmod(0o600)
+    found = compare(image, tree)
+    assert (found.added, found.removed, found.changed) == (
+        (r"new\nline",),
+        ("empty",),
+        ("deep/text", "nothing"),
+    )
+    assert main(["data", "diff", str(image), str(tree)]) == 1
+    assert main(["data", "diff", str(image), str(image)]) == 0
+    assert main(["data", "diff", str(image), str(tree / "none")]) == 2
+
+
+def test_a_layer_extends_an_image_and_knows_it(
+    image: Path, tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = image.read_bytes()
+    for number in (1, 2):
+        more = tmp_path / f"more-{number}"
+        (more / "deep").mkdir(parents=True)
+        (more / f"deep/file-{number}").write_text("more")
+        assert main(["data", "add", str(image), str(more)]) == 0
+    assert image.read_bytes() == before
+    layers = find_layers(image)
+    assert [path.name for path in layers] == ["a.1.sqsh", "a.2.sqsh"]
+    assert all(verify(path).valid for path in layers)
+    # Both have deep/file-2.
+    capsys.readouterr()
+    assert main(["data", "add", str(image), str(tmp_path / "more-2")]) == 1
+    assert "a.sqsh already has deep/file-2." in capsys.readouterr().err
+    # The image below a layer was replaced.
+    (tree / "nothing").write_text("x")
+    pack(PackRequest(tree, image, replace=True, environment=dict(os.environ)))
+    assert main(["data", "mount", str(image)]) == 1
+    assert "a.1.sqsh is not a layer of a.sqsh as it is now." in capsys.readouterr().err
+
+
+def test_the_mount_is_accepted_by_edf_check(
+    image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more/file").touch()
+    assert main(["data", "add", str(image), str(tmp_path / "more")]) == 0
+    capsys.readouterr()
+    assert main(["data", "mount", str(image), "--at", "/data"]) == 0
+    line = capsys.readouterr().out
+    assert tomllib.loads(line)["mounts"] == [f"{image}:/data:sqsh", f"{tmp_path}/a.1.sqsh:/data.1:sqsh"]
+    (tmp_path / "root/bin").mkdir(parents=True)
+    (tmp_path / "env.toml").write_text(f'image = "{tmp_path}/root"\n{line}')
+    (checked,) = check_edfs([str(tmp_path / "env.toml")], environment={}, directory=tmp_path, here=True)
+    assert checked.valid, checked.diagnostics
+    assert [each for each in checked.diagnostics if each.key.startswith("mount")] == []
+
+
+@pytest.mark.parametrize("name", ["a:b", "a$b", 'a"b', "a\nb"])
+def test_a_path_that_an_edf_cannot_have_is_refused(
+    image: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd = tmp_path / name
+    odd.mkdir()
+    shutil.copy(image, odd)
+    assert main(["data", "mount", str(odd / "a.sqsh")]) == 1
+    assert "can't be written in an EDF" in capsys.readouterr().err
+    assert main(["data", "mount", str(image), "--at", f"/{name}"]) == 1
+
+
+def test_an_image_that_is_cut_is_not_mounted(image: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image.write_bytes(image.read_bytes()[:-4096])
+    assert main(["data", "mount", str(image), "--json"]) == 1
+    assert "is cut off" in capsys.readouterr().err
+
+
+def test_help_and_json(image: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("pack", "add", "verify", "show", "diff", "mount"):
+        assert main(["data", command, "--help"]) == 0
+        assert "Exit status:" in capsys.readouterr().out
+    assert main(["data", "verify", str(image), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["valid"] is True
+    assert main(["data", "diff", str(image), str(image), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"added": [], "removed": [], "changed": []}

@@ -1,0 +1,278 @@
+"""Runs have notes, a table that is sorted and filtered, and are compared; git differences of real commits."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gipfel_cluster.git_state import git_difference, git_state
+from gipfel_cluster.model import GipfelError
+from gipfel_cluster.workloads.run_folders import find_run
+from gipfel_cluster.workloads.run_notes import NOTES_FILE, change_notes, read_notes
+from gipfel_cluster.workloads.run_summary import summary_of
+from gipfel_extension.cli.main import gipfel
+from gipfel_extension.cli.open_run import report_link, server_url
+from gipfel_extension.server.run_comparison import compare_runs, configuration_difference
+from gipfel_extension.server.run_table import Condition, run_table
+
+_LOSSES = dict.fromkeys(
+    ("idle", "input", "launch", "occupancy", "imbalance", "communication", "checkpoint", "capped"), 0.0
+) | {"start_up": 1.0, "unexplained": 2.0}
+_BINDING = {"compute": 0.5, "memory": 0.25, "interconnect": 0.25}
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("GIPFEL_RUNS", str(tmp_path / "runs"))
+    monkeypatch.delenv("GIPFEL_RUN", raising=False)
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def run(runs: Path) -> Callable[..., Result]:
+    runner = CliRunner()
+    return lambda *words, answer="": runner.invoke(gipfel, words, input=answer, standalone_mode=False)
+
+
+def make(root: Path, number: int, *, score: float | None = None, **record: Any) -> Path:
+    """A run of an hour, the higher number the newer."""
+    folder = root / f"alps-{number}"
+    (folder / "telemetry").mkdir(parents=True)
+    content = {
+        "kind": "recording",
+        "started": "2026-01-01T00:00:00+00:00",
+        "ended": "2026-01-01T01:00:00+00:00",
+        "exit_status": 0,
+        "directory": "/project",
+        "command": ["python", "train.py", "--lr", f"{number}e-4", "--api-key", "sesame"],
+        **record,
+    }
+    (folder / "record.json").write_text(json.dumps(content))
+    if score is not None:
+        energy = {"gpu_hours": 4.0, "total_wh": 1000.0 * number}
+        losses = {**_LOSSES, "input": 97.0 - score}
+        document = {"score": score, "losses": losses, "binding": _BINDING, "confidence": 1.0}
+        (folder / "score.json").write_text(json.dumps({**document, "energy": energy}))
+    for each in (*folder.iterdir(), folder):
+        os.utime(each, (1_800_000_000 + number, 1_800_000_000 + number))
+    return folder
+
+
+def test_a_run_gets_a_name_tags_a_note_and_a_pin(run: Callable[..., Result], runs: Path) -> None:
+    folder = make(runs, 1)
+    words = (
+        "--name",
+        "baseline",
+        "--tag",
+        "sweep",
+        "--tag",
+        "lr:3",
+        "--note",
+        "first\nsecond\x1b[31m",
+        "--pin",
+    )
+    assert run("run", "note", "alps-1", *words).return_value == 0
+    assert run("runs", "note", "baseline", "--untag", "sweep").return_value == 0
+    notes = read_notes(folder)
+    assert (notes.display_name, notes.tags, notes.pinned) == ("baseline", ("lr:3",), True)
+    assert notes.note == "first\nsecond [31m"
+    assert (folder / NOTES_FILE).stat().st_mode & 0o077 == 0
+    assert json.loads(run("runs", "note", "baseline", "--json").stdout)["tags"] == ["lr:3"]
+    assert "baseline" in run("runs").stdout
+    assert "pinned" in str(run("runs", "rm", "--yes", "baseline").exception)
+    assert folder.is_dir()
+    make(runs, 2)
+    run("runs", "note", "alps-2", "--name", "baseline")
+    assert "alps-1, alps-2" in str(run("runs", "show", "baseline").exception)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"display_name": "two\nlines"},
+        {"display_name": "x" * 101},
+        {"add_tags": ("two words",)},
+        {"add_tags": tuple(f"t{number}" for number in range(21))},
+        {"note": "x" * 4001},
+    ],
+)
+def test_notes_out_of_bounds_are_refused(changes: dict[str, Any], runs: Path) -> None:
+    folder = make(runs, 1)
+    with pytest.raises(GipfelError) as refused:
+        change_notes(folder, changes)
+    assert "\n" not in str(refused.value)
+    assert not (folder / NOTES_FILE).exists()
+
+
+@pytest.mark.parametrize("content", ["{", '{"tags": 3}', "[" * 100_000, '{"more": 1}'])
+def test_damaged_notes_are_empty(content: str, runs: Path) -> None:
+    folder = make(runs, 1)
+    (folder / NOTES_FILE).write_text(content)
+    assert find_run("alps-1", os.environ).display_name == ""
+
+
+def test_the_table_is_sorted_and_filtered(run: Callable[..., Result], runs: Path) -> None:
+    for number, score in ((1, 40.0), (2, None), (3, 62.5), (4, 9.0)):
+        make(runs, number, score=score, git={"commit": f"{number}" * 40, "changed_files": 1})
+    change_notes(runs / "alps-3", {"tags": ("sweep",), "pinned": True})
+
+    def names(*words: str) -> list[str]:
+        return [each["name"] for each in json.loads(run("runs", "list", "--json", *words).stdout)]
+
+    assert names() == ["alps-1", "alps-2", "alps-3", "alps-4"]
+    assert names("--sort", "score") == ["alps-2", "alps-4", "alps-1", "alps-3"]
+    assert names("--sort", "score", "--reverse", "--limit", "2") == ["alps-1", "alps-4"]
+    assert names("--filter", "score>=40", "--filter", "energy_wh<2500") == ["alps-1"]
+    assert names("--filter", "parameters.lr=3e-4") == ["alps-3"]
+    assert names("--filter", "parameters~TRAIN") == []
+    assert names("--filter", "commit~4444") == ["alps-4"]
+    assert names("--tag", "sweep") == names("--pinned") == ["alps-3"]
+    assert names("--filter", "tags!=sweep", "--sort", "parameters.lr") == ["alps-1", "alps-2", "alps-4"]
+    (row,) = run_table(os.environ, conditions=[Condition.parse("name=alps-3")])
+    assert (row.loss, row.loss_points, row.duration_s, row.gpu_hours) == ("input", 34.5, 3600.0, 4.0)
+    assert row.parameters["api_key"] == "HIDDEN"
+    lines = run("runs").stdout.splitlines()
+    assert lines[3].split()[:3] == ["alps-3", "*", "recording"]
+    assert "input 34" in lines[3]
+    assert "1:00:00" in lines[3]
+    assert "33333333 changed" in lines[3]
+    assert "has no column 'speed'" in str(run("runs", "list", "--sort", "speed").exception)
+    for wrong in ("score", "nothing=1", "x" * 301):
+        assert isinstance(run("runs", "list", "--filter", wrong).exception, GipfelError)
+
+
+def test_all_but_the_newest_runs_are_pruned(run: Callable[..., Result], runs: Path) -> None:
+    folders = [make(runs, number) for number in range(1, 6)]
+    change_notes(folders[0], {"pinned": True})
+    change_notes(folders[1], {"tags": ("paper",)})
+    for each in folders[:2]:
+        os.utime(each / NOTES_FILE, (1_700_000_000, 1_700_000_000))
+    # Files of the future are newer than any age.
+    assert "nothing to remove" in run("runs", "prune", "--keep", "9").stderr
+    for number, each in enumerate(folders):
+        for path in (*each.iterdir(), each):
+            os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
+    assert run("runs", "prune", "--keep", "2", answer="n\n").return_value == 1
+    assert run("runs", "prune", "--keep", "2", "--yes").return_value == 0
+    assert sorted(each.name for each in runs.iterdir()) == ["alps-1", "alps-2", "alps-4", "alps-5"]
+
+
+def test_facts_of_damaged_files_are_unknown() -> None:
+    odd: Any = {
+        "started": 3,
+        "ended": "2026-01-01T00:00:00",
+        "git": {"commit": "; rm -rf", "changed_files": "x"},
+    }
+    score: Any = {"score": True, "losses": {"input": "much", "idle": 10**400}, "energy": [1]}
+    assert summary_of(odd, score) == summary_of({}, {})
+    naive = {"started": "2026-01-01T00:00:00+00:00", "ended": "2026-01-01T00:00:00"}
+    assert summary_of(naive, {}).duration_s is None
+
+
+def _git(root: Path, *words: str) -> str:
+    own = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null", "PATH": os.environ["PATH"]}
+    named = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "init.defaultBranch=main"]
+    done = subprocess.run(
+        ["git", *named, "-C", root, *words], env=own, check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_commits_and_changes_are_found_without_running_the_repositorys_programs(tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    (root / "src").mkdir(parents=True)
+    assert git_state(root) is None
+    _git(root, "init")
+    (root / "train.py").write_text("lr = 1\n")
+    _git(root, "add", "train.py")
+    _git(root, "commit", "-m", "Start")
+    first = git_state(root / "src")
+    assert first is not None
+    assert (first.branch, first.changed_files, first.changes_digest) == ("main", 0, None)
+    assert first.root == str(root.resolve())
+    marker = tmp_path / "ran"
+    for name in ("diff.external", "core.fsmonitor", "core.pager"):
+        _git(root, "config", name, f"touch {marker}")
+    (root / "train.py").write_text("lr = 2\n")
+    changed = git_state(root)
+    assert changed is not None
+    assert not marker.exists()
+    # Without the options the repository's programs run.
+    _git(root, "status")
+    assert marker.exists()
+    assert changed.changed_files == 1
+    assert changed.changes_digest
+    _git(root, "-c", "core.fsmonitor=false", "commit", "-a", "-m", "Raise the rate")
+    marker.unlink(missing_ok=True)
+    second = git_state(root)
+    assert second is not None
+    difference = git_difference(root, first.commit, second.commit)
+    assert [each.split(" ", 1)[1] for each in difference.commits] == ["Raise the rate"]
+    assert difference.files == ("M train.py",)
+    assert git_difference(root, second.commit, first.commit).missing_commits == difference.commits
+    assert not marker.exists()
+    assert "does not have both commits" in git_difference(root, first.commit, "0" * 40).reason
+    assert "no commit" in git_difference(root, first.commit, "--output=/tmp/x").reason
+
+
+def test_runs_are_compared_with_the_first(run: Callable[..., Result], runs: Path) -> None:
+    for number, score in ((1, 40.0), (2, 60.0), (3, 60.2)):
+        engine = "podman" if number == 3 else "bubblewrap"
+        make(runs, number, score=score, engine=engine, edf={"env": {"A": "1", "SECRET": f"{number}"}})
+    change_notes(runs / "alps-1", {"display_name": "baseline"})
+    found = compare_runs(["baseline", "alps-2", "alps-3"])
+    rows = {row.key: row.values for row in found.configuration}
+    assert rows["engine"] == ("bubblewrap", "bubblewrap", "podman")
+    assert set(rows) == {"command", "engine"}
+    assert "sesame" not in found.model_dump_json()
+    measured = {row.name: row for row in found.measurements}
+    assert measured["score"].values == (40.0, 60.0, 60.2)
+    assert measured["score"].changes == (0.0, 20.0, pytest.approx(20.2))
+    assert measured["score"].better == (None, True, True)
+    assert measured["input"].better == (None, True, True)
+    assert measured["energy"].changes == (0.0, 1000.0, 2000.0)
+    assert found.confidence == ()
+    judged = compare_runs(["alps-1", "alps-2"], confidence=lambda a, b: {"pair": [a.name, b.name]})
+    assert judged.confidence == ({"pair": ["alps-1", "alps-2"]},)
+    text = run("compare", "baseline", "alps-2", "alps-3").stdout
+    assert "60 (+20)" in text
+    assert "podman" in text
+    assert "not recorded" in text
+    assert json.loads(run("compare", "alps-1", "alps-2", "--json").stdout)["runs"][0]["name"] == "alps-1"
+    assert "2 to 20" in str(run("compare", "alps-1", "alps-1").exception)
+    assert "There is no run" in str(run("compare", "alps-1", "alps-7").exception)
+
+
+def test_a_configuration_is_compared_to_a_bounded_depth() -> None:
+    deep: dict[str, Any] = {"value": 1}
+    other: dict[str, Any] = {"value": 2}
+    for _ in range(50):
+        deep, other = {"in": deep}, {"in": other}
+    (row,) = configuration_difference([deep, other])
+    assert row.key == ".".join(["in"] * 8)
+    assert configuration_difference([{"a": None, "b": [1]}, {"b": [1]}]) == ()
+    (row,) = configuration_difference([{"a": "x" * 1000}, {}])
+    assert row.values == ("x" * 500, None)
+
+
+def test_a_link_names_the_server_and_no_token() -> None:
+    hub = {
+        "JUPYTERHUB_SERVICE_PREFIX": "/user/ada/",
+        "JUPYTERHUB_PUBLIC_URL": "https://hub.example/user/ada/",
+    }
+    assert (
+        report_link(server_url(hub, []), "alps-1") == "https://hub.example/user/ada/gipfel/runs/alps-1/report"
+    )
+    plain = {"JUPYTERHUB_SERVICE_PREFIX": "/user/ada/", "JUPYTERHUB_PUBLIC_URL": ""}
+    assert server_url(plain, []) == "/user/ada/"
+    servers = [{"url": "http://127.0.0.1:1/", "token": "t"}, {"url": "http://127.0.0.1:2/", "token": "t"}]
+    assert server_url({}, servers) == "http://127.0.0.1:2/"
+    assert server_url({}, [{"url": "file:///x"}]) == ""

@@ -1,0 +1,66 @@
+"""The cards of the form: what is hidden because there is one choice, and the table of partitions."""
+
+import re
+
+from gipfel_cluster.scheduler.notation import GpuCount
+from gipfel_cluster.scheduler.protocol import Partition
+from gipfel_spawner.form.options import UserOptions
+from gipfel_spawner.form.page import ClusterOffer, FieldError, FormContent, partition_rows, render_form
+
+_H200 = GpuCount(type="h200", count=4)
+_ONE = Partition(name="local", nodes=1, idle_nodes=1, gpus_known=True)
+_NORMAL = Partition(
+    name="normal",
+    default=True,
+    nodes=8,
+    idle_nodes=3,
+    gpus=(_H200,),
+    total_gpus=(GpuCount(type="h200", count=32),),
+    idle_gpus=(GpuCount(type="h200", count=12),),
+    time_limit_s=36 * 3600,
+)
+
+
+def hidden(page: str, field: str) -> bool:
+    """Whether the element around a field is hidden; the field itself must be there."""
+    before = page[: page.index(f'for="gipfel-{field}"')]
+    return bool(re.match(r'<div class="[^"]*" hidden>', before[before.rindex("<div") :]))
+
+
+def test_a_field_with_one_choice_is_hidden_and_submitted() -> None:
+    page = render_form(FormContent(cluster="c", partitions=(_ONE,)))
+    assert hidden(page, "nodes")
+    assert hidden(page, "partition")
+    assert 'name="nodes"' in page
+    assert 'name="partition"' in page
+    assert not hidden(page, "gpus")
+
+
+def test_a_field_with_a_choice_an_error_or_another_value_is_shown() -> None:
+    several = render_form(FormContent(cluster="c", partitions=(_ONE, _NORMAL)))
+    assert not hidden(several, "nodes")
+    assert not hidden(several, "partition")
+    mistake = FieldError(field="nodes", message="no")
+    assert not hidden(render_form(FormContent(cluster="c", partitions=(_ONE,), field_error=mistake)), "nodes")
+    two_nodes = FormContent(cluster="c", partitions=(_ONE,), chosen=UserOptions(nodes=2))
+    assert not hidden(render_form(two_nodes), "nodes")
+    # Without an answer of the scheduler nothing is known, and so nothing is hidden.
+    assert not hidden(render_form(FormContent(cluster="c")), "nodes")
+
+
+def test_the_table_has_free_and_total_nodes_gpus_and_the_limit() -> None:
+    (row,) = partition_rows((_NORMAL,))
+    assert (row.nodes, row.gpus, row.limit) == ("3 of 8", "12 of 32 h200", "1 d 12 h")
+    (row,) = partition_rows((_ONE,))
+    assert (row.gpus, row.limit) == ("none", "")
+    (row,) = partition_rows((Partition(name="odd"),))
+    assert (row.nodes, row.gpus) == ("", "")
+
+
+def test_partitions_of_several_clusters_keep_apart_and_names_are_escaped() -> None:
+    odd = Partition(name='"><b>', nodes=2)
+    offers = (ClusterOffer(name="alps", partitions=(_NORMAL,)), ClusterOffer(name="tiny", partitions=(odd,)))
+    page = render_form(FormContent(cluster="alps", clusters=offers, partitions=(_NORMAL,)))
+    assert 'data-cluster="alps" data-partition="normal"' in page
+    assert 'data-cluster="tiny" data-partition="&#34;&gt;&lt;b&gt;"' in page
+    assert "<b>" not in page
