@@ -17,7 +17,7 @@ from intervals import wilson
 from step_tables import NOISE, Floats
 
 from gipfel_extension.diagnosis.changes import find_changes
-from gipfel_extension.diagnosis.run_comparison import compare_paces, pace_of
+from gipfel_extension.diagnosis.pace_comparison import compare_paces, pace_of
 from gipfel_extension.diagnosis.steps import StepTable
 
 DRAWS = 400

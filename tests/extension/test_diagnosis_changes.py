@@ -16,7 +16,7 @@ from saturation_tables import table as samples_table
 
 from gipfel_extension.diagnosis import diagnose
 from gipfel_extension.diagnosis.changes import find_changes
-from gipfel_extension.diagnosis.run_comparison import RunPace, compare_paces, pace_of
+from gipfel_extension.diagnosis.pace_comparison import RunPace, compare_paces, pace_of
 from gipfel_extension.diagnosis.witnesses import find_witness
 
 

@@ -1,13 +1,12 @@
-"""Comparison of a run's pace with that of earlier runs of the same script, with its confidence."""
+"""Comparison of a run's pace with that of other runs of the same script, with its confidence."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from .changes import find_changes
 from .robust import Floats, noise_of, scatter, tail, trimmed_mean
 from .steps import StepTable
 from .stragglers import usable_steps
@@ -18,7 +17,9 @@ _LEAST, _Z = 0.05, 3.0
 LEAST_RUNS = 5
 #: What is assumed where it is not known: runs of one script on one kind of GPU differ by 1 %.
 _ASSUMED = 0.01
-_LEAST_STEPS, _WARM_UP, _BLOCK = 20, 10, 20
+#: Steps beyond warm-up that a pace is known from.
+LEAST_STEPS = 20
+_WARM_UP, _BLOCK = 10, 20
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,15 @@ class RunPace:
         Its standard error as a share, from the scatter within the run.
     steps
         Steps that it is of.
+    ranks
+        Ranks that logged them.
     """
 
     label: str
     seconds: float
     error: float
     steps: int
+    ranks: int = 1
 
 
 def pace_of(table: StepTable, label: str) -> RunPace | None:
@@ -46,7 +50,7 @@ def pace_of(table: StepTable, label: str) -> RunPace | None:
     table = table.part(min(_WARM_UP, len(table.steps) // 3))
     seconds = usable_steps(table).pace
     values: Floats = np.log(seconds[seconds > 0])
-    if len(values) < _LEAST_STEPS:
+    if len(values) < LEAST_STEPS:
         return None
     rows = len(values) // _BLOCK
     blocks = values[len(values) - rows * _BLOCK :].reshape(rows, _BLOCK)
@@ -54,14 +58,13 @@ def pace_of(table: StepTable, label: str) -> RunPace | None:
     # A run that changes as it goes has a pace that is less sure than its noise says.
     levels = trimmed_mean(blocks)
     between = float(scatter(levels)) / math.sqrt(rows) if rows >= 4 else 0.0
-    return RunPace(
-        label, math.exp(float(trimmed_mean(values[None, :])[0])), max(within, between), len(values)
-    )
+    pace = math.exp(float(trimmed_mean(values[None, :])[0]))
+    return RunPace(label, pace, max(within, between), len(values), len(table.ranks))
 
 
 @dataclass(frozen=True)
 class PaceComparison:
-    """How a run's steps compare with earlier runs'.
+    """How a run's steps compare with those of other runs.
 
     Parameters
     ----------
@@ -85,22 +88,22 @@ class PaceComparison:
     resolution: float | None = None
     confidence: float = 0.0
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the comparison as a dictionary that JSON can hold."""
-        return {
-            name: round(value, 4) if isinstance(value, float) else value for name, value in vars(self).items()
-        }
-
 
 def compare_paces(now: RunPace | None, earlier: Sequence[RunPace]) -> PaceComparison:
-    """Compare a run with earlier ones of the same script, size and image, which the caller has chosen.
+    """Compare a run with others of the same script, size and image, which the caller has chosen.
 
-    Runs differ from each other by more than the scatter of their steps says. From five earlier runs on, how
-    much is measured; before, 1 % is assumed, and the sentence says so.
+    Runs differ from each other by more than the scatter of their steps says. From five others on, how much is
+    measured; before, 1 % is assumed, and the sentence says so.
     """
     if now is None or not earlier:
-        lacking = "This run has" if now is None else "No earlier run has"
-        return PaceComparison("cannot tell", f"{lacking} {_LEAST_STEPS} steps to compare.")
+        lacking = "This run has" if now is None else "The others have"
+        return PaceComparison("cannot tell", f"{lacking} fewer than {LEAST_STEPS} steps to compare.")
+    sizes = sorted({now.ranks, *(each.ranks for each in earlier)})
+    if len(sizes) > 1:
+        counts = " and ".join(map(str, sizes))
+        return PaceComparison(
+            "cannot tell", f"The runs have {counts} ranks: a step is not the same work in them."
+        )
     paces = np.log([each.seconds for each in earlier])
     known = len(earlier) >= LEAST_RUNS
     # A scatter of few runs is uncertain: as if five more had shown what is assumed.
@@ -114,12 +117,9 @@ def compare_paces(now: RunPace | None, earlier: Sequence[RunPace]) -> PaceCompar
     threshold = max(math.log1p(_LEAST), _Z * error)
     share, resolution = math.expm1(change), math.expm1(threshold)
     interval = math.expm1(change - 1.96 * error), math.expm1(change + 1.96 * error)
-    basis = (
-        f"{len(earlier)} earlier runs"
-        if known
-        else f"{len(earlier)} earlier run{'s'[: len(earlier) > 1]}, "
-        f"assuming that runs differ by {_ASSUMED:.0%}"
-    )
+    basis = f"{len(earlier)} other run{'s'[: len(earlier) > 1]}"
+    if not known:
+        basis += f", assuming that runs differ by {_ASSUMED:.0%}"
     numbers = f"{now.seconds:.4g} s a step beside {math.exp(usual):.4g} s ({share:+.1%}, {basis})"
     if abs(change) > threshold:
         slower = change > 0
@@ -128,9 +128,3 @@ def compare_paces(now: RunPace | None, earlier: Sequence[RunPace]) -> PaceCompar
         return PaceComparison("slower" if slower else "faster", text, share, *interval, resolution, sure)
     text = f"No difference beyond {resolution:.1%}, the smallest that these runs can show: {numbers}."
     return PaceComparison("same", text, share, *interval, resolution)
-
-
-def steady_part(table: StepTable) -> StepTable:
-    """Return the steps since the last change of pace, for a comparison of what a run is like now."""
-    changes = find_changes(table.pace).changes
-    return table.part(changes[-1].column) if changes else table
