@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
@@ -239,9 +240,7 @@ def test_runs_are_compared_with_the_first(run: Callable[..., Result], runs: Path
     assert measured["score"].better == (None, True, True)
     assert measured["input"].better == (None, True, True)
     assert measured["energy"].changes == (0.0, 1000.0, 2000.0)
-    assert found.confidence == ()
-    judged = compare_runs(["alps-1", "alps-2"], confidence=lambda a, b: {"pair": [a.name, b.name]})
-    assert judged.confidence == ({"pair": ["alps-1", "alps-2"]},)
+    assert found.pace == (None, None, None)
     text = run("compare", "baseline", "alps-2", "alps-3").stdout
     assert "60 (+20)" in text
     assert "podman" in text
@@ -249,6 +248,48 @@ def test_runs_are_compared_with_the_first(run: Callable[..., Result], runs: Path
     assert json.loads(run("compare", "alps-1", "alps-2", "--json").stdout)["runs"][0]["name"] == "alps-1"
     assert "2 to 20" in str(run("compare", "alps-1", "alps-1").exception)
     assert "There is no run" in str(run("compare", "alps-1", "alps-7").exception)
+
+
+def log_steps(folder: Path, factor: float, *, ranks: int = 4, steps: int = 80, seed: int = 1) -> None:
+    """Steps as `log(step=…, step_s=…)` of each rank leaves them."""
+    seconds = factor * np.exp(np.random.default_rng(seed).normal(0, 0.03, steps))
+    lines = [
+        json.dumps(
+            {
+                "time_ns": 10**18 + (step * ranks + rank) * 10**6,
+                "monotonic_ns": step,
+                "node": "n1",
+                "rank": rank,
+                "values": {"step": step, "step_s": float(seconds[step])},
+            }
+        )
+        for step, rank in np.ndindex(steps, ranks)
+    ]
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def test_the_pace_of_runs_that_logged_steps_is_compared(run: Callable[..., Result], runs: Path) -> None:
+    folders = [make(runs, number, score=50.0) for number in range(1, 7)]
+    log_steps(folders[0], 1.0)
+    log_steps(folders[1], 1.12, seed=2)
+    log_steps(folders[2], 1.01, seed=3)
+    log_steps(folders[3], 1.0, steps=15)
+    log_steps(folders[4], 1.0, ranks=8)
+    names = [folder.name for folder in folders]
+    found = json.loads(run("compare", *names, "--json").stdout)["pace"]
+    assert (found[0], found[5]) == (None, None)
+    assert [each["verdict"] for each in found[1:5]] == ["slower", "same", "cannot tell", "cannot tell"]
+    assert found[1]["least"] < found[1]["share"] < found[1]["most"]
+    assert found[1]["share"] == pytest.approx(0.12, abs=0.03)
+    assert found[1]["confidence"] > 0.95
+    assert (found[2]["confidence"], 0.05 <= found[2]["resolution"] < 0.08) == (0.0, True)
+    assert "alps-4 has fewer than 20 steps" in found[3]["sentence"]
+    assert "4 and 8 ranks" in found[4]["sentence"]
+    lines = [line for line in run("compare", *names).stdout.splitlines() if line.startswith("PACE")]
+    assert len(lines) == 4
+    assert lines[0].startswith("PACE  alps-2: This run is slower: ")
+    assert "confidence 0.9" in lines[0]
+    assert "No difference beyond" in lines[1]
 
 
 def test_a_configuration_is_compared_to_a_bounded_depth() -> None:

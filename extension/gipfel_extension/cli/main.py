@@ -8,6 +8,7 @@ import click
 
 from .compare import compare
 from .data import data
+from .diagnose import diagnose
 from .doctor import doctor
 from .edf import edf
 from .kernel import kernel
@@ -43,6 +44,7 @@ _INTERRUPTED = 130
         "gipfel score alps-48812                  score how well a run used its GPUs",
         "gipfel runs                              list runs with score, GPU hours and energy",
         "gipfel compare alps-48812 alps-48910     compare runs",
+        "gipfel diagnose alps-48812               find slow ranks and changes of speed",
         "gipfel vet quick                         test every node of this job",
     ),
 )
@@ -53,6 +55,7 @@ def gipfel() -> None:
 
 gipfel.add_command(compare)
 gipfel.add_command(data)
+gipfel.add_command(diagnose)
 gipfel.add_command(doctor)
 gipfel.add_command(edf)
 gipfel.add_command(export)
