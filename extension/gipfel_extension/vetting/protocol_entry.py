@@ -1,29 +1,22 @@
-"""Read protocols' YAML with line numbers, and make a `ProtocolCheck` of each entry.
+"""Read protocols' YAML with line numbers, and make a `ProtocolCheck` of each entry."""
 
-YAML is read safely: limited in size and depth, without tags and repeated keys.
-"""
-
-import difflib
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
+from gipfel_cluster import yaml_document
 from gipfel_cluster.model import GipfelError, one_line
+from gipfel_cluster.yaml_document import MAX_CHARACTERS, YamlMapping, most_specific_error, suggestion
 
 from ..telemetry.files import read_regular
 from .check import UnknownCheck, check_class
-from .limited_yaml import MAX_DEPTH, DepthLimitedScanner
 from .model import Scope
 from .protocol import ProtocolCheck
 from .quantities import quantity
 from .threshold import Threshold
 
-MAX_CHARACTERS = 200_000
-#: Values in one file at most; those that an alias repeats count each time.
-_MAX_VALUES = 20_000
 #: Keys that every entry may have, also one in vetnode's format.
 KEYS = (
     "name", "type", "scope", "severity", "time_limit", "threshold", "tolerate_degraded", "skip_if_alone",
@@ -31,17 +24,6 @@ KEYS = (
 )  # fmt: skip
 #: Keys whose values need no conversion.
 _UNCONVERTED = ("severity", "tolerate_degraded", "skip_if_alone")
-
-
-class _Loader(DepthLimitedScanner, yaml.SafeLoader):  # type: ignore[misc]
-    """PyYAML's safe loader with a limited nesting depth."""
-
-
-class YamlMapping(dict[str, Any]):
-    """Mapping with its own line and the line of each key, counted from 1."""
-
-    line: int = 0
-    lines: dict[str, int]
 
 
 def read_yaml(text: str, source: str) -> YamlMapping:
@@ -52,34 +34,9 @@ def read_yaml(text: str, source: str) -> YamlMapping:
     GipfelError
         The text is not valid YAML, is not a mapping, or is too large.
     """
-    if len(text) > MAX_CHARACTERS:
-        problem = f"{source} has more than {MAX_CHARACTERS} characters."
-        raise GipfelError(problem, "A protocol is a short file: shorten it.")
-    loader = None
-    try:
-        loader = _Loader(text)
-        node = loader.get_single_node()
-        document = _Reader(loader, source).value(node, 0) if node is not None else None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark is not None else ""
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise GipfelError(
-            f"{source}{line}: this is not valid YAML: {problem}.", "Correct the file."
-        ) from error
-    except (RecursionError, ValueError) as error:
-        raise GipfelError(
-            f"{source}: this is not valid YAML: {str(error)[:200]}.", "Correct the file."
-        ) from error
-    finally:
-        if loader is not None:
-            loader.dispose()
-    if not isinstance(document, YamlMapping):
-        raise GipfelError(
-            f"{source} is not a protocol: it {'is empty' if document is None else 'has no keys at its top'}.",
-            "Write 'name' and 'checks' (or vetnode's 'evals').",
-        )
-    return document
+    return yaml_document.read_yaml(
+        text, source, "protocol", "Write 'name' and 'checks' (or vetnode's 'evals')."
+    )
 
 
 def read_yaml_file(path: Path) -> YamlMapping:
@@ -96,46 +53,6 @@ def read_yaml_file(path: Path) -> YamlMapping:
         raise GipfelError(
             f"{path} can't be read: {reason}.", "Name a protocol's file or a shipped protocol."
         ) from error
-
-
-class _Reader:
-    """Converter of YAML nodes to values, which counts them: an alias may repeat a large value many times."""
-
-    def __init__(self, loader: yaml.SafeLoader, source: str) -> None:
-        self._loader, self._source, self._count = loader, source, 0
-
-    def value(self, node: yaml.Node, depth: int) -> Any:
-        self._count += 1
-        if self._count > _MAX_VALUES or depth > MAX_DEPTH:
-            raise self._error(node, "this is too large or nested too deeply for a protocol", "Shorten it.")
-        if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, depth)
-        if isinstance(node, yaml.SequenceNode):
-            return [self.value(each, depth + 1) for each in node.value]
-        value = self._loader.construct_object(node)
-        if not isinstance(value, str | int | float | bool | None):
-            # YAML makes dates and bytes of some words; a protocol means the text.
-            return str(node.value)
-        return value
-
-    def _mapping(self, node: yaml.MappingNode, depth: int) -> YamlMapping:
-        mapping = YamlMapping()
-        mapping.line, mapping.lines = node.start_mark.line + 1, {}
-        for key_node, value_node in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
-                raise self._error(key_node, "the merge key '<<' is not supported", "Write the keys out.")
-            key = self.value(key_node, depth + 1)
-            if not isinstance(key, Hashable) or isinstance(key, bool | None):
-                raise self._error(key_node, "a key must be text", "Put it in quotes.")
-            name = str(key)
-            if name in mapping:
-                raise self._error(key_node, f"the key {name[:60]!r} appears twice", "Keep one of them.")
-            mapping[name] = self.value(value_node, depth + 1)
-            mapping.lines[name] = key_node.start_mark.line + 1
-        return mapping
-
-    def _error(self, node: yaml.Node, problem: str, fix: str) -> GipfelError:
-        return GipfelError(f"{self._source}, line {node.start_mark.line + 1}: {problem}.", fix)
 
 
 def parse_entry(document: Mapping[str, Any], *, line: int = 0) -> ProtocolCheck:
@@ -206,18 +123,6 @@ def unusable_entry(name: str, type_: str, line: int, problem: str, fix: str) -> 
     return ProtocolCheck(
         name=name, type=one_line(type_)[:80] or "unknown", line=line, problem=one_line(problem)[:600], fix=fix
     )
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return ``Did you mean 'x'?``, or an empty string where no known name is similar."""
-    similar = difflib.get_close_matches(name, list(known), 1, 0.6)
-    return f"Did you mean {similar[0]!r}?" if similar else ""
-
-
-def most_specific_error(error: ValidationError) -> Any:
-    """Return the most informative error: an unknown key is often a misspelling of a missing one."""
-    parts = error.errors(include_url=False, include_input=False)
-    return next((part for part in parts if part["type"] == "extra_forbidden"), parts[0])
 
 
 def _type_suggestion(error: UnknownCheck) -> str:

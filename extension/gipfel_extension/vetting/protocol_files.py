@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from gipfel_cluster.model import GipfelError, one_line
+from gipfel_cluster.yaml_document import YamlMapping, suggestion
 
 from .check import UnknownCheck, check_class, check_types
 from .model import Severity
 from .protocol import ProtocolCheck, VettingProtocol
 from .protocol_entry import (
     KEYS,
-    YamlMapping,
     parse_entry,
     read_yaml,
     read_yaml_file,
-    suggestion,
     unusable_entry,
 )
 from .protocol_vetnode import PREFIX, from_vetnode

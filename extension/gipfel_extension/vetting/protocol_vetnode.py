@@ -9,10 +9,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, JsonValue, ValidationError
 
 from gipfel_cluster.model import Frozen, one_line
+from gipfel_cluster.yaml_document import YamlMapping, most_specific_error, suggestion
 
 from .check import check_class
 from .protocol import ProtocolCheck
-from .protocol_entry import KEYS, YamlMapping, most_specific_error, suggestion, unusable_entry, validate_entry
+from .protocol_entry import KEYS, unusable_entry, validate_entry
 from .quantities import quantity
 
 PREFIX = "vetnode."
