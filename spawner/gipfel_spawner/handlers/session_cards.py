@@ -19,11 +19,10 @@ from ..form.page import PartitionRow, format_limit, partition_rows
 from ..history import Session
 from ..spawner import EDFSpawner
 from ..start.progress import describe_status, status_page
+from .gpu_hours import GpuHours, month_gpu_hours
 from .saturation import SharedSaturation, saturation_cache
 from .servers import describe_server, format_span
 
-#: Days over which the page sums up GPU hours.
-USAGE_DAYS = 30
 _MAX_SESSIONS = 10
 _SYMBOLS = {"running": "●", "waiting": "◐", "stopping": "◌", "stopped": "○"}
 _ENDS = {"stopped": "stopped", "ended": "ended", "failed": "failed to start", "culled": "stopped while idle"}
@@ -87,16 +86,18 @@ class HomeContent(Frozen):
     cards: tuple[SessionCard, ...]
     earlier: tuple[EarlierSession, ...]
     clusters: tuple[ClusterState, ...]
-    gpu_hours: float
-    days: int = USAGE_DAYS
+    gpu_hours: GpuHours
 
 
 async def home_content(user: Any, settings: dict[str, Any], log: Any) -> HomeContent:
     """Return the content of a user's home page; a slow server or scheduler delays it by a second."""
     known: Sequence[Any] = tuple(user.all_spawners())
     spawners = [each for each in known if isinstance(each, EDFSpawner) and (each.active or each.pending)]
-    saturation, clusters = await asyncio.gather(
-        saturation_cache(settings, log).read(spawners), _clusters(user.spawner)
+    jobs = tuple(each.job_id for each in spawners if each.job_id)
+    saturation, clusters, gpu_hours = await asyncio.gather(
+        saturation_cache(settings, log).read(spawners),
+        _clusters(user.spawner),
+        month_gpu_hours(user.spawner, running=jobs),
     )
     active = {each.name for each in spawners}
     failures = settings.get("gipfel_ends", {})
@@ -105,9 +106,7 @@ async def home_content(user: Any, settings: dict[str, Any], log: Any) -> HomeCon
         for each in known
         if each.name not in active
     ]
-    history = user.spawner.lifetime.history()
-    jobs = tuple(each.job_id for each in spawners if each.job_id)
-    sessions = history.last(user.name, _MAX_SESSIONS, running=jobs)
+    sessions = user.spawner.lifetime.history().last(user.name, _MAX_SESSIONS, running=jobs)
     return HomeContent(
         user=user.name,
         cards=(
@@ -116,7 +115,7 @@ async def home_content(user: Any, settings: dict[str, Any], log: Any) -> HomeCon
         ),
         earlier=tuple(map(_earlier, sessions)),
         clusters=clusters,
-        gpu_hours=history.gpu_hours(user.name, USAGE_DAYS, running=jobs),
+        gpu_hours=gpu_hours,
     )
 
 
