@@ -308,7 +308,8 @@ def test_pages_share_one_question_and_a_start_asks_only_for_its_own_options(slur
     assert hub.calls("sacctmgr") == 1
     for _ in range(5):
         status, answer = ask(hub, browser, hub.user, "expected-start", {"gpus": 2, "account": "course"})
-    assert (status, answer["text"]) == (200, "2099-11-21 17:11")
+    assert status == 200
+    assert answer["text"].startswith("2099-11-21 17:11 ")
     assert hub.calls("sbatch") == 1
     refused = ask(hub, browser, hub.user, "expected-start", {"account": "theirs"})[1]
     assert refused == {
