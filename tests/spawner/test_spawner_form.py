@@ -6,6 +6,7 @@ import pwd
 import time
 import urllib.error
 import urllib.request
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,7 @@ def test_a_start_on_this_machine_is_now_and_a_field_error_names_its_field(hub: A
         ({"partition": "x"}, "partition"),
         ({"account": "x"}, "account"),
         ({"engine": "docker"}, "engine"),
+        *(() if find_spec("notebook") else (({"interface": "notebook"}, "interface"),)),
         ({"time": "soon"}, "time"),
         ({"cmd": "sh"}, ""),
     ):
