@@ -10,7 +10,7 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -137,21 +137,25 @@ class SessionHistory:
         )
         return _session(rows[0]) if rows else None
 
-    def gpu_hours(self, user: str, days: int, *, running: Sequence[str] = ()) -> float:
-        """Return the GPU hours of the last ``days``, from each server's first report to its end.
+    def gpu_hours(
+        self, user: str, since: float, *, clusters: Collection[str], running: Sequence[str] = ()
+    ) -> float:
+        """Return the GPU hours on some clusters after ``since``, from each server's first report to its end.
 
         Sessions of the ``running`` job IDs count until now. A session whose end the hub did not see counts 0.
         """
         now = self._clock()
         rows = self._read(
-            "SELECT job_id, gpus, started, ended FROM sessions "
+            "SELECT cluster, job_id, gpus, started, ended FROM sessions "
             "WHERE user = ? AND gpus > 0 AND started IS NOT NULL ORDER BY id DESC LIMIT ?",
             (user, MAX_SESSIONS),
         )
         total = 0.0
-        for job_id, gpus, started, ended in rows:
+        for cluster, job_id, gpus, started, ended in rows:
+            if cluster not in clusters:
+                continue
             until = ended if ended is not None else now if job_id in running else started
-            total += gpus * max(until - max(started, now - days * 86400), 0.0)
+            total += gpus * max(until - max(started, since), 0.0)
         return total / 3600
 
     def _write(self, statement: str, values: tuple[Any, ...]) -> None:

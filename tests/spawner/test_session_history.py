@@ -51,7 +51,7 @@ def test_a_session_is_stored_with_its_options_and_its_end(history: SessionHistor
     assert session.options == UserOptions(edf="torch", gpus=4, nodes=2, time="2:00:00")
     assert (session.gpus, session.seconds, session.how) == (8, 3600.0, "culled")
     assert session.reason == "idle for 60 min"
-    assert history.gpu_hours("ada", 30) == pytest.approx(8.0)
+    assert history.gpu_hours("ada", 0, clusters=["alps"]) == pytest.approx(8.0)
     assert stat.S_IMODE(history.path.stat().st_mode) == 0o600
 
 
@@ -69,10 +69,10 @@ def test_a_running_session_counts_until_now_and_is_not_an_earlier_one(
     begin(history, "ada", "7", gpus=2)
     history.on_running("ada", "", "7")
     clock.now += 1800
-    assert history.gpu_hours("ada", 30, running=("7",)) == pytest.approx(1.0)
+    assert history.gpu_hours("ada", 0, clusters=["alps"], running=("7",)) == pytest.approx(1.0)
     assert history.last("ada", 10, running=("7",)) == ()
     # The hub did not see the end of this job: its hours are unknown and not guessed.
-    assert history.gpu_hours("ada", 30) == 0
+    assert history.gpu_hours("ada", 0, clusters=["alps"]) == 0
     assert history.last("ada", 10)[0].how is None
 
 
@@ -82,7 +82,9 @@ def test_only_the_hours_within_the_period_count(history: SessionHistory, clock: 
     clock.now += 2 * _DAY_S
     history.end("ada", "", "7", "ended")
     clock.now += 29 * _DAY_S
-    assert history.gpu_hours("ada", 30) == pytest.approx(24.0)
+    since = clock.now - 30 * _DAY_S
+    assert history.gpu_hours("ada", since, clusters=["alps"]) == pytest.approx(24.0)
+    assert history.gpu_hours("ada", since, clusters=["eiger"]) == 0
 
 
 def test_a_job_id_that_is_used_again_is_another_session(history: SessionHistory, clock: Clock) -> None:
@@ -112,7 +114,7 @@ def test_a_damaged_file_fails_no_start_and_shows_nothing(
     history.path.write_bytes(b"not a database" * 100)
     begin(history, "ada", "7")
     assert history.last("ada", 10) == ()
-    assert history.gpu_hours("ada", 30) == 0
+    assert history.gpu_hours("ada", 0, clusters=["alps"]) == 0
     assert "can't be written" in caplog.text
 
 

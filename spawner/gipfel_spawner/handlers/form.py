@@ -16,7 +16,6 @@ import sys
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, MutableMapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ from gipfel_cluster.model import GipfelError
 from ..failure.problem import SpawnProblem, options_problems
 from ..form.options import OptionError, read_options
 from ..spawner import EDFSpawner
+from ..start.local_time import clock_text
 
 _MAX_NAMES = 4096
 _MAX_BYTES = 160 << 10
@@ -124,7 +124,7 @@ class ExpectedStartHandler(FormHandler):
     async def answer(self, spawner: EDFSpawner, content: dict[str, Any]) -> dict[str, Any]:
         """Return ``start``, an ISO time or empty for immediately, and the same as ``text``."""
         start = await spawner.options.expected_start(read_options(content))
-        return {"start": start, "text": clock_text(start, datetime.now().astimezone())}
+        return {"start": start, "text": clock_text(start) if start else "now"}
 
 
 class EnvironmentHandler(FormHandler):
@@ -152,14 +152,6 @@ class DraftHandler(FormHandler):
             key = ".".join(map(str, first["loc"])) or "the draft"
             raise OptionError(f"The value for {key[:60]} is not valid: {first['msg']}.") from None
         return await spawner.options.draft_environment(draft)
-
-
-def clock_text(start: str, now: datetime) -> str:
-    """Return ``now``, a time if the start is today, else date and time, in the time zone of ``now``."""
-    if not start:
-        return "now"
-    moment = datetime.fromisoformat(start).astimezone(now.tzinfo)
-    return moment.strftime("%H:%M" if moment.date() == now.date() else "%Y-%m-%d %H:%M")
 
 
 #: Routes below the hub's own prefix.

@@ -36,6 +36,7 @@ from ..form.validation import (
     limit_time,
 )
 from .account import Account
+from .interfaces import check_interface, cluster_has_notebook, interface_environment
 from .placement import ServerPlacement
 from .request import server_request, server_spec
 from .traits import SpawnerTraits
@@ -88,6 +89,7 @@ class SpawnOptions:
             age=max(each.age for each in offers),
             choices=selected.choices,
             engines=selected.engines,
+            has_notebook=all(each.has_notebook for each in offers),
             vetting=tuple(traits.vetting_protocols),
             presets=presets,
             last=self._last(),
@@ -104,10 +106,11 @@ class SpawnOptions:
 
     async def _offer(self, settings: ClusterSettings) -> ClusterOffer:
         """Return the offer of one cluster, with a line for each query that failed."""
-        partitions, choices, (engines, engine_problem) = await asyncio.gather(
+        partitions, choices, (engines, engine_problem), has_notebook = await asyncio.gather(
             self._placement.shared(settings).cache.partitions(),
             self._choices(settings),
             offered_engines(settings.engine, settings.engines, jobs_run_locally=settings.is_local),
+            cluster_has_notebook(self._placement, settings),
         )
         problems = (
             partitions.problem,
@@ -123,6 +126,7 @@ class SpawnOptions:
             # Without an answer no choices are shown, and the site's defaults apply.
             choices=choices.value or Choices(),
             engines=engines,
+            has_notebook=has_notebook,
             problems=tuple(f"{settings.name}: {each}" if several else each for each in problems if each),
         )
 
@@ -330,7 +334,8 @@ class SpawnOptions:
             account=account,
             log=placement.log_name(settings.name),
             python=placement.python(settings),
-            environment=traits.get_env() if environment is None else environment,
+            environment=(traits.get_env() if environment is None else environment)
+            | interface_environment(requested.interface),
         )
 
     async def _check(self, requested: UserOptions, settings: ClusterSettings) -> None:
@@ -340,6 +345,7 @@ class SpawnOptions:
         choices = await self._choices(settings)
         check_choices(requested, choices.value, engines=engines)
         check_vetting(requested, self._spawner.vetting_protocols)
+        await check_interface(requested.interface, self._placement, settings)
 
 
 def _readable(content: Mapping[str, Any]) -> UserOptions:
