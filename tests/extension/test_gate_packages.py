@@ -294,3 +294,23 @@ def test_packages_are_never_clean_without_advisories(tmp_path, capsys, monkeypat
     status, document = scanned(capsys, str(root), "--advisories", str(osv))
     assert (status, document["vulnerabilities"][0]["fixed"]) == (1, "1.2.4-r2")
     assert main(["scan", str(root), "--advisories", str(osv), "--fail-on", "critical"]) == 0
+
+
+def test_advisories_that_name_commits_only_are_counted_as_not_judged(tmp_path):
+    record = images.advisory("GIT-1", "PyPI", "x")
+    record["affected"][0]["ranges"] = [{"type": "GIT", "repo": "r", "events": [{"introduced": "0"}]}]
+    known = images.advisory("GIT-2", "PyPI", "x")
+    known["affected"][0].update(record["affected"][0], versions=["2.0"])
+    images.mirror(tmp_path, record, {**record, "id": "GIT-3"}, known)
+    found, (line,) = ids(tmp_path, package("PyPI", "x", "1.0"))
+    assert (found, line[:2], line.endswith(" x.")) == ([], "2 ", True)
+    assert ids(tmp_path, package("PyPI", "x", "2.0"))[0] == ["GIT-2"]
+
+
+def test_what_is_not_scanned_in_an_image_is_said(tmp_path, capsys):
+    files = {"etc/os-release": b"ID=debian\nVERSION_ID=12\n", "model.pkl": model_zoo.SYSTEM}
+    archive = images.oci_archive(tmp_path / "image.tar", [files])
+    _, document = scanned(capsys, str(archive))
+    assert "Models" in document["not_scanned"][0]
+    main(["scan", str(archive)])
+    assert "not scanned: Models" in capsys.readouterr().out

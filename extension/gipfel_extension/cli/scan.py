@@ -50,6 +50,7 @@ def scan(
     Nothing is loaded or executed. Each file gets a verdict: plain (values only), needs code (loading it
     runs code of the named libraries), malicious, or not understood. Packages are read
     out of directories, SquashFS images and OCI archives, and compared with a local mirror of OSV.
+    What was not scanned is listed; models inside images are not scanned yet.
 
     Exit status: 0 nothing at or above --fail-on, 1 found, 2 something could not be judged.
     """
@@ -84,6 +85,8 @@ def _print(document: "ScanDocument") -> None:
         )
     for line in document.not_judged:
         report_line(f"not judged: {line}")
+    for line in document.not_scanned:
+        click.echo(f"not scanned: {line}")
     click.echo(_summary(document))
 
 

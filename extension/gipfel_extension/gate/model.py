@@ -73,8 +73,9 @@ class Vulnerability(Frozen):
 class ScanDocument(Frozen):
     """The result of a scan.
 
-    ``not_judged`` says in one line each what could not be judged; ``other_files`` counts files of kinds that
-    can't hold code which runs when they are loaded, and which were not opened further.
+    ``not_judged`` says in one line each what could not be judged, and ``not_scanned`` what a scan of this
+    kind of target leaves out; ``other_files`` counts files of kinds that can't hold code which runs when they
+    are loaded, and which were not opened further.
     """
 
     items: tuple[Item, ...] = ()
@@ -82,6 +83,7 @@ class ScanDocument(Frozen):
     vulnerabilities: tuple[Vulnerability, ...] = ()
     advisories_age_s: float | None = None
     not_judged: tuple[str, ...] = ()
+    not_scanned: tuple[str, ...] = ()
     other_files: int = 0
 
     def severities(self) -> Iterable[Severity]:

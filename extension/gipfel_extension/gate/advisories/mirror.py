@@ -14,11 +14,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from gipfel_cluster.model import one_line
+from gipfel_cluster.model import one_line, pluralize
 
 from ...telemetry.files import open_regular
 from ..model import Package, Vulnerability
-from .osv import match, normalized
+from .osv import NoVersionsError, match, normalized
 
 #: A mirror that is older is no answer.
 MAX_AGE_S = 7 * 86400.0
@@ -37,6 +37,7 @@ class Mirror:
         self._now = time.time() if now is None else now
         self.not_judged: list[str] = []
         self.age_s: float | None = None
+        self._by_commits: dict[str, set[str]] = {}
 
     def vulnerabilities(self, packages: Sequence[Package]) -> tuple[Vulnerability, ...]:
         """Return the vulnerabilities of packages, each advisory once for each package and version."""
@@ -49,6 +50,14 @@ class Mirror:
             mine = [each for each in judged if each.ecosystem.partition(":")[0] == family]
             for vulnerability in self._of_family(family, mine):
                 found.setdefault(vulnerability)
+        if self._by_commits:
+            records = pluralize(len(set[str]().union(*self._by_commits.values())), "record")
+            names = ", ".join(sorted(self._by_commits)[:5])
+            self.not_judged.append(
+                one_line(
+                    f"{records} of OSV could not be judged, naming commits and no versions, for: {names}."
+                )
+            )
         if self.age_s is not None and self.age_s > self._max_age_s:
             days = f"{self.age_s / 86400:.0f} days"
             self.not_judged.append(f"The advisories are {days} old. Update the mirror {self._root}.")
@@ -120,6 +129,9 @@ class Mirror:
         for package in _concerned(record, wanted):
             try:
                 found = match(record, package)
+            except NoVersionsError:
+                self._by_commits.setdefault(package.name, set()).add(name)
+                continue
             except ValueError as error:
                 self.not_judged.append(
                     one_line(f"{name[:80]} can't be judged for {package.name} {package.version}: {error}.")

@@ -31,11 +31,14 @@ def scan_targets(targets: Iterable[Path], *, advisories: Path | None, max_age_s:
     packages: list[Package] = []
     tree = TreeScan()
     not_judged: list[str] = []
+    not_scanned: list[str] = []
     for target in targets:
         if not target.exists():
             raise GipfelError(f"{target} does not exist.", "Give a file, a directory or an image.")
         image = target.is_file() and is_image(target)
-        if not image:
+        if image:
+            not_scanned.append(one_line(f"Models, data and notebooks inside {target}."))
+        else:
             items += tree.items(target)
         if image or target.is_dir():
             try:
@@ -54,6 +57,7 @@ def scan_targets(targets: Iterable[Path], *, advisories: Path | None, max_age_s:
         vulnerabilities=vulnerabilities,
         advisories_age_s=age_s,
         not_judged=tuple(dict.fromkeys([*not_judged, *tree.not_judged, *unknown])),
+        not_scanned=tuple(not_scanned),
         other_files=tree.other_files,
     )
 
