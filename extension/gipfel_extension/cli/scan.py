@@ -1,5 +1,6 @@
 """``gipfel scan``: models, notebooks and packages, before they are loaded or started."""
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,11 +19,10 @@ _DAY_S = 86400.0
         "gipfel scan model.pt",
         "gipfel scan ~/models --fail-on critical",
         "gipfel scan image.sqsh --advisories /shared/osv --json",
+        "gipfel scan --advisories /shared/osv --update-advisories https://osv-vulnerabilities.storage.googleapis.com",
     )
 )
-@click.argument(
-    "targets", metavar="MODEL|IMAGE|DIR...", nargs=-1, required=True, type=click.Path(path_type=Path)
-)
+@click.argument("targets", metavar="MODEL|IMAGE|DIR...", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
     "--fail-on",
     "bound",
@@ -38,12 +38,32 @@ _DAY_S = 86400.0
     help="Local mirror of OSV, <dir>/<ecosystem>/all.zip; default: GIPFEL_ADVISORIES.",
 )
 @click.option(
+    "--update-advisories",
+    "source",
+    metavar="DIR|URL",
+    help="Update the mirror from <source>/<ecosystem>/all.zip first.",
+)
+@click.option(
+    "--ecosystem",
+    "ecosystems",
+    multiple=True,
+    metavar="NAME",
+    help="Update only this ecosystem of OSV, such as PyPI; may be repeated.",
+)
+@click.option(
     "--max-age", "days", type=click.FloatRange(min=0), default=7.0, show_default=True, metavar="DAYS",
     help="Age from which advisories are too old to judge by.",
 )  # fmt: skip
 @click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
 def scan(
-    targets: tuple[Path, ...], *, bound: "Severity", advisories: Path | None, days: float, as_document: bool
+    targets: tuple[Path, ...],
+    *,
+    bound: "Severity",
+    advisories: Path | None,
+    source: str | None,
+    ecosystems: tuple[str, ...],
+    days: float,
+    as_document: bool,
 ) -> int:
     """Scan models, notebooks and images for code that loading runs, and known vulnerabilities.
 
@@ -58,7 +78,12 @@ def scan(
 
     from ..gate.scan.targets import scan_targets  # noqa: PLC0415
 
+    if not targets and source is None:
+        raise click.UsageError("Missing argument 'MODEL|IMAGE|DIR...'.")
     try:
+        updated = source is None or _update(advisories, source, ecosystems)
+        if not targets:
+            return 0 if updated else 2
         document = scan_targets(targets, advisories=advisories, max_age_s=days * _DAY_S)
     except (GipfelError, OSError) as error:
         report_line(str(error))
@@ -68,6 +93,25 @@ def scan(
     else:
         _print(document)
     return document.exit_status(bound)
+
+
+def _update(advisories: Path | None, source: str, ecosystems: tuple[str, ...]) -> bool:
+    """Update the mirror; return whether all of it could be."""
+    from gipfel_cluster.model import GipfelError, pluralize  # noqa: PLC0415
+
+    from ..gate.advisories.update import update_mirror  # noqa: PLC0415
+
+    if advisories is None:
+        raise GipfelError(
+            "There is no mirror to update.", "Name its directory: --advisories DIR or GIPFEL_ADVISORIES."
+        )
+    updated, problems = update_mirror(advisories, source, ecosystems)
+    for each in updated:
+        age = max(0.0, time.time() - each.newest_s) / _DAY_S
+        report_line(f"{each.ecosystem}: {pluralize(each.records, 'record')}, the newest {age:.1f} days old.")
+    for line in problems:
+        report_line(line)
+    return not problems
 
 
 def _print(document: "ScanDocument") -> None:

@@ -22,8 +22,9 @@ from .osv import NoVersionsError, match, normalized
 
 #: A mirror that is older is no answer.
 MAX_AGE_S = 7 * 86400.0
-_LARGEST_RECORD = 4 << 20
-_MOST_RECORDS = 1_000_000
+#: Bytes of one record.
+LARGEST_RECORD = 4 << 20
+MOST_RECORDS = 1_000_000
 _MODIFIED = re.compile(rb'"modified"\s*:\s*"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)')
 _NAME = re.compile(rb'"name"\s*:\s*"([^"\\]{1,300})"')
 _PLACES = ("", "osv-scanner", "osv-scalibr")
@@ -98,17 +99,17 @@ class Mirror:
         newest = 0.0
         with zipfile.ZipFile(file) as archive:
             entries = [each for each in archive.infolist() if each.filename.endswith(".json")]
-            if not entries or len(entries) > _MOST_RECORDS:
+            if not entries or len(entries) > MOST_RECORDS:
                 self.not_judged.append(f"The advisories {path} are empty or too many. Update the mirror.")
                 return
             for entry in entries:
-                if entry.file_size > _LARGEST_RECORD:
+                if entry.file_size > LARGEST_RECORD:
                     self.not_judged.append(
                         one_line(f"The advisory {entry.filename[:80]} is too large to read.")
                     )
                     continue
                 content = archive.read(entry)
-                newest = max(newest, _modified(content))
+                newest = max(newest, modified_s(content))
                 yield from self._of_record(content, entry.filename, family, wanted)
         age = max(0.0, self._now - newest)
         # The oldest archive decides how old the answer is.
@@ -153,7 +154,7 @@ def _concerned(record: Any, wanted: dict[str, list[Package]]) -> Iterator[Packag
                 yield from wanted.get(name, ())
 
 
-def _modified(content: bytes) -> float:
+def modified_s(content: bytes) -> float:
     """Return when an advisory was last changed, in seconds since 1970; 0 where it does not say."""
     found = _MODIFIED.search(content)
     try:
