@@ -1,6 +1,7 @@
 """``gipfel scan``: models, notebooks and packages, before they are loaded or started."""
 
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,13 @@ _DAY_S = 86400.0
     "--max-age", "days", type=click.FloatRange(min=0), default=7.0, show_default=True, metavar="DAYS",
     help="Age from which advisories are too old to judge by.",
 )  # fmt: skip
+@click.option(
+    "--exceptions",
+    "exceptions_file",
+    type=click.Path(path_type=Path),
+    envvar="GIPFEL_SCAN_EXCEPTIONS",
+    help="TOML file of accepted findings, each with reason and last day; default: GIPFEL_SCAN_EXCEPTIONS.",
+)
 @click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
 def scan(
     targets: tuple[Path, ...],
@@ -63,6 +71,7 @@ def scan(
     source: str | None,
     ecosystems: tuple[str, ...],
     days: float,
+    exceptions_file: Path | None,
     as_document: bool,
 ) -> int:
     """Scan models, notebooks and images for code that loading runs, and known vulnerabilities.
@@ -70,12 +79,14 @@ def scan(
     Nothing is loaded or executed. Each file gets a verdict: plain (values only), needs code (loading it
     runs code of the named libraries), malicious, or not understood. Packages are read
     out of directories, SquashFS images and OCI archives, and compared with a local mirror of OSV.
-    What was not scanned is listed; models inside images are not scanned yet.
+    All files are searched for keys, tokens, set-uid programs and files that every user can change, and the
+    distribution's support is looked up. What was not scanned is listed; models inside images are not yet.
 
     Exit status: 0 nothing at or above --fail-on, 1 found, 2 something could not be judged.
     """
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which --help can do without
 
+    from ..gate.scan.exceptions import Exceptions, read_exceptions  # noqa: PLC0415
     from ..gate.scan.targets import scan_targets  # noqa: PLC0415
 
     if not targets and source is None:
@@ -84,7 +95,15 @@ def scan(
         updated = source is None or _update(advisories, source, ecosystems)
         if not targets:
             return 0 if updated else 2
-        document = scan_targets(targets, advisories=advisories, max_age_s=days * _DAY_S)
+        today = datetime.now(UTC).date()
+        exceptions = (
+            read_exceptions(exceptions_file, today=today) if exceptions_file else Exceptions(today=today)
+        )
+        for line in exceptions.notes:
+            report_line(line)
+        document = scan_targets(
+            targets, advisories=advisories, max_age_s=days * _DAY_S, exceptions=exceptions
+        )
     except (GipfelError, OSError) as error:
         report_line(str(error))
         return 2
@@ -127,6 +146,8 @@ def _print(document: "ScanDocument") -> None:
         click.echo(
             f"{each.package} {each.version}: {each.severity}: {each.id}, {fix}. {each.summary}".rstrip()
         )
+    for entry in document.excepted:
+        click.echo(f"excepted until {entry.until}: {entry.rule} of {entry.path}: {entry.reason}")
     for line in document.not_judged:
         report_line(f"not judged: {line}")
     for line in document.not_scanned:
@@ -136,7 +157,7 @@ def _print(document: "ScanDocument") -> None:
 
 def _summary(document: "ScanDocument") -> str:
     plain = sum(item.verdict == "plain" for item in document.items)
-    parts = [f"{len(document.items)} models and notebooks, {plain} of them plain"]
+    parts = [f"{len(document.items)} files judged, {plain} of them plain"]
     if document.other_files:
         parts.append(f"{document.other_files} files of other kinds")
     if document.packages:

@@ -1,6 +1,7 @@
 """Values of a scan, and the document of ``gipfel scan --json``."""
 
 from collections.abc import Iterable
+from datetime import date
 from typing import Literal
 
 from gipfel_cluster.model import Frozen
@@ -70,6 +71,15 @@ class Vulnerability(Frozen):
     summary: str = ""
 
 
+class Excepted(Frozen):
+    """A finding or an advisory that an exception covers; ``path`` names the item or the package."""
+
+    path: str
+    rule: str
+    reason: str
+    until: date
+
+
 class ScanDocument(Frozen):
     """The result of a scan.
 
@@ -84,6 +94,7 @@ class ScanDocument(Frozen):
     advisories_age_s: float | None = None
     not_judged: tuple[str, ...] = ()
     not_scanned: tuple[str, ...] = ()
+    excepted: tuple[Excepted, ...] = ()
     other_files: int = 0
 
     def severities(self) -> Iterable[Severity]:
@@ -97,7 +108,8 @@ class ScanDocument(Frozen):
         least = SEVERITIES.index(bound)
         if any(SEVERITIES.index(each) >= least for each in self.severities()):
             return 1
-        unclear = any(item.verdict == "not understood" for item in self.items)
+        # Without findings all of its reasons are excepted.
+        unclear = any(item.verdict == "not understood" and item.findings for item in self.items)
         return 2 if unclear or self.not_judged else 0
 
 
