@@ -18,6 +18,7 @@ from gipfel_extension.gate.scan.exceptions import read_exceptions
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import model_zoo as zoo
 import package_images as images
 
 needs_squashfs = pytest.mark.skipif(shutil.which("mksquashfs") is None, reason="needs squashfs-tools")
@@ -230,3 +231,55 @@ def test_exceptions_need_a_reason_and_a_last_day(text, tmp_path, capsys):
     assert "until = 2027-01-31" in capsys.readouterr().err
     with pytest.raises(Exception, match=str(file)):
         read_exceptions(file, today=date(2026, 1, 1))
+
+
+def zoo_image(tmp_path: Path, kind: str) -> Path:
+    files = {f"models/{name}": content for name, (content, _) in {**zoo.BENIGN, **zoo.HOSTILE}.items()}
+    if kind == "tar":
+        return images.oci_archive(tmp_path / "image.tar", [files])
+    if shutil.which("mksquashfs") is None:
+        pytest.skip("needs squashfs-tools")
+    return squashed(images.put(tmp_path / "root", files), tmp_path / "image.sqsh")
+
+
+@pytest.mark.parametrize("kind", ["sqsh", "tar"])
+def test_the_zoo_has_the_same_verdicts_in_an_image(kind, tmp_path):
+    image = zoo_image(tmp_path, kind)
+    scan = ContentScan(image, image=True)
+    found = {each.path.removeprefix(f"{image}!models/"): each.verdict for each in scan.items}
+    found.pop(str(image), None)
+    wanted = {name: verdict for name, (_, verdict) in {**zoo.BENIGN, **zoo.HOSTILE}.items()}
+    secrets = {name for name, verdict in found.items() if verdict == "plain"}
+    assert {name: found.get(name, "other") for name in wanted} == wanted, secrets
+    assert (scan.not_judged, scan.other_files) == ([], sum(each == "other" for each in wanted.values()))
+    assert not Path("/tmp/gipfel-gate-canary").exists()
+
+
+def stored(tmp_path: Path, name: str, content: bytes):
+    archive = images.oci_archive(tmp_path / "image.tar", [{name: content}])
+    scan = ContentScan(archive, image=True)
+    return scan, [(each.path.partition("!")[2], each.verdict) for each in scan.items]
+
+
+def test_large_files_of_an_image_are_judged_forward(tmp_path):
+    length = 6 << 20
+    header = json.dumps({"a": {"dtype": "U8", "shape": [length], "data_offsets": [0, length]}}).encode()
+    tensors = len(header).to_bytes(8, "little") + header + bytes(length)
+    assert stored(tmp_path, "m.safetensors", tensors)[1] == [("m.safetensors", "plain")]
+    assert stored(tmp_path, "m.safetensors", tensors + b"x")[1] == [("m.safetensors", "not understood")]
+    # Tensors for one program, an archive with code for another.
+    both = tensors + zoo.zipped({"data.pkl": zoo.SYSTEM})
+    assert stored(tmp_path, "m.safetensors", both)[1] == [("m.safetensors", "not understood")]
+    large = zoo.zipped({"x/data.pkl": zoo.SYSTEM, "x/data/0": os.urandom(length)})
+    assert stored(tmp_path, "m.pt", large)[1] == [("m.pt", "malicious")]
+    assert stored(tmp_path, "m.bin", zoo.SYSTEM + bytes(length))[1] == [("m.bin", "malicious")]
+
+
+def test_files_of_libraries_are_counted_unless_they_are_malicious(tmp_path):
+    needs_code = zoo.call("pandas", "DataFrame")
+    place = "usr/lib/python3/dist-packages/x"
+    scan, found = stored(tmp_path, f"{place}/data.pkl", needs_code)
+    assert (found, len(scan.not_scanned)) == ([], 1)
+    assert stored(tmp_path, f"{place}/data.pkl", zoo.SYSTEM)[1] == [(f"{place}/data.pkl", "malicious")]
+    assert stored(tmp_path, f"{place}.pth", b"import x\n")[1] == [(f"{place}.pth", "needs code")]
+    assert stored(tmp_path, "srv/data.pkl", needs_code)[1] == [("srv/data.pkl", "needs code")]

@@ -305,12 +305,3 @@ def test_advisories_that_name_commits_only_are_counted_as_not_judged(tmp_path):
     found, (line,) = ids(tmp_path, package("PyPI", "x", "1.0"))
     assert (found, line[:2], line.endswith(" x.")) == ([], "2 ", True)
     assert ids(tmp_path, package("PyPI", "x", "2.0"))[0] == ["GIT-2"]
-
-
-def test_what_is_not_scanned_in_an_image_is_said(tmp_path, capsys):
-    files = {"etc/os-release": b"ID=debian\nVERSION_ID=12\n", "model.pkl": model_zoo.SYSTEM}
-    archive = images.oci_archive(tmp_path / "image.tar", [files])
-    _, document = scanned(capsys, str(archive))
-    assert "Models" in document["not_scanned"][0]
-    main(["scan", str(archive)])
-    assert "not scanned: Models" in capsys.readouterr().out

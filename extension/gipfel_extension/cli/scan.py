@@ -80,7 +80,7 @@ def scan(
     runs code of the named libraries), malicious, or not understood. Packages are read
     out of directories, SquashFS images and OCI archives, and compared with a local mirror of OSV.
     All files are searched for keys, tokens, set-uid programs and files that every user can change, and the
-    distribution's support is looked up. What was not scanned is listed; models inside images are not yet.
+    distribution's support is looked up. What was not scanned is listed.
 
     Exit status: 0 nothing at or above --fail-on, 1 found, 2 something could not be judged.
     """

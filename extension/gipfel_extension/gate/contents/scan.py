@@ -1,4 +1,4 @@
-"""Scan every file of a directory, a SquashFS image or an OCI archive for permissions and secrets."""
+"""Scan every file of a directory or an image for permissions and secrets, and those of images for models."""
 
 import os
 import re
@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from gipfel_cluster.model import GipfelError, one_line
+from gipfel_cluster.model import GipfelError, one_line, pluralize
 
 from ...telemetry.files import open_regular
 from ..model import Finding, Item
 from ..secret_texts import secret_kind
 from .archive import archive_files
+from .judge import judge_stream
 from .permissions import Entry, Permissions
 from .squashfs import squashfs_entries, squashfs_files
 
@@ -41,17 +42,31 @@ class ContentScan:
         Files with findings; one of the target itself sums up permissions.
     not_judged
         Lines on what could not be looked at.
+    not_scanned
+        Lines on what was left out.
+    other_files
+        Number of files of an image that hold no model.
     """
 
     def __init__(self, target: Path, *, image: bool) -> None:
         self.items: list[Item] = []
         self.not_judged: list[str] = []
+        self.not_scanned: list[str] = []
+        self.other_files = 0
+        self._library_files = 0
         self._permissions = Permissions()
         self._target, self._image = target, image
         try:
             self._scan()
         except (GipfelError, OSError) as error:
             self.not_judged.append(one_line(f"{shown(str(target))}: {getattr(error, 'problem', error)}"))
+        if self._library_files:
+            files = pluralize(self._library_files, "file")
+            self.not_scanned.append(
+                one_line(
+                    f"{files} of libraries in {shown(str(target))} that need code or are not understood."
+                )
+            )
         if findings := tuple(self._permissions.findings()):
             self.items.append(Item(path=shown(str(target)), verdict="plain", findings=findings))
 
@@ -62,7 +77,7 @@ class ContentScan:
                 if _may_hold_secrets(entry):
                     try:
                         with open_regular(path) as file:
-                            self._look(entry, file)
+                            self._look(entry, file.read(_LARGEST_TEXT))
                     except OSError as error:
                         self.not_judged.append(one_line(f"{shown(str(path))}: {error.strerror}."))
             return
@@ -77,12 +92,35 @@ class ContentScan:
         for entry, content in files:
             if not is_squashfs:
                 self._permissions.add(entry)
-            if content is not None and _may_hold_secrets(entry):
-                self._look(entry, content)
+            if content is not None:
+                start = content.read(_LARGEST_TEXT)
+                self._look(entry, start)
+                self._judge(entry, start, content)
 
-    def _look(self, entry: Entry, content: BinaryIO) -> None:
-        if (kind := secret_kind(entry.path, content.read(_LARGEST_TEXT))) and len(self.items) < _MOST_ITEMS:
-            name = f"{self._target}!{entry.path}" if self._image else str(self._target / entry.path)
+    def _judge(self, entry: Entry, start: bytes, content: BinaryIO) -> None:
+        judgement = judge_stream(entry, start, content)
+        malicious = judgement.verdict == "malicious"
+        path_file = any(each.rule == "path-file-code" for each in judgement.findings)
+        if not judgement.findings:
+            self.other_files += not judgement.recognized
+        elif _LIBRARIES.match(entry.path) and not malicious and not path_file:
+            # The code of a library runs anyway, and the files of its tests are meant for it.
+            self._library_files += 1
+            return
+        if judgement.recognized or judgement.findings:
+            self._add(Item(path=self._name(entry), verdict=judgement.verdict, findings=judgement.findings))
+
+    def _add(self, item: Item) -> None:
+        if len(self.items) < _MOST_ITEMS:
+            self.items.append(item)
+        elif len(self.items) == _MOST_ITEMS and item.findings:
+            self.not_judged.append(f"{shown(str(self._target))} has more than {_MOST_ITEMS} files to report.")
+
+    def _name(self, entry: Entry) -> str:
+        return shown(f"{self._target}!{entry.path}" if self._image else str(self._target / entry.path))
+
+    def _look(self, entry: Entry, start: bytes) -> None:
+        if _may_hold_secrets(entry) and (kind := secret_kind(entry.path, start)):
             severity = "medium" if kind == "protected key" else "high"
             words = {"key": "a private key", "protected key": "a private key with a passphrase"}
             finding = Finding.model_validate(
@@ -93,7 +131,7 @@ class ContentScan:
                     "fix": _FIXES[kind],
                 }
             )
-            self.items.append(Item(path=shown(name), verdict="plain", findings=(finding,)))
+            self._add(Item(path=self._name(entry), verdict="plain", findings=(finding,)))
 
 
 def _may_hold_secrets(entry: Entry) -> bool:

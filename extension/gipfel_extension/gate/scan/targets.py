@@ -71,9 +71,7 @@ class _Parts:
     def scan(self, target: Path) -> None:
         """Scan one target."""
         image = target.is_file() and is_image(target)
-        if image:
-            self.not_scanned.append(one_line(f"Models, data and notebooks inside {target}."))
-        else:
+        if not image:
             tree = TreeScan()
             self.items += tree.items(target)
             self.not_judged += tree.not_judged
@@ -82,6 +80,8 @@ class _Parts:
             content = ContentScan(target, image=image)
             self.items += content.items
             self.not_judged += content.not_judged
+            self.not_scanned += content.not_scanned
+            self.other_files += content.other_files
             self._packages(target, image=image)
 
     def _packages(self, target: Path, *, image: bool) -> None:
