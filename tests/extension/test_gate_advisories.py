@@ -21,6 +21,11 @@ import package_images as images
 RECORD = images.advisory("A", "PyPI", "x", {"introduced": "0"}, {"fixed": "2"})
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
 @pytest.fixture
 def source(tmp_path) -> Path:
     return images.mirror(tmp_path / "source", RECORD, {**RECORD, "id": "B"})

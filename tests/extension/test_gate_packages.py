@@ -25,6 +25,11 @@ import package_images as images
 INTRODUCED = {"introduced": "0"}
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
 def drawn(alphabet: str, count: int) -> list[tuple[str, str]]:
     draw = random.Random(5)
 
@@ -249,8 +254,9 @@ def test_what_cannot_be_judged_is_said(tmp_path):
     found, lines = ids(tmp_path, package("PyPI", "x", "not-a-version"), package("npm", "y", "1.0.0"))
     assert (found, len(lines)) == ([], 2)
     old = images.advisory("B", "PyPI", "x", INTRODUCED, modified="2020-01-01T00:00:00Z")
-    images.mirror(tmp_path, old)
-    assert "days old" in ids(tmp_path, package("PyPI", "x", "1"))[1][0]
+    mirror = Mirror(images.mirror(tmp_path, old))
+    mirror.vulnerabilities([package("PyPI", "x", "1")])
+    assert "days old" in mirror.age_s(mirror.newest_s)[1][0]
     half = tmp_path / "PyPI/all.zip"
     half.write_bytes(half.read_bytes()[:-30])
     assert "can't be read" in ids(tmp_path, package("PyPI", "x", "1"))[1][0]

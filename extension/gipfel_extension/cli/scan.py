@@ -1,5 +1,6 @@
 """``gipfel scan``: models, notebooks and packages, before they are loaded or started."""
 
+import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -62,6 +63,8 @@ _DAY_S = 86400.0
     envvar="GIPFEL_SCAN_EXCEPTIONS",
     help="TOML file of accepted findings, each with reason and last day; default: GIPFEL_SCAN_EXCEPTIONS.",
 )
+@click.option("--packages-only", is_flag=True, help="Leave out all files but those that describe packages.")
+@click.option("--no-cache", is_flag=True, help="Scan again what has not changed since the last scan.")
 @click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
 def scan(
     targets: tuple[Path, ...],
@@ -72,6 +75,8 @@ def scan(
     ecosystems: tuple[str, ...],
     days: float,
     exceptions_file: Path | None,
+    packages_only: bool,
+    no_cache: bool,
     as_document: bool,
 ) -> int:
     """Scan models, notebooks and images for code that loading runs, and known vulnerabilities.
@@ -82,10 +87,13 @@ def scan(
     All files are searched for keys, tokens, set-uid programs and files that every user can change, and the
     distribution's support is looked up. What was not scanned is listed.
 
+    Results of files are kept in ~/.cache/gipfel/scans until the file or the rules change.
+
     Exit status: 0 nothing at or above --fail-on, 1 found, 2 something could not be judged.
     """
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which --help can do without
 
+    from ..gate.scan.cache import ScanCache, cache_folder  # noqa: PLC0415
     from ..gate.scan.exceptions import Exceptions, read_exceptions  # noqa: PLC0415
     from ..gate.scan.targets import scan_targets  # noqa: PLC0415
 
@@ -102,7 +110,12 @@ def scan(
         for line in exceptions.notes:
             report_line(line)
         document = scan_targets(
-            targets, advisories=advisories, max_age_s=days * _DAY_S, exceptions=exceptions
+            targets,
+            advisories=advisories,
+            max_age_s=days * _DAY_S,
+            exceptions=exceptions,
+            cache=ScanCache(None if no_cache else cache_folder(os.environ)),
+            packages_only=packages_only,
         )
     except (GipfelError, OSError) as error:
         report_line(str(error))

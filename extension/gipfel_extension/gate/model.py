@@ -1,6 +1,6 @@
 """Values of a scan, and the document of ``gipfel scan --json``."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import date
 from typing import Literal
 
@@ -85,7 +85,7 @@ class ScanDocument(Frozen):
 
     ``not_judged`` says in one line each what could not be judged, and ``not_scanned`` what a scan of this
     kind of target leaves out; ``other_files`` counts files of kinds that can't hold code which runs when they
-    are loaded, and which were not opened further.
+    are loaded, and which were not opened further. ``digests`` has the SHA-256 of each image.
     """
 
     items: tuple[Item, ...] = ()
@@ -96,6 +96,7 @@ class ScanDocument(Frozen):
     not_scanned: tuple[str, ...] = ()
     excepted: tuple[Excepted, ...] = ()
     other_files: int = 0
+    digests: Mapping[str, str] = {}
 
     def severities(self) -> Iterable[Severity]:
         """Yield the severity of each finding and vulnerability."""

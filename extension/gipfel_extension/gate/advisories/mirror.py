@@ -4,6 +4,7 @@ A lookup reads an archive once and keeps in memory only what concerns the packag
 nothing is written beside the mirror.
 """
 
+import hashlib
 import json
 import re
 import time
@@ -37,7 +38,7 @@ class Mirror:
         self._root, self._max_age_s = root, max_age_s
         self._now = time.time() if now is None else now
         self.not_judged: list[str] = []
-        self.age_s: float | None = None
+        self.newest_s: float | None = None
         self._by_commits: dict[str, set[str]] = {}
 
     def vulnerabilities(self, packages: Sequence[Package]) -> tuple[Vulnerability, ...]:
@@ -59,10 +60,29 @@ class Mirror:
                     f"{records} of OSV could not be judged, naming commits and no versions, for: {names}."
                 )
             )
-        if self.age_s is not None and self.age_s > self._max_age_s:
-            days = f"{self.age_s / 86400:.0f} days"
-            self.not_judged.append(f"The advisories are {days} old. Update the mirror {self._root}.")
         return tuple(found)
+
+    def age_s(self, newest_s: float | None) -> tuple[float | None, list[str]]:
+        """Return the age of an answer, and a line if it is too old to be one."""
+        if newest_s is None:
+            return None, []
+        age = max(0.0, self._now - newest_s)
+        if age <= self._max_age_s:
+            return age, []
+        return age, [f"The advisories are {age / 86400:.0f} days old. Update the mirror {self._root}."]
+
+    def state(self) -> str:
+        """Return what changes when an archive is replaced, added or removed."""
+        paths = sorted(path for place in _PLACES for path in (self._root / place).glob("*/all.zip"))
+        found = []
+        for path in paths:
+            try:
+                about = path.stat()
+            except OSError:
+                continue
+            fields = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+            found.append(f"{path} {fields}")
+        return hashlib.sha256("\n".join(found).encode(errors="surrogateescape")).hexdigest()
 
     def _of_family(self, family: str, packages: Sequence[Package]) -> Iterator[Vulnerability]:
         archives = self._archives(family, {each.ecosystem for each in packages})
@@ -111,9 +131,8 @@ class Mirror:
                 content = archive.read(entry)
                 newest = max(newest, modified_s(content))
                 yield from self._of_record(content, entry.filename, family, wanted)
-        age = max(0.0, self._now - newest)
         # The oldest archive decides how old the answer is.
-        self.age_s = age if self.age_s is None else max(self.age_s, age)
+        self.newest_s = newest if self.newest_s is None else min(self.newest_s, newest)
 
     def _of_record(
         self, content: bytes, name: str, family: str, wanted: dict[str, list[Package]]
