@@ -1,4 +1,4 @@
-"""Scan every file of a directory or an image for permissions and secrets, and those of images for models."""
+"""Scan all files of a directory or an image: permissions, secrets, dependencies; in images models too."""
 
 import os
 import re
@@ -10,6 +10,7 @@ from typing import BinaryIO
 from gipfel_cluster.model import GipfelError, one_line, pluralize
 
 from ...telemetry.files import open_regular
+from ..dependencies.files import dependency_findings
 from ..model import Finding, Item
 from ..secret_texts import secret_kind
 from .archive import archive_files
@@ -120,18 +121,28 @@ class ContentScan:
         return shown(f"{self._target}!{entry.path}" if self._image else str(self._target / entry.path))
 
     def _look(self, entry: Entry, start: bytes) -> None:
-        if _may_hold_secrets(entry) and (kind := secret_kind(entry.path, start)):
-            severity = "medium" if kind == "protected key" else "high"
-            words = {"key": "a private key", "protected key": "a private key with a passphrase"}
-            finding = Finding.model_validate(
-                {
-                    "rule": "secret",
-                    "severity": severity,
-                    "message": f"It holds {words.get(kind, f'a {kind}')}.",
-                    "fix": _FIXES[kind],
-                }
-            )
-            self._add(Item(path=self._name(entry), verdict="plain", findings=(finding,)))
+        """Look for secrets, and at files of dependencies."""
+        if not _may_hold_secrets(entry):
+            return
+        findings = [*_secret(entry, start)]
+        try:
+            findings += dependency_findings(entry.path, start)
+        except ValueError as error:
+            self.not_judged.append(one_line(f"{self._name(entry)} is broken: {str(error)[:200]}."))
+        if findings:
+            self._add(Item(path=self._name(entry), verdict="plain", findings=tuple(findings)))
+
+
+def _secret(entry: Entry, start: bytes) -> Iterator[Finding]:
+    kind = secret_kind(entry.path, start)
+    if kind:
+        words = {"key": "a private key", "protected key": "a private key with a passphrase"}
+        yield Finding(
+            rule="secret",
+            severity="medium" if kind == "protected key" else "high",
+            message=f"It holds {words.get(kind, f'a {kind}')}.",
+            fix=_FIXES[kind],
+        )
 
 
 def _may_hold_secrets(entry: Entry) -> bool:

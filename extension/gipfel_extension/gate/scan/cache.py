@@ -1,6 +1,6 @@
 """Results of scanned files, kept by what changes with a file's content.
 
-An entry belongs to a file (its device, inode, size, modification and change time), to the version of Gipfel and
+An entry belongs to a file (its device, inode, size, modification and change time), to Gipfel's version and
 to the code of this package, so that a new rule scans again. Results that could not be judged are not kept.
 """
 

@@ -7,15 +7,19 @@ from pathlib import Path
 
 from gipfel_cluster.model import GipfelError, one_line
 
+from ...telemetry.files import read_regular
 from ..advisories.mirror import Mirror
 from ..contents.scan import ContentScan, shown
 from ..contents.support import support_finding, unknown_support
+from ..dependencies.files import dependency_findings, is_dependency_file
 from ..model import Item, Package, ScanDocument
 from ..models.tree import TreeScan
 from ..packages.images import is_image
 from ..packages.inventory import Inventory
 from .cache import Digest, FilePart, Matched, ScanCache
 from .exceptions import Exceptions
+
+_LARGEST_TEXT = 16 << 20
 
 
 def scan_targets(
@@ -86,6 +90,8 @@ def _part(target: Path, cache: ScanCache, *, packages_only: bool) -> FilePart:
 def _scan(target: Path, *, packages_only: bool) -> FilePart:
     """Scan one target."""
     image = target.is_file() and is_image(target)
+    if target.is_file() and not image and is_dependency_file(target.name):
+        return _dependencies(target)
     if not (image or target.is_dir()):
         tree = TreeScan()
         items = tuple(tree.items(target))
@@ -107,6 +113,17 @@ def _scan(target: Path, *, packages_only: bool) -> FilePart:
         os_release=packages.os_release,
         digest=digest.value() if digest else "",
     )
+
+
+def _dependencies(target: Path) -> FilePart:
+    """Judge one file of dependencies."""
+    name = shown(str(target))
+    try:
+        found = dependency_findings(target.name, read_regular(target, _LARGEST_TEXT, follow=True))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", "") or str(error)
+        return FilePart(not_judged=(one_line(f"{name} can't be judged: {reason[:200]}."),))
+    return FilePart(items=(Item(path=name, verdict="plain", findings=tuple(found)),))
 
 
 def _packages(target: Path, *, image: bool) -> FilePart:
