@@ -30,6 +30,11 @@ _NOT_READ = {
     b"ZF0x": "an old joblib",
     b"Rar!": "RAR",
 }
+#: The line of ``distutils-precedence.pth``, which setuptools installs.
+_SETUPTOOLS = (
+    "import os; var = 'SETUPTOOLS_USE_DISTUTILS'; enabled = os.environ.get(var, 'local') == 'local'; "
+    "enabled and __import__('_distutils_hack');"
+)
 _HEAD = 512
 _SHORT = 4 << 20
 _FORWARD: Final = "r|"
@@ -94,6 +99,8 @@ def _by_start(  # noqa: PLR0911 - one answer for each kind of beginning
     if head[257:262] == b"ustar":
         return _scan_tar(file, budget, depth)
     if _is_safetensors(head, name):
+        if (known := forward_size(file)) is not None:
+            return scan_safetensors(file, known)
         source = seekable(file, budget)
         size = source.seek(0, io.SEEK_END)
         source.seek(0)
@@ -172,7 +179,7 @@ def _scan_tar(file: BinaryIO, budget: Budget, depth: int) -> Judgement:
             if stream is None:
                 continue
             # A stream of tarfile in this mode can't seek back, whatever it says.
-            forward = cast("BinaryIO", io.BufferedReader(_Forward(cast("BinaryIO", stream))))
+            forward = cast("BinaryIO", io.BufferedReader(Forward(cast("BinaryIO", stream))))
             found = scan_member(forward, member.name, budget, depth + 1)
             if found.verdict != "plain" or found.findings:
                 total = Judgement.union([total, found.inside(member.name)])
@@ -184,24 +191,38 @@ def _short(file: BinaryIO) -> BinaryIO:
     start = file.read(_SHORT)
     if len(start) < _SHORT:
         return cast("BinaryIO", io.BufferedReader(io.BytesIO(start)))
-    return cast("BinaryIO", io.BufferedReader(_Forward(file, start)))
+    return cast("BinaryIO", io.BufferedReader(Forward(file, start, forward_size(file))))
 
 
-class _Forward(io.RawIOBase):
-    """A file that is only read forward, after bytes of it that were read before."""
+class Forward(io.RawIOBase):
+    """A file that is only read forward, after bytes of it that were read before.
 
-    def __init__(self, file: BinaryIO, start: bytes = b"") -> None:
-        self._file, self._start = file, start
+    Parameters
+    ----------
+    size
+        Bytes of the whole file, if that is known.
+    """
+
+    def __init__(self, file: BinaryIO, start: bytes = b"", size: int | None = None) -> None:
+        self._file, self._start, self.size = file, start, size
 
     def readable(self) -> bool:
+        """Return True."""
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        """Read the next bytes into a buffer."""
         count = len(buffer)
         content = self._start[:count] or self._file.read(count)
         self._start = self._start[count:]
         buffer[: len(content)] = content
         return len(content)
+
+
+def forward_size(file: BinaryIO) -> int | None:
+    """Return the size of a file that is read forward, if it is known."""
+    raw = getattr(file, "raw", None)
+    return raw.size if isinstance(raw, Forward) else None
 
 
 def _zlib(file: BinaryIO, name: str, budget: Budget, depth: int) -> Judgement:
@@ -217,7 +238,7 @@ def _path_lines(head: bytes) -> Judgement | None:
     lines = head.decode(errors="replace").splitlines()
     if not all(line.isprintable() for line in lines[:5]):
         return None
-    if not any(line.startswith(("import ", "import\t")) for line in lines):
+    if not any(line.startswith(("import ", "import\t")) and line.strip() != _SETUPTOOLS for line in lines):
         return None
     finding = Finding(
         rule="path-file-code",
