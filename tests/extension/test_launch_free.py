@@ -148,7 +148,7 @@ def test_only_processes_of_this_user_and_job_are_ended(place: Place) -> None:
     done = place.gipfel("launch", "--in-job", "--launcher", "srun", "--kill-holders", "--", "train.py")
     assert done.returncode == 1
     assert "it is an ancestor of this process" in done.stderr
-    assert "Ends" not in done.stderr
+    assert "Terminating" not in done.stderr
     assert terminate_holders(tuple(found.values()), _LIMIT_S) == ()
     assert ours.wait(_LIMIT_S) == -15
     assert all(each.poll() is None for each in place.running if each is not ours)
