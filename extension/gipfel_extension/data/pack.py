@@ -84,7 +84,8 @@ def pack(request: PackRequest) -> Summary:
     request.on_plan(source, plan)
     stream = SourceStream(source, plan.packing, request.readers, request.on_progress)
     with _work_directory(target) as work:
-        image = work / target.name
+        # The name differs between packings: the mksquashfs of a killed one removes its own file when it ends.
+        image = work / f"{os.getpid()}-{target.name}"
         options = (*arguments(plan.packing), "-root-mode", f"{source.mode:o}")
         times = ("-mkfs-time", str(epoch), "-all-time", str(epoch))
         entries, manifest = _run(stream, image, (*options, *times), request.environment)
@@ -163,11 +164,14 @@ def _work_directory(target: Path) -> Iterator[Path]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise GipfelError(f"{target} is being packed by another process.", "Wait for it.") from error
+            raise _is_being_packed(target) from error
         except OSError as error:
             if error.errno not in {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}:
                 raise
             # A file system without locks: two packings of one target are not noticed.
+        if not _is_same_directory(work, descriptor):
+            # The other packing ended between opening and locking, and has removed the directory.
+            raise _is_being_packed(target)
         for leftover in work.iterdir():
             leftover.unlink()
         try:
@@ -176,6 +180,18 @@ def _work_directory(target: Path) -> Iterator[Path]:
             shutil.rmtree(work, ignore_errors=True)
     finally:
         os.close(descriptor)
+
+
+def _is_being_packed(target: Path) -> GipfelError:
+    return GipfelError(f"{target} is being packed by another process.", "Wait for it.")
+
+
+def _is_same_directory(path: Path, descriptor: int) -> bool:
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return os.path.samestat(found, os.fstat(descriptor))
 
 
 def _run(
@@ -230,9 +246,27 @@ def _run(
 
 
 def _install(image: Path, target: Path, summary: Summary) -> None:
-    """Move a whole image to its final path; its summary follows, and the old one goes before."""
+    """Move a whole image to its final path, after its summary: there is never an image without one.
+
+    A process that is killed in between leaves a summary without an image, or with the old image, which then
+    does not verify; packing again repairs both.
+    """
     with open_regular(image) as file:
         os.fsync(file.fileno())
-    summary_path(target).unlink(missing_ok=True)
-    image.replace(target)
-    write_summary(target, summary, stat.S_IMODE(target.stat().st_mode))
+    mode = stat.S_IMODE(image.stat().st_mode)
+    write_summary(image, summary, mode)
+    summary_path(image).replace(summary_path(target))
+    try:
+        image.replace(target)
+    except BaseException:
+        summary_path(target).unlink(missing_ok=True)
+        raise
+    _sync_directory(target.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
