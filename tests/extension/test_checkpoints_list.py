@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gipfel_extension.cli import main
 from gipfel_extension.data.checkpoints import (
     MANIFEST_NAME,
     METADATA_NAME,
@@ -130,3 +131,51 @@ def test_only_verified_newer_ones_make_an_older_one_deletable(tmp_path: Path) ->
     (tmp_path / "step-4/__0_0.distcp").write_bytes(b"damaged")
     damaged = find_checkpoints(tmp_path, verify=True)
     assert [each.step for each in deletable(damaged, 2)] == [1, 4, 5]
+
+
+def test_the_command_shows_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for step in (1, 2, 3):
+        write_checkpoint(tmp_path, step)
+    assert main(["checkpoints", str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    assert [line.split()[0] for line in out.splitlines()] == ["checkpoint", "step-1", "step-2", "step-3"]
+    assert "0.25 s" in out
+    assert err == ""
+    assert main(["checkpoints", str(tmp_path), "--verify"]) == 0
+    out, err = capsys.readouterr()
+    assert "step-1" in next(line for line in out.splitlines() if line.endswith("verified  deletable"))
+    assert err == "gipfel: 1 may be deleted: 3.3 KiB\n"
+    assert main(["checkpoints", str(tmp_path), "--verify", "--keep", "1", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [each["deletable"] for each in document["checkpoints"]] == [True, True, False]
+    assert document["checkpoints"][2] == {
+        "path": str(tmp_path / "step-3"), "format": "gipfel", "state": "verified", "problem": "",
+        "bytes": sum(path.stat().st_size for path in (tmp_path / "step-3").iterdir()),
+        "step": 3, "time_ns": 3 * 10**9, "world_size": 1, "stall_s": 0.25, "write_s": 2.5, "deletable": False,
+    }  # fmt: skip
+    os.truncate(tmp_path / "step-3/__0_0.distcp", 1)
+    assert main(["checkpoints", str(tmp_path)]) == 1
+    assert "__0_0.distcp has 1 bytes instead of" in capsys.readouterr().out
+    (tmp_path / "empty").mkdir()
+    assert main(["checkpoints", str(tmp_path / "empty")]) == 1
+    assert capsys.readouterr().err == "gipfel: There are no checkpoints.\n"
+
+
+def test_the_command_finds_the_directories_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GIPFEL_RUNS", str(tmp_path / "runs"))
+    run = tmp_path / "runs/alps-17"
+    (run / "launches/1").mkdir(parents=True)
+    (run / "record.json").write_text("{}")
+    assert main(["checkpoints", "alps-17"]) == 1
+    assert "No launch of alps-17 has a checkpoint directory" in capsys.readouterr().err
+    write_checkpoint(tmp_path / "kept", 7)
+    (run / "launches/1/plan.json").write_text(json.dumps({"checkpoint": str(tmp_path / "kept")}))
+    assert main(["checkpoints", "alps-17"]) == 0
+    assert "step-7" in capsys.readouterr().out
+    assert main(["checkpoints", "alps-18"]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+    (run / "launches/1/plan.json").write_text(json.dumps({"checkpoint": str(tmp_path / "gone")}))
+    assert main(["checkpoints", "alps-17"]) == 2
+    assert "gone can't be read: No such file or directory." in capsys.readouterr().err

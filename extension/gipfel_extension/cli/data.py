@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .data_pack import add, pack, remove, size_text
+from .data_pack import add, pack, remove
+from .run_lines import size_text
 from .terminal import examples, report_line
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .run_lines import size_text
 from .terminal import LiveTable, examples, report_line
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from ..data.source import Source
 
 _REDRAW_S = 0.5
-_UNITS = ("B", "kB", "MB", "GB", "TB")
 
 _path = click.Path(path_type=Path)
 _json_option = click.option(
@@ -259,12 +259,3 @@ class _Progress:
             self._table.draw(
                 [f"{share:3.0f} %  {size_text(self._read)} of {size_text(self._total)}, {left:.0f} s left"]
             )
-
-
-def size_text(count: float) -> str:
-    """Return a number of bytes for people."""
-    for unit in _UNITS:
-        if count < 1000 or unit == _UNITS[-1]:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return ""
