@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from .checkpoints import checkpoints
 from .compare import compare
 from .data import data
 from .diagnose import diagnose
@@ -39,6 +40,7 @@ _INTERRUPTED = 130
         "gipfel submit in.ipynb out.ipynb --wait  run a notebook as a batch job",
         "gipfel ps                                list running and waiting workloads",
         "gipfel data pack DIR data.sqsh           pack many small files into one file",
+        "gipfel checkpoints DIR --verify          check a training program's checkpoints",
         "gipfel record -- python train.py         run a command and record GPU metrics",
         "gipfel plan --model 7B --gpus 16         plan a model's parallel layout",
         "gipfel score alps-48812                  score how well a run used its GPUs",
@@ -53,6 +55,7 @@ def gipfel() -> None:
     """Run notebooks and training on a GPU cluster, in containers defined by EDFs."""
 
 
+gipfel.add_command(checkpoints)
 gipfel.add_command(compare)
 gipfel.add_command(data)
 gipfel.add_command(diagnose)

@@ -51,7 +51,7 @@ def _sorted(paths: set[bytes]) -> tuple[str, ...]:
 
 def _entries(path: Path) -> dict[bytes, Entry]:
     if not path.is_dir():
-        return load_entries(path)
+        return {name: entry for name, entry in load_entries(path).items() if entry.kind != "removed"}
     source = scan(path)
     return {each.entry.path: _hashed(source.path, each) for each in source.found}
 

@@ -31,14 +31,17 @@ _MAX_SUMMARY_BYTES = 256 << 20
 _MAX_LINE_BYTES = 512 << 10
 _MAX_CROISSANT_BYTES = 4 << 20
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_KINDS = frozenset(("file", "directory", "symlink", "hardlink"))
+_KINDS = frozenset(("file", "directory", "symlink", "hardlink", "removed"))
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file, directory or link; `target` is that of a symbolic link, or the first name of a hard link."""
+    """A file, directory or link; `target` is that of a symbolic link, or the first name of a hard link.
+
+    Of the kind ``removed`` it is a tombstone: what had this path, and this hash if it was a file, is gone.
+    """
 
     path: bytes
     kind: str
@@ -52,7 +55,9 @@ class Entry:
         """Return the entry's line of the manifest."""
         fields: dict[str, Any] = {"path": to_text(self.path), "kind": self.kind, "mode": f"{self.mode:04o}"}
         if self.kind == "file":
-            fields |= {"size": self.size, "sha256": self.sha256}
+            fields |= {"size": self.size}
+        if self.sha256:
+            fields |= {"sha256": self.sha256}
         if self.target:
             fields["target"] = to_text(self.target)
         if self.xattrs:
@@ -73,6 +78,14 @@ class Base(Frozen):
 
     file: str
     root: Digest
+
+
+class Removal(Frozen):
+    """A removal of paths: when it was, how many, and the root hash before it."""
+
+    root: Digest
+    removed: str
+    paths: int = Field(ge=1)
 
 
 class Packing(Frozen):
@@ -96,6 +109,7 @@ class Summary(Frozen):
     packing: Packing
     origin: Origin
     base: Base | None = None
+    removals: tuple[Removal, ...] = ()
     croissant: dict[str, Any] | None = None
     chunks: tuple[Digest, ...]
 
@@ -169,7 +183,10 @@ def _entry(line: bytes) -> Entry:
     except (TypeError, KeyError, AttributeError, UnicodeError) as error:
         raise ValueError("a line is not valid") from error
     is_valid = kind in _KINDS and isinstance(size, int) and size >= 0 and isinstance(digest, str)
-    if not is_valid or (kind == "file") != bool(_DIGEST.fullmatch(digest)):
+    if kind == "removed" and not digest:
+        # The tombstone of something without content.
+        return found
+    if not is_valid or (kind in {"file", "removed"}) != bool(_DIGEST.fullmatch(digest)):
         raise ValueError("a line is not valid")
     return found
 

@@ -7,9 +7,11 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from gipfel_cluster.model import GipfelError
 
+from ..telemetry.files import open_regular
 from .manifest import MANIFEST_NAME, Entry, shown
 from .tree import MAX_DEPTH, MAX_ENTRIES
 
@@ -45,7 +47,10 @@ class Found:
 
 @dataclass(frozen=True)
 class Source:
-    """A scanned directory: entries sorted by path, the identity of its root, and notes for the user."""
+    """Data to be packed: entries sorted by path, the identity of its root, and notes for the user.
+
+    This one is a directory. Subclasses read an image or shards.
+    """
 
     path: Path
     mode: int
@@ -61,6 +66,26 @@ class Source:
     def files(self) -> list[Found]:
         """Return the regular files, without further names of the same file."""
         return [each for each in self.found if each.entry.kind == "file"]
+
+    def open(self, found: Found) -> BinaryIO:
+        """Open a file's content; its descriptor's identity is that of `found` if nothing has changed."""
+        return open_regular(self.path / os.fsdecode(found.entry.path))
+
+    def changed(self) -> list[bytes]:
+        """Return the directories that changed since the scan."""
+        directories = [each for each in self.found if each.entry.kind == "directory"]
+        found = []
+        for path, identity in [
+            (b"", self.identity),
+            *((each.entry.path, each.identity) for each in directories),
+        ]:
+            try:
+                now = Identity.of(os.lstat(self.path / os.fsdecode(path)))
+            except OSError:
+                now = None
+            if now != identity:
+                found.append(path or b".")
+        return found
 
 
 def scan(path: Path) -> Source:

@@ -185,7 +185,10 @@ def _tree_differences(entries: dict[bytes, Entry], nodes: dict[bytes, Node]) -> 
         yield f"{shown(path)} is not in the manifest."
     for path, entry in entries.items():
         node = nodes.get(path)
-        if node is None:
+        if entry.kind == "removed":
+            if node is not None:
+                yield f"{shown(path)} was removed, but is in the image."
+        elif node is None:
             yield f"{shown(path)} is in the manifest, but not in the image."
         elif not _matches(entry, node, nodes):
             yield f"{shown(path)} is not as the manifest says: its kind, mode, size or target differs."
