@@ -93,6 +93,12 @@ def test_one_that_does_not_verify_deletes_no_older_one(alone: Path) -> None:
     assert checkpoints.load({"weights": torch.zeros(1000)}) == 2
 
 
+def test_loading_finishes_a_retention_that_was_interrupted(alone: Path) -> None:
+    saved(alone, 3, keep=3).close()
+    assert Checkpoints(alone, keep=1).load({"weights": torch.zeros(1000)}) == 3
+    assert names(alone) == ["step-3"]
+
+
 def test_a_checkpoint_of_another_model_is_one_line(alone: Path) -> None:
     checkpoints = saved(alone, 1)
     for state in ({"weights": torch.zeros(7)}, {"other": torch.zeros(1000)}):

@@ -140,10 +140,8 @@ class Checkpoints:
         CheckpointError
             It does not fit the state, for example since it is of another model.
         """
-        chosen: list[str | None] = [None]
-        if self.rank == 0:
-            found = newest(self.directory)
-            chosen = [found.path.name if found else None]
+        found = newest(self.directory) if self.rank == 0 else None
+        chosen: list[str | None] = [found.path.name if found else None]
         dist.broadcast_object_list(chosen, src=0, group=self._flags)
         if chosen[0] is None:
             return 0
@@ -155,6 +153,9 @@ class Checkpoints:
             raise CheckpointError(
                 f"{path} can't be loaded into this model: {reason[-1][:300]}. Give another directory."
             ) from error
+        if found and found.state == "verified":
+            # What a process that was killed in the retention has left.
+            self._remove_old(step_of(path))
         return step_of(path)
 
     def due(self, step: int) -> bool:
