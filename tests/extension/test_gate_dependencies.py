@@ -14,14 +14,14 @@ from gipfel_extension.gate.dependencies.names import KNOWN, likely_meant
 
 HASHED = "torch==2.4.0 \\\n    --hash=sha256:" + "a" * 64 + "\n"
 CONFUSED = {
-    "requirements.txt": ("--extra-index-url https://public.example/simple\ntorch==2.4\n", {"extra-index", "no-hashes"}),  # noqa: E501
+    "requirements.txt": ("--extra-index-url https://index.example/simple\ntorch==2.4\n", {"extra-index", "no-hashes"}),  # noqa: E501
     "requirements-dev.txt": ("--index-url http://pypi.site/simple\n" + HASHED, {"insecure-index"}),
     "constraints.txt": ("torhc==1.0\nnumpy>=1\n", {"similar-name", "unpinned-install"}),
     "a/requirements.in": ("git+https://example.com/x.git@main\n", {"unpinned-install"}),
     "pip.conf": ("[global]\nextra-index-url = https://a/simple\n[install]\ntrusted-host = a\n", {"extra-index", "insecure-index"}),  # noqa: E501
     "uv.toml": ('index-strategy = "unsafe-best-match"\n[[index]]\nurl = "http://a"\n', {"extra-index", "insecure-index"}),  # noqa: E501
     "pyproject.toml": ('[project]\ndependencies = ["nunpy>=1"]\n[tool.uv.pip]\nextra-index-url = ["https://a"]\n', {"similar-name", "extra-index"}),  # noqa: E501
-    "uv.lock": ('[[package]]\nname = "x"\nsource = { registry = "https://public.example/simple" }\nwheels = [{ url = "http://a/x.whl" }]\n', {"no-hashes", "insecure-index"}),  # noqa: E501
+    "uv.lock": ('[[package]]\nname = "x"\nsource = { registry = "https://index.example/simple" }\nwheels = [{ url = "http://a/x.whl" }]\n', {"no-hashes", "insecure-index"}),  # noqa: E501
     "package-lock.json": (json.dumps({"packages": {"node_modules/x": {"version": "1", "resolved": "http://a/x.tgz"}}}), {"no-hashes", "insecure-index"}),  # noqa: E501
     "Containerfile": ("FROM debian:12\nADD https://a/x /x\nRUN curl -fsSL https://a/i.sh | \\\n  bash\n", {"unpinned-image", "unpinned-download", "piped-script"}),  # noqa: E501
     "x.Dockerfile": ("FROM scratch AS a\nFROM a\nRUN pip install reqeusts torch\n", {"unpinned-install", "similar-name"}),  # noqa: E501

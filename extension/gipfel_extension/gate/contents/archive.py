@@ -1,6 +1,7 @@
 """OCI and Docker archives: their layers, and the entries of each layer in order."""
 
 import json
+import lzma
 import os
 import stat
 import tarfile
@@ -17,17 +18,13 @@ from .squashfs import Unreadable
 _MANIFEST_LIMIT = 16 << 20
 _LARGEST_CONTENT = 256 << 30
 _MOST_ENTRIES = 2_000_000
+#: An index may name an index, also itself.
+_DEEPEST_INDEX = 4
 _STREAM: Final = "r|*"
 _BROKEN = (
-    tarfile.TarError,
-    KeyError,
-    IndexError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    EOFError,
-    zlib.error,
-)
+    tarfile.TarError, KeyError, IndexError, ValueError, TypeError, AttributeError, EOFError, zlib.error,
+    lzma.LZMAError, RecursionError, OverflowError, OSError,
+)  # fmt: skip
 
 
 def is_archive(path: Path) -> bool:
@@ -63,7 +60,7 @@ def archive_files(path: Path) -> Iterator[tuple[Entry, BinaryIO | None]]:
 
 @contextmanager
 def archive_errors(path: Path) -> Iterator[None]:
-    """Turn what tarfile and json raise for a broken archive into `Unreadable`."""
+    """Turn what tarfile and json raise for a broken archive or a member of it into `Unreadable`."""
     try:
         yield
     except _BROKEN as error:
@@ -88,8 +85,9 @@ def layers(archive: tarfile.TarFile) -> list[BinaryIO]:
 
     if "index.json" in names:
         manifest = document(digest(document("index.json")["manifests"][0]))
-        while "manifests" in manifest:
-            manifest = document(digest(manifest["manifests"].pop(0)))
+        for _ in range(_DEEPEST_INDEX):
+            if "manifests" in manifest:
+                manifest = document(digest(manifest["manifests"].pop(0)))
         return [blob(digest(layer)) for layer in manifest["layers"]]
     return [blob(name) for name in document("manifest.json")[0]["Layers"]]
 

@@ -13,7 +13,7 @@ from ...telemetry.files import open_regular
 from ..dependencies.files import dependency_findings
 from ..model import Finding, Item
 from ..secret_texts import secret_kind
-from .archive import archive_files
+from .archive import archive_errors, archive_files
 from .judge import judge_stream
 from .permissions import Entry, Permissions
 from .squashfs import squashfs_entries, squashfs_files
@@ -90,13 +90,14 @@ class ContentScan:
             for entry in entries:
                 self._permissions.add(entry)
             files = squashfs_files(self._target, entries)
-        for entry, content in files:
-            if not is_squashfs:
-                self._permissions.add(entry)
-            if content is not None:
-                start = content.read(_LARGEST_TEXT)
-                self._look(entry, start)
-                self._judge(entry, start, content)
+        with archive_errors(self._target):
+            for entry, content in files:
+                if not is_squashfs:
+                    self._permissions.add(entry)
+                if content is not None:
+                    start = content.read(_LARGEST_TEXT)
+                    self._look(entry, start)
+                    self._judge(entry, start, content)
 
     def _judge(self, entry: Entry, start: bytes, content: BinaryIO) -> None:
         judgement = judge_stream(entry, start, content)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...telemetry.files import open_regular, read_regular
-from ..contents.archive import archive_files, clean, is_archive
+from ..contents.archive import archive_errors, archive_files, clean, is_archive
 from ..contents.squashfs import Unreadable, squashfs_entries
 from .locations import LARGEST, MOST_FILES, kind_of
 
@@ -104,7 +104,8 @@ def _of_archive(path: Path, target: Path) -> dict[str, Path]:
         if entry.size > LARGEST or taken > _LARGEST_TOTAL:
             raise Unreadable(f"{path} holds files that are too large.")
         place = target / str(len(found) + taken)
-        place.write_bytes(stream.read(entry.size))
+        with archive_errors(path):
+            place.write_bytes(stream.read(entry.size))
         found[entry.path] = place
         _check_count(found)
     return found
