@@ -1,6 +1,7 @@
 """What the hub knows of its cluster: Slurm's answers read, kept by age, asked once for everybody."""
 
 import asyncio
+import threading
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -132,10 +133,39 @@ def test_a_cluster_without_accounting_leaves_no_choice_and_a_silent_one_is_an_er
         asyncio.run(SlurmSite(Answers(sacctmgr=GipfelError("Slurm did not answer."))).choices("ada"))
 
 
+_RESERVATION = "ReservationName=course State=ACTIVE Users=(null) Groups={groups} Accounts=(null)\n"
+
+
+def test_a_slow_directory_service_blocks_neither_the_event_loop_nor_users_of_other_reservations() -> None:
+    answer = threading.Event()
+
+    def groups(user: str) -> tuple[str, ...]:
+        assert answer.wait(60)
+        return ("students",)
+
+    async def look(text: str, limit_s: float) -> Choices:
+        # Only a running event loop sets the event.
+        asyncio.get_running_loop().call_later(0.2, answer.set)
+        return await SlurmSite(Answers(scontrol=text), groups, limit_s).choices("ada")
+
+    found = asyncio.run(look(_RESERVATION.format(groups="students"), 60))
+    assert [each.name for each in found.reservations] == ["course"]
+    answer.clear()
+    with pytest.raises(GipfelError, match=r"groups of ada could not be read within 0\.01 s"):
+        asyncio.run(look(_RESERVATION.format(groups="students"), 0.01))
+    answer.set()
+
+    def never(user: str) -> tuple[str, ...]:
+        raise AssertionError(user)
+
+    site = SlurmSite(Answers(scontrol=_RESERVATION.format(groups="(null)")), never)
+    assert asyncio.run(site.choices("ada")).reservations == ()
+
+
 @pytest.mark.parametrize("name", ["ada,root", "-x", "a b", "", "ada\n", "name=x"])
 def test_a_name_that_is_none_never_reaches_a_command(name: str) -> None:
     run = Answers()
-    with pytest.raises(GipfelError, match="can't be the name"):
+    with pytest.raises(GipfelError, match="is not a valid Unix user name"):
         asyncio.run(SlurmSite(run).choices(name))
     assert not run.asked
 
