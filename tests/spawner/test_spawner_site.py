@@ -319,12 +319,12 @@ def test_equal_questions_share_an_answer_and_few_run_at_once() -> None:
 def test_who_asks_too_often_waits_and_others_do_not() -> None:
     clock = Clock()
     rate = RateLimiter(3, 60, clock=clock)
-    assert [rate.wait("ada") for _ in range(3)] == [0, 0, 0]
+    assert [rate.acquire("ada") for _ in range(3)] == [0, 0, 0]
     clock.now += 20
-    assert rate.wait("ada") == 40
-    assert rate.wait("bea") == 0
+    assert rate.acquire("ada") == 40
+    assert rate.acquire("bea") == 0
     clock.now += 40
-    assert rate.wait("ada") == 0
+    assert rate.acquire("ada") == 0
 
 
 @pytest.mark.parametrize(
