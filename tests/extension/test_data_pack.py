@@ -278,7 +278,7 @@ def test_the_command_packs_and_shows(tmp_path: Path, capsys: pytest.CaptureFixtu
     document = json.loads(out)
     assert document["croissant"]["name"] == "odd things"
     assert document["files"] == 10
-    assert "lead out of the directory, such as out: what they name is not packed" in err
+    assert "lead out of the directory, such as out: their targets are not packed" in err
     assert main(["data", "show", image]) == 0
     assert "odd things" in capsys.readouterr().out
     assert main(["data", "show", image, "--files", "--json"]) == 0

@@ -202,6 +202,19 @@ def test_refused_namespaces_come_with_the_line_that_allows_them(made, switch, va
     assert containers.namespaces(made.machine()).status == "ok"
 
 
+def test_all_settings_that_disable_namespaces_are_kept_after_a_reboot(made):
+    made.file("/proc/sys/user/max_user_namespaces", "0\n")
+    made.file("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1\n")
+    made.answers["unshare"] = Answer(code=1, errors="unshare: unshare failed: Operation not permitted")
+    fix = containers.namespaces(made.machine()).fix
+    command = fix.partition("(permanently: ")[2].partition(" | sudo tee")[0]
+    written = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True, timeout=60)
+    assert written.stdout.splitlines() == [
+        "user.max_user_namespaces=65536",
+        "kernel.apparmor_restrict_unprivileged_userns=0",
+    ]
+
+
 def test_fuse_and_subordinate_ids(made):
     assert "modprobe fuse" in containers.fuse(made.machine()).fix
     made.file("/dev/fuse")

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from gipfel_cluster.git_state import git_difference, git_state
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.workloads.run_folders import find_run
+from gipfel_cluster.workloads.run_folders import find_folder, find_run
 from gipfel_cluster.workloads.run_notes import NOTES_FILE, change_notes, read_notes
 from gipfel_cluster.workloads.run_summary import summary_of
 from gipfel_extension.cli.main import gipfel
@@ -163,6 +164,28 @@ def test_all_but_the_newest_runs_are_pruned(run: Callable[..., Result], runs: Pa
     assert run("runs", "prune", "--keep", "2", answer="n\n").return_value == 1
     assert run("runs", "prune", "--keep", "2", "--yes").return_value == 0
     assert sorted(each.name for each in runs.iterdir()) == ["alps-1", "alps-2", "alps-4", "alps-5"]
+
+
+def test_a_run_folder_without_access_hides_no_other() -> None:
+    is_root = os.geteuid() == 0
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        root.chmod(0o755)
+        for each in ("alps-1", "alps-2"):
+            (root / each / "telemetry").mkdir(parents=True, mode=0o755)
+        (root / "alps-2").chmod(0)
+        if is_root:
+            os.seteuid(65534)
+        try:
+            assert find_folder("alps-1", root) == root / "alps-1"
+            # By the name that its user gave it: every folder is examined.
+            for missing in ("alps-2", "named"):
+                with pytest.raises(GipfelError, match="There is no run"):
+                    find_folder(missing, root)
+        finally:
+            if is_root:
+                os.seteuid(0)
+            (root / "alps-2").chmod(0o700)
 
 
 def test_facts_of_damaged_files_are_unknown() -> None:

@@ -1,6 +1,7 @@
 """What the hub knows of its cluster: Slurm's answers read, kept by age, asked once for everybody."""
 
 import asyncio
+import threading
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -132,10 +133,39 @@ def test_a_cluster_without_accounting_leaves_no_choice_and_a_silent_one_is_an_er
         asyncio.run(SlurmSite(Answers(sacctmgr=GipfelError("Slurm did not answer."))).choices("ada"))
 
 
+_RESERVATION = "ReservationName=course State=ACTIVE Users=(null) Groups={groups} Accounts=(null)\n"
+
+
+def test_a_slow_directory_service_blocks_neither_the_event_loop_nor_users_of_other_reservations() -> None:
+    answer = threading.Event()
+
+    def groups(user: str) -> tuple[str, ...]:
+        assert answer.wait(60)
+        return ("students",)
+
+    async def look(text: str, limit_s: float) -> Choices:
+        # Only a running event loop sets the event.
+        asyncio.get_running_loop().call_later(0.2, answer.set)
+        return await SlurmSite(Answers(scontrol=text), groups, limit_s).choices("ada")
+
+    found = asyncio.run(look(_RESERVATION.format(groups="students"), 60))
+    assert [each.name for each in found.reservations] == ["course"]
+    answer.clear()
+    with pytest.raises(GipfelError, match=r"groups of ada could not be read within 0\.01 s"):
+        asyncio.run(look(_RESERVATION.format(groups="students"), 0.01))
+    answer.set()
+
+    def never(user: str) -> tuple[str, ...]:
+        raise AssertionError(user)
+
+    site = SlurmSite(Answers(scontrol=_RESERVATION.format(groups="(null)")), never)
+    assert asyncio.run(site.choices("ada")).reservations == ()
+
+
 @pytest.mark.parametrize("name", ["ada,root", "-x", "a b", "", "ada\n", "name=x"])
 def test_a_name_that_is_none_never_reaches_a_command(name: str) -> None:
     run = Answers()
-    with pytest.raises(GipfelError, match="can't be the name"):
+    with pytest.raises(GipfelError, match="is not a valid Unix user name"):
         asyncio.run(SlurmSite(run).choices(name))
     assert not run.asked
 
@@ -289,12 +319,12 @@ def test_equal_questions_share_an_answer_and_few_run_at_once() -> None:
 def test_who_asks_too_often_waits_and_others_do_not() -> None:
     clock = Clock()
     rate = RateLimiter(3, 60, clock=clock)
-    assert [rate.wait("ada") for _ in range(3)] == [0, 0, 0]
+    assert [rate.acquire("ada") for _ in range(3)] == [0, 0, 0]
     clock.now += 20
-    assert rate.wait("ada") == 40
-    assert rate.wait("bea") == 0
+    assert rate.acquire("ada") == 40
+    assert rate.acquire("bea") == 0
     clock.now += 40
-    assert rate.wait("ada") == 0
+    assert rate.acquire("ada") == 0
 
 
 @pytest.mark.parametrize(

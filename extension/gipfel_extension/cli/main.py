@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader of stdout has closed the pipe.
         return 1
-    except Exception as error:  # noqa: BLE001 - one probe must not take the others' answers along
+    except Exception as error:  # noqa: BLE001 - any exception becomes one line and an exit status
         return _print_error(error)
     finally:
         _flush_stdout()

@@ -31,7 +31,7 @@ _DAY_S = 86400.0
     type=click.Choice(["low", "medium", "high", "critical"]),
     default="high",
     show_default=True,
-    help="Least severity that makes the exit status 1.",
+    help="Lowest severity for which the exit status is 1.",
 )
 @click.option(
     "--advisories",
@@ -54,7 +54,7 @@ _DAY_S = 86400.0
 )
 @click.option(
     "--max-age", "days", type=click.FloatRange(min=0), default=7.0, show_default=True, metavar="DAYS",
-    help="Age from which advisories are too old to judge by.",
+    help="Maximum age of the advisories; with older ones, packages are not judged.",
 )  # fmt: skip
 @click.option(
     "--exceptions",

@@ -16,7 +16,7 @@ _READ_BYTES = 1 << 20
 
 
 class Difference(Frozen):
-    """Paths as text for people; `changed` has the paths whose content, mode, kind or target differs."""
+    """Paths, escaped for display; `changed` differ in kind, mode, content, target or extended attributes."""
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
@@ -52,7 +52,7 @@ def _sorted(paths: set[bytes]) -> tuple[str, ...]:
 def _entries(path: Path) -> dict[bytes, Entry]:
     if not path.is_dir():
         return {name: entry for name, entry in load_entries(path).items() if entry.kind != "removed"}
-    source = scan(path)
+    source = scan(path, action="compared")
     return {each.entry.path: _hashed(source.path, each) for each in source.found}
 
 

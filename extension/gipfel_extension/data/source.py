@@ -15,15 +15,15 @@ from ..telemetry.files import open_regular
 from .manifest import MANIFEST_NAME, Entry, shown
 from .tree import MAX_DEPTH, MAX_ENTRIES
 
-#: Extended attributes that are kept; the others belong to one system: ACLs, labels, capabilities.
-_KEPT_XATTRS = "user."
+#: Extended attributes that are kept; the others (ACLs, labels, capabilities) are specific to the machine.
+_KEPT_XATTR_PREFIX = "user."
 _MAX_XATTR_BYTES = 32 << 10
 _SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Attributes of a file that change when it is replaced or written to; times in nanoseconds."""
+    """One version of a file: it changes if the file is replaced or modified; times in nanoseconds."""
 
     device: int
     inode: int
@@ -64,7 +64,7 @@ class Source:
         return sum(each.entry.size for each in self.found if each.entry.kind == "file")
 
     def files(self) -> list[Found]:
-        """Return the regular files, without further names of the same file."""
+        """Return the regular files, without additional hard links."""
         return [each for each in self.found if each.entry.kind == "file"]
 
     def open(self, found: Found) -> BinaryIO:
@@ -88,8 +88,13 @@ class Source:
         return found
 
 
-def scan(path: Path) -> Source:
+def scan(path: Path, *, action: str = "packed") -> Source:
     """Return the entries of a directory; links in it are never followed.
+
+    Parameters
+    ----------
+    action
+        What the caller does with the directory, as a participle for error messages.
 
     Raises
     ------
@@ -103,13 +108,13 @@ def scan(path: Path) -> Source:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise GipfelError(f"{path} can't be packed: {reason}.", "Give a directory.") from error
+        raise GipfelError(f"{path} can't be {action}: {reason}.", "Give a directory.") from error
     scanner = _Scanner(path)
     found = sorted(scanner.scan(), key=lambda each: each.entry.path)
     if scanner.refused:
         more = f" and {len(scanner.refused) - _SHOWN} more" if len(scanner.refused) > _SHOWN else ""
         raise GipfelError(
-            f"{path} can't be packed: {', '.join(sorted(scanner.refused)[:_SHOWN])}{more}.",
+            f"{path} can't be {action}: {', '.join(sorted(scanner.refused)[:_SHOWN])}{more}.",
             "Remove them from the directory, or make them readable.",
         )
     return Source(
@@ -118,7 +123,7 @@ def scan(path: Path) -> Source:
 
 
 def _linked(found: list[Found]) -> Iterator[Found]:
-    """Turn the further names of a file into hard links to its first one."""
+    """Turn additional hard links of a file into links to its first name."""
     first: dict[tuple[int, int], bytes] = {}
     for each in found:
         entry, key = each.entry, (each.identity.device, each.identity.inode)
@@ -175,7 +180,7 @@ class _Scanner:
             first = shown(min(self._outside))
             found.append(
                 f"{len(self._outside)} symbolic link(s) lead out of the directory, such as {first}: "
-                "what they name is not packed"
+                "their targets are not packed"
             )
         return tuple(found)
 
@@ -225,7 +230,7 @@ class _Scanner:
             raise
         kept = []
         for name in sorted(names):
-            if not name.startswith(_KEPT_XATTRS):
+            if not name.startswith(_KEPT_XATTR_PREFIX):
                 self._dropped[name] = self._dropped.get(name, 0) + 1
                 continue
             value = os.getxattr(whole, name, follow_symlinks=False)

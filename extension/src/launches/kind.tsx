@@ -7,7 +7,7 @@ import type { ILaunchActions } from './actions';
 import { ListedLaunch } from './launch';
 import type { LaunchesModel } from './model';
 
-/** Create the kind of workload that launches are. */
+/** Create the workload kind of launches. */
 export function launchKind(
   model: LaunchesModel,
   trans: TranslationBundle,
