@@ -196,6 +196,92 @@ def _nested(content: bytes) -> bytes:
     return _NESTED % (struct.pack("<I", len(content)), content)
 
 
+def named(module: str, name: str) -> bytes:
+    """The opcodes that look up a name in protocol 4."""
+    return op_str(module) + op_str(name) + b"\x93"
+
+
+def op_bytes(content: bytes, opcode: bytes = b"B") -> bytes:
+    """The opcode that pushes bytes."""
+    return opcode + struct.pack("<I" if opcode == b"B" else "<Q", len(content)) + content
+
+
+_LOAD = named("torch.storage", "_load_from_bytes")
+_PAYLOAD = op_bytes(old_call("posix", "system"))
+
+
+def _from_type(function: bytes, arguments: bytes) -> bytes:
+    rebuild = named("torch._tensor", "_rebuild_from_type_v2")
+    return b"\x80\x04" + rebuild + b"(" + function + named("torch", "Tensor") + arguments + b"}tR."
+
+
+def _joblib_array(wrapper: bytes, kind: str, state_of_kind: bytes, length: int, array: bytes = b"") -> bytes:
+    """A wrapper of joblib and its array, by default an opcode that swallows what follows."""
+    dtype = named("numpy", "dtype") + op_str(kind) + b"\x89\x88\x87R" + state_of_kind
+    state = b"}(" + op_str("shape") + b"K" + bytes([length]) + b"\x85" + op_str("dtype") + dtype + b"u"
+    payload = old_call("posix", "system")[:-1] + b"0"
+    return b"\x80\x04" + wrapper + state + b"b" + (array or op_bytes(payload)) + b"N."
+
+
+_WRAPPER = named("joblib.numpy_pickle", "NumpyArrayWrapper") + b")\x81"
+#: The same from a function of copyreg: joblib skips its array, too.
+_REBUILT = named("copyreg", "_reconstructor") + _WRAPPER[:-2] + named("builtins", "object") + b"N\x87R"
+_DROPPED = old_call("posix", "system")[:-1] + b"0"
+#: A state of dtype that makes each element one byte long, whatever its type says.
+_ONE_BYTE = b"(K\x03" + op_str("|") + b"NNNK\x01K\x01K\x00tb"
+#: Ways to call a name that the walk follows without calling it directly.
+INDIRECT: dict[str, tuple[bytes, str]] = {
+    "load-computed.pkl": (
+        b"\x80\x04" + _LOAD + named("builtins", "tuple") + b"]" + _PAYLOAD + b"a\x85RR.",
+        "not understood",
+    ),
+    "load-list.pkl": (b"\x80\x04" + _LOAD + b"]" + _PAYLOAD + b"aR.", "not understood"),
+    "load-bytearray.pkl": (b"\x80\x05" + _LOAD + op_bytes(b"", b"\x96") + b"\x85R.", "not understood"),
+    "load-passed.pkl": (_from_type(_LOAD, _PAYLOAD + b"\x85"), "malicious"),
+    "load-decorated.pkl": (
+        b"\x80\x04"
+        + named("torch", "device")
+        + op_str("cpu")
+        + b"\x85R"
+        + _LOAD
+        + b"\x85R"
+        + _PAYLOAD
+        + b"\x85R.",
+        "malicious",
+    ),
+    "load-method.pkl": (
+        b"\x80\x04"
+        + named("torch.storage", "TypedStorage")
+        + b"N}"
+        + op_str("__setstate__")
+        + _LOAD
+        + b"s\x86b.",
+        "malicious",
+    ),
+    "changed-class.pkl": (
+        b"\x80\x04" + named("torch.storage", "TypedStorage") + b"N}" + op_str("x") + b"K\x01s\x86b.",
+        "not understood",
+    ),
+    "computed-call.pkl": (_from_type(named("torch", "Tensor") + b")R", b")"), "not understood"),
+    "getattr-twice.pkl": (
+        b"\x80\x02c__builtin__\ngetattr\nq\x00cmypkg\nNet\nX\x01\x00\x00\x00B\x86Rh\x00\x85.",
+        "malicious",
+    ),
+    "wrapper-passed.joblib": (_joblib_array(_REBUILT, "u1", b"", 5), "not understood"),
+    "wrapper-called.joblib": (
+        _joblib_array(_WRAPPER.replace(b")\x81", b")R"), "u1", b"", 5),
+        "malicious",
+    ),
+    "dtype-size.joblib": (
+        _joblib_array(_WRAPPER, f"S{1 + len(_DROPPED)}", _ONE_BYTE, 1, b"x" + _DROPPED),
+        "not understood",
+    ),
+    "dtype-short.joblib": (
+        _joblib_array(_WRAPPER, "f", b"", 1, b"xC" + bytes([1 + len(_DROPPED)]) + b"y" + _DROPPED + b"0"),
+        "not understood",
+    ),
+}
+
 #: File name → content and verdict.
 BENIGN: dict[str, tuple[bytes, str]] = {
     "values.pkl": (pickle.dumps({"a": [1, 2.5, "x", b"y", None, (True, {3})]}, 4), "plain"),
@@ -214,6 +300,10 @@ BENIGN: dict[str, tuple[bytes, str]] = {
     ),
     "objects.npy": (npy(np.array([{"a": 1}, None], dtype=object)), "needs code"),
     "numpy-array.pkl": (pickle.dumps(np.arange(5), 4), "plain"),
+    "subclass.pkl": (
+        _from_type(named("torch._utils", "_rebuild_tensor_v2"), b"(K\x00K\x00K\x02\x85K\x01\x85\x89}t"),
+        "plain",
+    ),
     "arrays.joblib": (joblib_file(), "plain"),
     "arrays-zlib.joblib": (zlib.compress(joblib_file()), "plain"),
     "arrays-xz.joblib": (lzma.compress(joblib_file()), "plain"),
@@ -235,6 +325,7 @@ BENIGN: dict[str, tuple[bytes, str]] = {
 }
 
 HOSTILE: dict[str, tuple[bytes, str]] = {
+    **INDIRECT,
     "system-4.pkl": (SYSTEM, "malicious"),
     "system-0.bin": (old_call("os", "system"), "malicious"),
     "system-0": (old_call("os", "system"), "malicious"),
