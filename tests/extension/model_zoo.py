@@ -282,6 +282,80 @@ INDIRECT: dict[str, tuple[bytes, str]] = {
     ),
 }
 
+
+def _tar_polyglot() -> bytes:
+    """A tar file whose first member's name is a pickle."""
+    header = bytearray(tarfile.TarInfo("x").tobuf(tarfile.USTAR_FORMAT))
+    header[:100] = old_call("posix", "system").ljust(100, b"\0")
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header) + bytes(1024)
+
+
+def _safetensors_polyglot() -> bytes:
+    """A valid safetensors file; a pickle reads its length as that of a text, and the header as a line."""
+    payload = old_call("posix", "system")
+    header = json.dumps({"Vw": {"dtype": "U8", "shape": [len(payload)], "data_offsets": [0, len(payload)]}})
+    size = ord("X") | 5 << 8
+    return struct.pack("<Q", size) + header.encode().ljust(size - 1) + b"\n" + payload
+
+
+def _two_directories() -> bytes:
+    """An archive with a directory where its end record says, and another before that record."""
+    name, evil, good = b"archive/data.pkl", old_call("posix", "system"), b"N."
+    front = zipped({"archive/data.pkl": good, "archive/pad": bytes(400)})
+    hostile = _local(name, evil)
+    offset = len(front) + len(hostile)
+    first = _central(name, evil, len(front))
+    benign = _local(name, good)
+    # The distance of both directories is the length of the archive in front.
+    at = offset + len(front) - len(benign)
+    second = _central(name, good, at - len(front))
+    gap = bytes(at - offset - len(first))
+    end = b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, 1, 1, len(second), offset, 0)
+    return front + hostile + first + gap + benign + second + end
+
+
+def _local(name: bytes, data: bytes) -> bytes:
+    sizes = (zlib.crc32(data), len(data), len(data), len(name), 0)
+    return b"PK\3\4" + struct.pack("<HHHHHIIIHH", 20, 0, 0, 0, 0, *sizes) + name + data
+
+
+def _central(name: bytes, data: bytes, offset: int) -> bytes:
+    sizes = (zlib.crc32(data), len(data), len(data), len(name))
+    head = struct.pack("<HHHHHHIIIHHHHHII", 20, 20, 0, 0, 0, 0, *sizes, 0, 0, 0, 0, 0, offset)
+    return b"PK\1\2" + head + name
+
+
+def _with_lzma_member() -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("a/data.pkl", SYSTEM)
+        archive.writestr("a/data/0", b"hello", compress_type=zipfile.ZIP_LZMA)
+    return stream.getvalue()
+
+
+#: Files that one program reads as one format, and another as another; and archives that break off.
+POLYGLOTS: dict[str, tuple[bytes, str]] = {
+    "gguf-pickle.pkl": (
+        b"GGUF"
+        + struct.pack("<I", 3)
+        + b"\0X"
+        + struct.pack("<I", 10)
+        + bytes(10)
+        + old_call("posix", "system"),
+        "malicious",
+    ),
+    "safetensors-pickle.pkl": (_safetensors_polyglot(), "malicious"),
+    "tar-pickle.pkl": (_tar_polyglot(), "malicious"),
+    "opset-pickle.onnx": (field(8, b"\0\0\0" + bytes(9)) + b"NNN" + old_call("posix", "system"), "malicious"),
+    "two-directories.pt": (_two_directories(), "malicious"),
+    "cut-mark.bin": (zipped({"a.pkl": SYSTEM}).replace(b"PK\3\4", b"N.\3\4", 0) + b"PK\5\6", "malicious"),
+    "lzma-member.pt": (_with_lzma_member(), "malicious"),
+    "cut-after.tar": (tarred({"a.pkl": SYSTEM, "b.bin": bytes(4000)})[:2600], "malicious"),
+    "many.pkl": (b"N." * 1000 + old_call("posix", "system"), "not understood"),
+}
+
 #: File name → content and verdict.
 BENIGN: dict[str, tuple[bytes, str]] = {
     "values.pkl": (pickle.dumps({"a": [1, 2.5, "x", b"y", None, (True, {3})]}, 4), "plain"),
@@ -326,6 +400,7 @@ BENIGN: dict[str, tuple[bytes, str]] = {
 
 HOSTILE: dict[str, tuple[bytes, str]] = {
     **INDIRECT,
+    **POLYGLOTS,
     "system-4.pkl": (SYSTEM, "malicious"),
     "system-0.bin": (old_call("os", "system"), "malicious"),
     "system-0": (old_call("os", "system"), "malicious"),

@@ -2,7 +2,7 @@
 
 import io
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import BinaryIO, Final, cast
 
 from ..model import Finding
@@ -48,8 +48,12 @@ def scan_file(file: BinaryIO, name: str, budget: Budget) -> Judgement:
 
 def scan_member(file: BinaryIO, name: str, budget: Budget, depth: int) -> Judgement:
     """Judge a file or a member of an archive at a depth; what is broken is `not understood`."""
+    return _guarded(lambda: _scan(file, name, budget, depth))
+
+
+def _guarded(scan: Callable[[], Judgement]) -> Judgement:
     try:
-        return _scan(file, name, budget, depth)
+        return scan()
     except NotUnderstoodError as error:
         return Judgement.unclear(str(error))
     except (RecursionError, MemoryError):
@@ -64,13 +68,30 @@ def _scan(file: BinaryIO, name: str, budget: Budget, depth: int) -> Judgement:
     if not file.seekable():
         file = _short(file)
     head = _peek(file)
-    by_start = _by_start(head, file, name, budget, depth)
-    # A second format at the end of the file is what another program would read.
-    if file.seekable() and not head.startswith(b"PK") and _ends_as_zip(file):
-        by_start = Judgement.union([by_start, _scan_zip(file, name, budget, depth)])
+    by_start = _guarded(lambda: _by_start(head, file, name, budget, depth))
+    if others := [_guarded(each) for each in _other_readings(head, by_start, file, name, budget, depth)]:
+        by_start = Judgement.union([by_start, *others])
     if not by_start.recognized and name.lower().endswith(MODEL_ENDINGS) and head:
         raise NotUnderstoodError("its format is not known")
     return by_start
+
+
+def _other_readings(  # noqa: PLR0917 - what scanning a file needs, and its verdict so far
+    head: bytes, by_start: Judgement, file: BinaryIO, name: str, budget: Budget, depth: int
+) -> Iterator[Callable[[], Judgement]]:
+    """Yield how other programs read the same bytes: one magic number does not exclude another format."""
+    if not file.seekable():
+        return
+    # What was not recognized was tried as a pickle.
+    if by_start.recognized and not head.startswith(b"\x80"):
+        file.seek(0)
+        yield lambda: scan_pickles(file, budget, _scanner(budget, depth), certain=False) or Judgement()
+    if head[257:262] == b"ustar" and head.startswith(tuple(_FORMATS)):
+        file.seek(0)
+        yield lambda: _scan_tar(file, budget, depth)
+    # A second format at the end of the file.
+    if not head.startswith(b"PK") and _ends_as_zip(file):
+        yield lambda: _scan_zip(file, name, budget, depth)
 
 
 def _by_start(  # noqa: PLR0911 - one answer for each kind of beginning
@@ -155,10 +176,18 @@ def _scan_zip(file: BinaryIO, _name: str, budget: Budget, depth: int) -> Judgeme
     source = seekable(file, budget)
     total = Judgement()
     while True:
-        for member, stream in members(source, budget):
-            found = scan_member(cast("BinaryIO", stream), member.name, budget, depth + 1)
-            if found.verdict != "plain" or found.findings:
-                total = Judgement.union([total, found.inside(member.name)])
+        # A member that can't be read must not hide what was found in others.
+        try:
+            for member, stream in members(source, budget):
+                found = (
+                    Judgement.unclear(stream)
+                    if isinstance(stream, str)
+                    else scan_member(cast("BinaryIO", stream), member.name, budget, depth + 1)
+                )
+                if found.verdict != "plain" or found.findings:
+                    total = Judgement.union([total, found.inside(member.name)])
+        except NotUnderstoodError as error:
+            return Judgement.union([total, Judgement.unclear(str(error))])
         before = before_archive(source)
         if not before:
             return total
@@ -171,7 +200,13 @@ def _scan_zip(file: BinaryIO, _name: str, budget: Budget, depth: int) -> Judgeme
 
 
 def _scan_tar(file: BinaryIO, budget: Budget, depth: int) -> Judgement:
-    total = Judgement()
+    found: list[Judgement] = []
+    broken = _guarded(lambda: _scan_members(file, budget, depth, found))
+    return Judgement.union([*found, broken])
+
+
+def _scan_members(file: BinaryIO, budget: Budget, depth: int, total: list[Judgement]) -> Judgement:
+    """Add the judgements on members of a tar file as they are read, so that a broken end keeps them."""
     with tarfile.open(fileobj=file, mode=_FORWARD) as archive:
         for member in archive:
             budget.take_member()
@@ -182,8 +217,8 @@ def _scan_tar(file: BinaryIO, budget: Budget, depth: int) -> Judgement:
             forward = cast("BinaryIO", io.BufferedReader(Forward(cast("BinaryIO", stream))))
             found = scan_member(forward, member.name, budget, depth + 1)
             if found.verdict != "plain" or found.findings:
-                total = Judgement.union([total, found.inside(member.name)])
-    return total
+                total[:] = [Judgement.union([*total, found.inside(member.name)])]
+    return Judgement()
 
 
 def _short(file: BinaryIO) -> BinaryIO:
