@@ -170,6 +170,24 @@ def encrypted_flag(content: bytes) -> bytes:
 
 
 GOOD_TEMPLATE = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + m.content }}{% endfor %}"
+#: Expressions of templates in use, which read texts by place, by a count and by a name.
+INDEXES = (
+    "{%- set index = (messages|length - 1) - loop.index0 %}{% set i = i + 1 %}{{ messages[index].content }}"
+    "{{ messages[loop.index0 - 1]['role'] }}{{ content.split('</think>')[-1].lstrip('\\n') }}"
+    "{{ messages[1:] }}"
+    "{% set text = '<' ~ name ~ '>' %}{{ text }}{{ messages[messages|length - 1]['tool_calls'][0] }}"
+    "{% for k in ['type', 'properties'] %}{{ tool[k] | tojson }}{% endfor %}"
+    "{{ tools | map(attribute='name') | join(', ') }}{{ '%s' | format(messages[i]['x']) }}"
+)
+COMPUTED_NAMES = (
+    "{% set a='_' %}{{ ''[a~a~'class'~a~a] }}",
+    "{{ ''['%c%cclass%c%c'|format(95,95,95,95)] }}",
+    "{{ ''['%c%cclass%c%c' % (95,95,95,95)] }}",
+    "{% set n = '%c%cclass%c%c'|format(95,95,95,95) %}{{ ''[n] }}",
+    "{{ ''[['', 'class', '']|join(u)] }}",
+    "{{ ''[(u * 2) ~ 'class' ~ [u][0] * 2] }}",
+    "{{ [''] | map(attribute=u ~ 'class' ~ u) | list }}",
+)
 EVIL_TEMPLATE = "{{ ''.__class__.__mro__[1].__subclasses__() }}"
 _METADATA = b"\x80\x04ctorch.distributed.checkpoint.metadata\nMetadata\n)\x81."
 _DENSE = {"class_name": "Dense", "module": "keras.layers", "config": {"units": 1}}
@@ -374,6 +392,9 @@ BENIGN: dict[str, tuple[bytes, str]] = {
     ),
     "objects.npy": (npy(np.array([{"a": 1}, None], dtype=object)), "needs code"),
     "numpy-array.pkl": (pickle.dumps(np.arange(5), 4), "plain"),
+    "chat_template.jinja": (GOOD_TEMPLATE.encode(), "plain"),
+    "indexes.jinja": (INDEXES.encode(), "plain"),
+    "weights.h5": (b"\x89HDF\r\n\x1a\n" + bytes(600) + json.dumps(_DENSE).encode(), "plain"),
     "subclass.pkl": (
         _from_type(named("torch._utils", "_rebuild_tensor_v2"), b"(K\x00K\x00K\x02\x85K\x01\x85\x89}t"),
         "plain",
@@ -399,6 +420,29 @@ BENIGN: dict[str, tuple[bytes, str]] = {
 }
 
 HOSTILE: dict[str, tuple[bytes, str]] = {
+    "value-first.onnx": (
+        field(7, field(5, field(13, field(2, b"../../x") + field(1, b"location")))),
+        "malicious",
+    ),
+    "escaped.h5": (
+        b"\x89HDF\r\n\x1a\n" + bytes(600) + b'{"class_name": "L\\u0061mbda"}',
+        "not understood",
+    ),
+    "module.h5": (
+        b"\x89HDF\r\n\x1a\n" + bytes(600) + b'{"module": "my_pkg", "class_name": "N"}',
+        "needs code",
+    ),
+    "module-os.h5": (b"\x89HDF\r\n\x1a\n" + bytes(600) + json.dumps(_CVE_1550).encode(), "malicious"),
+    "escaped.keras": (
+        zipped({"config.json": json.dumps(_LAMBDA).replace('"Lambda"', '"L\\u0061mbda"').encode()}),
+        "needs code",
+    ),
+    "quoted-end.jinja": (b"{{ '}}' ~ ''.__class__.__mro__ }}", "malicious"),
+    "chat/evil.jinja": (b"Hello " + EVIL_TEMPLATE.encode(), "malicious"),
+    **{
+        f"computed-{number}.jinja": (text.encode(), "not understood")
+        for number, text in enumerate(COMPUTED_NAMES)
+    },
     **INDIRECT,
     **POLYGLOTS,
     "system-4.pkl": (SYSTEM, "malicious"),

@@ -7,7 +7,7 @@ from typing import BinaryIO, Final, cast
 
 from ..model import Finding
 from .array_files import npy_holds_objects, object_array, scan_safetensors
-from .configs import scan_hdf5, scan_json
+from .configs import scan_hdf5, scan_json, scan_template
 from .gguf import scan_gguf
 from .judgement import Judgement
 from .onnx import scan_onnx
@@ -138,8 +138,10 @@ def _by_text(head: bytes, file: BinaryIO, name: str, budget: Budget, depth: int)
         source = seekable(file, budget)
         size = source.seek(0, io.SEEK_END)
         return scan_onnx(source, size, budget)
+    if lower.endswith((".jinja", ".jinja2")):
+        return scan_template(file, name)
     stripped = head.lstrip()
-    if stripped[:1] in (b"{", b"[") and lower.endswith((".json", ".ipynb", ".jinja")):
+    if stripped[:1] in (b"{", b"[") and lower.endswith((".json", ".ipynb")):
         return scan_json(file)
     certain = lower.endswith((".pkl", ".pickle", ".joblib", ".dill", ".p"))
     found_pickle = scan_pickles(file, budget, _scanner(budget, depth), certain=certain)
