@@ -288,3 +288,56 @@ def test_files_of_libraries_are_counted_unless_they_are_malicious(tmp_path):
     assert stored(tmp_path, f"{place}/data.pkl", zoo.SYSTEM)[1] == [(f"{place}/data.pkl", "malicious")]
     assert stored(tmp_path, f"{place}.pth", b"import x\n")[1] == [(f"{place}.pth", "needs code")]
     assert stored(tmp_path, "srv/data.pkl", needs_code)[1] == [("srv/data.pkl", "needs code")]
+
+
+def archive_with(path: Path, files: dict[str, bytes]) -> Path:
+    path.write_bytes(zoo.tarred(files))
+    return path
+
+
+def verdicts(path: Path) -> dict[str, str]:
+    scan = ContentScan(path, image=True)
+    assert scan.not_judged == []
+    return {item.path.partition("!")[2]: item.verdict for item in scan.items}
+
+
+def test_every_image_of_a_docker_archive_is_scanned(tmp_path):
+    images_of = [{"Layers": ["a/layer.tar"]}, {"Layers": ["a/layer.tar", "b/layer.tar"]}]
+    files = {
+        "a/layer.tar": zoo.tarred({"app/w.pkl": zoo.BENIGN["values.pkl"][0]}),
+        "b/layer.tar": zoo.tarred({"app/evil.pkl": zoo.SYSTEM}),
+        "manifest.json": json.dumps(images_of).encode(),
+    }
+    path = archive_with(tmp_path / "both.tar", files)
+    assert verdicts(path) == {"app/w.pkl": "plain", "app/evil.pkl": "malicious"}
+
+
+def test_every_manifest_of_an_index_is_scanned_but_what_a_build_says(tmp_path):
+    def manifest(layer: str, **further: str) -> bytes:
+        return json.dumps({"layers": [{"digest": f"sha256:{layer}", **further}]}).encode()
+
+    index = {"manifests": [{"digest": f"sha256:{each}"} for each in ("first", "about", "inner")]}
+    inner = {"manifests": [{"digest": "sha256:second"}, {"digest": "sha256:not-here"}]}
+    files = {
+        "index.json": json.dumps(index).encode(),
+        "blobs/sha256/first": manifest("a"),
+        "blobs/sha256/about": manifest("c", mediaType="application/vnd.in-toto+json"),
+        "blobs/sha256/inner": json.dumps(inner).encode(),
+        "blobs/sha256/second": manifest("b"),
+        "blobs/sha256/a": zoo.tarred({"w.pkl": zoo.BENIGN["values.pkl"][0]}),
+        "blobs/sha256/b": zoo.tarred({"evil.pkl": zoo.SYSTEM}),
+        "blobs/sha256/c": b"{}",
+    }
+    path = archive_with(tmp_path / "index.tar", files)
+    assert verdicts(path) == {"w.pkl": "plain", "evil.pkl": "malicious"}
+
+
+def test_a_broken_layer_hides_no_other(tmp_path):
+    files = {
+        "a.tar": b"not a tar file" * 100,
+        "b.tar": zoo.tarred({"evil.pkl": zoo.SYSTEM}),
+        "manifest.json": json.dumps([{"Layers": ["a.tar", "b.tar"]}]).encode(),
+    }
+    scan = ContentScan(archive_with(tmp_path / "broken.tar", files), image=True)
+    assert [item.verdict for item in scan.items] == ["malicious"]
+    assert len(scan.not_judged) == 1

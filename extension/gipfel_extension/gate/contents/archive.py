@@ -20,6 +20,8 @@ _LARGEST_CONTENT = 256 << 30
 _MOST_ENTRIES = 2_000_000
 #: An index may name an index, also itself.
 _DEEPEST_INDEX = 4
+#: What a build says about an image, which stands beside the images of an index.
+_ATTESTATION = "application/vnd.in-toto+json"
 _STREAM: Final = "r|*"
 _BROKEN = (
     tarfile.TarError, KeyError, IndexError, ValueError, TypeError, AttributeError, EOFError, zlib.error,
@@ -39,23 +41,36 @@ def is_archive(path: Path) -> bool:
         return False
 
 
-def archive_files(path: Path) -> Iterator[tuple[Entry, BinaryIO | None]]:
+def archive_files(path: Path, *, one_image: bool = False) -> Iterator[tuple[Entry, BinaryIO | None]]:
     """Yield the entries of all layers, those that a later layer removes too: who has the image can read them.
+
+    A broken layer does not keep the others from being read.
 
     Raises
     ------
     Unreadable
-        The archive is broken or too large.
+        The archive is broken or too large, or holds several images where `one_image` is asked for.
     """
     total, count = 0, 0
+    broken: Exception | None = None
     with archive_errors(path), open_regular(path, follow=True) as file, tarfile.open(fileobj=file) as archive:
-        for layer in layers(archive):
-            for member, stream in members(layer):
-                total, count = total + member.size, count + 1
-                if total > _LARGEST_CONTENT or count > _MOST_ENTRIES:
-                    raise Unreadable(f"{path} holds too many files, or files that are too large.")
-                kind = stat.S_IFREG if member.isreg() else stat.S_IFDIR if member.isdir() else stat.S_IFLNK
-                yield Entry(clean(member.name), kind | (member.mode & 0o7777), member.size), stream
+        images, blobs = layers(archive)
+        if one_image and images > 1:
+            raise Unreadable(f"{path} holds {images} images; save each to an archive of its own.")
+        for layer in blobs:
+            try:
+                for member, stream in members(layer):
+                    total, count = total + member.size, count + 1
+                    if total > _LARGEST_CONTENT or count > _MOST_ENTRIES:
+                        raise Unreadable(f"{path} holds too many files, or files that are too large.")
+                    kind = (
+                        stat.S_IFREG if member.isreg() else stat.S_IFDIR if member.isdir() else stat.S_IFLNK
+                    )
+                    yield Entry(clean(member.name), kind | (member.mode & 0o7777), member.size), stream
+            except _BROKEN as error:
+                broken = broken or error
+        if broken:
+            raise broken
 
 
 @contextmanager
@@ -67,12 +82,15 @@ def archive_errors(path: Path) -> Iterator[None]:
         raise Unreadable(f"{path} is not a valid OCI archive ({type(error).__name__}).") from error
 
 
-def layers(archive: tarfile.TarFile) -> list[BinaryIO]:
-    """Return the layers of an archive, the lowest first. Source: OCI image-spec, image-layout.md."""
+def layers(archive: tarfile.TarFile) -> tuple[int, list[BinaryIO]]:
+    """Return the number of images in an archive and the layers of all, each once, an image's lowest first.
+
+    Source: OCI image-spec, image-layout.md and image-index.md; moby's image/spec for manifest.json.
+    """
     names = {member.name.removeprefix("./"): member for member in archive.getmembers()}
 
     def blob(name: str) -> BinaryIO:
-        stream = archive.extractfile(names[name])
+        stream = archive.extractfile(names[name.removeprefix("./")])
         if stream is None:
             raise KeyError(name)
         return cast("BinaryIO", stream)
@@ -80,16 +98,38 @@ def layers(archive: tarfile.TarFile) -> list[BinaryIO]:
     def document(name: str) -> Any:
         return json.loads(blob(name).read(_MANIFEST_LIMIT))
 
-    def digest(entry: dict[str, str]) -> str:
-        return "blobs/" + entry["digest"].replace(":", "/")
-
+    images: dict[tuple[str, ...], None] = {}
+    # Programs read one of the two files: what the other names counts as well.
     if "index.json" in names:
-        manifest = document(digest(document("index.json")["manifests"][0]))
-        for _ in range(_DEEPEST_INDEX):
-            if "manifests" in manifest:
-                manifest = document(digest(manifest["manifests"].pop(0)))
-        return [blob(digest(layer)) for layer in manifest["layers"]]
-    return [blob(name) for name in document("manifest.json")[0]["Layers"]]
+        left = [(each, 0) for each in document("index.json")["manifests"]]
+        seen: set[str] = set()
+        while left:
+            entry, depth = left.pop(0)
+            name = "blobs/" + entry["digest"].replace(":", "/")
+            if name in seen:
+                continue
+            seen.add(name)
+            if name not in names and depth:
+                # An index names the images of all platforms, of which an archive may hold one.
+                continue
+            manifest = document(name)
+            if depth > _DEEPEST_INDEX:
+                raise ValueError("its indexes are nested too deeply")
+            left += [(each, depth + 1) for each in manifest.get("manifests", ())]
+            images[
+                tuple(
+                    "blobs/" + layer["digest"].replace(":", "/")
+                    for layer in manifest.get("layers", ())
+                    if layer.get("mediaType") != _ATTESTATION
+                )
+            ] = None
+    if "manifest.json" in names:
+        images.update((tuple(image["Layers"]), None) for image in document("manifest.json"))
+    images.pop((), None)
+    if not images:
+        raise KeyError("layers")
+    found = dict.fromkeys(name for image in images for name in image)
+    return len(images), [blob(name) for name in found]
 
 
 def members(layer: BinaryIO) -> Iterator[tuple[tarfile.TarInfo, BinaryIO | None]]:

@@ -96,7 +96,7 @@ def _of_archive(path: Path, target: Path) -> dict[str, Path]:
     """
     found: dict[str, Path] = {}
     taken = 0
-    for entry, stream in archive_files(path):
+    for entry, stream in archive_files(path, one_image=True):
         _remove(entry.path, found)
         if stream is None or not kind_of(entry.path):
             continue
