@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -93,10 +94,28 @@ def test_one_that_does_not_verify_deletes_no_older_one(alone: Path) -> None:
     assert checkpoints.load({"weights": torch.zeros(1000)}) == 2
 
 
-def test_loading_finishes_a_retention_that_was_interrupted(alone: Path) -> None:
+def test_loading_deletes_nothing_and_the_next_save_does(alone: Path) -> None:
     saved(alone, 3, keep=3).close()
-    assert Checkpoints(alone, keep=1).load({"weights": torch.zeros(1000)}) == 3
-    assert names(alone) == ["step-3"]
+    checkpoints = Checkpoints(alone, keep=1)
+    assert checkpoints.load({"weights": torch.zeros(1000)}) == 3
+    assert names(alone) == ["step-1", "step-2", "step-3"]
+    checkpoints.save(4, {"weights": torch.ones(1000)})
+    checkpoints.close()
+    assert names(alone) == ["step-4"]
+
+
+def test_copies_files_and_links_of_users_are_never_deleted(alone: Path) -> None:
+    checkpoints = saved(alone, 2, keep=2)
+    mine = ["my-step-1", "step-0", "step-1-best", "step-1.bak", "step-2-best"]
+    for name in ("my-step-1", "step-1-best", "step-1.bak", "step-2-best"):
+        shutil.copytree(alone / "step-1", alone / name)
+    (alone / "step-0").symlink_to(alone / "step-1-best")
+    for step in (3, 4):
+        checkpoints.save(step, {"weights": torch.ones(1000)})
+    checkpoints.close()
+    # Copies take no place among the kept ones, either.
+    assert names(alone) == sorted([*mine, "step-3", "step-4"])
+    assert (alone / "step-1-best/manifest.json").exists()
 
 
 def test_a_checkpoint_of_another_model_is_one_line(alone: Path) -> None:

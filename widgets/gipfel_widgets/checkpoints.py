@@ -45,6 +45,7 @@ from gipfel_extension.data.checkpoints import (
     hash_file,
     newest,
     read_manifest,
+    step_directories,
     step_of,
 )
 from gipfel_extension.saturation.settings import Settings
@@ -133,7 +134,8 @@ class Checkpoints:
     def load(self, state: dict[str, Any]) -> int:
         """Load the newest whole checkpoint into `state`, and return its step; 0 if there is none.
 
-        Its hashes are verified first. The number of ranks may differ from that of its writers.
+        Its hashes are verified first. The number of ranks may differ from that of its writers. No checkpoint
+        is deleted: that is done after the next `save`.
 
         Raises
         ------
@@ -153,9 +155,6 @@ class Checkpoints:
             raise CheckpointError(
                 f"{path} can't be loaded into this model: {reason[-1][:300]}. Give another directory."
             ) from error
-        if found and found.state == "verified":
-            # What a process that was killed in the retention has left.
-            self._remove_old(step_of(path))
         return step_of(path)
 
     def due(self, step: int) -> bool:
@@ -251,11 +250,7 @@ class Checkpoints:
 
     def _remove_old(self, step: int) -> None:
         """Delete what is older than the newest `keep`; the newest has just been verified."""
-        older = [
-            path
-            for path in self.directory.iterdir()
-            if path.name.startswith("step-") and 0 <= step_of(path) < step
-        ]
+        older = [path for path in step_directories(self.directory) if step_of(path) < step]
         kept = self.keep - 1
         for path in sorted(older, key=step_of, reverse=True):
             if kept and (path / METADATA_NAME).exists():

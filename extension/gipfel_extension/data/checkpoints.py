@@ -29,7 +29,7 @@ Format = Literal["gipfel", "dcp", "torch", "safetensors"]
 #: its format says.
 State = Literal["verified", "whole", "unhashed", "torn", "damaged"]
 
-_STEP = re.compile(r"step-(\d{1,15})")
+_STEP = re.compile(r"step-([0-9]{1,15})")
 #: What a process that was killed while it wrote or deleted has left behind.
 LEFTOVER = re.compile(r"\.step-\d{1,15}\.(writing|removing|damaged)")
 _FILE_NAME = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._-]{0,200}")
@@ -95,17 +95,23 @@ def newest(directory: Path) -> Checkpoint | None:
 
     One without hashes, by `torch.distributed.checkpoint` alone, counts if it is complete.
     """
-    names = [path for path in directory.iterdir() if _STEP.fullmatch(path.name)] if directory.is_dir() else []
-    for path in sorted(names, key=step_of, reverse=True):
+    for path in sorted(step_directories(directory), key=step_of, reverse=True):
         found = _directory(path, verify=True)
         if found.can_resume:
             return found
     return None
 
 
+def step_directories(directory: Path) -> list[Path]:
+    """Return the directories named ``step-N``: no links, files, or copies such as ``step-100-best``."""
+    if not directory.is_dir():
+        return []
+    return [path for path in directory.iterdir() if step_of(path) >= 0 and _is_directory(path)]
+
+
 def step_of(path: Path) -> int:
-    """Return the step in the name of a checkpoint's directory."""
-    found = _STEP.search(path.name)
+    """Return the step of a path named exactly ``step-N``; -1 for any other name."""
+    found = _STEP.fullmatch(path.name)
     return int(found[1]) if found else -1
 
 
@@ -211,10 +217,19 @@ def _hidden_step(path: Path) -> int:
 
 
 def _is_regular(path: Path) -> bool:
+    return stat.S_ISREG(_mode(path))
+
+
+def _is_directory(path: Path) -> bool:
+    return stat.S_ISDIR(_mode(path))
+
+
+def _mode(path: Path) -> int:
+    """Return the mode of a path itself, not of what it links to; 0 if it is gone."""
     try:
-        return stat.S_ISREG(path.lstat().st_mode)
+        return path.lstat().st_mode
     except OSError:
-        return False
+        return 0
 
 
 def _size(path: Path) -> int:
