@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402 - with torch alone
 
+from gipfel_extension.data.checkpoints import deletable, find_checkpoints  # noqa: E402
 from gipfel_widgets.checkpoints import CheckpointError, Checkpoints, History, interval  # noqa: E402
 
 CAMPAIGNS = Path(__file__).resolve().parents[1] / "campaigns"
@@ -40,7 +41,7 @@ def saved(directory: Path, steps: int, **options: object) -> Checkpoints:
 
 
 def names(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir() if path.name != ".history.json")
+    return sorted(path.name for path in directory.iterdir() if path.suffix != ".json")
 
 
 @pytest.mark.parametrize("phase", ["write", "manifest", "retention"])
@@ -82,7 +83,7 @@ def test_one_that_does_not_verify_deletes_no_older_one(alone: Path) -> None:
 
     def damage(phase: str, step: int) -> None:
         if phase == "verify":
-            with (alone / f"step-{step}/.metadata").open("r+b") as file:
+            with (alone / f".step-{step}.writing/.metadata").open("r+b") as file:
                 file.write(b"x")
 
     checkpoints.on_phase = damage
@@ -92,6 +93,47 @@ def test_one_that_does_not_verify_deletes_no_older_one(alone: Path) -> None:
     assert "\n" not in str(found.value)
     assert names(alone) == [".step-3.damaged", "step-2"]
     assert checkpoints.load({"weights": torch.zeros(1000)}) == 2
+
+
+def test_a_kill_while_one_of_the_same_step_is_replaced_loses_neither(alone: Path) -> None:
+    saved(alone, 2, keep=2).close()
+    checkpoints = Checkpoints(alone)
+    seen = []
+    checkpoints.on_phase = lambda phase, _step: seen.append((phase, (alone / "step-2").exists()))
+    checkpoints.save(2, {"weights": torch.full((1000,), 7.0)})
+    checkpoints.close()
+    # The old one is there until the new one was read back.
+    assert seen[-3:] == [("verify", True), ("rename", True), ("retention", True)]
+    assert names(alone) == ["step-1", "step-2"]
+    shutil.copytree(alone / "step-2", alone / ".step-2.writing")
+    (alone / "step-2").rename(alone / ".step-2.removing")
+    state = {"weights": torch.zeros(1000)}
+    assert Checkpoints(alone).load(state) == 2
+    assert state["weights"][0] == 7.0
+    assert names(alone) == ["step-1", "step-2"]
+
+
+def test_a_new_run_in_a_used_directory_is_not_resumed_from_the_old_one(
+    alone: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    saved(alone, 4, keep=3).close()
+    fresh = Checkpoints(alone, keep=1, every=1)
+    assert fresh.due(1)
+    # Killed before its first checkpoint, and restarted.
+    state = {"weights": torch.zeros(1000)}
+    again = Checkpoints(alone, keep=1, every=1)
+    assert again.load(state) == 0
+    assert "checkpoints of an earlier run, up to step 4, which are not loaded." in capfd.readouterr().err
+    again.save(1, {"weights": torch.full((1000,), -1.0)})
+    again.wait()
+    again.save(3, {"weights": torch.full((1000,), -3.0)})
+    again.close()
+    # Of the other run, retention deletes nothing.
+    assert names(alone) == ["step-2", "step-3", "step-4"]
+    assert Checkpoints(alone).load(state) == 3
+    assert state["weights"][0] == -3.0
+    # The listing calls the newest of this run the newest, and none of it deletable for the other's sake.
+    assert [each.step for each in deletable(find_checkpoints(alone, verify=True), 1)] == [2]
 
 
 def test_loading_deletes_nothing_and_the_next_save_does(alone: Path) -> None:

@@ -14,16 +14,20 @@ the same way::
     checkpoints.close()
 
 What is written: ``.step-N.writing`` gets each rank's file and its hashes, then ``.metadata``, then
-``manifest.json`` with all hashes; it is synced and renamed to ``step-N``. That is then read back and
-verified, and older ones beyond `keep` are deleted, each renamed first. So a kill at any moment leaves whole
-ones.
+``manifest.json`` with all hashes; it is synced, read back, verified and renamed to ``step-N``. Then older
+ones of the same run beyond `keep` are deleted, each renamed first. So a kill at any moment leaves whole ones.
+
+A training that does not load begins a new run: ``.run.json`` names it, and later loads see its checkpoints
+alone, even where an earlier run has left higher steps in the directory.
 """
 
 import os
 import shutil
 import signal
+import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -41,19 +45,23 @@ from gipfel_extension.data.checkpoints import (
     LEFTOVER,
     MANIFEST_NAME,
     METADATA_NAME,
+    RUN_NAME,
     check_files,
+    current_run,
     hash_file,
     newest,
     read_manifest,
+    run_of,
     step_directories,
     step_of,
 )
 from gipfel_extension.saturation.settings import Settings
 from gipfel_extension.telemetry.files import read_json
 
+from .checkpoint_directory import CheckpointError, delete, finish_replacing, replace, sync
 from .checkpoint_interval import History, interval, write_synced
 
-Phase = Literal["write", "hash", "manifest", "rename", "verify", "retention"]
+Phase = Literal["write", "hash", "manifest", "verify", "rename", "retention"]
 
 _HISTORY = ".history.json"
 _HASHES = ".hashes-{rank}.json"
@@ -61,10 +69,6 @@ _MAX_HASHES_BYTES = 16 << 20
 #: Seconds of training before the first checkpoint, whose cost is not known.
 _FIRST_S = 60.0
 _DUE, _ENDING = 1, 2
-
-
-class CheckpointError(RuntimeError):
-    """A checkpoint can't be written, read or verified; one line."""
 
 
 class Checkpoints:
@@ -119,6 +123,8 @@ class Checkpoints:
         self._flag = torch.zeros(1, dtype=torch.int32)
         self._work: dist.Work | None = None
         self._signaled = threading.Event()
+        #: Run that the next checkpoint belongs to, on rank 0; None before the first step without `load`.
+        self._run: str | None = None
         self._stall_s = self._write_s = 0.0
         self._last = time.monotonic()
         self.history = History(self.directory / _HISTORY)
@@ -145,6 +151,9 @@ class Checkpoints:
         found = newest(self.directory) if self.rank == 0 else None
         chosen: list[str | None] = [found.path.name if found else None]
         dist.broadcast_object_list(chosen, src=0, group=self._flags)
+        if self.rank == 0 and not found:
+            self._run = current_run(self.directory)
+            self._warn_of_earlier_run()
         if chosen[0] is None:
             return 0
         path = self.directory / chosen[0]
@@ -155,6 +164,9 @@ class Checkpoints:
             raise CheckpointError(
                 f"{path} can't be loaded into this model: {reason[-1][:300]}. Give another directory."
             ) from error
+        if found:
+            self._run = found.run
+            self._warn_of_earlier_run()
         return step_of(path)
 
     def due(self, step: int) -> bool:
@@ -162,6 +174,7 @@ class Checkpoints:
 
         With ``every="auto"`` and after SIGUSR1 the ranks agree in the background, one step later.
         """
+        self._begin_run()
         if self._work is not None:
             self._work.wait()
         agreed = int(self._flag.item())
@@ -191,6 +204,7 @@ class Checkpoints:
         """
         began = time.monotonic()
         self.wait()
+        self._begin_run()
         work = self.directory / f".step-{step}.writing"
         if self.rank == 0 and work.exists():
             shutil.rmtree(work)
@@ -227,22 +241,20 @@ class Checkpoints:
         dist.barrier(self._flags)
 
     def _finish(self, step: int, work: Path, manifest: dict[str, Any]) -> None:
-        """Install a written checkpoint, verify it, and delete older ones; on rank 0, in the background."""
+        """Verify a written checkpoint, install it, and delete older ones; on rank 0, in the background."""
         self.on_phase("manifest", step)
         write_synced(work / MANIFEST_NAME, manifest)
-        _sync(work)
+        sync(work)
         target = self.directory / f"step-{step}"
-        if target.exists():
-            # Of the same step, from before a restart that could not use it.
-            _delete(target)
-        self.on_phase("rename", step)
-        work.rename(target)
-        _sync(self.directory)
         self.on_phase("verify", step)
-        problem = check_files(target, read_manifest(target)["files"], contents=True)
+        problem = check_files(work, read_manifest(work)["files"], contents=True)
         if problem:
-            target.rename(self.directory / f".step-{step}.damaged")
+            damaged = self.directory / f".step-{step}.damaged"
+            shutil.rmtree(damaged, ignore_errors=True)
+            work.rename(damaged)
             raise CheckpointError(f"{target} is damaged: {problem}. Older ones are kept.")
+        self.on_phase("rename", step)
+        replace(work, target)
         self.on_phase("retention", step)
         self._remove_old(step)
         self._write_s = manifest["write_s"]
@@ -250,15 +262,43 @@ class Checkpoints:
 
     def _remove_old(self, step: int) -> None:
         """Delete what is older than the newest `keep`; the newest has just been verified."""
-        older = [path for path in step_directories(self.directory) if step_of(path) < step]
+        older = [
+            path for path in step_directories(self.directory) if step_of(path) < step and self._is_own(path)
+        ]
         kept = self.keep - 1
         for path in sorted(older, key=step_of, reverse=True):
             if kept and (path / METADATA_NAME).exists():
                 kept -= 1
             else:
-                _delete(path)
+                delete(path)
+
+    def _is_own(self, path: Path) -> bool:
+        """Return whether this run wrote a checkpoint, or nobody finished it."""
+        run = run_of(path)
+        unfinished = not (path / MANIFEST_NAME).exists() and not (path / METADATA_NAME).exists()
+        return unfinished if run is None else run == self._run
+
+    def _begin_run(self) -> None:
+        """Name a new run in the directory, if this training has not loaded a checkpoint."""
+        if self.rank == 0 and self._run is None:
+            self._run = uuid.uuid4().hex
+            write_synced(self.directory / RUN_NAME, {"run": self._run})
+
+    def _warn_of_earlier_run(self) -> None:
+        run = current_run(self.directory)
+        steps = [
+            step_of(path) for path in step_directories(self.directory) if run_of(path) not in {run, None}
+        ]
+        if run is not None and steps:
+            sys.stderr.write(
+                f"gipfel: {self.directory} also has checkpoints of an earlier run, up to step {max(steps)}, "
+                f"which are not loaded. To resume from the highest step of all, remove {RUN_NAME} there.\n"
+            )
 
     def _remove_leftovers(self) -> None:
+        for path in self.directory.glob(".step-*.removing"):
+            if LEFTOVER.fullmatch(path.name):
+                finish_replacing(path)
         for path in self.directory.iterdir():
             if LEFTOVER.fullmatch(path.name) and not path.name.endswith(".damaged"):
                 shutil.rmtree(path, ignore_errors=True)
@@ -301,26 +341,10 @@ class _Writer(FileSystemWriter):
             "version": 1,
             "step": self._step,
             "time_ns": time.time_ns(),
+            "run": owner._run,  # noqa: SLF001
             "world_size": owner.world,
             "stall_s": self.stall_s,
             "write_s": time.monotonic() - self._began,
             "files": files,
         }
         owner._finish(self._step, work, manifest)  # noqa: SLF001 - one class in two parts
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _delete(path: Path) -> None:
-    """Delete a checkpoint so that a kill meanwhile leaves no half one under its name."""
-    step = step_of(path)
-    hidden = path.with_name(f".step-{step}.removing")
-    shutil.rmtree(hidden, ignore_errors=True)
-    path.rename(hidden)
-    shutil.rmtree(hidden, ignore_errors=True)
