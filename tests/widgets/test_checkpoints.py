@@ -178,6 +178,23 @@ def test_a_signal_ends_in_a_checkpoint(alone: Path) -> None:
     assert not checkpoints.due(5)
 
 
+def test_an_earlier_handler_of_the_signal_is_restored(alone: Path) -> None:
+    calls: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, _frame: calls.append(number))
+    checkpoints = Checkpoints(alone, every=100)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert calls == []
+    checkpoints.close()
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert calls == [signal.SIGUSR1]
+
+
+def test_a_directory_that_cannot_be_used_is_one_line(alone: Path) -> None:
+    alone.write_text("a file")
+    with pytest.raises(CheckpointError, match=r"checkpoints/here can't be used: Not a directory\."):
+        Checkpoints(alone / "here")
+
+
 def test_the_automatic_interval_is_dalys_of_measured_values(alone: Path) -> None:
     checkpoints = saved(alone, 1, failure_s=3600.0)
     automatic = Checkpoints(alone, failure_s=3600.0)

@@ -129,13 +129,14 @@ class Checkpoints:
         self._last = time.monotonic()
         self.history = History(self.directory / _HISTORY)
         self._failure_s = failure_s or 3600.0 * Settings().gpu_hours_per_failure / self.world
-        if self.rank == 0:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            self._remove_leftovers()
-            self.history.start()
+        # Without word of a failure the other ranks would wait for this one until a time limit.
+        problem = [self._prepare() if self.rank == 0 else ""]
+        dist.broadcast_object_list(problem, src=0, group=self._flags)
+        if problem[0]:
+            raise CheckpointError(problem[0])
+        self._handler_before: Any = None
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGUSR1, lambda *_: self._signaled.set())
-        dist.barrier(self._flags)
+            self._handler_before = signal.signal(signal.SIGUSR1, lambda *_: self._signaled.set())
 
     def load(self, state: dict[str, Any]) -> int:
         """Load the newest whole checkpoint into `state`, and return its step; 0 if there is none.
@@ -238,7 +239,21 @@ class Checkpoints:
         self._stager.close()
         if self.rank == 0:
             self.history.end()
+        # The default would end the process if the signal came now.
+        if callable(self._handler_before) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGUSR1, self._handler_before)
+            self._handler_before = None
         dist.barrier(self._flags)
+
+    def _prepare(self) -> str:
+        """Create the directory and remove what a kill has left; return what is wrong, or an empty string."""
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._remove_leftovers()
+            self.history.start()
+        except OSError as error:
+            return f"{self.directory} can't be used: {error.strerror or error}. Give another directory."
+        return ""
 
     def _finish(self, step: int, work: Path, manifest: dict[str, Any]) -> None:
         """Verify a written checkpoint, install it, and delete older ones; on rank 0, in the background."""
