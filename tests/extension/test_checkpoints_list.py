@@ -172,6 +172,24 @@ def test_a_checkpoint_in_progress_is_not_deletable(
     assert deletable(find_checkpoints(tmp_path), 1) == []
 
 
+def test_one_that_is_deleted_while_listing_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (1, 2):
+        write_checkpoint(tmp_path, step)
+
+    def deleting(path: Path) -> int:
+        if path.name == "step-2":
+            raise FileNotFoundError(path)
+        return 1
+
+    monkeypatch.setattr("gipfel_extension.data.checkpoints._size", deleting)
+    assert states(tmp_path) == {"step-1": "whole"}
+    chosen = newest(tmp_path)
+    assert chosen
+    assert chosen.step == 1
+
+
 def test_the_newest_is_that_of_the_run_that_the_directory_names(tmp_path: Path) -> None:
     for step, run in ((10, "new"), (20, "new"), (100, "old"), (200, "old")):
         write_checkpoint(tmp_path, step, run=run)

@@ -1,5 +1,6 @@
 """Checkpoints of ranks: whole or absent after a kill, verified, kept, resumed; their interval and history."""
 
+import errno
 import json
 import os
 import shutil
@@ -193,6 +194,16 @@ def test_a_directory_that_cannot_be_used_is_one_line(alone: Path) -> None:
     alone.write_text("a file")
     with pytest.raises(CheckpointError, match=r"checkpoints/here can't be used: Not a directory\."):
         Checkpoints(alone / "here")
+
+
+def test_storage_that_fails_while_loading_is_one_line(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(directory: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error", str(directory))
+
+    checkpoints = Checkpoints(alone)
+    monkeypatch.setattr("gipfel_widgets.checkpoints.newest", fail)
+    with pytest.raises(CheckpointError, match=r"can't be read: Input/output error\. Check"):
+        checkpoints.load({"weights": torch.zeros(1000)})
 
 
 def test_the_automatic_interval_is_dalys_of_measured_values(alone: Path) -> None:

@@ -147,11 +147,18 @@ class Checkpoints:
         Raises
         ------
         CheckpointError
-            It does not fit the state, for example since it is of another model.
+            It does not fit the state, for example since it is of another model, or can't be read.
         """
-        found = newest(self.directory) if self.rank == 0 else None
-        chosen: list[str | None] = [found.path.name if found else None]
+        found, problem = None, ""
+        if self.rank == 0:
+            try:
+                found = newest(self.directory)
+            except OSError as error:
+                problem = f"{error.filename or self.directory} can't be read: {error.strerror or error}."
+        chosen: list[str | None] = [found.path.name if found else None, problem]
         dist.broadcast_object_list(chosen, src=0, group=self._flags)
+        if chosen[1]:
+            raise CheckpointError(f"{chosen[1]} Check its permissions.")
         if self.rank == 0 and not found:
             self._run = current_run(self.directory)
             self._warn_of_earlier_run()

@@ -111,9 +111,11 @@ def newest(directory: Path) -> Checkpoint | None:
     run = current_run(directory)
     own = [path for path in step_directories(directory) if run is None or run_of(path) == run]
     for path in sorted(own, key=step_of, reverse=True):
-        found = _directory(path, verify=True)
-        if found.can_resume:
-            return found
+        # A training may delete or rename one meanwhile.
+        with suppress(FileNotFoundError):
+            found = _directory(path, verify=True)
+            if found.can_resume:
+                return found
     return None
 
 
