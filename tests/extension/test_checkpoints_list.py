@@ -3,6 +3,7 @@
 import json
 import os
 import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from gipfel_extension.cli import main
 from gipfel_extension.data.checkpoints import (
     MANIFEST_NAME,
     METADATA_NAME,
+    RUN_NAME,
     ManifestError,
     deletable,
     find_checkpoints,
@@ -39,6 +41,13 @@ def write_checkpoint(directory: Path, number: int, **more: object) -> Path:
     return path
 
 
+def age(path: Path) -> None:
+    """Make files look as if they were last changed two hours ago."""
+    then = time.time() - 7200
+    for each in (*path.glob("*"), path):
+        os.utime(each, (then, then))
+
+
 def states(directory: Path, *, verify: bool = False) -> dict[str, str]:
     return {each.path.name: each.state for each in find_checkpoints(directory, verify=verify)}
 
@@ -55,6 +64,8 @@ def test_states_are_told_apart(tmp_path: Path) -> None:
     (tmp_path / "step-6").mkdir()
     (tmp_path / "step-6/.metadata").touch()
     (tmp_path / ".step-7.writing").mkdir()
+    for name in ("step-5", ".step-7.writing"):
+        age(tmp_path / name)
     (tmp_path / "notes").mkdir()
     found = states(tmp_path)
     assert found == {
@@ -114,6 +125,8 @@ def test_files_of_other_programs_are_checked_for_their_end(tmp_path: Path) -> No
     (tmp_path / "cut.safetensors").write_bytes(content[:-1])
     (tmp_path / "lies.safetensors").write_bytes(struct.pack("<Q", 1 << 60) + header)
     (tmp_path / "empty.safetensors").touch()
+    assert states(tmp_path)["cut.pt"] == "writing"
+    age(tmp_path)
     assert states(tmp_path) == {
         "whole.pt": "unhashed", "cut.pt": "torn", "whole.safetensors": "unhashed",
         "cut.safetensors": "torn", "lies.safetensors": "torn", "empty.safetensors": "torn",
@@ -124,6 +137,7 @@ def test_only_verified_newer_ones_make_an_older_one_deletable(tmp_path: Path) ->
     for step in (1, 2, 3, 4):
         write_checkpoint(tmp_path, step)
     (tmp_path / ".step-5.writing").mkdir()
+    age(tmp_path / ".step-5.writing")
     unread = find_checkpoints(tmp_path)
     assert [each.path.name for each in deletable(unread, 2)] == [".step-5.writing"]
     read = find_checkpoints(tmp_path, verify=True)
@@ -131,6 +145,65 @@ def test_only_verified_newer_ones_make_an_older_one_deletable(tmp_path: Path) ->
     (tmp_path / "step-4/__0_0.distcp").write_bytes(b"damaged")
     damaged = find_checkpoints(tmp_path, verify=True)
     assert [each.step for each in deletable(damaged, 2)] == [1, 4, 5]
+
+
+def test_a_checkpoint_in_progress_is_not_deletable(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_checkpoint(tmp_path, 280)
+    work = tmp_path / ".step-300.writing"
+    work.mkdir()
+    (work / "__0_0.distcp").write_bytes(b"so far")
+    (tmp_path / "step-290").mkdir()
+    found = find_checkpoints(tmp_path)
+    assert {each.path.name: each.state for each in found if each.step != 280} == {
+        ".step-300.writing": "writing", "step-290": "writing",
+    }  # fmt: skip
+    assert deletable(found, 1) == []
+    assert main(["checkpoints", str(tmp_path)]) == 0
+    assert "is being written" in capsys.readouterr().out
+    # Hours after the last byte it is what a kill has left, and still not the newest.
+    age(work)
+    (tmp_path / "step-290").rmdir()
+    assert [each.path for each in deletable(find_checkpoints(tmp_path), 1)] == [work]
+    assert main(["checkpoints", str(tmp_path)]) == 0
+    # A file that still grows is in progress, too.
+    os.utime(work / "__0_0.distcp")
+    assert deletable(find_checkpoints(tmp_path), 1) == []
+
+
+def test_one_that_is_deleted_while_listing_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (1, 2):
+        write_checkpoint(tmp_path, step)
+
+    def deleting(path: Path) -> int:
+        if path.name == "step-2":
+            raise FileNotFoundError(path)
+        return 1
+
+    monkeypatch.setattr("gipfel_extension.data.checkpoints._size", deleting)
+    assert states(tmp_path) == {"step-1": "whole"}
+    chosen = newest(tmp_path)
+    assert chosen
+    assert chosen.step == 1
+
+
+def test_the_newest_is_that_of_the_run_that_the_directory_names(tmp_path: Path) -> None:
+    for step, run in ((10, "new"), (20, "new"), (100, "old"), (200, "old")):
+        write_checkpoint(tmp_path, step, run=run)
+    assert [each.step for each in deletable(find_checkpoints(tmp_path, verify=True), 2)] == []
+    assert [each.step for each in deletable(find_checkpoints(tmp_path, verify=True), 1)] == [10, 100]
+    (tmp_path / RUN_NAME).write_text('{"run": "new"}')
+    chosen = newest(tmp_path)
+    assert chosen
+    assert chosen.step == 20
+    os.truncate(tmp_path / "step-200/.metadata", 1)
+    assert main(["checkpoints", str(tmp_path)]) == 0
+    (tmp_path / RUN_NAME).write_text('{"run": "other"}')
+    assert newest(tmp_path) is None
+    assert main(["checkpoints", str(tmp_path)]) == 1
 
 
 def test_the_command_shows_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,7 +224,8 @@ def test_the_command_shows_a_directory(tmp_path: Path, capsys: pytest.CaptureFix
     assert document["checkpoints"][2] == {
         "path": str(tmp_path / "step-3"), "format": "gipfel", "state": "verified", "problem": "",
         "bytes": sum(path.stat().st_size for path in (tmp_path / "step-3").iterdir()),
-        "step": 3, "time_ns": 3 * 10**9, "world_size": 1, "stall_s": 0.25, "write_s": 2.5, "deletable": False,
+        "step": 3, "time_ns": 3 * 10**9, "world_size": 1, "stall_s": 0.25, "write_s": 2.5, "run": "",
+        "deletable": False,
     }  # fmt: skip
     os.truncate(tmp_path / "step-3/__0_0.distcp", 1)
     assert main(["checkpoints", str(tmp_path)]) == 1

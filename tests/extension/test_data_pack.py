@@ -19,7 +19,7 @@ from gipfel_cluster.model import GipfelError
 from gipfel_extension.cli import main
 from gipfel_extension.data.manifest import MANIFEST_NAME, read_summary
 from gipfel_extension.data.pack import PackRequest, pack
-from gipfel_extension.data.verify import verify
+from gipfel_extension.data.verify import load_entries, verify
 
 pytestmark = pytest.mark.skipif(shutil.which("mksquashfs") is None, reason="mksquashfs is not installed")
 
@@ -247,9 +247,45 @@ def test_killed_before_the_last_rename_there_is_no_image_that_looks_whole(
     assert subprocess.run([sys.executable, "-c", program, tree, image], check=False).returncode == -9
     assert image.exists() == replace
     if replace:
-        assert not verify(image).valid
+        # The old image, with its old summary.
+        assert verify(image).valid
+        assert "more" not in {each.path.decode(errors="replace") for each in load_entries(image).values()}
     assert verify(packed(tree, image, replace=replace)).valid
     assert {path.name for path in tmp_path.iterdir()} == {"tree", "a.sqsh", "a.sqsh.json"}
+
+
+def test_a_replacement_that_fails_leaves_the_old_image_and_its_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree, image = make_tree(tmp_path / "tree"), tmp_path / "a.sqsh"
+    packed(tree, image)
+    before = (tmp_path / "a.sqsh.json").read_bytes()
+    (tree / "more").write_bytes(b"more")
+    real = Path.replace
+
+    def fail(self: Path, target: Path) -> Path:
+        if self.suffix == ".sqsh":
+            raise KeyboardInterrupt
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(KeyboardInterrupt):
+        packed(tree, image, replace=True)
+    assert (tmp_path / "a.sqsh.json").read_bytes() == before
+    assert {path.name for path in tmp_path.iterdir()} == {"tree", "a.sqsh", "a.sqsh.json"}
+    assert verify(image).valid
+
+
+def test_a_work_directory_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "tree")
+    work = tmp_path / ".a.sqsh.packing"
+    work.mkdir()
+    (work / "theirs").touch()
+    work.chmod(0o777)
+    with pytest.raises(GipfelError, match="others can write to it"):
+        packed(tree, tmp_path / "a.sqsh")
+    assert (work / "theirs").exists()
+    assert not (tmp_path / "a.sqsh").exists()
 
 
 def test_a_failure_of_mksquashfs_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """WebDataset shards and back, hostile tar files, and removing paths from an image."""
 
+import errno
 import hashlib
 import io
 import json
@@ -113,6 +114,28 @@ def _packed_shards(tmp_path: Path) -> Path:
         PackRequest(tmp_path / "shards", tmp_path / "a.sqsh", scan=scan_shards, environment=dict(os.environ))
     )
     return tmp_path / "a.sqsh"
+
+
+def test_shards_that_cannot_be_read_are_not_called_damaged(
+    pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shards = tmp_path / "shards"
+    write_shards(ShardRequest(pairs, shards, shard_bytes=40_000))
+
+    def fail(path: Path) -> str:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gipfel_extension.data.shards.hash_file", fail)
+        assert main(["data", "verify", str(shards)]) == 2
+    assert "shard-000000.tar can't be read: Input/output error." in capsys.readouterr().err
+    index = (shards / "index.json").read_bytes()
+    (shards / "index.json").unlink()
+    (shards / "index.json").mkdir()
+    assert main(["data", "verify", str(shards)]) == 2
+    (shards / "index.json").rmdir()
+    (shards / "index.json").write_bytes(index)
+    assert main(["data", "verify", str(shards)]) == 0
 
 
 def test_shards_that_are_missing_or_damaged_are_refused(pairs: Path, tmp_path: Path) -> None:

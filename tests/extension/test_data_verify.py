@@ -1,5 +1,6 @@
 """Verifying images: what is whole passes, and whatever was cut, changed or hidden gives a line."""
 
+import json
 import os
 import random
 import shutil
@@ -11,7 +12,7 @@ from data_trees import make_tree
 
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.cli import main
-from gipfel_extension.data.manifest import MANIFEST_NAME, read_summary, root_of, summary_path
+from gipfel_extension.data.manifest import MANIFEST_NAME, parse_manifest, read_summary, root_of, summary_path
 from gipfel_extension.data.pack import PackRequest, hash_chunks, pack
 from gipfel_extension.data.squashfs import ImageReadError, SquashfsFile
 from gipfel_extension.data.tree import walk
@@ -229,3 +230,18 @@ def test_a_sample_reads_a_share(image: Path) -> None:
     counts = [verify(image, percent=30, seed=seed).files for seed in range(30)]
     assert 0 <= min(counts) < max(counts) < 7
     assert MANIFEST_NAME not in load_entries(image)
+
+
+@pytest.mark.parametrize("kind", [[], {}, None, 1])
+def test_a_manifest_line_with_a_kind_that_is_not_text_is_refused(kind: object) -> None:
+    lines = [b'{"gipfel_manifest":1}', json.dumps({"path": "a", "kind": kind, "mode": "0644"}).encode()]
+    with pytest.raises(ValueError, match="a line is not valid"):
+        list(parse_manifest(lines))
+
+
+def test_a_manifest_with_too_many_lines_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = tmp_path / "a.sqsh"
+    pack(PackRequest(make_tree(tmp_path / "tree"), image, environment=dict(os.environ)))
+    monkeypatch.setattr("gipfel_extension.data.verify.MAX_ENTRIES", 2)
+    with pytest.raises(GipfelError, match="it has too many lines"):
+        load_entries(image)

@@ -1,7 +1,9 @@
 """Checkpoints of ranks: whole or absent after a kill, verified, kept, resumed; their interval and history."""
 
+import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +16,7 @@ torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402 - with torch alone
 
+from gipfel_extension.data.checkpoints import deletable, find_checkpoints  # noqa: E402
 from gipfel_widgets.checkpoints import CheckpointError, Checkpoints, History, interval  # noqa: E402
 
 CAMPAIGNS = Path(__file__).resolve().parents[1] / "campaigns"
@@ -39,7 +42,7 @@ def saved(directory: Path, steps: int, **options: object) -> Checkpoints:
 
 
 def names(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir() if path.name != ".history.json")
+    return sorted(path.name for path in directory.iterdir() if path.suffix != ".json")
 
 
 @pytest.mark.parametrize("phase", ["write", "manifest", "retention"])
@@ -81,7 +84,7 @@ def test_one_that_does_not_verify_deletes_no_older_one(alone: Path) -> None:
 
     def damage(phase: str, step: int) -> None:
         if phase == "verify":
-            with (alone / f"step-{step}/.metadata").open("r+b") as file:
+            with (alone / f".step-{step}.writing/.metadata").open("r+b") as file:
                 file.write(b"x")
 
     checkpoints.on_phase = damage
@@ -93,10 +96,69 @@ def test_one_that_does_not_verify_deletes_no_older_one(alone: Path) -> None:
     assert checkpoints.load({"weights": torch.zeros(1000)}) == 2
 
 
-def test_loading_finishes_a_retention_that_was_interrupted(alone: Path) -> None:
+def test_a_kill_while_one_of_the_same_step_is_replaced_loses_neither(alone: Path) -> None:
+    saved(alone, 2, keep=2).close()
+    checkpoints = Checkpoints(alone)
+    seen = []
+    checkpoints.on_phase = lambda phase, _step: seen.append((phase, (alone / "step-2").exists()))
+    checkpoints.save(2, {"weights": torch.full((1000,), 7.0)})
+    checkpoints.close()
+    # The old one is there until the new one was read back.
+    assert seen[-3:] == [("verify", True), ("rename", True), ("retention", True)]
+    assert names(alone) == ["step-1", "step-2"]
+    shutil.copytree(alone / "step-2", alone / ".step-2.writing")
+    (alone / "step-2").rename(alone / ".step-2.removing")
+    state = {"weights": torch.zeros(1000)}
+    assert Checkpoints(alone).load(state) == 2
+    assert state["weights"][0] == 7.0
+    assert names(alone) == ["step-1", "step-2"]
+
+
+def test_a_new_run_in_a_used_directory_is_not_resumed_from_the_old_one(
+    alone: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    saved(alone, 4, keep=3).close()
+    fresh = Checkpoints(alone, keep=1, every=1)
+    assert fresh.due(1)
+    # Killed before its first checkpoint, and restarted.
+    state = {"weights": torch.zeros(1000)}
+    again = Checkpoints(alone, keep=1, every=1)
+    assert again.load(state) == 0
+    assert "checkpoints of an earlier run, up to step 4, which are not loaded." in capfd.readouterr().err
+    again.save(1, {"weights": torch.full((1000,), -1.0)})
+    again.wait()
+    again.save(3, {"weights": torch.full((1000,), -3.0)})
+    again.close()
+    # Of the other run, retention deletes nothing.
+    assert names(alone) == ["step-2", "step-3", "step-4"]
+    assert Checkpoints(alone).load(state) == 3
+    assert state["weights"][0] == -3.0
+    # The listing calls the newest of this run the newest, and none of it deletable for the other's sake.
+    assert [each.step for each in deletable(find_checkpoints(alone, verify=True), 1)] == [2]
+
+
+def test_loading_deletes_nothing_and_the_next_save_does(alone: Path) -> None:
     saved(alone, 3, keep=3).close()
-    assert Checkpoints(alone, keep=1).load({"weights": torch.zeros(1000)}) == 3
-    assert names(alone) == ["step-3"]
+    checkpoints = Checkpoints(alone, keep=1)
+    assert checkpoints.load({"weights": torch.zeros(1000)}) == 3
+    assert names(alone) == ["step-1", "step-2", "step-3"]
+    checkpoints.save(4, {"weights": torch.ones(1000)})
+    checkpoints.close()
+    assert names(alone) == ["step-4"]
+
+
+def test_copies_files_and_links_of_users_are_never_deleted(alone: Path) -> None:
+    checkpoints = saved(alone, 2, keep=2)
+    mine = ["my-step-1", "step-0", "step-1-best", "step-1.bak", "step-2-best"]
+    for name in ("my-step-1", "step-1-best", "step-1.bak", "step-2-best"):
+        shutil.copytree(alone / "step-1", alone / name)
+    (alone / "step-0").symlink_to(alone / "step-1-best")
+    for step in (3, 4):
+        checkpoints.save(step, {"weights": torch.ones(1000)})
+    checkpoints.close()
+    # Copies take no place among the kept ones, either.
+    assert names(alone) == sorted([*mine, "step-3", "step-4"])
+    assert (alone / "step-1-best/manifest.json").exists()
 
 
 def test_a_checkpoint_of_another_model_is_one_line(alone: Path) -> None:
@@ -115,6 +177,33 @@ def test_a_signal_ends_in_a_checkpoint(alone: Path) -> None:
     # Agreed upon in the background of the step after it.
     assert [checkpoints.due(3), checkpoints.due(4), checkpoints.ending] == [False, True, True]
     assert not checkpoints.due(5)
+
+
+def test_an_earlier_handler_of_the_signal_is_restored(alone: Path) -> None:
+    calls: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, _frame: calls.append(number))
+    checkpoints = Checkpoints(alone, every=100)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert calls == []
+    checkpoints.close()
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert calls == [signal.SIGUSR1]
+
+
+def test_a_directory_that_cannot_be_used_is_one_line(alone: Path) -> None:
+    alone.write_text("a file")
+    with pytest.raises(CheckpointError, match=r"checkpoints/here can't be used: Not a directory\."):
+        Checkpoints(alone / "here")
+
+
+def test_storage_that_fails_while_loading_is_one_line(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(directory: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error", str(directory))
+
+    checkpoints = Checkpoints(alone)
+    monkeypatch.setattr("gipfel_widgets.checkpoints.newest", fail)
+    with pytest.raises(CheckpointError, match=r"can't be read: Input/output error\. Check"):
+        checkpoints.load({"weights": torch.zeros(1000)})
 
 
 def test_the_automatic_interval_is_dalys_of_measured_values(alone: Path) -> None:

@@ -14,16 +14,20 @@ the same way::
     checkpoints.close()
 
 What is written: ``.step-N.writing`` gets each rank's file and its hashes, then ``.metadata``, then
-``manifest.json`` with all hashes; it is synced and renamed to ``step-N``. That is then read back and
-verified, and older ones beyond `keep` are deleted, each renamed first. So a kill at any moment leaves whole
-ones.
+``manifest.json`` with all hashes; it is synced, read back, verified and renamed to ``step-N``. Then older
+ones of the same run beyond `keep` are deleted, each renamed first. So a kill at any moment leaves whole ones.
+
+A training that does not load begins a new run: ``.run.json`` names it, and later loads see its checkpoints
+alone, even where an earlier run has left higher steps in the directory.
 """
 
 import os
 import shutil
 import signal
+import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -41,18 +45,23 @@ from gipfel_extension.data.checkpoints import (
     LEFTOVER,
     MANIFEST_NAME,
     METADATA_NAME,
+    RUN_NAME,
     check_files,
+    current_run,
     hash_file,
     newest,
     read_manifest,
+    run_of,
+    step_directories,
     step_of,
 )
 from gipfel_extension.saturation.settings import Settings
 from gipfel_extension.telemetry.files import read_json
 
+from .checkpoint_directory import CheckpointError, delete, finish_replacing, replace, sync
 from .checkpoint_interval import History, interval, write_synced
 
-Phase = Literal["write", "hash", "manifest", "rename", "verify", "retention"]
+Phase = Literal["write", "hash", "manifest", "verify", "rename", "retention"]
 
 _HISTORY = ".history.json"
 _HASHES = ".hashes-{rank}.json"
@@ -60,10 +69,6 @@ _MAX_HASHES_BYTES = 16 << 20
 #: Seconds of training before the first checkpoint, whose cost is not known.
 _FIRST_S = 60.0
 _DUE, _ENDING = 1, 2
-
-
-class CheckpointError(RuntimeError):
-    """A checkpoint can't be written, read or verified; one line."""
 
 
 class Checkpoints:
@@ -118,31 +123,45 @@ class Checkpoints:
         self._flag = torch.zeros(1, dtype=torch.int32)
         self._work: dist.Work | None = None
         self._signaled = threading.Event()
+        #: Run that the next checkpoint belongs to, on rank 0; None before the first step without `load`.
+        self._run: str | None = None
         self._stall_s = self._write_s = 0.0
         self._last = time.monotonic()
         self.history = History(self.directory / _HISTORY)
         self._failure_s = failure_s or 3600.0 * Settings().gpu_hours_per_failure / self.world
-        if self.rank == 0:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            self._remove_leftovers()
-            self.history.start()
+        # Without word of a failure the other ranks would wait for this one until a time limit.
+        problem = [self._prepare() if self.rank == 0 else ""]
+        dist.broadcast_object_list(problem, src=0, group=self._flags)
+        if problem[0]:
+            raise CheckpointError(problem[0])
+        self._handler_before: Any = None
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGUSR1, lambda *_: self._signaled.set())
-        dist.barrier(self._flags)
+            self._handler_before = signal.signal(signal.SIGUSR1, lambda *_: self._signaled.set())
 
     def load(self, state: dict[str, Any]) -> int:
         """Load the newest whole checkpoint into `state`, and return its step; 0 if there is none.
 
-        Its hashes are verified first. The number of ranks may differ from that of its writers.
+        Its hashes are verified first. The number of ranks may differ from that of its writers. No checkpoint
+        is deleted: that is done after the next `save`.
 
         Raises
         ------
         CheckpointError
-            It does not fit the state, for example since it is of another model.
+            It does not fit the state, for example since it is of another model, or can't be read.
         """
-        found = newest(self.directory) if self.rank == 0 else None
-        chosen: list[str | None] = [found.path.name if found else None]
+        found, problem = None, ""
+        if self.rank == 0:
+            try:
+                found = newest(self.directory)
+            except OSError as error:
+                problem = f"{error.filename or self.directory} can't be read: {error.strerror or error}."
+        chosen: list[str | None] = [found.path.name if found else None, problem]
         dist.broadcast_object_list(chosen, src=0, group=self._flags)
+        if chosen[1]:
+            raise CheckpointError(f"{chosen[1]} Check its permissions.")
+        if self.rank == 0 and not found:
+            self._run = current_run(self.directory)
+            self._warn_of_earlier_run()
         if chosen[0] is None:
             return 0
         path = self.directory / chosen[0]
@@ -153,9 +172,9 @@ class Checkpoints:
             raise CheckpointError(
                 f"{path} can't be loaded into this model: {reason[-1][:300]}. Give another directory."
             ) from error
-        if found and found.state == "verified":
-            # What a process that was killed in the retention has left.
-            self._remove_old(step_of(path))
+        if found:
+            self._run = found.run
+            self._warn_of_earlier_run()
         return step_of(path)
 
     def due(self, step: int) -> bool:
@@ -163,6 +182,7 @@ class Checkpoints:
 
         With ``every="auto"`` and after SIGUSR1 the ranks agree in the background, one step later.
         """
+        self._begin_run()
         if self._work is not None:
             self._work.wait()
         agreed = int(self._flag.item())
@@ -192,6 +212,7 @@ class Checkpoints:
         """
         began = time.monotonic()
         self.wait()
+        self._begin_run()
         work = self.directory / f".step-{step}.writing"
         if self.rank == 0 and work.exists():
             shutil.rmtree(work)
@@ -225,25 +246,37 @@ class Checkpoints:
         self._stager.close()
         if self.rank == 0:
             self.history.end()
+        # The default would end the process if the signal came now.
+        if callable(self._handler_before) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGUSR1, self._handler_before)
+            self._handler_before = None
         dist.barrier(self._flags)
 
+    def _prepare(self) -> str:
+        """Create the directory and remove what a kill has left; return what is wrong, or an empty string."""
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._remove_leftovers()
+            self.history.start()
+        except OSError as error:
+            return f"{self.directory} can't be used: {error.strerror or error}. Give another directory."
+        return ""
+
     def _finish(self, step: int, work: Path, manifest: dict[str, Any]) -> None:
-        """Install a written checkpoint, verify it, and delete older ones; on rank 0, in the background."""
+        """Verify a written checkpoint, install it, and delete older ones; on rank 0, in the background."""
         self.on_phase("manifest", step)
         write_synced(work / MANIFEST_NAME, manifest)
-        _sync(work)
+        sync(work)
         target = self.directory / f"step-{step}"
-        if target.exists():
-            # Of the same step, from before a restart that could not use it.
-            _delete(target)
-        self.on_phase("rename", step)
-        work.rename(target)
-        _sync(self.directory)
         self.on_phase("verify", step)
-        problem = check_files(target, read_manifest(target)["files"], contents=True)
+        problem = check_files(work, read_manifest(work)["files"], contents=True)
         if problem:
-            target.rename(self.directory / f".step-{step}.damaged")
+            damaged = self.directory / f".step-{step}.damaged"
+            shutil.rmtree(damaged, ignore_errors=True)
+            work.rename(damaged)
             raise CheckpointError(f"{target} is damaged: {problem}. Older ones are kept.")
+        self.on_phase("rename", step)
+        replace(work, target)
         self.on_phase("retention", step)
         self._remove_old(step)
         self._write_s = manifest["write_s"]
@@ -252,18 +285,42 @@ class Checkpoints:
     def _remove_old(self, step: int) -> None:
         """Delete what is older than the newest `keep`; the newest has just been verified."""
         older = [
-            path
-            for path in self.directory.iterdir()
-            if path.name.startswith("step-") and 0 <= step_of(path) < step
+            path for path in step_directories(self.directory) if step_of(path) < step and self._is_own(path)
         ]
         kept = self.keep - 1
         for path in sorted(older, key=step_of, reverse=True):
             if kept and (path / METADATA_NAME).exists():
                 kept -= 1
             else:
-                _delete(path)
+                delete(path)
+
+    def _is_own(self, path: Path) -> bool:
+        """Return whether this run wrote a checkpoint, or nobody finished it."""
+        run = run_of(path)
+        unfinished = not (path / MANIFEST_NAME).exists() and not (path / METADATA_NAME).exists()
+        return unfinished if run is None else run == self._run
+
+    def _begin_run(self) -> None:
+        """Name a new run in the directory, if this training has not loaded a checkpoint."""
+        if self.rank == 0 and self._run is None:
+            self._run = uuid.uuid4().hex
+            write_synced(self.directory / RUN_NAME, {"run": self._run})
+
+    def _warn_of_earlier_run(self) -> None:
+        run = current_run(self.directory)
+        steps = [
+            step_of(path) for path in step_directories(self.directory) if run_of(path) not in {run, None}
+        ]
+        if run is not None and steps:
+            sys.stderr.write(
+                f"gipfel: {self.directory} also has checkpoints of an earlier run, up to step {max(steps)}, "
+                f"which are not loaded. To resume from the highest step of all, remove {RUN_NAME} there.\n"
+            )
 
     def _remove_leftovers(self) -> None:
+        for path in self.directory.glob(".step-*.removing"):
+            if LEFTOVER.fullmatch(path.name):
+                finish_replacing(path)
         for path in self.directory.iterdir():
             if LEFTOVER.fullmatch(path.name) and not path.name.endswith(".damaged"):
                 shutil.rmtree(path, ignore_errors=True)
@@ -306,26 +363,10 @@ class _Writer(FileSystemWriter):
             "version": 1,
             "step": self._step,
             "time_ns": time.time_ns(),
+            "run": owner._run,  # noqa: SLF001
             "world_size": owner.world,
             "stall_s": self.stall_s,
             "write_s": time.monotonic() - self._began,
             "files": files,
         }
         owner._finish(self._step, work, manifest)  # noqa: SLF001 - one class in two parts
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _delete(path: Path) -> None:
-    """Delete a checkpoint so that a kill meanwhile leaves no half one under its name."""
-    step = step_of(path)
-    hidden = path.with_name(f".step-{step}.removing")
-    shutil.rmtree(hidden, ignore_errors=True)
-    path.rename(hidden)
-    shutil.rmtree(hidden, ignore_errors=True)

@@ -36,10 +36,12 @@ def checkpoints(*, place: str, verify: bool, keep: int, as_json: bool) -> int:
     """Show checkpoints: time, size, how long training waited, whether they are whole, what may be deleted.
 
     RUN stands for the checkpoint directories of its launches. States: verified (every byte read now), whole
-    (complete, not read now), unhashed (complete as far as its format says), torn, damaged. Deletable is what
-    is torn or damaged, and what has N newer checkpoints that were verified now. Nothing is deleted.
+    (complete, not read now), unhashed (complete as far as its format says), writing (incomplete, changed
+    within an hour), torn (incomplete, older), damaged. Deletable is what is torn or damaged, and what has N
+    newer checkpoints of the same run that were verified now. Nothing is deleted.
 
-    Exit status: 0 the newest can be resumed from, 1 it can't or there is none, 2 unreadable.
+    Exit status: 0 the newest can be resumed from, 1 it can't or there is none, 2 unreadable. Checkpoints that
+    are being written, that never got their final name, or that an earlier run wrote, don't count.
     """
     from ..data.checkpoints import deletable, find_checkpoints  # noqa: PLC0415
 
@@ -55,8 +57,22 @@ def checkpoints(*, place: str, verify: bool, keep: int, as_json: bool) -> int:
         click.echo(json.dumps({"checkpoints": documents, "keep": keep, "verified": verify}))
     else:
         _print(listed, old)
-    whole = [several for several in found.values() if several and several[-1].can_resume]
-    return 0 if whole and len(whole) == len(found) else 1
+    return 0 if found and all(_can_resume(*each) for each in found.items()) else 1
+
+
+def _can_resume(directory: Path, listed: list["Checkpoint"]) -> bool:
+    from ..data.checkpoints import current_run  # noqa: PLC0415
+
+    run = current_run(directory)
+    finished = [
+        each
+        for each in listed
+        # A damaged manifest names no run.
+        if (run is None or each.run == run or (each.state == "damaged" and not each.run))
+        and each.state != "writing"
+        and not each.path.name.startswith(".step-")
+    ]
+    return bool(finished) and finished[-1].can_resume
 
 
 def _directories(place: str) -> list[Path]:

@@ -9,6 +9,7 @@ Names that are not valid UTF-8 are written with Python's ``surrogateescape``.
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from pydantic import Field, ValidationError
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.runs import write_atomically
 
-from ..telemetry.files import read_json
+from ..telemetry.files import open_regular, read_json
 
 MANIFEST_NAME = b".gipfel-manifest.jsonl"
 #: Bytes of the image that one hash of the summary stands for.
@@ -182,8 +183,14 @@ def _entry(line: bytes) -> Entry:
         )
     except (TypeError, KeyError, AttributeError, UnicodeError) as error:
         raise ValueError("a line is not valid") from error
-    is_valid = kind in _KINDS and isinstance(size, int) and size >= 0 and isinstance(digest, str)
-    if kind == "removed" and not digest:
+    is_valid = (
+        isinstance(kind, str)
+        and kind in _KINDS
+        and isinstance(size, int)
+        and size >= 0
+        and isinstance(digest, str)
+    )
+    if is_valid and kind == "removed" and not digest:
         # The tombstone of something without content.
         return found
     if not is_valid or (kind in {"file", "removed"}) != bool(_DIGEST.fullmatch(digest)):
@@ -223,12 +230,46 @@ def read_croissant(source: Path) -> dict[str, Any] | None:
 def read_summary(image: Path) -> Summary | None:
     """Return the summary beside an image; None if there is none.
 
+    Where a replacement of the image was interrupted there are two; the one that fits the image is returned.
+
     Raises
     ------
     GipfelError
         It can't be read or contradicts itself.
     """
-    path = summary_path(image)
+    if is_earlier_image(image):
+        return _read_summary(earlier_summary_path(image))
+    return _read_summary(summary_path(image))
+
+
+def is_earlier_image(image: Path) -> bool:
+    """Return whether an image is the earlier one of a replacement that was interrupted."""
+    try:
+        earlier = _read_summary(earlier_summary_path(image))
+        if earlier is None:
+            return False
+        now = _read_summary(summary_path(image))
+        if now is None:
+            return True
+        with open_regular(image, follow=True) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != earlier.bytes or now.bytes != earlier.bytes:
+                return size == earlier.bytes
+            pairs = enumerate(zip(earlier.chunks, now.chunks, strict=True))
+            # One chunk that differs decides.
+            number = next((number for number, (first, second) in pairs if first != second), 0)
+            content = os.pread(file.fileno(), CHUNK_BYTES, number * CHUNK_BYTES)
+    except (OSError, GipfelError):
+        return False
+    return now != earlier and hashlib.sha256(content).hexdigest() == earlier.chunks[number]
+
+
+def earlier_summary_path(image: Path) -> Path:
+    """Return the path of the summary of the image that is being replaced."""
+    return image.with_name(image.name + ".json.old")
+
+
+def _read_summary(path: Path) -> Summary | None:
     try:
         found = Summary.model_validate(read_json(path, _MAX_SUMMARY_BYTES, follow=True))
     except FileNotFoundError:

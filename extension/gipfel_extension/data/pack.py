@@ -27,6 +27,8 @@ from .manifest import (
     Entry,
     Origin,
     Summary,
+    earlier_summary_path,
+    is_earlier_image,
     read_croissant,
     root_of,
     summary_path,
@@ -181,6 +183,13 @@ def work_directory(target: Path) -> Iterator[Path]:
             "Give a path in a directory that you can write to.",
         ) from error
     try:
+        state = os.fstat(descriptor)
+        if state.st_uid != os.geteuid() or state.st_mode & 0o022:
+            # In a directory that all may write to, another user could swap the image between hash and rename.
+            raise GipfelError(
+                f"{work} belongs to another user, or others can write to it.",
+                "Remove it, or give a path in a directory of your own.",
+            )
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -271,20 +280,27 @@ def _run(
 def _install(image: Path, target: Path, summary: Summary) -> None:
     """Move a whole image to its final path, after its summary: there is never an image without one.
 
-    A process that is killed in between leaves a summary without an image, or with the old image, which then
-    does not verify; packing again repairs both.
+    The summary of an image that is replaced is set aside until then, so that the old image still verifies
+    after a kill in between.
     """
     with open_regular(image) as file:
         os.fsync(file.fileno())
     mode = stat.S_IMODE(image.stat().st_mode)
     write_summary(image, summary, mode)
-    summary_path(image).replace(summary_path(target))
+    beside, earlier = summary_path(target), earlier_summary_path(target)
+    if target.exists() and beside.exists() and not is_earlier_image(target):
+        beside.replace(earlier)
     try:
+        summary_path(image).replace(beside)
         image.replace(target)
     except BaseException:
-        summary_path(target).unlink(missing_ok=True)
+        if image.exists():
+            beside.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                earlier.replace(beside)
         raise
     sync_directory(target.parent)
+    earlier.unlink(missing_ok=True)
 
 
 def sync_directory(path: Path) -> None:

@@ -33,6 +33,15 @@ _BUFFER_BYTES = 1 << 20
 _NOTHING = Identity(0, 0, 0, 0, 0)
 
 
+class ShardReadError(GipfelError):
+    """The storage of shards returns an error, so it is unknown whether they are whole."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        super().__init__(
+            f"{path} can't be read: {error.strerror or error}.", "Check the path and its permissions."
+        )
+
+
 class _Place(NamedTuple):
     shard: Path
     start: int
@@ -54,7 +63,7 @@ class _ShardSource(Source):
         return [
             os.fsencode(path.name)
             for path, identity in self.shards.items()
-            if Identity.of(path.lstat()) != identity
+            if not path.exists() or Identity.of(path.lstat()) != identity
         ]
 
 
@@ -71,9 +80,7 @@ def scan_shards(path: Path) -> Source:
         names = sorted(each.name for each in path.iterdir() if each.name.endswith(".tar"))
         identity = Identity.of(path.stat())
     except OSError as error:
-        raise GipfelError(
-            f"{path} can't be read: {error.strerror}.", "Give a directory of shards."
-        ) from error
+        raise ShardReadError(path, error) from error
     if not names or len(names) > _MAX_SHARDS:
         raise GipfelError(f"{path} has {len(names)} tar files.", f"Give one with 1 to {_MAX_SHARDS} shards.")
     index = read_index(path)
@@ -98,7 +105,13 @@ def scan_shards(path: Path) -> Source:
 
 
 def verify_shards(path: Path) -> Verification:
-    """Verify shards against their index; `chunks` of the result is the number of shards."""
+    """Verify shards against their index; `chunks` of the result is the number of shards.
+
+    Raises
+    ------
+    ShardReadError
+        The directory, its index or a shard can't be read.
+    """
     problems = []
     source = None
     index = None
@@ -107,6 +120,8 @@ def verify_shards(path: Path) -> Verification:
         if index is None:
             problems.append(f"{INDEX_NAME} is missing, so the shards can't be checked.")
         source = scan_shards(path)
+    except ShardReadError:
+        raise
     except GipfelError as error:
         problems.append(str(error))
     return Verification(
@@ -131,7 +146,9 @@ def read_index(path: Path) -> ShardIndex | None:
         found = ShardIndex.model_validate(read_json(name, _MAX_INDEX_BYTES))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise ShardReadError(name, error) from error
+    except ValueError as error:
         reason = "it is not an index of gipfel" if isinstance(error, ValidationError) else str(error)
         raise GipfelError(
             f"{name} is not valid: {reason}.", "Copy it again, or remove it to read the shards without it."
@@ -147,13 +164,15 @@ def _check_shards(path: Path, index: ShardIndex, names: list[str]) -> None:
     if missing or more:
         name, problem = (missing[0], "is missing") if missing else (more[0], "is not in the index")
         raise GipfelError(f"{path / name} {problem}.", "Copy the shards again.")
-    wrong = [name for name in names if (path / name).lstat().st_size != expected[name].filesize]
-    if not wrong:
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            hashes = pool.map(hash_file, [path / name for name in names])
-            wrong = [
-                name for name, found in zip(names, hashes, strict=True) if found != expected[name].sha256
-            ]
+    try:
+        wrong = [name for name in names if (path / name).lstat().st_size != expected[name].filesize]
+        if not wrong:
+            with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+                hashes = pool.map(hash_file, [path / name for name in names])
+                pairs = zip(names, hashes, strict=True)
+                wrong = [name for name, found in pairs if found != expected[name].sha256]
+    except OSError as error:
+        raise ShardReadError(Path(error.filename or path), error) from error
     if wrong:
         raise GipfelError(f"{path / wrong[0]} is damaged: it is not as the index says.", "Copy it again.")
 
@@ -163,7 +182,7 @@ def _members(shard: Path) -> Iterator[tuple[Entry, int]]:
     try:
         file = open_regular(shard)
     except OSError as error:
-        raise GipfelError(f"{shard} can't be read: {error.strerror or error}.", "Check the file.") from error
+        raise ShardReadError(shard, error) from error
     with file:
         size = os.fstat(file.fileno()).st_size
         bounded = cast("BinaryIO", _BoundedFile(file))
@@ -175,7 +194,9 @@ def _members(shard: Path) -> Iterator[tuple[Entry, int]]:
                     if not member.isdir():
                         yield _entry(shard, member, size), member.offset_data
                 end = archive.offset
-        except (tarfile.TarError, ValueError, OSError, EOFError, RecursionError) as error:
+        except OSError as error:
+            raise ShardReadError(shard, error) from error
+        except (tarfile.TarError, ValueError, EOFError, RecursionError) as error:
             raise _refused(shard, "it is not an uncompressed tar file, or is damaged") from error
         # At a header that is not valid, the iteration ends as it does at the end of the archive.
         file.seek(end)

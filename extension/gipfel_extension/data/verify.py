@@ -19,7 +19,7 @@ from ..telemetry.files import open_regular
 from .manifest import CHUNK_BYTES, MANIFEST_NAME, Entry, Summary, parse_manifest, read_summary, shown
 from .pack import hash_chunk
 from .squashfs import ImageReadError, SquashfsFile
-from .tree import Node, read_blocks, walk
+from .tree import MAX_ENTRIES, Node, read_blocks, walk
 
 _MAX_PROBLEMS = 20
 _MAX_LINE_BYTES = 512 << 10
@@ -119,7 +119,8 @@ def read_entries(image: SquashfsFile, nodes: dict[bytes, Node], digest: str | No
         )
     found = hashlib.sha256()
     try:
-        entries = {entry.path: entry for entry in parse_manifest(_lines(read_blocks(image, node), found))}
+        lines = _lines(read_blocks(image, node), found)
+        entries = {entry.path: entry for entry in _limited(parse_manifest(lines))}
     except (ValueError, RecursionError) as error:
         raise GipfelError(
             f"The manifest of {image.path} is not valid: {error}.", "Copy or pack it again."
@@ -129,6 +130,14 @@ def read_entries(image: SquashfsFile, nodes: dict[bytes, Node], digest: str | No
             f"The manifest in {image.path} is not the one of its summary.", "Copy or pack it again."
         )
     return entries
+
+
+def _limited(entries: Iterator[Entry]) -> Iterator[Entry]:
+    for number, entry in enumerate(entries):
+        if number >= MAX_ENTRIES:
+            # A few megabytes of compressed lines would fill the memory.
+            raise ValueError("it has too many lines")
+        yield entry
 
 
 def _lines(blocks: Iterator[bytes], digest: "hashlib._Hash") -> Iterator[bytes]:
