@@ -74,7 +74,10 @@ class EDFSpawner(SpawnerTraits):
 
     async def render_options_form(self) -> str:
         """Return the form as HTML, with a line for each query that failed."""
-        return await self.options.render()
+        # Set by JupyterHub to the handler of the page.
+        number = getattr(self.handler, "repeat", 0)
+        session = await self.lifetime.history().get(self.user.name, number) if number else None
+        return await self.options.render(session.options if session else None)
 
     def options_from_query(self, query: Mapping[str, Any]) -> dict[str, Any]:
         """Preselect the options of a link in the form; a link never starts a job.
