@@ -129,21 +129,32 @@ class SessionHistory:
             (self._clock(), how, one_line(reason)[:_MAX_REASON_CHARACTERS], user, server, job_id),
         )
 
-    async def last(self, user: str, count: int, *, running: Sequence[str] = ()) -> tuple[Session, ...]:
-        """Return the last sessions of a user, newest first, without those of the ``running`` job IDs."""
+    async def last(
+        self, user: str, count: int, *, running: Sequence[str] = (), since: float = 0.0
+    ) -> tuple[Session, ...]:
+        """Return the last sessions of a user, newest first, without those of the ``running`` job IDs.
+
+        Parameters
+        ----------
+        since
+            When the hub created the user, in seconds since 1970. Earlier sessions are those of a deleted user
+            of the same name.
+        """
         rows = await self._read(
-            f"SELECT {_COLUMNS} FROM sessions WHERE user = ? ORDER BY id DESC LIMIT ?",  # noqa: S608 - a constant
-            (user, count + len(running)),
+            f"SELECT {_COLUMNS} FROM sessions WHERE user = ? AND submitted >= ? "  # noqa: S608 - a constant
+            "ORDER BY id DESC LIMIT ?",
+            (user, since, count + len(running)),
         )
         found = (_session(row) for row in rows)
         kept = [each for each in found if each and (each.how or each.job_id not in running)]
         return tuple(kept[:count])
 
-    async def get(self, user: str, number: int) -> Session | None:
-        """Return one session of this user by its number; None if there is none."""
+    async def get(self, user: str, number: int, *, since: float = 0.0) -> Session | None:
+        """Return one session of this user by its number; None if there is none; see `last`."""
         rows = await self._read(
-            f"SELECT {_COLUMNS} FROM sessions WHERE user = ? AND id = ?",  # noqa: S608 - a constant
-            (user, number),
+            f"SELECT {_COLUMNS} FROM sessions "  # noqa: S608 - a constant
+            "WHERE user = ? AND id = ? AND submitted >= ?",
+            (user, number, since),
         )
         return _session(rows[0]) if rows else None
 

@@ -76,7 +76,10 @@ class EDFSpawner(SpawnerTraits):
         """Return the form as HTML, with a line for each query that failed."""
         # Set by JupyterHub to the handler of the page.
         number = getattr(self.handler, "repeat", 0)
-        session = await self.lifetime.history().get(self.user.name, number) if number else None
+        if not number:
+            return await self.options.render()
+        history, created = self.lifetime.history(), self.lifetime.user_created
+        session = await history.get(self.user.name, number, since=created)
         return await self.options.render(session.options if session else None)
 
     def options_from_query(self, query: Mapping[str, Any]) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def history(tmp_path: Path) -> Iterator[SessionHistory]:
 
 
 def told(usages: Sequence[tuple[tuple[str, ...], GpuUsage | None]], history: SessionHistory) -> GpuHours:
-    return asyncio.run(summarize(usages, history, "ada", _MONTH, ()))
+    return asyncio.run(summarize(usages, history, "ada", _MONTH.timestamp(), ()))
 
 
 def test_accounting_counts_all_jobs_and_the_history_replaces_it(history: SessionHistory) -> None:
@@ -164,10 +164,10 @@ class Placement:
         return self.cluster
 
 
-def view(placement: Placement, history: SessionHistory, *, times: int = 1) -> GpuHours:
+def view(placement: Placement, history: SessionHistory, *, times: int = 1, created: float = 0.0) -> GpuHours:
     """Return what a page shows when it is viewed this many times, one after the other."""
     user = SimpleNamespace(name="ada")
-    lifetime = SimpleNamespace(history=lambda: history)
+    lifetime = SimpleNamespace(history=lambda: history, user_created=created)
     spawner = cast("EDFSpawner", SimpleNamespace(placement=placement, user=user, lifetime=lifetime))
 
     async def run() -> GpuHours:
@@ -210,3 +210,7 @@ def test_a_user_without_an_account_is_looked_up_once_a_minute(
     shown = view(Placement(tmp_path, cache=None), history, times=3)
     assert shown.text == "3 GPU hours used this month by your sessions"
     assert lookups == [("ada", False)]
+    # Those were the hours of a deleted user of the same name.
+    later = _MONTH.timestamp() + 86400
+    shown = view(Placement(tmp_path, cache=None), history, created=later)
+    assert shown.text == "0 GPU hours used this month by your sessions"

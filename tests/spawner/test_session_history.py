@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -90,6 +91,24 @@ def test_a_user_reads_only_their_own_sessions(history: SessionHistory) -> None:
     assert asyncio.run(history.get("ada", session.id)) == session
     assert asyncio.run(history.get("bob", session.id)) is None
     assert last(history, "bob") == ()
+
+
+def test_a_user_does_not_see_the_sessions_of_a_deleted_user_of_the_same_name(
+    history: SessionHistory, clock: Clock
+) -> None:
+    begin(history, "ada", "7")
+    (session,) = last(history, "ada")
+    created = datetime.fromtimestamp(clock.now + 60, UTC).replace(tzinfo=None)
+    user = SimpleNamespace(orm_user=SimpleNamespace(created=created))
+    lifetime = ServerLifetime.__new__(ServerLifetime)
+    lifetime._spawner = cast("EDFSpawner", SimpleNamespace(user=user))
+    since = lifetime.user_created
+    assert since == clock.now + 60
+    assert asyncio.run(history.last("ada", 10, since=since)) == ()
+    assert asyncio.run(history.get("ada", session.id, since=since)) is None
+    clock.now += 120
+    begin(history, "ada", "8")
+    assert [each.job_id for each in asyncio.run(history.last("ada", 10, since=since))] == ["8"]
 
 
 def test_a_running_session_counts_until_now_and_is_not_an_earlier_one(
@@ -232,7 +251,7 @@ def test_a_link_to_repeat_a_session_changes_nothing(history: SessionHistory) -> 
     (session,) = last(history, "ada")
     # A spawner without anything that could be changed, of a user without a method to create servers.
     spawner = EDFSpawner.__new__(EDFSpawner)
-    spawner.lifetime = cast("ServerLifetime", SimpleNamespace(history=lambda: history))
+    spawner.lifetime = cast("ServerLifetime", SimpleNamespace(history=lambda: history, user_created=0.0))
     user = SimpleNamespace(name="ada", escaped_name="ada", spawner=spawner, spawners={})
     page = RepeatHandler.__new__(RepeatHandler)
     page._jupyterhub_user = user
@@ -269,14 +288,14 @@ def test_a_repeated_session_fills_in_the_form_once(history: SessionHistory) -> N
     (session,) = last(history, "ada")
     shown: list[UserOptions | None] = []
 
-    async def render(earlier: UserOptions | None) -> str:
+    async def render(earlier: UserOptions | None = None) -> str:
         shown.append(earlier)
         return ""
 
     for number in (session.id, 0, session.id + 1):
         spawner = SimpleNamespace(
             handler=SimpleNamespace(repeat=number),
-            lifetime=SimpleNamespace(history=lambda: history),
+            lifetime=SimpleNamespace(history=lambda: history, user_created=0.0),
             user=SimpleNamespace(name="ada"),
             options=SimpleNamespace(render=render),
         )

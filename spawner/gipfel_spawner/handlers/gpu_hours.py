@@ -46,7 +46,7 @@ async def month_gpu_hours(spawner: EDFSpawner, *, running: Sequence[str]) -> Gpu
         ],
         spawner.lifetime.history(),
         spawner.user.name,
-        first,
+        max(first.timestamp(), spawner.lifetime.user_created),
         running,
     )
 
@@ -55,7 +55,7 @@ async def summarize(
     usages: Sequence[tuple[tuple[str, ...], GpuUsage | None]],
     history: SessionHistory,
     user: str,
-    first: datetime,
+    since: float,
     running: Sequence[str],
 ) -> GpuHours:
     """Return the sum over all schedulers.
@@ -64,8 +64,8 @@ async def summarize(
     ----------
     usages
         For each scheduler the names of its clusters, and its answer; None if it did not answer.
-    first
-        The beginning of the month.
+    since
+        The beginning of the month, or when the hub created the user if that was later, in seconds since 1970.
     """
     total, whose = 0.0, "by your sessions"
     budgets = []
@@ -74,7 +74,7 @@ async def summarize(
             continue
         used = usage.used
         if used is None:
-            used = await history.gpu_hours(user, first.timestamp(), clusters=names, running=running)
+            used = await history.gpu_hours(user, since, clusters=names, running=running)
         else:
             whose = "by your jobs"
         total += used

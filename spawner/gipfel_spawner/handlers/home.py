@@ -49,7 +49,8 @@ class RepeatHandler(HomeHandler):
         user = self.current_user
         if not isinstance(user.spawner, EDFSpawner):
             raise web.HTTPError(404)
-        session = await user.spawner.lifetime.history().get(user.name, int(number))
+        lifetime = user.spawner.lifetime
+        session = await lifetime.history().get(user.name, int(number), since=lifetime.user_created)
         if session is None:
             raise web.HTTPError(404, "This session is not in the history any more.")
         name = free_name(session.server, {each.name for each in user.spawners.values() if each.active})

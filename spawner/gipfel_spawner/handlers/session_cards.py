@@ -108,7 +108,10 @@ async def home_content(user: Any, settings: dict[str, Any], log: Any) -> HomeCon
         for each in known
         if each.name not in active
     ]
-    sessions = await user.spawner.lifetime.history().last(user.name, _MAX_SESSIONS, running=jobs)
+    lifetime = user.spawner.lifetime
+    sessions = await lifetime.history().last(
+        user.name, _MAX_SESSIONS, running=jobs, since=lifetime.user_created
+    )
     return HomeContent(
         user=user.name,
         cards=(
