@@ -1,5 +1,6 @@
 """Runs have notes, a table that is sorted and filtered, and are compared; git differences of real commits."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -22,6 +23,7 @@ from gipfel_cluster.workloads.run_summary import summary_of
 from gipfel_extension.cli.main import gipfel
 from gipfel_extension.cli.open_run import report_link, server_url
 from gipfel_extension.server.run_comparison import compare_runs, configuration_difference
+from gipfel_extension.server.run_report import RunReports
 from gipfel_extension.server.run_table import Condition, _key, run_table
 
 _LOSSES = dict.fromkeys(
@@ -214,6 +216,28 @@ def test_a_repository_that_hangs_delays_a_start_once(tmp_path: Path) -> None:
     assert time.monotonic() - begun < 20
     assert found is not None
     assert (found.commit, found.branch, found.changed_files) == (commit, "", None)
+
+
+def test_reports_that_wait_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> list[bytes | BaseException]:
+        released = asyncio.Event()
+
+        async def make(_self: RunReports, _run: Path, output: Path) -> None:
+            await released.wait()
+            output.write_bytes(b"page")
+
+        monkeypatch.setattr(RunReports, "_make", make)
+        reports = RunReports()
+        requests = [asyncio.ensure_future(reports.page(tmp_path)) for _ in range(6)]
+        await asyncio.sleep(0)
+        released.set()
+        answers = await asyncio.gather(*requests, return_exceptions=True)
+        assert await reports.page(tmp_path) == b"page"
+        return answers
+
+    answers = asyncio.run(run())
+    assert answers[:4] == [b"page"] * 4
+    assert ["Too many reports" in str(each) for each in answers[4:]] == [True, True]
 
 
 def test_a_parameter_that_is_not_a_number_does_not_disturb_the_order() -> None:
