@@ -109,6 +109,22 @@ def test_without_roles_only_a_rank_that_became_slower_alone_is_accused():
     assert not any(each[1] for each in kinds(together))
 
 
+def test_all_ranks_may_be_accused_one_after_the_other():
+    seconds = work(4, 500, 0.02)
+    for rank in range(4):
+        seconds[rank, 60 + 100 * rank : 140 + 100 * rank] *= 1.4
+    found = kinds(seconds)
+    assert {each[1] for each in found if each[0] == "slow_rank"} == {(0,), (1,), (2,), (3,)}
+
+
+def test_unknown_roles_are_asked_for_where_they_are_read():
+    always = work(16, 100)
+    always[5] *= 1.3
+    evidence = " ".join(each.evidence for each in diagnose(table(always)).verdicts)
+    assert "--roles FILE, or as roles.json in the run folder" in evidence
+    assert "log them" not in evidence
+
+
 @pytest.mark.parametrize(
     ("ranks", "steps", "known", "reason"),
     [

@@ -1,10 +1,12 @@
 """Runs have notes, a table that is sorted and filtered, and are compared; git differences of real commits."""
 
+import asyncio
 import json
 import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,8 @@ from gipfel_cluster.workloads.run_summary import summary_of
 from gipfel_extension.cli.main import gipfel
 from gipfel_extension.cli.open_run import report_link, server_url
 from gipfel_extension.server.run_comparison import compare_runs, configuration_difference
-from gipfel_extension.server.run_table import Condition, run_table
+from gipfel_extension.server.run_report import RunReports
+from gipfel_extension.server.run_table import Condition, _key, run_table
 
 _LOSSES = dict.fromkeys(
     ("idle", "input", "launch", "occupancy", "imbalance", "communication", "checkpoint", "capped"), 0.0
@@ -198,6 +201,48 @@ def test_facts_of_damaged_files_are_unknown() -> None:
     assert summary_of(odd, score) == summary_of({}, {})
     naive = {"started": "2026-01-01T00:00:00+00:00", "ended": "2026-01-01T00:00:00"}
     assert summary_of(naive, {}).duration_s is None
+
+
+def test_a_repository_that_hangs_delays_a_start_once(tmp_path: Path) -> None:
+    # The sleep is a child of what is killed, and holds its pipe.
+    program = tmp_path / "git"
+    commit = "a" * 40
+    program.write_text(
+        f'#!/bin/sh\ncase "$*" in *rev-parse*) echo {tmp_path}; echo {commit} ;; *) sleep 40; true ;; esac\n'
+    )
+    program.chmod(0o755)
+    begun = time.monotonic()
+    found = git_state(tmp_path, {"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    assert time.monotonic() - begun < 20
+    assert found is not None
+    assert (found.commit, found.branch, found.changed_files) == (commit, "", None)
+
+
+def test_reports_that_wait_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> list[bytes | BaseException]:
+        released = asyncio.Event()
+
+        async def make(_self: RunReports, _run: Path, output: Path) -> None:
+            await released.wait()
+            output.write_bytes(b"page")
+
+        monkeypatch.setattr(RunReports, "_make", make)
+        reports = RunReports()
+        requests = [asyncio.ensure_future(reports.page(tmp_path)) for _ in range(6)]
+        await asyncio.sleep(0)
+        released.set()
+        answers = await asyncio.gather(*requests, return_exceptions=True)
+        assert await reports.page(tmp_path) == b"page"
+        return answers
+
+    answers = asyncio.run(run())
+    assert answers[:4] == [b"page"] * 4
+    assert ["Too many reports" in str(each) for each in answers[4:]] == [True, True]
+
+
+def test_a_parameter_that_is_not_a_number_does_not_disturb_the_order() -> None:
+    values: list[str | float] = [3.0, "nan", 1.0, "nan", 2.0, "fast"]
+    assert sorted(values, key=_key) == [1.0, 2.0, 3.0, "fast", "nan", "nan"]
 
 
 def _git(root: Path, *words: str) -> str:

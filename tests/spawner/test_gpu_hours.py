@@ -2,9 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
+from threading import Event, current_thread, main_thread
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -14,9 +18,15 @@ from gipfel_cluster.scheduler.command import CommandResult
 from gipfel_cluster.scheduler.protocol import GpuBudget, GpuUsage
 from gipfel_cluster.scheduler.slurm_output import command_error
 from gipfel_cluster.scheduler.slurm_usage import SlurmUsage, parse_budgets, parse_gpu_hours
+from gipfel_spawner.cluster.clusters import ClusterSettings
 from gipfel_spawner.form.options import UserOptions
-from gipfel_spawner.handlers.gpu_hours import summarize
+from gipfel_spawner.handlers.gpu_hours import GpuHours, month_gpu_hours, summarize
 from gipfel_spawner.history import SessionHistory
+from gipfel_spawner.spawner import EDFSpawner
+from gipfel_spawner.start import placement as placement_module
+from gipfel_spawner.start.account import Account
+from gipfel_spawner.start.placement import ServerPlacement
+from gipfel_spawner.start.traits import SpawnerTraits
 
 # Slurm 22.05.8: the account physics below the account lab, and course; each user row limits course further.
 _LIMITS = (Path(__file__).parent / "data/slurm/assoc_mgr-22.05-two-accounts-one-nested.txt").read_text()
@@ -90,6 +100,11 @@ def test_slurm_without_accounting_or_the_user_is_no_error() -> None:
             usage(name)
 
 
+def test_hours_are_shown_if_slurm_refuses_its_limits() -> None:
+    found = usage(scontrol="scontrol: error: Access/permission denied\n")[0]
+    assert (found.used, found.budgets) == (pytest.approx(249 / 3600), ())
+
+
 def test_a_broker_is_asked_with_a_date_and_one_user() -> None:
     request = GpuUsageRequest(user="ada", since=date(2026, 11, 1))
     assert HUB_REQUESTS.validate_json(request.model_dump_json()) == request
@@ -98,7 +113,7 @@ def test_a_broker_is_asked_with_a_date_and_one_user() -> None:
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> SessionHistory:
+def history(tmp_path: Path) -> Iterator[SessionHistory]:
     now = [_MONTH.timestamp() + 3600]
     history = SessionHistory(tmp_path / "sessions.sqlite", logging.getLogger("test"), clock=lambda: now[0])
     for cluster, job in (("alps", "1"), ("here", "2")):
@@ -107,26 +122,95 @@ def history(tmp_path: Path) -> SessionHistory:
     now[0] += 5400
     for job in ("1", "2"):
         history.end("ada", "", job, "ended")
-    return history
+    yield history
+    history.close()
+
+
+def told(usages: Sequence[tuple[tuple[str, ...], GpuUsage | None]], history: SessionHistory) -> GpuHours:
+    return asyncio.run(summarize(usages, history, "ada", _MONTH.timestamp(), ()))
 
 
 def test_accounting_counts_all_jobs_and_the_history_replaces_it(history: SessionHistory) -> None:
-    plain = summarize([(("here",), GpuUsage())], history, "ada", _MONTH, ())
+    plain = told([(("here",), GpuUsage())], history)
     assert (plain.text, plain.budgets) == ("3 GPU hours used this month by your sessions", ())
     budget = GpuBudget(account="physics", limit=1000, left=998.25)
     accounted = GpuUsage(used=10.5, budgets=(budget,))
-    alone = summarize([(("alps",), accounted)], history, "ada", _MONTH, ())
+    alone = told([(("alps",), accounted)], history)
     assert alone.text == "10.5 GPU hours used this month by your jobs"
     assert alone.budgets == ("998.2 of 1000 GPU hours left in account physics",)
-    both = summarize(
-        [(("alps", "alps-debug"), accounted), (("here",), GpuUsage())], history, "ada", _MONTH, ()
-    )
+    both = told([(("alps", "alps-debug"), accounted), (("here",), GpuUsage())], history)
     assert both.text == "13.5 GPU hours used this month by your jobs"
     assert both.budgets == ("998.2 of 1000 GPU hours left in account physics on alps, alps-debug",)
 
 
 def test_a_scheduler_without_an_answer_is_not_counted_as_zero(history: SessionHistory) -> None:
-    silent = summarize([(("alps",), None)], history, "ada", _MONTH, ())
+    silent = told([(("alps",), None)], history)
     assert silent.text == "GPU hours this month: unknown (no answer from the scheduler yet)"
-    partly = summarize([(("alps",), None), (("here",), GpuUsage())], history, "ada", _MONTH, ())
+    partly = told([(("alps",), None), (("here",), GpuUsage())], history)
     assert partly.text == "GPU hours this month: at least 3 (no answer from the scheduler yet)"
+
+
+class Placement:
+    """The one cluster of a user, whose account is looked up by `account`."""
+
+    def __init__(self, tmp_path: Path, cache: object) -> None:
+        traits = SimpleNamespace(user=SimpleNamespace(name="ada"), state_folder=str(tmp_path), clusters={})
+        self.real = ServerPlacement(cast("SpawnerTraits", traits))
+        self.settings_by_name = {"alps": ClusterSettings(name="alps", scheduler="slurm")}
+        self.cluster = SimpleNamespace(scheduler=object(), cache=cache)
+        self.cached_unix_name = self.real.cached_unix_name
+
+    def shared(self, _settings: ClusterSettings) -> object:
+        return self.cluster
+
+
+def view(placement: Placement, history: SessionHistory, *, times: int = 1, created: float = 0.0) -> GpuHours:
+    """Return what a page shows when it is viewed this many times, one after the other."""
+    user = SimpleNamespace(name="ada")
+    lifetime = SimpleNamespace(history=lambda: history, user_created=created)
+    spawner = cast("EDFSpawner", SimpleNamespace(placement=placement, user=user, lifetime=lifetime))
+
+    async def run() -> GpuHours:
+        for _ in range(times):
+            shown = await month_gpu_hours(spawner, running=())
+        return shown
+
+    return asyncio.run(run())
+
+
+def test_a_directory_service_without_an_answer_stops_no_page(
+    tmp_path: Path, history: SessionHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = Event()
+
+    def never(*_arguments: object, **_options: object) -> Account:
+        released.wait(30)
+        raise GipfelError("No answer.")
+
+    monkeypatch.setattr(placement_module, "account_of", never)
+    begun = time.monotonic()
+    try:
+        shown = view(Placement(tmp_path, cache=None), history)
+    finally:
+        released.set()
+    assert shown.text == "GPU hours this month: unknown (no answer from the scheduler yet)"
+    assert time.monotonic() - begun < 20
+
+
+def test_a_user_without_an_account_is_looked_up_once_a_minute(
+    tmp_path: Path, history: SessionHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lookups = []
+
+    def unknown(name: str, **_options: object) -> Account:
+        lookups.append((name, current_thread() is main_thread()))
+        raise GipfelError("There is no such user.")
+
+    monkeypatch.setattr(placement_module, "account_of", unknown)
+    shown = view(Placement(tmp_path, cache=None), history, times=3)
+    assert shown.text == "3 GPU hours used this month by your sessions"
+    assert lookups == [("ada", False)]
+    # Those were the hours of a deleted user of the same name.
+    later = _MONTH.timestamp() + 86400
+    shown = view(Placement(tmp_path, cache=None), history, created=later)
+    assert shown.text == "0 GPU hours used this month by your sessions"

@@ -19,10 +19,18 @@ _NOW = datetime(2026, 11, 23, 14, 2, tzinfo=ZoneInfo("Europe/Zurich"))
         ("2026-11-23T23:30:00+00:00", "2026-11-24 00:30 CET"),
         ("2026-07-01T12:00:00+00:00", "2026-07-01 14:00 CEST"),
         ("soon", "soon"),
+        ("0001-01-01T00:00:00+05:00", "0001-01-01T00:00:00+05:00"),
+        ("9999-12-31T23:59:59+00:00", "9999-12-31T23:59:59+00:00"),
     ],
 )
 def test_a_time_has_its_zone_and_a_date_only_if_it_is_another_day(time: str, text: str) -> None:
     assert clock_text(time, _NOW) == text
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_moment_outside_the_calendar_is_not_a_time(time: str) -> None:
+    with pytest.raises(ValueError, match="years 1 to 9999"):
+        time_element(time, "", "near")
 
 
 def test_an_element_has_the_moment_with_its_offset_and_an_escaped_text() -> None:

@@ -3,6 +3,8 @@
 import asyncio
 import threading
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -10,7 +12,14 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.command import CommandResult
 from gipfel_cluster.scheduler.machine import short_gpu_name
 from gipfel_cluster.scheduler.notation import GpuCount
-from gipfel_cluster.scheduler.protocol import Association, Choices, JobRequest, JobStatus, Partition
+from gipfel_cluster.scheduler.protocol import (
+    Association,
+    Choices,
+    JobRequest,
+    JobStatus,
+    Partition,
+    Scheduler,
+)
 from gipfel_cluster.scheduler.slurm import submit_arguments
 from gipfel_cluster.scheduler.slurm_site import (
     SlurmSite,
@@ -20,7 +29,10 @@ from gipfel_cluster.scheduler.slurm_site import (
     parse_reservations,
 )
 from gipfel_spawner.cluster.cache import AsyncCache, ClusterCache
+from gipfel_spawner.handlers import session_cards
 from gipfel_spawner.handlers.form import RateLimiter
+from gipfel_spawner.handlers.session_cards import ClusterState
+from gipfel_spawner.spawner import EDFSpawner
 
 # Printed by sinfo 22.05 of a cluster where one job holds three GPUs; the last lines by hand after the manual.
 SINFO = (
@@ -233,6 +245,41 @@ def test_old_news_are_kept_with_their_age_while_nobody_answers() -> None:
         assert await kept.get() == 4
 
     asyncio.run(run())
+
+
+def test_a_page_may_limit_its_wait_for_the_first_answer() -> None:
+    async def run() -> None:
+        question = Question()
+        question.gate = asyncio.Event()
+        kept = AsyncCache(question, clock=Clock())
+        seen = await asyncio.wait_for(kept.cached(limit=0.05), 5)
+        assert (seen.value, seen.problem) == (None, "")
+        question.gate.set()
+        # The query went on, and its answer is for the next page.
+        assert (await kept.cached()).value == 1
+        assert question.count == 1
+
+    asyncio.run(run())
+
+
+def test_the_home_page_does_not_wait_for_a_scheduler_without_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Silent:
+        async def partitions(self) -> tuple[Partition, ...]:
+            await asyncio.sleep(60)
+            return ()
+
+    async def run() -> tuple[ClusterState, ...]:
+        cluster = SimpleNamespace(cache=ClusterCache(cast("Scheduler", Silent())))
+        settings = {"alps": SimpleNamespace(name="alps")}
+        placement = SimpleNamespace(settings_by_name=settings, shared=lambda _settings: cluster)
+        page = session_cards._clusters(cast("EDFSpawner", SimpleNamespace(placement=placement)))
+        return await asyncio.wait_for(page, 30)
+
+    monkeypatch.setattr(session_cards, "_PATIENCE_S", 0.05)
+    (shown,) = asyncio.run(run())
+    assert (shown.partitions, shown.problem) == ((), "No answer from the scheduler yet.")
 
 
 def test_a_page_waits_for_a_slow_answer_only_where_it_has_none() -> None:

@@ -171,12 +171,14 @@ def _best_split(values: Floats) -> int:
 
 
 def _dated(values: Floats, cuts: list[int]) -> list[int]:
-    """Return the cuts where everything between their neighbours splits best."""
+    """Return the cuts where everything between their neighbours splits best, in order."""
     edges = [0, *cuts, len(values)]
-    return [
+    # Two neighbours may move to the same step, or past each other.
+    best = {
         first + (_best_split(values[first:end]) or cut - first)
         for first, cut, end in zip(edges, cuts, edges[2:], strict=False)
-    ]
+    }
+    return sorted(best)
 
 
 def _is_change(before: Floats, after: Floats, error: _Error, z: float) -> bool:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ..telemetry.sample import SampleTable
 from .robust import Floats, median, median_of_others, scatter, trimmed_mean
-from .roles import LEAST_PEERS, Roles
+from .roles import GIVE_ROLES, LEAST_PEERS, Roles
 from .slow_periods import Rule, SlowPeriod, find_slow
 from .stragglers import Accused
 from .verdict import Verdict, cannot_tell, named
@@ -166,7 +166,7 @@ def diagnose_samples(table: SampleTable, gpus: Gpus, roles: Roles) -> list[Verdi
     if len(times) < _BINS:
         return [cannot_tell(f"{len(times) * _BIN_SAMPLES} samples are too few: 60 are needed. {steps}")]
     if not roles.known:
-        return [cannot_tell(f"roles are unknown: give --roles, or log them. {steps}")]
+        return [cannot_tell(f"roles are unknown. {GIVE_ROLES} {steps}")]
     row = {rank: index for index, rank in enumerate(ranks)}
     groups = [[row[rank] for rank in own] for own in roles.groups(ranks) if len(own) >= LEAST_PEERS]
     found = {name: _outstanding(values, groups) for name, values in matrices.items()}

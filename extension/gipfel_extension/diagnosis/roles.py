@@ -24,6 +24,8 @@ _AXIS = re.compile(r"[a-z][a-z0-9_]{0,15}")
 _LONGEST_NAME = 200
 _MOST_COORDINATE = 1 << 24
 _FIX = 'Give a table such as {"0": {"dp": 0, "pp": 1}, "1": {"dp": 1, "pp": 1}}.'
+#: What to do where roles are unknown.
+GIVE_ROLES = "Give the ranks' coordinates with --roles FILE, or as roles.json in the run folder."
 #: Ranks that a slow one is compared with, itself included; of fewer nobody is accused.
 LEAST_PEERS = 4
 

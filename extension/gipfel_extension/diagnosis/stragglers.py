@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .robust import Floats, median, median_of_others, noise_of, trimmed_mean
-from .roles import LEAST_PEERS, Roles
+from .roles import GIVE_ROLES, LEAST_PEERS, Roles
 from .slow_periods import Rule, SlowPeriod, find_slow
 from .stages import uneven_stages
 from .steps import StepTable
@@ -209,7 +209,7 @@ def _slow_text(table: StepTable, ranks: tuple[int, ...], period: SlowPeriod) -> 
 def _without_roles(found: Findings, table: StepTable, log_work: Floats, rule: Rule) -> None:
     """Accuse a rank that became slower than it was itself, if it is the only one at that time."""
     ranks = [int(rank) for rank in table.ranks]
-    missing = "roles are unknown: a stage with more layers would look the same. Give --roles, or log them."
+    missing = f"roles are unknown: a stage with more layers would look the same. {GIVE_ROLES}"
     baseline = min(_BASELINE, len(table.steps) // 2)
     if len(ranks) < LEAST_PEERS:
         found.verdicts.append(cannot_tell(f"{len(ranks)} ranks are too few to compare, and their {missing}"))
@@ -227,7 +227,8 @@ def _without_roles(found: Findings, table: StepTable, log_work: Floats, rule: Ru
     always = tuple(sorted({ranks[each.row] for each in started.periods if each.first < baseline} - slow))
     spread = trimmed_mean(log_work - median(log_work, axis=0))
     others = np.array([rank not in slow for rank in ranks])
-    apart = float(np.nanmax(spread[others]) - median(spread[others]))
+    # Each rank may have been the only slow one for a time.
+    apart = float(np.nanmax(spread[others]) - median(spread[others])) if others.any() else 0.0
     if always:
         most = max(each.excess for each in started.periods if ranks[each.row] in always)
         verb = "works" if len(always) == 1 else "work"
@@ -271,7 +272,7 @@ def _became_slow(
     found.verdicts.append(
         cannot_tell(
             f"{named(slow)} became up to {period.excess:.0%} slower together at step {step}: what they "
-            "share is slow, a role or hardware, and roles are unknown. Give --roles, or log them.",
+            f"share is slow, a role or hardware, and roles are unknown. {GIVE_ROLES}",
             since=int(table.time_ns[period.first]),
         )
     )

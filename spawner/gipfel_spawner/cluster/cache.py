@@ -73,12 +73,18 @@ class AsyncCache(Generic[Value]):
         self._failure: GipfelError | None = None
         self._refreshing: asyncio.Task[None] | None = None
 
-    async def cached(self) -> Cached[Value]:
-        """Return the cached value for a page; wait without a limit only for the first value, never raise."""
+    async def cached(self, *, limit: float | None = None) -> Cached[Value]:
+        """Return the cached value for a page; never raise.
+
+        Parameters
+        ----------
+        limit
+            Seconds to wait for the first value, None for no limit.
+        """
         if self._is_stale(self._tried):
             refreshing = self._start_refresh()
             # asyncio.wait does not cancel the task: other pages share it.
-            await asyncio.wait({refreshing}, timeout=self._patience if self._answered is not None else None)
+            await asyncio.wait({refreshing}, timeout=self._patience if self._answered is not None else limit)
         age = 0.0 if self._answered is None else self._clock() - self._answered
         return Cached(self._value, age, str(self._failure) if self._failure else "")
 
@@ -148,9 +154,9 @@ class ClusterCache:
         self._starts: LRU[str] = LRU(_MAX_STARTS)
         self._gate = asyncio.Semaphore(_MAX_CONCURRENT)
 
-    async def partitions(self) -> Cached[tuple[Partition, ...]]:
-        """Return the partitions with their age, for a page."""
-        return await self._partitions.cached()
+    async def partitions(self, *, limit: float | None = None) -> Cached[tuple[Partition, ...]]:
+        """Return the partitions with their age, for a page; see `AsyncCache.cached`."""
+        return await self._partitions.cached(limit=limit)
 
     async def current_partitions(self) -> tuple[Partition, ...]:
         """Return partitions that are not stale, for a start.
@@ -175,8 +181,8 @@ class ClusterCache:
 
         return await self._choices.at(user, lambda: AsyncCache(fetch, ttl=_CHOICES_SECONDS)).cached()
 
-    async def gpu_usage(self, user: str, since: date) -> Cached[GpuUsage]:
-        """Return the GPU hours of a unix user since the beginning of a day."""
+    async def gpu_usage(self, user: str, since: date, *, limit: float | None = None) -> Cached[GpuUsage]:
+        """Return the GPU hours of a unix user since the beginning of a day; see `AsyncCache.cached`."""
 
         async def fetch() -> GpuUsage:
             scheduler = self._scheduler
@@ -186,7 +192,8 @@ class ClusterCache:
                 return await scheduler.gpu_usage(user, since)
 
         key = f"{user} {since.isoformat()}"
-        return await self._usage.at(key, lambda: AsyncCache(fetch, ttl=_USAGE_SECONDS)).cached()
+        usage = self._usage.at(key, lambda: AsyncCache(fetch, ttl=_USAGE_SECONDS))
+        return await usage.cached(limit=limit)
 
     async def expected_start(self, request: JobRequest) -> str:
         """Return when a job would start, as an ISO time; empty for immediately.

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import re
 import sys
 import time
 from collections import OrderedDict, deque
@@ -219,12 +220,26 @@ class ValidatedServerHandler(UserServerAPIHandler):
         return issubclass(self.settings["spawner_class"], EDFSpawner)
 
 
+#: Parameter of a link to the form: the number of an earlier session.
+REPEAT_PARAMETER = "gipfel_repeat"
+
+
 class ValidatedSpawnHandler(SpawnHandler):
-    """JupyterHub's handler of the form, which logs a user's mistake in one line."""
+    """JupyterHub's handler of the form, which logs a user's mistake in one line.
+
+    The form of a link with `REPEAT_PARAMETER` shows the options of the user's session ``repeat``.
+    """
+
+    #: Number of an earlier session, 0 for none.
+    repeat = 0
 
     async def prepare(self) -> None:
         """Refuse a link that is not UTF-8, for which JupyterHub would log a stack trace."""
         await super().prepare()
+        # JupyterHub reads all other parameters as options of a start.
+        number = self.request.query_arguments.pop(REPEAT_PARAMETER, [b""])[-1]
+        if re.fullmatch(rb"[0-9]{1,15}", number):
+            self.repeat = int(number)
         try:
             for values in self.request.query_arguments.values():
                 b"".join(values).decode()

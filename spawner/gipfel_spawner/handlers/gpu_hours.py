@@ -5,17 +5,18 @@ those of the hub's own sessions, from its `SessionHistory`.
 """
 
 import asyncio
+import time
 from collections.abc import Sequence
 from datetime import datetime
 
-from gipfel_cluster.model import Frozen, GipfelError
+from gipfel_cluster.model import Frozen
 from gipfel_cluster.scheduler.protocol import GpuUsage
 
 from ..cluster.clusters import Cluster, ClusterSettings
 from ..history import SessionHistory
 from ..spawner import EDFSpawner
 
-# A page waits so long for a scheduler; the answer is on the page's next refresh.
+# A page waits so long for account and scheduler; the answer is on the page's next refresh.
 _PATIENCE_S = 1.0
 
 
@@ -38,23 +39,23 @@ async def month_gpu_hours(spawner: EDFSpawner, *, running: Sequence[str]) -> Gpu
     first = datetime(today.year, today.month, 1).astimezone()
     groups = _clusters_by_scheduler(spawner)
     usages = await asyncio.gather(*(_usage(spawner, *group[0], first) for group in groups))
-    return summarize(
+    return await summarize(
         [
             (tuple(settings.name for settings, _ in group), usage)
             for group, usage in zip(groups, usages, strict=True)
         ],
         spawner.lifetime.history(),
         spawner.user.name,
-        first,
+        max(first.timestamp(), spawner.lifetime.user_created),
         running,
     )
 
 
-def summarize(
+async def summarize(
     usages: Sequence[tuple[tuple[str, ...], GpuUsage | None]],
     history: SessionHistory,
     user: str,
-    first: datetime,
+    since: float,
     running: Sequence[str],
 ) -> GpuHours:
     """Return the sum over all schedulers.
@@ -63,8 +64,8 @@ def summarize(
     ----------
     usages
         For each scheduler the names of its clusters, and its answer; None if it did not answer.
-    first
-        The beginning of the month.
+    since
+        The beginning of the month, or when the hub created the user if that was later, in seconds since 1970.
     """
     total, whose = 0.0, "by your sessions"
     budgets = []
@@ -73,7 +74,7 @@ def summarize(
             continue
         used = usage.used
         if used is None:
-            used = history.gpu_hours(user, first.timestamp(), clusters=names, running=running)
+            used = await history.gpu_hours(user, since, clusters=names, running=running)
         else:
             whose = "by your jobs"
         total += used
@@ -102,14 +103,13 @@ def _clusters_by_scheduler(spawner: EDFSpawner) -> list[list[tuple[ClusterSettin
 async def _usage(
     spawner: EDFSpawner, settings: ClusterSettings, cluster: Cluster, first: datetime
 ) -> GpuUsage | None:
-    try:
-        user = spawner.placement.unix_name(settings)
-    except GipfelError:
+    deadline = time.monotonic() + _PATIENCE_S
+    user = await spawner.placement.cached_unix_name(settings, limit=_PATIENCE_S)
+    if user.value is None:
         # Without an account there are no jobs.
-        return GpuUsage()
-    answer = asyncio.ensure_future(cluster.cache.gpu_usage(user, first.date()))
-    done, _ = await asyncio.wait({answer}, timeout=_PATIENCE_S)
-    return answer.result().value if done else None
+        return GpuUsage() if user.problem else None
+    left = max(deadline - time.monotonic(), 0.0)
+    return (await cluster.cache.gpu_usage(user.value, first.date(), limit=left)).value
 
 
 def _number(hours: float) -> str:

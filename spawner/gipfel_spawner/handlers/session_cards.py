@@ -26,6 +26,8 @@ from .servers import describe_server, format_span
 _MAX_SESSIONS = 10
 _SYMBOLS = {"running": "●", "waiting": "◐", "stopping": "◌", "stopped": "○"}
 _ENDS = {"stopped": "stopped", "ended": "ended", "failed": "failed to start", "culled": "stopped while idle"}
+# A page waits so long for a scheduler's first answer; the next refresh shows it.
+_PATIENCE_S = 1.0
 _SPARK = (120.0, 28.0)
 
 
@@ -106,7 +108,10 @@ async def home_content(user: Any, settings: dict[str, Any], log: Any) -> HomeCon
         for each in known
         if each.name not in active
     ]
-    sessions = user.spawner.lifetime.history().last(user.name, _MAX_SESSIONS, running=jobs)
+    lifetime = user.spawner.lifetime
+    sessions = await lifetime.history().last(
+        user.name, _MAX_SESSIONS, running=jobs, since=lifetime.user_created
+    )
     return HomeContent(
         user=user.name,
         cards=(
@@ -222,12 +227,13 @@ def _earlier(session: Session) -> EarlierSession:
 async def _clusters(spawner: EDFSpawner) -> tuple[ClusterState, ...]:
     placement = spawner.placement
     settings = tuple(placement.settings_by_name.values())
-    answers = await asyncio.gather(*(placement.shared(each).cache.partitions() for each in settings))
+    caches = [placement.shared(each).cache for each in settings]
+    answers = await asyncio.gather(*(each.partitions(limit=_PATIENCE_S) for each in caches))
     return tuple(
         ClusterState(
             name=each.name,
             partitions=partition_rows(answer.value or ()),
-            problem=answer.problem,
+            problem=answer.problem or ("No answer from the scheduler yet." if answer.value is None else ""),
             age=format_span(answer.age) if answer.problem and answer.value else "",
         )
         for each, answer in zip(settings, answers, strict=True)

@@ -18,7 +18,8 @@ def clock_text(time: str, now: datetime | None = None) -> str:
     now = now or datetime.now().astimezone()
     try:
         moment = datetime.fromisoformat(time).astimezone(now.tzinfo)
-    except ValueError:
+    except (ValueError, OverflowError):
+        # A year before 1 or after 9999 in the other time zone overflows.
         return time
     return moment.strftime("%H:%M %Z" if moment.date() == now.date() else "%Y-%m-%d %H:%M %Z")
 
@@ -40,6 +41,9 @@ def time_element(time: str, text: str, show: Literal["clock", "near"], *, css: s
     ValueError
         The text is not an ISO time.
     """
-    moment = datetime.fromisoformat(time).astimezone().isoformat()
+    try:
+        moment = datetime.fromisoformat(time).astimezone().isoformat()
+    except OverflowError:
+        raise ValueError(f"{time!r} is not a time of the years 1 to 9999.") from None
     classes = f"gipfel-local {css}".strip()
     return f'<time class="{classes}" datetime="{moment}" data-show="{show}">{escape(text)}</time>'

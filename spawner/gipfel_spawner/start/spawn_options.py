@@ -63,11 +63,17 @@ class SpawnOptions:
         self._typed: dict[str, str] | None = None
         self._field_error: FieldError | None = None
 
-    async def render(self) -> str:
-        """Return the form as HTML, with a line for each query that failed."""
-        return render_form(await self.content())
+    async def render(self, earlier: UserOptions | None = None) -> str:
+        """Return the form as HTML, with a line for each query that failed.
 
-    async def content(self) -> FormContent:
+        Parameters
+        ----------
+        earlier
+            The options of an earlier session that the form shows instead of those of the last start.
+        """
+        return render_form(await self.content(earlier))
+
+    async def content(self, earlier: UserOptions | None = None) -> FormContent:
         """Return the form's content: cached answers of the schedulers and a fresh list of the user's EDFs."""
         traits = self._spawner
         presets, problems = read_presets(traits.presets)
@@ -77,7 +83,7 @@ class SpawnOptions:
         defaults, default_problem = self.defaults()
         typed, self._typed = self._typed, None
         field_error, self._field_error = self._field_error, None
-        chosen = _readable(self._pop_preselected())
+        chosen = _readable(self._pop_preselected(earlier))
         cluster = chosen.cluster if typed is None else typed.get("cluster", "")
         selected = next((each for each in offers if each.name == cluster), offers[0])
         offer_problems = (problem for offer in offers for problem in offer.problems)
@@ -207,16 +213,12 @@ class SpawnOptions:
             status_code=200,
         )
 
-    def preselect(self, options: UserOptions) -> None:
-        """Show these options in the next form, once."""
-        self._preselected = options.model_dump(exclude_defaults=True)
-
-    def _pop_preselected(self) -> dict[str, Any]:
-        """Return the options to preselect: those of a link, only once, else those of the last start."""
+    def _pop_preselected(self, earlier: UserOptions | None) -> dict[str, Any]:
+        """Return the options to preselect: those of a link, only once, else the given or the last start's."""
         preselected, self._preselected = self._preselected, None
         if preselected is not None:
             return preselected
-        last = self._last()
+        last = earlier or self._last()
         return last.model_dump(exclude_defaults=True) if last else {}
 
     def _last(self) -> UserOptions | None:
