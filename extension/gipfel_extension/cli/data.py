@@ -1,8 +1,10 @@
 """``gipfel data``: packs data sets into single files, verifies, compares, extends and mounts them."""
 
+import functools
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec
 
 import click
 
@@ -14,11 +16,28 @@ if TYPE_CHECKING:
     from ..data.manifest import Summary
 
 _UNREADABLE = 2
+_P = ParamSpec("_P")
 
 _path = click.Path(path_type=Path)
 _json_option = click.option(
     "--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else."
 )
+
+
+def _exit_2_if_unreadable(command: Callable[_P, int]) -> Callable[_P, int]:
+    """Return a command with exit status 2, and the problem on stderr, where a data set can't be read."""
+
+    @functools.wraps(command)
+    def run(*arguments: _P.args, **options: _P.kwargs) -> int:
+        from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which --help can do without
+
+        try:
+            return command(*arguments, **options)
+        except GipfelError as error:
+            report_line(str(error))
+            return _UNREADABLE
+
+    return run
 
 
 @click.group(
@@ -47,6 +66,7 @@ for _command in (pack, add, remove):
 @click.option("--sample", "percent", type=click.FloatRange(0, 100, min_open=True), default=100.0,
               metavar="PERCENT", help="Read only this share of the image, chosen at random.")  # fmt: skip
 @_json_option
+@_exit_2_if_unreadable
 def verify(*, image: Path, percent: float, as_json: bool) -> int:
     """Check every byte of a packed data set, and that it holds what its manifest says and nothing else.
 
@@ -54,17 +74,11 @@ def verify(*, image: Path, percent: float, as_json: bool) -> int:
 
     Exit status: 0 whole and unchanged, 1 not, 2 it can't be read.
     """
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
-
     from ..data.shards import verify_shards  # noqa: PLC0415
     from ..data.verify import verify as verify_image  # noqa: PLC0415
 
     is_shards = image.is_dir()
-    try:
-        found = verify_shards(image) if is_shards else verify_image(image, percent=percent)
-    except GipfelError as error:
-        report_line(str(error))
-        return _UNREADABLE
+    found = verify_shards(image) if is_shards else verify_image(image, percent=percent)
     if as_json:
         click.echo(found.model_dump_json())
     else:
@@ -84,23 +98,18 @@ def verify(*, image: Path, percent: float, as_json: bool) -> int:
 @click.argument("image", metavar="FILE.sqsh", type=_path)
 @click.option("--files", "list_files", is_flag=True, help="List kind, mode, size and path of every entry.")
 @_json_option
+@_exit_2_if_unreadable
 def show(*, image: Path, list_files: bool, as_json: bool) -> int:
     """Show what a packed data set holds, where it came from, and its root hash.
 
     Exit status: 0 shown, 2 it can't be read.
     """
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
-
     from ..data.layers import required_summary  # noqa: PLC0415
     from ..data.manifest import shown  # noqa: PLC0415
     from ..data.verify import load_entries  # noqa: PLC0415
 
-    try:
-        summary = required_summary(image)
-        entries = load_entries(image) if list_files else {}
-    except GipfelError as error:
-        report_line(str(error))
-        return _UNREADABLE
+    summary = required_summary(image)
+    entries = load_entries(image) if list_files else {}
     if as_json:
         document = summary.model_dump(mode="json", exclude={"chunks"})
         listed = [json.loads(each.line()) for each in entries.values()]
@@ -119,20 +128,15 @@ def show(*, image: Path, list_files: bool, as_json: bool) -> int:
 @click.argument("first", metavar="FILE|DIR", type=_path)
 @click.argument("second", metavar="FILE|DIR", type=_path)
 @_json_option
+@_exit_2_if_unreadable
 def diff(*, first: Path, second: Path, as_json: bool) -> int:
     """Compare two data sets by content: A path is added, R removed, M changed.
 
     Exit status: 0 the same, 1 different, 2 one can't be read.
     """
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
-
     from ..data.compare import compare  # noqa: PLC0415
 
-    try:
-        found = compare(first, second)
-    except GipfelError as error:
-        report_line(str(error))
-        return _UNREADABLE
+    found = compare(first, second)
     if as_json:
         click.echo(found.model_dump_json())
     else:
