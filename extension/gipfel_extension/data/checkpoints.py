@@ -46,7 +46,6 @@ _MAX_RUN_BYTES = 1 << 12
 _MAX_RUN_CHARACTERS = 64
 #: While a rank waits or hashes, its files do not change, so this is long.
 _WRITING_S = 3600.0
-_READ_BYTES = 4 << 20
 _ZIP_END = b"PK\x05\x06"
 _ZIP_END_BYTES = 22
 _NUMBERS = ("time_ns", "world_size", "stall_s", "write_s")
@@ -198,12 +197,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 def hash_file(path: Path) -> tuple[int, str]:
     """Return size and SHA-256 of a file."""
-    digest, size = hashlib.sha256(), 0
     with open_regular(path) as file:
-        while data := file.read(_READ_BYTES):
-            digest.update(data)
-            size += len(data)
-    return size, digest.hexdigest()
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return file.tell(), digest
 
 
 def check_files(path: Path, files: dict[str, Any], *, contents: bool) -> str:

@@ -12,8 +12,6 @@ from .manifest import Entry, shown
 from .source import Found, scan
 from .verify import load_entries
 
-_READ_BYTES = 1 << 20
-
 
 class Difference(Frozen):
     """Paths, escaped for display; `changed` differ in kind, mode, content, target or extended attributes."""
@@ -59,13 +57,11 @@ def _entries(path: Path) -> dict[bytes, Entry]:
 def _hashed(root: Path, found: Found) -> Entry:
     if found.entry.kind != "file":
         return found.entry
-    digest = hashlib.sha256()
     try:
         with open_regular(root / os.fsdecode(found.entry.path)) as file:
-            while data := file.read(_READ_BYTES):
-                digest.update(data)
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise GipfelError(
             f"{shown(found.entry.path)} can't be read: {error.strerror}.", "Check the file."
         ) from error
-    return replace(found.entry, sha256=digest.hexdigest())
+    return replace(found.entry, sha256=sha256)

@@ -33,7 +33,6 @@ CROISSANT_NAME = "croissant.json"
 SHARD_BYTES = 1_000_000_000
 
 _KEY = re.compile(rb"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
-_READ_BYTES = 1 << 20
 _HEADER_BYTES = 512
 
 
@@ -239,11 +238,8 @@ def _write_shard(path: Path, part: Source, request: ShardRequest, before: int) -
 
 def hash_file(path: Path) -> str:
     """Return the SHA-256 of a file."""
-    digest = hashlib.sha256()
     with open_regular(path) as file:
-        while data := file.read(_READ_BYTES):
-            digest.update(data)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def parents_of(path: bytes) -> Iterator[bytes]:

@@ -26,7 +26,6 @@ _LARGEST_ENTRY = 64 << 20
 _MOST_ENTRIES = 200
 #: A file that changed so recently may change again without a new time: file systems count in steps.
 _SETTLED_S = 2.0
-_CHUNK = 1 << 20
 
 
 class FilePart(Frozen):
@@ -132,10 +131,7 @@ class Digest:
 
     def _compute(self) -> None:
         with suppress(OSError), open_regular(self._path, follow=True) as file:
-            sha256 = hashlib.sha256()
-            while piece := file.read(_CHUNK):
-                sha256.update(piece)
-            self._found = f"sha256:{sha256.hexdigest()}"
+            self._found = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
 def _key(about: os.stat_result) -> str:
