@@ -74,7 +74,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class InstallProblem(NamedTuple):
-    """What is wrong with a line; the texts end without a full stop, but `fix` is a sentence."""
+    """Problem of a line; the texts end without a full stop, but `fix` is a sentence."""
 
     code: str
     line: int

@@ -255,7 +255,7 @@ class ServerLifetime:
 
     @property
     def user_created(self) -> float:
-        """When the hub created the user, in seconds since 1970; 0 if it is unknown.
+        """Return when the hub created the user, in seconds since 1970; 0 if it is unknown.
 
         Sessions before it in the history are those of a deleted user of the same name.
         """

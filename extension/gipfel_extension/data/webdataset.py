@@ -68,7 +68,7 @@ class ShardIndex(Frozen):
 
 @dataclass(frozen=True)
 class ShardRequest:
-    """What to write as shards, where to, and from which size in bytes on another shard begins."""
+    """Source, target and settings of shards; a new one begins at `shard_bytes`."""
 
     source: Path
     target: Path

@@ -1,4 +1,4 @@
-"""What keeps a job waiting and what changed in it: tables in, verdicts out."""
+"""Find slow ranks and changes of pace in a job: tables in, verdicts out."""
 
 from .diagnose import Diagnosis, diagnose
 from .roles import Roles

@@ -1,4 +1,4 @@
-"""Why a rank is slow, from the samples of its GPU beside those of its peers.
+"""Find why a rank is slow, from the samples of its GPU beside those of its peers.
 
 Tensor activity is cycles active over cycles elapsed, so that for equal work its product with the clock is
 equal for all peers, however long each takes. A GPU that waits for others spins in a collective's kernel: its
@@ -39,7 +39,7 @@ Levels = Mapping[str, float]
 
 @dataclass(frozen=True)
 class _Deviation:
-    """How the accused differ from their peers in one series: a logarithm, and what peers differ by."""
+    """Difference of the accused from their peers in one series, as a logarithm, and the peers' scatter."""
 
     value: float
     scatter: float

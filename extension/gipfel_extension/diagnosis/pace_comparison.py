@@ -24,7 +24,7 @@ _WARM_UP, _BLOCK = 10, 20
 
 @dataclass(frozen=True)
 class RunPace:
-    """How long a step of a run takes.
+    """Duration of a run's steps.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def pace_of(table: StepTable, label: str) -> RunPace | None:
 
 @dataclass(frozen=True)
 class PaceComparison:
-    """How a run's steps compare with those of other runs.
+    """Comparison of a run's steps with those of other runs.
 
     Parameters
     ----------

@@ -47,7 +47,7 @@ class Roles:
 
     @property
     def known(self) -> bool:
-        """Whether the parallel layout is known."""
+        """Return whether the parallel layout is known."""
         return bool(self.coordinates)
 
     def stage(self, rank: int) -> int | None:

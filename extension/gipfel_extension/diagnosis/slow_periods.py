@@ -111,7 +111,7 @@ class SlowPeriod:
 
 @dataclass(frozen=True)
 class SlowSearch:
-    """What the rule found, and what it could not have found.
+    """Findings of the rule, and the smallest excess that it could have found.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Who keeps a job waiting, from the steps of its ranks: verdicts in their order.
+"""Find who keeps a job waiting, from the steps of its ranks: verdicts in their order.
 
 First what explains many ranks at once, then what is left: an uneven stage, a slow unit, slow ranks, uneven
 samples. A rank is only accused beside ranks of equal role; where roles are unknown, only a rank that became
@@ -46,7 +46,7 @@ class Accused:
 
 @dataclass
 class Findings:
-    """What the steps of a job show.
+    """Findings from the steps of a job.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Whether the distribution of an image still gets security updates."""
+"""Find distributions that no longer get security updates."""
 
 from collections.abc import Mapping
 from datetime import date

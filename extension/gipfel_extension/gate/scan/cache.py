@@ -29,7 +29,7 @@ _SETTLED_S = 2.0
 
 
 class FilePart(Frozen):
-    """What the scan of one target found. ``digest`` is that of an image's content, ``sha256:…``."""
+    """Findings of the scan of one target. ``digest`` is that of an image's content, ``sha256:…``."""
 
     items: tuple[Item, ...] = ()
     packages: tuple[Package, ...] = ()
