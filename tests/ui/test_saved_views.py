@@ -43,8 +43,11 @@ def save(page: Page, notebook: Path) -> None:
 
 
 def live_outputs(notebook: Path) -> list[dict[str, str]]:
-    """Return what a notebook keeps of the widgets in its outputs."""
-    cells = json.loads(notebook.read_text())["cells"]
+    """Return what a notebook keeps of the widgets in its outputs; nothing while it is being saved."""
+    try:
+        cells = json.loads(notebook.read_text())["cells"]
+    except json.JSONDecodeError:
+        return []
     found = [each.get("data", {}) for cell in cells for each in cell.get("outputs", ())]
     return [data[LIVE] for data in found if LIVE in data]
 

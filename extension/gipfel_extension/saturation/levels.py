@@ -190,7 +190,7 @@ def _recorded_parts(columns: Columns, weights: Weights) -> Mapping[str, Floats]:
     whole["SCORE_SPREAD"] = np.ones(len(share))
     found = {name: np.minimum(1.0, column(columns, name) / whole[name]) for name in SCORE_PARTS}
     found["SCORE_SHARE"] = np.minimum(1.0, share)
-    for part in ("POINTS", "SEQUENTIAL_POINTS"):
+    for part in ("POINTS", "BINDING_SHARE", "SEQUENTIAL_POINTS"):
         names = [f"SCORE_{part}_{name.upper()}" for name in RESOURCES]
         # Each one is rounded, so their sum may exceed 1 slightly.
         total = np.maximum(1.0, np.sum([found[name] for name in names], axis=0))
