@@ -115,9 +115,11 @@ class Explanation:
     def text(self) -> str:
         """Score, losses and advice as `gipfel score` prints them."""
         scored = self.scored
-        since = scored.since.lines if scored.since else ()
+        effect = scored.advice_effect.lines if scored.advice_effect else ()
         label, notes = scored.recording.label, scored.notes
-        return "\n".join(score_text(scored.job, scored.advice, label=label, notes=notes, since=since))
+        return "\n".join(
+            score_text(scored.job, scored.advice, label=label, notes=notes, advice_effect=effect)
+        )
 
     @property
     def figures(self) -> tuple[FigureView, ...]:

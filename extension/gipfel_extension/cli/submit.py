@@ -182,7 +182,7 @@ def _table(job_id: str) -> "OnStatus | None":
     from ..training.batch.submitted import now, status_table  # noqa: PLC0415
     from .terminal import LiveTable  # noqa: PLC0415
 
-    if not LiveTable.possible():
+    if not LiveTable.is_supported():
         return None
     live = LiveTable()
 

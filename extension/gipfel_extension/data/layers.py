@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gipfel_cluster.model import GipfelError
 
-from .manifest import Base, Summary, read_summary, shown_list
+from .manifest import Base, Summary, display_paths, read_summary
 from .source import Source
 from .squashfs import SUFFIX, SquashfsFile
 from .verify import load_entries
@@ -67,17 +67,17 @@ def refuse_known_paths(base: Path, source: Source) -> None:
     known = {
         path: entry.kind for each in (base, *find_layers(base)) for path, entry in load_entries(each).items()
     }
-    both = [each.entry for each in source.found if each.entry.path in known]
+    both = [each.entry for each in source.entries if each.entry.path in known]
     removed = [each.path for each in both if known[each.path] == "removed"]
     if removed:
         raise GipfelError(
-            f"{base.name} had {shown_list(removed)}, which was removed.",
+            f"{base.name} had {display_paths(removed)}, which was removed.",
             "Leave it out, or pack all of the data again.",
         )
     clashes = [each.path for each in both if {known[each.path], each.kind} != {"directory"}]
     if clashes:
         raise GipfelError(
-            f"{base.name} already has {shown_list(clashes)}.",
+            f"{base.name} already has {display_paths(clashes)}.",
             "Rename them, or pack all of the data again.",
         )
 

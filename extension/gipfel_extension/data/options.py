@@ -16,7 +16,7 @@ import pyarrow
 from gipfel_cluster.model import GipfelError
 
 from .manifest import Packing
-from .source import Found, Source
+from .source import ScannedEntry, Source
 
 Access = Literal["random", "sequential"]
 Compression = Literal["auto", "none", "zstd", "gzip"]
@@ -132,9 +132,9 @@ def _spread(length: int, count: int) -> list[int]:
     return [int(index * step) for index in range(min(count, length))]
 
 
-def _read_start(source: Source, found: Found, count: int) -> bytes:
+def _read_start(source: Source, scanned: ScannedEntry, count: int) -> bytes:
     try:
-        with source.open(found) as file:
+        with source.open(scanned) as file:
             return file.read(count)
     except OSError:
         return b""
