@@ -26,7 +26,7 @@ CHANGES = (
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="Users are made by root only."),
-    pytest.mark.skipif(Podman().missing() is not None, reason=str(Podman().missing())),
+    pytest.mark.skipif(Podman().unavailable_reason() is not None, reason=str(Podman().unavailable_reason())),
 ]
 
 

@@ -25,7 +25,7 @@ name: own checks
 time_limit: 120 s
 checks:
 - {{name: wrong value, type: environment, parameters: {{expected: {{NCCL_NET: "AWS Libfabric"}}}}}}
-- {{name: shared memory, type: shared_memory, parameters: {{least_free: 256 MiB, write: 4 MiB}}}}
+- {{name: shared memory, type: shared_memory, parameters: {{min_free: 256 MiB, write: 4 MiB}}}}
 - {{name: paths, type: mounts, parameters: {{paths: {{"{data}/marker": read}}}}}}
 """
 _OVER_ALL = """

@@ -292,7 +292,7 @@ def test_ports(made, free_listener):
     assert (found.status, "in use" in found.message) == ("missing", True)
     found = network.hub(made.machine(JUPYTERHUB_API_URL="http://127.0.0.1:1/hub/api"))
     assert (found.status, "does not answer" in found.message) == ("missing", True)
-    assert network.browser(made.machine(GIPFEL_PORT="x")).status == "missing"
+    assert network.hub_port(made.machine(GIPFEL_PORT="x")).status == "missing"
 
 
 @pytest.fixture

@@ -137,12 +137,12 @@ def test_only_processes_of_this_user_and_job_are_ended(place: Place) -> None:
     everybody = [each.pid for each in (ours, other_job, rank, unknown, foreign) if each]
     place.held(*everybody, os.getpid(), os.getppid(), 1, 2**22 + 5)
     found = {each.pid: each for each in place.holders()}
-    assert {pid for pid, each in found.items() if not each.protected} == {ours.pid}
+    assert {pid for pid, each in found.items() if not each.protection_reason} == {ours.pid}
     assert found[os.getpid()].is_caller
     assert not found[os.getppid()].is_caller
-    assert "rank of a launch" in found[rank.pid].protected
+    assert "rank of a launch" in found[rank.pid].protection_reason
     if foreign:
-        assert "another user" in found[foreign.pid].protected
+        assert "another user" in found[foreign.pid].protection_reason
     # The command is started by this process, which it leaves alone.
     place.held(os.getpid(), other_job.pid)
     done = place.gipfel("launch", "--in-job", "--launcher", "srun", "--kill-holders", "--", "train.py")
@@ -180,7 +180,7 @@ case "$1" in
 esac
 """)
     (found,) = place.holders()
-    assert (found.pid, found.protected) == (holder.pid, "")
+    assert (found.pid, found.protection_reason) == (holder.pid, "")
     assert found.name == f"x {bystander.pid}, GPU-a, y"
 
 

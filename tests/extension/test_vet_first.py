@@ -30,7 +30,7 @@ _LIMIT_S = 120
 _STRICT = """\
 name: strict
 checks:
-- {name: memory, type: host_memory, parameters: {least_available: 1 %}}
+- {name: memory, type: host_memory, parameters: {min_available: 1 %}}
 - {name: variable, type: environment, parameters: {expected: {WANTED: "<1>"}}}
 """
 _SERVER = ("--", "-c", "import sys; print('the server has', *sys.argv[1:])", "its arguments")

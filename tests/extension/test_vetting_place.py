@@ -14,9 +14,9 @@ _STEP = {
 
 def test_a_place_is_told_by_slurms_variables() -> None:
     place = Location.of(_STEP)
-    assert (place.kind, place.node, place.rank, place.extra) == (LocationKind.STEP, "n3", 2, False)
+    assert (place.kind, place.node, place.rank, place.redundant) == (LocationKind.STEP, "n3", 2, False)
     assert place.nodes == ("n1", "n2", "n3", "n4")
-    assert Location.of(_STEP | {"SLURM_LOCALID": "1"}).extra
+    assert Location.of(_STEP | {"SLURM_LOCALID": "1"}).redundant
     # A batch script's step has a special number; a notebook's container is a step of one task.
     batch = Location.of(_STEP | {"SLURM_STEP_ID": "4294967291"})
     notebook = Location.of(_STEP | {"SLURM_STEP_NUM_TASKS": "1", "GIPFEL_RUN": "/runs/x"})

@@ -41,12 +41,12 @@ class FakeAgent:
     """Says over a real link what a test wants."""
 
     def __init__(
-        self, listener: CoordinatorSocket, node: str, *, token: str = "", extra: bool = False
+        self, listener: CoordinatorSocket, node: str, *, token: str = "", redundant: bool = False
     ) -> None:
         self.link = AgentSocket(listener.rendezvous, "127.0.0.1")
         self.node = node
         token = token or listener.rendezvous.token
-        self.say(Hello(token=token, node=node, address="127.0.0.1", pid=1, extra=extra))
+        self.say(Hello(token=token, node=node, address="127.0.0.1", pid=1, redundant=redundant))
 
     def say(self, message: Frozen | bytes) -> None:
         self.link.send(message if isinstance(message, bytes) else message.model_dump_json().encode())
@@ -323,7 +323,7 @@ def test_a_run_folder_made_by_vetting_is_listed_with_its_kind_and_end(tmp_path: 
     options = session.VettingOptions(protocol=parse_protocol("checks: []"))
     status = session.vet(options, location, environment).report.exit_status
     (run,) = list_runs(environment)
-    assert (run.kind, run.exit_status, run.in_use) == ("vetting", status, "")
+    assert (run.kind, run.exit_status, run.in_use_reason) == ("vetting", status, "")
     assert run.started <= run.ended
 
 

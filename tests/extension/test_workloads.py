@@ -229,13 +229,13 @@ def test_a_run_in_which_a_workload_or_this_process_runs_stays(
         os.utime(each, (then, then))
     assert "nothing to remove" in run("runs", "rm", "--older", "30d", "--yes").stderr
     (found,) = list_runs(os.environ)
-    assert found.in_use == "sleeps/1 is running"
+    assert found.in_use_reason == "sleeps/1 is running"
     with pytest.raises(Exception, match="alps-5 is in use"):
         remove_run(found, os.environ)
     assert run("stop", "alps-5/1").return_value == 0
     monkeypatch.setenv("GIPFEL_RUN", str(folder))
     (found,) = list_runs(os.environ)
-    assert found.in_use == "this process runs in it"
+    assert found.in_use_reason == "this process runs in it"
 
 
 @pytest.mark.parametrize(
@@ -267,4 +267,4 @@ def test_a_run_is_in_use_while_its_job_may_run(
     environment = {"GIPFEL_RUNS": str(tmp_path)}
     _run_folder(tmp_path, "alps-7", age_s=_OLD_S, job_id="7", **({"ended": ended} if ended else {}))
     (found,) = run_folders.check_jobs(list(list_runs(environment)), environment)
-    assert found.in_use == reason
+    assert found.in_use_reason == reason

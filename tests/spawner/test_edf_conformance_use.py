@@ -112,7 +112,7 @@ def test_rendering_keeps_values_to_the_byte(place, name):
     try:
         invocation = engine_invocation(request, engine, python=sys.executable)
     except GipfelError as error:
-        if not engine.missing():
+        if not engine.unavailable_reason():
             raise
         pytest.skip(str(error))
     carried = [*strings([list(invocation.argv), invocation.environment])]

@@ -14,7 +14,9 @@ from gipfel_cluster.engines.bubblewrap import Bubblewrap
 
 image, sandboxes = bubblewrap_sandboxes.image, bubblewrap_sandboxes.sandboxes
 shared, user = bubblewrap_sandboxes.shared, bubblewrap_sandboxes.user
-pytestmark = pytest.mark.skipif(Bubblewrap().missing() is not None, reason=str(Bubblewrap().missing()))
+pytestmark = pytest.mark.skipif(
+    Bubblewrap().unavailable_reason() is not None, reason=str(Bubblewrap().unavailable_reason())
+)
 
 
 def test_stdin_comes_through(sandboxes, image):

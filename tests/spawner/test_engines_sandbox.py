@@ -50,7 +50,9 @@ def imported(*words: str, **options: object) -> set[str]:
     return set(lines) - {"imported package"}
 
 
-@pytest.mark.skipif(Bubblewrap().missing() is not None, reason=str(Bubblewrap().missing()))
+@pytest.mark.skipif(
+    Bubblewrap().unavailable_reason() is not None, reason=str(Bubblewrap().unavailable_reason())
+)
 def test_a_container_starts_without_slow_imports(tmp_path):
     (tmp_path / "image/usr/bin").mkdir(parents=True)
     edf = Edf(

@@ -54,7 +54,7 @@ def state() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def image(state: Path) -> Path | None:
     """An image without Python, None where this machine can't make or start one."""
-    missing = engine_for(Edf(name="any", path=None, image="/any.sqsh"), "bubblewrap").missing()
+    missing = engine_for(Edf(name="any", path=None, image="/any.sqsh"), "bubblewrap").unavailable_reason()
     built = image_builder.images_folder() / "debian.sqsh"
     if missing or (image_builder.missing() and not built.exists()):
         return None

@@ -21,7 +21,7 @@ _STRICT = """\
 name: strict
 checks:
 - {name: variable, type: environment, parameters: {expected: {NOT_SET_HERE: "1"}}}
-- {name: memory, type: host_memory, parameters: {least_available: 1 %}}
+- {name: memory, type: host_memory, parameters: {min_available: 1 %}}
 """
 
 

@@ -19,7 +19,7 @@ _STRICT = """\
 name: strict
 checks:
 - {name: variable, type: environment, parameters: {expected: {NOT_SET_HERE: "<b>"}}}
-- {name: memory, type: host_memory, parameters: {least_available: 1 %}}
+- {name: memory, type: host_memory, parameters: {min_available: 1 %}}
 """
 _ESM_BYTES = 50_000
 

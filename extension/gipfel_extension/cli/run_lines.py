@@ -41,7 +41,7 @@ def facts_of(found: "TableRow") -> dict[str, str]:
         "pinned": "yes" if found.pinned else "no",
         "kind": found.kind,
         "started": found.started,
-        "ended": found.ended or ("-" if found.in_use else "not recorded"),
+        "ended": found.ended or ("-" if found.in_use_reason else "not recorded"),
         "duration": duration_text(found.duration_s),
         "exit status": "" if found.exit_status is None else str(found.exit_status),
         "score": "" if found.score is None else f"{found.score:.0f}",
@@ -51,7 +51,7 @@ def facts_of(found: "TableRow") -> dict[str, str]:
         "commit": _commit(found, digits=40),
         "parameters": parameters,
         "size": size_text(found.bytes),
-        "in use": found.in_use or "no",
+        "in use": found.in_use_reason or "no",
     }
     return {name: text or "-" for name, text in facts.items()}
 
@@ -102,7 +102,7 @@ def _commit(run: "Run", *, digits: int = 8) -> str:
 
 def _end(run: "Run") -> str:
     status = f"exit status {run.exit_status}" if run.exit_status is not None else "ended"
-    return status if run.ended else "in use" if run.in_use else "no end recorded"
+    return status if run.ended else "in use" if run.in_use_reason else "no end recorded"
 
 
 #: Title, whether it is aligned to the right, and the text of each column.

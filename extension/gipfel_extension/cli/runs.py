@@ -179,9 +179,9 @@ def rm(*, names: tuple[str, ...], older: int | None, yes: bool) -> int:
         return _remove(_removable(older=older), yes=yes)
     chosen = check_jobs([find_run(name, os.environ) for name in dict.fromkeys(names)], os.environ)
     for each in chosen:
-        if each.in_use:
+        if each.in_use_reason:
             raise GipfelError(
-                f"The run {each.name} is in use: {each.in_use}.", "Stop it first; see `gipfel ps`."
+                f"The run {each.name} is in use: {each.in_use_reason}.", "Stop it first; see `gipfel ps`."
             )
         if each.pinned:
             raise GipfelError(
@@ -210,8 +210,8 @@ def _removable(*, older: int, keep: int | None = None) -> "list[Run]":
     if keep is not None:
         found = [each for each in found[: max(0, len(found) - keep)] if not each.tags]
     limit = time.time() - older
-    old = [each for each in found if each.modified < limit and not each.in_use and not each.pinned]
-    return [each for each in check_jobs(old, os.environ) if not each.in_use]
+    old = [each for each in found if each.modified < limit and not each.in_use_reason and not each.pinned]
+    return [each for each in check_jobs(old, os.environ) if not each.in_use_reason]
 
 
 def _remove(chosen: "list[Run]", *, yes: bool) -> int:

@@ -145,7 +145,7 @@ def _rows(query: TableQuery) -> list[dict[str, object]]:
 def _remove(names: tuple[str, ...]) -> dict[str, object]:
     removed, kept = [], []
     for run in check_jobs([find_run(name, os.environ) for name in names], os.environ):
-        reason = run.in_use or ("it is pinned" if run.pinned else "")
+        reason = run.in_use_reason or ("it is pinned" if run.pinned else "")
         try:
             if not reason:
                 remove_run(run, os.environ)

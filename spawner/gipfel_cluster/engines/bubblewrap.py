@@ -38,7 +38,7 @@ class Bubblewrap:
     def __init__(self, hardware: Hardware = Hardware()) -> None:
         self._hardware = hardware
 
-    def missing(self) -> str | None:
+    def unavailable_reason(self) -> str | None:
         """Return in one line why this machine can't run the engine, or None."""
         if shutil.which("bwrap") is None:
             return "The engine bubblewrap needs the program bwrap (Debian package bubblewrap)."

@@ -51,7 +51,7 @@ class Engine(Protocol):
 
     name: str
 
-    def missing(self) -> str | None:
+    def unavailable_reason(self) -> str | None:
         """Return the reason why this machine can't run the engine, one line, or None."""
 
     def render(self, request: ContainerRequest, *, python: str | Sequence[str]) -> Invocation:

@@ -25,7 +25,7 @@ class HostMemory(Frozen):
 
     Parameters
     ----------
-    least_available
+    min_available
         Required share of available memory.
     most_swapped
         Allowed bytes of swap in use.
@@ -35,7 +35,7 @@ class HostMemory(Frozen):
     scope: ClassVar[Scope] = Scope.NODE
     time_limit_s: ClassVar[float] = 10.0
 
-    least_available: Annotated[Quantity, Field(ge=0, le=1)] = 0.5
+    min_available: Annotated[Quantity, Field(ge=0, le=1)] = 0.5
     most_swapped: Annotated[Quantity, Field(ge=0)] = 2.0**30
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
@@ -51,8 +51,8 @@ class HostMemory(Frozen):
         share = available / total
         text = f"{with_unit(available, 'B')} of {with_unit(total, 'B')} are available"
         fix = "Other processes use this node's memory. Use another node."
-        if share < self.least_available:
-            return [failed(f"{text}, less than {self.least_available:.0%}.", fix, share)]
+        if share < self.min_available:
+            return [failed(f"{text}, less than {self.min_available:.0%}.", fix, share)]
         swapped = fields.get("SwapTotal", 0) - fields.get("SwapFree", 0)
         if swapped > self.most_swapped:
             return [failed(f"{with_unit(swapped, 'B')} are swapped out.", fix, share)]
@@ -125,7 +125,7 @@ class SharedMemory(Frozen):
 
     Parameters
     ----------
-    least_free
+    min_free
         Required free bytes.
     write
         Bytes that the check writes and deletes.
@@ -136,7 +136,7 @@ class SharedMemory(Frozen):
     time_limit_s: ClassVar[float] = 30.0
 
     folder: OneLine = "/dev/shm"  # noqa: S108 - it is the subject
-    least_free: Annotated[Quantity, Field(ge=0)] = 2.0**30
+    min_free: Annotated[Quantity, Field(ge=0)] = 2.0**30
     write: Annotated[Quantity, Field(ge=4096, le=2**36)] = 64.0 * 2**20
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
@@ -147,8 +147,8 @@ class SharedMemory(Frozen):
         fix = (
             "Delete files of earlier jobs there, use another node, or give the container more shared memory."
         )
-        if free < self.least_free:
-            return [lacks_space(folder, free, self.least_free, fix)]
+        if free < self.min_free:
+            return [lacks_space(folder, free, self.min_free, fix)]
         size = int(self.write)
         with temporary_file(folder) as (descriptor, _):
             try:

@@ -74,7 +74,7 @@ def run_agent(location: Location, environment: Mapping[str, str]) -> int:
         rendezvous_reader(location.rendezvous(folder)),
         node=location.node,
         rank=location.rank,
-        extra=location.extra,
+        redundant=location.redundant,
         environment=environment,
     )
     return agent.run()
