@@ -18,7 +18,7 @@ BESIDE = {"cluster": ("tests/cluster",), "pages": ("tests/ui", "tests/widgets", 
 _PROGRESS = re.compile(r"\[ *\d+%\]$")
 _END_LIMIT_S = 120
 #: More failing files than this are not explained by a busy machine.
-_MOST_AGAIN = 8
+_MAX_AGAIN = 8
 #: Test files known to fail beside others and to pass alone, one pattern per line; ``#`` begins a comment.
 _KNOWN_UNSTEADY = ROOT / ".ci" / "unsteady.txt"
 
@@ -107,8 +107,8 @@ def _alone(failed: list[str], environment: dict[str, str]) -> int:
     noticed in the change that brings it. ``build/unsteady.txt`` gets the files that passed only alone.
     """
     files = sorted({name.partition("::")[0] for name in failed})
-    if len(files) > _MOST_AGAIN:
-        print(f":: {len(files)} files have failures: more than {_MOST_AGAIN} are not run again", flush=True)
+    if len(files) > _MAX_AGAIN:
+        print(f":: {len(files)} files have failures: more than {_MAX_AGAIN} are not run again", flush=True)
         return 1
     print(":: again, alone:", *files, flush=True)
     part = Part("alone", files, environment)

@@ -15,7 +15,7 @@ from gipfel_extension.vetting.protocol_files import known_protocols
 
 from .launch_options import launch_command
 
-_MOST_NODES = 65536
+_MAX_NODES = 65536
 _KINDS = {"script": "Script", "module": "Module", "notebook": "Notebook", "code": "Code below"}
 _WIDE, _LABEL = {"width": "calc(100% - 8px)"}, {"description_width": "9em"}
 
@@ -175,7 +175,7 @@ def _layout(text: str, *, typed: bool = True) -> dict[str, Any]:
 
 def _count(value: int, least: int, text: str, tooltip: str) -> ipw.Widget:
     look = {**_layout(text), "tooltip": tooltip}
-    return ipw.BoundedIntText(value, min=least, max=_MOST_NODES, **look)
+    return ipw.BoundedIntText(value, min=least, max=_MAX_NODES, **look)
 
 
 def _choice(kind: click.ParamType, value: Any, text: str) -> ipw.Widget:  # type: ignore[type-arg,unused-ignore]

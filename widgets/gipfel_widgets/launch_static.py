@@ -24,8 +24,8 @@ from gipfel_extension.training.launches.logs import ErrorLines, LogRow, tail_cur
 from gipfel_extension.training.launches.score import launch_advice_effect, launch_score
 from gipfel_extension.training.record.state import find_folder, known_folders
 
-_MOST_LINES = 200
-_MOST_RANKS = 8
+_MAX_SHOWN_LINES = 200
+_MAX_RANKS = 8
 _WIDTH, _HEIGHT = 120, 24
 #: Readable on white and on black; the rank is always printed too.
 COLOURS = ("#1f77b4", "#2e8b57", "#b26a00", "#a64ca6", "#c0392b", "#0f8a8a", "#7a6f00", "#7d6bd0")
@@ -35,10 +35,10 @@ _SHAPES = {
     "not started": "✗", "checked": "✓", "check failed": "✗",
 }  # fmt: skip
 MARKS = {"pass": "✓", "warn": "⚠", "fail": "✗", "unknown": "?"}
-MOST_LINES = 2000
-_SHORTEST_S = 0.4
-_SHARE = 0.05
-_SCORE_S = 15.0
+MAX_KEPT_LINES = 2000
+_MIN_POLL_S = 0.4
+_MAX_CPU_SHARE = 0.05
+_MIN_SCORE_INTERVAL_S = 15.0
 _MAX_LAUNCHES = 50
 
 
@@ -110,18 +110,18 @@ def launch_html(document: dict[str, Any], lines: Sequence[LogRow] = ()) -> str:
 
 def _logs(lines: Sequence[LogRow]) -> list[str]:
     ranks = sorted({line[0] for line in lines})
-    omitted = f", of which {_MOST_RANKS} have a section" if len(ranks) > _MOST_RANKS else ""
+    omitted = f", of which {_MAX_RANKS} have a section" if len(ranks) > _MAX_RANKS else ""
     folds = [(f"log of all {len(ranks)} ranks{omitted}" if omitted else "log of all ranks", list(lines))]
     if len(ranks) > 1:
         folds += [
-            (f"rank {rank}", [each for each in lines if each[0] == rank]) for rank in ranks[:_MOST_RANKS]
+            (f"rank {rank}", [each for each in lines if each[0] == rank]) for rank in ranks[:_MAX_RANKS]
         ]
     if errors := [each for each in lines if each[3]]:
         folds.append(("errors", errors))
     found = []
     for title, held in folds:
         if held:
-            shown = held[-_MOST_LINES:]
+            shown = held[-_MAX_SHOWN_LINES:]
             more = f", the last {len(shown)}" if len(shown) < len(held) else ""
             body = "\n".join(_line(each) for each in shown)
             clock = ", times in UTC" if any(each[2] for each in shown) else ""
@@ -198,13 +198,13 @@ class FollowedLaunch:
     def __init__(self, launch: Launch) -> None:
         self.launch = launch
         self.document: dict[str, Any] = {}
-        self.lines: deque[LogRow] = deque(maxlen=MOST_LINES)
+        self.lines: deque[LogRow] = deque(maxlen=MAX_KEPT_LINES)
         self._cursor = tail_cursor(launch.folder)
         self._errors = ErrorLines()
         self._score: dict[str, Any] | None = None
         self._score_after = 0.0
         self._advice_effect: str | None = None
-        self.pause_s = _SHORTEST_S
+        self.pause_s = _MIN_POLL_S
 
     def poll(self) -> tuple[bool, list[LogRow]]:
         """Read the launch; return whether its document has changed, and the new log lines."""
@@ -212,9 +212,9 @@ class FollowedLaunch:
         document = self._document()
         page = self.launch.logs(self._cursor)
         self._cursor = page.cursor
-        fresh = self._errors.mark(page.lines)[-MOST_LINES:]
+        fresh = self._errors.mark(page.lines)[-MAX_KEPT_LINES:]
         self.lines.extend(fresh)
-        self.pause_s = max(_SHORTEST_S, (time.thread_time() - began) / _SHARE)
+        self.pause_s = max(_MIN_POLL_S, (time.thread_time() - began) / _MAX_CPU_SHARE)
         document |= self._scored(ended=document.get("phase") == "ended", says=document.get("message", ""))
         changed, self.document = document != self.document, document
         return changed, fresh
@@ -230,7 +230,7 @@ class FollowedLaunch:
             return list(self.lines)
         cursor = tail_cursor(self.launch.folder, ranks=(rank,))
         page = self.launch.logs(cursor, ranks=(rank,))
-        return ErrorLines().mark(page.lines)[-MOST_LINES:]
+        return ErrorLines().mark(page.lines)[-MAX_KEPT_LINES:]
 
     def _document(self) -> dict[str, Any]:
         try:
@@ -250,7 +250,7 @@ class FollowedLaunch:
             began = time.thread_time()
             with contextlib.suppress(GipfelError):
                 self._score = launch_score(self.launch.state, self.launch.folder)
-            pause = max(_SCORE_S, (time.thread_time() - began) / _SHARE)
+            pause = max(_MIN_SCORE_INTERVAL_S, (time.thread_time() - began) / _MAX_CPU_SHARE)
             self._score_after = time.monotonic() + pause
         score = self._score or {}
         found = {"score": score.get("score"), "bottleneck": score.get("bottleneck")}

@@ -17,7 +17,7 @@ from .launch_static import FollowedLaunch, launch_html, launch_text
 from .output import LiveWidget, run_sync, view_files, widget_bundle
 
 #: Lines of one message at most; what is older is in the log's file.
-_MOST_SENT = 500
+_MAX_SENT = 500
 _END_S = 3.0
 _EMPTY: dict[str, Any] = {"phase": "preflight", "status": "preflight", "message": "", "preflight": []}
 
@@ -129,7 +129,7 @@ class LaunchWidget(LiveWidget):
             self._send_lines(self._followed.lines_of(rank), first=True, rank=rank)
 
     def _send_lines(self, lines: list[LogRow], *, first: bool, rank: int | None = None) -> None:
-        self.send({"type": "logs", "first": first, "rank": rank, "lines": lines[-_MOST_SENT:]})
+        self.send({"type": "logs", "first": first, "rank": rank, "lines": lines[-_MAX_SENT:]})
 
     def _publish(self, followed: FollowedLaunch, fresh: list[LogRow], *, changed: bool) -> None:
         """Send changes and new lines to the pages; called on the thread."""

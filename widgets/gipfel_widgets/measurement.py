@@ -25,7 +25,7 @@ _JUDGE_S = 5.0
 _GLANCE_S = 0.2
 #: What a shared recorder holds back before it writes, and some more for a slow file system.
 _FLUSH_S = 8.0
-_SHORTEST_S, _LONGEST_S = 0.01, 3600.0
+_MIN_S, _MAX_S = 0.01, 3600.0
 #: Edge of the square matrices: large enough to saturate, small enough to stop on time.
 _GPU_EDGE, _CPU_EDGE = 8192, 1024
 _GPU_BURST = 8
@@ -47,10 +47,10 @@ class Measurement:
     """
 
     def __init__(self, source: str = "auto", interval: float | None = None) -> None:
-        if interval is not None and not _SHORTEST_S <= interval <= _LONGEST_S:
+        if interval is not None and not _MIN_S <= interval <= _MAX_S:
             raise GipfelError(
                 f"An interval of {interval:g} s can't be kept.",
-                f"Choose one from {_SHORTEST_S:g} to {_LONGEST_S:g} seconds.",
+                f"Choose one from {_MIN_S:g} to {_MAX_S:g} seconds.",
             )
         self.source = source
         self.simulated = source.partition(":")[0] in ("synthetic", "replay")

@@ -22,7 +22,7 @@ from gipfel_extension.telemetry.store.segments import read_samples
 
 _FIRST_SAMPLE_S = 20.0
 _END_S = 5.0
-_MOST_LOG = 64 << 10
+_MAX_LOG = 64 << 10
 _GLANCE_S = 0.1
 
 
@@ -195,7 +195,7 @@ class KernelRecorder:
 
     def _last_words(self) -> str:
         try:
-            line = read_tail(self._log, _MOST_LOG).decode(errors="replace").rstrip().rpartition("\n")[2]
+            line = read_tail(self._log, _MAX_LOG).decode(errors="replace").rstrip().rpartition("\n")[2]
         except OSError:
             return ""
         return line.partition(" recorder: ")[2] or line

@@ -13,7 +13,7 @@ from .terminal import examples, report_line
 if TYPE_CHECKING:
     from .kernelspec import KernelPython, KernelSpec
 
-_LONGEST_NAME = 200
+_MAX_NAME = 200
 
 
 @click.group(
@@ -198,7 +198,7 @@ def _of_venv(venv: str, display_name: str, *, check: bool) -> tuple[str, "Kernel
 
 
 def _is_shown(name: str) -> bool:
-    return not name or (len(name) <= _LONGEST_NAME and name.isprintable())
+    return not name or (len(name) <= _MAX_NAME and name.isprintable())
 
 
 def _directory() -> Path:

@@ -19,9 +19,9 @@ from .terminal import report_line
 
 #: Ranks look once a second.
 _DUMP_S = 3.0
-_MOST_FILES = 16
+_MAX_FILES = 16
 # A page of a log that is printed as a whole: of all ranks together, and of one rank at least.
-_PAGE_BYTES, _FEWEST_BYTES = 16 << 20, 1 << 20
+_PAGE_BYTES, _MIN_BYTES = 16 << 20, 1 << 20
 
 
 def row(folder: Path, state: LaunchState, *, everywhere: bool) -> str:
@@ -102,10 +102,10 @@ def show_one(which: str, *, as_json: bool) -> int:
         click.echo("  " + ", ".join(f"{name} {value:g}" for name, value in progress.values.items()))
     if state.failure:
         click.echo(state.failure.traceback.rstrip() or str(state.failure))
-    for rank in traces[:_MOST_FILES]:
+    for rank in traces[:_MAX_FILES]:
         click.echo(f"  profiler trace of rank {rank}: {rank_file(launch.folder, 'trace', rank)}")
     if traces:
-        more = f" of {len(traces)} ranks" if len(traces) > _MOST_FILES else ""
+        more = f" of {len(traces)} ranks" if len(traces) > _MAX_FILES else ""
         click.echo(f"  traces{more} open in {TRACE_VIEWER}: {TRACE_HELP}")
     if dumps:
         place = rank_file(launch.folder, "dump", dumps[0]).parent
@@ -140,7 +140,7 @@ def show_logs(which: str, *, ranks: tuple[int, ...], following: bool, last: int 
     if following:
         return follow(launch, ranks, cursor)
     if last is None:
-        most = max(_FEWEST_BYTES, _PAGE_BYTES // max(1, len(ranks) or launch.state.ranks))
+        most = max(_MIN_BYTES, _PAGE_BYTES // max(1, len(ranks) or launch.state.ranks))
         print_logs(lambda cursor: read_logs(launch.folder, cursor, ranks=ranks, max_bytes=most))
     return 0
 

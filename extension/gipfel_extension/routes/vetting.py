@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 from gipfel_cluster.model import Frozen, GipfelError, OneLine, one_line
 
 from ..server.vetting import (
-    MOST_BYTES,
+    MAX_BYTES,
     ServerVetting,
     describe_protocol,
     list_protocols,
@@ -48,7 +48,7 @@ class VettingQuery(Frozen):
 class ProtocolText(Frozen):
     """Text of a protocol in the editor."""
 
-    text: str = Field(max_length=MOST_BYTES)
+    text: str = Field(max_length=MAX_BYTES)
 
 
 class SavedProtocol(ProtocolText):

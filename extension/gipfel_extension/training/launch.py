@@ -49,7 +49,7 @@ from .record.state import (
 __all__ = ["DryRun", "Launch", "find_running_duplicate", "launch"]
 
 _PROGRAMS = {PROGRAM_FILE: "rank_program.py", "run.py": "run_program.py", PROBE_FILE: "probe_program.py"}
-_FIRST_S, _LONGEST_S = 0.2, 2.0
+_FIRST_S, _MAX_S = 0.2, 2.0
 _SILENT_S = 90.0
 _ASK_S = 30.0
 _OUTCOMES = TypeAdapter(tuple[CheckOutcome, ...])
@@ -206,7 +206,7 @@ class Launch:
             if end is not None and time.monotonic() > end:
                 return None
             time.sleep(pause)
-            pause = min(pause * 1.2, _LONGEST_S if on_change is None else 0.5)
+            pause = min(pause * 1.2, _MAX_S if on_change is None else 0.5)
 
 
 def launch(

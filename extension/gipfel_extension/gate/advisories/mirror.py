@@ -24,8 +24,8 @@ from .osv import NoVersionsError, match, normalized
 #: An older mirror can't be relied on.
 MAX_AGE_S = 7 * 86400.0
 #: Bytes of one record.
-LARGEST_RECORD = 4 << 20
-MOST_RECORDS = 1_000_000
+MAX_RECORD_BYTES = 4 << 20
+MAX_RECORDS = 1_000_000
 _MODIFIED = re.compile(rb'"modified"\s*:\s*"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)')
 _NAME = re.compile(rb'"name"\s*:\s*"([^"\\]{1,300})"')
 _PLACES = ("", "osv-scanner", "osv-scalibr")
@@ -119,11 +119,11 @@ class Mirror:
         newest = 0.0
         with zipfile.ZipFile(file) as archive:
             entries = [each for each in archive.infolist() if each.filename.endswith(".json")]
-            if not entries or len(entries) > MOST_RECORDS:
+            if not entries or len(entries) > MAX_RECORDS:
                 self.not_judged.append(f"The advisories {path} are empty or too many. Update the mirror.")
                 return
             for entry in entries:
-                if entry.file_size > LARGEST_RECORD:
+                if entry.file_size > MAX_RECORD_BYTES:
                     self.not_judged.append(
                         one_line(f"The advisory {entry.filename[:80]} is too large to read.")
                     )

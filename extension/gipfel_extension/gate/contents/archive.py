@@ -16,10 +16,10 @@ from .permissions import Entry
 from .squashfs import Unreadable
 
 _MANIFEST_LIMIT = 16 << 20
-_LARGEST_CONTENT = 256 << 30
-_MOST_ENTRIES = 2_000_000
+_MAX_CONTENT_BYTES = 256 << 30
+_MAX_ENTRIES = 2_000_000
 #: An index may name an index, also itself.
-_DEEPEST_INDEX = 4
+_MAX_INDEX = 4
 #: What a build says about an image, which stands beside the images of an index.
 _ATTESTATION = "application/vnd.in-toto+json"
 _STREAM: Final = "r|*"
@@ -61,7 +61,7 @@ def archive_files(path: Path, *, one_image: bool = False) -> Iterator[tuple[Entr
             try:
                 for member, stream in members(layer):
                     total, count = total + member.size, count + 1
-                    if total > _LARGEST_CONTENT or count > _MOST_ENTRIES:
+                    if total > _MAX_CONTENT_BYTES or count > _MAX_ENTRIES:
                         raise Unreadable(f"{path} holds too many files, or files that are too large.")
                     kind = (
                         stat.S_IFREG if member.isreg() else stat.S_IFDIR if member.isdir() else stat.S_IFLNK
@@ -113,7 +113,7 @@ def layers(archive: tarfile.TarFile) -> tuple[int, list[BinaryIO]]:
                 # An index names the images of all platforms, of which an archive may hold one.
                 continue
             manifest = document(name)
-            if depth > _DEEPEST_INDEX:
+            if depth > _MAX_INDEX:
                 raise ValueError("its indexes are nested too deeply")
             left += [(each, depth + 1) for each in manifest.get("manifests", ())]
             images[

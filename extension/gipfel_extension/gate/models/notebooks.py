@@ -51,7 +51,7 @@ _COMPILED = [
 ]
 _SCRIPTS = ("application/javascript", "text/html", "image/svg+xml")
 _SCRIPT = re.compile(r"<script|\bon(?:error|load|click)\s*=|javascript:", re.IGNORECASE)
-_LARGEST_TEXT = 4 << 20
+_MAX_TEXT_BYTES = 4 << 20
 
 
 def scan_notebook(document: dict[str, Any]) -> Judgement:
@@ -99,4 +99,4 @@ def _script(place: str) -> Finding:
 
 def _text(value: Any) -> str:
     parts = value if isinstance(value, list) else [value]
-    return "".join(part for part in parts if isinstance(part, str))[:_LARGEST_TEXT]
+    return "".join(part for part in parts if isinstance(part, str))[:_MAX_TEXT_BYTES]

@@ -26,7 +26,7 @@ _BY_ATTRIBUTE = re.compile(
 )
 _ASSIGNED = re.compile(r"\b(?:set|for)\s+(\w+)\s*(?:=|in\b)(.*)", re.DOTALL)
 _UNDERSCORES = re.compile(r"['\"]_+['\"]")
-_MOST_ROUNDS = 20
+_MAX_ROUNDS = 20
 
 
 def template_findings(text: str, place: str) -> list[tuple[Verdict, Finding]]:
@@ -86,7 +86,7 @@ def _computed(text: str) -> str:
 
 def _subscripts(block: str) -> Iterator[str]:
     """Yield what stands in brackets behind a value, the inner ones first; lists leave their content."""
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         found = list(_BRACKETS.finditer(block))
         if not found:
             return

@@ -14,7 +14,7 @@ from .streams import Budget, NotUnderstoodError, Window, decompress
 
 _END, _ENTRY, _LOCAL = b"PK\x05\x06", b"PK\x01\x02", b"PK\x03\x04"
 _END64, _LOCATOR64 = b"PK\x06\x06", b"PK\x06\x07"
-_LARGEST_DIRECTORY = 64 << 20
+_MAX_DIRECTORY_BYTES = 64 << 20
 _FULL = 0xFFFFFFFF
 _STORED, _DEFLATED, _BZIP2 = 0, 8, 12
 
@@ -54,7 +54,7 @@ def members(file: BinaryIO, budget: Budget) -> Iterator[tuple[Member, io.Buffere
     if found is None:
         raise NotUnderstoodError("its zip directory is missing or cut off")
     start, size, shift = found
-    if size > _LARGEST_DIRECTORY:
+    if size > _MAX_DIRECTORY_BYTES:
         raise NotUnderstoodError("its zip directory is too large")
     places = [(start, shift)]
     if shift and start - shift >= 0 and _read_at(file, start - shift, 4) == _ENTRY:

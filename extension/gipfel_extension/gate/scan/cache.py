@@ -22,8 +22,8 @@ from gipfel_cluster.runs import make_private, write_atomically
 from ...telemetry.files import open_regular, read_regular
 from ..model import Item, Package, Vulnerability
 
-_LARGEST_ENTRY = 64 << 20
-_MOST_ENTRIES = 200
+_MAX_ENTRY_BYTES = 64 << 20
+_MAX_ENTRIES = 200
 #: A file that changed so recently may change again without a new time: file systems count in steps.
 _SETTLED_S = 2.0
 
@@ -98,7 +98,7 @@ class ScanCache:
     def _read(self, name: str, key: str) -> _Entry | None:
         path = self._path(name)
         try:
-            entry = _Entry.model_validate_json(read_regular(path, _LARGEST_ENTRY)) if path else None
+            entry = _Entry.model_validate_json(read_regular(path, _MAX_ENTRY_BYTES)) if path else None
         except (OSError, ValidationError):
             return None
         return entry if entry and entry.key == key else None
@@ -112,7 +112,7 @@ class ScanCache:
             make_private(path.parent)
             write_atomically(path, entry.model_dump_json())
             entries = sorted(path.parent.glob("*.json"), key=lambda each: each.stat().st_mtime_ns)
-            for old in entries[:-_MOST_ENTRIES]:
+            for old in entries[:-_MAX_ENTRIES]:
                 old.unlink(missing_ok=True)
 
 

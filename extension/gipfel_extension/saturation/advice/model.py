@@ -97,7 +97,7 @@ TRAINING = Applicability("training", kind="training")
 PRESENT = 0.1
 #: GPUs whose losses differ by less, as a share of the time, count as alike.
 ALIKE = 0.02
-_MOST_NAMED = 4
+_MAX_NAMED = 4
 
 
 @dataclass(frozen=True)
@@ -225,12 +225,12 @@ class AdviceContext:
         if len(traces) == len(self.scored) > 1:
             return "All GPUs"
         if len(traces) == 1 or len({trace.device.node for trace in traces}) > 1:
-            names = [self.name(trace.device) for trace in traces[:_MOST_NAMED]]
+            names = [self.name(trace.device) for trace in traces[:_MAX_NAMED]]
         else:
-            numbers = [self.name(trace.device).removeprefix("GPU ") for trace in traces[:_MOST_NAMED]]
+            numbers = [self.name(trace.device).removeprefix("GPU ") for trace in traces[:_MAX_NAMED]]
             names = [f"GPUs {numbers[0]}", *numbers[1:]]
-        if len(traces) > _MOST_NAMED:
-            return f"{', '.join(names)} and {len(traces) - _MOST_NAMED} more"
+        if len(traces) > _MAX_NAMED:
+            return f"{', '.join(names)} and {len(traces) - _MAX_NAMED} more"
         return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
     def evidence(self, trace: Trace, mask: Flags, metrics: Sequence[str]) -> Evidence | None:

@@ -15,8 +15,8 @@ from ...telemetry.redaction import redact_command_line, redact_record
 from ..settings import LOSSES
 from .lines import range_sentence
 
-_LONGEST_VALUE = 400
-_MOST_RECORD_LINES = 10
+_MAX_VALUE = 400
+_MAX_RECORD_LINES = 10
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ def _escaped(value: object) -> str:
 def record_lines(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """Return names and values from ``record.json``, ten at most, without missing ones."""
     return tuple((name, _shortened(value)) for name, value in _record_lines(redact_record(record)) if value)[
-        :_MOST_RECORD_LINES
+        :_MAX_RECORD_LINES
     ]
 
 
@@ -321,4 +321,4 @@ def _as_str(value: Any) -> str:
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"
+    return text if len(text) <= _MAX_VALUE else text[: _MAX_VALUE - 1] + "…"

@@ -12,8 +12,8 @@ from gipfel_cluster.model import Frozen, GipfelError, one_line
 from .values import is_of_type, read_file, read_mapping, wants_text
 
 _TAG = "parameters"
-_SHORTEST = 3
-_LONGEST_SOURCE = 256 << 10
+_MIN_CHARACTERS = 3
+_MAX_SOURCE = 256 << 10
 _BLANKS = re.compile(r"[^\S\n]{100,}")
 # Parameters of papermill's option --inject-paths.
 _PATH_PARAMETERS = frozenset({"PAPERMILL_INPUT_PATH", "PAPERMILL_OUTPUT_PATH"})
@@ -68,7 +68,7 @@ def known_parameters(
 
 def _inspected(source: str) -> str:
     """Return a cell with shortened runs of blanks, for which papermill's patterns take quadratic time."""
-    return _BLANKS.sub(" ", source[:_LONGEST_SOURCE])
+    return _BLANKS.sub(" ", source[:_MAX_SOURCE])
 
 
 def has_parameters_cell(notebook: Any) -> bool:
@@ -133,7 +133,7 @@ def is_misspelt(name: str, known: str) -> bool:
     purpose.
     """
     one, other = name.lower(), known.lower()
-    if min(len(one), len(other)) < _SHORTEST or abs(len(one) - len(other)) > 1:
+    if min(len(one), len(other)) < _MIN_CHARACTERS or abs(len(one) - len(other)) > 1:
         return False
     for _ in range(2):
         # Remove the common beginning and reverse; the second pass removes the common end.
