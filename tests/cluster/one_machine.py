@@ -322,6 +322,6 @@ def _first_child(pid: int) -> int | None:
 
 
 if __name__ == "__main__":
-    from kept_machine import main
+    from cluster_command import main
 
     sys.exit(main())

@@ -10,8 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from cluster_command import ended_by_signals
 from hub_process import end_proxy
-from kept_machine import ended_by_signals
 from kept_runtime import runtime_to_serve
 from one_machine import OneMachine, missing
 

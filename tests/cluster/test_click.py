@@ -59,7 +59,7 @@ def session(hub: HubProcess, plain_users: tuple[UnixUser, UnixUser], images: Ima
 
 
 def test_the_lab_answers_through_the_proxy(session: Session) -> None:
-    page = session.hub_user.ask("lab")
+    page = session.hub_user.request("lab")
     assert page.status_code == 200
     assert "jupyter-config-data" in page.text
 
@@ -215,7 +215,7 @@ def test_no_token_is_in_an_argument_a_log_or_a_file(session: Session, hub: HubPr
 
 def test_samples_of_the_job_reach_the_page(session: Session) -> None:
     user = session.hub_user
-    described = user.ask("gipfel/run").raise_for_status().json()
+    described = user.request("gipfel/run").raise_for_status().json()
     assert described["edf"]["name"] == "click"
     assert described["node"].startswith("node0")
     stream = user.websocket("gipfel/saturation/stream?window=600")

@@ -221,7 +221,7 @@ def test_an_idle_server_is_warned_and_culled_a_busy_one_is_not(new_hub: Any) -> 
     assert row["busy_with"] == ["1 busy kernel"]
     idle = until(lambda: ask(hub, "rolf", token, "gipfel/lifetime")["idle"], 30, hub)
     assert idle["stop_ms"] - idle["since_ms"] >= 12_000
-    ask(hub, "rolf", token, "gipfel/lifetime/stay", content={})
+    ask(hub, "rolf", token, "gipfel/lifetime/keep-alive", content={})
     assert ask(hub, "rolf", token, "gipfel/lifetime")["idle"] is None
     until(lambda: servers(hub, "rolf") == {}, 40, hub)
     lines = [json.loads(line) for line in (hub.folder / "state/audit.jsonl").read_text().splitlines()]

@@ -194,13 +194,13 @@ def start(**options: Any) -> int:
 
 
 @launch.command("list", epilog=examples("gipfel launch list --all --json"))
-@click.option("--all", "everywhere", is_flag=True, help="Launches of all runs.")
+@click.option("--all", "all_runs", is_flag=True, help="Launches of all runs.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
-def list_(*, everywhere: bool, as_json: bool) -> int:
+def list_(*, all_runs: bool, as_json: bool) -> int:
     """List the launches of this job; outside of jobs, all of yours."""
     from .launch_view import show_list  # noqa: PLC0415
 
-    return show_list(everywhere=everywhere, as_json=as_json)
+    return show_list(all_runs=all_runs, as_json=as_json)
 
 
 @launch.command(

@@ -24,12 +24,12 @@ _MAX_FILES = 16
 _PAGE_BYTES, _MIN_BYTES = 16 << 20, 1 << 20
 
 
-def row(folder: Path, state: LaunchState, *, everywhere: bool) -> str:
+def row(folder: Path, state: LaunchState, *, all_runs: bool) -> str:
     """Return a launch's line in the list: title, last restart's reason, and the reason of its state.
 
     The name precedes the title unless the title contains it.
     """
-    which = f"{folder.parents[1].name}/{folder.name}" if everywhere else folder.name
+    which = f"{folder.parents[1].name}/{folder.name}" if all_runs else folder.name
     size = f"{pluralize(len(state.nodes), 'node')}, {pluralize(state.ranks, 'rank')}"
     named = "" if state.name in state.title or state.name == "launch" else f"{state.name}: "
     reasons = (*state.restarted[-1:], state.reason) if state.restarts else (state.reason,)
@@ -54,9 +54,9 @@ def follow(launch: Launch, ranks: tuple[int, ...] = (), cursor: Cursor | None = 
     )
 
 
-def show_list(*, everywhere: bool, as_json: bool) -> int:
+def show_list(*, all_runs: bool, as_json: bool) -> int:
     """Print the table of launches."""
-    folders = known_folders(os.environ, everywhere=everywhere)
+    folders = known_folders(os.environ, all_runs=all_runs)
     states = []
     for folder in folders:
         try:
@@ -67,7 +67,7 @@ def show_list(*, everywhere: bool, as_json: bool) -> int:
         click.echo(json.dumps([{"folder": str(f), **state.model_dump(mode="json")} for f, state in states]))
         return 0
     for folder, state in states:
-        click.echo(row(folder, state, everywhere=everywhere))
+        click.echo(row(folder, state, all_runs=all_runs))
     if not folders:
         report_line("There are no launches.")
     return 0

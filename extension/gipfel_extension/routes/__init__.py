@@ -33,13 +33,13 @@ from .saturation import (
 )
 from .server import (
     ExtendRouteHandler,
+    KeepAliveRouteHandler,
     LifetimeRouteHandler,
     MetricsRouteHandler,
     NotebookRouteHandler,
     NotebooksRouteHandler,
     RunRouteHandler,
     ScriptsRouteHandler,
-    StayRouteHandler,
 )
 from .vetting import ProtocolsRouteHandler, VettingConsentRouteHandler, VettingRouteHandler
 
@@ -54,7 +54,7 @@ ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/runs/([A-Za-z0-9][A-Za-z0-9._-]{0,127})/report", RunReportRouteHandler),
     (r"gipfel/lifetime", LifetimeRouteHandler),
     (r"gipfel/lifetime/extend", ExtendRouteHandler),
-    (r"gipfel/lifetime/stay", StayRouteHandler),
+    (r"gipfel/lifetime/keep-alive", KeepAliveRouteHandler),
     (r"gipfel/saturation", SaturationRouteHandler),
     (r"gipfel/saturation/now", ActivityRouteHandler),
     (r"gipfel/saturation/stream", SaturationStreamRouteHandler),

@@ -143,13 +143,13 @@ class ExtendRouteHandler(LifetimeRouteHandler):
         self.finish(self.lifetime.describe())
 
 
-class StayRouteHandler(LifetimeRouteHandler):
+class KeepAliveRouteHandler(LifetimeRouteHandler):
     """``POST``: keep an idle server."""
 
     @route
     async def post(self) -> None:
         """Count this request as use, and send the response of `LifetimeRouteHandler`."""
-        await self.lifetime.stay()
+        await self.lifetime.keep_alive()
         self.finish(self.lifetime.describe())
 
 

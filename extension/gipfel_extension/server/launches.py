@@ -44,7 +44,7 @@ def list_launches(environment: Mapping[str, str], only: str = "") -> list[dict[s
     """
     if only:
         return [summarize_or_report(find_launch(only, environment))]
-    newest = reversed(known_folders(environment, everywhere=True)[-_MAX_LAUNCHES:])
+    newest = reversed(known_folders(environment, all_runs=True)[-_MAX_LAUNCHES:])
     found = [summarize_or_report(Launch(folder)) for folder in newest]
     return sorted(found, key=lambda each: each["phase"] == "ended")
 

@@ -251,7 +251,7 @@ class ServerLifetime:
             "idle": idle,
         }
 
-    async def stay(self) -> None:
+    async def keep_alive(self) -> None:
         """Count this moment as use, and report it to the hub immediately."""
         self._idleness.touch(self._clock())
         await self.report_once()

@@ -248,7 +248,7 @@ ROUTE_RESPONSES: dict[tuple[str, str], type[ResponseModel]] = {
     ("GET", "gipfel/runs"): Runs,
     ("GET", "gipfel/lifetime"): Lifetime,
     ("POST", "gipfel/lifetime/extend"): Lifetime,
-    ("POST", "gipfel/lifetime/stay"): Lifetime,
+    ("POST", "gipfel/lifetime/keep-alive"): Lifetime,
     ("POST", "gipfel/telemetry/source"): SaturationStatus,
     ("DELETE", "gipfel/telemetry/source"): SaturationStatus,
     ("GET", "gipfel/saturation/now"): GpuActivity,

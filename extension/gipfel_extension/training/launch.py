@@ -287,7 +287,7 @@ def find_running_duplicate(
     A launch whose supervisor has not updated its state recently does not count.
     """
     started = str((directory / Path(spec.directory or ".").expanduser()).resolve())
-    for folder in reversed(known_folders(environment, everywhere=True)):
+    for folder in reversed(known_folders(environment, all_runs=True)):
         with contextlib.suppress(GipfelError, OSError, ValueError):
             launch = Launch(folder)
             # The process that runs a pre-flight may have ended; a queued launch does not depend on one.

@@ -163,7 +163,7 @@ class LaunchKind:
 
     def list(self, environment: Mapping[str, str]) -> Iterable[Workload]:
         """Return the user's launches in all runs, the newest last."""
-        for folder in known_folders(environment, everywhere=True):
+        for folder in known_folders(environment, all_runs=True):
             with suppress(GipfelError):
                 yield self._workload(folder)
 

@@ -101,7 +101,7 @@ def launch_advice_effect(folder: Path, environment: Mapping[str, str]) -> Advice
     now = _result(folder, read_state(folder))
     if now is None:
         return None
-    for other in reversed(known_folders(environment, everywhere=True)[-_MAX_LAUNCHES:]):
+    for other in reversed(known_folders(environment, all_runs=True)[-_MAX_LAUNCHES:]):
         with suppress(GipfelError):
             state, program = read_state(other), program_of_launch(other)
             if program is None or program.name != now.program.name or other == folder.resolve():

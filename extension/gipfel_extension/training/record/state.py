@@ -204,9 +204,9 @@ def new_folder(environment: Mapping[str, str]) -> Path:
     return new_directory(launches_folder(environment))
 
 
-def known_folders(environment: Mapping[str, str], *, everywhere: bool = False) -> tuple[Path, ...]:
-    """Return the directories of launches, the newest last: of this run or outside of runs, or everywhere."""
-    return known_directories(LAUNCHES, environment, everywhere=everywhere)
+def known_folders(environment: Mapping[str, str], *, all_runs: bool = False) -> tuple[Path, ...]:
+    """Return the directories of launches, the newest last: of this run or outside of runs, or of all runs."""
+    return known_directories(LAUNCHES, environment, all_runs=all_runs)
 
 
 def find_folder(word: str, environment: Mapping[str, str]) -> Path:
