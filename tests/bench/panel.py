@@ -1,4 +1,4 @@
-"""What the panel takes of a browser's main thread: 64 simulated GPUs at 1 Hz, two minutes, the default view.
+"""Main-thread time of the panel in a browser: 64 simulated GPUs at 1 Hz, two minutes, the default view.
 
 Script is CPU time as a performance trace counts it, so a busy machine changes it little. An update is what
 one second brings.

@@ -1,4 +1,4 @@
-"""What recording costs a node: CPU of the recorder per GPU, at a sample per second, at ten, and by default.
+"""Cost of recording for a node: CPU of the recorder per GPU, at a sample per second, at ten, and by default.
 
 Prints rows as JSON; the ratio is ours over a limit that its name says. On a machine with GPUs their driver is
 measured, else the NVML stand-in, whose calls take no time: then a row is our own code alone, and says so.

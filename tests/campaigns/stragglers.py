@@ -1,4 +1,4 @@
-"""How often diagnosis names the slow rank, node or stage of a job, and how often a healthy one.
+"""Detection and false-alarm rates of the diagnosis of slow ranks, nodes and stages.
 
 A cell is a fault in jobs of a size, at a noise from step to step, with roles known or not. Rates are per
 window of 20 steps. Beside it stand two rules of one line on medians of such windows: ``fixed`` (5 % above the

@@ -1,4 +1,4 @@
-"""Where the runtime is that a cluster on this machine serves: every user reads it, and it is kept."""
+"""Build and keep the runtime that a cluster on this machine serves, readable for every user."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""What the tests of launches share: a plain user on the cluster, programs, an image with torch, a command."""
+"""Helpers of the tests of launches: a plain user on the cluster, programs, an image with torch, a command."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""What breaks on a real cluster, and that hub and Slurm agree afterwards."""
+"""Failures on a real cluster, after which hub and Slurm agree on the jobs."""
 
 import shutil
 import signal

@@ -1,4 +1,4 @@
-"""What the form shows of a real Slurm: idle GPUs, expected starts, reservations, accounts."""
+"""The form on a real Slurm: idle GPUs, expected starts, reservations, accounts."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What a session leaves behind when it ends: its run folder, and nothing else."""
+"""End of a session: only its run folder is left."""
 
 import os
 import signal

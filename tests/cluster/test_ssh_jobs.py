@@ -1,4 +1,4 @@
-"""When there is an ssh server in a container, and when not: two on a node, their end, their keys, engines."""
+"""Ssh servers in containers: when one is started, two on a node, their end, their keys, engines."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What ``gipfel edf`` adds to the library: options, JSON and exit statuses."""
+"""Options, JSON and exit statuses of ``gipfel edf``."""
 
 import json
 import os

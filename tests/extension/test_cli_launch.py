@@ -1,4 +1,4 @@
-"""What ``gipfel launch`` prints of launches: help, list, one launch and its logs, in folders written here."""
+"""Output of ``gipfel launch``: help, list, one launch and its logs, in directories written by the tests."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a real server answers about its end, with a hub that stands beside it."""
+"""Responses of a real server about its end, with a fake hub."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What waits for one page, and what is new for it."""
+"""Queue of updates for one page."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What others answer and leave about: servers and files of whomever cost one line, never the recording."""
+"""Hostile servers and files: each costs one line in the log, and never the recording."""
 
 import contextlib
 import gzip

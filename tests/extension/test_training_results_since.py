@@ -1,4 +1,4 @@
-"""What became of advice: checked after the next run of the same program, on numbers that give the answer."""
+"""Effect of earlier advice, computed after the next run of the same program."""
 
 import json
 import math

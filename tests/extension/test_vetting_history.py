@@ -1,4 +1,4 @@
-"""What is remembered of vetting runs: by cluster, readable whatever lies there, and only ever accusing."""
+"""History of vetting runs: one per cluster, robust to invalid files; it can fail nodes, never pass them."""
 
 import os
 import stat

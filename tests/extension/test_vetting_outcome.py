@@ -1,4 +1,4 @@
-"""What becomes of a vetting's verdicts: good nodes, exit status, a table, the next job."""
+"""Outcome of a vetting run: good nodes, exit status, a table, the next job."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where a vetting runs, by Slurm's variables, and how lists of nodes are written."""
+"""Location of a vetting run, by Slurm's variables, and the notation of node lists."""
 
 import pytest
 

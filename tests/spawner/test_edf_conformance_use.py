@@ -1,4 +1,4 @@
-"""What is made of an EDF: the image asked, the rendering by every engine, and the words of the program."""
+"""Use of an EDF: the image, the rendering by every engine, and the argv of the program."""
 
 import json
 import os

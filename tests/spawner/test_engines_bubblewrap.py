@@ -1,4 +1,4 @@
-"""What a command finds in a container that really runs, as root and as a plain user, from file and folder."""
+"""Environment of a command in a real container, as root and as a plain user, from a file and a directory."""
 
 import hashlib
 import json

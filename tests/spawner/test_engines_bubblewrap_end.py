@@ -1,4 +1,4 @@
-"""How a container that really runs takes input, variables and signals, and what is left when it ends."""
+"""Input, variables and signals of a real container, and its end."""
 
 import os
 import pty

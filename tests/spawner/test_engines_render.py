@@ -1,4 +1,4 @@
-"""What each engine makes of an EDF: argv lists and environments, exact to the byte."""
+"""Rendering of an EDF by each engine: argv lists and environments, exact to the byte."""
 
 import csv
 import hashlib

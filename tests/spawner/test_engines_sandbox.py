@@ -1,4 +1,4 @@
-"""How quickly a sandbox can start, by what it imports; and its plan, read as quickly."""
+"""Start of the sandbox: the modules that it imports, and its plan."""
 
 import importlib
 import json

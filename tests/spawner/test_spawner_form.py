@@ -1,4 +1,4 @@
-"""What the form's page asks of a real hub: who may ask, how often, and what it costs the cluster."""
+"""Requests of the form's page to a real hub: permissions, rate limits, and their cost for the cluster."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What the hub knows of its cluster: Slurm's answers read, kept by age, asked once for everybody."""
+"""The hub's cached view of its cluster: Slurm's output parsed, kept for a time, requested for all users."""
 
 import asyncio
 import threading

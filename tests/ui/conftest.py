@@ -1,4 +1,4 @@
-"""What the tests in a browser share: a hub as ``make up`` runs it, Chromium, and a place for screenshots."""
+"""Fixtures of the browser tests: a hub as ``make up`` runs it, Chromium, and a directory for screenshots."""
 
 import os
 import shutil
