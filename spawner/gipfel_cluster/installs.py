@@ -114,7 +114,7 @@ def _of_line(line: str, number: int) -> Iterator[InstallProblem]:
             "piped-script",
             number,
             "a downloaded script is run at once",
-            "whoever controls the server or the way to it runs programs as you",
+            "an attacker who controls the server or the network can run programs as you",
             "Write curl -fsSLo script.sh URL && echo 'SHA256  script.sh' | sha256sum -c && sh script.sh.",
         )
     if _EXTRA_INDEX.search(line) and "--require-hashes" not in line:
@@ -147,7 +147,7 @@ def _insecure_index(line: int) -> InstallProblem:
         "insecure-index",
         line,
         "the index is not authenticated",
-        "whoever is on the way to it chooses what is installed",
+        "an attacker in the network can choose what is installed",
         "Write --index-url https://…, and leave out --trusted-host.",
     )
 

@@ -93,7 +93,7 @@ def check_variables(variables: Mapping[str, str], reserved_prefix: str) -> None:
     Parameters
     ----------
     reserved_prefix
-        Prefix of further names that must not be set.
+        Prefix of other names that must not be set.
 
     Raises
     ------

@@ -152,7 +152,7 @@ def _value(name: Any, value: Any) -> Any:
                 _warn(f"long {name}", f"log({name}=…) keeps {_MAX_TEXT} characters of a string.")
             return str(value[:_MAX_TEXT])
         number = float(value)
-    except Exception:  # noqa: BLE001 - whatever a tensor's own float() raises
+    except Exception:  # noqa: BLE001 - a tensor's own float() may raise anything
         _warn(f"kind {name}", f"log({name}=…) takes a number or a short string, not {_kind(value)}.")
         return None
     if math.isfinite(number):

@@ -141,7 +141,7 @@ class Measurement:
     def metrics(self) -> UserMetrics:
         """Return what this run's processes logged between start and end, or until now.
 
-        A measurement that made a run of its own has that of the run that the kernel is in, too: the work logs
+        A measurement with its own run has that of the kernel's run, too: the work logs
         there.
         """
         folders = {self.run.path, *([] if (present := present_run()) is None else [present.path])}

@@ -76,7 +76,7 @@ def is_interactive() -> bool:
         return False
     try:
         content = kernel.get_parent("shell").get("content", {})
-    except Exception:  # noqa: BLE001 - whatever another kernel's own way is
+    except Exception:  # noqa: BLE001 - another kernel may raise anything
         return False
     return content.get("allow_stdin") is True
 

@@ -1,4 +1,4 @@
-"""Run of a kernel: the one it was started in, or one of its own with a recorder.
+"""Run of a kernel: the one it was started in, or a new one with its own recorder.
 
 A recorder that a kernel starts itself.
 """
@@ -89,7 +89,7 @@ def create_run(
     """
     environment = os.environ if environment is None else environment
     node = node_name(environment)
-    # Milliseconds: a kernel may measure twice within a second, and each measurement is a record of its own.
+    # Milliseconds: a kernel may measure twice within a second, and each measurement has its own record.
     job_id = f"{os.getpid()}-{time.time_ns() // 1_000_000}"
     folder = RunFolder.create(runs_root(dict(environment)), "measure", job_id)
     folder.write_record(

@@ -312,7 +312,7 @@ def _open(run: KernelRun | Path | str | None, window: float) -> tuple[Saturation
 
 
 def _follow(view: "weakref.ref[Saturation]", feed: SaturationFeed, ended: threading.Event) -> None:
-    """Poll a run until the view is stopped or garbage-collected, whatever its folder does meanwhile."""
+    """Poll a run until the view is stopped or garbage-collected, even if its folder changes meanwhile."""
     devices = feed.devices()
     waiting: list[Sample] = []
     published = redrawn = time.monotonic()

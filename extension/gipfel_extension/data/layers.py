@@ -1,6 +1,6 @@
 """Layers and mounts: add files to a data set without rewriting it, and mount it in a container.
 
-A layer is an image of its own that names the root hash of the image it extends. Layers of ``data.sqsh`` are
+A layer is a separate image that contains the root hash of the image it extends. Layers of ``data.sqsh`` are
 ``data.1.sqsh``, ``data.2.sqsh`` and so on, and are mounted beside it, at ``/data.1`` and so on: an EDF can't
 merge mounts.
 """
@@ -48,7 +48,7 @@ def find_layers(base: Path) -> list[Path]:
 
 
 def next_layer(base: Path) -> tuple[Path, Base]:
-    """Return the path of an image's next layer, and what it has to say about the image before it."""
+    """Return the path of an image's next layer, and its reference to the image that it extends."""
     layers = find_layers(base)
     if len(layers) >= _MAX_LAYERS:
         raise GipfelError(f"{base} has {_MAX_LAYERS} layers.", "Pack all of the data again.")

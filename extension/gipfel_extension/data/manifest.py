@@ -235,7 +235,7 @@ def read_summary(image: Path) -> Summary | None:
     Raises
     ------
     GipfelError
-        It can't be read or contradicts itself.
+        It can't be read or is inconsistent.
     """
     if is_earlier_image(image):
         return _read_summary(earlier_summary_path(image))

@@ -128,7 +128,7 @@ class _ImageSource(Source):
         return cast("BinaryIO", io.BufferedReader(_BlockReader(file, blocks, self.lock), _BUFFER_BYTES))
 
     def changed(self) -> list[bytes]:
-        """Return the image's name if it is another file by now."""
+        """Return the image's name if it has been replaced."""
         now = FileVersion.of(os.stat(self.path))  # noqa: PTH116 - as `version` was made
         return [] if now == self.version else [os.fsencode(self.path.name)]
 

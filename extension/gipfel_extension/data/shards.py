@@ -141,7 +141,7 @@ def read_index(path: Path) -> ShardIndex | None:
     Raises
     ------
     GipfelError
-        It can't be read, was not written by ``gipfel data pack``, or contradicts itself.
+        It can't be read, was not written by ``gipfel data pack``, or is inconsistent.
     """
     name = path / INDEX_NAME
     try:

@@ -195,7 +195,7 @@ def _is_odd(path: bytes) -> bool:
 
 
 def _divide(source: Source, limit: int) -> Iterator[Source]:
-    """Yield the source of each shard; a sample larger than the limit has a shard of its own."""
+    """Yield the source of each shard; a sample larger than the limit is alone in its shard."""
     part: list[ScannedEntry] = []
     size = 0
     for sample in _samples(source.entries):

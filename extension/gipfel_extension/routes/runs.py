@@ -114,7 +114,7 @@ class RunReportRouteHandler(GipfelRouteHandler):
 
     @property
     def content_security_policy(self) -> str:
-        """The page runs in an origin of its own."""
+        """Set the headers that give the page its own origin."""
         return _POLICY
 
     @route

@@ -275,7 +275,7 @@ def losses_of(
     indicators
         None for a GPU that never worked: it waited for nothing, so its `gpu_idle` is the loss ``idle``.
     before_work
-        True in samples before the job's work began. Their loss is ``start_up``, whatever the indicators show.
+        True in samples before the job's work began. Their loss is ``start_up``, regardless of the indicators.
     """
     zero = np.zeros_like(breakdown.gpu_idle)
     if indicators is None:

@@ -37,7 +37,7 @@ _MAX_WAITING = 8
 class View(Frozen):
     """Selection of samples on a page.
 
-    ``window`` is the time range in seconds. ``gpus`` are the UUIDs of GPUs with a figure of their own.
+    ``window`` is the time range in seconds. ``gpus`` are the UUIDs of GPUs that have their own figure.
     ``metric`` is the metric of the heat map.
     """
 

@@ -283,7 +283,7 @@ def make_report(
 
 
 def _cut_short(node: NodeReport) -> NodeReport:
-    """Return the summary of a node after a run that was cut short: it is not vetted, whatever passed."""
+    """Return the summary of a node after an interrupted run: it is not vetted, even if checks passed."""
     verdict = worst((node.verdict, Verdict.NOT_RUN))
     reasons = node.reasons or ("The run was not completed.",)
     return node.model_copy(update={"verdict": verdict, "vetted": False, "reasons": reasons})

@@ -255,7 +255,7 @@ def _read(root: Path, name: str, limit: int) -> bytes | None:
         with _opened(root, name) as file:
             if not stat.S_ISREG(os.fstat(file).st_mode):
                 return None
-            # Read the file that was checked, even if its name is another file by now.
+            # Read the file that was checked, even if it has been replaced.
             with Path(f"/proc/self/fd/{file}").open("rb") as content:
                 return content.read(limit)
     except (OSError, ValueError):

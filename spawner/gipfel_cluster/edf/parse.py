@@ -26,7 +26,7 @@ _FIXES = (
     (re.compile(r"Illegal character|Unterminated"), "Close the string with its quote on the same line."),
     (re.compile(r"Unescaped|escape|hex"), "Write two backslashes for one, or use single quotes."),
     (re.compile(r"Expected '='|Invalid statement"), 'Write KEY = "value", one on a line.'),
-    (re.compile(r"Expected newline"), 'Strings need quotes, KEY = "value", and each key a line of its own.'),
+    (re.compile(r"Expected newline"), 'Strings need quotes, KEY = "value", and each key its own line.'),
     (re.compile(r"Invalid value"), 'Strings need quotes: KEY = "value".'),
     (re.compile(r"array"), "Close the array with ']' and put commas between its values."),
     (re.compile(r"inline table"), "Keep { … } on one line and close it."),

@@ -34,7 +34,7 @@ class InsecureIndex(_VariableRule):
 
     code = "insecure-index"
     reason = "{name} allows an index that is not authenticated"
-    consequence = "whoever is on the way to it chooses what is installed"
+    consequence = "an attacker in the network can choose what is installed"
     fix = "Write an index that begins with https://, and take {name} out."
 
 

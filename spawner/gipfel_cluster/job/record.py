@@ -244,7 +244,7 @@ def describe_run(
 
 
 def _git_state(spec: JobSpec, environment: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return the commit of a notebook's or launch's directory; a server has none of its own."""
+    """Return the commit of a notebook's or launch's directory; a server has none."""
     if spec.kind == "server" or not spec.directory:
         return None
     state = git_state(Path(spec.directory), environment)

@@ -297,7 +297,7 @@ def _closure(
 
     For another version pip chooses the right wheels, but evaluates markers for the running Python.
     """
-    from packaging.requirements import Requirement  # noqa: PLC0415 - as above
+    from packaging.requirements import Requirement  # noqa: PLC0415 - only where runtimes are built
     from packaging.utils import canonicalize_name  # noqa: PLC0415
 
     markers = {"python_version": python, "python_full_version": f"{python}.0"}

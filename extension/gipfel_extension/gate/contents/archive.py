@@ -56,7 +56,7 @@ def archive_files(path: Path, *, one_image: bool = False) -> Iterator[tuple[Entr
     with archive_errors(path), open_regular(path, follow=True) as file, tarfile.open(fileobj=file) as archive:
         images, blobs = layers(archive)
         if one_image and images > 1:
-            raise Unreadable(f"{path} holds {images} images; save each to an archive of its own.")
+            raise Unreadable(f"{path} holds {images} images; save each to its own archive.")
         for layer in blobs:
             try:
                 for member, stream in members(layer):

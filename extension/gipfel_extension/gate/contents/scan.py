@@ -180,5 +180,5 @@ def directory_entries(root: Path, problems: list[str]) -> Iterator[tuple[Entry, 
 
 
 def shown(path: str) -> str:
-    """Return a path that JSON and terminals can hold, whatever bytes it has."""
+    """Return a path for display, with escapes for bytes that JSON and terminals can't hold."""
     return path.encode(errors="surrogateescape").decode(errors="replace")

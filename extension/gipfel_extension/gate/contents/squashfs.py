@@ -158,7 +158,7 @@ def _stream(path: Path) -> Iterator[BinaryIO]:
     with subprocess.Popen(
         (*command, str(path.absolute())), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:
-        # A stream that ends too early is not judged, whoever ended it.
+        # A stream that ends too early is not judged, regardless of the cause.
         clock = threading.Timer(_STREAM_S, process.kill)
         clock.start()
         try:

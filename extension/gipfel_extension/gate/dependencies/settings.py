@@ -141,5 +141,5 @@ def _extra_index(line: str) -> Finding:
 
 
 def _insecure_index(line: str) -> Finding:
-    message = "An index is not authenticated: whoever is on the way to it chooses what is installed."
+    message = "An index is not authenticated: an attacker in the network can choose what is installed."
     return Finding(rule="insecure-index", severity="high", message=message, fix=f"Write {line}.")

@@ -55,7 +55,7 @@ _MAX_TEXT_BYTES = 4 << 20
 
 
 def scan_notebook(document: dict[str, Any]) -> Judgement:
-    """Judge a notebook: what its cells would run stays the reader's choice, and is a finding of its own."""
+    """Judge a notebook: its cells run only if the reader runs them, so each problem is a separate finding."""
     found: dict[str, tuple[Verdict, Finding]] = {}
     for number, cell in enumerate(document["cells"], 1):
         if isinstance(cell, dict):

@@ -68,7 +68,7 @@ def _outside(locations: dict[str, None]) -> Iterator[tuple[Verdict, Finding]]:
                     rule="onnx-path",
                     severity="critical",
                     message=f"It reads a tensor from {location[:200]!r}, outside of the model's directory.",
-                    fix="Don't load it; tell whoever provides it.",
+                    fix="Don't load it; report it to its publisher.",
                 ),
             )
 

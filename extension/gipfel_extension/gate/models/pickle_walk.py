@@ -1,7 +1,7 @@
 """Read a pickle's opcodes without loading it, and collect the names that loading would look up.
 
-The walk follows the stack and the memo as far as needed to know each name, whatever its disguise: names that
-are put together from the memo, mapped from Python 2, nested in bytes, or registered as an extension. It reads
+The walk follows the stack and the memo as far as needed to know each name even if it is disguised: names that are
+put together from the memo, mapped from Python 2, nested in bytes, or registered as an extension. It reads
 the file forward, keeps at most 256 MiB of its texts and nested files, and follows the unpickler where others
 stop: code before a broken opcode has run by then. Source of the opcodes: ``pickletools.opcodes`` and
 ``pickle._Unpickler`` of Python 3.13.
@@ -299,7 +299,7 @@ class Walk:
         """Move behind the array that joblib writes into its pickle. Source: ``joblib.numpy_pickle``, 1.4."""
         size = array_size(state)
         if size is None:
-            # joblib writes a pickle of its own here, and continues behind it.
+            # joblib writes a separate pickle here, and continues behind it.
             self.object_array = True
             inner = Walk(self._file, self._budget)
             try:

@@ -87,7 +87,7 @@ def _judge(walks: Sequence[Walk], problem: str) -> Judgement:
     findings: list[tuple[Verdict, Finding]] = []
     if bad:
         message = f"Loading it calls {_shown(bad)}."
-        fix = "Don't load it; delete it, and tell whoever provides it."
+        fix = "Don't load it; delete it, and report it to its publisher."
         findings.append(
             ("malicious", Finding(rule="pickle-code", severity="critical", message=message, fix=fix))
         )

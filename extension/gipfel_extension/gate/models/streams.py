@@ -62,7 +62,7 @@ class Budget:
 
 
 class Window(io.RawIOBase):
-    """Bytes `start` to `start + size` of a seekable file, as a file of its own."""
+    """Bytes `start` to `start + size` of a seekable file, as a separate file."""
 
     def __init__(self, file: BinaryIO, start: int, size: int) -> None:
         self._file, self._start, self._size, self._at = file, start, max(0, size), 0

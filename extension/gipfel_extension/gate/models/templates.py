@@ -41,7 +41,7 @@ def template_findings(text: str, place: str) -> list[tuple[Verdict, Finding]]:
                         rule="template-injection",
                         severity="critical",
                         message=message,
-                        fix="Don't use this model; tell whoever provides it.",
+                        fix="Don't use this model; report it to its publisher.",
                     ),
                 )
             ]

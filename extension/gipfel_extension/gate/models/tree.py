@@ -87,5 +87,5 @@ def _judge(path: Path, *, follow: bool) -> Judgement | None:
 
 
 def _shown(path: Path) -> str:
-    """Return a path that JSON and terminals can hold, whatever bytes it has."""
+    """Return a path for display, with escapes for bytes that JSON and terminals can't hold."""
     return str(path).encode(errors="surrogateescape").decode(errors="replace")

@@ -29,7 +29,7 @@ class Member(NamedTuple):
 
 
 def has_directory(file: BinaryIO) -> bool:
-    """Return whether a zip directory ends the file, whatever it begins with."""
+    """Return whether a zip directory ends the file, regardless of its beginning."""
     return _find_end(file) is not None
 
 
@@ -77,7 +77,7 @@ def _find_end(file: BinaryIO) -> tuple[int, int, int] | None:
     length = file.seek(0, io.SEEK_END)
     tail_start = max(0, length - 22 - (1 << 16))
     tail = _read_at(file, tail_start, length - tail_start)
-    # A mark that is cut off at the end is no end record: readers look on before it.
+    # A mark that is cut off at the end is not an end record: readers continue to search before it.
     at = tail.rfind(_END, 0, max(0, len(tail) - 18))
     if at < 0:
         return None

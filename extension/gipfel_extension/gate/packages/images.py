@@ -132,5 +132,5 @@ def _check_count(found: dict[str, Any]) -> None:
 
 
 def image_text(path: Path) -> str:
-    """Return a file of an image as text, whatever its bytes are."""
+    """Return a file of an image as text; invalid bytes are replaced."""
     return read_regular(path, MAX_BYTES).decode(errors="replace")

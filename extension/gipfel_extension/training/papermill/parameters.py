@@ -86,7 +86,7 @@ def check_names(
     """Check the names of parameters that are passed to a notebook.
 
     A name that the notebook's ``parameters`` cell does not set is allowed, because papermill adds it in a
-    cell of its own. A misspelt name is an error.
+    separate cell. A misspelt name is an error.
 
     Parameters
     ----------
