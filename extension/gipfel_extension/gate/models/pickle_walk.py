@@ -1,7 +1,7 @@
 """Read a pickle's opcodes without loading it, and collect the names that loading would look up.
 
-The walk follows the stack and the memo as far as needed to know each name even if it is disguised: names that are
-put together from the memo, mapped from Python 2, nested in bytes, or registered as an extension. It reads
+The walk follows the stack and the memo as far as needed to know each name even if it is disguised: put
+together from the memo, mapped from Python 2, nested in bytes, or registered as an extension. It reads
 the file forward, keeps at most 256 MiB of its texts and nested files, and follows the unpickler where others
 stop: code before a broken opcode has run by then. Source of the opcodes: ``pickletools.opcodes`` and
 ``pickle._Unpickler`` of Python 3.13.
