@@ -75,7 +75,7 @@ def test_only_what_the_site_offers_is_run() -> None:
 
 def test_the_form_offers_the_sites_protocols_and_shows_what_was_chosen() -> None:
     chosen = UserOptions(vet="cpu", vet_action="abort")
-    page = render_form(FormContent(cluster="c", vetting=("quick", "cpu"), chosen=chosen))
+    page = render_form(FormContent(cluster="c", vetting=("quick", "cpu"), initial=chosen))
     assert '<option value="cpu" selected>' in page
     assert '<option value="abort" selected>' in page
     assert "Vet the nodes first" in page

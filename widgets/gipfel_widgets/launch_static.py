@@ -270,8 +270,8 @@ class FollowedLaunch:
 class LaunchList:
     """Launches, the newest first, shown as a table."""
 
-    def __init__(self, found: list[Launch]) -> None:
-        self._found = found
+    def __init__(self, launches: list[Launch]) -> None:
+        self._found = launches
 
     def __iter__(self) -> Iterator[Launch]:
         return iter(self._found)

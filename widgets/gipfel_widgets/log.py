@@ -63,12 +63,14 @@ class _Writer:
         self._torn = False
         self._retry_ns = 0
 
-    def write(self, time_ns: int, monotonic_ns: int, given: tuple[Any, ...], values: dict[str, Any]) -> None:
+    def write(
+        self, time_ns: int, monotonic_ns: int, positional: tuple[Any, ...], values: dict[str, Any]
+    ) -> None:
         if not self._path:
             if not self._rank:
                 _warn("nowhere", _NO_RUN)
             return
-        logged = _json_values(given, values)
+        logged = _json_values(positional, values)
         if monotonic_ns < self._retry_ns:
             self._lost += 1
             return
@@ -126,9 +128,9 @@ def _launch() -> str:
     return f"{parts[-3]}/{parts[-1]}"[:_MAX_TEXT] if len(parts) > 3 else ""
 
 
-def _json_values(given: tuple[Any, ...], values: dict[str, Any]) -> dict[str, Any]:
+def _json_values(positional: tuple[Any, ...], values: dict[str, Any]) -> dict[str, Any]:
     """Return the values as JSON can hold them; None with a warning for what can't be logged."""
-    for each in given:
+    for each in positional:
         if isinstance(each, dict):
             values = {**each, **values}
         else:

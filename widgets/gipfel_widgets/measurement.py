@@ -260,8 +260,8 @@ def run_workload(name: str, seconds: float, progress: Callable[[str], None] = la
     return done
 
 
-def _sleep(left: float) -> None:
-    time.sleep(min(_TURN_S, max(0.0, left)))
+def _sleep(seconds: float) -> None:
+    time.sleep(min(_TURN_S, max(0.0, seconds)))
 
 
 def _matmul() -> tuple[str, Callable[[float], object]]:

@@ -225,12 +225,12 @@ def show(*, which: str, as_json: bool) -> int:
 @click.argument("which", default="")
 @click.option("--rank", "ranks", multiple=True, type=click.IntRange(0), metavar="R", help="Only these ranks.")
 @click.option("-n", "--lines", "last", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
-@click.option("-f", "--follow", "following", is_flag=True, help="Keep printing until it ends.")
-def logs(*, which: str, ranks: tuple[int, ...], last: int | None, following: bool) -> int:
+@click.option("-f", "--follow", "follow", is_flag=True, help="Keep printing until it ends.")
+def logs(*, which: str, ranks: tuple[int, ...], last: int | None, follow: bool) -> int:
     """Print the output of the ranks, merged by time, each line prefixed with its rank."""
     from .launch_view import show_logs  # noqa: PLC0415
 
-    return show_logs(which, ranks=ranks, following=following, last=last)
+    return show_logs(which, ranks=ranks, follow_log=follow, last=last)
 
 
 @launch.command(epilog=examples("gipfel launch stop 3", "gipfel launch stop    the newest"))

@@ -129,7 +129,7 @@ def _since(folder: Path, state: LaunchState) -> tuple[str, ...]:
     return () if found is None else tuple(printable(line, colours=False) for line in found.lines)
 
 
-def show_logs(which: str, *, ranks: tuple[int, ...], following: bool, last: int | None = None) -> int:
+def show_logs(which: str, *, ranks: tuple[int, ...], follow_log: bool, last: int | None = None) -> int:
     """Print the logs of a launch, or their last lines only."""
     launch = Launch.open(find_folder(which, os.environ))
     cursor = None
@@ -137,7 +137,7 @@ def show_logs(which: str, *, ranks: tuple[int, ...], following: bool, last: int 
         lines, cursor = last_lines(launch.folder, last, ranks=ranks)
         for line in lines:
             print_line(line)
-    if following:
+    if follow_log:
         return follow(launch, ranks, cursor)
     if last is None:
         most = max(_MIN_BYTES, _PAGE_BYTES // max(1, len(ranks) or launch.state.ranks))

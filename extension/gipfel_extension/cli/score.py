@@ -19,11 +19,11 @@ _RESOURCES = ("compute", "memory", "interconnect")
 
 
 def parse_weights(
-    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, float]:
     """Return the weights of ``RESOURCE=W`` options, as a click callback."""
     weights = {}
-    for each in given:
+    for each in values:
         resource, _, number = each.partition("=")
         try:
             weight = float(number)

@@ -76,7 +76,7 @@ def find_packer() -> Packer:
     return Packer(version[1], frozenset(re.findall(r"^\t+(gzip|zstd)\b", texts[1], re.MULTILINE)))
 
 
-def plan_packing(source: Source, access: Access, wanted: Compression, available: Iterable[str]) -> Plan:
+def plan_packing(source: Source, access: Access, requested: Compression, available: Iterable[str]) -> Plan:
     """Choose how to pack a source; the same content gives the same choice.
 
     Raises
@@ -85,11 +85,11 @@ def plan_packing(source: Source, access: Access, wanted: Compression, available:
         This mksquashfs lacks the compressor that is asked for.
     """
     available = frozenset(available)
-    if wanted not in {"auto", "none"} and wanted not in available:
-        raise GipfelError(f"This mksquashfs was built without {wanted}.", "Use --compression auto.")
-    fraction = 1.0 if wanted == "none" else sample_fraction(source, access)
-    compression: str = wanted
-    if wanted == "auto":
+    if requested not in {"auto", "none"} and requested not in available:
+        raise GipfelError(f"This mksquashfs was built without {requested}.", "Use --compression auto.")
+    fraction = 1.0 if requested == "none" else sample_fraction(source, access)
+    compression: str = requested
+    if requested == "auto":
         fallback = "zstd" if "zstd" in available else "gzip"
         compression = "none" if fraction > _INCOMPRESSIBLE else fallback
     packing = Packing.model_validate(

@@ -137,7 +137,7 @@ def _rows(query: TableQuery) -> list[dict[str, object]]:
         conditions=conditions,
         sort=query.sort,
         descending=query.descending,
-        most=query.limit,
+        max_rows=query.limit,
     )
     return [row.model_dump(mode="json") for row in found]
 

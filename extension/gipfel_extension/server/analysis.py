@@ -159,7 +159,7 @@ class SaturationAnalysis:
         advise_table: AdviseTable,
         advice: tuple[Advice, ...],
     ) -> tuple[Advice, ...]:
-        return self._debouncer.shown(window, table, advise_table, advice, time.monotonic())
+        return self._debouncer.displayed(window, table, advise_table, advice, time.monotonic())
 
     def _pause(self, pause_s: float, spent_s: float) -> None:
         """Wait for the pause or the next request; frequent requests wait in proportion to scoring time."""

@@ -136,9 +136,9 @@ class LiveView:
             if f"gpu/{uuid}" in figures:
                 self._sent[f"gpu/{uuid}"] = newest.get(uuid, 0)
 
-    def new_points(self, samples: Sequence[Sample], job: Traces, own: Traces) -> dict[str, Any]:
+    def new_points(self, samples: Sequence[Sample], job: Traces, gpu_traces: Traces) -> dict[str, Any]:
         """Return new points of lines, and new cells of the heat map; empty where there are none."""
-        traces = {**self._lines(job), **self._lines(own)}
+        traces = {**self._lines(job), **self._lines(gpu_traces)}
         for sample in samples:
             key = f"gpu/{sample.device}"
             if key in self._sent and sample.time_ns > self._sent[key]:

@@ -218,7 +218,7 @@ def launch(
     on_outcome: Callable[[CheckOutcome], None] | None = None,
     on_planned: Callable[["Launch"], None] | None = None,
     kill_holders: bool = False,
-    held: Path | None = None,
+    held_folder: Path | None = None,
 ) -> Launch | DryRun:
     """Check, plan and start a launch; it keeps running when this process ends.
 
@@ -236,7 +236,7 @@ def launch(
         Called with the launch before the checks; its directory has the exact command.
     kill_holders
         Terminate processes of this user in this job that hold its GPUs, after reporting them to `on_outcome`.
-    held
+    held_folder
         Directory of a launch that a failed check held back, to start it now; by default a new directory.
 
     Raises
@@ -251,7 +251,7 @@ def launch(
             "Leave --no-preflight out.",
         )
     context = submission_context(environment)
-    folder = held or new_folder(environment)
+    folder = held_folder or new_folder(environment)
     (folder / EXIT).unlink(missing_ok=True)
     try:
         plan = plan_launch(spec, folder, context, environment, directory or Path.cwd())

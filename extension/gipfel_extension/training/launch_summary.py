@@ -212,7 +212,7 @@ class LaunchKind:
             directory=directory,
             on_outcome=on_outcome,
             kill_holders=kill_holders,
-            held=held,
+            held_folder=held,
         )
         return self._workload(Path(started.folder))
 

@@ -158,14 +158,14 @@ def judge_nodes(
 
 def _judge_node(
     node: str,
-    own: Sequence[CheckResult],
+    results: Sequence[CheckResult],
     for_all: Sequence[CheckResult],
     entries: Mapping[str, ProtocolCheck],
     running: str,
 ) -> NodeReport:
-    deciding = [each for each in own if each.severity is Severity.ERROR]
+    deciding = [each for each in results if each.severity is Severity.ERROR]
     tested = any(each.applies for each in (*deciding, *for_all))
-    with_result = {each.check for each in (*own, *for_all)}
+    with_result = {each.check for each in (*results, *for_all)}
     missing = [
         entry
         for entry in entries.values()

@@ -100,7 +100,7 @@ class SpawnOptions:
             presets=presets,
             last=self._last(),
             defaults=defaults,
-            chosen=chosen,
+            initial=chosen,
             typed=typed,
             field_error=field_error,
             cpus_per_gpu=traits.cpus_per_gpu,

@@ -114,7 +114,7 @@ class Mirror:
         return [path for path in paths if path.is_file()]
 
     def _of_archive(
-        self, file: BinaryIO, path: Path, family: str, wanted: dict[str, list[Package]]
+        self, file: BinaryIO, path: Path, family: str, packages: dict[str, list[Package]]
     ) -> Iterator[Vulnerability]:
         newest = 0.0
         with zipfile.ZipFile(file) as archive:
@@ -130,15 +130,15 @@ class Mirror:
                     continue
                 content = archive.read(entry)
                 newest = max(newest, modified_s(content))
-                yield from self._of_record(content, entry.filename, family, wanted)
+                yield from self._of_record(content, entry.filename, family, packages)
         # The oldest archive decides how old the answer is.
         self.newest_s = newest if self.newest_s is None else min(self.newest_s, newest)
 
     def _of_record(
-        self, content: bytes, name: str, family: str, wanted: dict[str, list[Package]]
+        self, content: bytes, name: str, family: str, packages: dict[str, list[Package]]
     ) -> Iterator[Vulnerability]:
         named = {normalized(family, each.decode(errors="replace")) for each in _NAME.findall(content)}
-        if named and not named & wanted.keys() and content.rstrip().endswith(b"}"):
+        if named and not named & packages.keys() and content.rstrip().endswith(b"}"):
             # Reading all of them as JSON would take most of the time.
             return
         try:
@@ -146,7 +146,7 @@ class Mirror:
         except (ValueError, RecursionError):
             self.not_judged.append(one_line(f"The advisory {name[:80]} is broken."))
             return
-        for package in _concerned(record, wanted):
+        for package in _concerned(record, packages):
             try:
                 found = match(record, package)
             except NoVersionsError:
@@ -161,7 +161,7 @@ class Mirror:
                 yield found
 
 
-def _concerned(record: Any, wanted: dict[str, list[Package]]) -> Iterator[Package]:
+def _concerned(record: Any, packages: dict[str, list[Package]]) -> Iterator[Package]:
     affected = record.get("affected") if isinstance(record, dict) else None
     seen: set[str] = set()
     for each in affected if isinstance(affected, list) else ():
@@ -170,7 +170,7 @@ def _concerned(record: Any, wanted: dict[str, list[Package]]) -> Iterator[Packag
             name = normalized(str(about.get("ecosystem", "")), str(about.get("name", "")))
             if name not in seen:
                 seen.add(name)
-                yield from wanted.get(name, ())
+                yield from packages.get(name, ())
 
 
 def modified_s(content: bytes) -> float:

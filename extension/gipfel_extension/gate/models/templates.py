@@ -95,6 +95,6 @@ def _subscripts(block: str) -> Iterator[str]:
     yield "~"
 
 
-def _replace_brackets(found: re.Match[str]) -> str:
-    before = found[1] or ""
-    return before if before and before.strip() not in _BEFORE_LIST else f"{before}({found[2]})"
+def _replace_brackets(match: re.Match[str]) -> str:
+    before = match[1] or ""
+    return before if before and before.strip() not in _BEFORE_LIST else f"{before}({match[2]})"

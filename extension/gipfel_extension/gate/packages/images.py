@@ -111,7 +111,7 @@ def _of_archive(path: Path, target: Path) -> dict[str, Path]:
     return found
 
 
-def _remove(name: str, found: dict[str, Path]) -> None:
+def _remove(name: str, files: dict[str, Path]) -> None:
     folder, _, last = clean(name).rpartition("/")
     if last == ".wh..wh..opq":
         gone = f"{folder}/"
@@ -120,14 +120,14 @@ def _remove(name: str, found: dict[str, Path]) -> None:
     else:
         # A later layer's entry replaces an earlier one of the same name.
         gone = clean(name)
-        found.pop(gone, None)
+        files.pop(gone, None)
         return
-    for path in [each for each in found if each == gone or each.startswith(gone.rstrip("/") + "/")]:
-        del found[path]
+    for path in [each for each in files if each == gone or each.startswith(gone.rstrip("/") + "/")]:
+        del files[path]
 
 
-def _check_count(found: dict[str, Any]) -> None:
-    if len(found) > MAX_FILES:
+def _check_count(files: dict[str, Any]) -> None:
+    if len(files) > MAX_FILES:
         raise Unreadable(f"It has more than {MAX_FILES} files that describe packages.")
 
 

@@ -66,8 +66,8 @@ class Inventory:
             raise ValueError("rpm's databases before SQLite are not read; rpm --rebuilddb converts them")
         return ()
 
-    def _with_files(self, found: Iterator[tuple[Package, list[str]]]) -> Iterator[Package]:
-        for package, files in found:
+    def _with_files(self, packages: Iterator[tuple[Package, list[str]]]) -> Iterator[Package]:
+        for package, files in packages:
             self._own(package.name, files)
             yield package
 
@@ -76,8 +76,8 @@ class Inventory:
             if kind_of(file) in ("python", "npm") or file.endswith((".egg-info", ".dist-info")):
                 self._owners[file] = owner
 
-    def _owned(self, found: Iterable[Package]) -> Iterator[Package]:
-        for package in found:
+    def _owned(self, packages: Iterable[Package]) -> Iterator[Package]:
+        for package in packages:
             folder = package.path.rpartition("/")[0]
             owner = self._owners.get(package.path) or self._owners.get(folder, "")
             yield package.model_copy(update={"owner": owner}) if owner else package

@@ -68,11 +68,11 @@ class Exceptions:
         return left, excepted
 
     def of_vulnerabilities(
-        self, found: Sequence[Vulnerability]
+        self, vulnerabilities: Sequence[Vulnerability]
     ) -> tuple[list[Vulnerability], list[Excepted]]:
         """Return the vulnerabilities that are not excepted, and what was."""
         left, excepted = [], []
-        for each in found:
+        for each in vulnerabilities:
             names = {each.id, *each.aliases}
             by = next(
                 (

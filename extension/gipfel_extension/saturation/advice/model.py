@@ -274,10 +274,10 @@ def longest_true(mask: Flags) -> tuple[int, int] | None:
     return int(starts[longest]), int(ends[longest])
 
 
-def at_least(values: Floats, least: float = PRESENT) -> Flags:
+def at_least(values: Floats, minimum: float = PRESENT) -> Flags:
     """Return where a value is at least so much; False for missing ones."""
     with np.errstate(invalid="ignore"):
-        return np.asarray(values >= least, np.bool_)
+        return np.asarray(values >= minimum, np.bool_)
 
 
 def time_share(trace: Trace, mask: Flags) -> float:
@@ -285,12 +285,14 @@ def time_share(trace: Trace, mask: Flags) -> float:
     return _mean(trace, mask.astype(np.float64))
 
 
-def gain_in_points(gain: float, least: float = 0.0) -> str:
+def gain_in_points(gain: float, minimum: float = 0.0) -> str:
     """Return a gain in words: points of the score, and how many times faster the same work would be."""
     speed = speedup_of(gain / 100)
-    if round(least) < 1:
+    if round(minimum) < 1:
         return f"up to +{gain:.0f} points (\u2264 {speed:.2f}\u00d7 faster)"
-    return f"+{least:.0f} to +{gain:.0f} points ({speedup_of(least / 100):.2f} to {speed:.2f}\u00d7 faster)"
+    return (
+        f"+{minimum:.0f} to +{gain:.0f} points ({speedup_of(minimum / 100):.2f} to {speed:.2f}\u00d7 faster)"
+    )
 
 
 def time_saved_text(time_saved: float) -> str:

@@ -118,26 +118,26 @@ def grid_of(axes: Sequence[Axis], fixed: Mapping[str, Any]) -> Grid:
     return grid
 
 
-def _values(name: str, given: str, *, as_text: bool) -> tuple[str, ...]:
+def _values(name: str, text: str, *, as_text: bool) -> tuple[str, ...]:
     found: list[Any]
-    if given.startswith("["):
+    if text.startswith("["):
         try:
-            found = list(from_yaml(given))
+            found = list(from_yaml(text))
         except Exception as error:
             raise GipfelError(
                 f"The values of {name} are not a YAML list.", "Write them as [a, b]."
             ) from error
-    elif match := _RANGE.fullmatch(given):
+    elif match := _RANGE.fullmatch(text):
         first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
         count = abs(last - first) // step + 1 if step else 0
         if not 0 < count <= MAX_POINTS:
             raise GipfelError(
-                f"The range {given} of {name} can't be used.", "Write first..last or first..last..step."
+                f"The range {text} of {name} can't be used.", "Write first..last or first..last..step."
             )
         direction = step if last >= first else -step
         found = [first + direction * each for each in range(count)]
     else:
-        found = [part.strip() for part in given.split(",")]
+        found = [part.strip() for part in text.split(",")]
         found = found if as_text else [guess(part) for part in found]
     if not found or "" in found:
         raise GipfelError(

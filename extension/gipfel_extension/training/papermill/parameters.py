@@ -182,7 +182,7 @@ class ParameterArgs(Frozen):
     raw: tuple[tuple[str, str], ...] = ()
 
 
-def parameter_values(given: ParameterArgs, known: Sequence[Parameter] | None) -> dict[str, Any]:
+def parameter_values(arguments: ParameterArgs, known: Sequence[Parameter] | None) -> dict[str, Any]:
     """Return the values of typed parameters: from files, YAML, ``-p`` and ``-r``; later ones take precedence.
 
     A value of ``-p`` for a parameter that is annotated as text remains text, even if it looks like a number.
@@ -194,13 +194,13 @@ def parameter_values(given: ParameterArgs, known: Sequence[Parameter] | None) ->
     """
     types = {each.name: each.type for each in known or ()}
     values: dict[str, Any] = {}
-    for path in given.files:
+    for path in arguments.files:
         values |= read_mapping(read_file(path), f"The file {path}")
-    for text in given.yaml_texts:
+    for text in arguments.yaml_texts:
         values |= read_mapping(text, "The text of -y")
-    for name, text in given.typed:
+    for name, text in arguments.typed:
         values[name] = text if wants_text(types.get(name, "")) else guess(text)
-    values |= dict(given.raw)
+    values |= dict(arguments.raw)
     return values
 
 

@@ -68,13 +68,13 @@ class GpuCheck:
             check=self.name, verdict="pass", message=f"{uses}{nodes}. nvidia-smi shows no process on them."
         )
 
-    def _busy(self, context: Context, chosen: Mapping[str, str]) -> CheckOutcome | None:
+    def _busy(self, context: Context, compute_modes: Mapping[str, str]) -> CheckOutcome | None:
         """Return the outcome if processes use the chosen GPUs, which are compute modes by UUID."""
         rows = context.probe.gpus if context.probe else ()
-        busy = [row for row in rows if row[:1] == ("process",) and len(row) > 2 and row[2] in chosen]
+        busy = [row for row in rows if row[:1] == ("process",) and len(row) > 2 and row[2] in compute_modes]
         if not busy or context.probe is None:
             return None
-        exclusive = any("exclusive" in chosen[row[2]].lower() for row in busy)
+        exclusive = any("exclusive" in compute_modes[row[2]].lower() for row in busy)
         holders = holders_of(busy, context.probe, context.environment)
         who = ", ".join(str(each) for each in holders[:_MAX_LISTED]) or "processes that can't be identified"
         mode = ", and their compute mode is exclusive" if exclusive else ""

@@ -139,13 +139,13 @@ def _differences(before: Result, now: Result, rules: set[str]) -> Iterator[str]:
         yield "the later one has no score"
 
 
-def _checks(given: Sequence[SavedAdvice], before: Result, now: Result) -> Iterator[CheckedAdvice]:
-    by_option = {each.rule: option_indicator(each.rule, before, now) for each in given}
+def _checks(advice: Sequence[SavedAdvice], before: Result, now: Result) -> Iterator[CheckedAdvice]:
+    by_option = {each.rule: option_indicator(each.rule, before, now) for each in advice}
     # If an option explains a lower loss, the loss doesn't count as evidence for other changes.
     explained = {LOSS_OF.get(rule) for rule, indicator in by_option.items() if indicator} - {None}
     groups: dict[tuple[str, ...], list[SavedAdvice]] = {}
     untried = []
-    for each in given:
+    for each in advice:
         data = data_indicator(each.rule, before, now)
         option = by_option[each.rule]
         if not option and LOSS_OF.get(each.rule) in explained:

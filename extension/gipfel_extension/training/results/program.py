@@ -224,8 +224,8 @@ def _plain(name: str) -> str:
     return name.lower().replace("-", "_").replace("/", ".")
 
 
-def _pairs(given: Any) -> dict[str, str]:
-    pairs = given if isinstance(given, list) else []
+def _pairs(value: Any) -> dict[str, str]:
+    pairs = value if isinstance(value, list) else []
     return {_plain(str(each[0])): str(each[1]) for each in pairs if isinstance(each, list) and len(each) == 2}
 
 
