@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gipfel_cluster.engines.bubblewrap import namespace_problem
 from gipfel_cluster.scheduler import SlurmPresence
 from gipfel_extension.doctor import cluster, containers, directories, gpus, hub_operation, network, versions
 from gipfel_extension.doctor.examine import (
@@ -180,6 +181,15 @@ def test_only_the_engine_that_was_chosen_is_needed(made):
     assert [look(machine).status for look in looks.values()] == ["not applicable", "missing"]
     machine = made.machine(engines={**engines, "podman": lambda: None}, GIPFEL_ENGINE="podman")
     assert looks["podman"](machine).status == "ok"
+
+
+def test_an_engine_without_namespaces_refers_to_their_probe(made, monkeypatch):
+    made.file("bin/unshare", "#!/bin/sh\necho no >&2\nexit 1\n")
+    refuses = made.root / "bin" / "unshare"
+    refuses.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{refuses.parent}:{os.environ['PATH']}")
+    machine = made.machine(engines={"bubblewrap": lambda: namespace_problem("bubblewrap")})
+    assert containers.engine("bubblewrap")[1](machine).fix == "See user namespaces below."
 
 
 @pytest.mark.parametrize(

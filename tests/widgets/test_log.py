@@ -148,21 +148,30 @@ def test_a_missing_or_read_only_folder_is_one_line(run, capsys, monkeypatch, fol
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_full_disk_is_one_line_and_lost_lines_are_counted(run, capsys, monkeypatch):
-    if not Path("/dev/full").exists():
-        pytest.skip("no /dev/full")
-    (run / "metrics.jsonl").symlink_to("/dev/full")
-    monkeypatch.setattr(MODULE.os, "O_NOFOLLOW", 0)
-    for step in range(4):
-        log(step=step)
-    problem = f"gipfel: {run}/metrics.jsonl can't be written: No space left on device."
-    assert capsys.readouterr().err.splitlines() == [f"{problem} The work continues without it."]
-    (run / "metrics.jsonl").unlink()
-    for writer in MODULE._writers.values():
-        writer._retry_ns = 0
-    log(step=4)
-    log(step=5)
-    assert [(line["values"]["step"], line.get("lost")) for line in lines(run)] == [(4, 4), (5, None)]
+def test_a_full_disk_is_one_line_and_lost_lines_are_counted(run):
+    # A limit of the file size fails like a full disk: the first line fits, the next four do not.
+    code = """
+import os, resource
+from gipfel_widgets import log
+import sys
+log(step=0)
+path = os.environ["GIPFEL_RUN"] + "/metrics.jsonl"
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, (os.stat(path).st_size, hard))
+for step in range(1, 5):
+    log(step=step)
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+for writer in sys.modules["gipfel_widgets.log"]._writers.values():
+    writer._retry_ns = 0
+log(step=5)
+log(step=6)
+"""
+    done = python(code, GIPFEL_RUN=str(run))
+    problem = f"gipfel: {run}/metrics.jsonl can't be written: File too large."
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.splitlines() == [f"{problem} The work continues without it."]
+    written = [(line["values"]["step"], line.get("lost")) for line in lines(run)]
+    assert written == [(0, None), (5, 4), (6, None)]
 
 
 def test_a_truncated_line_is_terminated(run):

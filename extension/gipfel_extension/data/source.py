@@ -18,7 +18,7 @@ from .tree import MAX_DEPTH, MAX_ENTRIES
 #: Extended attributes that are kept; the others (ACLs, labels, capabilities) are specific to the machine.
 _KEPT_XATTR_PREFIX = "user."
 _MAX_XATTR_BYTES = 32 << 10
-_SHOWN = 10
+_MAX_LISTED = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +112,9 @@ def scan(path: Path, *, action: str = "packed") -> Source:
     scanner = _Scanner(path)
     entries = sorted(scanner.scan(), key=lambda each: each.entry.path)
     if scanner.refused:
-        more = f" and {len(scanner.refused) - _SHOWN} more" if len(scanner.refused) > _SHOWN else ""
+        more = f" and {len(scanner.refused) - _MAX_LISTED} more" if len(scanner.refused) > _MAX_LISTED else ""
         raise GipfelError(
-            f"{path} can't be {action}: {', '.join(sorted(scanner.refused)[:_SHOWN])}{more}.",
+            f"{path} can't be {action}: {', '.join(sorted(scanner.refused)[:_MAX_LISTED])}{more}.",
             "Remove them from the directory, or make them readable.",
         )
     return Source(

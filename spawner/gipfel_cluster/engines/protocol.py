@@ -157,8 +157,8 @@ def host_value_notes(request: ContainerRequest) -> tuple[str, ...]:
         name
         for name, value in edf.env.items()
         if (name in PATH_VARIABLES or name.startswith("LD_"))
-        and (own := request.environment.get(name))
-        and f":{own}:" in f":{value}:"
+        and (job_value := request.environment.get(name))
+        and f":{job_value}:" in f":{value}:"
     ]
     return tuple(
         f"The image is in a registry, so its {name} can't be read here, and the EDF's ${{{name}}} is this "

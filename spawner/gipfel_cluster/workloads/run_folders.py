@@ -92,8 +92,8 @@ def _folders(root: Path) -> list[Path]:
 def check_jobs(runs: Sequence[Run], environment: Mapping[str, str]) -> list[Run]:
     """Return the runs, with those marked as in use whose job is running or pending.
 
-    A run whose record has no end is also in use if Slurm does not report that its job has ended. The record
-    of a job that was requeued has an end, although the job is pending.
+    A run whose record has no `ended` time is also in use if Slurm does not report that its job has ended.
+    The record of a job that was requeued has one, although the job is pending.
     """
     job_ids = [each.job_id for each in runs if each.job_id]
     running, unknown = set(), set()
@@ -181,7 +181,7 @@ def _in_use(folder: Path, record: Mapping[str, Any], newest: float, environment:
     limit_s = _STALE_S if record.get("job_id") else _STALE_WITHOUT_JOB_S
     if record.get("ended") or time.time() - newest > limit_s:
         return ""
-    return f"its record has no end, and a file was written within the last {limit_s / 3600:.0f} h"
+    return f"its record has no `ended` time, and a file was written within the last {limit_s / 3600:.0f} h"
 
 
 def _running_workload(folder: Path) -> str:
