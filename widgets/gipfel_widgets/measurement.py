@@ -246,15 +246,15 @@ def run_workload(name: str, seconds: float, progress: Callable[[str], None] = la
     if name not in WORKLOADS:
         raise GipfelError(f"There is no workload {name!r}.", f"Choose one of {', '.join(WORKLOADS)}.")
     what, turn = ("sleep", _sleep) if name == "sleep" else _matmul()
-    started = told = time.monotonic()
+    started = reported = time.monotonic()
     turns = 0
     progress(f"{what}: 0 of {seconds:g} s")
     while (passed := time.monotonic() - started) < seconds:
         turn(seconds - passed)
         turns += 1
-        if time.monotonic() - told >= 1:
-            told = time.monotonic()
-            progress(f"{what}: {min(seconds, told - started):.0f} of {seconds:g} s")
+        if time.monotonic() - reported >= 1:
+            reported = time.monotonic()
+            progress(f"{what}: {min(seconds, reported - started):.0f} of {seconds:g} s")
     done = f"{what}: {time.monotonic() - started:.1f} s, {turns} turns"
     progress(done)
     return done

@@ -118,7 +118,7 @@ def run_sync(work: Callable[[], Any]) -> Any:
     def run() -> None:
         try:
             box.append(work())
-        except BaseException as error:  # noqa: BLE001 - raised where it was asked for
+        except BaseException as error:  # noqa: BLE001 - raised where it was requested
             failed.append(error)
 
     thread = threading.Thread(target=run, name="gipfel-run_sync", daemon=True)

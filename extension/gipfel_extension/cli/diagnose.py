@@ -43,7 +43,7 @@ def diagnose(recording: str, *, roles_file: Path | None, as_document: bool) -> i
     their steps: log(step=…, step_s=…, work_s=…), where work_s is the time that a rank did not wait for
     others. FILE holds JSON lines: {"rank": 0, "step": 1, "time_ns": 0, "step_s": 1.0, "work_s": 0.9}.
 
-    A rank is only accused beside at least three others of equal role. Where something can't be told, the
+    A rank is only accused beside at least three others of equal role. Where a cause can't be determined, the
     verdict is "unknown" and says why.
 
     Exit status: 0 it could be read, regardless of the verdicts, 2 it couldn't.

@@ -1,6 +1,6 @@
 """Kernelspecs that ``gipfel kernel`` writes: where Jupyter finds them, and what stands in them.
 
-Whether a Python can be a kernel, asked of that very Python where it will run.
+Check whether a Python can be a kernel, by running that Python where the kernel will run.
 """
 
 import json
@@ -238,8 +238,8 @@ def probe_container(edf: str, python: str) -> KernelPython | None:
     GipfelError
         The container can't be started.
     """
-    asked = (_OF_A_CONTAINER, python, _OF_A_PYTHON, IMAGE_KERNEL_PROGRAM, str(_LIMIT_S))
-    request = RunRequest(edf=edf, command=(PYTHON, "-I", "-c", *asked))
+    arguments = (_OF_A_CONTAINER, python, _OF_A_PYTHON, IMAGE_KERNEL_PROGRAM, str(_LIMIT_S))
+    request = RunRequest(edf=edf, command=(PYTHON, "-I", "-c", *arguments))
     socket = broker_socket(os.environ)
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors, open(os.devnull) as nothing:  # noqa: PTH123
         files = nothing.fileno(), output.fileno(), errors.fileno()

@@ -82,7 +82,7 @@ def plan_packing(source: Source, access: Access, requested: Compression, availab
     Raises
     ------
     GipfelError
-        This mksquashfs lacks the compressor that is asked for.
+        This mksquashfs lacks the requested compressor.
     """
     available = frozenset(available)
     if requested not in {"auto", "none"} and requested not in available:

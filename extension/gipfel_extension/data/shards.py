@@ -26,7 +26,7 @@ from .webdataset import CROISSANT_NAME, INDEX_NAME, ShardIndex, hash_file, paren
 
 _MAX_INDEX_BYTES = 64 << 20
 _MAX_SHARDS = 100_000
-#: Longer ones are not asked for by any tar header but one with a forged length.
+#: Only a tar header with a forged length makes `tarfile` request longer reads.
 _MAX_READ_BYTES = 1 << 20
 _BLOCK = 512
 _BUFFER_BYTES = 1 << 20

@@ -177,6 +177,6 @@ class VettingConsentRouteHandler(_VettingHandler):
     @route
     async def post(self) -> None:
         """Save the consent."""
-        asked = self.body_as(Consent)
-        await asyncio.to_thread(lambda: set_consent(share=asked.share))
+        consent = self.body_as(Consent)
+        await asyncio.to_thread(lambda: set_consent(share=consent.share))
         self.finish({"share": await asyncio.to_thread(has_consent, os.environ)})

@@ -51,7 +51,7 @@ __all__ = ["DryRun", "Launch", "find_running_duplicate", "launch"]
 _PROGRAMS = {PROGRAM_FILE: "rank_program.py", "run.py": "run_program.py", PROBE_FILE: "probe_program.py"}
 _FIRST_S, _MAX_S = 0.2, 2.0
 _SILENT_S = 90.0
-_ASK_S = 30.0
+_QUERY_S = 30.0
 _OUTCOMES = TypeAdapter(tuple[CheckOutcome, ...])
 
 
@@ -191,13 +191,13 @@ class Launch:
     ) -> int | None:
         """Wait for the end and return the exit status; None if `timeout` seconds have passed before."""
         end = None if timeout is None else time.monotonic() + timeout
-        pause, asked = _FIRST_S, time.monotonic()
+        pause, last_query = _FIRST_S, time.monotonic()
         while True:
             if on_change is not None:
                 on_change(self)
             state = self.state
-            if time.monotonic() - asked > _ASK_S:
-                asked = time.monotonic()
+            if time.monotonic() - last_query > _QUERY_S:
+                last_query = time.monotonic()
                 state = self.settle()
             if state.ended:
                 if on_change is not None:

@@ -47,7 +47,7 @@ _MAX_JOBS = 1000
 
 
 class NoAnswerError(GipfelError):
-    """The broker gave no readable answer; ``sent`` tells whether it may have received the request."""
+    """The broker sent no valid response; ``sent`` is true if it may have received the request."""
 
     def __init__(self, problem: str, fix: str = "", *, sent: bool = True) -> None:
         super().__init__(problem, fix)
@@ -62,7 +62,7 @@ async def send_request(
     Raises
     ------
     GipfelError
-        The broker refused the request, and said why.
+        The broker refused the request, and gave the reason.
     NoAnswerError
         It disconnected, or did not answer within `limit` seconds.
     """

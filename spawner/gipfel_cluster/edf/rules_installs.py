@@ -39,7 +39,7 @@ class InsecureIndex(_VariableRule):
 
 
 class UnsafeLoad(_VariableRule):
-    """PyTorch told to run the code in checkpoints."""
+    """PyTorch configured to run the code in checkpoints."""
 
     code = "unsafe-load"
     reason = "with {name}, torch.load runs the code in every checkpoint"

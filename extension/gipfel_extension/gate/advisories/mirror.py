@@ -1,6 +1,6 @@
 """A local mirror of OSV: ``<dir>/<Ecosystem>/all.zip`` as in its bucket, or as osv-scanner keeps it.
 
-A lookup reads an archive once and keeps in memory only what concerns the packages that are asked for, so that
+A lookup reads an archive once and keeps in memory only what concerns the requested packages, so that
 nothing is written beside the mirror.
 """
 

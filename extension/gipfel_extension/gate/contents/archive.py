@@ -49,7 +49,7 @@ def archive_files(path: Path, *, one_image: bool = False) -> Iterator[tuple[Entr
     Raises
     ------
     Unreadable
-        The archive is broken or too large, or holds several images where `one_image` is asked for.
+        The archive is broken or too large, or holds several images with `one_image`.
     """
     total, count = 0, 0
     broken: Exception | None = None

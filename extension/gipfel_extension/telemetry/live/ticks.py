@@ -29,7 +29,7 @@ class Tick:
     events
         Events since the previous tick.
     ended
-        True in the last tick of a recorder that was asked to stop.
+        True in the last tick of a recorder that was stopped.
     dropped
         Number of ticks that were dropped before they reached the head node; the segments have their samples.
     """

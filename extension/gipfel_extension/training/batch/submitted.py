@@ -147,12 +147,12 @@ async def query_tasks(
 ) -> dict[str, list[TaskView]]:
     """Return the state of the tasks of these jobs, by job ID; with one query to each scheduler."""
     views: dict[str, list[TaskView]] = {}
-    asked: dict[str, list[str]] = {}
+    job_ids_by_scheduler: dict[str, list[str]] = {}
     for submission in submissions:
         for task in submission.tasks:
-            asked.setdefault(submission.scheduler, []).append(task.job_id)
+            job_ids_by_scheduler.setdefault(submission.scheduler, []).append(task.job_id)
     found: dict[str, JobStatus] = {}
-    for name, job_ids in asked.items():
+    for name, job_ids in job_ids_by_scheduler.items():
         if name in schedulers:
             found |= await schedulers[name].query(job_ids)
     for submission in submissions:

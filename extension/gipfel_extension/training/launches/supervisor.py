@@ -273,9 +273,7 @@ class Supervisor:
                 self._warned = "the job's time limit is near"
             if (self._warned or self._stop_signal) and deadline is None:
                 (self._folder / "signal").touch()
-                self._change(
-                    reason=f"Ranks were asked to write a checkpoint: {self._warned or 'the job is ending'}."
-                )
+                self._change(reason=f"Ranks write a checkpoint: {self._warned or 'the job is ending'}.")
                 deadline = now + self._plan.spec.grace_s
             if self._stop_requested() or (deadline is not None and now > deadline):
                 running.stop()
