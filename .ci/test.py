@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
-#: What runs beside the rest: each waits for Slurm, browsers and time-outs more than it computes.
+#: Parts that run beside the rest: each waits for Slurm, browsers and time-outs more than it computes.
 BESIDE = {"cluster": ("tests/cluster",), "pages": ("tests/ui", "tests/widgets", "tests/notebooks")}
 _PROGRESS = re.compile(r"\[ *\d+%\]$")
 _END_LIMIT_S = 120

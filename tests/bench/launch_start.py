@@ -1,4 +1,4 @@
-"""From the command to the first all-reduce of two ranks: ``gipfel launch`` beside ``torchrun``.
+"""Time from the command to the first all-reduce of two ranks: ``gipfel launch`` beside ``torchrun``.
 
 Prints a row as JSON. Both run one program without a container, with gloo on CPUs and with the same Python,
 in turn; the figures are medians. Ours is at most 1.3 times the peer's, and at most 3 seconds more.

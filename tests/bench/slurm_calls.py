@@ -1,4 +1,4 @@
-"""Slurm commands a minute and the hub's CPU with 1 000 servers, 200 of them queued, beside batchspawner.
+"""Slurm commands per minute and CPU of a hub with 1 000 servers, 200 of them queued, beside batchspawner.
 
 Prints two rows as JSON. For the commands both spawners run in this process, one after the other, with
 JupyterHub's own users and polling, on commands that count themselves and answer at once. The CPU of ours is

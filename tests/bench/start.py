@@ -1,4 +1,4 @@
-"""Seconds from POST to a server that is ready, on a real Slurm, beside stock batchspawner.
+"""Seconds from POST to a ready server on a real Slurm, beside stock batchspawner.
 
 Prints two rows as JSON: an EDF without an image, which is the peer's work as well, and one with an image. A
 hub for each spawner runs as root, jobs as one plain user, whose servers take turns. Python and lab are those

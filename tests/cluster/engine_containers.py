@@ -26,7 +26,7 @@ LAUNCHER = (
     "import runpy, sys; sys.argv[:] = sys.argv[3:]; "
     "runpy.run_path({!r} + '/gipfel_cluster/engines/sandbox/start.py', run_name='__main__')"
 )
-#: What a site sets for this machine: crun refuses its hybrid cgroups, and it may not raise limits.
+#: Settings of a site for this machine: crun refuses its hybrid cgroups, and it may not raise limits.
 CONTAINERS_CONF = '[engine]\nruntime = "runc"\n'
 ENGINES = {"bubblewrap": Bubblewrap, "podman": Podman}
 #: Begins a shell script that gets a signal after its line "ready". podman 4 forwards signals only some time

@@ -1,4 +1,4 @@
-"""A real Slurm on this machine: nodes that are really apart, each with GPUs in name only.
+"""A real Slurm on this machine: nodes in separate namespaces, each with simulated GPUs.
 
 ``up`` starts one in the background, ``down`` ends it, ``run`` keeps one for a command or until Ctrl-C. Every
 daemon dies with the process that started it, and every node is a PID namespace of its own, so that ending a

@@ -1,4 +1,4 @@
-"""A hub on a real Slurm of this machine, until Ctrl-C: what ``make slurm`` runs."""
+"""A hub on a real Slurm on this machine, until Ctrl-C; the command of ``make slurm``."""
 
 import os
 import pwd

@@ -1,4 +1,4 @@
-"""A mistake gets one line that says what happened and what to do, and never a traceback."""
+"""A mistake gives one line with the problem and the fix, and never a traceback."""
 
 import os
 import signal

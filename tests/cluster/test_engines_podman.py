@@ -1,4 +1,4 @@
-"""Images as podman keeps them, as a plain user: an OCI image of its own store stands for a registry's."""
+"""Images in podman's storage, as a plain user: an OCI image in a local store replaces a registry's."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The same containers by every engine that runs here, as a plain user: from a .sqsh and from a folder."""
+"""The same containers with every available engine, as a plain user: from a .sqsh and from a directory."""
 
 import os
 import secrets

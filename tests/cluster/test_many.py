@@ -1,4 +1,4 @@
-"""Forty servers at once on a real Slurm: all ready, none lost, no port twice; and more time for one of them.
+"""Forty concurrent servers on a real Slurm: all ready, none lost, no port twice; and more time for one.
 
 The servers are tiny, so that forty fit on a small machine; hub, proxy, Slurm, jobs and sockets are real.
 """

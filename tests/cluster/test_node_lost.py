@@ -1,4 +1,4 @@
-"""A node that dies under a job of two: who says so while the job runs, and what is left of it."""
+"""A node that dies under a job of two nodes: it is reported while the job runs, and data remains."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A recorder on every node of a job, started and ended with it; what becomes of one is written down."""
+"""A recorder on every node of a job, started and ended with it; its end is recorded."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The registry and a real Slurm: whose job it was, a node drained for our reason, only ours taken back."""
+"""The registry and a real Slurm: the owner of a job, draining a node, and resuming only drained ones."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""``make slurm``: a hub on a Slurm of this machine, and nothing of it left after its end."""
+"""``make slurm``: a hub on a Slurm on this machine, and nothing left after its end."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Two users at once, on the same node: neither sees the other's data."""
+"""Two users on the same node at the same time: neither can access the other's data."""
 
 import asyncio
 import base64
@@ -199,7 +199,7 @@ _FORKED = (
     "child = multiprocessing.get_context('fork').Process(target=print, args=('from the child',))\n"
     "child.start(); child.join()"
 )
-#: What makes debugpy evaluate an expression, and what a ZeroMQ socket answers with its own greeting.
+#: Request that makes debugpy evaluate an expression, and ZeroMQ's greeting.
 _EVALUATE = b'{"seq":1,"type":"request","command":"evaluate","arguments":{"expression":"1"}}'
 _GREETINGS = (
     b"Content-Length: %d\r\n\r\n%s" % (len(_EVALUATE), _EVALUATE),

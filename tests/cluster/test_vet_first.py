@@ -1,4 +1,4 @@
-"""A server whose nodes are vetted first, on real Slurm: told node by node, refused, or smaller than asked."""
+"""A server whose nodes are vetted first, on real Slurm: progress per node, refusal, and fewer nodes."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Vetting on four real nodes: each fault is named, nothing hangs, and nothing is left behind."""
+"""Vetting on four real nodes: each fault is found, nothing hangs, and no process is left."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Plain unix users for the time of a test."""
+"""Plain Unix users for the duration of a test."""
 
 import contextlib
 import os

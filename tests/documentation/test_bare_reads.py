@@ -1,4 +1,4 @@
-"""Files that other processes may have written are opened by functions that refuse pipes and bound sizes."""
+"""Check that files of other processes are opened by functions that refuse pipes and bound sizes."""
 
 import ast
 from collections.abc import Iterator

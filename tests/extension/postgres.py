@@ -1,4 +1,4 @@
-"""A real PostgreSQL on a unix socket of its own, as a plain user: no port, gone with its process."""
+"""A real PostgreSQL on a Unix socket, as a plain user, without a port."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""``gipfel kernel``: what it writes, what it refuses, and kernels that Jupyter's own client starts by it."""
+"""``gipfel kernel``: the files that it writes, its errors, and kernels that Jupyter starts with it."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""``gipfel record``: a command as if it ran alone, with real processes, signals, terminals and recorders."""
+"""``gipfel record``: the command is unaffected, with real processes, signals, terminals and recorders."""
 
 import contextlib
 import fcntl

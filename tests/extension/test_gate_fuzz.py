@@ -1,4 +1,4 @@
-"""A reduced, seeded run of damaged files through the scanner, and archives that explode, loop or lie."""
+"""A reduced, seeded run of damaged files, decompression bombs and cyclic archives through the scanner."""
 
 import gzip
 import io

@@ -1,4 +1,4 @@
-"""Kernels on a node that others use too: no port of the node, and no debugger unless that is asked for."""
+"""Kernels on a shared node: no TCP port, and no debugger unless it is enabled."""
 
 import json
 from pathlib import Path

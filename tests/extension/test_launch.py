@@ -1,4 +1,4 @@
-"""A launch's values, folders and commands: what is asked, decided and read, without a cluster."""
+"""A launch's values, directories and commands, without a cluster."""
 
 import ast
 import base64

@@ -1,4 +1,4 @@
-"""Gipfel's engine beside papermill's own, and what only ours does: saving, dying in order, resuming."""
+"""Gipfel's engine beside papermill's, and its additions: saving, orderly end, resuming."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Runs and stretches of them: looked at, compared and taken along from a real server."""
+"""Runs and time ranges of them, displayed, compared and downloaded from a real server."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Files of a run folder that are pipes, endless, damaged or of another version spoil none of the others."""
+"""Files of a run folder that are pipes, endless, damaged or of another version don't affect the others."""
 
 import json
 import os

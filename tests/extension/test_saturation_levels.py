@@ -1,4 +1,4 @@
-"""Levels, ceilings and the staircase: the arithmetic of one sample."""
+"""Levels, ceilings and loss breakdown: the arithmetic of one sample."""
 
 import numpy as np
 import pytest

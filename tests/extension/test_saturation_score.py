@@ -1,4 +1,4 @@
-"""Score and losses: what adds up, what a missing sample may change, and which sign takes which step."""
+"""Score and losses: sums, the effect of missing samples, and the indicator of each loss."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from saturation_tables import START_NS, busy, gpu, host, table
 from gipfel_extension.saturation import LOSSES, RESOURCES, Settings, Weights, score_table
 from gipfel_extension.telemetry.sample import SampleTable, SegmentState
 
-#: What GPUs that train together exchange at the least.
+#: Minimum traffic between GPUs that train together.
 SOME = {"NVLINK_TX_BYTES": 1e9, "NVLINK_RX_BYTES": 1e9}
 IDLE = busy(tensor=0.0, dram=0.0, active=0.0, engine=0.0, GPU_UTIL=0.0)
 

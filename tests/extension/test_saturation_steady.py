@@ -1,4 +1,4 @@
-"""Live advice: it appears when its evidence has held for a minute, and stays until it is gone for one."""
+"""Live advice: it appears when its evidence has lasted for a minute, and disappears a minute after it."""
 
 import logging
 import queue

@@ -1,4 +1,4 @@
-"""Time left, idleness and a hub that forgot this server, with a clock and a hub of the test's own."""
+"""Remaining time, idleness and a hub that does not know this server, with a fake clock and a fake hub."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The single-user server tells the hub its port."""
+"""The single-user server reports its port to the hub."""
 
 import urllib.error
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Closed segments become Parquet: the same samples, less disk, and nothing lost whatever happens."""
+"""Conversion of closed segments to Parquet: the same samples, less disk, nothing lost on errors."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The fan-in over real sockets: what the nodes say arrives once, and nobody else is heard."""
+"""The fan-in over real sockets: each node's samples arrive once, and other senders are ignored."""
 
 import json
 import os

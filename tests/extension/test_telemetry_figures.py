@@ -1,4 +1,4 @@
-"""Figures: what plotly accepts, what a live view extends, and the image that needs no browser."""
+"""Figures: valid for plotly, extended by a live view, and drawn as images without a browser."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""The recorder: a real process that is killed, sources that fail, disks that refuse."""
+"""The recorder: a real process that is killed, failing sources, failing disks."""
 
 import os
 import signal

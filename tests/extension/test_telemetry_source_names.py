@@ -1,4 +1,4 @@
-"""Sources by their names: ours, with arguments, and another package's."""
+"""Sources by name: built-in ones, with arguments, and another package's."""
 
 import tomllib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A stretch of a long segment: the same samples as of the whole, from a part of its bytes."""
+"""A time range of a long segment: the same samples, from a part of its bytes."""
 
 import os
 from collections.abc import Callable

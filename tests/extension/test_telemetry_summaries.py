@@ -1,4 +1,4 @@
-"""Summaries and overviews: the same picture from samples, summaries and packed summaries."""
+"""Summaries and overviews: the same figure from samples, summaries and packed summaries."""
 
 import os
 from dataclasses import replace

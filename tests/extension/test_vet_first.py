@@ -1,4 +1,4 @@
-"""A vetting before a server's start: told to the hub, and what it decides."""
+"""Vetting before a server's start: progress reported to the hub, and its decisions."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A node that was not looked at is not vetted: the ways in which vetnode lets one pass end otherwise here."""
+"""A node that was not tested is not vetted, in the cases in which vetnode passes one."""
 # ruff: noqa: N802 - NVML's own names
 
 import json

@@ -1,4 +1,4 @@
-"""One import of torch for all probes of a node, each of which is a process of its own all the same."""
+"""One import of torch for all probes of a node, each of which is a separate process."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Checks of GPUs on recorded readings: what is wrong is named, and what nobody knows does not pass."""
+"""Checks of GPUs on recorded readings: faults are found, and unknown values do not pass."""
 
 import dataclasses
 import functools

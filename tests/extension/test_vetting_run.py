@@ -1,4 +1,4 @@
-"""A coordinator and its agents over real links, each with what can go wrong around it."""
+"""A coordinator and its agents over real sockets, with failures of each."""
 
 import time
 from collections.abc import Callable, Iterator

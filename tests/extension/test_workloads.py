@@ -1,4 +1,4 @@
-"""Workloads: a kind in one file is listed, followed, stopped and started again; run folders are removed."""
+"""Workloads: a kind in one file is listed, followed, stopped and restarted; run folders are removed."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The NVML source on a real GPU: against nvidia-smi, as a plain user, and what it costs."""
+"""The NVML source on a real GPU: compared with nvidia-smi, as a plain user, and its cost."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The notebooks that look: at nodes, at a job, at ways to store samples."""
+"""The notebooks that inspect nodes, a job, and formats of stored samples."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""GPU hours of a user: read from Slurm's accounting, else from the hub's history, and what a limit leaves."""
+"""GPU hours of a user, from Slurm's accounting, else from the hub's history; and the remaining budget."""
 
 import asyncio
 import logging

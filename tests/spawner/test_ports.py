@@ -1,4 +1,4 @@
-"""A range of ports: read strictly, used up port by port, never shared."""
+"""A range of ports: parsed strictly, used port by port, never shared."""
 
 import http.server
 import socket

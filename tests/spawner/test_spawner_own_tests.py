@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-#: What this spawner does otherwise, on purpose.
+#: Intended differences of this spawner.
 OTHERWISE = {
     # A server tells its port with its token: one that the hub does not know is refused before.
     "test_spawner": ("test_spawner_insert_api_token", "test_spawner_bad_api_token"),

@@ -1,4 +1,4 @@
-"""The hub's pages as a person uses them: login, spawn form, waiting page."""
+"""Page objects of the hub: login, spawn form, waiting page."""
 
 import contextlib
 import re

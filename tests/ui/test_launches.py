@@ -1,4 +1,4 @@
-"""A launch from a form in a notebook, in a real browser: watched, found again, stopped, and in the panel."""
+"""A launch from a form in a notebook, in a real browser: watched, reopened, stopped, and in the panel."""
 
 import json
 import re

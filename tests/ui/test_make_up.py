@@ -1,4 +1,4 @@
-"""``make up`` as a program drives it: its recipe twice on the same state, and on a port in use."""
+"""``make up``: its recipe twice with the same state, and on a port in use."""
 
 import os
 import secrets

@@ -1,4 +1,4 @@
-"""A run explained: its score, a launch's own stretch of time, and what is missing."""
+"""Explanation of a run: its score, a launch's time range, and missing data."""
 
 import json
 import time

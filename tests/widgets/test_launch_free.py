@@ -1,4 +1,4 @@
-"""The form of a launch cell offers to end who holds its GPUs, by name, and ends exactly these."""
+"""The form of a launch cell lists the processes that hold its GPUs, and stops exactly these."""
 
 import os
 import subprocess

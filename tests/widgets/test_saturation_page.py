@@ -1,4 +1,4 @@
-"""The live view's browser half in Chromium, with a stand-in for the kernel and plotly.js as it is."""
+"""The browser half of the live view in Chromium, with a fake kernel and the real plotly.js."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""A vetting in a cell: run for real, returned, and kept as a table."""
+"""A vetting run in a cell: executed, returned, and displayed as a table."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The browser half of a vetting in a cell, in Chromium with a stand-in for the kernel."""
+"""The browser half of a vetting run in a cell, in Chromium with a fake kernel."""
 
 import json
 import re

@@ -31,7 +31,7 @@ from .run import present_run
 __all__ = ["Explanation", "FactTable", "FigureView", "explain"]
 
 _FAILED = "read its traceback first"
-#: What a recorder holds back before it writes, and some more for a slow file system.
+#: Seconds that a recorder buffers samples, with a margin for a slow file system.
 _FLUSH_S = 8.0
 
 

@@ -23,7 +23,7 @@ from .run import KernelRecorder, KernelRun, create_run, present_run
 
 _JUDGE_S = 5.0
 _GLANCE_S = 0.2
-#: What a shared recorder holds back before it writes, and some more for a slow file system.
+#: Seconds that a shared recorder buffers samples, with a margin for a slow file system.
 _FLUSH_S = 8.0
 _MIN_S, _MAX_S = 0.01, 3600.0
 #: Edge of the square matrices: large enough to saturate, small enough to stop on time.

@@ -13,7 +13,7 @@ import anywidget
 from gipfel_cluster.model import GipfelError
 
 Bundle = dict[str, Any]
-#: What the lab extension's renderer of saved widgets is registered for.
+#: MIME type for which the labextension's renderer of saved widgets is registered.
 LIVE = "application/vnd.gipfel.live+json"
 
 

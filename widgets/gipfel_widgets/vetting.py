@@ -50,7 +50,7 @@ class Vetting(LiveWidget):
 
     _esm, _css = view_files("vetting")
 
-    #: What `gipfel_extension.vetting.grid` makes of the report; empty while there is none.
+    #: Result of `gipfel_extension.vetting.grid` for the report; empty while there is none.
     grid = traitlets.Dict().tag(sync=True)
     #: Message where there is no grid, or where it is no longer updated.
     message = traitlets.Unicode().tag(sync=True)

@@ -20,7 +20,7 @@ _MAX_CONTENT_BYTES = 256 << 30
 _MAX_ENTRIES = 2_000_000
 #: An index may name an index, also itself.
 _MAX_INDEX = 4
-#: What a build says about an image, which stands beside the images of an index.
+#: Attestations of a build, which an index lists beside its images.
 _ATTESTATION = "application/vnd.in-toto+json"
 _STREAM: Final = "r|*"
 _BROKEN = (

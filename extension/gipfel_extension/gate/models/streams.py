@@ -146,7 +146,7 @@ def _lzma() -> Any:
     return lzma.LZMADecompressor(memlimit=_LZMA_MEMORY)
 
 
-#: How a further stream of the same file begins.
+#: First bytes of another stream in the same file.
 _FOLLOWS = {"gzip": b"\x1f\x8b", "bzip2": b"BZh", "xz": b"\xfd7zXZ"}
 #: Decompressors by the name of their format.
 DECOMPRESSORS: dict[str, Callable[[], Any]] = {
