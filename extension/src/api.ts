@@ -35,8 +35,8 @@ export interface ILogPosition {
 }
 
 /**
- * Selection of samples on a page. `window` is the time range in seconds. `gpus` are the UUIDs of GPUs with a
- * figure of their own. `metric` is the metric of the heat map.
+ * Selection of samples on a page. `window` is the time range in seconds. `gpus` are the UUIDs of GPUs that
+ * have their own figure. `metric` is the metric of the heat map.
  */
 export interface IView {
   readonly type: 'view';
