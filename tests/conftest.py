@@ -1,4 +1,4 @@
-"""Environment of all tests, whoever starts them, and the marker of tests that ``make quick`` leaves out."""
+"""Environment of all tests, independent of the caller, and the marker of tests that ``make quick`` omits."""
 
 import signal
 from collections.abc import Iterator

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-# Programs of their own, in a folder that is no package.
+# Separate programs, in a folder that is no package.
 sys.path.insert(0, str(HERE.parent / "cluster"))
 
 from hub_process import HubProcess, proxy_folder  # noqa: E402
@@ -86,7 +86,7 @@ def main(rounds: int) -> int:
     runtime = runtime_for_tests()
     with _sides(runtime) as (user, cluster, sides):
         seconds: dict[str, list[float]] = {side.name: [] for side in sides}
-        # Every order, so that nobody always finds what the same one has left warm.
+        # Every order, so that none always runs after the same other one, whose files are cached.
         orders = list(itertools.permutations(sides))
         for number in range(rounds + 1):
             for side in orders[number % len(orders)]:

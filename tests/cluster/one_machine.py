@@ -41,7 +41,7 @@ _SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 
 
 def missing(*, user_id: int | None = None, path: str | None = None) -> str | None:
-    """Return what this machine lacks for a cluster of its own, in one line, or None.
+    """Return what this machine lacks for its own cluster, in one line, or None.
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ class OneMachine:
         )
 
     def _start_apart(self, name: str) -> int:
-        """Start the first process of a node and wait until it has a network namespace of its own."""
+        """Start the first process of a node and wait until it has its own network namespace."""
         apart = ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child=KILL"]
         inside = [sys.executable, str(_NODE_PROCESS), name, str(self.folder)]
         process = self._start(name, [*apart, "--mount-proc", *inside])

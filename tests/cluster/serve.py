@@ -53,7 +53,7 @@ def _serve(cluster: OneMachine, state: Path, runtime: Path) -> int:
         "GIPFEL_RUNTIME": str(runtime),
     }
     hub = [sys.executable, "-m", "jupyterhub", "-f", str(_CONFIGURATION)]
-    # A session of its own: a terminal's Ctrl-C comes to us alone, and we end things in their order.
+    # A separate session: a terminal's Ctrl-C comes to us alone, and we end things in their order.
     process = subprocess.Popen(
         ["setpriv", "--pdeathsig", "TERM", "--", *hub],
         env=environment,

@@ -33,7 +33,7 @@ c.JupyterHub.log_level = "INFO"
 
 
 class Place:
-    """A cluster of its own with a hub and a user whose home is a disk of 4 MiB."""
+    """A separate cluster with a hub and a user whose home is a disk of 4 MiB."""
 
     def __init__(self, folder: Path, cluster: OneMachine, hub: HubProcess, user: UnixUser) -> None:
         self.folder = folder

@@ -143,7 +143,7 @@ def test_a_killed_agent_is_lost_and_the_rest_goes_on(four: FourNodes) -> None:
 
 
 def test_a_slow_link_is_named_by_pairs(four: FourNodes) -> None:
-    # All links have a speed, so that nobody measures how busy this machine is.
+    # All links are rate-limited, so that measurements don't depend on the load of this machine.
     with contextlib.ExitStack() as links:
         for node in four.machine.node_names:
             rate = "70mbit" if node == "node03" else "200mbit"

@@ -45,7 +45,7 @@ _ALLOWED = {
 }
 #: Files of the kernel and of packages, which no user can replace.
 _OF_THE_SYSTEM = ("/proc/", "_PROC /", "os.devnull", "files(__package__)")
-#: Opened so, a pipe keeps nobody waiting, and a file that is there is not opened at all.
+#: Opened so, a pipe does not block, and a file that is there is not opened at all.
 _SAFE_FLAGS = ("O_NONBLOCK", "O_RDWR", "O_EXCL")
 
 

@@ -126,7 +126,7 @@ def test_a_user_without_a_home_folder_is_told_so():
             try:
                 os.environ.pop("HOME", None)
                 os.chdir("/")
-                sys.stdout = sys.stderr = open("/dev/null", "w")  # noqa: SIM115 - a process of its own
+                sys.stdout = sys.stderr = open("/dev/null", "w")  # noqa: SIM115 - a separate process
                 os.setuid(61234)
                 os._exit(main(words))
             finally:

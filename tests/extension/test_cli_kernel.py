@@ -113,7 +113,7 @@ def test_an_edf_becomes_a_kernel_that_is_interrupted_restarted_and_shut_down(
         code = "import os; print(os.environ['WHERE'], os.getcwd(), os.environ.get('JPY_PARENT_PID'))"
         assert _said(client, code) == f"the other {tmp_path} None"
         number = client.execute("import time; print('asleep'); time.sleep(60)")
-        # Interrupted earlier, it would go on to sleep.
+        # Interrupted earlier, it would continue and sleep.
         _wait_for_text(client, number, "asleep")
         _interrupt(manager, client, number)
         assert _said(client, "1/0") == "ZeroDivisionError"
@@ -152,7 +152,7 @@ def test_a_virtual_environment_becomes_a_kernel(gipfel: Gipfel, tmp_path: Path) 
     venv.create(folder, symlinks=True)
     done = gipfel("add", "--venv", str(folder))
     if not Path(sys.prefix, "kernels/start.py").exists():
-        # Without a runtime nobody brings the ipykernel that it lacks.
+        # Without a runtime there is no ipykernel.
         assert "can't be a kernel" in _one_line(done)
         assert "pip install ipykernel" in done.stderr
         (lib,) = (folder / "lib").glob("python3*/site-packages")

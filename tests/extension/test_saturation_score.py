@@ -142,7 +142,7 @@ def test_what_the_clock_lost_is_capped_and_no_more():
     assert score_table(full).total.score == pytest.approx(50.0)
     waits = table({gpu(): busy(tensor=0.4, dram=0.0, active=1.0, **half)}, length=4)
     assert losses(waits) == {"capped": 50.0, "unexplained": 30.0}
-    # Memory has a clock of its own.
+    # Memory has its own clock.
     copies = table({gpu(): busy(tensor=0.0, dram=0.9, active=1.0, **half)}, length=4)
     assert losses(copies) == {}
 

@@ -20,7 +20,7 @@ _BATCHES = 700
 
 
 def write(folder: Path, seconds: Callable[[int], list[float]], *, batches: int = _BATCHES) -> Path:
-    """A segment whose n-th batch holds samples of some seconds, of a clock that nobody sets."""
+    """A segment whose n-th batch holds samples of some seconds, of a clock that is never set."""
     folder.mkdir(exist_ok=True)
     noise = np.random.default_rng(1)
     writer = SegmentWriter(folder, ORIGIN, start_ns=START)

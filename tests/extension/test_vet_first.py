@@ -154,7 +154,7 @@ def test_of_several_nodes_the_server_goes_on_with_those_that_are_fit(tmp_path: P
     assert remaining_variables(environment, {"n2"}) == {
         "SLURM_JOB_NODELIST": "n[1,3]", "SLURM_NNODES": "2", "SLURM_JOB_CPUS_PER_NODE": "8,4",
     }  # fmt: skip
-    # A job that was queued again begins anew.
+    # A requeued job starts over.
     exclude_nodes(run, ())
     assert excluded_nodes(str(run)) == frozenset()
     for bad, here in (({"n1"}, "n1"), ({"n1", "n2", "n3"}, "n1"), ({"n2"}, "n2")):

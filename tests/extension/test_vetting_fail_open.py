@@ -80,7 +80,7 @@ def _refused(outcome: Outcome, check: str, verdict: str, *words: str) -> None:
 
 def test_1_a_check_that_refuses(tmp_path: Path) -> None:
     with socket.socket() as taken:
-        # Bound and never listening: whoever knocks is refused.
+        # Bound and never listening: connections are refused.
         taken.bind(("127.0.0.1", 0))
         entry = _one(
             "internet_access.InternetAccessEval", host="127.0.0.1", port=taken.getsockname()[1], timeout=3

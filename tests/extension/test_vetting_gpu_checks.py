@@ -151,7 +151,7 @@ def test_xid_in_the_kernels_log(log, status, verdict, said, tmp_path):
     host = FakeHost(texts={"/proc/uptime": "10000.00 1.00\n"}, programs={"dmesg": ProgramResult(status, log)})
     (result,) = look(tmp_path, "xid", host=host)
     assert (result.verdict, said in result.reason) == (verdict, True), result.reason
-    # Without a driver there is nobody who would log one.
+    # Without a driver, none is logged.
     assert look(tmp_path, "xid", host=host, error="Driver Not Loaded")[0].verdict is NOT_RUN
     (missing,) = look(tmp_path, "xid", host=FakeHost(programs={}))
     assert missing.verdict is NOT_RUN
@@ -218,7 +218,7 @@ def _of_samples(type_: str, folder: Path, *samples: float, threshold: object = N
         ((80e12,) * 3 + (800e12,) * 4, None, FAIL, "two modes"),
         ((400e12, 500e12, 600e12, *(800e12,) * 4), {"at_least": 650e12}, FAIL, "3 of 7 samples"),
         ((400e12, *(800e12,) * 6), {"at_least": 650e12}, INCONCLUSIVE, "1 of 7 samples"),
-        # A thousand times what the data sheet says, whatever the protocol asks.
+        # A thousand times the data sheet's value, for any protocol.
         ((8e17,) * 7, {"of_reference": "80 %"}, INCONCLUSIVE, "more than NVIDIA GH200"),
         ((8e17,) * 7, None, INCONCLUSIVE, "more than NVIDIA GH200"),
     ],

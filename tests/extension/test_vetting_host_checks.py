@@ -151,7 +151,7 @@ def test_names_clocks_and_the_internet(tmp_path):
         port = server.getsockname()[1]
         assert look(tmp_path, "internet", {"host": "127.0.0.1", "port": port}).verdict is PASS
     with socket.socket() as silent:
-        # Bound, so that nobody else answers there, but not listening.
+        # Bound, so that no other process answers there, but not listening.
         silent.bind(("127.0.0.1", 0))
         port = silent.getsockname()[1]
         refused = look(tmp_path, "internet", {"host": "127.0.0.1", "port": port, "seconds": 1})

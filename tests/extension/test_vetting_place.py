@@ -38,7 +38,7 @@ def test_a_folded_hostlist_names_the_same_nodes(text: str) -> None:
 
 
 def test_a_list_of_nodes_that_is_shorter_than_the_job_is_no_place() -> None:
-    """Whoever is not on the list would not be vetted, and nobody would notice."""
+    """A node that is missing in the list would not be vetted, without a message."""
     step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURMD_NODENAME": "n1"}
     job = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}
     for broken in (

@@ -187,7 +187,7 @@ def test_a_node_that_hangs_in_its_own_checks_does_not_take_the_time_of_the_other
         if {each.check for each in builder.results if each.node == "a"} >= {"env", "shm"} or (
             {"a run_check", "b run_check"} <= told and "a" in slow
         ):
-            # It is late, but not the run's end; that comes where nobody else has ended.
+            # It is late, but not the run's end; that comes if no other agent has ended.
             now[0] = 99.0 if now[0] < 99 else now[0] + 0.5
 
     def ended() -> str:

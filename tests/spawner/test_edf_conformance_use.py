@@ -119,7 +119,7 @@ def test_rendering_keeps_values_to_the_byte(place, name):
     together = "\0".join(carried)
     assert "\0".join(("program", *AWKWARD)) in together
     if name == "ce":
-        # The engine reads the file itself, which nobody has touched.
+        # The engine reads the file itself, which is unchanged.
         assert f"--environment={edf.path}" in invocation.argv
         assert (place.folder / "x.toml").read_text() == text
         return

@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 OTHERWISE = {
     # A server tells its port with its token: one that the hub does not know is refused before.
     "test_spawner": ("test_spawner_insert_api_token", "test_spawner_bad_api_token"),
-    # Options that nobody knows are refused.
+    # Unknown options are refused.
     "test_named_servers": ("test_named_server_create_server",),
 }
 

@@ -42,7 +42,7 @@ def log_of(hub: Any, user: str, job: str) -> str:
 
 
 def free_pair() -> int:
-    """The first of two ports in a row that nobody listens on."""
+    """Return the first of two consecutive free ports."""
     for first in range(FIRST_PORT, FIRST_PORT + 500, 2):
         try:
             for port in (first, first + 1):
@@ -142,7 +142,7 @@ def test_a_server_that_a_restored_database_does_not_know_ends_itself_with_a_line
     hub.end(hard=True)
     (hub.folder / "hub.sqlite").unlink()
     shutil.copy(hub.folder / "backup.sqlite", hub.folder / "hub.sqlite")
-    # A hub that is away ends nobody, for longer than the server bears refusals.
+    # A hub that is down ends no server, even for longer than a server tolerates refusals.
     time.sleep(5)
     assert process.alive
     hub.start()

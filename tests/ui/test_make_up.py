@@ -93,7 +93,7 @@ class MakeUp:
 
 @pytest.fixture
 def make_up(state: Path) -> Iterator[MakeUp]:
-    """A ``make up`` that is ended with whatever it started."""
+    """A ``make up`` that is ended with all processes that it started."""
     given = MakeUp(state)
     try:
         yield given

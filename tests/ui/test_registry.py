@@ -129,7 +129,7 @@ def test_each_scope_opens_its_own_door(hub: HubProcess, api: Callable[[str], Api
     reader = Api(hub, less.json()["token"])
     assert [reader.get(door).status_code for door in doors[2:]] == [200] * 3
     assert [reader.get("steps").status_code, reader.post("reports", report()).status_code] == [403, 403]
-    # The hub's own service, which may start servers, is nobody here; nor is one who asks for another method.
+    # The hub's own service, which may start servers, has no access here; nor does another method give access.
     assert Api(hub, hub.api_token).get("steps").status_code == 403
     assert httpx.request(
         "PUT", api("olga").url + "reports", headers=api("olga").headers, trust_env=False

@@ -220,7 +220,7 @@ def test_of_1024_nodes_the_bad_ones_come_first_as_the_report_grows(
     lab: LabPage, vetting: Locator, server: LabServer, screenshot: Callable[[Page, str], object]
 ) -> None:
     (run,) = (server.folder / "runs").glob("local-*")
-    # Of a run that somebody else has started, such as one in a terminal.
+    # Of a run that was started elsewhere, such as in a terminal.
     lab.page.reload()
     lab.wait_until_ready()
     if not lab.panel.is_visible():
