@@ -149,7 +149,7 @@ class HubProcess:
         )
 
     def user(self, name: str) -> HubUser:
-        """A user who logged in through the login page and took their own token."""
+        """A user who logged in through the login page and created an API token."""
         if name not in self._users:
             self._users[name] = HubUser.login(self.url, name, self.password)
         return self._users[name]

@@ -42,7 +42,7 @@ def test_a_variable_that_the_edf_lacks_bars_no_node_and_costs_no_job(nodes: int,
     assert (len(report.bad_nodes), report.exclude) == (nodes, "")
     decision = decide(report, Action.EXCLUDE, None)
     assert (decision.status, decision.resubmit) == (1, False)
-    assert "No node has its own fault" in decision.outcome
+    assert "No node has a fault of its own" in decision.outcome
     environment = {"GIPFEL_VETTING_HISTORY": str(tmp_path)}
     assert store_report(report, environment) == ()
     assert Exclusions(tmp_path / "c").read() == ((), "")
