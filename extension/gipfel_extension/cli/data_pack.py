@@ -72,7 +72,7 @@ def _packing_options(command: Any) -> Any:
     default=1000,
     show_default=True,
     metavar="MB",
-    help="Size from which on another shard begins.",
+    help="Size of a shard at which the next one begins.",
 )
 @_packing_options
 def pack(

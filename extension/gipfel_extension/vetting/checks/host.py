@@ -21,7 +21,7 @@ _FIELD = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
 
 
 class HostMemory(Frozen):
-    """Enough main memory is available, and little swap is in use.
+    """Check that enough main memory is available, and little swap is in use.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class HostMemory(Frozen):
 
 
 class Affinity(Frozen):
-    """The job may use enough CPUs, some of them close to each GPU.
+    """Check that the job may use enough CPUs, some of them close to each GPU.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def cpu_list(text: str) -> frozenset[int]:
 
 
 class SharedMemory(Frozen):
-    """Shared memory is free and can be written; a memory limit may allow less than the file system reports.
+    """Check that shared memory is free and can be written: a memory limit may be below its size.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ _STATUS_LIMIT_S = 5.0
 
 
 class Dns(Frozen):
-    """Each host name resolves within the limit.
+    """Check that each host name resolves within the limit.
 
     Parameters
     ----------
@@ -217,7 +217,7 @@ class Dns(Frozen):
 
 
 class ClockOffset(Frozen):
-    """The clock is close to an NTP server's, or to what the node's own time service reports.
+    """Check that the clock is close to an NTP server's, or to that of the node's time service.
 
     Parameters
     ----------
@@ -275,7 +275,7 @@ class ClockOffset(Frozen):
 
 
 class Internet(Frozen):
-    """A TCP connection to a host can be opened within the limit.
+    """Check that a TCP connection to a host can be opened within the limit.
 
     Parameters
     ----------
