@@ -149,7 +149,7 @@ class OneMachine:
     def start_now(self, job_id: str) -> None:
         """Let a job start without the two minutes for which Slurm holds one that was requeued."""
         if "PENDING" in self.call(["squeue", "--noheader", "--jobs", job_id, "--format", "%T"]):
-            # It may have started since it was asked for, and is then nothing that can start earlier.
+            # It may have started since it was requested, and is then nothing that can start earlier.
             with contextlib.suppress(GipfelError):
                 self.call(["scontrol", "update", f"JobId={job_id}", "StartTime=now"])
 

@@ -177,7 +177,7 @@ def test_doctor_in_the_container_and_in_a_job_without_one(
     through = found["jobs from here"]
     assert (through["status"], "Slurm answers: partitions " in through["message"]) == ("ok", True)
     assert "4 nodes and 16 GPUs, counted by partition" in through["message"]
-    # The cluster's GPUs are GPUs in name: two were asked for, and no driver is here.
+    # The cluster's GPUs are GPUs in name: two were requested, and no driver is here.
     missing = [name for name, each in found.items() if each["status"] == "missing"]
     assert (status, inside["ok"], missing) == (1, False, ["NVIDIA (NVML)"])
     assert "This job requested 2 GPUs" in found["NVIDIA (NVML)"]["message"]

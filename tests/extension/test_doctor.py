@@ -146,7 +146,7 @@ def test_in_a_jobs_container_it_says_which_and_judges_what_is_there(made):
     assert not {each.topic.name for each in asked.values() if each.topic.group == "Containers"}
     found = asked["this job"].check(machine)
     assert found.message == "7 on n1, 2 nodes, in the container of torch, started by bubblewrap."
-    # Two GPUs were asked for and none is here.
+    # Two GPUs were requested and none is here.
     found = gpus.nvml(machine)
     assert (found.status, found.message) == (
         "missing", "This job requested 2 GPUs, but no GPU is visible.",

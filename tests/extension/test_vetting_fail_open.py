@@ -205,7 +205,7 @@ def test_json_alone_on_stdout_and_the_same_in_a_file(tmp_path: Path) -> None:
     document = json.loads(_vet(tmp_path, entry, "--json", "-").stdout)
     assert (document["schema_version"], document["vetted"], document["exit_status"]) == (2, True, 0)
     outcome = _vet(tmp_path, entry, "--json", str(tmp_path / "out.json"), "--min-nodes", "2")
-    # One node is vetted, two are asked for.
+    # One node is vetted, two are requested.
     assert (outcome.status, json.loads((tmp_path / "out.json").read_text())["exit_status"]) == (1, 1)
 
 

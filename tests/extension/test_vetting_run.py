@@ -133,7 +133,7 @@ def test_nodes_that_never_come_or_lie_get_verdicts_and_nothing_waits_for_them(
         while agent.link.socket.poll(0):
             message = from_coordinator(agent.link.socket.recv())
             if isinstance(message, RunCheck):
-                # Of another check than it was asked for.
+                # Of a check that was not requested.
                 agent.say(CheckDone(task=message.task, results=(verdict_of("a", "else"),)))
 
     coordinator = Coordinator(

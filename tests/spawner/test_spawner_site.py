@@ -330,7 +330,7 @@ def test_a_scheduler_without_more_to_say_offers_no_choices() -> None:
 
 
 class CountingScheduler(PlainScheduler):
-    """Counts expected starts, and how many are asked for at once."""
+    """Counts expected starts, and how many are requested at once."""
 
     def __init__(self) -> None:
         self.asked = self.now = self.most = 0

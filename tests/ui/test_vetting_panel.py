@@ -56,7 +56,7 @@ def state(vetting: Locator) -> Locator:
 
 
 def minute(page: Page, asked: list[str]) -> Counter[str]:
-    """Let a minute pass on the page's clock, and count what is asked for by route."""
+    """Let a minute pass on the page's clock, and count what is requested by route."""
     asked.clear()
     for _ in range(30):
         page.clock.run_for(2000)

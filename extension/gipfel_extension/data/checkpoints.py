@@ -220,7 +220,7 @@ def check_files(path: Path, files: dict[str, Any], *, contents: bool) -> str:
             return f"{Path(str(error.filename or path)).name} can't be read: {error.strerror}"
     for (name, expected), found in zip(files.items(), hashes, strict=True):
         if tuple(expected) != found:
-            return f"{name} has another content than was written"
+            return f"{name} does not have the content that was written"
     return ""
 
 
