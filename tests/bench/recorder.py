@@ -76,7 +76,7 @@ def _share(argv: list[str], environment: dict[str, str], ready: Callable[[], boo
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{argv[2]} did not begin")
             time.sleep(0.1)
-        # Its imports are no sampling.
+        # Its imports don't count as sampling.
         time.sleep(2.0)
         before, began = _cpu(process.pid), time.monotonic()
         time.sleep(_SECONDS)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-# Separate programs, in a folder that is no package.
+# Separate programs, in a directory that is not a package.
 sys.path.insert(0, str(HERE.parent / "cluster"))
 
 from hub_process import HubProcess, proxy_folder  # noqa: E402

@@ -329,7 +329,7 @@ def test_a_window_scores_a_part_and_keeps_the_runs_start_up():
     job = score_table(found, window=(START_NS + 10 * second, START_NS + 13 * second))
     assert (job.total.score, job.total.losses["unexplained"], job.startup) == (50.0, 50.0, 4.0)
     assert (job.gpus[0].samples, job.gpus[0].missing) == (4, 0)
-    # Nothing ran at the window's begin, but that is no start-up.
+    # Nothing ran at the beginning of the window, but that is not start-up.
     late = score_table(found, window=(START_NS + 16 * second, START_NS + 99 * second))
     assert (late.total.losses["unexplained"], late.first_ns, late.last_ns) == (
         100.0,

@@ -188,7 +188,7 @@ def test_the_page_says_whose_fault_it_is_and_what_that_one_can_do(
     assert found is not None
     assert found.cause == cause
     assert f"{len(bad)} of 3 nodes not fit by strict: {min(bad)}: variable: it is not set" in found.reason
-    # Other nodes are no remedy for what they would share.
+    # Other nodes would have the same problem.
     assert ("Start again" in found.fix) is (cause == "vetting-failed")
 
 

@@ -95,7 +95,7 @@ def test_an_environment_is_checked_by_a_process_of_the_user(hub: Any) -> None:
     assert answer["edf"]["env"] == {"A": "1"}
     status, answer = ask(hub, browser, "bea", "environment", {"edf": "~/.edf/good.toml"})
     assert answer["valid"]
-    # A name is no option, and no other user's file.
+    # A name is neither an option nor another user's file.
     for edf in ("--help", "../x", "a\nb"):
         assert "problem" in ask(hub, browser, "bea", "environment", {"edf": edf})[1]
 

@@ -213,7 +213,7 @@ def test_an_idle_server_is_warned_and_culled_a_busy_one_is_not(new_hub: Any) -> 
     client.send(json.dumps(message))
     end = time.monotonic() + 17
     while time.monotonic() < end:
-        # An open tab asks all the time; that is no use.
+        # An open tab polls all the time; that does not count as use.
         leaving = ask(hub, "rolf", token, "gipfel/lifetime")
         assert leaving["idle"] is None
         time.sleep(1)

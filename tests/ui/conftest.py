@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module")
 def state() -> Iterator[Path]:
-    """The hub's own folder, with the home folders of users who are no unix users."""
+    """The hub's own folder, with the home directories of users who are not Unix users."""
     folder = Path(tempfile.mkdtemp(prefix="gipfel-ui-", dir="/var/tmp"))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)

@@ -16,7 +16,7 @@ _PROJECT = str(Path(__file__).resolve().parents[2] / "jupyterhub_config.py")
 _SERVICE = "/services/gipfel-registry/"
 _CONFIG = """\
 exec(compile(open({project!r}).read(), {project!r}, 'exec'), {{**globals(), '__file__': {project!r}}})
-# One who may open the service's pages and still is no operator.
+# A user who may open the service's pages, but is not an operator.
 access = "access:services!service=gipfel-registry"
 c.JupyterHub.load_roles += [{{"name": "visitors", "users": ["paul"], "scopes": [access]}}]
 """
