@@ -172,7 +172,7 @@ class LaunchCell:
             return
         finally:
             self._row.children = self._buttons
-            self._show_stop_holders(tuple(each for each in view.held if not each.protection_reason))
+            self._show_stop_holders(tuple(each for each in view.holders if not each.protection_reason))
         if launch is None:
             return
         self._launch = launch

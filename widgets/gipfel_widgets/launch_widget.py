@@ -34,7 +34,7 @@ class LaunchWidget(LiveWidget):
 
     def __init__(self) -> None:
         #: Processes that hold GPUs, of the last pre-flight.
-        self.held: tuple[Holder, ...] = ()
+        self.holders: tuple[Holder, ...] = ()
         self._followed: FollowedLaunch | None = None
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -48,7 +48,7 @@ class LaunchWidget(LiveWidget):
 
     def on_outcome(self, outcome: CheckOutcome) -> None:
         """Show the result of a pre-flight check."""
-        self.held = outcome.holders or self.held
+        self.holders = outcome.holders or self.held
         self.document = {
             **self.document,
             "preflight": [*self.document.get("preflight", ()), outcome.model_dump()],
@@ -60,7 +60,7 @@ class LaunchWidget(LiveWidget):
 
     def on_planned(self, launch: Launch) -> None:
         """Show the command that is about to be checked and started."""
-        self.held = ()
+        self.holders = ()
         try:
             command = launch.command
         except (OSError, UnicodeDecodeError):

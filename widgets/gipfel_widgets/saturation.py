@@ -67,7 +67,7 @@ def document_and_plots(
     job = score_table(table)
     advice = advise(table, job)
     if steady is not None:
-        advice = steady.shown(0.0, table, _advice_of, advice, time.monotonic())
+        advice = steady.displayed(0.0, table, _advice_of, advice, time.monotonic())
     document = document_of(job, advice)
     if not table.gpus:
         return document, {}
