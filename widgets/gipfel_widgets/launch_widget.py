@@ -48,7 +48,7 @@ class LaunchWidget(LiveWidget):
 
     def on_outcome(self, outcome: CheckOutcome) -> None:
         """Show the result of a pre-flight check."""
-        self.holders = outcome.holders or self.held
+        self.holders = outcome.holders or self.holders
         self.document = {
             **self.document,
             "preflight": [*self.document.get("preflight", ()), outcome.model_dump()],
