@@ -62,6 +62,24 @@ class GipfelRouteHandler(APIHandler):
         try:
             return model.model_validate_json(self.request.body)
         except ValidationError as error:
-            first: dict[str, Any] = dict(error.errors()[0])
-            field = ".".join(str(part) for part in first["loc"])
-            raise GipfelError(one_line(f"The request is not valid: {field} {first['msg']}.")) from error
+            raise _invalid(error) from error
+
+    def query_as(self, model: type[_Body]) -> _Body:
+        """Return the request's query, the last value of each name, as a frozen model.
+
+        Raises
+        ------
+        GipfelError
+            The query is not valid for the model.
+        """
+        query = {name: self.get_query_argument(name) for name in self.request.query_arguments}
+        try:
+            return model.model_validate(query)
+        except ValidationError as error:
+            raise _invalid(error) from error
+
+
+def _invalid(error: ValidationError) -> GipfelError:
+    first: dict[str, Any] = dict(error.errors()[0])
+    field = ".".join(str(part) for part in first["loc"])
+    return GipfelError(one_line(f"The request is not valid: {field} {first['msg']}."))
