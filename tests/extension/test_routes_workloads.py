@@ -26,7 +26,7 @@ def test_a_kind_of_another_package_is_listed_read_stopped_and_run_again(
     )
     name = {"kind": "sleep", "id": started.id}
 
-    log = server.call(f"gipfel/workloads/log?kind=sleep&id={started.id}")
+    log = server.call(f"gipfel/workloads/log?kind=sleep&id={started.id}&1795437000000")
     assert log == (200, {"lines": [{"rank": 0, "text": "going to sleep"}]})
     assert server.call("gipfel/workloads/stop", "POST", name) == (200, name)
 

@@ -131,7 +131,8 @@ def test_a_site_disables_one_feature_and_keeps_the_others(
     lab.wait_until_ready()
     lab.decline_news()
     assert sections_of(lab) == ["saturation", "workloads"]
-    expect(lab.panel.locator("select[name='kind']")).to_have_count(0)
+    kinds = lab.panel.locator("select[name='kind'] option")
+    expect(kinds).to_have_text(["all", "batch notebooks", "other kinds"], timeout=_LIMIT_MS)
     expect(lab.page.locator(".jp-LauncherCard", has_text="Training Launch")).to_have_count(0)
     expect(lab.panel.locator(".main-svg").first).to_be_visible(timeout=_LIMIT_MS)
     items = menu_of(lab)

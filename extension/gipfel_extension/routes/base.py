@@ -65,14 +65,17 @@ class GipfelRouteHandler(APIHandler):
             raise _invalid(error) from error
 
     def query_as(self, model: type[_Body]) -> _Body:
-        """Return the request's query, the last value of each name, as a frozen model.
+        """Return the request's query as a frozen model: of each name the last value.
+
+        Other names are ignored, because JupyterLab adds the time to the query so that nothing is cached.
 
         Raises
         ------
         GipfelError
             The query is not valid for the model.
         """
-        query = {name: self.get_query_argument(name) for name in self.request.query_arguments}
+        names = model.model_fields.keys() & self.request.query_arguments.keys()
+        query = {name: self.get_query_argument(name) for name in names}
         try:
             return model.model_validate(query)
         except ValidationError as error:
