@@ -42,6 +42,7 @@ from .server import (
     ScriptsRouteHandler,
 )
 from .vetting import ProtocolsRouteHandler, VettingConsentRouteHandler, VettingRouteHandler
+from .workloads import WorkloadActionRouteHandler, WorkloadLogRouteHandler, WorkloadsRouteHandler
 
 ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/metrics", MetricsRouteHandler),
@@ -73,6 +74,9 @@ ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/launches/log", LaunchLogRouteHandler),
     (r"gipfel/launches/(stop|rerun|notebook)", LaunchActionRouteHandler),
     (r"gipfel/launches/(trace|dump)", LaunchFileRouteHandler),
+    (r"gipfel/workloads", WorkloadsRouteHandler),
+    (r"gipfel/workloads/(stop|rerun)", WorkloadActionRouteHandler),
+    (r"gipfel/workloads/log", WorkloadLogRouteHandler),
     (r"gipfel/vetting", VettingRouteHandler),
     (r"gipfel/vetting/protocols", ProtocolsRouteHandler),
     (r"gipfel/vetting/consent", VettingConsentRouteHandler),

@@ -13,7 +13,7 @@ from typing import TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from ..engines.sandbox.supervise import FORWARDED
-from ..model import Frozen, GipfelError
+from ..model import DEFER_BUILD, Frozen, GipfelError
 from ..scheduler.command import run_sync
 from ..scheduler.protocol import JobRequest, JobStatus, Partition
 from .messages import (
@@ -42,7 +42,7 @@ Answer = TypeVar("Answer", bound=Frozen)
 _LIMIT_S = 75.0
 _CONNECT_S = 10.0
 _PAUSE_S = 0.05
-_REPLIES: TypeAdapter[Refusal | Started | Ended] = TypeAdapter(Refusal | Started | Ended)
+_REPLIES: TypeAdapter[Refusal | Started | Ended] = TypeAdapter(Refusal | Started | Ended, config=DEFER_BUILD)
 _MAX_JOBS = 1000
 
 
