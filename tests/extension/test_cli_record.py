@@ -92,8 +92,10 @@ def recorder(pid: int) -> psutil.Process:
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         for child in psutil.Process(pid).children():
-            if "gipfel_extension.recorder" in child.cmdline():
-                return child
+            # A child may end between the two calls.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if "gipfel_extension.recorder" in child.cmdline():
+                    return child
         time.sleep(0.02)
     raise AssertionError("no recorder")
 

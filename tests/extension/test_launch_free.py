@@ -127,7 +127,7 @@ def test_rerun_with_kill_holders_terminates_the_kernel_and_starts_the_launch(job
     assert (made.folder / "rank-0.log").read_text().strip() == "TRAINED"
     # It had never run, so it does not resume.
     assert not made.spec.resume
-    assert "holders" not in (made.folder / "preflight.json").read_text()
+    assert '"holders"' not in (made.folder / "preflight.json").read_text()
 
 
 def test_only_processes_of_this_user_and_job_are_terminated(job: FakeJob) -> None:

@@ -79,7 +79,7 @@ def test_what_is_left_is_the_smallest_rest_up_to_the_root() -> None:
     above = _LIMITS.replace("gres/gpu=600000(2)", "gres/gpu=120(90)")
     assert parse_budgets(above, "nobody")[1] == GpuBudget(account="physics", limit=2.0, remaining=0.5)
     spent = _LIMITS.replace("gres/gpu=60000(2)", "gres/gpu=60000(70000)")
-    assert parse_budgets(spent, "nobody")[1].left == 0
+    assert parse_budgets(spent, "nobody")[1].remaining == 0
     assert parse_budgets(_LIMITS, "other") == ()
     # A parent that names itself ends the path.
     assert parse_budgets(_LIMITS.replace("ParentAccount=lab(3)", "ParentAccount=physics(4)"), "nobody")
