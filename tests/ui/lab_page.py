@@ -59,6 +59,13 @@ class LabPage:
             self.page.locator(".jp-SideBar .lm-TabBar-tab[data-id='gipfel-panel']").click()
         expect(self.panel).to_be_visible()
 
+    def open_section(self, name: str) -> Locator:
+        """Select a section's tab in the open panel; returns the section."""
+        self.panel.get_by_role("tab", name=name).click(timeout=_LAB_LIMIT_MS)
+        section = self.panel.get_by_role("tabpanel", name=name)
+        expect(section).to_be_visible()
+        return section
+
     def close_left_sidebar(self) -> None:
         """Make room for the notebook."""
         self.page.locator(".jp-SideBar.jp-mod-left .lm-TabBar-tab.lm-mod-current").first.click()

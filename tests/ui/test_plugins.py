@@ -49,9 +49,9 @@ def menu_of(lab: LabPage) -> Locator:
 
 
 def sections_of(lab: LabPage) -> list[str]:
-    """Return the IDs of the panel's sections, from top to bottom."""
+    """Return the IDs of the panel's sections, in the order of their tabs."""
     lab.open_panel()
-    expect(lab.panel.locator("[data-section]").first).to_be_visible(timeout=_LIMIT_MS)
+    expect(lab.panel.get_by_role("tab").first).to_be_visible(timeout=_LIMIT_MS)
     found: list[str] = lab.panel.locator("[data-section]").evaluate_all(
         "all => all.map(each => each.dataset.section)"
     )
@@ -64,7 +64,7 @@ def test_menu_launcher_and_status_bar_lead_to_the_panel(lab: LabPage, screenshot
     item = lab.page.locator(".jp-Gipfel-statusItem button")
     expect(item).to_contain_text("(simulated)", timeout=_LIMIT_MS)
     expect(item).to_contain_text("%", timeout=_LIMIT_MS)
-    assert sections_of(lab) == ["saturation", "vetting", "workloads"]
+    assert sections_of(lab) == ["saturation", "workloads", "vetting"]
     items = menu_of(lab)
     labels = [text.strip() for text in items.all_inner_texts()]
     assert [label for label in labels if label] == labels
@@ -80,21 +80,28 @@ def test_menu_launcher_and_status_bar_lead_to_the_panel(lab: LabPage, screenshot
     expect(lab.panel).to_be_visible()
 
 
-def test_the_panel_remembers_which_sections_are_open(lab: LabPage, screenshot: Screenshot) -> None:
+def test_tabs_follow_the_keyboard_and_are_remembered(lab: LabPage, screenshot: Screenshot) -> None:
     lab.open_panel()
-    vetting = lab.panel.locator("[data-section='vetting']")
-    vetting.locator("summary h2").click()
-    expect(vetting).not_to_have_attribute("open", "")
     lab.choose_theme("JupyterLab Dark")
     expect(lab.panel.locator(".main-svg").first).to_be_visible(timeout=_LIMIT_MS)
     screenshot(lab.page, "81-plugins-dark")
+    tabs = lab.panel.get_by_role("tab")
+    tabs.first.focus()
+    for key, name in (("ArrowRight", "Workloads"), ("Home", "Saturation"), ("End", "Vetting")):
+        lab.page.keyboard.press(key)
+        expect(lab.panel.get_by_role("tab", selected=True)).to_contain_text(name)
+        expect(lab.panel.get_by_role("tab", name=name)).to_be_focused()
+        expect(lab.panel.get_by_role("tabpanel")).to_have_count(1)
+    expect(lab.panel.get_by_role("tabpanel")).to_contain_text("Not vetted yet", timeout=_LIMIT_MS)
     # The lab saves its state a moment later.
     lab.page.wait_for_timeout(2000)
     lab.page.reload()
     lab.wait_until_ready()
     lab.open_panel()
-    expect(lab.panel.locator("[data-section='workloads']")).to_have_attribute("open", "")
-    expect(vetting).not_to_have_attribute("open", "", timeout=_LIMIT_MS)
+    expect(lab.panel.get_by_role("tab", selected=True)).to_contain_text("Vetting", timeout=_LIMIT_MS)
+    # The status bar is about saturation.
+    lab.page.locator(".jp-Gipfel-statusItem button").click()
+    expect(lab.panel.get_by_role("tab", selected=True)).to_contain_text("Saturation")
 
 
 def test_a_workload_of_another_packages_kind_is_listed_with_its_log_and_stopped(
@@ -103,7 +110,7 @@ def test_a_workload_of_another_packages_kind_is_listed_with_its_log_and_stopped(
     environment = {"GIPFEL_RUNS": str(server.folder / "runs"), "HOME": str(server.folder)}
     started = SleepKind.start(600, environment)
     lab.open_panel()
-    workloads = lab.panel.locator("[data-section='workloads']")
+    workloads = lab.open_section("Workloads")
     card = workloads.locator(f"[data-workload='sleep:{started.id}']")
     expect(card).to_have_attribute("data-state", "running", timeout=_LIMIT_MS)
     workloads.locator("select[name='kind']").select_option(label="other kinds")
@@ -131,8 +138,9 @@ def test_a_site_disables_one_feature_and_keeps_the_others(
     lab.wait_until_ready()
     lab.decline_news()
     assert sections_of(lab) == ["saturation", "workloads"]
-    kinds = lab.panel.locator("select[name='kind'] option")
+    kinds = lab.open_section("Workloads").locator("select[name='kind'] option")
     expect(kinds).to_have_text(["all", "batch notebooks", "other kinds"], timeout=_LIMIT_MS)
+    lab.open_section("Saturation")
     expect(lab.page.locator(".jp-LauncherCard", has_text="Training Launch")).to_have_count(0)
     expect(lab.panel.locator(".main-svg").first).to_be_visible(timeout=_LIMIT_MS)
     items = menu_of(lab)

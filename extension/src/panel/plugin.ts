@@ -13,9 +13,9 @@ import { CommandIDs } from '../common/commands';
 import { mountainIcon } from '../common/icon';
 import { IGipfelPanel } from '../tokens';
 import { showAtFirstVisit } from './first-visit';
-import { OpenSections } from './open-sections';
 import { GipfelPanel } from './panel';
 import { RunModel } from './run';
+import { SelectedSection } from './selected-section';
 
 const DOCUMENTATION = 'https://github.com/gipfel-hpc/gipfel#readme';
 
@@ -36,9 +36,9 @@ export const panelPlugin: JupyterFrontEndPlugin<IGipfelPanel> = {
     shell: ILabShell | null
   ): IGipfelPanel => {
     const trans = (translator ?? nullTranslator).load('gipfel');
-    const openSections = new OpenSections(state);
-    void openSections.load();
-    const panel = new GipfelPanel(new RunModel(app.serviceManager.serverSettings), openSections, trans);
+    const selectedSection = new SelectedSection(state);
+    void selectedSection.load();
+    const panel = new GipfelPanel(new RunModel(app.serviceManager.serverSettings), selectedSection, trans);
     app.shell.add(panel, 'right', { rank: 700, type: 'Gipfel' });
     shell?.layoutModified.connect(() => {
       panel.fitLayout();
@@ -54,8 +54,13 @@ export const panelPlugin: JupyterFrontEndPlugin<IGipfelPanel> = {
       label: args => (args.short === true ? trans.__('Panel') : trans.__('Open the Gipfel Panel')),
       caption: trans.__('Show how saturated the GPUs and the host of this job are'),
       icon: mountainIcon,
-      describedBy: { args: { type: 'object', properties: { short: { type: 'boolean' } } } },
-      execute: () => {
+      describedBy: {
+        args: { type: 'object', properties: { short: { type: 'boolean' }, section: { type: 'string' } } }
+      },
+      execute: args => {
+        if (typeof args.section === 'string') {
+          panel.selectSection(args.section);
+        }
         app.shell.activateById(panel.id);
       }
     });
