@@ -69,8 +69,8 @@ def test_menu_launcher_and_status_bar_lead_to_the_panel(lab: LabPage, screenshot
     labels = [text.strip() for text in items.all_inner_texts()]
     assert [label for label in labels if label] == labels
     screenshot(lab.page, "80-menu-light")
-    assert len(labels) == 4
-    for word in ("Panel", "Training Launch", "Run as Batch Job", "Documentation"):
+    assert len(labels) == 5
+    for word in ("Panel", "Training Launch", "Run as Batch Job", "Tour", "Documentation"):
         expect(items.filter(has_text=word)).to_have_count(1)
     lab.page.keyboard.press("Escape")
     # The panel is closed by its own tab, and opened again by the status bar.
@@ -78,6 +78,38 @@ def test_menu_launcher_and_status_bar_lead_to_the_panel(lab: LabPage, screenshot
     expect(lab.panel).to_be_hidden()
     item.click()
     expect(lab.panel).to_be_visible()
+
+
+def test_the_tour_of_a_first_visit_ends_at_the_notebook_to_start_with(
+    new_page: Callable[[], Page], screenshot: Screenshot
+) -> None:
+    with LabServer("synthetic:training:4") as server:
+        lab = LabPage(new_page())
+        lab.page.goto(server.url)
+        lab.wait_until_ready()
+        lab.decline_news()
+        tour = lab.panel.get_by_role("region", name="Tour")
+        expect(tour).to_contain_text("1 of 5", timeout=_LIMIT_MS)
+        for name in ("Saturation", "Workloads", "Vetting"):
+            tour.get_by_role("button", name="Next").press("Enter")
+            expect(lab.panel.get_by_role("tab", selected=True)).to_contain_text(name)
+            expect(tour).to_contain_text(name)
+        screenshot(lab.page, "84-tour-light")
+        tour.get_by_role("button", name="Next").click()
+        tour.get_by_role("button", name="Start here").click()
+        expect(lab.page.locator(".jp-Notebook h1").first).to_contain_text("Start here", timeout=_LIMIT_MS)
+        expect(tour).to_have_count(0)
+        # It is there for whoever wants it again.
+        menu_of(lab).filter(has_text="Tour").click()
+        expect(tour).to_contain_text("1 of 5")
+        lab.skip_tour()
+        # A reload shows what was open, without the tour.
+        lab.page.wait_for_timeout(2000)
+        lab.page.reload()
+        expect(lab.panel).to_be_visible(timeout=_LIMIT_MS)
+        expect(tour).to_have_count(0)
+        assert not lab.errors
+        lab.page.close()
 
 
 def test_tabs_follow_the_keyboard_and_are_remembered(lab: LabPage, screenshot: Screenshot) -> None:
@@ -132,6 +164,8 @@ def test_a_site_disables_one_feature_and_keeps_the_others(
     for name in ("launches", "vetting"):
         command = [sys.executable, "-m", "jupyter", "labextension", "disable", "--level=user"]
         subprocess.run([*command, f"@gipfel/extension:{name}"], env=environment, check=True)
+    # The filter offers a kind that can't be started here once there is a workload of it.
+    SleepKind.start(1, {"GIPFEL_RUNS": str(server.folder / "runs"), "HOME": str(server.folder)})
     lab = LabPage(new_page())
     lab.page.set_viewport_size({"width": 1000, "height": 900})
     lab.page.goto(server.url)
@@ -144,7 +178,7 @@ def test_a_site_disables_one_feature_and_keeps_the_others(
     expect(lab.page.locator(".jp-LauncherCard", has_text="Training Launch")).to_have_count(0)
     expect(lab.panel.locator(".main-svg").first).to_be_visible(timeout=_LIMIT_MS)
     items = menu_of(lab)
-    expect(items).to_have_count(3)
+    expect(items).to_have_count(4)
     expect(items.filter(has_text="Training Launch")).to_have_count(0)
     screenshot(lab.page, "82-plugins-disabled")
     assert not lab.errors

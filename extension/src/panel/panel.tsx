@@ -12,6 +12,7 @@ import { Header } from './header';
 import type { RunModel } from './run';
 import type { SelectedSection } from './selected-section';
 import { Tabs } from './tabs';
+import { Tour, TourCard, type ITourStep } from './tour';
 
 const LAST_RANK = 1000;
 
@@ -20,9 +21,17 @@ export class GipfelPanel extends ReactWidget implements IGipfelPanel {
   constructor(
     private readonly model: RunModel,
     private readonly selectedSection: SelectedSection,
-    private readonly trans: TranslationBundle
+    private readonly trans: TranslationBundle,
+    tourSteps: readonly ITourStep[] = []
   ) {
     super();
+    this.tour = new Tour(
+      tourSteps,
+      id => this._sections.some(each => each.section.id === id),
+      id => {
+        this.selectSection(id);
+      }
+    );
     model.changed.connect(() => {
       this._runChanged.emit();
     });
@@ -36,6 +45,9 @@ export class GipfelPanel extends ReactWidget implements IGipfelPanel {
     document.addEventListener('visibilitychange', this._onVisibility);
     window.addEventListener('resize', this._onLayout);
   }
+
+  /** The tour through the panel for a new user. */
+  readonly tour: Tour;
 
   addSection(section: ISection, options: { readonly rank?: number } = {}): IDisposable {
     if (this._sections.some(each => each.section.id === section.id)) {
@@ -104,6 +116,9 @@ export class GipfelPanel extends ReactWidget implements IGipfelPanel {
       <>
         <UseSignal signal={this._runChanged}>
           {(): React.JSX.Element => <Header run={this.run} trans={this.trans} />}
+        </UseSignal>
+        <UseSignal signal={this.tour.changed}>
+          {(): React.JSX.Element => <TourCard tour={this.tour} trans={this.trans} />}
         </UseSignal>
         <UseSignal signal={this._sectionsChanged}>
           {(): React.JSX.Element | null => this.renderTabs()}
