@@ -46,6 +46,7 @@ FLOORS = {
             "gipfel_extension.saturation",
             "gipfel_extension.diagnosis",
             "gipfel_extension.recorder",
+            "gipfel_extension.tracking",
         ],
         {
             "gipfel_spawner",

@@ -14,6 +14,7 @@ from .doctor import doctor
 from .edf import edf
 from .kernel import kernel
 from .launch import flight_recorder, launch
+from .metrics import metrics
 from .open_run import open_run
 from .plan import plan
 from .record import record
@@ -47,6 +48,7 @@ _INTERRUPTED = 130
         "gipfel runs                              list runs with score, GPU hours and energy",
         "gipfel compare alps-48812 alps-48910     compare runs",
         "gipfel diagnose alps-48812               find slow ranks and changes of speed",
+        "gipfel metrics runs/llama-7b             list metrics of TensorBoard, Lightning and others",
         "gipfel vet quick                         test every node of this job",
     ),
 )
@@ -66,6 +68,7 @@ gipfel.add_command(flight_recorder)
 gipfel.add_command(kernel)
 gipfel.add_command(launch)
 gipfel.add_command(logs)
+gipfel.add_command(metrics)
 gipfel.add_command(open_run)
 gipfel.add_command(plan)
 gipfel.add_command(ps)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         "gipfel record -- python train.py --lr 0.1",
         "gipfel record --interval 0.1 --runs ./runs -- ./benchmark",
         "gipfel record --metrics train.jsonl -- python train.py --log train.jsonl",
+        "gipfel record --metrics outputs/ -- python train.py",
         "srun --nodes=2 --ntasks-per-node=4 gipfel record -- python train.py",
     ),
 )
@@ -55,8 +56,9 @@ if TYPE_CHECKING:
 @click.option(
     "--metrics",
     default="",
-    metavar="FILE",
-    help='A file of JSON lines that CMD writes, such as {"step": 1, "loss": 0.5}: metrics of the run.',
+    metavar="FILE|DIR",
+    help='What CMD logs becomes metrics of the run: a file of JSON lines, such as {"step": 1, "loss": 0.5}, '
+    "or a directory of TensorBoard, CSV, MLflow or Trainer files; `gipfel metrics --help` lists them.",
 )
 def record(
     *,

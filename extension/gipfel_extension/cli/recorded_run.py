@@ -210,7 +210,8 @@ class CommandRecorder:
     environment
         The command's environment, which names the job's GPUs. The processes below this one are the job.
     metrics, metrics_file
-        Additional GPU metrics, and a file of JSON lines that the command writes.
+        Additional GPU metrics, and a file of JSON lines, a directory, or another file of metrics that the
+        command writes.
 
     Raises
     ------
@@ -242,10 +243,7 @@ class CommandRecorder:
         for metric in metrics:
             argv += ["--metric", metric]
         if metrics_file:
-            file = Path(metrics_file).expanduser().absolute()
-            # Recorded from the file's current end on, so that nothing is lost while the recorder starts.
-            start = file.stat().st_size if file.is_file() else 0
-            argv += ["--metrics", str(file), "--metrics-start", str(start)]
+            argv += _metrics_arguments(Path(metrics_file).expanduser().absolute())
         self._stream = LiveFolder.create(run, node)
         if self._stream is not None:
             argv += ["--sockets", str(self._stream.path)]
@@ -306,3 +304,23 @@ class CommandRecorder:
         except OSError:
             return ""
         return line.partition(" recorder: ")[2] or line
+
+
+def _metrics_arguments(path: Path) -> list[str]:
+    """Return the recorder's arguments for what the command logs.
+
+    Lines of a file of JSON lines, which also has another name where it does not exist yet, count from its
+    present end on; of other files and directories what is newer than now.
+    """
+    from ..tracking.find import kind_of  # noqa: PLC0415 - most commands name none
+
+    kind = kind_of(path) if path.is_file() else None
+    if (
+        path.is_dir()
+        or (kind is not None and kind.name != "JSON lines")
+        or not (path.exists() or path.suffix)
+    ):
+        return ["--metrics", str(path), "--metrics-since", str(time.time_ns())]
+    # So that nothing is lost while the recorder starts.
+    start = path.stat().st_size if path.is_file() else 0
+    return ["--metrics", str(path), "--metrics-start", str(start)]

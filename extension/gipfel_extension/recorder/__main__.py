@@ -18,7 +18,7 @@ from ..telemetry.metric_table import EXTRA_METRICS, GPU_METRICS
 from ..telemetry.sample import SourceError
 from ..telemetry.sources import Clock, Source, SourceRequest, SystemClock, open_source
 from ..telemetry.store.fine import FineRetention
-from .loop import Recorder, TickSink
+from .loop import MetricsFollower, Recorder, TickSink
 from .metrics_file import MetricsFile
 from .sample_files import ScoreParts, Settings, fine_sources
 
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         publisher=_publisher(options, recorder_name.name),
         senders=_head_senders(options, environment),
         clock=clock,
-        metrics=_metrics_file(options, node, clock),
+        metrics=_metrics_follower(options, node, clock),
         environment=environment,
         score=None if fine is None else _score_parts(),
     )
@@ -191,9 +191,15 @@ def _head_senders(options: argparse.Namespace, environment: Mapping[str, str]) -
         return []
 
 
-def _metrics_file(options: argparse.Namespace, node: str, clock: Clock) -> MetricsFile | None:
+def _metrics_follower(options: argparse.Namespace, node: str, clock: Clock) -> MetricsFollower | None:
     if options.metrics is None:
         return None
+    if options.metrics_since is not None:
+        # Imported only here: few recorders follow such files.
+        from .metrics_directory import MetricsDirectory  # noqa: PLC0415
+
+        run = options.telemetry.parent
+        return MetricsDirectory(options.metrics, run, node, clock, since_ns=options.metrics_since)
     return MetricsFile(options.metrics, options.telemetry.parent, node, clock, start=options.metrics_start)
 
 
@@ -230,6 +236,12 @@ def _parser() -> argparse.ArgumentParser:
         "--metric", action="append", default=[], help="an additional GPU metric, by DCGM's name"
     )
     parser.add_argument("--metrics", type=Path, help="a JSON lines file that the workload writes")
+    parser.add_argument(
+        "--metrics-since",
+        type=int,
+        metavar="NS",
+        help="read that path as `gipfel metrics` does: a directory, or a file; only values since then (UTC)",
+    )
     parser.add_argument(
         "--metrics-start",
         type=int,

@@ -12,7 +12,6 @@ from ..telemetry.sample import FINE_INTERVAL, Device, Sample
 from ..telemetry.sources import Clock, EventSource, ProcessSource, Source, SystemClock
 from ..telemetry.store.segments import Provenance
 from .journal import ClockWatch, Journal, ThrottleWatch
-from .metrics_file import MetricsFile
 from .sample_files import FineRecording, SampleWriter, ScoreParts, Settings, fine_sources
 
 if TYPE_CHECKING:
@@ -34,6 +33,18 @@ class TickSink(Protocol):
         ...
 
 
+class MetricsFollower(Protocol):
+    """Follower of what the workload itself logs; both methods append to the run's ``metrics.jsonl``."""
+
+    def poll(self) -> None:
+        """Take what is new."""
+        ...
+
+    def close(self) -> None:
+        """Take what was written up to now."""
+        ...
+
+
 class Recorder:
     """The recorder of one node: reads sources at drift-free times, writes samples and publishes ticks.
 
@@ -42,7 +53,7 @@ class Recorder:
     publisher, senders
         Receivers of ticks; without any there is no live stream.
     metrics
-        Follower of the workload's own metrics file.
+        Follower of the workload's own metric files.
     environment
         Environment variables, which identify the Slurm job.
     score
@@ -58,7 +69,7 @@ class Recorder:
         publisher: TickSink | None = None,
         senders: Sequence[TickSink] = (),
         clock: Clock | None = None,
-        metrics: MetricsFile | None = None,
+        metrics: MetricsFollower | None = None,
         environment: Mapping[str, str] = os.environ,
         score: ScoreParts | None = None,
     ) -> None:
@@ -141,6 +152,9 @@ class Recorder:
             self._fine.finish()
         self._writer.flush()
         self._writer.finish()
+        if self._metrics is not None:
+            with self.journal.log_errors("metrics file"):
+                self._metrics.close()
         self.journal.write()
         self._publish([], ended=True)
         for publisher in self._publishers:

@@ -77,11 +77,15 @@ class MetricsFile:
         whole, end, rest = (self._rest + data).rpartition(b"\n")
         lines = [line for text in whole.split(b"\n") if (line := self._converted(text))] if end else []
         if lines:
-            self._append(b"".join(lines))
+            append_lines(self._target, b"".join(lines))
         self._offset += len(data)
         self._last = (self._last + data)[-_REMEMBERED:]
         # A longer line does not hold metrics.
         self._rest = rest if len(rest) < _MAX_BYTES else b""
+
+    def close(self) -> None:
+        """Copy the lines that were appended up to now."""
+        self.poll()
 
     def _is_continued(self, handle: int) -> bool:
         """Return whether the last bytes that were read are unchanged."""
@@ -116,18 +120,26 @@ class MetricsFile:
         }
         return json.dumps(found, separators=(",", ":")).encode() + b"\n"
 
-    def _append(self, lines: bytes) -> None:
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        handle = os.open(self._target, flags, 0o600)
-        try:
-            end = os.fstat(handle).st_size
-            # Keep another writer's unfinished line separate.
-            if end and os.pread(handle, 1, end - 1) != b"\n":
-                lines = b"\n" + lines
-            if os.write(handle, lines) < len(lines):
-                raise OSError(28, os.strerror(28), str(self._target))
-        finally:
-            os.close(handle)
+
+def append_lines(target: Path, lines: bytes) -> None:
+    """Append whole lines to a run's ``metrics.jsonl``; create it with mode 0600 where it is missing.
+
+    Raises
+    ------
+    OSError
+        It cannot be written as a whole.
+    """
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    handle = os.open(target, flags, 0o600)
+    try:
+        end = os.fstat(handle).st_size
+        # Keep another writer's unfinished line separate.
+        if end and os.pread(handle, 1, end - 1) != b"\n":
+            lines = b"\n" + lines
+        if os.write(handle, lines) < len(lines):
+            raise OSError(28, os.strerror(28), str(target))
+    finally:
+        os.close(handle)
 
 
 def size_of(path: Path) -> int:

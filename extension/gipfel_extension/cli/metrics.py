@@ -1,0 +1,183 @@
+"""``gipfel metrics``: the metrics in the files that a training program writes anyway."""
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .terminal import examples, report_line
+
+if TYPE_CHECKING:
+    from ..tracking import FileSummary, Follower
+    from ..tracking.series import Series, SeriesTable
+
+_UNREADABLE = 2
+_WATCH_S = 2.0
+#: Files that are named in notes; further ones are counted.
+_MAX_NOTES = 20
+
+
+@click.command(
+    epilog=examples(
+        "gipfel metrics runs/llama-7b",
+        "gipfel metrics outputs/ --json",
+        "gipfel metrics lightning_logs/version_3/metrics.csv",
+        "gipfel metrics alps-48812 --watch train/loss",
+        "gipfel record --metrics outputs/ -- python train.py    (adds them to the run, live)",
+    )
+)
+@click.argument("path", metavar="[RUN|DIR|FILE]", default="")
+@click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
+@click.option("--watch", default="", metavar="NAME", help="Print new values of this metric until Ctrl-C.")
+def metrics(path: str, *, as_document: bool, watch: str) -> int:
+    """List the metrics in the files that a training program writes anyway; its code needs no change.
+
+    Reads TensorBoard event files, CSV files with a step or epoch column (Lightning), trainer_state.json
+    (transformers), MLflow's file store (mlruns), and JSON lines with a step or a time: below DIR or in FILE;
+    of RUN, by default this job's or your newest, the metrics that it logged. None of the packages need be
+    installed. The rank is the one that a line or a part of the path names, such as logs/rank3/.
+
+    A row is one metric of one rank of one source, a directory or file with values of its own. The curve shows
+    means of its values from the first to the last, between its lowest and its highest mean.
+
+    Exit status: 0 metrics were found, 2 there are none, or they can't be read.
+    """
+    from ..telemetry.sample import SourceError  # noqa: PLC0415 - numpy, which --help can do without
+    from ..tracking import Follower  # noqa: PLC0415
+    from ..tracking.series import SeriesTable  # noqa: PLC0415
+    from .scored_run import resolve_recording  # noqa: PLC0415
+
+    if watch and as_document:
+        raise click.UsageError("--watch prints values as they come: leave out --json.")
+    follower, table = Follower(), SeriesTable()
+    try:
+        # The path itself may be a link; those below it are not followed.
+        place = resolve_recording(path).resolve()
+        _add(follower, place)
+    except SourceError as error:
+        report_line(str(error))
+        return _UNREADABLE
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        report_line(f"{path} can't be read: {reason}. Name a run, a directory or a file.")
+        return _UNREADABLE
+    if watch:
+        return _watch(follower, place, watch)
+    for file, scalars in follower.poll(last=True):
+        table.add(_source(file, place), scalars)
+    return _report(follower, table, place, as_document=as_document)
+
+
+def _add(follower: "Follower", place: Path) -> None:
+    from ..telemetry.user_metrics import METRICS_FILE  # noqa: PLC0415 - numpy, as above
+
+    if (place / "telemetry").is_dir():
+        # A run folder has other JSON lines too, of events.
+        follower.add(place / METRICS_FILE)
+    elif place.is_dir():
+        follower.search(place)
+    else:
+        place.stat()
+        follower.add(place)
+
+
+def _source(file: "FileSummary", place: Path) -> str:
+    """Return a source relative to the path that was named; "." for that itself."""
+    return str(file.source.relative_to(place)) if file.source.is_relative_to(place) else "."
+
+
+def _watch(follower: "Follower", place: Path, name: str) -> int:
+    """Print the values of a metric as they are written; also those of files that are new."""
+    try:
+        while True:
+            for _, scalars in follower.poll():
+                for each in scalars:
+                    if each.name == name:
+                        step = "-" if each.step is None else str(each.step)
+                        rank = "" if each.rank is None else f"  rank {each.rank}"
+                        click.echo(f"{step:>10}  {each.value:.6g}{rank}")
+            time.sleep(_WATCH_S)
+            _add(follower, place)
+    except KeyboardInterrupt:
+        return 0
+    except OSError as error:
+        report_line(f"{place} can't be read: {error.strerror or error}.")
+        return _UNREADABLE
+
+
+def _report(follower: "Follower", table: "SeriesTable", place: Path, *, as_document: bool) -> int:
+    found = table.series()
+    notes = _notes(follower, table)
+    for note in notes:
+        report_line(note)
+    if as_document:
+        click.echo(json.dumps(_document(follower, table, notes)))
+    elif found:
+        _print(found)
+    if not found:
+        report_line(f"No metrics were found in {place}. Name the directory that the training writes them to.")
+        return _UNREADABLE
+    return 0
+
+
+def _notes(follower: "Follower", table: "SeriesTable") -> list[str]:
+    of_files = [f"{each.path}: {each.problem}." for each in follower.files if each.problem]
+    for each in follower.files:
+        if each.damaged:
+            noun, are = ("entry", "is") if each.damaged == 1 else ("entries", "are")
+            of_files.append(f"{each.damaged} damaged {noun} of {each.path} {are} left out.")
+    notes = [*follower.notes, *of_files[:_MAX_NOTES]]
+    if len(of_files) > _MAX_NOTES:
+        notes.append(f"{len(of_files) - _MAX_NOTES} more notes on files are left out; --json has all files.")
+    if table.left_out:
+        notes.append(f"{table.left_out} values of further metrics are left out. Name a directory within it.")
+    restarted = [each for each in table.series() if each.restarts]
+    if restarted:
+        times = "once" if restarted[0].restarts == 1 else f"{restarted[0].restarts} times"
+        others = f", and those of {len(restarted) - 1} other series too" if len(restarted) > 1 else ""
+        notes.append(
+            f"The steps of {restarted[0].name} go back {times}{others}, as after a restart from a checkpoint."
+        )
+    return notes
+
+
+def _document(follower: "Follower", table: "SeriesTable", notes: list[str]) -> dict[str, object]:
+    files = [
+        {
+            "path": str(each.path),
+            "kind": each.kind,
+            "rank": each.rank,
+            "scalars": each.scalars,
+            "damaged": each.damaged,
+            "problem": each.problem or None,
+        }
+        for each in follower.files
+    ]
+    return {"files": files, "series": [each.to_json() for each in table.series()], "notes": notes}
+
+
+def _print(found: list["Series"]) -> None:
+    """Print a row per series; the source only where there are several."""
+    from gipfel_cluster.model import one_line  # noqa: PLC0415 - pydantic, as above
+
+    from ..tracking.series import sparkline  # noqa: PLC0415
+
+    several = len({each.source for each in found}) > 1
+    head = ("metric", "rank", "values", "steps", "last", "lowest", "highest", "curve")
+    rows = [(("source",) if several else ()) + head]
+    for each in found:
+        rank = "-" if each.rank is None else str(each.rank)
+        steps = "-" if each.last_step is None else f"{each.first_step} to {each.last_step}"
+        values = (f"{value:.6g}" for value in (each.last, each.lowest, each.highest))
+        cells = (one_line(each.name), rank, str(each.count), steps, *values, sparkline(each.shape.means()))
+        rows.append(((one_line(each.source),) if several else ()) + cells)
+    left = len(rows[0]) - len(head) + 1
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        padded = [
+            cell.ljust(width) if index < left or index == len(row) - 1 else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        click.echo("  ".join(padded).rstrip())

@@ -1,0 +1,163 @@
+"""Follower of the metric files that a training writes: their values become user metrics of the run."""
+
+import json
+import logging
+import math
+import threading
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from ..telemetry.sources import Clock
+from ..telemetry.user_metrics import METRICS_FILE
+from ..tracking import FileSummary, Follower, Scalar
+from .metrics_file import append_lines
+
+_POLL_S = 2.0
+#: A search lists directories, which is slow on a parallel file system.
+_SEARCH_S = 10.0
+#: Time for what a training writes when it ends: TensorBoard's writer has up to 120 s in its buffer.
+_END_S = 10.0
+#: Values in one line; some programs log thousands at a time.
+_MAX_VALUES = 64
+log = logging.getLogger("gipfel.recorder")
+
+
+class MetricsDirectory:
+    """Follower of the metric files below a directory, or of one such file.
+
+    Files are read in a thread of their own, so that neither a slow file system nor gigabytes delay samples.
+
+    A value without a time (of ``trainer_state.json`` and of Lightning's CSV) gets one between the last
+    reading of its file and this one: entries that were read together are spread evenly, since programs write
+    them long after they happened. A name that two files have is preceded, in the second, by its directory's.
+
+    Parameters
+    ----------
+    path
+        The directory or file, which may not exist yet.
+    run
+        The run folder.
+    since_ns
+        Start of the run: older values are not of it.
+    """
+
+    def __init__(self, path: Path, run: Path, node: str, clock: Clock, *, since_ns: int) -> None:
+        self._path = path
+        self._target = run / METRICS_FILE
+        self._node = node
+        self._clock = clock
+        self._follower = Follower(since_ns=since_ns)
+        self._since_ns = since_ns
+        self._last_ns: dict[Path, int] = {}
+        self._owners: dict[tuple[str, int | None], Path] = {}
+        self._searched_s: float | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+
+    def poll(self) -> None:
+        """Start to follow the files, at the first call."""
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def close(self) -> None:
+        """Read what was written up to now; give up after 10 s."""
+        self.poll()
+        self._ended.set()
+        self._thread.join(_END_S)
+
+    def follow(self, *, last: bool = False) -> None:
+        """Copy the values that were written since the last call.
+
+        Raises
+        ------
+        OSError
+            ``metrics.jsonl`` cannot be written.
+        """
+        self._search(last=last)
+        for file, scalars in self._follower.poll(last=last):
+            lines = self._lines(file, self._timed(file, scalars))
+            append_lines(self._target, b"".join(lines))
+            self._last_ns[file.path] = self._clock.time_ns()
+
+    def _run(self) -> None:
+        problem = ""
+        while True:
+            last = self._ended.wait(_POLL_S)
+            try:
+                self.follow(last=last)
+                found = next((f"{f.path}: {f.problem}" for f in self._follower.files if f.problem), "")
+            except Exception as error:  # noqa: BLE001 - the recording goes on without these metrics
+                found = f"{self._path} can't be followed: {error}"
+            if found and found != problem:
+                log.warning("%s", found)
+            problem = found
+            if last:
+                return
+
+    def _search(self, *, last: bool) -> None:
+        now_s = self._clock.monotonic_ns() / 1e9
+        if not last and self._searched_s is not None and now_s - self._searched_s < _SEARCH_S:
+            return
+        self._searched_s = now_s
+        if self._path.is_dir():
+            self._follower.search(self._path, exclude=self._target.parent)
+        elif self._path.exists():
+            self._follower.add(self._path)
+
+    def _timed(self, file: FileSummary, scalars: list[Scalar]) -> list[Scalar]:
+        """Return the values with times."""
+        count = sum(each.time_ns is None for each in scalars)
+        if not count:
+            return scalars
+        now_ns = self._clock.time_ns()
+        start_ns = min(self._last_ns.get(file.path, self._since_ns), now_ns)
+        timed, number, previous = [], 0, None
+        steps = _untimed_steps(scalars)
+        for each in scalars:
+            if each.time_ns is None:
+                number += number == 0 or each.step != previous
+                previous = each.step
+                timed.append(each._replace(time_ns=start_ns + (now_ns - start_ns) * number // steps))
+            else:
+                timed.append(each)
+        return timed
+
+    def _lines(self, file: FileSummary, scalars: list[Scalar]) -> list[bytes]:
+        """Return lines of ``metrics.jsonl``: one for consecutive values of one step, time and rank."""
+        lines: list[bytes] = []
+        values: dict[str, float | int | None] = {}
+        moment: tuple[int | None, int | None, int | None] | None = None
+        for each in scalars:
+            at = each.step, each.time_ns, each.rank
+            name = self._name(file, each)
+            if values and (at != moment or name in values or len(values) >= _MAX_VALUES):
+                lines.append(self._line(moment, values))
+                values = {}
+            moment = at
+            values[name] = each.value if math.isfinite(each.value) else None
+        if values:
+            lines.append(self._line(moment, values))
+        return lines
+
+    def _line(self, moment: Any, values: dict[str, float | int | None]) -> bytes:
+        step, time_ns, rank = moment
+        passed = self._clock.time_ns() - time_ns
+        content = {
+            "time_ns": time_ns,
+            "monotonic_ns": self._clock.monotonic_ns() - passed,
+            "node": self._node,
+            "rank": rank,
+            "values": values if step is None else {"step": step, **values},
+        }
+        return json.dumps(content, separators=(",", ":")).encode() + b"\n"
+
+    def _name(self, file: FileSummary, scalar: Scalar) -> str:
+        owner = self._owners.setdefault((scalar.name, scalar.rank), file.source)
+        return scalar.name if owner == file.source else f"{file.source.name}/{scalar.name}"
+
+
+def _untimed_steps(scalars: list[Scalar]) -> int:
+    """Return how often the step changes among the values without a time, and one."""
+    steps = [each.step for each in scalars if each.time_ns is None]
+    return 1 + sum(a != b for a, b in pairwise(steps))

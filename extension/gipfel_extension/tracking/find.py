@@ -1,0 +1,172 @@
+"""Finding metric files: kinds by name and first line, and a bounded search below a directory."""
+
+import json
+import os
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..telemetry.files import open_regular
+from .csv_table import CsvReader
+from .growing_file import GrowingFile
+from .json_lines import STEPS, TIMES, JsonLinesReader
+from .mlflow_store import MlflowReader, run_directory
+from .scalar import Reader
+from .tensorboard import TensorBoardReader
+from .trainer_state import STATE_FILE, TrainerStateReader, output_directory
+
+_MAX_DEPTH = 12
+_MAX_ENTRIES = 200_000
+#: Files of one search; the rest is not read, and the search says so.
+MAX_FILES = 2_000
+_FIRST_LINE = 64 << 10
+_NO_METRICS = frozenset(("node_modules", "__pycache__", "site-packages"))
+#: A part of a path that names a rank: ``rank3``, ``rank_3``, ``rank-3`` or ``rank=3``.
+_RANK = re.compile(r"(?:^|[^a-z0-9])rank[-_=]?(\d{1,7})(?:[^0-9]|$)", re.IGNORECASE)
+
+Opener = Callable[[Path, int | None], Reader]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A format of metric files.
+
+    Parameters
+    ----------
+    name
+        As the command line shows it.
+    fits
+        Whether a file has this format, from its path alone or also from its beginning.
+    opener
+        Function that opens a reader for a path and a rank.
+    source
+        Function that returns what the values of a file belong to: two files of one source have one series of
+        each name.
+    """
+
+    name: str
+    fits: Callable[[Path], bool]
+    opener: Opener
+    source: Callable[[Path], Path] = lambda path: path
+
+
+def _is_event_file(path: Path) -> bool:
+    return ".tfevents." in path.name and not path.name.endswith(".profile-empty")
+
+
+def _is_state(path: Path) -> bool:
+    return path.name == STATE_FILE
+
+
+def _is_mlflow(path: Path) -> bool:
+    return "metrics" in path.parts[-_MAX_DEPTH:-1] and run_directory(path) is not None
+
+
+def _is_csv(path: Path) -> bool:
+    if path.suffix != ".csv":
+        return False
+    columns = {cell.strip() for cell in _first_line(path).decode("utf-8", "replace").split(",")}
+    return bool(columns & {*STEPS, "epoch"})
+
+
+def _is_json_lines(path: Path) -> bool:
+    if path.suffix not in (".jsonl", ".ndjson"):
+        return False
+    try:
+        first = json.loads(_first_line(path))
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(first, dict) and any(name in first for name in (*STEPS, *TIMES))
+
+
+KINDS = (
+    Kind(
+        "TensorBoard",
+        _is_event_file,
+        lambda path, rank: TensorBoardReader(GrowingFile(path), rank),
+        lambda path: path.parent,
+    ),
+    Kind("trainer_state.json", _is_state, TrainerStateReader, output_directory),
+    Kind("MLflow", _is_mlflow, MlflowReader, lambda path: run_directory(path) or path.parent),
+    Kind("CSV", _is_csv, lambda path, rank: CsvReader(GrowingFile(path), rank)),
+    Kind("JSON lines", _is_json_lines, lambda path, rank: JsonLinesReader(GrowingFile(path), rank)),
+)
+
+
+def kind_of(path: Path) -> Kind | None:
+    """Return the format of a file; None where it holds no metrics."""
+    return next((kind for kind in KINDS if kind.fits(path)), None)
+
+
+def rank_of(path: Path) -> int | None:
+    """Return the rank that a path names, its last part first, such as ``logs/rank3/events…``."""
+    for part in reversed(path.parts):
+        if found := _RANK.search(part):
+            return int(found[1])
+    return None
+
+
+@dataclass
+class Search:
+    """Result of :func:`search`: files with their formats, and whether there were more than it may look at."""
+
+    files: list[tuple[Path, Kind]]
+    cut: bool = False
+
+
+def search(directory: Path, *, exclude: Path | None = None) -> Search:
+    """Return the metric files below a directory, sorted by path; links are not followed.
+
+    Parameters
+    ----------
+    exclude
+        Directory that is left out, such as the run folder to which the values are copied.
+
+    Raises
+    ------
+    OSError
+        The directory itself cannot be read.
+    """
+    found = Search([])
+    states: set[Path] = set()
+    left_out = exclude and exclude.resolve()
+    waiting = [(directory.resolve(), 0)]
+    looked_at = 0
+    while waiting:
+        place, depth = waiting.pop()
+        if place == left_out:
+            continue
+        try:
+            entries = sorted(os.scandir(place), key=lambda entry: entry.name)
+        except OSError:
+            if depth == 0:
+                raise
+            continue
+        looked_at += len(entries)
+        if looked_at > _MAX_ENTRIES or len(found.files) >= MAX_FILES:
+            found.cut = True
+            break
+        for entry in entries:
+            path = place / entry.name
+            with suppress(OSError):
+                if entry.is_dir(follow_symlinks=False):
+                    if depth < _MAX_DEPTH and entry.name not in _NO_METRICS and entry.name[0] != ".":
+                        waiting.append((path, depth + 1))
+                elif entry.is_file(follow_symlinks=False) and (kind := kind_of(path)) is not None:
+                    if kind.opener is TrainerStateReader:
+                        # All checkpoints of one training have one history, which is read as one file.
+                        path = output_directory(path) / STATE_FILE
+                        if path in states:
+                            continue
+                        states.add(path)
+                    found.files.append((path, kind))
+    found.files.sort(key=lambda each: each[0])
+    return found
+
+
+def _first_line(path: Path) -> bytes:
+    with suppress(OSError), open_regular(path) as file:
+        return file.read(_FIRST_LINE).partition(b"\n")[0]
+    return b""

@@ -1,0 +1,128 @@
+"""Scalars of ``trainer_state.json``, which transformers' Trainer saves with each checkpoint.
+
+``log_history`` is a list of objects with ``step`` and ``epoch``; it has no times. Each checkpoint,
+``OUTPUT/checkpoint-N/``, has the whole history up to it, and ``OUTPUT`` itself has the last one after the
+training. Source: transformers, trainer_callback.py, ``TrainerState``.
+"""
+
+import json
+import os
+import re
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ..telemetry.files import read_regular
+from .repeats import Repeats
+from .scalar import Names, Scalar, number, step_number
+
+#: Name of the file.
+STATE_FILE = "trainer_state.json"
+#: A history of 400 000 entries is less.
+_MAX_BYTES = 64 << 20
+_MAX_CHECKPOINTS = 10_000
+_PIECE_ENTRIES = 10_000
+_HISTORY = re.compile(rb'"log_history"\s*:\s*\[')
+#: An entry is parsed for itself, since the parsed file takes ten times its size. Entries are not nested.
+_ENTRY = re.compile(rb"[\s,]{0,4096}(\{[^{}]{0,65536}\})")
+
+_Version = tuple[int, int, int]
+
+
+class TrainerStateReader:
+    """Reader of the newest state below an output directory, read again when it changed.
+
+    Parameters
+    ----------
+    path
+        A ``trainer_state.json``: of the output directory, or of one of its checkpoints.
+    """
+
+    def __init__(self, path: Path, rank: int | None = None) -> None:
+        self._output = output_directory(path)
+        self._rank = rank
+        self._names = Names()
+        self._repeats = Repeats()
+        self._version: _Version | None = None
+        self._content = b""
+        self._position = 0
+        self.damaged = 0
+
+    def read(self, *, last: bool = False) -> list[Scalar] | None:  # noqa: ARG002 - a state is whole
+        """Return the next values that were logged since the last call; None where there are none."""
+        if not self._content and not self._open_newest():
+            return None
+        found: list[Scalar] = []
+        for _ in range(_PIECE_ENTRIES):
+            entry = _ENTRY.match(self._content, self._position)
+            if entry is None:
+                self._close()
+                return [*self._repeats.filter(found), *self._repeats.finish()]
+            self._position = entry.end()
+            self._add(entry[1], found)
+        return self._repeats.filter(found)
+
+    @property
+    def modified_ns(self) -> int:
+        """Return when the newest state was saved; 0 where there is none."""
+        newest = self._newest()
+        return newest[1][0] if newest else 0
+
+    def _open_newest(self) -> bool:
+        """Load the state that was written last; return False where it was read before."""
+        newest = self._newest()
+        if newest is None or newest[1] == self._version:
+            return False
+        if self._version is not None:
+            self._repeats.restart()
+        path, self._version = newest
+        content = read_regular(path, _MAX_BYTES)
+        history = _HISTORY.search(content)
+        if history is None:
+            # It is being written, or is something else: its next version may be whole.
+            self.damaged += 1
+            return False
+        self._content, self._position = content, history.end()
+        return True
+
+    def _close(self) -> None:
+        self.damaged += not self._content[self._position : self._position + 4096].lstrip().startswith(b"]")
+        self._content = b""
+
+    def _newest(self) -> tuple[Path, _Version] | None:
+        """Return the state that was written last, and what tells its version from others."""
+        paths = [self._output / STATE_FILE]
+        with suppress(OSError), os.scandir(self._output) as entries:
+            paths += [
+                self._output / entry.name / STATE_FILE
+                for entry in islice(entries, _MAX_CHECKPOINTS)
+                if entry.name.startswith("checkpoint-")
+            ]
+        found = []
+        for path in paths:
+            with suppress(OSError):
+                about = path.lstat()
+                found.append((path, (about.st_mtime_ns, about.st_ino, about.st_size)))
+        return max(found, key=lambda each: each[1], default=None)
+
+    def _add(self, text: bytes, found: list[Scalar]) -> None:
+        try:
+            entry: dict[str, Any] = json.loads(text)
+        except (ValueError, RecursionError):
+            self.damaged += 1
+            return
+        step = step_number(entry.get("step"))
+        for name, value in entry.items():
+            if name == "step" or (real := number(value)) is None:
+                continue
+            known = self._names.get(name)
+            if known is None:
+                self.damaged += 1
+            else:
+                found.append(Scalar(known, step, None, real, self._rank))
+
+
+def output_directory(path: Path) -> Path:
+    """Return the output directory of a Trainer from the path of a state."""
+    return path.parent.parent if path.parent.name.startswith("checkpoint-") else path.parent
