@@ -13,8 +13,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
-#: What runs beside the rest: each waits for Slurm, browsers and time-outs more than it computes. The first has a
-#: cluster for each of its two processes.
+#: What runs beside the rest: each waits for Slurm, browsers and time-outs more than it computes. The first
+#: has a cluster for each of its two processes.
 BESIDE = {
     "cluster": ("tests/cluster", "-n", "2", "--dist", "loadfile"),
     "pages": ("tests/ui", "tests/widgets", "tests/notebooks"),
