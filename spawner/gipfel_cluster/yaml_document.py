@@ -1,7 +1,7 @@
 """YAML documents from untrusted sources: read safely, with the line of every key.
 
-`read_yaml` returns a `YamlMapping`; `line_of` finds the line of a key, such as that of a validation error. Text
-is limited in size, in depth and in the number of values, and has neither tags nor repeated keys.
+`read_yaml` returns a `YamlMapping`; `line_of` finds the line of a key, such as that of a validation error.
+Text is limited in size, in depth and in the number of values, and has neither tags nor repeated keys.
 """
 
 import difflib
