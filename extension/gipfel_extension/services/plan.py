@@ -1,4 +1,9 @@
-"""A blueprint with the values of its parameters: texts with all references replaced, and secrets as files."""
+"""A service to start: a blueprint with the values of its parameters, and its directory.
+
+The directory is ``~/.gipfel/services/NAME``, accessible to its owner alone. ``spec.json`` is a `ServiceSpec`,
+``token`` the front door's token, ``storage`` the files that the service keeps, ``secrets`` copies of the
+secrets that it may read.
+"""
 
 import os
 import re
@@ -15,7 +20,7 @@ from gipfel_cluster.yaml_document import suggestion
 
 from .blueprint import NAME, REFERENCE, Blueprint, Parameter, ParameterValue, Part, has_type
 
-SECRETS = "secrets"
+SERVICES, TOKEN, STORAGE, SECRETS = "services", "token", "storage", "secrets"
 _MAX_SECRET_BYTES = 64 << 10
 _MAX_TEXT = 4096
 _BOOLS = {"true": True, "false": False}
@@ -23,11 +28,26 @@ _CONTROL = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
 
 
 class ServiceSpec(Frozen):
-    """A service that was asked for; ``parameters`` are the values that the user gave."""
+    """Content of ``spec.json``: enough to start the same service again.
+
+    ``parameters`` are the values that the user gave; ``prefix`` is the path of its URL.
+    """
 
     name: str = Field(pattern=rf"^{NAME}$")
     blueprint: Blueprint
     parameters: dict[str, ParameterValue] = Field(default={}, max_length=64)
+    prefix: str = Field("/", pattern=r"^/(?:[A-Za-z0-9._~@%-]+/)*$", max_length=500)
+    scheduler: str = ""
+    account: str = ""
+    edf: str = ""
+    engine: str = ""
+    directory: str = ""
+    """Working directory of the service's programs."""
+
+
+def service_directory(name: str, environment: Mapping[str, str]) -> Path:
+    """Return the directory of a service; `name` is not checked."""
+    return Path(environment.get("HOME") or Path.home()) / ".gipfel" / SERVICES / name
 
 
 def parameter_values(blueprint: Blueprint, typed: Mapping[str, str]) -> dict[str, ParameterValue]:

@@ -1,0 +1,196 @@
+"""A service from the command line to its end, on this machine: real job, front door and HTTP servers."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_BLUEPRINT = """\
+name: pair
+title: A pair
+parts:
+  web:
+    command: ["${python}", -c, "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')",
+              "PROGRAM", "${socket}", "${parts.store.socket}", "${storage}"]
+    variables: {PREFIX: "${prefix}", FROM_USER: "$(touch /tmp/gipfel-pwned) ; $$HOME"}
+    secrets: [api-key]
+    ready: {path: /ready, timeout_s: 60}
+    needs: [store]
+  store:
+    command: ["${python}", -m, gipfel_extension.services.file_server, "${socket}", "DIRECTORY"]
+front: web
+"""
+_PROGRAM = """
+import http.server, json, os, socketserver, sys
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        if self.path == "/die":
+            os._exit(3)
+        secret = open(os.environ["API_KEY_FILE"]).read()
+        content = json.dumps({"path": self.path, "environment": dict(os.environ), "secret": secret,
+                              "arguments": sys.argv, "headers": dict(self.headers)}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def address_string(self):
+        return "client"
+
+print("the web part listens", flush=True)
+with socketserver.ThreadingUnixStreamServer(sys.argv[1], Handler) as server:
+    server.serve_forever()
+"""
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def gipfel(tmp_path: Path) -> Iterator[Command]:
+    """The command as its user runs it, in a home directory of its own; its services end with the test."""
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("GIPFEL_", "SLURM_"))},
+        "HOME": str(tmp_path),
+        "JUPYTERHUB_API_TOKEN": "of-the-hub",
+        "MY_TOKEN": "of-the-user",
+    }
+
+    def run(*words: str, status: int = 0) -> "subprocess.CompletedProcess[str]":
+        argv = (sys.executable, "-m", "gipfel_extension.cli", *words)
+        ended = subprocess.run(
+            argv, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
+        )
+        assert ended.returncode == status, ended.stderr
+        return ended
+
+    yield run
+    for each in json.loads(run("service", "list", "--json").stdout):
+        run("stop", f"service:{each['id']}")
+
+
+def _get(url: str, token: str = "") -> tuple[int, bytes]:
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def _listening(port: int) -> list[str]:
+    """Addresses on which this machine listens at a port."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    rows += [line.split() for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
+    return [row[1].split(":")[0] for row in rows if row[3] == "0A" and int(row[1].split(":")[1], 16) == port]
+
+
+def test_a_shipped_service_is_started_used_listed_followed_and_stopped(
+    gipfel: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/score.txt").write_text("87\n")
+    (tmp_path / "results/link").symlink_to("/etc/hostname")
+    up = gipfel("service", "up", "files", "-p", "directory", "~/results", "--here", "--name", "res")
+    url = up.stdout.strip()
+    assert url.startswith("http://127.0.0.1:")
+    assert "ssh -L" in up.stderr
+    folder = tmp_path / ".gipfel/services/res"
+    token = gipfel("service", "token", "res").stdout.strip()
+    assert len(token) >= 43
+    assert token not in up.stdout + up.stderr
+    assert (folder / "token").stat().st_mode & 0o777 == 0o600
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert gipfel("service", "url", "res").stdout.strip() == url
+
+    assert _get(f"{url}score.txt", token) == (200, b"87\n")
+    assert _get(f"{url}link", token)[0] == 404
+    assert _get(f"{url}score.txt")[0] == 401
+    assert _get(f"{url}score.txt", "wrong")[0] == 401
+    assert _get(f"{url}../../etc/hostname", token)[0] == 400
+    port = int(url.rstrip("/").rpartition(":")[2])
+    assert _listening(port) == ["0100007F"]
+
+    (row,) = json.loads(gipfel("ps", "--json").stdout)
+    assert (row["kind"], row["id"], row["state"], row["title"]) == (
+        "service",
+        "res",
+        "running",
+        "Files of a directory",
+    )
+    assert "GET /score.txt" in gipfel("logs", "res").stdout
+    assert "is running already" in gipfel(
+        "service", "up", "files", "-p", "directory", "/", "--here", "--name", "res", status=1
+    ).stderr  # fmt: skip
+    assert "is stopped" in gipfel("stop", "res").stderr
+    with pytest.raises(OSError, match=r"[Rr]efused"):
+        socket.create_connection(("127.0.0.1", port), 5)
+    assert "is stopped" in gipfel("service", "url", "res", status=1).stderr
+    (row,) = json.loads(gipfel("service", "list", "--all", "--json").stdout)
+    assert (row["state"], row["exit_status"]) == ("stopped", 143)
+
+
+def test_parts_find_each_other_and_get_secrets_but_no_tokens(gipfel: Command, tmp_path: Path) -> None:
+    program = tmp_path / "web.py"
+    program.write_text(_PROGRAM)
+    text = _BLUEPRINT.replace("PROGRAM", str(program)).replace("DIRECTORY", str(tmp_path))
+    (tmp_path / "pair.yaml").write_text(text)
+    refused = gipfel("service", "up", "./pair.yaml", "--here", status=1)
+    assert "api-key can't be read" in refused.stderr
+    secrets = tmp_path / ".gipfel/secrets"
+    secrets.mkdir(mode=0o700)
+    (secrets / "api-key").write_text("hush")
+    (secrets / "api-key").chmod(0o600)
+    document = json.loads(gipfel("service", "up", "./pair.yaml", "--here", "--json").stdout)
+    token = gipfel("service", "token", "pair").stdout.strip()
+    status, content = _get(f"{document['url']}a", token)
+    assert status == 200
+    answer = json.loads(content)
+    environment: dict[str, Any] = answer["environment"]
+    assert (answer["path"], answer["secret"]) == ("/a", "hush")
+    assert environment["FROM_USER"] == "$(touch /tmp/gipfel-pwned) ; $HOME"
+    assert not Path("/tmp/gipfel-pwned").exists()
+    values = json.dumps(answer)
+    assert not [each for each in ("of-the-hub", "of-the-user", token) if each in values]
+    assert not [name for name in environment if name.startswith("JUPYTERHUB_")]
+    for path in answer["arguments"][1:3]:
+        assert Path(path).stat().st_mode & 0o077 == 0
+        assert Path(path).parent.stat().st_mode & 0o777 == 0o700
+    assert Path(answer["arguments"][3]).is_dir()
+
+    # A part that ends takes the whole service with it, and nothing stays behind.
+    assert _get(f"{document['url']}die", token)[0] == 502
+    deadline = time.monotonic() + 60
+    while json.loads(gipfel("service", "list", "--json").stdout):
+        assert time.monotonic() < deadline
+    (row,) = json.loads(gipfel("service", "list", "--all", "--json").stdout)
+    assert row["state"] == "failed"
+    assert row["reason"].startswith("The part web ended with status 3")
+    assert not Path(answer["arguments"][1]).exists()
+    assert not (tmp_path / ".gipfel/services/pair/secrets").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        ('[not-a-program, "${socket}"]', "not-a-program: No such file or directory"),
+        ('["${python}", -c, "print(\'no luck\'); raise SystemExit(4)", "${socket}"]', "status 4: no luck"),
+        ('["${python}", -c, "import time; time.sleep(600)", "${socket}"]', "was not ready after 2 s"),
+    ],
+)
+def test_a_service_that_cannot_start_says_why(
+    gipfel: Command, tmp_path: Path, command: str, problem: str
+) -> None:
+    text = f"name: bad\ntitle: Bad\nparts:\n  a:\n    command: {command}\n    ready: {{timeout_s: 2}}\n"
+    (tmp_path / "bad.yaml").write_text(text)
+    ended = gipfel("service", "up", "./bad.yaml", "--here", status=1)
+    assert problem in ended.stderr
+    assert "Traceback" not in ended.stderr
