@@ -11,7 +11,10 @@ import { rspack } from '@rspack/core';
 const root = import.meta.dirname;
 const target = path.join(root, '../widgets/gipfel_widgets/static');
 const found = await readdir(path.join(root, 'src/widgets'));
-const names = found.map(each => path.parse(each).name).filter(name => name !== 'host');
+const names = found
+  .filter(each => each.endsWith('.tsx'))
+  .map(each => path.parse(each).name)
+  .filter(name => name !== 'host');
 
 const compiler = rspack({
   context: root,

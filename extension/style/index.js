@@ -5,4 +5,4 @@ import './workloads.css';
 import './batch.css';
 import './views/vetting.css';
 import './vetting.css';
-import './launches.css';
+import './views/launch.css';

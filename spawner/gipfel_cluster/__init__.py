@@ -1,1 +1,1 @@
-"""What a cluster is, for hub and notebook alike: EDF, engines, scheduler, runtime, run folder; no Jupyter."""
+"""Lowest layer, for hub and notebooks: EDF, engines, scheduler, runtime, run folder; nothing of Jupyter."""

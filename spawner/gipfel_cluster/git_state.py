@@ -10,16 +10,21 @@ import os
 import re
 import subprocess
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from pydantic import Field
 
 from .model import Frozen, OneLine, one_line
 
-#: Commands on a repository on a slow file system are killed, since a program waits for them to start; the
-#: state is then unknown.
+#: Seconds for all commands on a repository: on a slow file system they are killed, since a program waits for
+#: them to start; the state is then unknown.
 _LIMIT_S = 2.0
+#: Seconds for a killed process to end.
+_KILL_S = 0.5
 _MAX_BYTES = 16 << 20
 _MAX_COMMITS, _MAX_FILES = 50, 200
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -54,7 +59,7 @@ class GitState(Frozen):
 
 
 class GitDifference(Frozen):
-    """What leads from one commit to another; at most 50 commits and 200 files are named.
+    """Commits and files between two commits; at most 50 commits and 200 files are named.
 
     ``reason`` says why the difference is unknown; empty if it is known.
     """
@@ -70,13 +75,14 @@ class GitDifference(Frozen):
 
 def git_state(directory: Path, environment: Mapping[str, str] = os.environ) -> GitState | None:
     """Return the state of the repository that contains a directory; None without git or a commit."""
-    found = _git(directory, environment, "rev-parse", "--show-toplevel", "HEAD")
+    git = _commands(directory, environment)
+    found = git("rev-parse", "--show-toplevel", "HEAD")
     lines = (found or b"").decode(errors="replace").splitlines()
     if len(lines) != 2 or not _COMMIT.fullmatch(lines[1]):
         return None
-    branch = _git(directory, environment, "symbolic-ref", "--quiet", "--short", "HEAD") or b""
-    changes = _git(directory, environment, "diff", *_NO_PROGRAMS, "--name-only", "-z", "HEAD")
-    content = _git(directory, environment, "diff", *_NO_PROGRAMS, "HEAD") if changes else None
+    branch = git("symbolic-ref", "--quiet", "--short", "HEAD") or b""
+    changes = git("diff", *_NO_PROGRAMS, "--name-only", "-z", "HEAD")
+    content = git("diff", *_NO_PROGRAMS, "HEAD") if changes else None
     return GitState(
         root=lines[0][:4096],
         commit=lines[1],
@@ -94,19 +100,25 @@ def git_difference(
         return GitDifference()
     if not (_COMMIT.fullmatch(first) and _COMMIT.fullmatch(second)):
         return GitDifference(reason="One of the runs has no commit in its record.")
-    files = _git(root, environment, "diff", *_NO_PROGRAMS, "--name-status", first, second, "--")
+    git = _commands(root, environment)
+    files = git("diff", *_NO_PROGRAMS, "--name-status", first, second, "--")
     if files is None:
         return GitDifference(reason=one_line(f"{root} does not have both commits here, or git failed."))
     return GitDifference(
-        commits=_log(root, environment, first, second),
-        missing_commits=_log(root, environment, second, first),
+        commits=_log(git, first, second),
+        missing_commits=_log(git, second, first),
         files=tuple(one_line(line) for line in _lines(files)[:_MAX_FILES]),
     )
 
 
-def _log(root: Path, environment: Mapping[str, str], first: str, second: str) -> tuple[str, ...]:
+def _commands(directory: Path, environment: Mapping[str, str]) -> Callable[..., bytes | None]:
+    """Return `_git` for a directory, with one deadline for all of its calls."""
+    return partial(_git, directory, environment, deadline=time.monotonic() + _LIMIT_S)
+
+
+def _log(git: Callable[..., bytes | None], first: str, second: str) -> tuple[str, ...]:
     count = f"--max-count={_MAX_COMMITS}"
-    found = _git(root, environment, "log", count, "--format=%h %s", f"{first}..{second}", "--")
+    found = git("log", count, "--format=%h %s", f"{first}..{second}", "--")
     return tuple(one_line(line)[:200] for line in _lines(found or b""))
 
 
@@ -114,8 +126,14 @@ def _lines(output: bytes) -> list[str]:
     return output.decode(errors="replace").splitlines()
 
 
-def _git(directory: Path, environment: Mapping[str, str], *arguments: str) -> bytes | None:
-    """Return the output of git in a directory; None if it failed, took too long or printed too much."""
+def _git(directory: Path, environment: Mapping[str, str], *arguments: str, deadline: float) -> bytes | None:
+    """Return the output of git in a directory; None if it failed, took too long or printed too much.
+
+    Parameters
+    ----------
+    deadline
+        When it is killed, on the monotonic clock in seconds.
+    """
     own = {key: value for key, value in environment.items() if not key.startswith("GIT_")}
     try:
         process = subprocess.Popen(
@@ -127,11 +145,25 @@ def _git(directory: Path, environment: Mapping[str, str], *arguments: str) -> by
         )
     except (OSError, ValueError):
         return None
-    timer = threading.Timer(_LIMIT_S, process.kill)
-    timer.start()
-    with process:
-        output = process.stdout.read(_MAX_BYTES + 1) if process.stdout else b""
-        if len(output) > _MAX_BYTES:
-            process.kill()
-    timer.cancel()
+    output = _read(process, deadline)
     return output if process.returncode == 0 and len(output) <= _MAX_BYTES else None
+
+
+def _read(process: subprocess.Popen[bytes], deadline: float) -> bytes:
+    """Return what a process printed, and end it; its return code is None if it could not be ended."""
+    read: list[bytes] = []
+
+    def fill() -> None:
+        if process.stdout:
+            with process.stdout:
+                read.append(process.stdout.read(_MAX_BYTES + 1))
+
+    # A process that hangs in a file system does not die, and one of its children may hold the pipe.
+    reader = threading.Thread(target=fill, daemon=True)
+    reader.start()
+    reader.join(max(deadline - time.monotonic(), 0.0))
+    if not read or len(read[0]) > _MAX_BYTES:
+        process.kill()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(max(deadline - time.monotonic(), _KILL_S))
+    return read[0] if read else b""

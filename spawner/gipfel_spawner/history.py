@@ -5,12 +5,15 @@
 start the same server again, and it is limited to the last sessions of each user.
 """
 
+import asyncio
 import json
 import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +29,7 @@ SessionEnd = Literal["stopped", "ended", "failed", "culled"]
 MAX_SESSIONS = 500
 _MAX_REASON_CHARACTERS = 300
 _BUSY_S = 1.0
+_READ_S = 2.0
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS sessions (
     id INTEGER PRIMARY KEY,
@@ -74,6 +78,10 @@ class Session(Frozen):
 class SessionHistory:
     """Sessions of all users of a hub. A failure to read or write is logged and never raised.
 
+    One thread has the connection, because a locked file or a slow file system would stop the event loop.
+    Writes return before they are done, in their order; Python finishes them before it exits. Reads see all
+    earlier writes.
+
     Parameters
     ----------
     path
@@ -87,6 +95,8 @@ class SessionHistory:
         self._log = log
         self._clock = clock
         self._connection: sqlite3.Connection | None = None
+        # A thread of the executor starts with the first statement. It is not a daemon.
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="gipfel-history")
 
     def begin(self, user: str, server: str, *, cluster: str, job_id: str, options: UserOptions) -> None:
         """Add a session that was just submitted, and delete the user's oldest above `MAX_SESSIONS`."""
@@ -119,49 +129,87 @@ class SessionHistory:
             (self._clock(), how, one_line(reason)[:_MAX_REASON_CHARACTERS], user, server, job_id),
         )
 
-    def last(self, user: str, count: int, *, running: Sequence[str] = ()) -> tuple[Session, ...]:
-        """Return the last sessions of a user, newest first, without those of the ``running`` job IDs."""
-        rows = self._read(
-            f"SELECT {_COLUMNS} FROM sessions WHERE user = ? ORDER BY id DESC LIMIT ?",  # noqa: S608 - a constant
-            (user, count + len(running)),
+    async def last(
+        self, user: str, count: int, *, running: Sequence[str] = (), since: float = 0.0
+    ) -> tuple[Session, ...]:
+        """Return the last sessions of a user, newest first, without those of the ``running`` job IDs.
+
+        Parameters
+        ----------
+        since
+            When the hub created the user, in seconds since 1970. Earlier sessions are those of a deleted user
+            of the same name.
+        """
+        rows = await self._read(
+            f"SELECT {_COLUMNS} FROM sessions WHERE user = ? AND submitted >= ? "  # noqa: S608 - a constant
+            "ORDER BY id DESC LIMIT ?",
+            (user, since, count + len(running)),
         )
         found = (_session(row) for row in rows)
         kept = [each for each in found if each and (each.how or each.job_id not in running)]
         return tuple(kept[:count])
 
-    def get(self, user: str, number: int) -> Session | None:
-        """Return one session of this user by its number; None if there is none."""
-        rows = self._read(
-            f"SELECT {_COLUMNS} FROM sessions WHERE user = ? AND id = ?",  # noqa: S608 - a constant
-            (user, number),
+    async def get(self, user: str, number: int, *, since: float = 0.0) -> Session | None:
+        """Return one session of this user by its number; None if there is none; see `last`."""
+        rows = await self._read(
+            f"SELECT {_COLUMNS} FROM sessions "  # noqa: S608 - a constant
+            "WHERE user = ? AND id = ? AND submitted >= ?",
+            (user, number, since),
         )
         return _session(rows[0]) if rows else None
 
-    def gpu_hours(self, user: str, days: int, *, running: Sequence[str] = ()) -> float:
-        """Return the GPU hours of the last ``days``, from each server's first report to its end.
+    async def gpu_hours(
+        self, user: str, since: float, *, clusters: Collection[str], running: Sequence[str] = ()
+    ) -> float:
+        """Return the GPU hours on some clusters after ``since``, from each server's first report to its end.
 
         Sessions of the ``running`` job IDs count until now. A session whose end the hub did not see counts 0.
         """
         now = self._clock()
-        rows = self._read(
-            "SELECT job_id, gpus, started, ended FROM sessions "
+        rows = await self._read(
+            "SELECT cluster, job_id, gpus, started, ended FROM sessions "
             "WHERE user = ? AND gpus > 0 AND started IS NOT NULL ORDER BY id DESC LIMIT ?",
             (user, MAX_SESSIONS),
         )
         total = 0.0
-        for job_id, gpus, started, ended in rows:
+        for cluster, job_id, gpus, started, ended in rows:
+            if cluster not in clusters:
+                continue
             until = ended if ended is not None else now if job_id in running else started
-            total += gpus * max(until - max(started, now - days * 86400), 0.0)
+            total += gpus * max(until - max(started, since), 0.0)
         return total / 3600
+
+    def close(self) -> None:
+        """Finish the writes, and close the file; nothing can be read or written afterwards."""
+        with suppress(RuntimeError):
+            self._worker.submit(self._close)
+        self._worker.shutdown()
 
     def _write(self, statement: str, values: tuple[Any, ...]) -> None:
         try:
-            with self._open() as connection:
-                connection.execute(statement, values)
-        except (sqlite3.Error, OSError) as error:
+            self._worker.submit(self._write_now, statement, values)
+        except RuntimeError as error:
             self._log.warning("The session history %s can't be written: %s", self.path, error)
 
-    def _read(self, statement: str, values: tuple[Any, ...]) -> list[Any]:
+    async def _read(self, statement: str, values: tuple[Any, ...]) -> list[Any]:
+        try:
+            # A read that has not begun within the limit is taken out of the queue.
+            reading = asyncio.wrap_future(self._worker.submit(self._read_now, statement, values))
+            return await asyncio.wait_for(reading, _READ_S)
+        except TimeoutError:
+            self._log.warning("The session history %s was not read within %g s", self.path, _READ_S)
+        except RuntimeError as error:
+            self._log.warning("The session history %s can't be read: %s", self.path, error)
+        return []
+
+    def _write_now(self, statement: str, values: tuple[Any, ...]) -> None:
+        try:
+            with self._open() as connection:
+                connection.execute(statement, values)
+        except (sqlite3.Error, OSError, ValueError) as error:
+            self._log.warning("The session history %s can't be written: %s", self.path, error)
+
+    def _read_now(self, statement: str, values: tuple[Any, ...]) -> list[Any]:
         try:
             return self._open().execute(statement, values).fetchall()
         except (sqlite3.Error, OSError) as error:
@@ -173,12 +221,26 @@ class SessionHistory:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # SQLite would create the file with the process's default mode.
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            os.close(os.open(self.path, flags, 0o600))
+            number = os.open(self.path, flags, 0o600)
+            try:
+                # A file that was restored from a backup may have another mode.
+                os.fchmod(number, 0o600)
+            finally:
+                os.close(number)
             connection = sqlite3.connect(self.path, timeout=_BUSY_S)
-            # A lost last row after a power failure costs less than a sync of the disk for each write.
-            connection.executescript(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; {_SCHEMA}")
+            try:
+                # A lost last row after a power failure costs less than a sync of the disk for each write.
+                connection.executescript(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; {_SCHEMA}")
+            except sqlite3.Error:
+                connection.close()
+                raise
             self._connection = connection
         return self._connection
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
 def _session(row: tuple[Any, ...]) -> Session | None:

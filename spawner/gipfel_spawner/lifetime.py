@@ -6,6 +6,7 @@ stores both for one server.
 
 import time
 from dataclasses import dataclass, field
+from datetime import UTC
 from pathlib import Path
 from typing import Annotated, Protocol, runtime_checkable
 
@@ -251,6 +252,16 @@ class ServerLifetime:
         path = Path(self._spawner.state_folder) / "sessions.sqlite"
         settings: dict[str, SessionHistory] = self._spawner.user.settings
         return settings.setdefault("gipfel_sessions", SessionHistory(path, self._spawner.log))
+
+    @property
+    def user_created(self) -> float:
+        """Return when the hub created the user, in seconds since 1970; 0 if it is unknown.
+
+        Sessions before it in the history are those of a deleted user of the same name.
+        """
+        created = self._spawner.user.orm_user.created
+        # JupyterHub stores UTC without a zone.
+        return created.replace(tzinfo=UTC).timestamp() if created else 0.0
 
     def _end_session(self, how: SessionEnd, reason: str) -> None:
         spawner = self._spawner

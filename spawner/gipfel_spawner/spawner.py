@@ -74,7 +74,13 @@ class EDFSpawner(SpawnerTraits):
 
     async def render_options_form(self) -> str:
         """Return the form as HTML, with a line for each query that failed."""
-        return await self.options.render()
+        # Set by JupyterHub to the handler of the page.
+        number = getattr(self.handler, "repeat", 0)
+        if not number:
+            return await self.options.render()
+        history, created = self.lifetime.history(), self.lifetime.user_created
+        session = await history.get(self.user.name, number, since=created)
+        return await self.options.render(session.options if session else None)
 
     def options_from_query(self, query: Mapping[str, Any]) -> dict[str, Any]:
         """Preselect the options of a link in the form; a link never starts a job.

@@ -70,7 +70,7 @@ def _real_hub(folder: Path) -> float:
 
 
 def _jobs(*, queued: range) -> str:
-    """What squeue says of all jobs."""
+    """Return what squeue says of all jobs."""
     rows = [
         f"{job}|PENDING||2030-01-01T00:00:00|0|Priority|normal|1|gres:gpu:4|"
         if job in queued

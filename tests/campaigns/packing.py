@@ -15,7 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
+# Last: a benchmark and a campaign may have one name, as `causes`.
+sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
 
 from parts.small_files import write_files
 

@@ -1,4 +1,4 @@
-"""``make campaign NAME=causes|packing|vetting``: count how often code is right on random cases.
+"""``make campaign NAME=…``: count how often code is right on random cases.
 
 A campaign is a module here with ``cells(seed, draws)`` (name to a function without arguments that returns a
 JSON document, the same for the same seed) and ``summary(documents)`` (rows as ``make bench`` prints them).
@@ -21,7 +21,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BUILD = ROOT / "build" / "campaigns"
-NAMES = ("causes", "packing", "vetting")
+NAMES = ("causes", "changes", "checkpoints", "packing", "stragglers", "vetting")
 sys.path.insert(0, str(HERE))
 
 Documents = Mapping[str, Any]

@@ -29,7 +29,7 @@ StoragePass=slurm
 
 
 def missing() -> str | None:
-    """What this machine lacks, in one line, or None."""
+    """Return what this machine lacks, in one line, or None."""
     absent = {package for name, package in _PROGRAMS.items() if shutil.which(name, path=_PATH) is None}
     return f"This machine lacks {', '.join(sorted(absent))}." if absent else None
 

@@ -73,7 +73,7 @@ class BrokerProcess:
 
 
 def said(path: Path, content: bytes) -> dict[str, Any]:
-    """What a socket answers to some bytes."""
+    """Return what a socket answers to some bytes."""
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(60)
         client.connect(str(path))

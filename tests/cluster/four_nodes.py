@@ -21,7 +21,7 @@ _ENTER_S = 20
 
 @dataclass
 class Vetted:
-    """How a run ended, and its report."""
+    """Exit status and report of a run."""
 
     status: int
     printed: str

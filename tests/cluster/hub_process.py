@@ -22,7 +22,7 @@ _PROXY = "configurable-http-proxy"
 
 
 def proxy_folder() -> Path:
-    """Where the proxy's program is: ``$GIPFEL_PROXY``, the tree's own, else from npm in ``build/proxy``."""
+    """Return the directory of the proxy: ``$GIPFEL_PROXY``, the tree's own, or of npm in ``build/proxy``."""
     given = os.environ.get("GIPFEL_PROXY")
     built = _REPOSITORY / "build" / "proxy" / "node_modules" / ".bin"
     for folder in (Path(given) if given else None, _REPOSITORY / "spawner/proxy/node_modules/.bin", built):

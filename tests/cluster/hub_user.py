@@ -46,7 +46,7 @@ class HubUser:
         return self._client.post(f"/hub/api/users/{self.name}/server", json=options or {})
 
     def progress(self, limit_s: float = START_LIMIT_S) -> list[dict[str, Any]]:
-        """What the waiting page would show, from now to the end of the start."""
+        """Return what the waiting page would show, from now to the end of the start."""
         events = []
         end = time.monotonic() + limit_s
         with self._client.stream("GET", f"/hub/api/users/{self.name}/server/progress") as answer:
@@ -79,7 +79,7 @@ class HubUser:
         return events
 
     def server(self) -> dict[str, Any] | None:
-        """What the hub says of the user's server, None when there is none."""
+        """Return what the hub says of the user's server, None when there is none."""
         model = self._client.get(f"/hub/api/users/{self.name}").raise_for_status().json()
         server: dict[str, Any] | None = (model.get("servers") or {}).get("")
         return server

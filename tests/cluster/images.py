@@ -1,7 +1,8 @@
 """Images that the tests use, made from Debian packages once per machine.
 
-``debian.sqsh`` holds no Python, ``python.sqsh`` holds Debian's, ``debian`` is the first one unpacked. Others
-are made when a test asks for them: another Debian's Python, or PyTorch beside Debian's.
+``debian.sqsh`` holds no Python, ``python-bookworm.sqsh`` holds Debian's and two packages for it, ``debian``
+is the first one unpacked. Others are made when a test asks for them: another Debian's Python, or PyTorch
+beside Debian's.
 """
 
 import argparse
@@ -20,6 +21,8 @@ from gipfel_cluster.model import GipfelError
 SUITE = "bookworm"
 #: Debian releases by the version of their Python.
 SUITES = {"3.9": "bullseye", "3.11": SUITE, "3.13": "trixie"}
+#: Beside what Debian calls essential; wheels of compiled packages need the C++ library.
+_PYTHON_PACKAGES = ("python3", "python3-six", "python3-traitlets", "libstdc++6")
 TORCH = "2.13.0"
 #: Older than what the runtime brings, so that a test sees whose it is.
 TORCH_NUMPY = "1.26.4"
@@ -47,10 +50,10 @@ class Images:
 
 
 def missing() -> str | None:
-    """What this machine lacks to make images, in one line, or None."""
+    """Return what this machine lacks to make images, in one line, or None."""
     if os.geteuid() != 0:
         return "Images are made by root only."
-    absent = [name for name in ("mmdebstrap", "mksquashfs") if shutil.which(name) is None]
+    absent = [name for name in ("mmdebstrap", "mksquashfs", "unsquashfs") if shutil.which(name) is None]
     if absent:
         return f"This machine lacks {' and '.join(absent)}: apt-get install mmdebstrap squashfs-tools."
     return None
@@ -73,7 +76,7 @@ def build_images(folder: Path | None = None) -> Images:
         A tool is missing or failed; nothing half made stays behind.
     """
     folder = images_folder() if folder is None else folder
-    images = Images(folder / "debian.sqsh", folder / "python.sqsh", folder / "debian")
+    images = Images(folder / "debian.sqsh", folder / f"python-{SUITE}.sqsh", folder / "debian")
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -93,12 +96,10 @@ def python_image(version: str, folder: Path | None = None) -> Path:
     """
     folder = images_folder() if folder is None else folder
     suite = SUITES[version]
+    if suite == SUITE:
+        return build_images(folder).python
     root = folder / f".python-{suite}"
-    return _one(
-        folder,
-        f"python-{suite}.sqsh",
-        lambda target: _squash_python(root, target, "python3-six", "python3-traitlets", suite=suite),
-    )
+    return _one(folder, f"python-{suite}.sqsh", lambda target: _squash_python(root, target, suite))
 
 
 def torch_image(folder: Path | None = None) -> Path:
@@ -110,7 +111,8 @@ def torch_image(folder: Path | None = None) -> Path:
         As of `build_images`, or the wheels are out of reach.
     """
     folder = images_folder() if folder is None else folder
-    return _one(folder, f"torch-{TORCH}.sqsh", lambda target: _squash_torch(folder / ".torch", target))
+    name, root, python = f"torch-{TORCH}.sqsh", folder / ".torch", build_images(folder).python
+    return _one(folder, name, lambda target: _squash_torch(python, root, target))
 
 
 def accelerate_folder(folder: Path | None = None) -> Path:
@@ -154,16 +156,38 @@ def _made(path: Path, make: Callable[[Path], None]) -> None:
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir():
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
 
 
-def _bootstrap(target: Path, *packages: str, suite: str = SUITE) -> None:
+def _bootstrap(target: Path) -> None:
     options = [f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT]
-    include = [f"--include={','.join(packages)}"] if packages else []
-    _call(["mmdebstrap", "--quiet", "--variant=minbase", *options, *include, suite, str(target)])
+    _call(["mmdebstrap", "--quiet", "--variant=minbase", *options, SUITE, str(target)])
+    _mark(target)
+
+
+def _extract(target: Path, suite: str) -> None:
+    """Unpack a Debian with Python without running its packages' scripts, in a quarter of the time."""
+    packages = [f"--include={name}" for name in ("?essential", *_PYTHON_PACKAGES)]
+    merged = "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr"
+    _call(["mmdebstrap", "--quiet", "--variant=extract", merged, *packages, suite, str(target)])
+    # What the scripts would have done, as far as containers need it.
+    for name in ("media", "mnt", "opt", "srv", "usr/local/bin", "usr/local/lib"):
+        (target / name).mkdir(parents=True, exist_ok=True)
+    for name in ("passwd", "group"):
+        shutil.copyfile(target / f"usr/share/base-passwd/{name}.master", target / "etc" / name)
+    _call(["ldconfig", "-r", str(target)])
+    libraries = [f"/usr/lib/{path.name}" for path in sorted(target.glob("usr/lib/python3*"))]
+    _call(["chroot", str(target), "python3", "-m", "compileall", "-q", *libraries])
+    for pattern in _LEFT_OUT:
+        for path in target.glob(pattern.lstrip("/")):
+            _remove(path)
+    _mark(target)
+
+
+def _mark(target: Path) -> None:
     target.chmod(0o755)
     (target / MARKER.lstrip("/")).write_text(MARKER_TEXT)
 
@@ -174,19 +198,19 @@ def _squash(source: Path, target: Path) -> None:
     target.chmod(0o644)
 
 
-def _squash_python(root: Path, target: Path, *packages: str, suite: str = SUITE) -> None:
+def _squash_python(root: Path, target: Path, suite: str = SUITE) -> None:
     _remove(root)
     try:
-        _bootstrap(root, "python3", *packages, suite=suite)
+        _extract(root, suite)
         _squash(root, target)
     finally:
         _remove(root)
 
 
-def _squash_torch(root: Path, target: Path) -> None:
+def _squash_torch(python: Path, root: Path, target: Path) -> None:
     _remove(root)
     try:
-        _bootstrap(root, "python3")
+        _call(["unsquashfs", "-quiet", "-no-progress", "-dest", str(root), str(python)])
         packages = root / "usr/local/lib/python3.11/dist-packages"
         wheels = [f"torch=={TORCH}", f"numpy=={TORCH_NUMPY}"]
         how = ["--quiet", "--only-binary=:all:", "--python-version", "3.11", "--target", str(packages)]

@@ -104,6 +104,8 @@ def _up(folder: Path, nodes: int, gpus: int) -> int:
     ready = wait_until(lambda: state.exists() or keeper.poll() is not None, READY_LIMIT_S + 20)
     if not ready or keeper.poll() is not None:
         keeper.terminate()
+        # Its clean-up must not run into the next start in this folder.
+        keeper.wait(READY_LIMIT_S)
         raise GipfelError((folder / "keeper.out").read_text())
     print((folder / "keeper.out").read_text().strip())
     return 0

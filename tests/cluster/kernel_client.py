@@ -12,7 +12,7 @@ import websocket
 
 @dataclass
 class Execution:
-    """What a cell printed and showed."""
+    """Output of a cell."""
 
     text: str = ""
     displays: list[dict[str, Any]] = field(default_factory=list)

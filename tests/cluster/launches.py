@@ -55,7 +55,7 @@ class LaunchPlace:
 
     @property
     def folder(self) -> Path:
-        """Where the user types."""
+        """Return where the user types."""
         return self.user.home / "train"
 
     @property
@@ -64,7 +64,7 @@ class LaunchPlace:
         return self.user.home / ".gipfel" / "runs"
 
     def environment(self) -> dict[str, str]:
-        """What the user's shell has, with variables that another launcher left."""
+        """Return what the user's shell has, with variables that another launcher left."""
         left = {"RANK": "7", "LOCAL_RANK": "3", "WORLD_SIZE": "99", "MASTER_ADDR": "nowhere", "PMI_RANK": "1"}
         return {
             **self.cluster.environment,
@@ -94,7 +94,7 @@ class LaunchPlace:
         ).strip()
 
     def nothing_left(self) -> bool:
-        """Whether neither a job nor a process of the user is left."""
+        """Return whether neither a job nor a process of the user is left."""
         return wait_until(lambda: not self.jobs(), 60) and wait_until(lambda: not self.user.processes(), 60)
 
     def find(self, *words: str) -> list[int]:
@@ -141,17 +141,17 @@ class Started:
         return content
 
     def log(self, rank: int = 0) -> str:
-        """What a rank said."""
+        """Return what a rank said."""
         path = self.folder / f"rank-{rank}.log"
         return path.read_text() if path.exists() else ""
 
     @property
     def logs(self) -> str:
-        """What all ranks said."""
+        """Return what all ranks said."""
         return "".join(path.read_text() for path in sorted(self.folder.glob("rank-*.log")))
 
     def told(self) -> list[dict[str, Any]]:
-        """What ``reduce.py`` says."""
+        """Return what ``reduce.py`` says."""
         lines = [line for line in self.logs.splitlines() if line.startswith("TOLD ")]
         return [json.loads(line.removeprefix("TOLD ")) for line in lines]
 

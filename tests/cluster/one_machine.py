@@ -41,7 +41,7 @@ _SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 
 
 def missing(*, user_id: int | None = None, path: str | None = None) -> str | None:
-    """What this machine lacks for a cluster of its own, in one line, or None.
+    """Return what this machine lacks for a cluster of its own, in one line, or None.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def _search_path() -> str:
 
 
 def wait_until(done: Callable[[], bool], limit_s: float) -> bool:
-    """Whether something comes true within `limit_s` seconds."""
+    """Return whether something comes true within `limit_s` seconds."""
     end = time.monotonic() + limit_s
     while not done():
         if time.monotonic() > end:

@@ -32,7 +32,7 @@ class RunningJob:
     run: Path
 
     def notice(self) -> dict[str, object]:
-        """What the run folder says of the server, once it is there."""
+        """Return what the run folder says of the server, once it is there."""
         assert wait_until(lambda: bool(list(self.run.glob("ssh-*.json"))), LIMIT_S), self.log()
         (path,) = self.run.glob("ssh-*.json")
         assert path.stat().st_mode & 0o777 == 0o600

@@ -85,7 +85,7 @@ class Place:
         return bool(self.servers().get(name, {}).get("ready"))
 
     def answers(self, name: str) -> bool:
-        """Whether the real server answers through the proxy."""
+        """Return whether the real server answers through the proxy."""
         headers = {"Authorization": f"token {self.hub.api_token}"}
         url = f"{self.hub.url}/user/{self.user.name}/{name}/api/status"
         return httpx.get(url, headers=headers, timeout=30, trust_env=False).status_code == 200

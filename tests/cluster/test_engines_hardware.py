@@ -57,7 +57,7 @@ def listed(driver: Path) -> str:
 
 
 def specification(driver: Path) -> dict[str, object]:
-    """What nvidia-ctk writes, in short; the node is one that every machine has."""
+    """Return what nvidia-ctk writes, in short; the node is one that every machine has."""
     return {
         "cdiVersion": "0.5.0",
         "kind": "nvidia.com/gpu",

@@ -25,7 +25,7 @@ def _mounts(pid: int | str) -> list[str]:
 
 
 def _owned(user: UnixUser) -> set[Path]:
-    """What a user has outside the home folder, where anybody may write."""
+    """Return what a user has outside the home folder, where anybody may write."""
     folders = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
     return {path for folder in folders for path in folder.iterdir() if _is(path, user)}
 
@@ -59,7 +59,7 @@ def unix(plain_users: tuple[UnixUser, UnixUser], images: Images) -> UnixUser:
 
 @pytest.fixture
 def before_all(unix: UnixUser) -> set[Path]:
-    """What the user has before the server starts."""
+    """Return what the user has before the server starts."""
     return _owned(unix)
 
 

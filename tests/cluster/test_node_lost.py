@@ -97,7 +97,7 @@ class Job:
         return sum(each.rows for each in read_samples(self.telemetry).segments if each.node == node)
 
     def page(self) -> dict[str, Any]:
-        """What a page of the job shows now."""
+        """Return what a page of the job shows now."""
         content: dict[str, Any] = {"state": {"state": ""}, "events": [], "heard": []}
         return json.loads((self.run / "page").read_text()) if (self.run / "page").exists() else content
 
@@ -123,14 +123,14 @@ class Job:
         return found
 
     def score(self) -> dict[str, Any]:
-        """What ``gipfel score`` says of it."""
+        """Return what ``gipfel score`` says of it."""
         argv = [sys.executable, "-m", "gipfel_extension.cli", "score", str(self.run), "--json"]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=_LIMIT_S, check=True)
         document: dict[str, Any] = json.loads(done.stdout)
         return document
 
     def told(self) -> str:
-        """What a person would look into."""
+        """Return what a person would look into."""
         texts = [path.read_text(errors="replace") for path in self.folder.rglob("*.log")]
         texts += [f"{event.kind} {event.node}: {event.message}" for event in read_events(self.telemetry)]
         return "\n".join([*texts, json.dumps(self.page()), self.slurm_says()])

@@ -135,7 +135,7 @@ def test_the_kept_cluster_ends_with_its_keeper(world_folder: Path, number: signa
 
 
 def _belongs(pid: int, folder: str) -> bool:
-    """Whether a live process was started for the cluster of a folder."""
+    """Return whether a live process was started for the cluster of a folder."""
     try:
         return f"SLURM_CONF={folder}/slurm.conf".encode() in Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:

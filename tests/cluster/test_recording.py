@@ -134,6 +134,6 @@ def test_every_node_is_recorded_from_beginning_to_end(cluster: OneMachine, world
 
 
 def _told(run: Path, folder: Path) -> str:
-    """What a person would look into."""
+    """Return what a person would look into."""
     texts = [path.read_text(errors="replace") for path in (*run.glob("*.log"), *folder.glob("*.log"))]
     return "\n".join([*texts, *(event.message for event in read_events(run / "telemetry"))])

@@ -39,11 +39,11 @@ class Served:
         return f"http://127.0.0.1:{self.port}"
 
     def text(self) -> str:
-        """What it has printed so far."""
+        """Return what it has printed so far."""
         return self.output.read_text(errors="replace")
 
     def answers(self) -> bool:
-        """Whether the login page is there."""
+        """Return whether the login page is there."""
         assert self.process.poll() is None, self.text()
         try:
             return httpx.get(f"{self.url}/hub/login", trust_env=False, timeout=5).status_code == 200

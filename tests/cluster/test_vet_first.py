@@ -174,7 +174,7 @@ def test_several_nodes_pass_in_their_containers_and_where_one_fails_the_server_g
 
 
 def look(kernel: Kernel) -> Any:
-    """What a kernel says of its job's nodes."""
+    """Return what a kernel says of its job's nodes."""
     done = kernel.run(_LOOK, 180)
     assert not done.error, done.error
     return json.loads(done.text)

@@ -41,7 +41,12 @@ FLOORS = {
         },
     ),
     "telemetry": (
-        ["gipfel_extension.telemetry", "gipfel_extension.saturation", "gipfel_extension.recorder"],
+        [
+            "gipfel_extension.telemetry",
+            "gipfel_extension.saturation",
+            "gipfel_extension.diagnosis",
+            "gipfel_extension.recorder",
+        ],
         {
             "gipfel_spawner",
             "gipfel_widgets",

@@ -2,6 +2,7 @@
 
 import configparser
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -87,3 +88,23 @@ def test_the_source_distribution_brings_the_built_panel(built):
     for view in VIEWS:
         assert [name for name in names if name.endswith(f"gipfel_widgets/static/{view}.js")]
     assert not [name for name in names if "node_modules" in name]
+
+
+def test_panel_and_widgets_have_every_style_rule_of_the_views():
+    # A bundler drops a style sheet without a word if `sideEffects` in package.json does not name it.
+    static = ROOT / "extension/gipfel_extension/labextension/static"
+    if not (static / "style.js").exists():
+        pytest.skip("the panel is not built: make install")
+    panel = "".join(path.read_text() for path in static.glob("*.js"))
+    styles = ROOT / "extension/style/views"
+    assert _selectors(styles / "base.css")
+    for view in VIEWS:
+        widget = (ROOT / f"widgets/gipfel_widgets/static/{view}.css").read_text()
+        for selector in _selectors(styles / "base.css") + _selectors(styles / f"{view}.css"):
+            assert selector in panel, f"{view}: rebuild the panel"
+            assert selector in widget, f"{view}: rebuild the views"
+
+
+def _selectors(sheet: Path) -> list[str]:
+    """Return the lines that begin rules of one selector; a script has quotes and line ends in other forms."""
+    return [line for line in sheet.read_text().splitlines() if re.fullmatch(r"\.[^'\"]+ \{", line)]

@@ -60,7 +60,7 @@ class JupyterServer:
         return websocket.create_connection(url, timeout=20, **options)
 
     def cookie(self) -> str:
-        """What a browser sends after the login."""
+        """Return what a browser sends after the login."""
         jar = http.cookiejar.CookieJar()
         opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(jar))
         opener.open(f"{self.url}api/status?token={_TOKEN}", timeout=20).close()
@@ -72,7 +72,7 @@ class JupyterServer:
         return [child for child in children if "gipfel_extension.recorder" in child.cmdline()]
 
     def wait(self, check: Callable[[], Any], seconds: float = 15.0) -> Any:
-        """What a check gives as soon as that is true."""
+        """Return what a check gives as soon as that is true."""
         return wait_for(check, seconds)
 
     def stop(self) -> None:
@@ -87,7 +87,7 @@ class JupyterServer:
 
 
 def wait_for(check: Callable[[], Any], seconds: float = 15.0) -> Any:
-    """What a check gives as soon as that is true."""
+    """Return what a check gives as soon as that is true."""
     deadline = time.monotonic() + seconds
     while not (found := check()):
         assert time.monotonic() < deadline, f"nothing within {seconds:g} s"

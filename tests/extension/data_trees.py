@@ -33,7 +33,7 @@ def make_tree(root: Path) -> Path:
 
 
 def contents(root: Path) -> dict[bytes, object]:
-    """What a program sees: bytes, targets, or None for a directory, with the mode."""
+    """Return what a program sees: bytes, targets, or None for a directory, with the mode."""
     found: dict[bytes, object] = {}
     top = os.fsencode(root)
     for folder, folders, files in os.walk(top):

@@ -170,6 +170,24 @@ def encrypted_flag(content: bytes) -> bytes:
 
 
 GOOD_TEMPLATE = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + m.content }}{% endfor %}"
+#: Expressions of templates in use, which read texts by place, by a count and by a name.
+INDEXES = (
+    "{%- set index = (messages|length - 1) - loop.index0 %}{% set i = i + 1 %}{{ messages[index].content }}"
+    "{{ messages[loop.index0 - 1]['role'] }}{{ content.split('</think>')[-1].lstrip('\\n') }}"
+    "{{ messages[1:] }}"
+    "{% set text = '<' ~ name ~ '>' %}{{ text }}{{ messages[messages|length - 1]['tool_calls'][0] }}"
+    "{% for k in ['type', 'properties'] %}{{ tool[k] | tojson }}{% endfor %}"
+    "{{ tools | map(attribute='name') | join(', ') }}{{ '%s' | format(messages[i]['x']) }}"
+)
+COMPUTED_NAMES = (
+    "{% set a='_' %}{{ ''[a~a~'class'~a~a] }}",
+    "{{ ''['%c%cclass%c%c'|format(95,95,95,95)] }}",
+    "{{ ''['%c%cclass%c%c' % (95,95,95,95)] }}",
+    "{% set n = '%c%cclass%c%c'|format(95,95,95,95) %}{{ ''[n] }}",
+    "{{ ''[['', 'class', '']|join(u)] }}",
+    "{{ ''[(u * 2) ~ 'class' ~ [u][0] * 2] }}",
+    "{{ [''] | map(attribute=u ~ 'class' ~ u) | list }}",
+)
 EVIL_TEMPLATE = "{{ ''.__class__.__mro__[1].__subclasses__() }}"
 _METADATA = b"\x80\x04ctorch.distributed.checkpoint.metadata\nMetadata\n)\x81."
 _DENSE = {"class_name": "Dense", "module": "keras.layers", "config": {"units": 1}}
@@ -196,6 +214,166 @@ def _nested(content: bytes) -> bytes:
     return _NESTED % (struct.pack("<I", len(content)), content)
 
 
+def named(module: str, name: str) -> bytes:
+    """The opcodes that look up a name in protocol 4."""
+    return op_str(module) + op_str(name) + b"\x93"
+
+
+def op_bytes(content: bytes, opcode: bytes = b"B") -> bytes:
+    """The opcode that pushes bytes."""
+    return opcode + struct.pack("<I" if opcode == b"B" else "<Q", len(content)) + content
+
+
+_LOAD = named("torch.storage", "_load_from_bytes")
+_PAYLOAD = op_bytes(old_call("posix", "system"))
+
+
+def _from_type(function: bytes, arguments: bytes) -> bytes:
+    rebuild = named("torch._tensor", "_rebuild_from_type_v2")
+    return b"\x80\x04" + rebuild + b"(" + function + named("torch", "Tensor") + arguments + b"}tR."
+
+
+def _joblib_array(wrapper: bytes, kind: str, state_of_kind: bytes, length: int, array: bytes = b"") -> bytes:
+    """A wrapper of joblib and its array, by default an opcode that swallows what follows."""
+    dtype = named("numpy", "dtype") + op_str(kind) + b"\x89\x88\x87R" + state_of_kind
+    state = b"}(" + op_str("shape") + b"K" + bytes([length]) + b"\x85" + op_str("dtype") + dtype + b"u"
+    payload = old_call("posix", "system")[:-1] + b"0"
+    return b"\x80\x04" + wrapper + state + b"b" + (array or op_bytes(payload)) + b"N."
+
+
+_WRAPPER = named("joblib.numpy_pickle", "NumpyArrayWrapper") + b")\x81"
+#: The same from a function of copyreg: joblib skips its array, too.
+_REBUILT = named("copyreg", "_reconstructor") + _WRAPPER[:-2] + named("builtins", "object") + b"N\x87R"
+_DROPPED = old_call("posix", "system")[:-1] + b"0"
+#: A state of dtype that makes each element one byte long, whatever its type says.
+_ONE_BYTE = b"(K\x03" + op_str("|") + b"NNNK\x01K\x01K\x00tb"
+#: Ways to call a name that the walk follows without calling it directly.
+INDIRECT: dict[str, tuple[bytes, str]] = {
+    "load-computed.pkl": (
+        b"\x80\x04" + _LOAD + named("builtins", "tuple") + b"]" + _PAYLOAD + b"a\x85RR.",
+        "not understood",
+    ),
+    "load-list.pkl": (b"\x80\x04" + _LOAD + b"]" + _PAYLOAD + b"aR.", "not understood"),
+    "load-bytearray.pkl": (b"\x80\x05" + _LOAD + op_bytes(b"", b"\x96") + b"\x85R.", "not understood"),
+    "load-passed.pkl": (_from_type(_LOAD, _PAYLOAD + b"\x85"), "malicious"),
+    "load-decorated.pkl": (
+        b"\x80\x04"
+        + named("torch", "device")
+        + op_str("cpu")
+        + b"\x85R"
+        + _LOAD
+        + b"\x85R"
+        + _PAYLOAD
+        + b"\x85R.",
+        "malicious",
+    ),
+    "load-method.pkl": (
+        b"\x80\x04"
+        + named("torch.storage", "TypedStorage")
+        + b"N}"
+        + op_str("__setstate__")
+        + _LOAD
+        + b"s\x86b.",
+        "malicious",
+    ),
+    "changed-class.pkl": (
+        b"\x80\x04" + named("torch.storage", "TypedStorage") + b"N}" + op_str("x") + b"K\x01s\x86b.",
+        "not understood",
+    ),
+    "computed-call.pkl": (_from_type(named("torch", "Tensor") + b")R", b")"), "not understood"),
+    "getattr-twice.pkl": (
+        b"\x80\x02c__builtin__\ngetattr\nq\x00cmypkg\nNet\nX\x01\x00\x00\x00B\x86Rh\x00\x85.",
+        "malicious",
+    ),
+    "wrapper-passed.joblib": (_joblib_array(_REBUILT, "u1", b"", 5), "not understood"),
+    "wrapper-called.joblib": (
+        _joblib_array(_WRAPPER.replace(b")\x81", b")R"), "u1", b"", 5),
+        "malicious",
+    ),
+    "dtype-size.joblib": (
+        _joblib_array(_WRAPPER, f"S{1 + len(_DROPPED)}", _ONE_BYTE, 1, b"x" + _DROPPED),
+        "not understood",
+    ),
+    "dtype-short.joblib": (
+        _joblib_array(_WRAPPER, "f", b"", 1, b"xC" + bytes([1 + len(_DROPPED)]) + b"y" + _DROPPED + b"0"),
+        "not understood",
+    ),
+}
+
+
+def _tar_polyglot() -> bytes:
+    """A tar file whose first member's name is a pickle."""
+    header = bytearray(tarfile.TarInfo("x").tobuf(tarfile.USTAR_FORMAT))
+    header[:100] = old_call("posix", "system").ljust(100, b"\0")
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header) + bytes(1024)
+
+
+def _safetensors_polyglot() -> bytes:
+    """A valid safetensors file; a pickle reads its length as that of a text, and the header as a line."""
+    payload = old_call("posix", "system")
+    header = json.dumps({"Vw": {"dtype": "U8", "shape": [len(payload)], "data_offsets": [0, len(payload)]}})
+    size = ord("X") | 5 << 8
+    return struct.pack("<Q", size) + header.encode().ljust(size - 1) + b"\n" + payload
+
+
+def _two_directories() -> bytes:
+    """An archive with a directory where its end record says, and another before that record."""
+    name, evil, good = b"archive/data.pkl", old_call("posix", "system"), b"N."
+    front = zipped({"archive/data.pkl": good, "archive/pad": bytes(400)})
+    hostile = _local(name, evil)
+    offset = len(front) + len(hostile)
+    first = _central(name, evil, len(front))
+    benign = _local(name, good)
+    # The distance of both directories is the length of the archive in front.
+    at = offset + len(front) - len(benign)
+    second = _central(name, good, at - len(front))
+    gap = bytes(at - offset - len(first))
+    end = b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, 1, 1, len(second), offset, 0)
+    return front + hostile + first + gap + benign + second + end
+
+
+def _local(name: bytes, data: bytes) -> bytes:
+    sizes = (zlib.crc32(data), len(data), len(data), len(name), 0)
+    return b"PK\3\4" + struct.pack("<HHHHHIIIHH", 20, 0, 0, 0, 0, *sizes) + name + data
+
+
+def _central(name: bytes, data: bytes, offset: int) -> bytes:
+    sizes = (zlib.crc32(data), len(data), len(data), len(name))
+    head = struct.pack("<HHHHHHIIIHHHHHII", 20, 20, 0, 0, 0, 0, *sizes, 0, 0, 0, 0, 0, offset)
+    return b"PK\1\2" + head + name
+
+
+def _with_lzma_member() -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("a/data.pkl", SYSTEM)
+        archive.writestr("a/data/0", b"hello", compress_type=zipfile.ZIP_LZMA)
+    return stream.getvalue()
+
+
+#: Files that one program reads as one format, and another as another; and archives that break off.
+POLYGLOTS: dict[str, tuple[bytes, str]] = {
+    "gguf-pickle.pkl": (
+        b"GGUF"
+        + struct.pack("<I", 3)
+        + b"\0X"
+        + struct.pack("<I", 10)
+        + bytes(10)
+        + old_call("posix", "system"),
+        "malicious",
+    ),
+    "safetensors-pickle.pkl": (_safetensors_polyglot(), "malicious"),
+    "tar-pickle.pkl": (_tar_polyglot(), "malicious"),
+    "opset-pickle.onnx": (field(8, b"\0\0\0" + bytes(9)) + b"NNN" + old_call("posix", "system"), "malicious"),
+    "two-directories.pt": (_two_directories(), "malicious"),
+    "cut-mark.bin": (zipped({"a.pkl": SYSTEM}).replace(b"PK\3\4", b"N.\3\4", 0) + b"PK\5\6", "malicious"),
+    "lzma-member.pt": (_with_lzma_member(), "malicious"),
+    "cut-after.tar": (tarred({"a.pkl": SYSTEM, "b.bin": bytes(4000)})[:2600], "malicious"),
+    "many.pkl": (b"N." * 1000 + old_call("posix", "system"), "not understood"),
+}
+
 #: File name → content and verdict.
 BENIGN: dict[str, tuple[bytes, str]] = {
     "values.pkl": (pickle.dumps({"a": [1, 2.5, "x", b"y", None, (True, {3})]}, 4), "plain"),
@@ -214,6 +392,13 @@ BENIGN: dict[str, tuple[bytes, str]] = {
     ),
     "objects.npy": (npy(np.array([{"a": 1}, None], dtype=object)), "needs code"),
     "numpy-array.pkl": (pickle.dumps(np.arange(5), 4), "plain"),
+    "chat_template.jinja": (GOOD_TEMPLATE.encode(), "plain"),
+    "indexes.jinja": (INDEXES.encode(), "plain"),
+    "weights.h5": (b"\x89HDF\r\n\x1a\n" + bytes(600) + json.dumps(_DENSE).encode(), "plain"),
+    "subclass.pkl": (
+        _from_type(named("torch._utils", "_rebuild_tensor_v2"), b"(K\x00K\x00K\x02\x85K\x01\x85\x89}t"),
+        "plain",
+    ),
     "arrays.joblib": (joblib_file(), "plain"),
     "arrays-zlib.joblib": (zlib.compress(joblib_file()), "plain"),
     "arrays-xz.joblib": (lzma.compress(joblib_file()), "plain"),
@@ -235,6 +420,31 @@ BENIGN: dict[str, tuple[bytes, str]] = {
 }
 
 HOSTILE: dict[str, tuple[bytes, str]] = {
+    "value-first.onnx": (
+        field(7, field(5, field(13, field(2, b"../../x") + field(1, b"location")))),
+        "malicious",
+    ),
+    "escaped.h5": (
+        b"\x89HDF\r\n\x1a\n" + bytes(600) + b'{"class_name": "L\\u0061mbda"}',
+        "not understood",
+    ),
+    "module.h5": (
+        b"\x89HDF\r\n\x1a\n" + bytes(600) + b'{"module": "my_pkg", "class_name": "N"}',
+        "needs code",
+    ),
+    "module-os.h5": (b"\x89HDF\r\n\x1a\n" + bytes(600) + json.dumps(_CVE_1550).encode(), "malicious"),
+    "escaped.keras": (
+        zipped({"config.json": json.dumps(_LAMBDA).replace('"Lambda"', '"L\\u0061mbda"').encode()}),
+        "needs code",
+    ),
+    "quoted-end.jinja": (b"{{ '}}' ~ ''.__class__.__mro__ }}", "malicious"),
+    "chat/evil.jinja": (b"Hello " + EVIL_TEMPLATE.encode(), "malicious"),
+    **{
+        f"computed-{number}.jinja": (text.encode(), "not understood")
+        for number, text in enumerate(COMPUTED_NAMES)
+    },
+    **INDIRECT,
+    **POLYGLOTS,
     "system-4.pkl": (SYSTEM, "malicious"),
     "system-0.bin": (old_call("os", "system"), "malicious"),
     "system-0": (old_call("os", "system"), "malicious"),

@@ -91,7 +91,7 @@ def debian(root: Path) -> Path:
 
 def alpine(root: Path) -> Path:
     path = "usr/lib/python3.11/site-packages/idna-3.4.dist-info/METADATA"
-    files = {"etc/os-release": "ID=alpine\nVERSION_ID=3.18.4\n", "lib/apk/db/installed": _APK}
+    files = {"etc/os-release": "ID=alpine\nVERSION_ID=3.99.4\n", "lib/apk/db/installed": _APK}
     return put(root, {**files, path: metadata("idna", "3.4")})
 
 

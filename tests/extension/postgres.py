@@ -22,7 +22,7 @@ def postgres_programs() -> Path | None:
 
 
 def postgres_missing() -> str:
-    """Why there can be none here; empty where it can."""
+    """Return why there can be none here; empty where it can."""
     if postgres_programs() is None:
         return "No PostgreSQL: apt-get install postgresql."
     try:

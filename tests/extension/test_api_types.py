@@ -23,7 +23,7 @@ def test_the_committed_interfaces_are_current():
 
 def test_a_changed_model_changes_the_interfaces(monkeypatch):
     class Extended(ResponseModel):
-        """What is new."""
+        """An answer with a new field."""
 
         seconds: float | None
         names: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ def test_a_changed_model_changes_the_interfaces(monkeypatch):
     Extended.__module__ = generate_api.responses.__name__
     monkeypatch.setattr(generate_api.responses, "Extended", Extended, raising=False)
     expected = (
-        "/** What is new. */\nexport interface IExtended {\n"
+        "/** An answer with a new field. */\nexport interface IExtended {\n"
         "  readonly seconds: number | null;\n  readonly names?: readonly string[];\n}\n"
     )
     assert expected in generate_api.generate()

@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from gipfel_cluster.model import pluralize
 from gipfel_extension.cli.launch import launch
-from gipfel_extension.cli.launch_view import printable, row
+from gipfel_extension.cli.launch_view import row
+from gipfel_extension.cli.log_view import printable
 from gipfel_extension.training.launches.logs import last_lines, read_logs
 from gipfel_extension.training.record.state import LaunchState, write_state
 

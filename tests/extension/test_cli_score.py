@@ -152,6 +152,13 @@ def test_what_cannot_be_read_is_2_and_one_line(gipfel, tmp_path, arguments):
     assert gipfel("score")[0] == 2
 
 
+def test_a_file_is_not_saved_and_that_is_said_before_it_is_read(gipfel, tmp_path):
+    (tmp_path / "big.json").write_text("not even a recording")
+    status, written, told = gipfel("score", str(tmp_path / "big.json"), "--save")
+    assert (status, written) == (1, "")
+    assert "big.json is not a run folder." in told
+
+
 def test_what_a_format_lost_is_said(gipfel, tmp_path):
     content = {
         "metadata": {

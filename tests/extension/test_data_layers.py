@@ -10,6 +10,7 @@ import pytest
 from data_trees import make_tree
 
 from gipfel_cluster.edf import check_edfs
+from gipfel_cluster.model import GipfelError
 from gipfel_extension.cli import main
 from gipfel_extension.data.compare import compare
 from gipfel_extension.data.layers import find_layers
@@ -43,6 +44,9 @@ def test_an_image_equals_its_directory_until_that_changes(image: Path, tree: Pat
         ("deep/text", "nothing"),
     )
     assert main(["data", "diff", str(image), str(tree)]) == 1
+    os.mkfifo(tree / "pipe")
+    with pytest.raises(GipfelError, match="can't be compared: pipe"):
+        compare(image, tree)
     assert main(["data", "diff", str(image), str(image)]) == 0
     assert main(["data", "diff", str(image), str(tree / "none")]) == 2
 

@@ -19,7 +19,7 @@ from gipfel_cluster.model import GipfelError
 from gipfel_extension.cli import main
 from gipfel_extension.data.manifest import MANIFEST_NAME, read_summary
 from gipfel_extension.data.pack import PackRequest, pack
-from gipfel_extension.data.verify import verify
+from gipfel_extension.data.verify import load_entries, verify
 
 pytestmark = pytest.mark.skipif(shutil.which("mksquashfs") is None, reason="mksquashfs is not installed")
 
@@ -184,23 +184,108 @@ def test_a_second_packing_of_one_target_is_refused(tmp_path: Path) -> None:
     assert not work.exists()
 
 
-def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
+def start_packing(tmp_path: Path) -> "subprocess.Popen[str]":
+    """Pack a file that takes longer than any test, and return when the image grows."""
     tree = tmp_path / "tree"
     tree.mkdir()
     with (tree / "large").open("wb") as file:
         file.truncate(1 << 40)
     command = [sys.executable, "-m", "gipfel_extension.cli", "data", "pack", tree, tmp_path / "a.sqsh"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    work = tmp_path / ".a.sqsh.packing"
-    while not (work / "a.sqsh").exists():
+    while not list((tmp_path / ".a.sqsh.packing").glob("*.sqsh")):
         assert process.poll() is None
         time.sleep(0.05)
+    return process
+
+
+def programs() -> str:
+    return subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+
+
+def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
+    process = start_packing(tmp_path)
     process.send_signal(signal.SIGINT)
     _, messages = process.communicate(timeout=120)
     assert (process.returncode, messages.splitlines()[-1]) == (130, "gipfel: interrupted.")
     assert [path.name for path in tmp_path.iterdir()] == ["tree"]
-    programs = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    assert str(work) not in programs
+    assert str(tmp_path / ".a.sqsh.packing") not in programs()
+
+
+def test_packing_restarts_after_it_was_killed(tmp_path: Path) -> None:
+    process = start_packing(tmp_path)
+    process.kill()
+    process.communicate(timeout=120)
+    assert {path.name for path in tmp_path.iterdir()} == {"tree", ".a.sqsh.packing"}
+    os.truncate(tmp_path / "tree/large", 1 << 20)
+    # At once, while the mksquashfs of the killed one may still be ending.
+    assert verify(packed(tmp_path / "tree", tmp_path / "a.sqsh")).valid
+    deadline = time.monotonic() + 60
+    while str(tmp_path / ".a.sqsh.packing") in programs():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert {path.name for path in tmp_path.iterdir()} == {"tree", "a.sqsh", "a.sqsh.json"}
+    assert verify(tmp_path / "a.sqsh").valid
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_killed_before_the_last_rename_there_is_no_image_that_looks_whole(
+    tmp_path: Path, replace: bool
+) -> None:
+    tree, image = make_tree(tmp_path / "tree"), tmp_path / "a.sqsh"
+    if replace:
+        packed(tree, image)
+        (tree / "more").write_bytes(b"more")
+    program = (
+        "import os, sys; from pathlib import Path; from gipfel_extension.data.pack import PackRequest, pack\n"
+        "real = Path.replace\n"
+        "def kill(self, target):\n"
+        "    if self.suffix == '.sqsh': os.kill(os.getpid(), 9)\n"
+        "    return real(self, target)\n"
+        "Path.replace = kill\n"
+        "pack(PackRequest(Path(sys.argv[1]), Path(sys.argv[2]), replace=True, environment=dict(os.environ)))"
+    )
+    assert subprocess.run([sys.executable, "-c", program, tree, image], check=False).returncode == -9
+    assert image.exists() == replace
+    if replace:
+        # The old image, with its old summary.
+        assert verify(image).valid
+        assert "more" not in {each.path.decode(errors="replace") for each in load_entries(image).values()}
+    assert verify(packed(tree, image, replace=replace)).valid
+    assert {path.name for path in tmp_path.iterdir()} == {"tree", "a.sqsh", "a.sqsh.json"}
+
+
+def test_a_replacement_that_fails_leaves_the_old_image_and_its_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree, image = make_tree(tmp_path / "tree"), tmp_path / "a.sqsh"
+    packed(tree, image)
+    before = (tmp_path / "a.sqsh.json").read_bytes()
+    (tree / "more").write_bytes(b"more")
+    real = Path.replace
+
+    def fail(self: Path, target: Path) -> Path:
+        if self.suffix == ".sqsh":
+            raise KeyboardInterrupt
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(KeyboardInterrupt):
+        packed(tree, image, replace=True)
+    assert (tmp_path / "a.sqsh.json").read_bytes() == before
+    assert {path.name for path in tmp_path.iterdir()} == {"tree", "a.sqsh", "a.sqsh.json"}
+    assert verify(image).valid
+
+
+def test_a_work_directory_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "tree")
+    work = tmp_path / ".a.sqsh.packing"
+    work.mkdir()
+    (work / "theirs").touch()
+    work.chmod(0o777)
+    with pytest.raises(GipfelError, match="others can write to it"):
+        packed(tree, tmp_path / "a.sqsh")
+    assert (work / "theirs").exists()
+    assert not (tmp_path / "a.sqsh").exists()
 
 
 def test_a_failure_of_mksquashfs_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +314,7 @@ def test_the_command_packs_and_shows(tmp_path: Path, capsys: pytest.CaptureFixtu
     document = json.loads(out)
     assert document["croissant"]["name"] == "odd things"
     assert document["files"] == 10
-    assert "lead out of the directory, such as out: what they name is not packed" in err
+    assert "lead out of the directory, such as out: their targets are not packed" in err
     assert main(["data", "show", image]) == 0
     assert "odd things" in capsys.readouterr().out
     assert main(["data", "show", image, "--files", "--json"]) == 0

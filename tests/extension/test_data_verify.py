@@ -1,5 +1,6 @@
 """Verifying images: what is whole passes, and whatever was cut, changed or hidden gives a line."""
 
+import json
 import os
 import random
 import shutil
@@ -11,11 +12,18 @@ from data_trees import make_tree
 
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.cli import main
-from gipfel_extension.data.manifest import MANIFEST_NAME, read_summary, root_of, summary_path
+from gipfel_extension.data.manifest import MANIFEST_NAME, parse_manifest, read_summary, root_of, summary_path
 from gipfel_extension.data.pack import PackRequest, hash_chunks, pack
-from gipfel_extension.data.squashfs import SquashfsFile
+from gipfel_extension.data.squashfs import ImageReadError, SquashfsFile
 from gipfel_extension.data.tree import walk
-from gipfel_extension.data.verify import Verification, load_entries, verify
+from gipfel_extension.data.verify import (
+    Verification,
+    _check_contents,
+    _hash_chunks,
+    _Sampler,
+    load_entries,
+    verify,
+)
 
 pytestmark = pytest.mark.skipif(shutil.which("mksquashfs") is None, reason="mksquashfs is not installed")
 
@@ -62,12 +70,12 @@ def test_a_flipped_bit_is_found_that_unsquashfs_does_not_see(image: Path) -> Non
     found = verify(image)
     assert found.problems == (
         "1 chunk(s) are damaged, at byte 0.",
-        "deep/text has another content than the manifest says.",
+        "deep/text does not have the content in the manifest.",
     )
     assert main(["data", "verify", str(image)]) == 1
     # A summary that was made for the changed image does not help: the manifest is inside.
     forge(image)
-    assert verify(image).problems == ("deep/text has another content than the manifest says.",)
+    assert verify(image).problems == ("deep/text does not have the content in the manifest.",)
 
 
 def test_an_image_cut_anywhere_is_refused(image: Path) -> None:
@@ -202,7 +210,38 @@ def test_pipes_and_missing_files_keep_nobody_waiting(tmp_path: Path) -> None:
         assert main(["data", "verify", str(tmp_path / name)]) == 2
 
 
+def test_an_error_of_the_storage_is_no_verdict_on_the_image(image: Path, tmp_path: Path) -> None:
+    entries = load_entries(image)
+    directory = os.open(tmp_path, os.O_RDONLY)
+    try:
+        with SquashfsFile(image) as opened:
+            nodes = {node.path: node for node in walk(opened)}
+            # Reads of a directory fail, as those of a disk with a defect do.
+            os.dup2(directory, opened._file.fileno())
+            with pytest.raises(ImageReadError, match=f"{image} can't be read: Is a directory"):
+                _check_contents(opened, entries, nodes, _Sampler(100, None))
+        with pytest.raises(ImageReadError, match=f"{image} can't be read"):
+            _hash_chunks(image, directory, [0, 1])
+    finally:
+        os.close(directory)
+
+
 def test_a_sample_reads_a_share(image: Path) -> None:
     counts = [verify(image, percent=30, seed=seed).files for seed in range(30)]
     assert 0 <= min(counts) < max(counts) < 7
     assert MANIFEST_NAME not in load_entries(image)
+
+
+@pytest.mark.parametrize("kind", [[], {}, None, 1])
+def test_a_manifest_line_with_a_kind_that_is_not_text_is_refused(kind: object) -> None:
+    lines = [b'{"gipfel_manifest":1}', json.dumps({"path": "a", "kind": kind, "mode": "0644"}).encode()]
+    with pytest.raises(ValueError, match="a line is not valid"):
+        list(parse_manifest(lines))
+
+
+def test_a_manifest_with_too_many_lines_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = tmp_path / "a.sqsh"
+    pack(PackRequest(make_tree(tmp_path / "tree"), image, environment=dict(os.environ)))
+    monkeypatch.setattr("gipfel_extension.data.verify.MAX_ENTRIES", 2)
+    with pytest.raises(GipfelError, match="it has too many lines"):
+        load_entries(image)

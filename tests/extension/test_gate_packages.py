@@ -25,6 +25,11 @@ import package_images as images
 INTRODUCED = {"introduced": "0"}
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
 def drawn(alphabet: str, count: int) -> list[tuple[str, str]]:
     draw = random.Random(5)
 
@@ -64,7 +69,7 @@ def test_versions_of_rpm_are_ordered_as_rpm_does():
     [
         # Vectors of rpm's tests/rpmvercmp.at, of apk-tools' test/version.data, of semver.org, and of PEP 440.
         ("Rocky Linux:9", "1.0~rc1 1.0~rc1^git1 1.0 1.0^ 1.0^20160101 1.0.1 2.0 2.0.1a 8 2:1"),
-        ("Alpine:v3.18", "1.0_alpha 1.0_beta2 1.0_pre1 1.0_rc4 1.0 1.0_p1 1.0_p1-r1 1.0a 1.0.1 1.2 1.10"),
+        ("Alpine:v3.99", "1.0_alpha 1.0_beta2 1.0_pre1 1.0_rc4 1.0 1.0_p1 1.0_p1-r1 1.0a 1.0.1 1.2 1.10"),
         ("npm", "1.0.0-alpha 1.0.0-alpha.1 1.0.0-alpha.b 1.0.0-beta.2 1.0.0-beta.11 1.0.0-rc.1 1.0.0 1.10.0"),
         ("Go", "v0.0.0-20200101000000-abcdef v0.7.0 v1.2.3-pre v1.2.3 v1.20.1"),
         ("PyPI", "1.0.dev1 1.0a1 1.0rc1 1.0 1.0+local 1.0.post1 1.1 1!0.1"),
@@ -84,7 +89,7 @@ def test_published_orders(ecosystem, ordered):
 
 @pytest.mark.parametrize(
     ("ecosystem", "version"),
-    [("PyPI", "x"), ("npm", "latest"), ("Alpine:v3.18", "1.0_new"), ("Debian:12", "1 0"), ("Pub", "1")],
+    [("PyPI", "x"), ("npm", "latest"), ("Alpine:v3.99", "1.0_new"), ("Debian:12", "1 0"), ("Pub", "1")],
 )
 def test_a_version_that_cannot_be_compared_raises(ecosystem, version):
     with pytest.raises(ValueError, match=r"\S"):
@@ -150,8 +155,8 @@ def test_the_layers_of_an_oci_archive(tmp_path):
 def test_apk_and_rpm(tmp_path):
     alpine = Inventory(images.alpine(tmp_path / "alpine"))
     found = {
-        ("Alpine:v3.18", "musl", "1.2.4-r1"),
-        ("Alpine:v3.18", "py3-idna", "3.4-r4"),
+        ("Alpine:v3.99", "musl", "1.2.4-r1"),
+        ("Alpine:v3.99", "py3-idna", "3.4-r4"),
         ("PyPI", "idna", "3.4"),
     }
     assert rows(alpine.packages) == found
@@ -249,8 +254,9 @@ def test_what_cannot_be_judged_is_said(tmp_path):
     found, lines = ids(tmp_path, package("PyPI", "x", "not-a-version"), package("npm", "y", "1.0.0"))
     assert (found, len(lines)) == ([], 2)
     old = images.advisory("B", "PyPI", "x", INTRODUCED, modified="2020-01-01T00:00:00Z")
-    images.mirror(tmp_path, old)
-    assert "days old" in ids(tmp_path, package("PyPI", "x", "1"))[1][0]
+    mirror = Mirror(images.mirror(tmp_path, old))
+    mirror.vulnerabilities([package("PyPI", "x", "1")])
+    assert "days old" in mirror.age_s(mirror.newest_s)[1][0]
     half = tmp_path / "PyPI/all.zip"
     half.write_bytes(half.read_bytes()[:-30])
     assert "can't be read" in ids(tmp_path, package("PyPI", "x", "1"))[1][0]
@@ -285,12 +291,23 @@ def test_packages_are_never_clean_without_advisories(tmp_path, capsys, monkeypat
     assert scanned(capsys, str(root))[0] == 2
     assert scanned(capsys, str(root), "--advisories", str(tmp_path / "none"))[0] == 2
     osv = images.mirror(
-        tmp_path / "osv", images.advisory("A", "Alpine:v3.18", "musl", INTRODUCED, {"fixed": "1.2.3-r0"})
+        tmp_path / "osv", images.advisory("A", "Alpine:v3.99", "musl", INTRODUCED, {"fixed": "1.2.3-r0"})
     )
     status, document = scanned(capsys, str(root), "--advisories", str(osv))
     assert (status, document["vulnerabilities"]) == (0, [])
     assert 0 <= document["advisories_age_s"] < 600
-    images.mirror(osv, images.advisory("A", "Alpine:v3.18", "musl", INTRODUCED, {"fixed": "1.2.4-r2"}))
+    images.mirror(osv, images.advisory("A", "Alpine:v3.99", "musl", INTRODUCED, {"fixed": "1.2.4-r2"}))
     status, document = scanned(capsys, str(root), "--advisories", str(osv))
     assert (status, document["vulnerabilities"][0]["fixed"]) == (1, "1.2.4-r2")
     assert main(["scan", str(root), "--advisories", str(osv), "--fail-on", "critical"]) == 0
+
+
+def test_advisories_that_name_commits_only_are_counted_as_not_judged(tmp_path):
+    record = images.advisory("GIT-1", "PyPI", "x")
+    record["affected"][0]["ranges"] = [{"type": "GIT", "repo": "r", "events": [{"introduced": "0"}]}]
+    known = images.advisory("GIT-2", "PyPI", "x")
+    known["affected"][0].update(record["affected"][0], versions=["2.0"])
+    images.mirror(tmp_path, record, {**record, "id": "GIT-3"}, known)
+    found, (line,) = ids(tmp_path, package("PyPI", "x", "1.0"))
+    assert (found, line[:2], line.endswith(" x.")) == ([], "2 ", True)
+    assert ids(tmp_path, package("PyPI", "x", "2.0"))[0] == ["GIT-2"]

@@ -19,7 +19,7 @@ class _Sites(KernelSpecManager):
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the server finds a kernel of another environment beside its own."""
+    """Return where the server finds a kernel of another environment beside its own."""
     theirs = tmp_path / "kernels/theirs"
     theirs.mkdir(parents=True)
     argv = ["/opt/conda/bin/python", "-Xfrozen_modules=off", "-m", "ipykernel_launcher", "-f", "{file}"]

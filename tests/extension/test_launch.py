@@ -279,7 +279,7 @@ def test_a_notebook_is_a_script_for_the_other_ranks(tmp_path: Path) -> None:
 
 
 class _Payload:
-    """What would touch a file if it were unpickled."""
+    """Object that touches a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -80,7 +80,7 @@ class Place:
         )  # fmt: skip
 
     def holders(self) -> tuple[Holder, ...]:
-        """Who holds GPUs, as a check says."""
+        """Return who holds GPUs, as a check says."""
         made = launch(_SPEC, self.environment, directory=self.folder, dry_run=True)
         assert isinstance(made, DryRun)
         (gpus,) = [each for each in made.preflight if each.check == "gpus"]
@@ -148,7 +148,7 @@ def test_only_processes_of_this_user_and_job_are_ended(place: Place) -> None:
     done = place.gipfel("launch", "--in-job", "--launcher", "srun", "--kill-holders", "--", "train.py")
     assert done.returncode == 1
     assert "it is an ancestor of this process" in done.stderr
-    assert "Ends" not in done.stderr
+    assert "Terminating" not in done.stderr
     assert terminate_holders(tuple(found.values()), _LIMIT_S) == ()
     assert ours.wait(_LIMIT_S) == -15
     assert all(each.poll() is None for each in place.running if each is not ours)

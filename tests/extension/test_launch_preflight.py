@@ -10,7 +10,10 @@ from slurm_commands import unconfigured_slurm
 
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.training.launch import DryRun, launch
-from gipfel_extension.training.record.spec import LaunchSpec
+from gipfel_extension.training.preflight.context import Context, ProbeResult
+from gipfel_extension.training.preflight.gpus import GpuCheck
+from gipfel_extension.training.probe_program import _gpus
+from gipfel_extension.training.record.spec import LaunchPlan, LaunchSpec
 
 _NVIDIA_SMI = """\
 #!/bin/sh
@@ -50,6 +53,56 @@ def test_a_kernel_that_holds_a_gpu_is_named_by_its_notebook(tmp_path: Path, mode
     assert gpus.verdict == verdict
     assert f"pid {kernel.pid} (the kernel of /home/ada/big.ipynb)" in gpus.message
     assert "Shut Down Kernel" in gpus.fix
+
+
+_GPUS = (("gpu", "0", "GPU-aa11", "Default"), ("gpu", "1", "GPU-bb22", "Default"))
+
+
+@pytest.mark.parametrize(
+    ("visible", "rows", "verdict"),
+    [
+        ("0,1", _GPUS, "pass"),
+        ("GPU-bb22,GPU-aa11", _GPUS, "pass"),
+        ("GPU-a,GPU-b", _GPUS, "pass"),
+        # CUDA takes the beginning of a UUID only if it is unique.
+        ("GPU-,GPU-b", _GPUS, "unknown"),
+        ("MIG-5c89852c-d268-c3f3-1b07-005d5ae1dc3f,1", _GPUS, "unknown"),
+        ("0,1", _GPUS[:1], "unknown"),
+        ("0,1", (), "unknown"),
+        ("0,1", None, "unknown"),
+        ("GPU-a,1", (*_GPUS, ("process", "1", "GPU-aa11", "python3")), "warn"),
+    ],
+)
+def test_gpus_pass_only_if_they_were_listed(
+    tmp_path: Path, visible: str, rows: tuple[tuple[str, ...], ...] | None, verdict: str
+) -> None:
+    probe = None if rows is None else ProbeResult(python="3.12", gpus=rows)
+    environment = {"CUDA_VISIBLE_DEVICES": visible, "GIPFEL_NODE": "nid1"}
+    for nodes in (1, 2):
+        spec = LaunchSpec(target="train.py", in_job=True, launcher="srun", gpus_per_node=2, nodes=nodes)
+        plan = LaunchPlan.model_construct(spec=spec)
+        found = GpuCheck().run(Context(plan, tmp_path, None, environment, probe))
+        assert found is not None
+        assert found.verdict == verdict
+        if verdict != "warn":
+            assert ("only nid1 is examined" in found.message) == (nodes == 2)
+
+
+@pytest.mark.parametrize("failing", ["", "gpu", "compute-apps"])
+def test_a_failed_query_is_not_an_idle_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"""\
+#!/bin/sh
+case "$1" in
+  --query-{failing or "nothing"}=*) exit 9 ;;
+  --query-gpu=*) echo "0, GPU-a, Default" ;;
+esac
+""")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert _gpus() == ([] if failing else [["gpu", "0", "GPU-a", "Default"]])
 
 
 def test_slurms_commands_without_a_cluster_leave_the_launch_to_this_machine(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def _read(path: Path) -> Any:
 
 
 def _texts(path: Path) -> list[str]:
-    """What each code cell has printed."""
+    """Return what each code cell has printed."""
     cells = [cell for cell in _read(path).cells if cell.cell_type == "code"]
     return ["".join(output.get("text", "") for output in cell.outputs) for cell in cells]
 

@@ -127,7 +127,9 @@ def test_nothing_is_shared_before_the_user_says_so(recorded):
     assert shared["shared"] is True
     assert shared["simulated"] is True
     assert 0 <= shared["score"] <= 100
-    assert set(shared) == {"shared", "score", "bottleneck", "gpus", "seconds", "simulated"}
+    assert set(shared) == {"shared", "score", "bottleneck", "gpus", "seconds", "simulated", "activity"}
+    assert all(each is None or 0 <= each <= 1 for each in shared["activity"])
+    assert len(shared["activity"]) <= 60
     assert recorded.call("gipfel/sharing", "POST", {"saturation": False})[0] == 200
     assert recorded.call("gipfel/sharing/saturation") == (200, {"shared": False})
     assert recorded.call("gipfel/sharing", "POST", {"everything": True})[0] == 400

@@ -31,7 +31,7 @@ def _launch(server: Any, run: str, *words: str) -> None:
 
 
 def _check_broken_off(server: Any, folder: Path, name: str) -> None:
-    """Who breaks a download off leaves neither an open file nor a traceback in the server's log."""
+    """Assert that an aborted download leaves neither an open file nor a traceback in the server's log."""
     file = folder / "profile" / "rank-11.json"
     with file.open("wb") as made:
         # More than the sockets hold.
@@ -54,7 +54,7 @@ def _opens(server: Any, file: Path) -> bool:
 
 
 def _check_files(server: Any, run: Path, name: str) -> None:
-    """What ranks left is sent to who is logged in, and nothing else of the folder or outside of it is."""
+    """Assert that a logged-in user gets the files of ranks, and nothing else from the folder or outside."""
     folder = run / "launches" / "1"
     (folder / "profile").mkdir(exist_ok=True)
     big = '{"traceEvents": [' + ",".join(["{}"] * 1_500_000) + "]}"

@@ -1,25 +1,30 @@
 """Runs have notes, a table that is sorted and filtered, and are compared; git differences of real commits."""
 
+import asyncio
 import json
 import os
 import shutil
 import subprocess
+import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
 from gipfel_cluster.git_state import git_difference, git_state
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.workloads.run_folders import find_run
+from gipfel_cluster.workloads.run_folders import find_folder, find_run
 from gipfel_cluster.workloads.run_notes import NOTES_FILE, change_notes, read_notes
 from gipfel_cluster.workloads.run_summary import summary_of
 from gipfel_extension.cli.main import gipfel
 from gipfel_extension.cli.open_run import report_link, server_url
 from gipfel_extension.server.run_comparison import compare_runs, configuration_difference
-from gipfel_extension.server.run_table import Condition, run_table
+from gipfel_extension.server.run_report import RunReports
+from gipfel_extension.server.run_table import Condition, _key, run_table
 
 _LOSSES = dict.fromkeys(
     ("idle", "input", "launch", "occupancy", "imbalance", "communication", "checkpoint", "capped"), 0.0
@@ -164,6 +169,28 @@ def test_all_but_the_newest_runs_are_pruned(run: Callable[..., Result], runs: Pa
     assert sorted(each.name for each in runs.iterdir()) == ["alps-1", "alps-2", "alps-4", "alps-5"]
 
 
+def test_a_run_folder_without_access_hides_no_other() -> None:
+    is_root = os.geteuid() == 0
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        root.chmod(0o755)
+        for each in ("alps-1", "alps-2"):
+            (root / each / "telemetry").mkdir(parents=True, mode=0o755)
+        (root / "alps-2").chmod(0)
+        if is_root:
+            os.seteuid(65534)
+        try:
+            assert find_folder("alps-1", root) == root / "alps-1"
+            # By the name that its user gave it: every folder is examined.
+            for missing in ("alps-2", "named"):
+                with pytest.raises(GipfelError, match="There is no run"):
+                    find_folder(missing, root)
+        finally:
+            if is_root:
+                os.seteuid(0)
+            (root / "alps-2").chmod(0o700)
+
+
 def test_facts_of_damaged_files_are_unknown() -> None:
     odd: Any = {
         "started": 3,
@@ -174,6 +201,48 @@ def test_facts_of_damaged_files_are_unknown() -> None:
     assert summary_of(odd, score) == summary_of({}, {})
     naive = {"started": "2026-01-01T00:00:00+00:00", "ended": "2026-01-01T00:00:00"}
     assert summary_of(naive, {}).duration_s is None
+
+
+def test_a_repository_that_hangs_delays_a_start_once(tmp_path: Path) -> None:
+    # The sleep is a child of what is killed, and holds its pipe.
+    program = tmp_path / "git"
+    commit = "a" * 40
+    program.write_text(
+        f'#!/bin/sh\ncase "$*" in *rev-parse*) echo {tmp_path}; echo {commit} ;; *) sleep 40; true ;; esac\n'
+    )
+    program.chmod(0o755)
+    begun = time.monotonic()
+    found = git_state(tmp_path, {"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    assert time.monotonic() - begun < 20
+    assert found is not None
+    assert (found.commit, found.branch, found.changed_files) == (commit, "", None)
+
+
+def test_reports_that_wait_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> list[bytes | BaseException]:
+        released = asyncio.Event()
+
+        async def make(_self: RunReports, _run: Path, output: Path) -> None:
+            await released.wait()
+            output.write_bytes(b"page")
+
+        monkeypatch.setattr(RunReports, "_make", make)
+        reports = RunReports()
+        requests = [asyncio.ensure_future(reports.page(tmp_path)) for _ in range(6)]
+        await asyncio.sleep(0)
+        released.set()
+        answers = await asyncio.gather(*requests, return_exceptions=True)
+        assert await reports.page(tmp_path) == b"page"
+        return answers
+
+    answers = asyncio.run(run())
+    assert answers[:4] == [b"page"] * 4
+    assert ["Too many reports" in str(each) for each in answers[4:]] == [True, True]
+
+
+def test_a_parameter_that_is_not_a_number_does_not_disturb_the_order() -> None:
+    values: list[str | float] = [3.0, "nan", 1.0, "nan", 2.0, "fast"]
+    assert sorted(values, key=_key) == [1.0, 2.0, 3.0, "fast", "nan", "nan"]
 
 
 def _git(root: Path, *words: str) -> str:
@@ -239,9 +308,7 @@ def test_runs_are_compared_with_the_first(run: Callable[..., Result], runs: Path
     assert measured["score"].better == (None, True, True)
     assert measured["input"].better == (None, True, True)
     assert measured["energy"].changes == (0.0, 1000.0, 2000.0)
-    assert found.confidence == ()
-    judged = compare_runs(["alps-1", "alps-2"], confidence=lambda a, b: {"pair": [a.name, b.name]})
-    assert judged.confidence == ({"pair": ["alps-1", "alps-2"]},)
+    assert found.pace == (None, None, None)
     text = run("compare", "baseline", "alps-2", "alps-3").stdout
     assert "60 (+20)" in text
     assert "podman" in text
@@ -249,6 +316,48 @@ def test_runs_are_compared_with_the_first(run: Callable[..., Result], runs: Path
     assert json.loads(run("compare", "alps-1", "alps-2", "--json").stdout)["runs"][0]["name"] == "alps-1"
     assert "2 to 20" in str(run("compare", "alps-1", "alps-1").exception)
     assert "There is no run" in str(run("compare", "alps-1", "alps-7").exception)
+
+
+def log_steps(folder: Path, factor: float, *, ranks: int = 4, steps: int = 80, seed: int = 1) -> None:
+    """Steps as `log(step=…, step_s=…)` of each rank leaves them."""
+    seconds = factor * np.exp(np.random.default_rng(seed).normal(0, 0.03, steps))
+    lines = [
+        json.dumps(
+            {
+                "time_ns": 10**18 + (step * ranks + rank) * 10**6,
+                "monotonic_ns": step,
+                "node": "n1",
+                "rank": rank,
+                "values": {"step": step, "step_s": float(seconds[step])},
+            }
+        )
+        for step, rank in np.ndindex(steps, ranks)
+    ]
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def test_the_pace_of_runs_that_logged_steps_is_compared(run: Callable[..., Result], runs: Path) -> None:
+    folders = [make(runs, number, score=50.0) for number in range(1, 7)]
+    log_steps(folders[0], 1.0)
+    log_steps(folders[1], 1.12, seed=2)
+    log_steps(folders[2], 1.01, seed=3)
+    log_steps(folders[3], 1.0, steps=15)
+    log_steps(folders[4], 1.0, ranks=8)
+    names = [folder.name for folder in folders]
+    found = json.loads(run("compare", *names, "--json").stdout)["pace"]
+    assert (found[0], found[5]) == (None, None)
+    assert [each["verdict"] for each in found[1:5]] == ["slower", "same", "cannot tell", "cannot tell"]
+    assert found[1]["least"] < found[1]["share"] < found[1]["most"]
+    assert found[1]["share"] == pytest.approx(0.12, abs=0.03)
+    assert found[1]["confidence"] > 0.95
+    assert (found[2]["confidence"], 0.05 <= found[2]["resolution"] < 0.08) == (0.0, True)
+    assert "alps-4 has fewer than 20 steps" in found[3]["sentence"]
+    assert "4 and 8 ranks" in found[4]["sentence"]
+    lines = [line for line in run("compare", *names).stdout.splitlines() if line.startswith("PACE")]
+    assert len(lines) == 4
+    assert lines[0].startswith("PACE  alps-2: This run is slower: ")
+    assert "confidence 0.9" in lines[0]
+    assert "No difference beyond" in lines[1]
 
 
 def test_a_configuration_is_compared_to_a_bounded_depth() -> None:

@@ -20,7 +20,7 @@ HALF = [1.0] * 20 + [0.0] * 20
 def found(
     series: Mapping[Device, Mapping[str, object]], length: int = LENGTH, workload: Workload | None = None
 ) -> dict[str, Advice]:
-    """What is advised on a table, by rule."""
+    """Return what is advised on a table, by rule."""
     given: SampleTable = table(series, length=length)
     return {advice.rule: advice for advice in advise(given, score_table(given), workload=workload)}
 

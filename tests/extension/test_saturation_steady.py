@@ -18,7 +18,7 @@ def advice(rule: str, gain: float = 10.0, sentence: str = "") -> Advice:
 
 
 def shown_over(found: dict[float, list[Advice]], hold_s: float = 60.0) -> dict[float, list[str]]:
-    """What is shown at each time at which the rules are looked at."""
+    """Return what is shown at each time at which the rules are looked at."""
     history, shown = {}, {}
     for now, given in found.items():
         history, now_shown = debounce(history, given, now, hold_s)

@@ -102,7 +102,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def _stored(url: str) -> int:
-    """How many scrapes it has stored."""
+    """Return how many scrapes it has stored."""
     query = "count_over_time(DCGM_FI_PROF_SM_ACTIVE%7Bgpu=%220%22,UUID=%22GPU-n1-0%22%7D%5B10m%5D)"
     try:
         with urllib.request.urlopen(f"{url}/api/v1/query?query={query}", timeout=5) as answer:

@@ -74,7 +74,7 @@ def ranges(last_s: float) -> list[tuple[int | None, int | None]]:
 
 @pytest.fixture
 def read_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many bytes each look took."""
+    """Return how many bytes each look took."""
     taken: list[int] = []
     read = stream_part._read
 

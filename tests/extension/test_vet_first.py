@@ -130,7 +130,7 @@ def test_abort_names_node_and_reason_and_report_starts_all_the_same(tmp_path: Pa
 
 
 def test_of_several_nodes_the_server_goes_on_with_those_that_are_fit(tmp_path: Path, hub: Hub) -> None:
-    """What is decided of reports; that a real job's nodes are left out is shown on Slurm."""
+    """The decision from reports; the cluster tests show that a real job leaves the nodes out."""
     run = tmp_path / "run"
     run.mkdir()
     environment = {

@@ -35,7 +35,7 @@ class Raises(Frozen):
 
 @dataclass
 class Outcome:
-    """How ``gipfel vet`` ended, and its report."""
+    """Exit status and report of ``gipfel vet``."""
 
     status: int
     printed: str

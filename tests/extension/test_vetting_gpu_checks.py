@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from gipfel_extension.vetting.check import ProgramResult
 from gipfel_extension.vetting.checks import throughput
 from gipfel_extension.vetting.checks.thermal import LoadWatch
 from gipfel_extension.vetting.gpus import NvLink, Process, Remapped
-from gipfel_extension.vetting.model import Verdict
+from gipfel_extension.vetting.model import Finding, Verdict
 from gipfel_extension.vetting.one_check import run_check
 from gipfel_extension.vetting.probing import ProbeAnswer
 from gipfel_extension.vetting.protocol import VettingProtocol
@@ -273,6 +274,31 @@ def test_a_gpu_that_slows_down_when_it_is_warm_fails(seen, reasons, verdict, tmp
         assert "hardware thermal slowdown" in found.reason
     else:
         assert found.evidence["max_temperature_c"] == 85.0
+
+
+@pytest.mark.parametrize(("subject", "throttled"), [
+    ("GPU-1", True), ("GPU-0", False), ("GPU 1", True), ("GPU 0", False), ("MIG-1", None), ("GPU 2", None),
+])  # fmt: skip
+def test_throttling_counts_for_the_gpu_that_torch_names_by_uuid_or_index(subject, throttled, tmp_path):
+    first, second = gpus(2)
+    readings = Readings(first, dataclasses.replace(second, clock_reasons=0x40))
+    with LoadWatch(context(tmp_path, gpus=readings), interval_s=0.001) as watch:
+        end = time.monotonic() + 60
+        while len(watch._readings["GPU-1"]) < 3 and time.monotonic() < end:
+            time.sleep(0.001)
+    (found,) = watch.judge([Finding(verdict=PASS, reason="x", subject=subject)])
+    assert found.verdict is {True: FAIL, False: PASS, None: INCONCLUSIVE}[throttled]
+    if throttled:
+        assert f"of {len(watch._readings['GPU-1'])} readings: hardware thermal slowdown." in found.reason
+
+
+def test_the_only_gpu_is_that_of_a_mig_instance(tmp_path):
+    with LoadWatch(context(tmp_path, gpus=Readings(*gpus(1)))) as watch:
+        end = time.monotonic() + 60
+        while not watch._readings and time.monotonic() < end:
+            time.sleep(0.001)
+    (found,) = watch.judge([Finding(verdict=PASS, reason="x", subject="GPU-MIG-of-torch")])
+    assert found.verdict is PASS
 
 
 def test_a_gpu_whose_clocks_nobody_could_watch_is_not_vetted_by_its_load(tmp_path):

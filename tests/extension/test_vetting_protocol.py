@@ -253,7 +253,15 @@ def test_quantities():
     for wrong in ("", "fast", "1 parsec", True, None, [1], float("nan"), "1e999", "9" * 5000, "1 kiB/s"):
         with pytest.raises(ValueError, match=r".+"):
             quantity(wrong)
+    assert quantity("2 TFLOP/s", binary=True) == 2e12
+    assert quantity("2 GiB/s", binary=True) == 2**31
     assert with_unit(26.4e9, "B/s") == "26.4 GB/s"
+    assert with_unit(999.6e9, "B/s") == "1 TB/s"
+    assert with_unit(999.4e9, "FLOP/s") == "999 GFLOP/s"
+    assert with_unit(999.6, "B") == "1 kB"
+    assert with_unit(0.0, "B") == "0 B"
+    assert with_unit(2.5e18, "B") == "2500 PB"
+    assert with_unit(1980.4, "MHz") == "1980 MHz"
 
 
 def test_the_schema_for_editors_knows_every_check_and_its_keys():

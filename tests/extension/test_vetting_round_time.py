@@ -52,7 +52,7 @@ class Step:
             self._ranks.setdefault(message.port, []).append((node, message))
 
     def receive(self, _seconds: float) -> Iterator[tuple[str, Frozen]]:
-        """What the nodes say; a round takes as long as its slowest pair."""
+        """Return what the nodes say; a round takes as long as its slowest pair."""
         if self._ranks and not self._said:
             took = _ROUND_S
             for pair in self._ranks.values():

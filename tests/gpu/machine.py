@@ -16,7 +16,7 @@ class Skipped(Exception):  # noqa: N818 - nothing went wrong
 
 
 def missing() -> str:
-    """Why the tests can't run here; empty where they can."""
+    """Return why the tests can't run here; empty where they can."""
     try:
         import pynvml  # noqa: PLC0415 - may be missing
 

@@ -26,7 +26,7 @@ _DONE: dict[str, tuple[SampleTable, object]] = {}
 
 
 def folder() -> Path:
-    """Where traces go."""
+    """Return where traces go."""
     given = os.environ.get("GIPFEL_TRACES") or os.environ.get("OUT")
     found = Path(given) if given else Path(__file__).resolve().parents[2] / "build/traces"
     found.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def judged(name: str, table: SampleTable) -> JobScore:
 
 
 def check(name: str, place: Path) -> None:
-    """What is known of the work against what the score says."""
+    """Return what is known of the work against what the score says."""
     job = judged(name, recorded(name, place)[0])
     expected: Expected = WORK[name][1]
     total = job.total

@@ -24,7 +24,7 @@ HOST = {"bytes": 2**28, "samples": 5, "seconds": 0.05}
 
 
 def probe(name: str, request: dict[str, object]) -> dict[str, object]:
-    """What a probe says of this machine; with the Python of these tests."""
+    """Return what a probe says of this machine; with the Python of these tests."""
     done = subprocess.run(
         [sys.executable, str(PROBES / f"{name}.py")], input=json.dumps(request), capture_output=True,
         text=True, env=environment(), timeout=300, check=False,
@@ -35,7 +35,7 @@ def probe(name: str, request: dict[str, object]) -> dict[str, object]:
 
 
 def forked(*asked: tuple[str, dict[str, object]]) -> list[dict[str, object]]:
-    """What probes say that are forked, one after the other, from one process that has imported torch."""
+    """Return answers of probes that are forked one by one from a process that has imported torch."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     argv = [sys.executable, str(PROBES / "fork_server.py"), str(theirs.fileno()), str(os.getpid())]
     answers = []

@@ -19,7 +19,7 @@ class Executed:
     runs: Path
 
     def outputs(self, cell_id: str) -> list[Any]:
-        """What a cell has shown."""
+        """Return what a cell has shown."""
         return list(next(cell for cell in self.notebook.cells if cell.id == cell_id).outputs)
 
     def text(self, cell_id: str) -> str:
@@ -39,12 +39,12 @@ class Executed:
 
     @property
     def logged(self) -> list[dict[str, Any]]:
-        """What its launch has logged."""
+        """Return what its launch has logged."""
         return logged(Path(json.loads((self.launch / "state.json").read_text())["run"]))
 
 
 def logged(run: Path) -> list[dict[str, Any]]:
-    """What was noted by ``log`` in a run folder."""
+    """Return what was noted by ``log`` in a run folder."""
     return [json.loads(line)["values"] for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 

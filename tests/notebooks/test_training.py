@@ -9,6 +9,8 @@ import pytest
 import torch
 from notebook_runs import Executed, losses
 
+from gipfel_extension.data.checkpoints import find_checkpoints
+
 Execute = Callable[..., Executed]
 Cell = Callable[..., list[dict[str, Any]]]
 
@@ -69,8 +71,11 @@ def test_sharded_checkpoints_are_whole_few_and_good_to_go_on_from(
     undisturbed = losses(run_cell("train-fsdp", 2, whole, steps=12, **shared))
     done = execute_notebook("train-fsdp", steps=12, checkpoint=str(apart), resume=True, **shared)
     assert losses(done.logged) == pytest.approx({step: undisturbed[step] for step in range(7, 13)}, rel=1e-4)
-    assert sorted(path.name for path in apart.iterdir()) == ["step-10", "step-12"]
-    assert all((path / ".metadata").is_file() for path in apart.iterdir())
+    left = find_checkpoints(apart, verify=True)
+    assert [(each.path.name, each.state) for each in left] == [
+        ("step-10", "verified"),
+        ("step-12", "verified"),
+    ]
     stood = [line["checkpoint_s"] for line in done.logged if "checkpoint_s" in line]
     assert len(stood) == 3
     assert "resumes after step 6" in (done.launch / "rank-1.log").read_text()

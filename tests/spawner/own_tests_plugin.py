@@ -45,7 +45,7 @@ class TestedSpawner(EDFSpawner):
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where their local process spawner's state is compared, ours stands for it."""
+    """Return where their local process spawner's state is compared, ours stands for it."""
     for module in {item.module for item in items if isinstance(item, pytest.Function)}:
         if hasattr(module, "normalize_user"):
             module.normalize_user = _with_their_state(module.normalize_user)

@@ -111,7 +111,7 @@ def test_a_link_in_an_unpacked_image_does_not_lead_out_of_it(tmp_path):
 
 
 def as_nobody(check):
-    """Whether a check holds in a process that is not root."""
+    """Return whether a check holds in a process that is not root."""
     child = os.fork()
     if child == 0:
         try:

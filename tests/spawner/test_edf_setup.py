@@ -26,7 +26,7 @@ class Place:
         return check_edf(name, environment=self.environment, directory=self.folder)
 
     def found(self, name="x"):
-        """What is said of an EDF, but for notes."""
+        """Return what is said of an EDF, but for notes."""
         return [each for each in self.check(name).diagnostics if each.severity != "note"]
 
     def load(self, name="x"):

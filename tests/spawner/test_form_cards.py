@@ -22,7 +22,7 @@ _NORMAL = Partition(
 
 
 def hidden(page: str, field: str) -> bool:
-    """Whether the element around a field is hidden; the field itself must be there."""
+    """Return whether the element around a field is hidden; the field itself must be there."""
     before = page[: page.index(f'for="gipfel-{field}"')]
     return bool(re.match(r'<div class="[^"]*" hidden>', before[before.rindex("<div") :]))
 

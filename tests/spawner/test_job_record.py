@@ -22,7 +22,7 @@ def edf(image: Path | str) -> Edf:
 
 
 def computed(image: Path, cache: Path, **options: float) -> tuple[str | None, int]:
-    """What the thread finds, and how often it says so."""
+    """Return what the thread finds, and how often it says so."""
     identity = image_identity(edf(image), cache)
     said: list[None] = []
     digest = BackgroundDigest(identity, cache, lambda: said.append(None), delay_s=0, **options)

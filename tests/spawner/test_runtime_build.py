@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kept_runtime import runtime_for_tests
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runtime import Runtime, build_runtime, check_runtime
@@ -79,8 +80,9 @@ def base() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def runtime(base: Path) -> Runtime:
-    return build_runtime(base / "runtime", progress=quiet)
+def runtime() -> Runtime:
+    """Return the runtime that the tests share, instead of copying and compiling another."""
+    return Runtime.load(runtime_for_tests())
 
 
 @pytest.fixture(scope="module")

@@ -74,7 +74,7 @@ def runtime(base: Path) -> Runtime:
 
 
 def started(runtime: Runtime, image: Path, base: Path, command: Sequence[str]) -> str:
-    """What a command prints in an image, started by a plain user."""
+    """Return what a command prints in an image, started by a plain user."""
     scratch = Path(tempfile.mkdtemp(dir=base))
     user = PLAIN_USER if os.geteuid() == 0 else os.geteuid()
     os.chown(scratch, user, -1)

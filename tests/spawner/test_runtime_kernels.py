@@ -68,7 +68,7 @@ def runtime(tmp_path: Path) -> Path:
 
 
 def seen(runtime: Path, image: Path | None, code: str) -> list[str]:
-    """What a Python without packages prints after `prepare`, with an image's packages before it."""
+    """Return what a Python without packages prints after `prepare`, with an image's packages before it."""
     program = (
         f"import runpy\nstart = runpy.run_path({str(runtime / 'kernels/start.py')!r})\n"
         f"for line in start['prepare'](): print(line)\n{code}"

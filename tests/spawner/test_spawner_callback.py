@@ -192,7 +192,7 @@ def running(hub: Any) -> Any:
 
 
 class TestReports:
-    """What a running server says of its use."""
+    """Reports of a running server on its use."""
 
     def test_a_report_is_answered_with_the_end(self, hub: Any, running: str) -> None:
         ends = int(time.time()) + 3600

@@ -6,6 +6,7 @@ import pwd
 import time
 import urllib.error
 import urllib.request
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,7 @@ def test_a_start_on_this_machine_is_now_and_a_field_error_names_its_field(hub: A
         ({"partition": "x"}, "partition"),
         ({"account": "x"}, "account"),
         ({"engine": "docker"}, "engine"),
+        *(() if find_spec("notebook") else (({"interface": "notebook"}, "interface"),)),
         ({"time": "soon"}, "time"),
         ({"cmd": "sh"}, ""),
     ):
@@ -308,7 +310,8 @@ def test_pages_share_one_question_and_a_start_asks_only_for_its_own_options(slur
     assert hub.calls("sacctmgr") == 1
     for _ in range(5):
         status, answer = ask(hub, browser, hub.user, "expected-start", {"gpus": 2, "account": "course"})
-    assert (status, answer["text"]) == (200, "2099-11-21 17:11")
+    assert status == 200
+    assert answer["text"].startswith("2099-11-21 17:11 ")
     assert hub.calls("sbatch") == 1
     refused = ask(hub, browser, hub.user, "expected-start", {"account": "theirs"})[1]
     assert refused == {

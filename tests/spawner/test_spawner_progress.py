@@ -29,7 +29,7 @@ def test_a_queue_is_explained_in_one_sentence() -> None:
     status = status.model_copy(update={"queue_position": 3, "expected_start": at(30)})
     percent, words = describe_status("3", status, now=NOW)
     assert percent == 30
-    clock = (NOW + timedelta(minutes=30)).strftime("%H:%M")
+    clock = (NOW + timedelta(minutes=30)).strftime("%H:%M %Z")
     assert words == (
         "Job 3 is waiting for 2 nodes with 4 GPUs each on partition normal: other jobs are before it; "
         f"3rd in line; expected start {clock}."

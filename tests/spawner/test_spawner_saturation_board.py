@@ -1,6 +1,7 @@
 """Answers of servers, as hostile and as late as they come."""
 
 import asyncio
+import gc
 import json
 import logging
 from types import SimpleNamespace
@@ -77,3 +78,42 @@ def test_a_server_is_asked_once_a_minute_however_often_the_page_is_opened() -> N
 
     asyncio.run(run())
     assert asked == ["ada"]
+
+
+def test_a_server_that_fails_is_not_asked_again_at_once() -> None:
+    asked = []
+
+    async def answer(spawner: Any, _: str) -> bytes:
+        asked.append(spawner.user.name)
+        raise OSError("It is busy.")
+
+    async def run() -> None:
+        board = SaturationCache(logging.getLogger("test"), answer)
+        for _ in range(3):
+            assert await board.read([server("ada")]) == {}
+
+    asyncio.run(run())
+    assert asked == ["ada"]
+
+
+def test_a_server_that_stops_while_its_request_waits_is_unknown() -> None:
+    problems: list[Any] = []
+    stopping = server("last")
+
+    async def answer(spawner: Any, _: str) -> bytes:
+        assert spawner.server is not None
+        await asyncio.sleep(0)
+        # All slots were taken when this server was ready.
+        stopping.server = None
+        return json.dumps(GOOD).encode()
+
+    async def run() -> Any:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
+        board = SaturationCache(logging.getLogger("test"), answer)
+        found = await board.read([*(server(f"user{number}") for number in range(16)), stopping])
+        gc.collect()
+        return found
+
+    found = asyncio.run(run())
+    assert len(found) == 16
+    assert not problems

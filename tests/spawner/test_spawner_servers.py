@@ -208,7 +208,7 @@ def test_no_audit_log_where_the_site_wants_none(new_hub: Any) -> None:
 
 
 class TestPage:
-    """What an administrator sees in a browser."""
+    """The administrators' page in a browser."""
 
     def test_an_administrator_finds_reads_and_stops(self, admin_hub: Any) -> None:
         token = start(admin_hub, "mona", {"user_options": {"gpus": 2}})

@@ -1,7 +1,10 @@
 """What the hub knows of its cluster: Slurm's answers read, kept by age, asked once for everybody."""
 
 import asyncio
+import threading
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -9,7 +12,14 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.command import CommandResult
 from gipfel_cluster.scheduler.machine import short_gpu_name
 from gipfel_cluster.scheduler.notation import GpuCount
-from gipfel_cluster.scheduler.protocol import Association, Choices, JobRequest, JobStatus, Partition
+from gipfel_cluster.scheduler.protocol import (
+    Association,
+    Choices,
+    JobRequest,
+    JobStatus,
+    Partition,
+    Scheduler,
+)
 from gipfel_cluster.scheduler.slurm import submit_arguments
 from gipfel_cluster.scheduler.slurm_site import (
     SlurmSite,
@@ -19,7 +29,10 @@ from gipfel_cluster.scheduler.slurm_site import (
     parse_reservations,
 )
 from gipfel_spawner.cluster.cache import AsyncCache, ClusterCache
+from gipfel_spawner.handlers import session_cards
 from gipfel_spawner.handlers.form import RateLimiter
+from gipfel_spawner.handlers.session_cards import ClusterState
+from gipfel_spawner.spawner import EDFSpawner
 
 # Printed by sinfo 22.05 of a cluster where one job holds three GPUs; the last lines by hand after the manual.
 SINFO = (
@@ -132,10 +145,39 @@ def test_a_cluster_without_accounting_leaves_no_choice_and_a_silent_one_is_an_er
         asyncio.run(SlurmSite(Answers(sacctmgr=GipfelError("Slurm did not answer."))).choices("ada"))
 
 
+_RESERVATION = "ReservationName=course State=ACTIVE Users=(null) Groups={groups} Accounts=(null)\n"
+
+
+def test_a_slow_directory_service_blocks_neither_the_event_loop_nor_users_of_other_reservations() -> None:
+    answer = threading.Event()
+
+    def groups(user: str) -> tuple[str, ...]:
+        assert answer.wait(60)
+        return ("students",)
+
+    async def look(text: str, limit_s: float) -> Choices:
+        # Only a running event loop sets the event.
+        asyncio.get_running_loop().call_later(0.2, answer.set)
+        return await SlurmSite(Answers(scontrol=text), groups, limit_s).choices("ada")
+
+    found = asyncio.run(look(_RESERVATION.format(groups="students"), 60))
+    assert [each.name for each in found.reservations] == ["course"]
+    answer.clear()
+    with pytest.raises(GipfelError, match=r"groups of ada could not be read within 0\.01 s"):
+        asyncio.run(look(_RESERVATION.format(groups="students"), 0.01))
+    answer.set()
+
+    def never(user: str) -> tuple[str, ...]:
+        raise AssertionError(user)
+
+    site = SlurmSite(Answers(scontrol=_RESERVATION.format(groups="(null)")), never)
+    assert asyncio.run(site.choices("ada")).reservations == ()
+
+
 @pytest.mark.parametrize("name", ["ada,root", "-x", "a b", "", "ada\n", "name=x"])
 def test_a_name_that_is_none_never_reaches_a_command(name: str) -> None:
     run = Answers()
-    with pytest.raises(GipfelError, match="can't be the name"):
+    with pytest.raises(GipfelError, match="is not a valid Unix user name"):
         asyncio.run(SlurmSite(run).choices(name))
     assert not run.asked
 
@@ -203,6 +245,41 @@ def test_old_news_are_kept_with_their_age_while_nobody_answers() -> None:
         assert await kept.get() == 4
 
     asyncio.run(run())
+
+
+def test_a_page_may_limit_its_wait_for_the_first_answer() -> None:
+    async def run() -> None:
+        question = Question()
+        question.gate = asyncio.Event()
+        kept = AsyncCache(question, clock=Clock())
+        seen = await asyncio.wait_for(kept.cached(limit=0.05), 5)
+        assert (seen.value, seen.problem) == (None, "")
+        question.gate.set()
+        # The query went on, and its answer is for the next page.
+        assert (await kept.cached()).value == 1
+        assert question.count == 1
+
+    asyncio.run(run())
+
+
+def test_the_home_page_does_not_wait_for_a_scheduler_without_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Silent:
+        async def partitions(self) -> tuple[Partition, ...]:
+            await asyncio.sleep(60)
+            return ()
+
+    async def run() -> tuple[ClusterState, ...]:
+        cluster = SimpleNamespace(cache=ClusterCache(cast("Scheduler", Silent())))
+        settings = {"alps": SimpleNamespace(name="alps")}
+        placement = SimpleNamespace(settings_by_name=settings, shared=lambda _settings: cluster)
+        page = session_cards._clusters(cast("EDFSpawner", SimpleNamespace(placement=placement)))
+        return await asyncio.wait_for(page, 30)
+
+    monkeypatch.setattr(session_cards, "_PATIENCE_S", 0.05)
+    (shown,) = asyncio.run(run())
+    assert (shown.partitions, shown.problem) == ((), "No answer from the scheduler yet.")
 
 
 def test_a_page_waits_for_a_slow_answer_only_where_it_has_none() -> None:
@@ -289,12 +366,12 @@ def test_equal_questions_share_an_answer_and_few_run_at_once() -> None:
 def test_who_asks_too_often_waits_and_others_do_not() -> None:
     clock = Clock()
     rate = RateLimiter(3, 60, clock=clock)
-    assert [rate.wait("ada") for _ in range(3)] == [0, 0, 0]
+    assert [rate.acquire("ada") for _ in range(3)] == [0, 0, 0]
     clock.now += 20
-    assert rate.wait("ada") == 40
-    assert rate.wait("bea") == 0
+    assert rate.acquire("ada") == 40
+    assert rate.acquire("bea") == 0
     clock.now += 40
-    assert rate.wait("ada") == 0
+    assert rate.acquire("ada") == 0
 
 
 @pytest.mark.parametrize(

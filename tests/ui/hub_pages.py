@@ -62,9 +62,11 @@ class HubPages:
         return []
 
     def alert(self) -> str:
-        """The line that says what was wrong: in the form, or where one waits when the answer took longer."""
+        """Return the line on what was wrong: in the form, or where users wait if the answer took longer."""
         late = self.page.locator("#progress-message", has_text="Spawn failed")
-        alert = self.page.locator(".spawn-error-msg").or_(late)
+        # Still later, the page where users wait has been replaced by that of a failed start.
+        failed = self.page.locator(".alert-danger[role=alert]")
+        alert = self.page.locator(".spawn-error-msg").or_(failed).or_(late)
         expect(alert).to_be_visible()
         if late.count():
             # What can be done next stands below it.

@@ -109,7 +109,7 @@ def newest(figure: Locator) -> float:
 
 
 def moves(figure: Locator, *, limit_s: float = 20) -> bool:
-    """Whether new points arrive."""
+    """Return whether new points arrive."""
     before = newest(figure)
     end = time.monotonic() + limit_s
     while newest(figure) <= before:

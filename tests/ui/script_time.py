@@ -60,7 +60,7 @@ def traced(page: Page) -> Iterator[ScriptTrace]:
 
 
 def heap_megabytes(page: Page) -> float:
-    """What the page's script holds after its garbage was collected."""
+    """Return what the page's script holds after its garbage was collected."""
     session = page.context.new_cdp_session(page)
     session.send("HeapProfiler.enable")
     session.send("HeapProfiler.collectGarbage")

@@ -58,7 +58,7 @@ class MakeUp:
             )
 
     def text(self) -> str:
-        """What it has printed so far."""
+        """Return what it has printed so far."""
         return self.output.read_text(errors="replace")
 
     def call(self, method: str, path: str) -> httpx.Response:
@@ -69,7 +69,7 @@ class MakeUp:
         return httpx.request(method, url, headers=headers, timeout=60, trust_env=False, **body)
 
     def answers(self) -> bool:
-        """Whether the hub's API does."""
+        """Return whether the hub's API does."""
         assert self.process
         assert self.process.poll() is None, self.text()
         try:

@@ -43,8 +43,11 @@ def save(page: Page, notebook: Path) -> None:
 
 
 def live_outputs(notebook: Path) -> list[dict[str, str]]:
-    """What a notebook keeps of the widgets in its outputs."""
-    cells = json.loads(notebook.read_text())["cells"]
+    """Return what a notebook keeps of the widgets in its outputs; nothing while it is being saved."""
+    try:
+        cells = json.loads(notebook.read_text())["cells"]
+    except json.JSONDecodeError:
+        return []
     found = [each.get("data", {}) for cell in cells for each in cell.get("outputs", ())]
     return [data[LIVE] for data in found if LIVE in data]
 
@@ -77,7 +80,7 @@ def test_a_saved_view_is_there_while_its_kernel_is_busy_and_lives_afterwards(
     lab = LabPage(page)
     output = page.locator(".jp-Notebook .jp-OutputArea-output").first
     live, saved = output.locator(".gipfel-figure"), output.locator(".jp-Gipfel-renderedPlotly")
-    launch = page.locator(".jp-Notebook .jp-Gipfel-launch")
+    launch = page.locator(".jp-Notebook .jp-Gipfel-widget article")
     card = page.locator(".jp-Notebook .jp-Gipfel-savedLaunch article")
     broken = page.locator(".jp-Notebook").get_by_text(re.compile("Loading widget|Error displaying"))
     broken = broken.filter(visible=True)

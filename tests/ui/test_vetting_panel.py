@@ -108,11 +108,11 @@ def test_a_real_run_is_followed_to_its_report(
     vetting.get_by_role("button", name="Run", exact=True).click()
     expect(vetting.get_by_role("button", name="Stop", exact=True)).to_be_visible()
     expect(vetting.locator("td[data-verdict=running]")).to_have_count(1, timeout=_LIMIT_MS)
-    expect(state(vetting)).to_contain_text("0 of 1 nodes done (cpu)")
+    expect(state(vetting)).to_contain_text("0 of 1 node done (cpu)")
     expect(vetting.locator("td[data-verdict=pass]").first).to_be_visible(timeout=_LIMIT_MS)
     screenshot(lab.page, "30-vetting-running")
     expect(state(vetting)).to_have_text(
-        re.compile(r"✓ 1 of 1 nodes vetted .*\(cpu, \d+ s\)"), timeout=_LIMIT_MS
+        re.compile(r"✓ 1 of 1 node vetted .*\(cpu, \d+ s\)"), timeout=_LIMIT_MS
     )
     assert vetting.locator("td").count() == vetting.locator("thead th").count() - 1 == 8
     # The reason is there for the mouse, and for who has none.
@@ -180,7 +180,7 @@ def test_a_protocol_is_changed_kept_beside_the_notebook_and_names_the_culprit(
     expect(vetting.locator("select[name=protocol]")).to_have_value("notebook:strict.yaml")
     assert (server.folder / "strict.yaml").read_text() == _STRICT
     vetting.get_by_role("button", name="Run", exact=True).click()
-    expect(state(vetting)).to_contain_text("0 of 1 nodes vetted", timeout=_LIMIT_MS)
+    expect(state(vetting)).to_contain_text("0 of 1 node vetted", timeout=_LIMIT_MS)
     expect(state(vetting)).to_contain_text("✗")
     expect(vetting.locator(".jp-Gipfel-vetting-culprits li").first).to_contain_text("NOT_SET_HERE is not set")
     # A variable that the user's EDF lacks is no fault of the node.

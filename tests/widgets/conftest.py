@@ -14,7 +14,7 @@ from gipfel_widgets import Measurement, measure
 
 @pytest.fixture(autouse=True)
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where run folders go; the test belongs to no run."""
+    """Return where run folders go; the test belongs to no run."""
     folder = tmp_path / "runs"
     monkeypatch.setenv("GIPFEL_RUNS", str(folder))
     monkeypatch.delenv("GIPFEL_RUN", raising=False)
@@ -43,7 +43,7 @@ def recorders(pid: int | None = None) -> list[psutil.Process]:
 
 
 def wait_for(check: Callable[[], Any], seconds: float = 10.0) -> Any:
-    """What a check gives as soon as that is true."""
+    """Return what a check gives as soon as that is true."""
     deadline = time.monotonic() + seconds
     while not (found := check()):
         assert time.monotonic() < deadline, f"nothing within {seconds:g} s"

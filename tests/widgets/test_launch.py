@@ -154,6 +154,7 @@ def test_what_is_shown_is_escaped_and_bounded(tmp_path: Path) -> None:
     for tag in ("<i>", "<script>", "<b>", "<u>", "<s>", "<em>", "<p>"):
         assert tag not in page
     assert len(page) < 200_000
+    assert "log of all 300 ranks, of which 8 have a section" in page
     assert "✗" in launch_text(document, rows)
     # What never became a launch has no number and no name.
     assert launch_text({"status": "not started"}) == "✗ launch: not started"

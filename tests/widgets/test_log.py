@@ -135,12 +135,14 @@ def test_outside_a_run_one_line_and_no_file(tmp_path):
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (0, "", 1)
     assert "gipfel record" in done.stderr
     assert list(tmp_path.iterdir()) == []
-    # Of a thousand ranks one says it.
+    # Only rank 0 prints the warning.
     assert python(code, RANK="3").stderr == ""
 
 
-def test_a_folder_that_is_gone_or_closed_is_one_line(run, capsys, monkeypatch):
-    monkeypatch.setenv("GIPFEL_RUN", str(run / "gone"))
+# Not even root can create a file below /sys/kernel.
+@pytest.mark.parametrize("folder", ["gone", "/sys/kernel"])
+def test_a_folder_that_is_gone_or_closed_is_one_line(run, capsys, monkeypatch, folder):
+    monkeypatch.setenv("GIPFEL_RUN", str(run / folder))
     for _ in range(3):
         log(step=1)
     assert capsys.readouterr().err.count("\n") == 1

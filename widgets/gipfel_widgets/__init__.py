@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .log import log
 
 if TYPE_CHECKING:
+    from .checkpoints import Checkpoints
     from .displays import PlanTable, SaturationPlot, SaturationSummary, plan
     from .explanation import Explanation, explain
     from .launch_cell import LaunchCell, launch
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from .vetting import Vetting, vet
 
 __all__ = [
+    "Checkpoints",
     "Explanation",
     "KernelRun",
     "LaunchCell",
@@ -44,6 +46,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Checkpoints": "checkpoints",
     "Explanation": "explanation",
     "KernelRun": "run",
     "LaunchCell": "launch_cell",

@@ -110,7 +110,8 @@ def launch_html(document: dict[str, Any], lines: Sequence[LogRow] = ()) -> str:
 
 def _logs(lines: Sequence[LogRow]) -> list[str]:
     ranks = sorted({line[0] for line in lines})
-    folds = [("log of all ranks", list(lines))]
+    omitted = f", of which {_MOST_RANKS} have a section" if len(ranks) > _MOST_RANKS else ""
+    folds = [(f"log of all {len(ranks)} ranks{omitted}" if omitted else "log of all ranks", list(lines))]
     if len(ranks) > 1:
         folds += [
             (f"rank {rank}", [each for each in lines if each[0] == rank]) for rank in ranks[:_MOST_RANKS]
@@ -257,7 +258,7 @@ class FollowedLaunch:
         return {**found, "message": self._since()} if ended and not says else found
 
     def _since(self) -> str:
-        """Return what became of the advice of the launch before; empty where there was none."""
+        """Return the effect of the advice for the previous launch; empty if there was none."""
         if self._advice_effect is None:
             self._advice_effect = ""
             with contextlib.suppress(GipfelError):

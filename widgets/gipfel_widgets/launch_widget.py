@@ -1,24 +1,21 @@
-"""Live view of a launch in a cell; its browser half is ``launch.js``."""
+"""Live view of a launch in a cell; its browser half is ``extension/src/widgets/launch.tsx``."""
 
 import atexit
 import threading
 import weakref
-from pathlib import Path
 from typing import Any
 
 import traitlets
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.workloads.directory import workload_id
-from gipfel_extension.telemetry.figures.saved import CLOCK_SCRIPT
 from gipfel_extension.training.launch import Launch
 from gipfel_extension.training.launches.logs import LogRow
 from gipfel_extension.training.preflight import CheckOutcome, Holder
 
 from .launch_static import FollowedLaunch, launch_html, launch_text
-from .output import LiveWidget, run_sync, widget_bundle
+from .output import LiveWidget, run_sync, view_files, widget_bundle
 
-_DIRECTORY = Path(__file__).parent
 #: Lines of one message at most; what is older is in the log's file.
 _MOST_SENT = 500
 _END_S = 3.0
@@ -31,9 +28,7 @@ class LaunchWidget(LiveWidget):
     A thread reads the launch's directory until the launch ends; the launch depends on neither.
     """
 
-    # anywidget takes one module, so both files are joined.
-    _esm = "\n".join(path.read_text() for path in (CLOCK_SCRIPT, _DIRECTORY / "launch.js"))
-    _css = _DIRECTORY / "launch.css"
+    _esm, _css = view_files("launch")
 
     document = traitlets.Dict(_EMPTY).tag(sync=True)
 
@@ -122,7 +117,7 @@ class LaunchWidget(LiveWidget):
         try:
             run_sync(launch.stop)
         except GipfelError as error:
-            self.send({"type": "said", "text": str(error)})
+            self.send({"type": "error", "text": str(error)})
 
     def _on_message(self, _: object, content: Any, __: object) -> None:
         kind = content.get("type") if isinstance(content, dict) else None

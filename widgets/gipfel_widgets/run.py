@@ -3,7 +3,6 @@
 A recorder that a kernel starts itself.
 """
 
-import contextlib
 import os
 import shutil
 import socket
@@ -16,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gipfel_cluster.model import GipfelError
+from gipfel_cluster.process.tree import end_child
 from gipfel_cluster.runs import RunFolder, ScratchFolder, live_sockets, runs_root
 from gipfel_extension.telemetry.files import open_log, read_tail
 from gipfel_extension.telemetry.store.segments import read_samples
@@ -179,13 +179,7 @@ class KernelRecorder:
         """End it: it writes what it holds and closes its segment, or is killed after 5 s."""
         process, self._process = self._process, None
         if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                process.terminate()
-            try:
-                process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end_child(process, _END_S)
         if self._run.sockets is not None:
             shutil.rmtree(self._run.sockets, ignore_errors=True)
 

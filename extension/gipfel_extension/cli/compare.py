@@ -8,6 +8,7 @@ import click
 from .terminal import examples
 
 if TYPE_CHECKING:
+    from ..diagnosis.pace_comparison import PaceComparison
     from ..server.run_comparison import GitRow, RunComparison
 
 _WIDEST_CELL = 40
@@ -28,6 +29,9 @@ def compare(*, names: tuple[str, ...], as_json: bool) -> int:
 
     RUN is a run's folder or the name that you gave it. Metrics that programs logged, such as tokens_per_s,
     are compared by their means. A difference may be noise: one run of each kind can't show more.
+
+    Where ranks logged their steps, log(step=…, step_s=…), a sentence on each run says whether its steps are
+    longer than the first run's, how sure that is, and the smallest difference that these runs could show.
 
     Exit status: 0 compared, 1 there is no such run, 2 wrong usage.
     """
@@ -57,6 +61,11 @@ def comparison_lines(found: "RunComparison") -> Iterator[str]:
     ]
     yield from _table("MEASURED", titles, measured)
     yield ""
+    paces = [(title, pace) for title, pace in zip(titles, found.pace, strict=True) if pace is not None]
+    if paces:
+        for title, pace in paces:
+            yield _pace_line(title, pace)
+        yield ""
     changed = [
         (row.key, ["-" if value is None else value for value in row.values]) for row in found.configuration
     ]
@@ -100,6 +109,14 @@ def _git_lines(title: str, row: "GitRow") -> Iterator[str]:
     yield from (f"    {file}" for file in difference.files[:_SHOWN_FILES])
     if len(difference.files) > _SHOWN_FILES:
         yield f"    {len(difference.files) - _SHOWN_FILES} more files"
+
+
+def _pace_line(title: str, pace: "PaceComparison") -> str:
+    line = f"PACE  {title}: {pace.sentence}"
+    if pace.least is not None and pace.most is not None:
+        line += f" 95 %: {pace.least:+.1%} to {pace.most:+.1%}"
+        line += f", confidence {pace.confidence:.2f}." if pace.confidence else "."
+    return line
 
 
 def _measured(value: float | None, change: float | None) -> str:

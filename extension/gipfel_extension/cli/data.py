@@ -1,29 +1,43 @@
 """``gipfel data``: packs data sets into single files, verifies, compares, extends and mounts them."""
 
+import functools
 import json
-import os
-import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ParamSpec
 
 import click
 
-from .terminal import LiveTable, examples, report_line
+from .data_pack import add, pack, remove
+from .run_lines import size_text
+from .terminal import examples, report_line
 
 if TYPE_CHECKING:
     from ..data.manifest import Summary
-    from ..data.options import Plan
-    from ..data.pack import PackRequest
-    from ..data.source import Source
 
 _UNREADABLE = 2
-_REDRAW_S = 0.5
-_UNITS = ("B", "kB", "MB", "GB", "TB")
+_P = ParamSpec("_P")
 
 _path = click.Path(path_type=Path)
 _json_option = click.option(
     "--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else."
 )
+
+
+def _exit_2_if_unreadable(command: Callable[_P, int]) -> Callable[_P, int]:
+    """Return a command with exit status 2, and the problem on stderr, where a data set can't be read."""
+
+    @functools.wraps(command)
+    def run(*arguments: _P.args, **options: _P.kwargs) -> int:
+        from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which --help can do without
+
+        try:
+            return command(*arguments, **options)
+        except GipfelError as error:
+            report_line(str(error))
+            return _UNREADABLE
+
+    return run
 
 
 @click.group(
@@ -41,70 +55,8 @@ def data() -> None:
     """
 
 
-def _packing_options(command: Any) -> Any:
-    for option in (
-        click.option("--for", "access", type=click.Choice(["random", "sequential"]), default="random",
-                     show_default=True, help="How programs read the files."),
-        click.option("--compression", type=click.Choice(["auto", "none", "zstd", "gzip"]), default="auto",
-                     show_default=True, help="auto stores data that a sample shows to be compressed."),
-        click.option("--readers", type=click.IntRange(1, 64), default=8, show_default=True, metavar="N",
-                     help="Number of files to read at the same time."),
-        _json_option,
-    ):  # fmt: skip
-        command = option(command)
-    return command
-
-
-@data.command(
-    epilog=examples(
-        "gipfel data pack ~/imagenet /scratch/imagenet.sqsh",
-        "gipfel data pack ~/tokens tokens.sqsh --for sequential",
-        "SOURCE_DATE_EPOCH=1700000000 gipfel data pack ~/imagenet imagenet.sqsh",
-    )
-)
-@click.argument("source", metavar="DIR", type=_path)
-@click.argument("target", metavar="OUT.sqsh", type=_path)
-@click.option("--replace", is_flag=True, help="Replace OUT.sqsh if it exists.")
-@_packing_options
-def pack(*, source: Path, target: Path, replace: bool, as_json: bool, **options: Any) -> int:
-    """Pack a directory into a SquashFS image, with a manifest inside and hashes beside it (OUT.sqsh.json).
-
-    The same names, contents and modes give the same bytes: times are 0 or SOURCE_DATE_EPOCH, the owner is
-    root. Hard links, sparse files, user.* attributes and any names are kept. What can't be packed is named:
-    devices, pipes, set-user-id files, unreadable files, and files that change meanwhile.
-
-    Exit status: 0 packed, 1 not packed.
-    """
-    from ..data.pack import PackRequest  # noqa: PLC0415 - pyarrow, which --help can do without
-
-    request = PackRequest(source=source, target=target, replace=replace, environment=os.environ, **options)
-    return _pack(request, as_json=as_json)
-
-
-@data.command(epilog=examples("gipfel data add /scratch/imagenet.sqsh ~/new-images"))
-@click.argument("image", metavar="FILE.sqsh", type=_path)
-@click.argument("source", metavar="DIR", type=_path)
-@_packing_options
-def add(*, image: Path, source: Path, as_json: bool, **options: Any) -> int:
-    """Add files to a packed data set, as a layer beside it: FILE.1.sqsh, FILE.2.sqsh and so on.
-
-    The image itself is not rewritten. A path that it has already is refused.
-
-    Exit status: 0 packed, 1 not packed.
-    """
-    from ..data.layers import next_layer, refuse_known_paths  # noqa: PLC0415
-    from ..data.pack import PackRequest  # noqa: PLC0415
-
-    target, base = next_layer(image)
-    request = PackRequest(
-        source=source,
-        target=target,
-        base=base,
-        environment=os.environ,
-        check=lambda found: refuse_known_paths(image, found),
-        **options,
-    )
-    return _pack(request, as_json=as_json)
+for _command in (pack, add, remove):
+    data.add_command(_command)
 
 
 @data.command(
@@ -114,29 +66,30 @@ def add(*, image: Path, source: Path, as_json: bool, **options: Any) -> int:
 @click.option("--sample", "percent", type=click.FloatRange(0, 100, min_open=True), default=100.0,
               metavar="PERCENT", help="Read only this share of the image, chosen at random.")  # fmt: skip
 @_json_option
+@_exit_2_if_unreadable
 def verify(*, image: Path, percent: float, as_json: bool) -> int:
     """Check every byte of a packed data set, and that it holds what its manifest says and nothing else.
 
+    FILE may also be a directory of shards with their index.json; --sample has no effect on these.
+
     Exit status: 0 whole and unchanged, 1 not, 2 it can't be read.
     """
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
-
+    from ..data.shards import verify_shards  # noqa: PLC0415
     from ..data.verify import verify as verify_image  # noqa: PLC0415
 
-    try:
-        found = verify_image(image, percent=percent)
-    except GipfelError as error:
-        report_line(str(error))
-        return _UNREADABLE
+    is_shards = image.is_dir()
+    found = verify_shards(image) if is_shards else verify_image(image, percent=percent)
     if as_json:
         click.echo(found.model_dump_json())
     else:
         for problem in found.problems:
             click.echo(problem)
         if found.valid:
-            part = "" if percent >= 100 else f" ({percent:g} % of it)"
+            part = "" if percent >= 100 or is_shards else f" ({percent:g} % of it)"
+            pieces = "shards" if is_shards else "chunks"
             click.echo(
-                f"{image.name} is whole{part}: {found.chunks} chunks, {found.files} files, root {found.root}"
+                f"{image.name} is whole{part}: {found.chunks} {pieces}, {found.files} files, "
+                f"root {found.root}"
             )
     return 0 if found.valid else 1
 
@@ -145,23 +98,18 @@ def verify(*, image: Path, percent: float, as_json: bool) -> int:
 @click.argument("image", metavar="FILE.sqsh", type=_path)
 @click.option("--files", "list_files", is_flag=True, help="List kind, mode, size and path of every entry.")
 @_json_option
+@_exit_2_if_unreadable
 def show(*, image: Path, list_files: bool, as_json: bool) -> int:
     """Show what a packed data set holds, where it came from, and its root hash.
 
     Exit status: 0 shown, 2 it can't be read.
     """
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
-
     from ..data.layers import required_summary  # noqa: PLC0415
     from ..data.manifest import shown  # noqa: PLC0415
     from ..data.verify import load_entries  # noqa: PLC0415
 
-    try:
-        summary = required_summary(image)
-        entries = load_entries(image) if list_files else {}
-    except GipfelError as error:
-        report_line(str(error))
-        return _UNREADABLE
+    summary = required_summary(image)
+    entries = load_entries(image) if list_files else {}
     if as_json:
         document = summary.model_dump(mode="json", exclude={"chunks"})
         listed = [json.loads(each.line()) for each in entries.values()]
@@ -180,20 +128,15 @@ def show(*, image: Path, list_files: bool, as_json: bool) -> int:
 @click.argument("first", metavar="FILE|DIR", type=_path)
 @click.argument("second", metavar="FILE|DIR", type=_path)
 @_json_option
+@_exit_2_if_unreadable
 def diff(*, first: Path, second: Path, as_json: bool) -> int:
     """Compare two data sets by content: A path is added, R removed, M changed.
 
     Exit status: 0 the same, 1 different, 2 one can't be read.
     """
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
-
     from ..data.compare import compare  # noqa: PLC0415
 
-    try:
-        found = compare(first, second)
-    except GipfelError as error:
-        report_line(str(error))
-        return _UNREADABLE
+    found = compare(first, second)
     if as_json:
         click.echo(found.model_dump_json())
     else:
@@ -229,77 +172,17 @@ def mount(*, image: Path, destination: str, as_json: bool) -> int:
     return 0
 
 
-def _pack(request: "PackRequest", *, as_json: bool) -> int:
-    from dataclasses import replace  # noqa: PLC0415
-
-    from ..data.pack import pack as pack_source  # noqa: PLC0415
-
-    progress = _Progress()
-    watched = replace(request, on_plan=progress.on_plan, on_progress=progress.on_progress)
-    summary = pack_source(watched)
-    progress.finish()
-    if as_json:
-        click.echo(
-            json.dumps({"file": str(request.target), **summary.model_dump(mode="json", exclude={"chunks"})})
-        )
-        return 0
-    click.echo(
-        f"{request.target}: {summary.files} files, {_size(summary.data_bytes)} in {_size(summary.bytes)}"
-    )
-    click.echo(f"root {summary.root}")
-    return 0
-
-
-class _Progress:
-    """Plan and progress on stderr; the estimate of the time left is by bytes."""
-
-    def __init__(self) -> None:
-        self._table = LiveTable() if LiveTable.possible() else None
-        self._total = self._read = 0
-        self._started = self._drawn = time.monotonic()
-
-    def on_plan(self, source: "Source", plan: "Plan") -> None:
-        for note in source.notes:
-            report_line(f"note: {note}.")
-        self._total = source.data_bytes
-        how = (
-            "stored" if plan.packing.compression == "none" else f"compressed with {plan.packing.compression}"
-        )
-        report_line(
-            f"{len(source.files())} files, {_size(self._total)}: {how}, about {_size(plan.estimated_bytes)}, "
-            f"for {plan.packing.access} access"
-        )
-
-    def on_progress(self, read: int) -> None:
-        self._read = read
-        if self._table and time.monotonic() - self._drawn >= _REDRAW_S:
-            self._draw()
-
-    def finish(self) -> None:
-        if self._table and self._total:
-            self._draw()
-
-    def _draw(self) -> None:
-        self._drawn = time.monotonic()
-        elapsed = self._drawn - self._started
-        left = elapsed * (self._total - self._read) / self._read if self._read else 0.0
-        share = 100 * self._read / self._total if self._total else 100
-        if self._table:
-            self._table.draw(
-                [f"{share:3.0f} %  {_size(self._read)} of {_size(self._total)}, {left:.0f} s left"]
-            )
-
-
 def _summary_lines(summary: "Summary") -> list[str]:
     packing = summary.packing
     values = {
         "files": str(summary.files),
-        "data": _size(summary.data_bytes),
-        "image": _size(summary.bytes),
+        "data": size_text(summary.data_bytes),
+        "image": size_text(summary.bytes),
         "for": f"{packing.access} access, {packing.compression}, blocks of {packing.block_size >> 10} KiB",
         "source": summary.origin.source,
         "packed": f"{summary.origin.packed} by {summary.origin.packer}",
         "extends": f"{summary.base.file}, root {summary.base.root}" if summary.base else "",
+        "removed": f"{sum(each.paths for each in summary.removals)} paths" if summary.removals else "",
         "name": str((summary.croissant or {}).get("name", "")),
         "root": summary.root,
     }
@@ -309,11 +192,3 @@ def _summary_lines(summary: "Summary") -> list[str]:
 def _printable(text: str) -> str:
     """Return a text without characters that move the cursor."""
     return "".join(each if each.isprintable() else "?" for each in text)
-
-
-def _size(count: float) -> str:
-    for unit in _UNITS:
-        if count < 1000 or unit == _UNITS[-1]:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return ""

@@ -179,7 +179,7 @@ try:
     if os.path.isfile(sys.argv[1]):
         said = runpy.run_path(sys.argv[1])["prepare"]()
     from ipykernel import kernelapp
-except Exception as error:  # noqa: BLE001 - one probe must not take the others' answers along
+except Exception as error:  # noqa: BLE001 - whatever the set-up raises is the answer
     usable, said = False, ["%s: %s" % (type(error).__name__, error)]
 print(json.dumps({"version": "%d.%d" % sys.version_info[:2], "usable": usable, "said": said}))
 """

@@ -2,8 +2,6 @@
 
 import json
 import os
-import re
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,18 +12,16 @@ from gipfel_cluster.model import GipfelError, pluralize
 
 from ..training.launch import Launch
 from ..training.launch_summary import TRACE_HELP, TRACE_VIEWER, rank_file, ranks_with
-from ..training.launches.logs import Cursor, LogLine, last_lines, read_logs
+from ..training.launches.logs import Cursor, last_lines, read_logs
 from ..training.record.state import LaunchState, find_folder, known_folders
+from .log_view import Status, follow_logs, print_line, print_logs, printable, shorten
 from .terminal import report_line
 
-# Escape sequences that control the terminal: CSI, OSC and other strings, and the rest.
-_SEQUENCE = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|[\x1b\x9d][\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?|\x1b[ -/]*[0-~]?"
-)
-_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1a\x1c-\x1f\x7f-\x9f]")
-#: Maximum characters of a reason in a row; `gipfel launch show` prints all of it.
-_LONGEST = 120
+#: Ranks look once a second.
+_DUMP_S = 3.0
+_MOST_FILES = 16
+# A page of a log that is printed as a whole: of all ranks together, and of one rank at least.
+_PAGE_BYTES, _FEWEST_BYTES = 16 << 20, 1 << 20
 
 
 def row(folder: Path, state: LaunchState, *, everywhere: bool) -> str:
@@ -37,63 +33,25 @@ def row(folder: Path, state: LaunchState, *, everywhere: bool) -> str:
     size = f"{pluralize(len(state.nodes), 'node')}, {pluralize(state.ranks, 'rank')}"
     named = "" if state.name in state.title or state.name == "launch" else f"{state.name}: "
     reasons = (*state.restarted[-1:], state.reason) if state.restarts else (state.reason,)
-    why = "".join(f"; {_short(each)}" for each in reasons if each)
+    why = "".join(f"; {shorten(each)}" for each in reasons if each)
     return f"{which:>4}  {state.outcome or state.phase:10} {size}  {named}{state.title}{why}"
-
-
-def _short(text: str) -> str:
-    text = printable(" ".join(text.split()), colours=False)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
-
-
-def printable(text: str, *, colours: bool) -> str:
-    """Return a rank's output without escape sequences that control the terminal.
-
-    Parameters
-    ----------
-    colours
-        Whether to keep the sequences for colours.
-    """
-    if text.isprintable():
-        return text
-    text = _SEQUENCE.sub(lambda found: found[0] if colours and _COLOUR.fullmatch(found[0]) else "", text)
-    text = _CONTROL.sub("", text) if colours else _CONTROL.sub("", text).replace("\x1b", "")
-    return text.encode(errors="replace").decode()
-
-
-_INTERRUPTED = 130
-_COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_yellow")
-_PAUSE_S = 0.5
-#: Ranks look once a second.
-_DUMP_S = 3.0
-_MOST_FILES = 16
-# A page of a log that is printed as a whole: of all ranks together, and of one rank at least.
-_PAGE_BYTES, _FEWEST_BYTES = 16 << 20, 1 << 20
 
 
 def follow(launch: Launch, ranks: tuple[int, ...] = (), cursor: Cursor | None = None) -> int:
     """Print logs until the launch ends, and return its exit status; Ctrl-C leaves it running."""
-    cursor, said = cursor or Cursor(), ""
-    try:
-        while True:
-            state = launch.state
-            page = launch.logs(cursor, ranks=ranks)
-            cursor = page.cursor
-            for line in page.lines:
-                _print(line)
-            words = _headline(state)
-            if words != said:
-                said = words
-                report_line(words)
-            if state.ended and not page.more:
-                return 1 if state.exit_status is None else state.exit_status
-            if not page.more:
-                time.sleep(_PAUSE_S)
-    except KeyboardInterrupt:
-        number = launch.folder.name
-        look, end = f"`gipfel launch logs {number} -f`", f"`gipfel launch stop {number}`"
-        report_line(f"launch {number} keeps running; {look} follows it, {end} stops it")
-        return _INTERRUPTED
+
+    def read_status() -> Status:
+        state = launch.state
+        return Status(_headline(state), state.ended, state.exit_status)
+
+    number = launch.folder.name
+    look, end = f"`gipfel launch logs {number} -f`", f"`gipfel launch stop {number}`"
+    return follow_logs(
+        read_status,
+        lambda cursor: launch.logs(cursor, ranks=ranks),
+        cursor,
+        on_interrupt=f"launch {number} keeps running; {look} follows it, {end} stops it",
+    )
 
 
 def show_list(*, everywhere: bool, as_json: bool) -> int:
@@ -174,23 +132,17 @@ def _since(folder: Path, state: LaunchState) -> tuple[str, ...]:
 def show_logs(which: str, *, ranks: tuple[int, ...], following: bool, last: int | None = None) -> int:
     """Print the logs of a launch, or their last lines only."""
     launch = Launch.open(find_folder(which, os.environ))
-    cursor = Cursor()
+    cursor = None
     if last is not None:
         lines, cursor = last_lines(launch.folder, last, ranks=ranks)
         for line in lines:
-            _print(line)
-        if not following:
-            return 0
+            print_line(line)
     if following:
         return follow(launch, ranks, cursor)
-    most = max(_FEWEST_BYTES, _PAGE_BYTES // max(1, len(ranks) or launch.state.ranks))
-    while True:
-        page = read_logs(launch.folder, cursor, ranks=ranks, max_bytes=most)
-        cursor = page.cursor
-        for line in page.lines:
-            _print(line)
-        if not page.more:
-            return 0
+    if last is None:
+        most = max(_FEWEST_BYTES, _PAGE_BYTES // max(1, len(ranks) or launch.state.ranks))
+        print_logs(lambda cursor: read_logs(launch.folder, cursor, ranks=ranks, max_bytes=most))
+    return 0
 
 
 def stop_one(which: str) -> int:
@@ -237,10 +189,3 @@ def _headline(state: Any) -> str:
         words += f", {state.restarts} restart{'s' if state.restarts > 1 else ''}"
         words += f" ({state.restarted[-1]})" if state.restarted else ""
     return words + (f": {state.reason}" if state.reason else "")
-
-
-def _print(line: LogLine) -> None:
-    prefix, colours, end = f"r{line.rank} |", sys.stdout.isatty(), ""
-    if colours:
-        prefix, end = click.style(prefix, fg=_COLOURS[line.rank % len(_COLOURS)]), "\x1b[0m"
-    sys.stdout.write(f"{prefix} {printable(line.text, colours=colours)}{end}\n")

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import click
 
+from .checkpoints import checkpoints
 from .compare import compare
 from .data import data
+from .diagnose import diagnose
 from .doctor import doctor
 from .edf import edf
 from .kernel import kernel
@@ -39,11 +41,13 @@ _INTERRUPTED = 130
         "gipfel submit in.ipynb out.ipynb --wait  run a notebook as a batch job",
         "gipfel ps                                list running and waiting workloads",
         "gipfel data pack DIR data.sqsh           pack many small files into one file",
+        "gipfel checkpoints DIR --verify          check a training program's checkpoints",
         "gipfel record -- python train.py         run a command and record GPU metrics",
         "gipfel plan --model 7B --gpus 16         plan a model's parallel layout",
         "gipfel score alps-48812                  score how well a run used its GPUs",
         "gipfel runs                              list runs with score, GPU hours and energy",
         "gipfel compare alps-48812 alps-48910     compare runs",
+        "gipfel diagnose alps-48812               find slow ranks and changes of speed",
         "gipfel vet quick                         test every node of this job",
     ),
 )
@@ -52,8 +56,10 @@ def gipfel() -> None:
     """Run notebooks and training on a GPU cluster, in containers defined by EDFs."""
 
 
+gipfel.add_command(checkpoints)
 gipfel.add_command(compare)
 gipfel.add_command(data)
+gipfel.add_command(diagnose)
 gipfel.add_command(doctor)
 gipfel.add_command(edf)
 gipfel.add_command(export)
@@ -106,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader of stdout has closed the pipe.
         return 1
-    except Exception as error:  # noqa: BLE001 - one probe must not take the others' answers along
+    except Exception as error:  # noqa: BLE001 - any exception becomes one line and an exit status
         return _print_error(error)
     finally:
         _flush_stdout()
@@ -127,7 +133,9 @@ def _print_usage_error(error: click.ClickException) -> int:
         click.echo(error.format_message(), err=True)
         return error.exit_code
     path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "gipfel"
-    report_line(f"{error.format_message()} See `{path} --help`.")
+    message = error.format_message()
+    # Some of click's messages have no full stop.
+    report_line(f"{message}{'' if message.endswith(('.', '?', '!')) else '.'} See `{path} --help`.")
     return error.exit_code
 
 

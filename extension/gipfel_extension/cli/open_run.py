@@ -17,8 +17,8 @@ from .terminal import examples, report_line
 def open_run(*, run: str, browser: bool) -> int:
     """Print the link to a run's report: score, losses, advice, figures, events and record.
 
-    Your notebook server makes the page when somebody opens the link, so it must be running. On a hub, a
-    colleague can open it who has the scope access:servers for your server.
+    Your notebook server renders the page when the link is opened, so it must be running. On a hub, a
+    colleague needs the scope access:servers for your server to open it.
 
     Exit status: 0 printed, 1 there is no such run or no server.
     """

@@ -92,7 +92,7 @@ def record(
     try:
         _end(run, recorder, status)
         foreground.close()
-    except Exception as error:  # noqa: BLE001 - one probe must not take the others' answers along
+    except Exception as error:  # noqa: BLE001 - recording must not affect the command
         _say(f"The record may be incomplete: {error}")
     return status
 
@@ -106,7 +106,7 @@ def _made(
         return RecordedRun.create(
             runs, command, interval=interval, sources=sources or ("host", "auto"), environment=os.environ
         )
-    except Exception as error:  # noqa: BLE001 - one probe must not take the others' answers along
+    except Exception as error:  # noqa: BLE001 - recording must not affect the command
         _say(f"Nothing is recorded: {error}")
         return None
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from gipfel_cluster.git_state import git_state
 from gipfel_cluster.model import GipfelError
+from gipfel_cluster.process.tree import end_child
 from gipfel_cluster.runs import LiveFolder, RunFolder, make_private, runs_root
 from gipfel_cluster.scheduler.notation import expand_hostlist
 
@@ -97,7 +98,7 @@ class RecordedRun:
             "beside": environment.get("GIPFEL_RUN"),
             "interval": interval,
             "sources": list(sources),
-            # Bytes that are no text in any locale are shown, not kept.
+            # Bytes that can't be decoded are replaced.
             "directory": _directory(),
             "command": [word.encode(errors="replace").decode() for word in command],
             "git": _git_state(environment) if task == "0" else None,
@@ -282,13 +283,7 @@ class CommandRecorder:
     def _stop(self) -> str:
         self._await_first_sample()
         died = self._process.poll()
-        with contextlib.suppress(ProcessLookupError):
-            self._process.terminate()
-        try:
-            self._process.wait(_FLUSH_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        if not end_child(self._process, _FLUSH_S):
             return f"The recorder didn't end within {_FLUSH_S:g} s and was killed."
         message = self._last_log_line()
         if died:

@@ -13,6 +13,8 @@ from .score import parse_weights
 from .terminal import examples, report_line
 
 if TYPE_CHECKING:
+    from gipfel_cluster.model import GipfelError
+
     from ..saturation.report import ReportContent
 
 
@@ -54,7 +56,6 @@ def report(recording: str, *, output: Path, weights: dict[str, float], gpu: str,
 
     Exit status: 0 written, 1 the file can't be written, 2 the recording can't be read.
     """
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
     from gipfel_cluster.runs import write_atomically  # noqa: PLC0415
 
     from ..saturation.report import report_page  # noqa: PLC0415
@@ -73,11 +74,15 @@ def report(recording: str, *, output: Path, weights: dict[str, float], gpu: str,
     try:
         write_atomically(output, page.encode(errors="replace"))
     except OSError as error:
-        raise GipfelError(
-            f"{output} can't be written: {error.strerror or error}.", "Give another file with -o."
-        ) from error
+        raise _write_error(output, error) from error
     click.echo(f"{output}: {len(page) / 1e6:.1f} MB")
     return 0
+
+
+def _write_error(output: Path, error: OSError) -> "GipfelError":
+    from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic
+
+    return GipfelError(f"{output} can't be written: {error.strerror or error}.", "Give another file with -o.")
 
 
 def _plotly() -> bytes | None:
@@ -126,8 +131,6 @@ def export(recording: str, *, output: Path) -> int:
 
     Exit status: 0 written, 1 the file can't be written, 2 the recording can't be read.
     """
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
-
     from ..telemetry.imports import open_recording  # noqa: PLC0415
     from ..telemetry.sample import SourceError  # noqa: PLC0415 - numpy, which --help can do without
     from ..telemetry.store.parquet import write_export  # noqa: PLC0415
@@ -145,8 +148,6 @@ def export(recording: str, *, output: Path) -> int:
     try:
         rows = write_export(found.table, output)
     except OSError as error:
-        raise GipfelError(
-            f"{output} can't be written: {error.strerror or error}.", "Give another file with -o."
-        ) from error
+        raise _write_error(output, error) from error
     click.echo(f"{output}: {rows} samples of {len(found.table.devices)} devices")
     return 0

@@ -1,5 +1,8 @@
 """``gipfel scan``: models, notebooks and packages, before they are loaded or started."""
 
+import os
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,18 +21,17 @@ _DAY_S = 86400.0
         "gipfel scan model.pt",
         "gipfel scan ~/models --fail-on critical",
         "gipfel scan image.sqsh --advisories /shared/osv --json",
+        "gipfel scan --advisories /shared/osv --update-advisories https://osv-vulnerabilities.storage.googleapis.com",
     )
 )
-@click.argument(
-    "targets", metavar="MODEL|IMAGE|DIR...", nargs=-1, required=True, type=click.Path(path_type=Path)
-)
+@click.argument("targets", metavar="MODEL|IMAGE|DIR...", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
     "--fail-on",
     "bound",
     type=click.Choice(["low", "medium", "high", "critical"]),
     default="high",
     show_default=True,
-    help="Least severity that makes the exit status 1.",
+    help="Lowest severity for which the exit status is 1.",
 )
 @click.option(
     "--advisories",
@@ -38,27 +40,83 @@ _DAY_S = 86400.0
     help="Local mirror of OSV, <dir>/<ecosystem>/all.zip; default: GIPFEL_ADVISORIES.",
 )
 @click.option(
+    "--update-advisories",
+    "source",
+    metavar="DIR|URL",
+    help="Update the mirror from <source>/<ecosystem>/all.zip first.",
+)
+@click.option(
+    "--ecosystem",
+    "ecosystems",
+    multiple=True,
+    metavar="NAME",
+    help="Update only this ecosystem of OSV, such as PyPI; may be repeated.",
+)
+@click.option(
     "--max-age", "days", type=click.FloatRange(min=0), default=7.0, show_default=True, metavar="DAYS",
-    help="Age from which advisories are too old to judge by.",
+    help="Maximum age of the advisories; with older ones, packages are not judged.",
 )  # fmt: skip
+@click.option(
+    "--exceptions",
+    "exceptions_file",
+    type=click.Path(path_type=Path),
+    envvar="GIPFEL_SCAN_EXCEPTIONS",
+    help="TOML file of accepted findings, each with reason and last day; default: GIPFEL_SCAN_EXCEPTIONS.",
+)
+@click.option("--packages-only", is_flag=True, help="Leave out all files but those that describe packages.")
+@click.option("--no-cache", is_flag=True, help="Scan again what has not changed since the last scan.")
 @click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
 def scan(
-    targets: tuple[Path, ...], *, bound: "Severity", advisories: Path | None, days: float, as_document: bool
+    targets: tuple[Path, ...],
+    *,
+    bound: "Severity",
+    advisories: Path | None,
+    source: str | None,
+    ecosystems: tuple[str, ...],
+    days: float,
+    exceptions_file: Path | None,
+    packages_only: bool,
+    no_cache: bool,
+    as_document: bool,
 ) -> int:
     """Scan models, notebooks and images for code that loading runs, and known vulnerabilities.
 
     Nothing is loaded or executed. Each file gets a verdict: plain (values only), needs code (loading it
     runs code of the named libraries), malicious, or not understood. Packages are read
     out of directories, SquashFS images and OCI archives, and compared with a local mirror of OSV.
+    All files are searched for keys, tokens, set-uid programs and files that every user can change, and the
+    distribution's support is looked up. What was not scanned is listed.
+
+    Results of files are kept in ~/.cache/gipfel/scans until the file or the rules change.
 
     Exit status: 0 nothing at or above --fail-on, 1 found, 2 something could not be judged.
     """
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which --help can do without
 
+    from ..gate.scan.cache import ScanCache, cache_folder  # noqa: PLC0415
+    from ..gate.scan.exceptions import Exceptions, read_exceptions  # noqa: PLC0415
     from ..gate.scan.targets import scan_targets  # noqa: PLC0415
 
+    if not targets and source is None:
+        raise click.UsageError("Missing argument 'MODEL|IMAGE|DIR...'.")
     try:
-        document = scan_targets(targets, advisories=advisories, max_age_s=days * _DAY_S)
+        updated = source is None or _update(advisories, source, ecosystems)
+        if not targets:
+            return 0 if updated else 2
+        today = datetime.now(UTC).date()
+        exceptions = (
+            read_exceptions(exceptions_file, today=today) if exceptions_file else Exceptions(today=today)
+        )
+        for line in exceptions.notes:
+            report_line(line)
+        document = scan_targets(
+            targets,
+            advisories=advisories,
+            max_age_s=days * _DAY_S,
+            exceptions=exceptions,
+            cache=ScanCache(None if no_cache else cache_folder(os.environ)),
+            packages_only=packages_only,
+        )
     except (GipfelError, OSError) as error:
         report_line(str(error))
         return 2
@@ -67,6 +125,25 @@ def scan(
     else:
         _print(document)
     return document.exit_status(bound)
+
+
+def _update(advisories: Path | None, source: str, ecosystems: tuple[str, ...]) -> bool:
+    """Update the mirror; return whether all of it could be."""
+    from gipfel_cluster.model import GipfelError, pluralize  # noqa: PLC0415
+
+    from ..gate.advisories.update import update_mirror  # noqa: PLC0415
+
+    if advisories is None:
+        raise GipfelError(
+            "There is no mirror to update.", "Name its directory: --advisories DIR or GIPFEL_ADVISORIES."
+        )
+    updated, problems = update_mirror(advisories, source, ecosystems)
+    for each in updated:
+        age = max(0.0, time.time() - each.newest_s) / _DAY_S
+        report_line(f"{each.ecosystem}: {pluralize(each.records, 'record')}, the newest {age:.1f} days old.")
+    for line in problems:
+        report_line(line)
+    return not problems
 
 
 def _print(document: "ScanDocument") -> None:
@@ -82,14 +159,18 @@ def _print(document: "ScanDocument") -> None:
         click.echo(
             f"{each.package} {each.version}: {each.severity}: {each.id}, {fix}. {each.summary}".rstrip()
         )
+    for entry in document.excepted:
+        click.echo(f"excepted until {entry.until}: {entry.rule} of {entry.path}: {entry.reason}")
     for line in document.not_judged:
         report_line(f"not judged: {line}")
+    for line in document.not_scanned:
+        click.echo(f"not scanned: {line}")
     click.echo(_summary(document))
 
 
 def _summary(document: "ScanDocument") -> str:
     plain = sum(item.verdict == "plain" for item in document.items)
-    parts = [f"{len(document.items)} models and notebooks, {plain} of them plain"]
+    parts = [f"{len(document.items)} files judged, {plain} of them plain"]
     if document.other_files:
         parts.append(f"{document.other_files} files of other kinds")
     if document.packages:

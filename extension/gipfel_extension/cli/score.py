@@ -31,7 +31,7 @@ def parse_weights(
             weight = math.nan
         if resource not in _RESOURCES or not 0 <= weight < math.inf:
             raise click.BadParameter(
-                f"{each!r} is not RESOURCE=W with {', '.join(_RESOURCES)} and W from 0 on.",
+                f"{each!r} is not RESOURCE=W with RESOURCE {', '.join(_RESOURCES)} and W >= 0.",
                 context,
                 parameter,
             )
@@ -55,7 +55,8 @@ def parse_weights(
     callback=parse_weights,
     multiple=True,
     metavar="RESOURCE=W",
-    help="Factor for the level of a resource (compute, memory, interconnect); the highest one binds.",
+    help="Weight of a resource (compute, memory, interconnect). The resource with the highest weighted level "
+    "is the bottleneck.",
 )
 @click.option("--gpu", default="", metavar="MODEL", help="GPU model, if the recording does not name it.")
 @click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
@@ -76,11 +77,19 @@ def score(recording: str, *, weights: dict[str, float], gpu: str, as_document: b
 
     Exit status: 0 scored, 2 the recording can't be read.
     """
+    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
+
     from ..telemetry.sample import SourceError  # noqa: PLC0415 - numpy, which --help can do without
     from .scored_run import ScoredRun, resolve_recording  # noqa: PLC0415
 
     try:
-        scored = ScoredRun.of(resolve_recording(recording), weights=weights, gpu=gpu)
+        path = resolve_recording(recording)
+        # Before scoring, which may take minutes.
+        if save and path.exists() and not (path / "telemetry").is_dir():
+            raise GipfelError(
+                f"{path} is not a run folder.", "Score it without --save, or name a run folder."
+            )
+        scored = ScoredRun.of(path, weights=weights, gpu=gpu)
     except SourceError as error:
         report_line(str(error))
         return _UNREADABLE
@@ -113,15 +122,12 @@ def _print(scored: "ScoredRun") -> None:
 
 def _save(scored: "ScoredRun") -> None:
     """Write ``score.json``, delete old fine samples, and convert the samples of an ended run to Parquet."""
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
     from gipfel_cluster.runs import write_atomically  # noqa: PLC0415
 
     from ..telemetry.store.compaction import compact, run_has_ended  # noqa: PLC0415
     from ..telemetry.store.fine import FineRetention, fine_folder  # noqa: PLC0415
 
     run = scored.path
-    if not (run / "telemetry").is_dir():
-        raise GipfelError(f"{run} is not a run folder.", "Score it without --save, or name a run folder.")
     write_atomically(run / "score.json", json.dumps(scored.document(), indent=2) + "\n")
     # Includes earlier runs, whose fine samples nothing else deletes.
     retention, now_ns = FineRetention.from_environment(os.environ), time.time_ns()
@@ -134,7 +140,7 @@ def _save(scored: "ScoredRun") -> None:
 
 def _environment(path: Path) -> str:
     """Return the name of a run's environment; empty if it is not recorded."""
-    from ..telemetry.files import read_record_file  # noqa: PLC0415 - as above
+    from ..telemetry.files import read_record_file  # noqa: PLC0415 - numpy, which --help can do without
 
     edf = read_record_file(path).get("edf")
     return str(edf.get("name", "")) if isinstance(edf, dict) else ""

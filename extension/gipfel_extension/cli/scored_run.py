@@ -1,4 +1,4 @@
-"""Scored recording, the source of `gipfel score`, `score.json` and the report."""
+"""Score a recording: the common result behind `gipfel score`, `score.json` and the report."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """Recording with its score and advice, and its score at a coarser sampling interval."""
+    """Recording with its score and advice, and the score of the same samples, downsampled."""
 
     path: Path
     recording: Recording

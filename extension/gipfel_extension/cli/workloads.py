@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,18 +10,15 @@ import click
 
 from gipfel_cluster.process.fork import allow_forks
 
+from .log_view import Status, follow_logs, print_line, print_logs, shorten
 from .terminal import examples, report_line
 
 if TYPE_CHECKING:
     from gipfel_cluster.workloads.kinds import Workload, Workloads
-    from gipfel_cluster.workloads.logs import Cursor, LogLine
+    from gipfel_cluster.workloads.logs import Cursor
 
-_INTERRUPTED = 130
-_COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_yellow")
-_PAUSE_S = 0.5
 _STATE_S = 2.0
 _STOP_S = 180.0
-_LONGEST = 120
 
 
 @click.command(
@@ -77,16 +73,11 @@ def logs(*, which: str, ranks: tuple[int, ...], last: int | None, following: boo
     if last is not None:
         lines, cursor = last_lines(found.logs(workload), last, ranks=ranks)
         for line in lines:
-            _print(line)
+            print_line(line)
     if following:
         return _follow(found, workload, ranks, cursor)
-    while last is None:
-        page = read_logs(found.logs(workload), cursor, ranks=ranks)
-        cursor = page.cursor
-        for line in page.lines:
-            _print(line)
-        if not page.more:
-            break
+    if last is None:
+        print_logs(lambda cursor: read_logs(found.logs(workload), cursor, ranks=ranks))
     return 0
 
 
@@ -148,16 +139,13 @@ def _workloads() -> "Workloads":
 
 
 def _table(workloads: "tuple[Workload, ...]") -> list[str]:
-    from .launch_view import printable  # noqa: PLC0415
-
     if not workloads:
         return []
     widths = [max(len(name), *(len(getattr(each, name)) for each in workloads)) for name in ("id", "kind")]
     lines = [f"{'ID':<{widths[0]}}  {'KIND':<{widths[1]}}  {'STATE':<10}  {'AGE':>6}  WHAT"]
     for each in workloads:
         why = f"; {' '.join(each.reason.split())}" if each.reason else ""
-        what = printable(f"{each.title or each.name}{why}", colours=False)
-        what = what if len(what) <= _LONGEST else f"{what[: _LONGEST - 1]}…"
+        what = shorten(f"{each.title or each.name}{why}")
         age = _age(each.started_ns or each.created_ns, each.ended_ns)
         lines.append(f"{each.id:<{widths[0]}}  {each.kind:<{widths[1]}}  {each.state:<10}  {age:>6}  {what}")
     return lines
@@ -177,38 +165,24 @@ def _age(start_ns: int, end_ns: int | None) -> str:
 def _follow(found: "Workloads", workload: "Workload", ranks: tuple[int, ...], cursor: "Cursor | None") -> int:
     from gipfel_cluster.workloads.logs import read_logs  # noqa: PLC0415
 
-    name, reported, looked = f"{workload.kind}:{workload.id}", "", 0.0
-    try:
-        while True:
-            if time.monotonic() - looked > _STATE_S:
-                workload, looked = found.find(name), time.monotonic()
-            page = read_logs(found.logs(workload), cursor, ranks=ranks)
-            cursor = page.cursor
-            for line in page.lines:
-                _print(line)
-            status = _status_line(workload)
-            if status != reported:
-                reported = status
-                report_line(status)
-            if workload.ended and not page.more:
-                return 1 if workload.exit_status is None else workload.exit_status
-            if not page.more:
-                time.sleep(_PAUSE_S)
-    except KeyboardInterrupt:
-        report_line(f"{workload.kind} {workload.id} keeps running; `gipfel stop {workload.id}` ends it.")
-        return _INTERRUPTED
+    name, looked = f"{workload.kind}:{workload.id}", 0.0
+
+    def read_status() -> Status:
+        nonlocal workload, looked
+        # Not more often, because finding a workload may query the scheduler.
+        if time.monotonic() - looked > _STATE_S:
+            workload, looked = found.find(name), time.monotonic()
+        return Status(_status_line(workload), workload.ended, workload.exit_status)
+
+    return follow_logs(
+        read_status,
+        lambda cursor: read_logs(found.logs(workload), cursor, ranks=ranks),
+        cursor,
+        on_interrupt=f"{workload.kind} {workload.id} keeps running; `gipfel stop {workload.id}` ends it.",
+    )
 
 
 def _status_line(workload: "Workload") -> str:
     where = f" on {', '.join(workload.nodes[:4])}" if workload.nodes and not workload.ended else ""
     why = f": {workload.reason}" if workload.reason else ""
     return f"{workload.kind} {workload.id} {workload.state}{where}{why}"
-
-
-def _print(line: "LogLine") -> None:
-    from .launch_view import printable  # noqa: PLC0415
-
-    prefix, colours, end = f"r{line.rank} |", sys.stdout.isatty(), ""
-    if colours:
-        prefix, end = click.style(prefix, fg=_COLOURS[line.rank % len(_COLOURS)]), "\x1b[0m"
-    sys.stdout.write(f"{prefix} {printable(line.text, colours=colours)}{end}\n")

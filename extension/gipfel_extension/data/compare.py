@@ -12,11 +12,9 @@ from .manifest import Entry, shown
 from .source import Found, scan
 from .verify import load_entries
 
-_READ_BYTES = 1 << 20
-
 
 class Difference(Frozen):
-    """Paths as text for people; `changed` has the paths whose content, mode, kind or target differs."""
+    """Paths, escaped for display; `changed` differ in kind, mode, content, target or extended attributes."""
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
@@ -51,21 +49,19 @@ def _sorted(paths: set[bytes]) -> tuple[str, ...]:
 
 def _entries(path: Path) -> dict[bytes, Entry]:
     if not path.is_dir():
-        return load_entries(path)
-    source = scan(path)
+        return {name: entry for name, entry in load_entries(path).items() if entry.kind != "removed"}
+    source = scan(path, action="compared")
     return {each.entry.path: _hashed(source.path, each) for each in source.found}
 
 
 def _hashed(root: Path, found: Found) -> Entry:
     if found.entry.kind != "file":
         return found.entry
-    digest = hashlib.sha256()
     try:
         with open_regular(root / os.fsdecode(found.entry.path)) as file:
-            while data := file.read(_READ_BYTES):
-                digest.update(data)
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise GipfelError(
             f"{shown(found.entry.path)} can't be read: {error.strerror}.", "Check the file."
         ) from error
-    return replace(found.entry, sha256=digest.hexdigest())
+    return replace(found.entry, sha256=sha256)

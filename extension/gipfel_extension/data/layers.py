@@ -38,7 +38,9 @@ def find_layers(base: Path) -> list[Path]:
         if not path.exists():
             break
         layer = required_summary(path).base
-        if layer is None or layer.root != required_summary(expected).root:
+        below = required_summary(expected)
+        # A removal gives the image below a new root hash, and removes nothing that the layer depends on.
+        if layer is None or layer.root not in {below.root, *(each.root for each in below.removals)}:
             raise GipfelError(f"{path} is not a layer of {expected.name} as it is now.", "Add it again.")
         found.append(path)
         expected = path
@@ -65,14 +67,18 @@ def refuse_known_paths(base: Path, source: Source) -> None:
     known = {
         path: entry.kind for each in (base, *find_layers(base)) for path, entry in load_entries(each).items()
     }
-    clashes = [
-        each.entry.path
-        for each in source.found
-        if each.entry.path in known and {known[each.entry.path], each.entry.kind} != {"directory"}
-    ]
+    both = [each.entry for each in source.found if each.entry.path in known]
+    removed = [each.path for each in both if known[each.path] == "removed"]
+    if removed:
+        raise GipfelError(
+            f"{base.name} had {shown_list(removed)}, which was removed.",
+            "Leave it out, or pack all of the data again.",
+        )
+    clashes = [each.path for each in both if {known[each.path], each.kind} != {"directory"}]
     if clashes:
         raise GipfelError(
-            f"{base.name} already has {shown_list(clashes)}.", "Rename them, or pack all of the data again."
+            f"{base.name} already has {shown_list(clashes)}.",
+            "Rename them, or pack all of the data again.",
         )
 
 

@@ -1,4 +1,4 @@
-"""What is written about a data set: a manifest inside the image, and a summary with hashes beside it.
+"""Manifest of a data set inside its image, and a summary with hashes beside it.
 
 The manifest, ``.gipfel-manifest.jsonl`` in the image's root, has a header and a line per entry, sorted by
 path. It depends on names, contents, modes and options alone, so that packing the same data again gives the
@@ -9,6 +9,7 @@ Names that are not valid UTF-8 are written with Python's ``surrogateescape``.
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from pydantic import Field, ValidationError
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.runs import write_atomically
 
-from ..telemetry.files import read_json
+from ..telemetry.files import open_regular, read_json
 
 MANIFEST_NAME = b".gipfel-manifest.jsonl"
 #: Bytes of the image that one hash of the summary stands for.
@@ -31,14 +32,17 @@ _MAX_SUMMARY_BYTES = 256 << 20
 _MAX_LINE_BYTES = 512 << 10
 _MAX_CROISSANT_BYTES = 4 << 20
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_KINDS = frozenset(("file", "directory", "symlink", "hardlink"))
+_KINDS = frozenset(("file", "directory", "symlink", "hardlink", "removed"))
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file, directory or link; `target` is that of a symbolic link, or the first name of a hard link."""
+    """A file, directory or link; `target` is that of a symbolic link, or the first name of a hard link.
+
+    Of the kind ``removed`` it is a tombstone: what had this path, and this hash if it was a file, is gone.
+    """
 
     path: bytes
     kind: str
@@ -52,7 +56,9 @@ class Entry:
         """Return the entry's line of the manifest."""
         fields: dict[str, Any] = {"path": to_text(self.path), "kind": self.kind, "mode": f"{self.mode:04o}"}
         if self.kind == "file":
-            fields |= {"size": self.size, "sha256": self.sha256}
+            fields |= {"size": self.size}
+        if self.sha256:
+            fields |= {"sha256": self.sha256}
         if self.target:
             fields["target"] = to_text(self.target)
         if self.xattrs:
@@ -61,7 +67,7 @@ class Entry:
 
 
 class Origin(Frozen):
-    """Where and when a data set was packed, and by which program."""
+    """Origin of a data set: directory, time, and the program that packed it."""
 
     source: str
     packed: str
@@ -75,8 +81,16 @@ class Base(Frozen):
     root: Digest
 
 
+class Removal(Frozen):
+    """A removal of paths: when it was, how many, and the root hash before it."""
+
+    root: Digest
+    removed: str
+    paths: int = Field(ge=1)
+
+
 class Packing(Frozen):
-    """How an image was made: access pattern, compressor and block size in bytes."""
+    """Settings that an image was made with: access pattern, compressor and block size in bytes."""
 
     access: Literal["random", "sequential"]
     compression: Literal["none", "zstd", "gzip"]
@@ -96,6 +110,7 @@ class Summary(Frozen):
     packing: Packing
     origin: Origin
     base: Base | None = None
+    removals: tuple[Removal, ...] = ()
     croissant: dict[str, Any] | None = None
     chunks: tuple[Digest, ...]
 
@@ -168,8 +183,17 @@ def _entry(line: bytes) -> Entry:
         )
     except (TypeError, KeyError, AttributeError, UnicodeError) as error:
         raise ValueError("a line is not valid") from error
-    is_valid = kind in _KINDS and isinstance(size, int) and size >= 0 and isinstance(digest, str)
-    if not is_valid or (kind == "file") != bool(_DIGEST.fullmatch(digest)):
+    is_valid = (
+        isinstance(kind, str)
+        and kind in _KINDS
+        and isinstance(size, int)
+        and size >= 0
+        and isinstance(digest, str)
+    )
+    if is_valid and kind == "removed" and not digest:
+        # The tombstone of something without content.
+        return found
+    if not is_valid or (kind in {"file", "removed"}) != bool(_DIGEST.fullmatch(digest)):
         raise ValueError("a line is not valid")
     return found
 
@@ -206,12 +230,46 @@ def read_croissant(source: Path) -> dict[str, Any] | None:
 def read_summary(image: Path) -> Summary | None:
     """Return the summary beside an image; None if there is none.
 
+    Where a replacement of the image was interrupted there are two; the one that fits the image is returned.
+
     Raises
     ------
     GipfelError
         It can't be read or contradicts itself.
     """
-    path = summary_path(image)
+    if is_earlier_image(image):
+        return _read_summary(earlier_summary_path(image))
+    return _read_summary(summary_path(image))
+
+
+def is_earlier_image(image: Path) -> bool:
+    """Return whether an image is the earlier one of a replacement that was interrupted."""
+    try:
+        earlier = _read_summary(earlier_summary_path(image))
+        if earlier is None:
+            return False
+        now = _read_summary(summary_path(image))
+        if now is None:
+            return True
+        with open_regular(image, follow=True) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != earlier.bytes or now.bytes != earlier.bytes:
+                return size == earlier.bytes
+            pairs = enumerate(zip(earlier.chunks, now.chunks, strict=True))
+            # One chunk that differs decides.
+            number = next((number for number, (first, second) in pairs if first != second), 0)
+            content = os.pread(file.fileno(), CHUNK_BYTES, number * CHUNK_BYTES)
+    except (OSError, GipfelError):
+        return False
+    return now != earlier and hashlib.sha256(content).hexdigest() == earlier.chunks[number]
+
+
+def earlier_summary_path(image: Path) -> Path:
+    """Return the path of the summary of the image that is being replaced."""
+    return image.with_name(image.name + ".json.old")
+
+
+def _read_summary(path: Path) -> Summary | None:
     try:
         found = Summary.model_validate(read_json(path, _MAX_SUMMARY_BYTES, follow=True))
     except FileNotFoundError:

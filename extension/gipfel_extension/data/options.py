@@ -6,7 +6,6 @@ the whole fragment block that it shares with others, so fragments and large bloc
 only (with 1 MiB blocks, 121 times the CPU time of a plain directory instead of 19).
 """
 
-import os
 import re
 import subprocess
 from collections.abc import Iterable
@@ -16,7 +15,6 @@ import pyarrow
 
 from gipfel_cluster.model import GipfelError
 
-from ..telemetry.files import open_regular
 from .manifest import Packing
 from .source import Found, Source
 
@@ -136,7 +134,7 @@ def _spread(length: int, count: int) -> list[int]:
 
 def _read_start(source: Source, found: Found, count: int) -> bytes:
     try:
-        with open_regular(source.path / os.fsdecode(found.entry.path)) as file:
+        with source.open(found) as file:
             return file.read(count)
     except OSError:
         return b""

@@ -27,12 +27,14 @@ from .manifest import (
     Entry,
     Origin,
     Summary,
+    earlier_summary_path,
+    is_earlier_image,
     read_croissant,
     root_of,
     summary_path,
     write_summary,
 )
-from .options import Access, Compression, Plan, arguments, find_packer, plan_packing
+from .options import Access, Compression, Packer, Plan, arguments, find_packer, plan_packing
 from .source import Source, scan
 from .squashfs import SUFFIX
 from .stream import SourceStream
@@ -49,7 +51,11 @@ _LOG_BYTES = 4096
 
 @dataclass(frozen=True)
 class PackRequest:
-    """What to pack, where to, and how. `check` may refuse the scanned source, for example for a layer."""
+    """Source, target and settings of an image.
+
+    `scan` reads the source, and `check` may refuse it, for example for a layer. `previous` is the summary of
+    the image that this one is made from: its packing, origin, base and metadata are kept.
+    """
 
     source: Path
     target: Path
@@ -58,7 +64,9 @@ class PackRequest:
     replace: bool = False
     readers: int = READERS
     base: Base | None = None
+    previous: Summary | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    scan: Callable[[Path], Source] = scan
     check: Callable[[Source], None] = lambda _: None
     on_plan: Callable[[Source, Plan], None] = lambda _source, _plan: None
     on_progress: Callable[[int], None] = lambda _: None
@@ -76,19 +84,20 @@ def pack(request: PackRequest) -> Summary:
     target = _check_target(request)
     epoch = _epoch(request.environment)
     packer = find_packer()
-    source = scan(request.source)
-    if target.is_relative_to(source.path):
+    source = request.scan(request.source)
+    if source.path != target and target.is_relative_to(source.path):
         raise GipfelError(f"{target} is inside the directory to be packed.", "Give a path outside of it.")
     request.check(source)
-    plan = plan_packing(source, request.access, request.compression, packer.compressors)
+    plan = _plan(request, source, packer)
     request.on_plan(source, plan)
     stream = SourceStream(source, plan.packing, request.readers, request.on_progress)
-    with _work_directory(target) as work:
-        image = work / target.name
+    with work_directory(target) as work:
+        # The name differs between packings: the mksquashfs of a killed one removes its own file when it ends.
+        image = work / f"{os.getpid()}-{target.name}"
         options = (*arguments(plan.packing), "-root-mode", f"{source.mode:o}")
         times = ("-mkfs-time", str(epoch), "-all-time", str(epoch))
         entries, manifest = _run(stream, image, (*options, *times), request.environment)
-        chunks = hash_chunks(image)
+        chunks, previous = hash_chunks(image), request.previous
         size = image.stat().st_size
         summary = Summary(
             bytes=size,
@@ -97,9 +106,10 @@ def pack(request: PackRequest) -> Summary:
             files=sum(each.kind in {"file", "hardlink"} for each in entries),
             data_bytes=sum(each.size for each in entries),
             packing=plan.packing,
-            origin=_origin(source, packer.version),
-            base=request.base,
-            croissant=read_croissant(source.path),
+            origin=previous.origin if previous else origin_of(source, f"mksquashfs {packer.version}"),
+            base=previous.base if previous else request.base,
+            removals=previous.removals if previous else (),
+            croissant=previous.croissant if previous else read_croissant(source.path),
             chunks=chunks,
         )
         _install(image, target, summary)
@@ -141,14 +151,27 @@ def _epoch(environment: Mapping[str, str]) -> int:
     return int(text)
 
 
-def _origin(source: Source, version: str) -> Origin:
-    packed = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+def _plan(request: PackRequest, source: Source, packer: Packer) -> Plan:
+    if request.previous:
+        packing = request.previous.packing
+        fraction = min(1.0, request.previous.bytes / max(1, request.previous.data_bytes))
+        return Plan(packing, fraction, int(fraction * source.data_bytes))
+    return plan_packing(source, request.access, request.compression, packer.compressors)
+
+
+def origin_of(source: Source, packer: str) -> Origin:
+    """Return where and when a source is packed; `packer` names the program."""
     text = os.fsencode(source.path).decode("utf-8", "backslashreplace")
-    return Origin(source=text, packed=packed, packer=f"mksquashfs {version}")
+    return Origin(source=text, packed=utc_now(), packer=packer)
+
+
+def utc_now() -> str:
+    """Return the time in UTC, as in ISO 8601."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 @contextmanager
-def _work_directory(target: Path) -> Iterator[Path]:
+def work_directory(target: Path) -> Iterator[Path]:
     """Create a locked, empty directory beside the target, and remove it at the end."""
     work = target.with_name(f".{target.name}.packing")
     try:
@@ -160,22 +183,47 @@ def _work_directory(target: Path) -> Iterator[Path]:
             "Give a path in a directory that you can write to.",
         ) from error
     try:
+        state = os.fstat(descriptor)
+        if state.st_uid != os.geteuid() or state.st_mode & 0o022:
+            # In a directory that all may write to, another user could swap the image between hash and rename.
+            raise GipfelError(
+                f"{work} belongs to another user, or others can write to it.",
+                "Remove it, or give a path in a directory of your own.",
+            )
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise GipfelError(f"{target} is being packed by another process.", "Wait for it.") from error
+            raise _is_being_packed(target) from error
         except OSError as error:
             if error.errno not in {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}:
                 raise
             # A file system without locks: two packings of one target are not noticed.
+        if not _is_same_directory(work, descriptor):
+            # The other packing ended between opening and locking, and has removed the directory.
+            raise _is_being_packed(target)
         for leftover in work.iterdir():
-            leftover.unlink()
+            if leftover.is_dir() and not leftover.is_symlink():
+                shutil.rmtree(leftover)
+            else:
+                leftover.unlink()
         try:
             yield work
         finally:
             shutil.rmtree(work, ignore_errors=True)
     finally:
         os.close(descriptor)
+
+
+def _is_being_packed(target: Path) -> GipfelError:
+    return GipfelError(f"{target} is being packed by another process.", "Wait for it.")
+
+
+def _is_same_directory(path: Path, descriptor: int) -> bool:
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return os.path.samestat(found, os.fstat(descriptor))
 
 
 def _run(
@@ -230,9 +278,35 @@ def _run(
 
 
 def _install(image: Path, target: Path, summary: Summary) -> None:
-    """Move a whole image to its final path; its summary follows, and the old one goes before."""
+    """Move a whole image to its final path, after its summary: there is never an image without one.
+
+    The summary of an image that is replaced is set aside until then, so that the old image still verifies
+    after a kill in between.
+    """
     with open_regular(image) as file:
         os.fsync(file.fileno())
-    summary_path(target).unlink(missing_ok=True)
-    image.replace(target)
-    write_summary(target, summary, stat.S_IMODE(target.stat().st_mode))
+    mode = stat.S_IMODE(image.stat().st_mode)
+    write_summary(image, summary, mode)
+    beside, earlier = summary_path(target), earlier_summary_path(target)
+    if target.exists() and beside.exists() and not is_earlier_image(target):
+        beside.replace(earlier)
+    try:
+        summary_path(image).replace(beside)
+        image.replace(target)
+    except BaseException:
+        if image.exists():
+            beside.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                earlier.replace(beside)
+        raise
+    sync_directory(target.parent)
+    earlier.unlink(missing_ok=True)
+
+
+def sync_directory(path: Path) -> None:
+    """Wait until the names in a directory are on disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

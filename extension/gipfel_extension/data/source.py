@@ -7,21 +7,23 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from gipfel_cluster.model import GipfelError
 
+from ..telemetry.files import open_regular
 from .manifest import MANIFEST_NAME, Entry, shown
 from .tree import MAX_DEPTH, MAX_ENTRIES
 
-#: Extended attributes that are kept; the others belong to one system: ACLs, labels, capabilities.
-_KEPT_XATTRS = "user."
+#: Extended attributes that are kept; the others (ACLs, labels, capabilities) are specific to the machine.
+_KEPT_XATTR_PREFIX = "user."
 _MAX_XATTR_BYTES = 32 << 10
 _SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What changes when a file is replaced or written to; times in nanoseconds."""
+    """One version of a file: it changes if the file is replaced or modified; times in nanoseconds."""
 
     device: int
     inode: int
@@ -45,7 +47,10 @@ class Found:
 
 @dataclass(frozen=True)
 class Source:
-    """A scanned directory: entries sorted by path, the identity of its root, and notes for the user."""
+    """Data to be packed: entries sorted by path, the identity of its root, and notes for the user.
+
+    This one is a directory. Subclasses read an image or shards.
+    """
 
     path: Path
     mode: int
@@ -59,12 +64,37 @@ class Source:
         return sum(each.entry.size for each in self.found if each.entry.kind == "file")
 
     def files(self) -> list[Found]:
-        """Return the regular files, without further names of the same file."""
+        """Return the regular files, without additional hard links."""
         return [each for each in self.found if each.entry.kind == "file"]
 
+    def open(self, found: Found) -> BinaryIO:
+        """Open a file's content; its descriptor's identity is that of `found` if nothing has changed."""
+        return open_regular(self.path / os.fsdecode(found.entry.path))
 
-def scan(path: Path) -> Source:
+    def changed(self) -> list[bytes]:
+        """Return the directories that changed since the scan."""
+        directories = [each for each in self.found if each.entry.kind == "directory"]
+        found = []
+        for path, identity in [
+            (b"", self.identity),
+            *((each.entry.path, each.identity) for each in directories),
+        ]:
+            try:
+                now = Identity.of(os.lstat(self.path / os.fsdecode(path)))
+            except OSError:
+                now = None
+            if now != identity:
+                found.append(path or b".")
+        return found
+
+
+def scan(path: Path, *, action: str = "packed") -> Source:
     """Return the entries of a directory; links in it are never followed.
+
+    Parameters
+    ----------
+    action
+        What the caller does with the directory, as a participle for error messages.
 
     Raises
     ------
@@ -78,13 +108,13 @@ def scan(path: Path) -> Source:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise GipfelError(f"{path} can't be packed: {reason}.", "Give a directory.") from error
+        raise GipfelError(f"{path} can't be {action}: {reason}.", "Give a directory.") from error
     scanner = _Scanner(path)
     found = sorted(scanner.scan(), key=lambda each: each.entry.path)
     if scanner.refused:
         more = f" and {len(scanner.refused) - _SHOWN} more" if len(scanner.refused) > _SHOWN else ""
         raise GipfelError(
-            f"{path} can't be packed: {', '.join(sorted(scanner.refused)[:_SHOWN])}{more}.",
+            f"{path} can't be {action}: {', '.join(sorted(scanner.refused)[:_SHOWN])}{more}.",
             "Remove them from the directory, or make them readable.",
         )
     return Source(
@@ -93,7 +123,7 @@ def scan(path: Path) -> Source:
 
 
 def _linked(found: list[Found]) -> Iterator[Found]:
-    """Turn the further names of a file into hard links to its first one."""
+    """Turn additional hard links of a file into links to its first name."""
     first: dict[tuple[int, int], bytes] = {}
     for each in found:
         entry, key = each.entry, (each.identity.device, each.identity.inode)
@@ -150,7 +180,7 @@ class _Scanner:
             first = shown(min(self._outside))
             found.append(
                 f"{len(self._outside)} symbolic link(s) lead out of the directory, such as {first}: "
-                "what they name is not packed"
+                "their targets are not packed"
             )
         return tuple(found)
 
@@ -200,7 +230,7 @@ class _Scanner:
             raise
         kept = []
         for name in sorted(names):
-            if not name.startswith(_KEPT_XATTRS):
+            if not name.startswith(_KEPT_XATTR_PREFIX):
                 self._dropped[name] = self._dropped.get(name, 0) + 1
                 continue
             value = os.getxattr(whole, name, follow_symlinks=False)

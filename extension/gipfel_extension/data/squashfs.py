@@ -23,8 +23,8 @@ SUFFIX = ".sqsh"
 
 _MAGIC = b"hsqs"
 _METADATA_BYTES = 8192
-_METADATA_STORED = 0x8000
-_DATA_STORED = 1 << 24
+_METADATA_UNCOMPRESSED = 0x8000
+_DATA_UNCOMPRESSED = 1 << 24
 _FRAGMENTS_PER_BLOCK = 512
 _CACHED_BLOCKS = 2048
 _BLOCK_SIZES = range(4096, (1 << 20) + 1)
@@ -56,6 +56,15 @@ class Superblock(NamedTuple):
     directory_table: int
     fragment_table: int
     export_table: int
+
+
+class ImageReadError(GipfelError):
+    """The storage of an image returns an error, so it is unknown whether the image is whole."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        super().__init__(
+            f"{path} can't be read: {error.strerror or error}.", "Check its storage, or read a copy."
+        )
 
 
 class SquashfsFile:
@@ -96,7 +105,7 @@ class SquashfsFile:
         return _COMPRESSORS[self.superblock.compressor]
 
     def damaged(self, reason: str) -> GipfelError:
-        """Return the error for an image whose content contradicts itself."""
+        """Return the error for an image that is corrupt."""
         return GipfelError(f"{self.path} is damaged: {reason}.", "Copy or pack it again.")
 
     def read_metadata(self, table: int, block: int, offset: int, count: int) -> tuple[bytes, int, int]:
@@ -113,7 +122,7 @@ class SquashfsFile:
         """
         found = bytearray()
         while True:
-            data, following = self._metadata_block(table + block)
+            data, next_position = self._metadata_block(table + block)
             piece = data[offset : offset + count - len(found)]
             found += piece
             offset += len(piece)
@@ -121,20 +130,32 @@ class SquashfsFile:
                 return bytes(found), block, offset
             if len(data) < _METADATA_BYTES:
                 raise self.damaged("a table ends too early")
-            block, offset = following - table, 0
+            block, offset = next_position - table, 0
 
-    def read_data(self, position: int, word: int, size: int) -> bytes:
-        """Return a data block of `size` bytes; `word` is its size on disk and a flag. 0 stands for a hole."""
-        if word == 0:
+    def read_data(self, position: int, size_word: int, size: int) -> bytes:
+        """Return a data block of `size` bytes.
+
+        Parameters
+        ----------
+        size_word
+            Size on disk, with a bit that is set if the block is not compressed; 0 for a sparse block.
+        """
+        if size_word == 0:
             return bytes(size)
-        stored = word & (_DATA_STORED - 1)
-        if word > 2 * _DATA_STORED or stored > self.superblock.block_size:
-            raise self.damaged("a data block is too large")
-        raw = self._read(position, stored)
-        data = raw if word & _DATA_STORED else self._decompress(raw, self.superblock.block_size)
+        data = self._read_block(position, size_word)
         if len(data) != size:
             raise self.damaged("a data block has the wrong length")
         return data
+
+    def _read_block(self, position: int, size_word: int) -> bytes:
+        """Return a data or fragment block of any length up to the image's block size."""
+        stored = size_word & (_DATA_UNCOMPRESSED - 1)
+        if size_word >= 2 * _DATA_UNCOMPRESSED or stored > self.superblock.block_size:
+            raise self.damaged("a data block is too large")
+        raw = self._read(position, stored)
+        if size_word & _DATA_UNCOMPRESSED:
+            return raw
+        return self._decompress(raw, self.superblock.block_size)
 
     def read_fragment(self, index: int) -> bytes:
         """Return a fragment block, which holds the ends of several files."""
@@ -144,17 +165,16 @@ class SquashfsFile:
             pointer = self.superblock.fragment_table + index // _FRAGMENTS_PER_BLOCK * 8
             table = int.from_bytes(self._read(pointer, 8), "little")
             offset = index % _FRAGMENTS_PER_BLOCK * _FRAGMENT.size
-            position, word, _ = _FRAGMENT.unpack(self.read_metadata(table, 0, offset, _FRAGMENT.size)[0])
-            stored = word & (_DATA_STORED - 1)
-            if stored > self.superblock.block_size:
-                raise self.damaged("a fragment is too large")
-            raw = self._read(position, stored)
-            data = raw if word & _DATA_STORED else self._decompress(raw, self.superblock.block_size)
+            position, size_word, _ = _FRAGMENT.unpack(self.read_metadata(table, 0, offset, _FRAGMENT.size)[0])
+            data = self._read_block(position, size_word)
             self._last_fragment = index, data
         return self._last_fragment[1]
 
     def _read_superblock(self) -> Superblock:
-        head = self._file.read(_SUPERBLOCK.size)
+        try:
+            head = self._file.read(_SUPERBLOCK.size)
+        except OSError as error:
+            raise ImageReadError(self.path, error) from error
         if not head.startswith(_MAGIC):
             raise GipfelError(f"{self.path} is not a SquashFS file.", "Make one with `gipfel data pack`.")
         if len(head) < _SUPERBLOCK.size:
@@ -184,11 +204,11 @@ class SquashfsFile:
         cached = self._metadata.get(position)
         if cached is None:
             header = int.from_bytes(self._read(position, 2), "little")
-            stored = header & (_METADATA_STORED - 1)
+            stored = header & (_METADATA_UNCOMPRESSED - 1)
             if not 0 < stored <= _METADATA_BYTES:
                 raise self.damaged("a metadata block is empty or too large")
             raw = self._read(position + 2, stored)
-            data = raw if header & _METADATA_STORED else self._decompress(raw, _METADATA_BYTES)
+            data = raw if header & _METADATA_UNCOMPRESSED else self._decompress(raw, _METADATA_BYTES)
             cached = data, position + 2 + stored
             if len(self._metadata) >= _CACHED_BLOCKS:
                 del self._metadata[next(iter(self._metadata))]
@@ -198,7 +218,10 @@ class SquashfsFile:
     def _read(self, position: int, count: int) -> bytes:
         if position + count > self.superblock.bytes_used:
             raise self.damaged("it points beyond its end")
-        data = os.pread(self._file.fileno(), count, position)
+        try:
+            data = os.pread(self._file.fileno(), count, position)
+        except OSError as error:
+            raise ImageReadError(self.path, error) from error
         if len(data) != count:
             raise self.damaged("it ends too early")
         return data

@@ -19,7 +19,6 @@ from typing import IO, BinaryIO
 
 from gipfel_cluster.model import GipfelError
 
-from ..telemetry.files import open_regular
 from .manifest import MANIFEST_NAME, Entry, Packing, manifest_lines, shown_list, to_text
 from .source import Found, Identity, Source
 
@@ -40,7 +39,7 @@ _KINDS = {
 class SourceStream:
     """A source as a tar stream; `write` returns its entries with their hashes."""
 
-    def __init__(self, source: Source, packing: Packing, readers: int, progress: Progress) -> None:
+    def __init__(self, source: Source, packing: Packing | None, readers: int, progress: Progress) -> None:
         self._source = source
         self._packing = packing
         self._readers = readers
@@ -58,12 +57,15 @@ class SourceStream:
         BrokenPipeError
             The reader has ended.
         """
+        archive = open_archive(output)
+        entries = self.copy_to(archive)
+        digest = self._add_manifest(archive, entries, scratch)
+        archive.close()
+        return tuple(entries), digest
+
+    def copy_to(self, archive: tarfile.TarFile) -> list[Entry]:
+        """Write all entries to an open archive; return them with their hashes. Raises as `write`."""
         entries = []
-        archive = tarfile.TarFile(
-            fileobj=_Output(output),  # type: ignore[arg-type] # writes only
-            mode="w", copybufsize=_COPY_BYTES,
-            format=tarfile.PAX_FORMAT, encoding="utf-8", errors="surrogateescape",
-        )  # fmt: skip
         with ThreadPoolExecutor(self._readers) as pool:
             try:
                 for found, content in self._contents(pool):
@@ -71,15 +73,13 @@ class SourceStream:
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-        self._check_directories()
+        self._changed += self._source.changed()
         if self._changed:
             raise GipfelError(
                 f"The data changed while it was packed: {shown_list(self._changed)}.",
                 "Pack it again when nothing writes to it.",
             )
-        digest = self._add_manifest(archive, entries, scratch)
-        archive.close()
-        return tuple(entries), digest
+        return entries
 
     def _contents(self, pool: ThreadPoolExecutor) -> Iterator[tuple[Found, "Future[bytes | None] | None"]]:
         """Yield all entries in order, small files with their content, which is being read ahead."""
@@ -91,13 +91,10 @@ class SourceStream:
                 yield waiting.popleft()
         yield from waiting
 
-    def _open(self, found: Found) -> BinaryIO:
-        return open_regular(self._source.path / os.fsdecode(found.entry.path))
-
     def _read_small(self, found: Found) -> bytes | None:
         """Return a file's content; None if it is not the file that was scanned."""
         try:
-            with self._open(found) as file:
+            with self._source.open(found) as file:
                 content = file.read(found.entry.size + 1)
                 same = Identity.of(os.fstat(file.fileno())) == found.identity
         except OSError:
@@ -106,6 +103,9 @@ class SourceStream:
 
     def _add(self, archive: tarfile.TarFile, found: Found, content: "Future[bytes | None] | None") -> Entry:
         entry = found.entry
+        if entry.kind == "removed":
+            # A tombstone is in the manifest alone.
+            return entry
         member = _member(entry)
         if entry.kind != "file":
             archive.addfile(member)
@@ -118,11 +118,11 @@ class SourceStream:
             data = bytes(entry.size)
         archive.addfile(member, io.BytesIO(data))
         self._advance(entry.size)
-        return replace(entry, sha256=hashlib.sha256(data).hexdigest())
+        return self._hashed(entry, hashlib.sha256(data).hexdigest())
 
     def _add_large(self, archive: tarfile.TarFile, member: tarfile.TarInfo, found: Found) -> Entry:
         try:
-            with self._open(found) as file:
+            with self._source.open(found) as file:
                 reader = _HashingReader(file, self._advance)
                 archive.addfile(member, reader)  # type: ignore[arg-type] # reads only
                 same = Identity.of(os.fstat(file.fileno())) == found.identity
@@ -134,24 +134,19 @@ class SourceStream:
             ) from error
         if not same or reader.was_short:
             self._changed.append(found.entry.path)
-        return replace(found.entry, sha256=reader.digest.hexdigest())
+        return self._hashed(found.entry, reader.digest.hexdigest())
+
+    def _hashed(self, entry: Entry, digest: str) -> Entry:
+        if entry.sha256 not in {"", digest} and entry.path not in self._changed:
+            self._changed.append(entry.path)
+        return replace(entry, sha256=digest)
 
     def _advance(self, count: int) -> None:
         self._read += count
         self._progress(self._read)
 
-    def _check_directories(self) -> None:
-        directories = [each for each in self._source.found if each.entry.kind == "directory"]
-        expected = [(each.entry.path, each.identity) for each in directories]
-        for path, identity in [(b"", self._source.identity), *expected]:
-            try:
-                now = Identity.of(os.lstat(self._source.path / os.fsdecode(path)))
-            except OSError:
-                now = None
-            if now != identity:
-                self._changed.append(path or b".")
-
     def _add_manifest(self, archive: tarfile.TarFile, entries: list[Entry], scratch: Path) -> str:
+        assert self._packing is not None  # noqa: S101 - of an image; shards have an index instead
         digest = hashlib.sha256()
         with tempfile.TemporaryFile(dir=scratch) as file:
             for line in manifest_lines(entries, self._packing):
@@ -162,6 +157,15 @@ class SourceStream:
             entry = Entry(MANIFEST_NAME, "file", 0o444, size)
             archive.addfile(_member(entry), file)
         return digest.hexdigest()
+
+
+def open_archive(output: IO[bytes]) -> tarfile.TarFile:
+    """Return a tar archive that writes to `output`; close it to end the archive."""
+    return tarfile.TarFile(
+        fileobj=_Output(output),  # type: ignore[arg-type] # writes only
+        mode="w", copybufsize=_COPY_BYTES,
+        format=tarfile.PAX_FORMAT, encoding="utf-8", errors="surrogateescape",
+    )  # fmt: skip
 
 
 class _Output:

@@ -76,6 +76,11 @@ def walk(image: SquashfsFile) -> Iterator[Node]:
         waiting += reversed(below)
 
 
+def root_mode(image: SquashfsFile) -> int:
+    """Return the mode of the root directory."""
+    return _node(image, b"", image.superblock.root).mode
+
+
 def read_blocks(image: SquashfsFile, node: Node) -> Iterator[bytes]:
     """Yield the content of a regular file in pieces of at most the image's block size."""
     size = image.superblock.block_size

@@ -1,9 +1,9 @@
 """Verify an image against its summary and its manifest, without mounting or unpacking it.
 
-SquashFS has no checksums of its own: a changed byte of an uncompressed image is read without an error. The
-levels are the chunks (hashes of the image's bytes, in the summary), the tree (every entry of the image is in
-the manifest, with its mode, size and target, and nothing else is there), and the content of every file.
-Extended attributes are covered by the chunks alone.
+SquashFS has no checksums of its own: a changed byte of an uncompressed image is read without an error.
+Verification has three levels: the chunks (hashes of the image's bytes, in the summary), the tree (every entry
+of the image is in the manifest, with its mode, size and target, and nothing else is there), and the content
+of every file. Extended attributes are covered by the chunks alone.
 """
 
 import hashlib
@@ -18,8 +18,8 @@ from gipfel_cluster.model import Frozen, GipfelError
 from ..telemetry.files import open_regular
 from .manifest import CHUNK_BYTES, MANIFEST_NAME, Entry, Summary, parse_manifest, read_summary, shown
 from .pack import hash_chunk
-from .squashfs import SquashfsFile
-from .tree import Node, read_blocks, walk
+from .squashfs import ImageReadError, SquashfsFile
+from .tree import MAX_ENTRIES, Node, read_blocks, walk
 
 _MAX_PROBLEMS = 20
 _MAX_LINE_BYTES = 512 << 10
@@ -43,16 +43,16 @@ def verify(path: Path, *, percent: float = 100.0, seed: int | None = None) -> Ve
     Parameters
     ----------
     percent
-        Share of the chunks and of the files whose content is read, chosen at random, above 0 to 100.
+        Share of the chunks and of the files whose content is read, sampled at random, above 0 to 100.
     seed
-        Of that choice.
+        Seed of the random selection.
 
     Raises
     ------
     GipfelError
-        The image can't be read at all.
+        The image can't be read, at all or in a part.
     """
-    chosen = _Choice(percent, seed)
+    sampled = _Sampler(percent, seed)
     problems: list[str] = []
     summary = None
     try:
@@ -63,16 +63,18 @@ def verify(path: Path, *, percent: float = 100.0, seed: int | None = None) -> Ve
         problems.append(str(error))
     chunks = files = 0
     if summary is not None:
-        chunks, damaged = _check_chunks(path, summary, chosen)
+        chunks, damaged = _check_chunks(path, summary, sampled)
         problems += damaged
     with SquashfsFile(path) as image:
         try:
             nodes = {node.path: node for node in walk(image)}
-            problems += _hazards(nodes)
+            problems += _unsafe_entries(nodes)
             entries = read_entries(image, nodes, None if summary is None else summary.manifest)
             problems += _tree_differences(entries, nodes)
-            files, changed = _check_contents(image, entries, nodes, chosen)
+            files, changed = _check_contents(image, entries, nodes, sampled)
             problems += changed
+        except ImageReadError:
+            raise
         except GipfelError as error:
             problems.append(str(error))
     return Verification(
@@ -117,7 +119,8 @@ def read_entries(image: SquashfsFile, nodes: dict[bytes, Node], digest: str | No
         )
     found = hashlib.sha256()
     try:
-        entries = {entry.path: entry for entry in parse_manifest(_lines(read_blocks(image, node), found))}
+        lines = _lines(read_blocks(image, node), found)
+        entries = {entry.path: entry for entry in _limited(parse_manifest(lines))}
     except (ValueError, RecursionError) as error:
         raise GipfelError(
             f"The manifest of {image.path} is not valid: {error}.", "Copy or pack it again."
@@ -127,6 +130,14 @@ def read_entries(image: SquashfsFile, nodes: dict[bytes, Node], digest: str | No
             f"The manifest in {image.path} is not the one of its summary.", "Copy or pack it again."
         )
     return entries
+
+
+def _limited(entries: Iterator[Entry]) -> Iterator[Entry]:
+    for number, entry in enumerate(entries):
+        if number >= MAX_ENTRIES:
+            # A few megabytes of compressed lines would fill the memory.
+            raise ValueError("it has too many lines")
+        yield entry
 
 
 def _lines(blocks: Iterator[bytes], digest: "hashlib._Hash") -> Iterator[bytes]:
@@ -141,7 +152,7 @@ def _lines(blocks: Iterator[bytes], digest: "hashlib._Hash") -> Iterator[bytes]:
         raise ValueError("it is cut off")
 
 
-class _Choice:
+class _Sampler:
     def __init__(self, percent: float, seed: int | None) -> None:
         self._share = percent / 100
         self._random = random.Random(seed)  # noqa: S311 - a sample, not a secret
@@ -150,7 +161,7 @@ class _Choice:
         return self._share >= 1 or self._random.random() < self._share
 
 
-def _check_chunks(path: Path, summary: Summary, chosen: _Choice) -> tuple[int, list[str]]:
+def _check_chunks(path: Path, summary: Summary, sampled: _Sampler) -> tuple[int, list[str]]:
     """Return how many chunks were hashed, and what is wrong with them."""
     try:
         file = open_regular(path, follow=True)
@@ -160,19 +171,24 @@ def _check_chunks(path: Path, summary: Summary, chosen: _Choice) -> tuple[int, l
         size = os.fstat(file.fileno()).st_size
         if size != summary.bytes:
             return 0, [f"{path.name} has {size} bytes instead of {summary.bytes}."]
-        numbers = [number for number in range(len(summary.chunks)) if chosen()]
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            hashes = pool.map(lambda number: hash_chunk(file.fileno(), number * CHUNK_BYTES), numbers)
-            damaged = [
-                number
-                for number, found in zip(numbers, hashes, strict=True)
-                if found != summary.chunks[number]
-            ]
+        numbers = [number for number in range(len(summary.chunks)) if sampled()]
+        hashes = _hash_chunks(path, file.fileno(), numbers)
+    damaged = [
+        number for number, found in zip(numbers, hashes, strict=True) if found != summary.chunks[number]
+    ]
     places = ", ".join(str(number * CHUNK_BYTES) for number in damaged[:5])
     return len(numbers), [f"{len(damaged)} chunk(s) are damaged, at byte {places}."] if damaged else []
 
 
-def _hazards(nodes: dict[bytes, Node]) -> Iterator[str]:
+def _hash_chunks(path: Path, descriptor: int, numbers: list[int]) -> list[str]:
+    try:
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            return list(pool.map(lambda number: hash_chunk(descriptor, number * CHUNK_BYTES), numbers))
+    except OSError as error:
+        raise ImageReadError(path, error) from error
+
+
+def _unsafe_entries(nodes: dict[bytes, Node]) -> Iterator[str]:
     for path, node in nodes.items():
         if node.kind in _SPECIAL:
             yield f"{shown(path)} is a {node.kind}."
@@ -185,7 +201,10 @@ def _tree_differences(entries: dict[bytes, Entry], nodes: dict[bytes, Node]) -> 
         yield f"{shown(path)} is not in the manifest."
     for path, entry in entries.items():
         node = nodes.get(path)
-        if node is None:
+        if entry.kind == "removed":
+            if node is not None:
+                yield f"{shown(path)} was removed, but is in the image."
+        elif node is None:
             yield f"{shown(path)} is in the manifest, but not in the image."
         elif not _matches(entry, node, nodes):
             yield f"{shown(path)} is not as the manifest says: its kind, mode, size or target differs."
@@ -203,22 +222,24 @@ def _matches(entry: Entry, node: Node, nodes: dict[bytes, Node]) -> bool:
 
 
 def _check_contents(
-    image: SquashfsFile, entries: dict[bytes, Entry], nodes: dict[bytes, Node], chosen: _Choice
+    image: SquashfsFile, entries: dict[bytes, Entry], nodes: dict[bytes, Node], sampled: _Sampler
 ) -> tuple[int, list[str]]:
     """Return how many files were read, and those whose content is not that of the manifest."""
     count, problems = 0, []
     for path, entry in entries.items():
         node = nodes.get(path)
-        if entry.kind != "file" or node is None or node.size != entry.size or not chosen():
+        if entry.kind != "file" or node is None or node.size != entry.size or not sampled():
             continue
         count += 1
         digest = hashlib.sha256()
         try:
             for block in read_blocks(image, node):
                 digest.update(block)
+        except ImageReadError:
+            raise
         except GipfelError as error:
             problems.append(f"{shown(path)}: {error.problem}")
             continue
         if digest.hexdigest() != entry.sha256:
-            problems.append(f"{shown(path)} has another content than the manifest says.")
+            problems.append(f"{shown(path)} does not have the content in the manifest.")
     return count, problems

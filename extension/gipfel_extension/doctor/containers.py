@@ -1,4 +1,7 @@
-"""Probes of containers: engines, user namespaces, FUSE, subordinate IDs, and the runtime."""
+"""Probes of containers: engines, user namespaces, FUSE, subordinate IDs, and the runtime.
+
+They run outside containers only; see `gipfel_extension.doctor.probes`.
+"""
 
 import os
 from collections.abc import Callable
@@ -14,7 +17,6 @@ FUSE = ProbeTopic(name="FUSE", group="Containers")
 SUBORDINATE = ProbeTopic(name="subordinate ids", group="Containers")
 RUNTIME = ProbeTopic(name="runtime", group="Containers")
 
-_INSIDE = "This is a container; other containers are started on the job's node."
 _DEFAULT_ENGINE = "bubblewrap"
 _PROBE = ("unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--mount-proc", "true")
 _INSTALL = {
@@ -25,7 +27,7 @@ _INSTALL = {
     "pyxis": "Only where Pyxis is a plugin of Slurm",
 }
 #: Kernel settings, each with the value that disables user namespaces, and the setting that enables them.
-_SWITCHES = (
+_SYSCTLS = (
     ("/proc/sys/user/max_user_namespaces", 0, "user.max_user_namespaces=65536"),
     ("/proc/sys/kernel/unprivileged_userns_clone", 0, "kernel.unprivileged_userns_clone=1"),
     ("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", 1,
@@ -38,17 +40,15 @@ def engine(name: str) -> tuple[ProbeTopic, Callable[[Machine], Finding]]:
     topic = ProbeTopic(name=f"engine {name}", group="Containers")
 
     def check(machine: Machine) -> Finding:
-        if machine.in_container:
-            return topic.not_applicable(_INSIDE)
         chosen = machine.environment.get("GIPFEL_ENGINE", "")
         problem = machine.engines[name]()
         if problem is None:
             return topic.ok("Runs containers here.")
         fix = _INSTALL.get(name, "Install the programs that it needs.")
-        # Missing user namespaces have a probe of their own, with the fix.
+        # The probe of user namespaces prints the fix.
         fix = fix if "namespaces" not in problem else "See user namespaces below."
         if chosen == name:
-            return topic.missing(f"{problem} GIPFEL_ENGINE chooses it.", fix)
+            return topic.missing(f"{problem} It is selected by GIPFEL_ENGINE.", fix)
         if not chosen and name == _DEFAULT_ENGINE:
             return topic.warning(f"{problem} EDFs with an image can't be started.", fix)
         return topic.not_applicable(problem, fix)
@@ -58,15 +58,14 @@ def engine(name: str) -> tuple[ProbeTopic, Callable[[Machine], Finding]]:
 
 def namespaces(machine: Machine) -> Finding:
     """Try to create the namespaces that a container without root needs."""
-    if machine.in_container:
-        return NAMESPACES.not_applicable(_INSIDE)
     answer = machine.run(_PROBE)
     if answer.ok:
         return NAMESPACES.ok("This user can create them.")
-    lines = [line for path, refusing, line in _SWITCHES if machine.number(path) == refusing]
+    lines = [line for path, disabled_value, line in _SYSCTLS if machine.number(path) == disabled_value]
     fix = "; ".join(f"sudo sysctl -w {line}" for line in lines)
+    quoted = " ".join(f"'{line}'" for line in lines)
     persistent = (
-        f"   (permanently: echo '{lines[0]}' | sudo tee /etc/sysctl.d/90-gipfel.conf)" if lines else ""
+        f"   (permanently: printf '%s\\n' {quoted} | sudo tee /etc/sysctl.d/90-gipfel.conf)" if lines else ""
     )
     return NAMESPACES.warning(
         f"Containers without root can't be created: {answer.error}.",
@@ -76,8 +75,6 @@ def namespaces(machine: Machine) -> Finding:
 
 def fuse(machine: Machine) -> Finding:
     """Check that .sqsh images can be mounted."""
-    if machine.in_container:
-        return FUSE.not_applicable(_INSIDE)
     device = machine.path("/dev/fuse")
     if not device.exists():
         return FUSE.warning("There is no /dev/fuse, so .sqsh images can't be mounted.", "sudo modprobe fuse")
@@ -95,42 +92,38 @@ def fuse(machine: Machine) -> Finding:
 
 def subordinate(machine: Machine) -> Finding:
     """Check that this user has subordinate UIDs and GIDs, which podman needs."""
-    if machine.in_container:
-        return SUBORDINATE.not_applicable(_INSIDE)
     if machine.uid == 0:
         return SUBORDINATE.not_applicable("root needs no subordinate IDs.")
     owners = {machine.user, str(machine.uid)}
-    without = [path for path in ("/etc/subuid", "/etc/subgid") if not _listed(machine.read(path), owners)]
-    refuse: Callable[[str, str], Finding] = SUBORDINATE.not_applicable
+    without = [path for path in ("/etc/subuid", "/etc/subgid") if not _has_range(machine.read(path), owners)]
+    report: Callable[[str, str], Finding] = SUBORDINATE.not_applicable
     if machine.environment.get("GIPFEL_ENGINE") == "podman":
-        refuse = SUBORDINATE.missing
+        report = SUBORDINATE.missing
     elif machine.which("podman"):
-        refuse = SUBORDINATE.warning
+        report = SUBORDINATE.warning
     if without:
         ranges = "--add-subuids 100000-165535 --add-subgids 100000-165535"
-        return refuse(
+        return report(
             f"{machine.user} has no line in {' and '.join(without)}, which the engine podman needs.",
             f"sudo usermod {ranges} {machine.user}  # each user needs a different range",
         )
     if machine.which("newuidmap") is None:
-        return refuse("newuidmap is not installed, which the engine podman needs.", "sudo apt install uidmap")
+        return report("newuidmap is not installed, which the engine podman needs.", "sudo apt install uidmap")
     return SUBORDINATE.ok("They are in /etc/subuid and /etc/subgid.")
 
 
-def _listed(text: str, owners: set[str]) -> bool:
+def _has_range(text: str, owners: set[str]) -> bool:
     return any(line.split(":")[0].strip() in owners for line in text.splitlines())
 
 
 def runtime(machine: Machine) -> Finding:
     """Check that there is a runtime to mount into images."""
-    if machine.in_container:
-        return RUNTIME.not_applicable(_INSIDE)
     chosen = machine.environment.get("GIPFEL_RUNTIME", "")
     try:
         found = find_runtime("", {"HOME": machine.home, **machine.environment})
     except GipfelError as error:
-        refuse: Callable[[str, str], Finding] = RUNTIME.missing if chosen else RUNTIME.warning
-        return refuse(error.problem, error.fix)
+        report: Callable[[str, str], Finding] = RUNTIME.missing if chosen else RUNTIME.warning
+        return report(error.problem, error.fix)
     if found is None:
         return RUNTIME.warning(
             "There is no runtime, so images without Jupyter can't serve notebooks.",

@@ -54,7 +54,7 @@ class ProbeTopic(Frozen):
 
 
 class Examination(Frozen):
-    """All findings, in the order of their groups."""
+    """All findings, in the order of the probes."""
 
     findings: tuple[Finding, ...]
 
@@ -100,7 +100,7 @@ class _Running:
     def _run(self) -> None:
         try:
             self._found = self._probe.check(self._machine)
-        except Exception as error:  # noqa: BLE001 - one probe must not take the others' answers along
+        except Exception as error:  # noqa: BLE001 - the results of the other probes must not be lost
             self._found = self._probe.topic.warning(f"The probe failed: {type(error).__name__}: {error}.", "")
 
     def finding(self, deadline: float, seconds: float) -> Finding:

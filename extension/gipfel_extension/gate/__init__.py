@@ -1,1 +1,1 @@
-"""The gate: models, notebooks and packages are judged before they are loaded; nothing of them is executed."""
+"""Scan models, notebooks and packages before they are loaded; nothing in them is executed."""

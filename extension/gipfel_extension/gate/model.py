@@ -1,6 +1,7 @@
 """Values of a scan, and the document of ``gipfel scan --json``."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from datetime import date
 from typing import Literal
 
 from gipfel_cluster.model import Frozen
@@ -70,11 +71,21 @@ class Vulnerability(Frozen):
     summary: str = ""
 
 
+class Excepted(Frozen):
+    """A finding or an advisory that an exception covers; ``path`` names the item or the package."""
+
+    path: str
+    rule: str
+    reason: str
+    until: date
+
+
 class ScanDocument(Frozen):
     """The result of a scan.
 
-    ``not_judged`` says in one line each what could not be judged; ``other_files`` counts files of kinds that
-    can't hold code which runs when they are loaded, and which were not opened further.
+    ``not_judged`` says in one line each what could not be judged, and ``not_scanned`` what a scan of this
+    kind of target leaves out; ``other_files`` counts files of kinds that can't hold code which runs when they
+    are loaded, and which were not opened further. ``digests`` has the SHA-256 of each image.
     """
 
     items: tuple[Item, ...] = ()
@@ -82,7 +93,10 @@ class ScanDocument(Frozen):
     vulnerabilities: tuple[Vulnerability, ...] = ()
     advisories_age_s: float | None = None
     not_judged: tuple[str, ...] = ()
+    not_scanned: tuple[str, ...] = ()
+    excepted: tuple[Excepted, ...] = ()
     other_files: int = 0
+    digests: Mapping[str, str] = {}
 
     def severities(self) -> Iterable[Severity]:
         """Yield the severity of each finding and vulnerability."""
@@ -95,7 +109,8 @@ class ScanDocument(Frozen):
         least = SEVERITIES.index(bound)
         if any(SEVERITIES.index(each) >= least for each in self.severities()):
             return 1
-        unclear = any(item.verdict == "not understood" for item in self.items)
+        # Without findings all of its reasons are excepted.
+        unclear = any(item.verdict == "not understood" and item.findings for item in self.items)
         return 2 if unclear or self.not_judged else 0
 
 

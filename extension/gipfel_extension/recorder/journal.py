@@ -26,7 +26,7 @@ _MAX_SLEW = 0.002
 _MAX_READ_NS = 50_000_000
 _STALL_INTERVALS = 3.0
 _STALL_SECONDS = 5.0
-#: Bits of NVML's ``nvmlClocksEventReasons``. The software power cap is normal under load and is no event.
+#: Bits of NVML's ``nvmlClocksEventReasons``; without the software power cap, which is normal under load.
 _REASONS = {
     0x8: "its hardware reduces its clock",
     0x20: "its temperature is too high",

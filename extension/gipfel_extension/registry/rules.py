@@ -180,7 +180,7 @@ def next_step(
 
 
 def has_enough_evidence(threshold: EvidenceThreshold, said: Iterable[Observation]) -> bool:
-    """Whether these are enough: different users and different jobs, or one source that is vouched for."""
+    """Return whether the reports suffice: of different users and jobs, or of one trusted source."""
     said = tuple(said)
     users = {each.reporter for each in said}
     # Senders can forge job IDs, so a job ID distinguishes jobs of one user only.

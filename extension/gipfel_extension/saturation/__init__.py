@@ -1,4 +1,4 @@
-"""How far the GPUs of a run were loaded, where the rest went, and what to do about it."""
+"""Score of how well a run used its GPUs, losses with their causes, and advice."""
 
 from .advice import Advice, advise
 from .advice.model import Workload

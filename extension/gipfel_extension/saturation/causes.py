@@ -29,7 +29,7 @@ VIDEO = tuple(f"NVDEC{engine}_ACTIVE" for engine in range(8))
 
 @dataclass(frozen=True)
 class GpuIndicators:
-    """What shows why a GPU waits, one value per sample.
+    """Indicators of why a GPU waits, one value per sample.
 
     Parameters
     ----------

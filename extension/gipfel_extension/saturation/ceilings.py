@@ -68,7 +68,7 @@ class Ceilings:
 
 
 def _links(nvlink: float = 0.0, pcie: float = 0.0, c2c: float = 0.0) -> dict[str, float]:
-    """Return the ceilings of links in bytes per second, from peaks in GB/s per direction; 0 is no link."""
+    """Return the ceilings of links in bytes per second, from peaks in GB/s per direction; 0: no link."""
     # NVLink and C2C were not measured for this table: their peak is the ceiling.
     reached = {"nvlink": nvlink * _GB, "c2c": c2c * _GB, "pcie": pcie * _GB * _PCIE_SHARE}
     return {link: rate for link, rate in reached.items() if rate}

@@ -20,7 +20,7 @@ _IDLE_CORES = 0.3
 
 @dataclass(frozen=True)
 class HostIndicators:
-    """What a host did, one value per sample of the host; False where nothing was recorded.
+    """Activity of a host, one value per sample of the host; False where nothing was recorded.
 
     Parameters
     ----------

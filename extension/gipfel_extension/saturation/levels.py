@@ -135,7 +135,7 @@ def levels_of(
     upper_bound = np.where(known, np.minimum(running, np.maximum(0.0, filled).sum(axis=0)), np.nan)
     binding = filled.argmax(axis=0)
     lower_bound = np.where(known, _lower_bound(resources, dram, links, active, weights), np.nan)
-    parts = _recorded_parts(columns, weights)
+    parts = _recorded_parts(columns, weights, known)
     points, bound, sequential = _by_resource(
         resources, saturation, upper_bound, binding, parts, binding_threshold
     )
@@ -177,12 +177,15 @@ def recorded_or(parts: Mapping[str, Floats], name: str, computed: Floats) -> Flo
     return computed if recorded is None else np.where(np.isfinite(recorded), recorded, computed)
 
 
-def _recorded_parts(columns: Columns, weights: Weights) -> Mapping[str, Floats]:
-    """Return the columns ``SCORE_*`` over the scored share; empty with other weights than the recorder's."""
+def _recorded_parts(columns: Columns, weights: Weights, known: Flags) -> Mapping[str, Floats]:
+    """Return the columns ``SCORE_*`` over the scored share; empty with other weights than the recorder's.
+
+    A second whose own metrics are not `known` has no parts either.
+    """
     if weights != Weights() or any(name not in columns for name in SCORE_PARTS):
         return {}
     share = column(columns, "SCORE_SHARE")
-    share = np.where(share > 0, share, np.nan)
+    share = np.where((share > 0) & known, share, np.nan)
     if not np.isfinite(share).any():
         return {}
     whole = dict.fromkeys(SCORE_PARTS, share)
@@ -190,7 +193,7 @@ def _recorded_parts(columns: Columns, weights: Weights) -> Mapping[str, Floats]:
     whole["SCORE_SPREAD"] = np.ones(len(share))
     found = {name: np.minimum(1.0, column(columns, name) / whole[name]) for name in SCORE_PARTS}
     found["SCORE_SHARE"] = np.minimum(1.0, share)
-    for part in ("POINTS", "SEQUENTIAL_POINTS"):
+    for part in ("POINTS", "BINDING_SHARE", "SEQUENTIAL_POINTS"):
         names = [f"SCORE_{part}_{name.upper()}" for name in RESOURCES]
         # Each one is rounded, so their sum may exceed 1 slightly.
         total = np.maximum(1.0, np.sum([found[name] for name in names], axis=0))

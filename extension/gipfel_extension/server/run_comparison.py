@@ -1,12 +1,12 @@
 """Comparison of any number of runs with the first one: configuration, commits, score, losses and rates.
 
-Numbers are compared as they are: whether a difference is more than noise is for the function that a caller
-passes as `compare_runs`' `confidence`.
+Numbers are compared as they are, but for the pace of runs that logged their steps: there it is known how much
+is noise.
 """
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,13 @@ from gipfel_cluster.git_state import GitDifference, git_difference
 from gipfel_cluster.model import Frozen, one_line
 from gipfel_cluster.workloads.run_folders import find_run
 
+from ..diagnosis.pace_comparison import LEAST_STEPS, PaceComparison, RunPace, compare_paces, pace_of
+from ..diagnosis.step_file import steps_of_run
 from ..saturation.report.document import compare_documents
 from ..saturation.settings import LOSSES, RESOURCES
 from ..telemetry.files import read_json, read_record_file
 from ..telemetry.redaction import redact_record
+from ..telemetry.sample import SourceError
 from .history import TimeRange
 from .run_table import TableRow, table_row
 
@@ -28,8 +31,6 @@ _MAX_ROWS, _MAX_DEPTH, _MAX_VALUE = 500, 8, 500
 _IDENTITY = frozenset(
     ("schema", "job_id", "started", "ended", "exit_status", "time_limit_ends", "beside", "git", "notes")
 )
-#: Function that returns what is known about the confidence of the difference of two run folders, as JSON.
-Confidence = Callable[[Path, Path], Mapping[str, Any]]
 
 
 class ConfigurationRow(Frozen):
@@ -56,7 +57,7 @@ class GitRow(Frozen):
     branch: str = ""
     changed_files: int | None = None
     same_changes: bool | None = None
-    """Whether the changes that are not committed are those of the first run; None if unknown."""
+    """True if the uncommitted changes are those of the first run; None if unknown."""
     difference: GitDifference | None = None
 
 
@@ -68,17 +69,12 @@ class RunComparison(Frozen):
     more: int
     git: tuple[GitRow, ...]
     measurements: tuple[MeasurementRow, ...]
-    confidence: tuple[dict[str, Any] | None, ...] = ()
-    """Of each run but the first, from the caller's function; empty without one."""
+    pace: tuple[PaceComparison | None, ...] = ()
+    """By run: are its steps longer than the first run's? None of the first, and where no steps are logged."""
 
 
-def compare_runs(
-    names: Sequence[str],
-    environment: Mapping[str, str] = os.environ,
-    *,
-    confidence: Confidence | None = None,
-) -> RunComparison:
-    """Compare runs with the first one; reads their samples where a run has no saved score.
+def compare_runs(names: Sequence[str], environment: Mapping[str, str] = os.environ) -> RunComparison:
+    """Compare runs with the first one; reads the samples of a run that has no saved score.
 
     Raises
     ------
@@ -89,17 +85,40 @@ def compare_runs(
     folders = [Path(row.folder) for row in rows]
     records = [redact_record(read_record_file(folder)) for folder in folders]
     configuration = configuration_difference([_configuration(each) for each in records])
-    judged: tuple[dict[str, Any] | None, ...] = ()
-    if confidence is not None:
-        judged = tuple(dict(confidence(folders[0], each)) for each in folders[1:])
     return RunComparison(
         runs=rows,
         configuration=configuration[:_MAX_ROWS],
         more=max(0, len(configuration) - _MAX_ROWS),
         git=_git_rows([_git(each) for each in records], environment),
         measurements=_measurements(rows, folders),
-        confidence=judged,
+        pace=compare_steps(folders),
     )
+
+
+def compare_steps(folders: Sequence[Path]) -> tuple[PaceComparison | None, ...]:
+    """Return by run how its steps compare with the first run's; None of the first, and without steps."""
+    first = _pace_in(folders[0])
+    return (None, *(_pace_beside(first, _pace_in(each)) for each in folders[1:]))
+
+
+def _pace_beside(first: RunPace | str | None, other: RunPace | str | None) -> PaceComparison | None:
+    if first is None or other is None:
+        return None
+    if isinstance(other, RunPace) and isinstance(first, RunPace):
+        return compare_paces(other, [first])
+    reason = other if isinstance(other, str) else str(first)
+    return PaceComparison("cannot tell", f"Cannot tell, because {reason}")
+
+
+def _pace_in(folder: Path) -> RunPace | str | None:
+    """Return the pace of a run, None if it logged no step, or why its pace is unknown."""
+    try:
+        steps, _ = steps_of_run(folder)
+    except SourceError as error:
+        return one_line(str(error))
+    if steps is None:
+        return None
+    return pace_of(steps, folder.name) or f"{folder.name} has fewer than {LEAST_STEPS} steps beyond warm-up."
 
 
 def configuration_difference(values: Sequence[Mapping[str, Any]]) -> tuple[ConfigurationRow, ...]:

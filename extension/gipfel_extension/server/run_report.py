@@ -14,6 +14,8 @@ from ..telemetry.files import read_regular
 
 _LIMIT_S = 300.0
 _MAX_BYTES = 128 << 20
+# Requests that wait for another's report; a page that was closed may still be among them.
+_MAX_WAITING = 3
 
 
 class RunReports:
@@ -22,6 +24,7 @@ class RunReports:
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._environment = environment
         self._lock = asyncio.Lock()
+        self._requests = 0
 
     async def page(self, run: Path) -> bytes:
         """Return the report of a run folder as HTML.
@@ -29,8 +32,20 @@ class RunReports:
         Raises
         ------
         GipfelError
-            The report can't be made, or takes more than 5 minutes.
+            The report can't be made, takes more than 5 minutes, or too many others are waiting.
         """
+        if self._requests > _MAX_WAITING:
+            raise GipfelError(
+                "Too many reports are requested at a time.",
+                f"Try again in a few minutes, or make it in a terminal: gipfel report {run.name}",
+            )
+        self._requests += 1
+        try:
+            return await self._page(run)
+        finally:
+            self._requests -= 1
+
+    async def _page(self, run: Path) -> bytes:
         async with self._lock:
             with tempfile.TemporaryDirectory(prefix="gipfel-") as folder:
                 output = Path(folder) / "report.html"

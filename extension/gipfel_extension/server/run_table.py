@@ -1,5 +1,6 @@
 """The table of a user's runs: columns, conditions and order, for ``gipfel runs list`` and the panel."""
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -154,6 +155,8 @@ def _comparable(value: Value, given: str) -> tuple[Value, Value]:
 def _key(value: Value) -> tuple[bool, float, str]:
     """Return a key that sorts numbers before texts; a parameter that is a number is one."""
     try:
-        return False, float(value or 0), ""
+        number = float(value or 0)
     except ValueError:
         return True, 0.0, str(value)
+    # NaN has no place among numbers: compared with it, all others would be in any order.
+    return (True, 0.0, str(value)) if math.isnan(number) else (False, number, "")

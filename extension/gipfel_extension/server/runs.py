@@ -60,9 +60,13 @@ def run_folder(environment: Mapping[str, str], name: str) -> Path:
         There is no run of that name.
     """
     path = runs_root(dict(environment)) / name
-    if not _NAME.fullmatch(name) or not (path / "telemetry").is_dir():
-        raise GipfelError("There is no such run.", "Choose a run from the list.")
-    return path
+    try:
+        if _NAME.fullmatch(name) and (path / "telemetry").is_dir():
+            return path
+    except OSError:
+        # A directory without access for this user: is_dir raises PermissionError before Python 3.14.
+        pass
+    raise GipfelError("There is no such run.", "Choose a run from the list.")
 
 
 def newest_runs(root: Path) -> list[Path]:

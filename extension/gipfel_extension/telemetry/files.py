@@ -10,14 +10,15 @@ import json
 import os
 import stat
 from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 MAX_RECORD_BYTES = 16 << 20
 _OPEN = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-def open_regular(path: Path, *, follow: bool = False) -> BinaryIO:
+def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
     """Open a file for reading; the caller closes it.
 
     Parameters

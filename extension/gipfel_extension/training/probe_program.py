@@ -74,22 +74,25 @@ def _free_space(folder: str) -> dict[str, Any] | None:
 
 
 def _gpus() -> list[list[str]]:
-    """Return index, UUID and mode of each GPU, then PID, UUID and name of each process on a GPU."""
+    """Return index, UUID and mode of each GPU, then PID, UUID and name of each process on a GPU.
+
+    The list is empty if nvidia-smi can't list both.
+    """
     program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
     rows: list[list[str]] = []
     # Names of processes are not queried, because another user's process could have line breaks in its name.
     for query in ("--query-gpu=index,uuid,compute_mode", "--query-compute-apps=pid,gpu_uuid"):
-        if program is None:
-            break
         try:
             done = subprocess.run(
                 [program, query, "--format=csv,noheader"], stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL, timeout=15, check=False,
+                stderr=subprocess.DEVNULL, timeout=15, check=True,
             )  # fmt: skip
-        except (OSError, subprocess.TimeoutExpired):
-            break
+        except (OSError, subprocess.SubprocessError):
+            return []
         kind = "gpu" if "query-gpu" in query else "process"
-        lines = done.stdout.decode(errors="replace").splitlines() if done.returncode == 0 else []
+        lines = done.stdout.decode(errors="replace").splitlines()
         rows += [[kind, *(cell.strip() for cell in line.split(","))] for line in lines]
     return [[*row[:3], _program_name(row[1])] if row[0] == "process" else row for row in rows]
 

@@ -34,7 +34,7 @@ MAX_ANSWER_BYTES = 4_000_000
 
 
 class ProbeSpec(Frozen):
-    """How to run a probe: the image's Python with `argv`, and `request` as JSON on standard input.
+    """Command of a probe: the image's Python with `argv`, and `request` as JSON on standard input.
 
     Parameters
     ----------

@@ -2,7 +2,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import type { IBatchJob, IBatchTask } from '../api';
-import { ActionButton, StateLabel, joinParts } from '../workloads/elements';
+import { ActionButton, StateLabel, joinParts } from '../views/elements';
 import type { BatchModel } from './model';
 
 const SHAPES: Readonly<Record<string, string>> = { COMPLETED: '✓', RUNNING: '●', PENDING: '○' };

@@ -5,6 +5,7 @@ import { Widget } from '@lumino/widgets';
 
 import { localTimeFigure } from '../common/clock';
 import { plotlyFor, type IPlotly } from './plotly';
+import { themedFigure } from './theme';
 
 /** Value of `uirevision` in figures of Gipfel. */
 const OWN = 'gipfel';
@@ -16,10 +17,15 @@ export class RenderedPlotly extends Widget implements IRenderMime.IRenderer {
   constructor() {
     super();
     this.addClass('jp-Gipfel-renderedPlotly');
+    this._themes.observe(document.body, { attributes: true, attributeFilter: ['data-jp-theme-name'] });
   }
 
-  /** Draw the figure in its author's colours; in Gipfel's figures, convert UTC to the browser's time zone. */
+  /**
+   * Draw the figure in its author's colours; in Gipfel's figures, take those of texts from the theme and convert
+   * UTC to the browser's time zone.
+   */
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
+    this._model = model;
     // plotly.js modifies its input, and the model belongs to the notebook.
     const figure = structuredClone(model.data[PLOTLY_MIME_TYPE]) as {
       data?: PartialJSONObject[];
@@ -32,8 +38,11 @@ export class RenderedPlotly extends Widget implements IRenderMime.IRenderer {
       return;
     }
     this._plotly = plotly;
-    const { data = [], layout: own } = figure.layout?.uirevision === OWN ? localTimeFigure(figure) : figure;
-    const layout: PartialJSONObject = { height: 360, ...own };
+    this._own = figure.layout?.uirevision === OWN;
+    const { data = [], layout: drawn } = this._own
+      ? themedFigure(localTimeFigure(figure), document.body)
+      : figure;
+    const layout: PartialJSONObject = { height: 360, ...drawn };
     this._resizable = layout.width === undefined;
     await plotly.react(this.node, data, layout, figure.config);
     if (figure.frames) {
@@ -42,6 +51,7 @@ export class RenderedPlotly extends Widget implements IRenderMime.IRenderer {
   }
 
   override dispose(): void {
+    this._themes.disconnect();
     this._plotly?.purge(this.node);
     super.dispose();
   }
@@ -62,7 +72,15 @@ export class RenderedPlotly extends Widget implements IRenderMime.IRenderer {
     }
   }
 
+  private readonly _themes = new MutationObserver(() => {
+    if (this._own && this._model) {
+      void this.renderModel(this._model);
+    }
+  });
   private _plotly: IPlotly | null = null;
+  private _model: IRenderMime.IMimeModel | null = null;
+  /** True for a figure of Gipfel. */
+  private _own = false;
   private _resizable = false;
 }
 

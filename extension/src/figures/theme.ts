@@ -40,3 +40,29 @@ export function themed(layout: PartialJSONObject, node: HTMLElement): PartialJSO
   }
   return result;
 }
+
+/** Return a figure that was drawn for a light page, such as a saved one, with its texts in the colours of the page. */
+export function themedFigure(
+  figure: { readonly data: readonly PartialJSONObject[]; readonly layout: PartialJSONObject },
+  node: HTMLElement
+): { data: PartialJSONObject[]; layout: PartialJSONObject } {
+  const style = getComputedStyle(node);
+  const colour = (name: string): string => style.getPropertyValue(name).trim();
+  const withFont = (part: PartialJSONObject, key: string, color: string): PartialJSONObject => ({
+    ...part,
+    [key]: { ...(part[key] as PartialJSONObject | undefined), color }
+  });
+  const layout = themed(figure.layout, node);
+  layout.annotations = ((layout.annotations ?? []) as PartialJSONObject[]).map(note =>
+    withFont(note, 'font', colour(note.name === 'simulated' ? '--jp-warn-color1' : '--jp-ui-font-color1'))
+  );
+  const data = figure.data.map(trace =>
+    trace.colorbar === undefined
+      ? trace
+      : {
+          ...trace,
+          colorbar: withFont(trace.colorbar as PartialJSONObject, 'tickfont', colour('--jp-ui-font-color1'))
+        }
+  );
+  return { data, layout };
+}

@@ -4,10 +4,10 @@ import * as React from 'react';
 import type { ILaunch } from '../api';
 import type { IWorkloadKind } from '../tokens';
 import type { ILaunchActions } from './actions';
-import { Launch } from './launch';
+import { ListedLaunch } from './launch';
 import type { LaunchesModel } from './model';
 
-/** Create the kind of workload that launches are. */
+/** Create the workload kind of launches. */
 export function launchKind(
   model: LaunchesModel,
   trans: TranslationBundle,
@@ -22,7 +22,7 @@ export function launchKind(
     createdMs: launch => launch.created_ns / 1e6,
     render: launch => (
       <div className="jp-Gipfel-launches">
-        <Launch launch={launch} model={model} trans={trans} actions={actions} />
+        <ListedLaunch launch={launch} model={model} trans={trans} actions={actions} />
       </div>
     ),
     Footer: () => (

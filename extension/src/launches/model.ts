@@ -1,12 +1,12 @@
 import type { ILaunch, ILogPage, ILogPosition } from '../api';
 import { ViewPoll } from '../common/view-poll';
+import { NO_LINES, appendLines, type ILogLines } from '../views/launch/log-lines';
 import { WorkModel } from '../workloads/model';
-import type { LaunchRequests, LogLine } from './requests';
+import type { LaunchRequests } from './requests';
 
 const LOG_MS = 1_500;
 /** Delay of the next request if the server has more lines than one response holds. */
 const MORE_MS = 100;
-const MOST_LINES = 2_000;
 
 /** The user's launches, running ones first, then the newest; and the open log. */
 export class LaunchesModel extends WorkModel<ILaunch> {
@@ -28,9 +28,9 @@ export class LaunchesModel extends WorkModel<ILaunch> {
     return this._rank;
   }
 
-  /** The last lines of the open log. */
-  get lines(): readonly LogLine[] {
-    return this._lines;
+  /** The end of the open log. */
+  get log(): ILogLines {
+    return this._log;
   }
 
   /** The findings of torch's flight recorder for the launch whose log is open. */
@@ -41,7 +41,7 @@ export class LaunchesModel extends WorkModel<ILaunch> {
   /** Poll the list and the log while they are visible. */
   override setVisible(visible: boolean): void {
     super.setVisible(visible);
-    this._log.setVisible(visible);
+    this._logPoll.setVisible(visible);
   }
 
   override isRunning(launch: ILaunch): boolean {
@@ -52,11 +52,11 @@ export class LaunchesModel extends WorkModel<ILaunch> {
   openLog(id: string, rank: number | null = null): void {
     this._openLogId = id;
     this._rank = rank;
-    this._lines = [];
+    this._log = NO_LINES;
     this._flight = [];
     this._position = null;
     this.emit();
-    void this._log.refresh();
+    void this._logPoll.refresh();
   }
 
   /** Stop the ranks of a launch. */
@@ -105,7 +105,7 @@ export class LaunchesModel extends WorkModel<ILaunch> {
       this._flight = page.flight_recorder;
     }
     if (page.lines.length > 0 || before === null) {
-      this._lines = [...this._lines, ...page.lines].slice(-MOST_LINES);
+      this._log = appendLines(this._log, page.lines);
       this.emit();
     }
     if (page.more) {
@@ -114,10 +114,10 @@ export class LaunchesModel extends WorkModel<ILaunch> {
     return page.ended ? null : LOG_MS;
   }
 
-  private readonly _log = new ViewPoll('launch-log', () => this._readLog());
+  private readonly _logPoll = new ViewPoll('launch-log', () => this._readLog());
   private _openLogId = '';
   private _rank: number | null = null;
-  private _lines: readonly LogLine[] = [];
+  private _log = NO_LINES;
   private _flight: readonly string[] = [];
   private _position: ILogPosition | null = null;
 }

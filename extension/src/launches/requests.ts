@@ -3,12 +3,7 @@ import type { ServerConnection } from '@jupyterlab/services';
 
 import type { ILaunch, ILogPage, ILogPosition } from '../api';
 import { requestJson } from '../common/request';
-
-/** Rank, text, milliseconds since 1970 or null, true for a line about an error. */
-export type LogLine = ILogPage['lines'][number];
-
-/** The kinds of files that ranks write for other programs. */
-export type RankFile = 'trace' | 'dump';
+import type { RankFile } from '../views/launch/files';
 
 /** Requests to the routes below `gipfel/launches`. */
 export class LaunchRequests {

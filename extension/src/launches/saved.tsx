@@ -4,7 +4,7 @@ import type { Message } from '@lumino/messaging';
 import * as React from 'react';
 
 import type { ILaunchActions } from './actions';
-import { Launch } from './launch';
+import { ListedLaunch } from './launch';
 import type { LaunchesModel } from './model';
 
 /** The server's view of a launch in a saved cell, without a kernel. */
@@ -43,7 +43,7 @@ export class SavedLaunch extends ReactWidget {
         {(): React.JSX.Element => (
           <div className="jp-Gipfel-work jp-Gipfel-launches">
             {model.items?.map(launch => (
-              <Launch key={launch.id} launch={launch} model={model} trans={trans} actions={actions} />
+              <ListedLaunch key={launch.id} launch={launch} model={model} trans={trans} actions={actions} />
             ))}
           </div>
         )}

@@ -7,7 +7,7 @@ import { requestJson } from '../common/request';
 export class LifetimeRequests {
   constructor(private readonly _settings: ServerConnection.ISettings) {}
 
-  /** Return when this server ends. */
+  /** Return the time at which this server ends. */
   lifetime(): Promise<ILifetime> {
     return requestJson<ILifetime>(this._settings, 'lifetime');
   }

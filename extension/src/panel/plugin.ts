@@ -44,7 +44,10 @@ export const panelPlugin: JupyterFrontEndPlugin<IGipfelPanel> = {
       panel.fitLayout();
     });
     restorer?.add(panel, panel.id);
-    void showAtFirstVisit(app, state, panel.id);
+    if (shell !== null) {
+      // Not in Jupyter Notebook, whose list of files has no tabs beside it that would close the panel.
+      void showAtFirstVisit(app, state, panel.id);
+    }
 
     const command = CommandIDs.openPanel;
     app.commands.addCommand(command, {

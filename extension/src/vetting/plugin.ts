@@ -12,7 +12,7 @@ import { vettingSection } from './section';
 /** The section for vetting the nodes of this job. */
 export const vettingPlugin: JupyterFrontEndPlugin<void> = {
   id: '@gipfel/extension:vetting',
-  description: 'Vets the nodes of this job by a protocol, and shows the report.',
+  description: 'Vets the nodes of this job with a protocol, and shows the report.',
   autoStart: true,
   requires: [IGipfelPanel, IEditorServices],
   optional: [INotebookTracker, ITranslator],

@@ -45,3 +45,34 @@ export function hostView<T extends object>(
     }
   };
 }
+
+/** What a view shows that keeps more than the kernel's state. */
+export interface IWidgetViewModel {
+  dispose(): void;
+}
+
+/**
+ * Host a view with a model of its own in a notebook's cell, without JupyterLab.
+ *
+ * @param create Returns the model of a view; `changed` draws the view again.
+ * @param View Rendered with this model.
+ */
+export function hostModel<T extends IWidgetViewModel>(
+  create: (model: IWidgetModel, changed: () => void) => T,
+  View: React.ComponentType<{ readonly model: T }>
+): IWidgetModule {
+  return {
+    render: ({ model, el }) => {
+      const root = createRoot(el);
+      const draw = (): void => {
+        root.render(<View model={own} />);
+      };
+      const own = create(model, draw);
+      draw();
+      return () => {
+        own.dispose();
+        root.unmount();
+      };
+    }
+  };
+}

@@ -83,7 +83,7 @@ describe('LaunchesModel', () => {
     model.openLog('run/1');
     await passed(10_000);
     expect(log.mock.calls.map(([, position]) => position)).toEqual([null, { at: 1 }, { at: 2 }]);
-    expect(model.lines.map(([, text]) => text)).toEqual(['a', 'b', 'c']);
+    expect(model.log.lines.map(([, text]) => text)).toEqual(['a', 'b', 'c']);
     expect(model.flight).toEqual(['rank 0 waits']);
   });
 
@@ -96,6 +96,6 @@ describe('LaunchesModel', () => {
     model.openLog('');
     answers[0]?.(page({ lines: [[0, 'late', null, false]] }));
     await passed(0);
-    expect(model.lines).toEqual([]);
+    expect(model.log.lines).toEqual([]);
   });
 });

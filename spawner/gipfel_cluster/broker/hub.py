@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError
 
 from ..model import Frozen, GipfelError
 from ..scheduler.machine import SLURM_VARIABLES, slurm_presence
-from ..scheduler.protocol import JobRequest, LostJobError, MarkedJob, Scheduler, SiteFacts
+from ..scheduler.protocol import GpuAccounting, JobRequest, LostJobError, MarkedJob, Scheduler, SiteFacts
 from ..scheduler.slurm import SlurmScheduler
 from .hub_client import (
     HUB_REQUESTS,
@@ -32,6 +32,8 @@ from .hub_client import (
     ExtendRequest,
     FindAnswer,
     FindRequest,
+    GpuUsageAnswer,
+    GpuUsageRequest,
     HubRequest,
     MarkedAnswer,
     MarkedRequest,
@@ -114,7 +116,7 @@ def _uid(name: str) -> int:
         return -1
 
 
-class HubScheduler(Scheduler, SiteFacts, Protocol):
+class HubScheduler(Scheduler, SiteFacts, GpuAccounting, Protocol):
     """A scheduler with all methods that a hub needs."""
 
     async def find(self, mark: str, user: str) -> str | None:
@@ -213,6 +215,8 @@ class HubBroker(Server):
                 answer = PartitionsAnswer(partitions=await scheduler.partitions())
             case ChoicesRequest(user=user):
                 answer = ChoicesAnswer(choices=await scheduler.choices(user))
+            case GpuUsageRequest(user=user, since=since):
+                answer = GpuUsageAnswer(usage=await scheduler.gpu_usage(user, since))
             case ExpectedStartRequest(job=job):
                 answer = ExpectedStartAnswer(start=await scheduler.expected_start(await self._checked(job)))
             case _:

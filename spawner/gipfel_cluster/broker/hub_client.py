@@ -1,11 +1,12 @@
 """Requests of a hub to its broker, with typed fields, and a scheduler that sends them."""
 
+from datetime import date
 from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from ..model import Frozen, GipfelError, OneLine
-from ..scheduler.protocol import Choices, JobRequest, LostJobError, MarkedJob, User
+from ..scheduler.protocol import Choices, GpuUsage, JobRequest, LostJobError, MarkedJob, User
 from .client import Answer, BrokerScheduler, NoAnswerError, send_request
 from .messages import (
     AddressRequest,
@@ -57,6 +58,14 @@ class ChoicesRequest(Request):
     user: Annotated[User, Field(min_length=1)]
 
 
+class GpuUsageRequest(Request):
+    """Return the GPU hours of a user since the beginning of a day."""
+
+    kind: Literal["gpu_usage"] = "gpu_usage"
+    user: Annotated[User, Field(min_length=1)]
+    since: date
+
+
 class ExpectedStartRequest(Request):
     """Estimate when a job would start, without submitting it."""
 
@@ -74,6 +83,7 @@ HubRequest = (
     | AddressRequest
     | PartitionsRequest
     | ChoicesRequest
+    | GpuUsageRequest
     | ExpectedStartRequest
 )
 HUB_REQUESTS: TypeAdapter[HubRequest] = TypeAdapter(Annotated[HubRequest, Field(discriminator="kind")])
@@ -103,6 +113,12 @@ class ChoicesAnswer(Frozen):
     """The user's choices."""
 
     choices: Choices
+
+
+class GpuUsageAnswer(Frozen):
+    """The user's GPU hours."""
+
+    usage: GpuUsage
 
 
 class ExpectedStartAnswer(Frozen):
@@ -147,10 +163,16 @@ class HubBrokerScheduler(BrokerScheduler):
         try:
             request = ChoicesRequest(user=user)
         except ValidationError:
-            raise GipfelError(
-                f"{user!r} can't be the name of a unix user.", "Log in with another name."
-            ) from None
+            raise _bad_user(user) from None
         return (await self._ask(request, ChoicesAnswer)).choices
+
+    async def gpu_usage(self, user: str, since: date) -> GpuUsage:
+        """Return a user's GPU hours since the beginning of a day."""
+        try:
+            request = GpuUsageRequest(user=user, since=since)
+        except ValidationError:
+            raise _bad_user(user) from None
+        return (await self._ask(request, GpuUsageAnswer)).usage
 
     async def expected_start(self, request: JobRequest) -> str:
         """Return when a job would start, without submitting it."""
@@ -165,3 +187,7 @@ class HubBrokerScheduler(BrokerScheduler):
                 "Ask the hub's administrators to start it with `python -m gipfel_cluster.broker.hub`.",
                 sent=error.sent,
             ) from error
+
+
+def _bad_user(user: str) -> GipfelError:
+    return GipfelError(f"{user!r} can't be the name of a unix user.", "Log in with another name.")

@@ -1,4 +1,4 @@
-"""Environment definition files (EDF): found, read, inherited, expanded and checked."""
+"""Find, parse, resolve and check environment definition files (EDF)."""
 
 from .check import as_json, check_edf, check_edfs, check_local, is_edf_directory, show_edf
 from .lookup import find_edf, list_edfs

@@ -1,8 +1,8 @@
 """The nine keys of an EDF, declared once, in `EdfFile`.
 
-From it follow the keys and their TOML types for the parser (`KEYS`), other tools' names for the hint about an
-unknown key (`SYNONYMS`), the order of keys in a form's draft (`draft`), and the JSON Schema for editors,
-forms and documentation (`schema_text`).
+The keys and their TOML types for the parser (`KEYS`), other tools' names for the hint about an unknown key
+(`SYNONYMS`), the order of keys in an EDF that the form writes (`draft`), and the JSON Schema for editors,
+forms and documentation (`schema_text`) are derived from it.
 """
 
 import json
@@ -42,8 +42,8 @@ class EdfFile(Frozen):
     ] = Field(
         default="",
         title="Inherits from",
-        description="EDFs to inherit, by name or path. Later ones win over earlier ones, this file over all; "
-        "mounts and devices are appended. At most ten levels.",
+        description="EDFs to inherit, by name or path. Later ones override earlier ones, and this file "
+        "overrides all; mounts and devices are appended. At most ten levels.",
         json_schema_extra=_schema_extra("site", ["site", "./team.toml"], path="edf"),
     )
     image: Annotated[_Text, Synonyms("container", "container_image", "img")] = Field(
@@ -82,7 +82,8 @@ class EdfFile(Frozen):
             "additionalProperties": False,
             **_schema_extra({"HF_HOME": "${SCRATCH}/hf", "DEBUG": ""}),
         },
-        description="Variables of the container. An empty value unsets one. They do not see each other.",
+        description="Variables of the container. An empty value unsets one. "
+        "A variable can't refer to another one.",
     )
     annotations: Annotated[Annotations, Synonyms("labels")] = Field(
         default=Annotations({}),
@@ -99,7 +100,7 @@ class EdfFile(Frozen):
 
 
 def _toml_types(annotation: Any) -> frozenset[type]:
-    """Return the Python types that `tomllib` reads the values of a field as."""
+    """Return the Python types that `tomllib` returns for the field."""
     origin = get_origin(annotation)
     if origin is Annotated:
         return _toml_types(get_args(annotation)[0])

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..installs import command_problems
 from .model import MAX_FILE_BYTES, Diagnostic, EdfError, Severity
 
 
@@ -294,6 +295,14 @@ def _steps_warnings(steps: SetupSteps, state: os.stat_result) -> Iterator[Diagno
             "the last word, so a path isn't found and the job ends.",
             "Save it with line feeds alone: sed -i 's/\\r$//' FILE.",
             line=line,
+        )
+    for problem in command_problems(steps.text):
+        yield _steps_diagnostic(
+            path,
+            f"setup-{problem.code}",
+            f"{problem.reason}: {problem.consequence}.",
+            problem.fix,
+            line=problem.line,
         )
 
 

@@ -1,6 +1,6 @@
 """Parse one EDF file: values with their lines, types checked, nothing expanded.
 
-`parse` reads a file, `unknown_key` guesses the key that was meant by an unknown one, and `syntax_error`
+`parse` reads a file, `unknown_key` suggests the intended key for an unknown one, and `syntax_error`
 explains an error of the TOML parser.
 """
 
@@ -44,7 +44,7 @@ _LONG_KEY = re.compile(
     r"""(?<![A-Za-z0-9_-])(?:(?:[A-Za-z0-9_-]++|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){8,}+"""
 )
 #: Limit of the sum of squared part counts of all long keys: the parser's time is proportional to it.
-_MAX_STEPS = 1_000_000
+_MAX_KEY_COST = 1_000_000
 _TYPES: dict[type, str] = {
     bool: "a boolean",
     int: "an integer",
@@ -64,7 +64,7 @@ def parse(text: str, file: str, dialect: Dialect = "ce") -> tuple[Document, list
         The values that could be read, and diagnostics about the rest.
     """
     source = Source(file, text.replace("\r\n", "\n"))
-    if text.count(".") >= MAX_KEY_PARTS and _is_deep(text):
+    if text.count(".") >= MAX_KEY_PARTS and _parses_too_slowly(text):
         return Document(source=source), [syntax_error(RecursionError(), text, file)]
     try:
         content = tomllib.loads(text)
@@ -78,7 +78,7 @@ def parse(text: str, file: str, dialect: Dialect = "ce") -> tuple[Document, list
 class _Reader:
     def __init__(self, source: Source, dialect: Dialect) -> None:
         self._source = source
-        self._stringifies = dialect == "sarus"
+        self._converts_scalars = dialect == "sarus"
         self._values = 0
         self.document = Document(source=source)
         self.diagnostics: list[Diagnostic] = []
@@ -193,7 +193,7 @@ class _Reader:
     def _annotations(self, path: Path, value: object) -> None:
         if isinstance(value, dict):
             if len(path) > MAX_KEY_PARTS:
-                self._report(path, "type", "is nested too deeply.", "No annotation has as many parts.")
+                self._report(path, "type", "is nested too deeply.", "Use fewer levels.")
                 return
             for name, item in value.items():
                 self._annotations((*path, name), item)
@@ -203,7 +203,7 @@ class _Reader:
             self._annotation(path, value)
 
     def _annotation(self, path: Path, value: object) -> None:
-        if self._stringifies and isinstance(value, bool | int):
+        if self._converts_scalars and isinstance(value, bool | int):
             value = str(value).lower() if abs(value) < 10**18 else ""
         if not isinstance(value, str):
             fix = f"Hooks read no other type: {path[-1]} = {_quoted(value)}."
@@ -214,8 +214,8 @@ class _Reader:
             self.diagnostics.append(
                 Entry("", path, self._source).diagnostic(
                     "annotation-twice",
-                    f"it is in line {first.line or '?'} too, in another form: the later one wins.",
-                    "Take one of them out.",
+                    f"it is also set on line {first.line or '?'}, nested or dotted: the later value is used.",
+                    "Remove one of them.",
                     severity="warning",
                 )
             )
@@ -223,12 +223,12 @@ class _Reader:
             self.document.annotations[name] = entry
 
 
-def _is_deep(text: str) -> bool:
+def _parses_too_slowly(text: str) -> bool:
     """Return whether keys have so many parts that the parser would take minutes."""
     steps = 0
     for match in _LONG_KEY.finditer(text):
         steps += match[0].count(".") ** 2
-        if steps > _MAX_STEPS:
+        if steps > _MAX_KEY_COST:
             return True
     return False
 

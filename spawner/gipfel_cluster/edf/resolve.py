@@ -13,6 +13,7 @@ from .resolver import Resolver
 from .rule import LintContext, Rule
 from .rules_dialects import DIALECT_RULES, SARUS_RULES
 from .rules_hooks import HOOK_RULES
+from .rules_installs import INSTALL_RULES
 from .rules_mounts import MOUNT_RULES
 from .rules_values import IMAGE_RULES, VALUE_RULES
 
@@ -24,6 +25,7 @@ RULES: tuple[Rule, ...] = (
     *HOOK_RULES,
     *DIALECT_RULES,
     *SARUS_RULES,
+    *INSTALL_RULES,
 )
 _BY_DIALECT = {name: tuple(rule for rule in RULES if name in rule.dialects) for name in DIALECTS}
 

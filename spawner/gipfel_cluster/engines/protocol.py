@@ -1,4 +1,4 @@
-"""The contract of an engine: it renders a `ContainerRequest` as an `Invocation`.
+"""Interface of an engine: it renders a `ContainerRequest` as an `Invocation`.
 
 The functions below check values, apply protected variables, and write notes about variables of an EDF.
 """
@@ -52,7 +52,7 @@ class Engine(Protocol):
     name: str
 
     def missing(self) -> str | None:
-        """Return in one line why this machine can't run the engine, or None."""
+        """Return the reason why this machine can't run the engine, one line, or None."""
 
     def render(self, request: ContainerRequest, *, python: str | Sequence[str]) -> Invocation:
         """Render a request as a process to execute.
@@ -60,7 +60,7 @@ class Engine(Protocol):
         Parameters
         ----------
         python
-            A Python of the host, 3.11 or newer, as a path or as the first words of an argv.
+            A Python of the host, 3.11 or newer, as a path or an argv prefix.
 
         Raises
         ------
@@ -111,13 +111,21 @@ def is_protected(name: str, protected: Iterable[str]) -> bool:
     return any(name.startswith(each[:-1]) if each.endswith("*") else name == each for each in protected)
 
 
+def _protected_edf_variables(request: ContainerRequest) -> tuple[list[str], list[str]]:
+    """Return the EDF's variables that are not set: those with reserved prefixes, and the job's own."""
+    prefixes = [each for each in request.protected if each.endswith("*")]
+    reserved = sorted(name for name in request.edf.env if is_protected(name, prefixes))
+    job_variables = {name for name in request.environment if is_protected(name, request.protected)}
+    return reserved, sorted(job_variables & request.edf.env.keys() - set(reserved))
+
+
 def edf_variables(request: ContainerRequest) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the variables that the EDF sets and the names that it unsets, without protected ones."""
+    reserved, job_variables = _protected_edf_variables(request)
     variables = {
         name: value
         for name, value in request.edf.env.items()
-        if not is_protected(name, [each for each in request.protected if each.endswith("*")])
-        and not (is_protected(name, request.protected) and name in request.environment)
+        if name not in reserved and name not in job_variables
     }
     return {name: value for name, value in variables.items() if value}, tuple(
         name for name, value in variables.items() if not value
@@ -126,25 +134,19 @@ def edf_variables(request: ContainerRequest) -> tuple[dict[str, str], tuple[str,
 
 def protected_variable_notes(request: ContainerRequest) -> tuple[str, ...]:
     """Return notes about the EDF's variables that are not set because the job protects them."""
-    families = [each for each in request.protected if each.endswith("*")]
-    refused = sorted(name for name in request.edf.env if is_protected(name, families))
-    own = sorted(
-        name
-        for name in request.edf.env
-        if name not in refused and is_protected(name, request.protected) and name in request.environment
-    )
+    reserved, job_variables = _protected_edf_variables(request)
     notes = []
-    if refused:
+    if reserved:
         notes.append(
-            f"Not set, because these names are reserved for the hub and the scheduler: {', '.join(refused)}."
+            f"Not set, because these names are reserved for the hub and the scheduler: {', '.join(reserved)}."
         )
-    if own:
-        notes.append(f"Not set by the EDF, because the job's own value is used: {', '.join(own)}.")
+    if job_variables:
+        notes.append(f"Not set by the EDF, because the job's own value is used: {', '.join(job_variables)}.")
     return tuple(notes)
 
 
 def host_value_notes(request: ContainerRequest) -> tuple[str, ...]:
-    """Return notes about search paths in which the EDF meant the image's value and got the host's.
+    """Return notes about path variables that the EDF extends with ``${NAME}`` and that got the host's value.
 
     The host can't read the variables of an image in a registry, so ``${PATH}`` is the host's.
     """

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..environment import without_tokens
 from ..process.supervisor import PROGRAM, RecorderSupervisor
+from ..process.tree import end_child
 from ..runs import RunFolder
 from . import JobSpec
 from .remote_recorders import RemoteRecorders, remote_nodes
@@ -109,15 +110,8 @@ class FanInProcess:
         with self._lock:
             self._stopped = True
             process = self._process
-        if process is None:
-            return
-        with suppress(ProcessLookupError):
-            process.terminate()
-        try:
-            process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if process is not None:
+            end_child(process, _END_S)
 
     def _start(self) -> None:
         # After a restart the senders must find the same keys and the same port.

@@ -1,8 +1,8 @@
 """Identify processes of this machine; find, signal and end process trees; and keep a job alive with locks.
 
-`Process` identifies a process by its id and start time, since the kernel reuses process ids. `descendants`,
-`kill_tree` and `end_descendants` work on a process tree. `end_with_parent` and `adopt_orphans` ask the kernel
-to tie processes to each other.
+`Process` identifies a process by its id and start time, since the kernel reuses process ids. `end_child` ends
+one child; `descendants`, `kill_tree` and `end_descendants` work on a process tree. `end_with_parent` and
+`adopt_orphans` ask the kernel to tie processes to each other.
 
 A process that must keep the job alive after its server has ended, such as the supervisor of a launch, locks a
 file in the job's scratch folder: its starter calls `create_lock_file` and `assign_lock_file`, and the job
@@ -13,11 +13,13 @@ import ctypes
 import fcntl
 import os
 import signal
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from ..model import Frozen
 from ..namespaces import die_with_parent
@@ -84,6 +86,19 @@ def kill_tree(root: int) -> None:
                 os.kill(pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 continue
+
+
+def end_child(process: "subprocess.Popen[Any]", limit_s: float) -> bool:
+    """End a child with SIGTERM, after `limit_s` seconds with SIGKILL; return whether SIGTERM was enough."""
+    with suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return False
+    return True
 
 
 def end_descendants(keep: frozenset[int] = frozenset()) -> None:

@@ -14,6 +14,9 @@ from ..model import GipfelError
 #: The directory of pure and compiled packages, relative to the runtime's directory.
 SITE_PACKAGES = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 
+#: Distributions that a runtime contains with all that they require, if they are installed where it is built.
+OPTIONAL_DISTRIBUTIONS = ("notebook",)
+
 _GIPFEL = "gipfel"
 _INSTALLER_FILES = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "tests", "test"})
@@ -39,6 +42,8 @@ _SKIPPED_SUFFIXES = (".pyc", ".a", ".c", ".cc", ".cpp", ".h", ".hpp", ".pyx", ".
 def required_distributions(extra: str) -> tuple[Distribution, ...]:
     """Return all distributions that ``gipfel[extra]`` requires in this environment, sorted by name.
 
+    Those of `OPTIONAL_DISTRIBUTIONS` that are installed are added.
+
     Raises
     ------
     GipfelError
@@ -55,6 +60,7 @@ def required_distributions(extra: str) -> tuple[Distribution, ...]:
         raise GipfelError(f"gipfel has no extra {extra!r}.", f"It has {', '.join(offered) or 'none'}.")
     seen: set[tuple[str, str]] = set()
     pending = [(_GIPFEL, ""), (_GIPFEL, extra)]
+    pending += [(name, "") for name in OPTIONAL_DISTRIBUTIONS if _is_installed(name)]
     while pending:
         name, current_extra = pending.pop()
         if (name, current_extra) in seen:
@@ -162,6 +168,14 @@ def is_skipped(target: str) -> bool:
         or target.endswith(_SKIPPED_SUFFIXES)
         or (target.startswith(SITE_PACKAGES) and not _SKIPPED_FOLDERS.isdisjoint(target.split("/")))
     )
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        distribution(name)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def _installed(name: str, extra: str) -> Distribution:

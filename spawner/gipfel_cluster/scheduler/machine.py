@@ -29,7 +29,7 @@ _NVIDIA_SMI_S = 10.0
 
 
 class SlurmPresence(Frozen):
-    """Whether Slurm's commands are installed, and where their configuration comes from.
+    """Slurm on this machine: its commands, and the source of its configuration.
 
     ``source`` is a file, a variable or a program; empty without a configuration, and then ``problem`` is a
     sentence.

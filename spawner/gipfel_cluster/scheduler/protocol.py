@@ -7,6 +7,7 @@ starts.
 import re
 import shlex
 from collections.abc import Sequence
+from datetime import date
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import AfterValidator, Field, field_validator
@@ -305,6 +306,38 @@ class SiteFacts(Protocol):
         ------
         GipfelError
             The scheduler would refuse the job, with its message, or did not answer in time.
+        """
+
+
+class GpuBudget(Frozen):
+    """GPU hours that the scheduler allows an account in total, and those that are left of them."""
+
+    account: str
+    limit: float
+    left: float
+
+
+class GpuUsage(Frozen):
+    """GPU hours of a user's jobs; ``used`` is None if the scheduler has no accounting.
+
+    ``budgets`` has the user's accounts whose GPU hours are limited.
+    """
+
+    used: float | None = None
+    budgets: tuple[GpuBudget, ...] = ()
+
+
+@runtime_checkable
+class GpuAccounting(Protocol):
+    """A scheduler that accounts for GPU hours."""
+
+    async def gpu_usage(self, user: str, since: date) -> GpuUsage:
+        """Return the GPU hours of a user's jobs since the beginning of a day, and what is left.
+
+        Raises
+        ------
+        GipfelError
+            The scheduler did not answer in time.
         """
 
 

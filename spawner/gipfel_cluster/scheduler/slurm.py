@@ -5,13 +5,14 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
+from datetime import date
 from secrets import token_hex
 
 from ..model import GipfelError, one_line
 from .command import CommandResult, OutputLimitError, run_as_prefix, run_command
 from .env_from_stdin import encode_environment
 from .machine import SLURM_VARIABLES
-from .protocol import Choices, JobRequest, JobStatus, LostJobError, MarkedJob, Partition
+from .protocol import Choices, GpuUsage, JobRequest, JobStatus, LostJobError, MarkedJob, Partition
 from .slurm_output import (
     JOB_FIELDS,
     QUEUE_FIELDS,
@@ -26,6 +27,7 @@ from .slurm_output import (
     parse_queue_positions,
 )
 from .slurm_site import SlurmSite
+from .slurm_usage import SlurmUsage
 
 _CACHE_SECONDS = 30.0
 _QUEUE_CACHE_SECONDS = 15.0
@@ -76,6 +78,7 @@ class SlurmScheduler:
         self._partitions: tuple[float, tuple[Partition, ...]] | None = None
         self._addresses: dict[str, tuple[float, str]] = {}
         self._site = SlurmSite(self._run)
+        self._usage = SlurmUsage(self._run)
         self._queue: tuple[float, Mapping[str, int]] = (0.0, {})
 
     async def submit(self, request: JobRequest) -> str:
@@ -241,6 +244,10 @@ class SlurmScheduler:
     async def choices(self, user: str) -> Choices:
         """Return a user's accounts, QoS and reservations, from ``sacctmgr`` and ``scontrol``."""
         return await self._site.choices(user)
+
+    async def gpu_usage(self, user: str, since: date) -> GpuUsage:
+        """Return a user's GPU hours from ``sacct``, and those left from ``scontrol``."""
+        return await self._usage.gpu_usage(user, since)
 
     async def expected_start(self, request: JobRequest) -> str:
         """Return the expected start from ``sbatch --test-only``, run as the user; no job is submitted."""

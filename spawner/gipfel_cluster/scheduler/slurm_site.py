@@ -1,10 +1,12 @@
 """Query Slurm for idle GPUs, a user's accounts and reservations, and expected starts."""
 
+import asyncio
 import grp
 import os
 import pwd
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Protocol
 
@@ -23,12 +25,15 @@ PARTITION_FIELDS = ",".join(
 )
 _ASSOCIATION_FIELDS = "Account,DefaultAccount,Partition,QOS,DefaultQOS"
 # Suffixes of a state: powered down, powering up, planned for another job. Other suffixes mean not available.
-_OPEN_STATE = re.compile(r"(idle|mixed|allocated|completing|planned)[~#-]?")
+_AVAILABLE_STATE = re.compile(r"(idle|mixed|allocated|completing|planned)[~#-]?")
 _IDLE_STATE = re.compile(r"(idle|planned)[~#-]?")
 _START = re.compile(r"to start at (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
 # sacctmgr would read other names as a list or as an option.
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*\$?")
-_SOON_SECONDS = 60
+_IMMEDIATE_S = 60
+_GROUPS_LIMIT_S = 10.0
+# Lookups in a directory service that does not answer end after minutes; more of them wait for a thread.
+_MAX_LOOKUPS = 4
 
 
 class RunCommand(Protocol):
@@ -45,10 +50,25 @@ class RunCommand(Protocol):
 
 
 class SlurmSite:
-    """Queries of the spawn form to Slurm, without a cache."""
+    """Queries of the spawn form to Slurm, without a cache.
 
-    def __init__(self, run: RunCommand) -> None:
+    Parameters
+    ----------
+    groups
+        Returns the names of a user's groups; it runs in a thread, because a directory service may be slow.
+    groups_limit_s
+        Time limit of `groups`.
+    """
+
+    def __init__(
+        self,
+        run: RunCommand,
+        groups: Callable[[str], tuple[str, ...]] | None = None,
+        groups_limit_s: float = _GROUPS_LIMIT_S,
+    ) -> None:
         self._run = run
+        self._groups, self._groups_limit_s = groups or groups_of, groups_limit_s
+        self._lookups = ThreadPoolExecutor(_MAX_LOOKUPS, thread_name_prefix="gipfel-groups")
 
     async def partitions(self) -> tuple[Partition, ...]:
         """Return all partitions, from one call of ``sinfo``."""
@@ -58,13 +78,24 @@ class SlurmSite:
     async def choices(self, user: str) -> Choices:
         """Return a user's associations, and the reservations that the user may use."""
         if not _USER.fullmatch(user):
-            raise GipfelError(f"{user!r} can't be the name of a unix user.", "Log in with another name.")
+            raise GipfelError(f"{user!r} is not a valid Unix user name.", "Log in with another name.")
         associations, default = await self._associations(user)
         accounts = {each.account for each in associations or ()}
         result = await self._run(("scontrol", "--oneliner", "show", "reservation"))
-        groups = groups_of(user)
-        usable = (each for each in parse_reservations(result.output) if may_use(each, user, accounts, groups))
+        reservations = parse_reservations(result.output)
+        groups = await self._groups_of(user) if any(each.groups for each in reservations) else ()
+        usable = (each for each in reservations if may_use(each, user, accounts, groups))
         return Choices(associations=associations, default_account=default, reservations=tuple(usable))
+
+    async def _groups_of(self, user: str) -> tuple[str, ...]:
+        lookup = asyncio.get_running_loop().run_in_executor(self._lookups, self._groups, user)
+        try:
+            return await asyncio.wait_for(lookup, self._groups_limit_s)
+        except TimeoutError:
+            raise GipfelError(
+                f"The groups of {user} could not be read within {self._groups_limit_s:g} s.",
+                "Check the directory service (`getent group`) on the hub's machine.",
+            ) from None
 
     async def _associations(self, user: str) -> tuple[tuple[Association, ...] | None, str]:
         argv = ("sacctmgr", "--noheader", "--parsable2", "--readonly", "show", "user", "withassoc")
@@ -85,7 +116,7 @@ class SlurmSite:
             moment = datetime.fromisoformat(match[1] if match else "").astimezone()
         except (ValueError, OverflowError):
             raise GipfelError("Slurm reported no expected start.") from None
-        soon = (moment - datetime.now().astimezone()).total_seconds() < _SOON_SECONDS
+        soon = (moment - datetime.now().astimezone()).total_seconds() < _IMMEDIATE_S
         return "" if soon else moment.isoformat()
 
 
@@ -97,16 +128,19 @@ def parse_partitions(output: str) -> tuple[Partition, ...]:
         fields = [field.strip() for field in line.split("|")]
         if len(fields) < 7 or fields[2] != "up":
             continue
-        name, marked, _, limit, nodes, state, gres, used, default, cpus, memory = (*fields, *[""] * 4)[:11]
+        name, name_with_default_mark, _, limit, nodes, state, gres, used, default, cpus, memory = (
+            *fields,
+            *[""] * 4,
+        )[:11]
         count = int(nodes) if nodes.isdecimal() else 0
         before = partitions.get(name) or Partition(
             name=name,
-            default=marked.endswith("*"),
+            default=name_with_default_mark.endswith("*"),
             time_limit_s=_limit(limit),
             default_time_limit_s=_limit(default),
         )
         gpus = parse_gpus(gres)
-        is_open = _OPEN_STATE.fullmatch(state) is not None
+        is_open = _AVAILABLE_STATE.fullmatch(state) is not None
         free = _subtract(gpus, parse_gpus(used)) if is_open and used else ()
         partitions[name] = before.model_copy(
             update={
@@ -167,9 +201,10 @@ def parse_reservations(output: str) -> tuple[Reservation, ...]:
 
 
 def may_use(reservation: Reservation, user: str, accounts: Iterable[str], groups: Iterable[str]) -> bool:
-    """Return whether a user may use a reservation; a list of names with a minus admits all others."""
+    """Return whether a user may use a reservation; a list of names with a minus is a deny list."""
 
     def admits(listed: tuple[str, ...], names: set[str]) -> bool | None:
+        """Return whether a list admits one of the names; None if there is no restriction."""
         if not listed:
             return None
         if all(each.startswith("-") for each in listed):

@@ -53,7 +53,7 @@ class StepSpec(Frozen):
     time_limit_s: float | None = Field(None, gt=0)
     """Time after which the step is stopped with exit status 124."""
     kill_on_bad_exit: bool = False
-    """Whether the failure of one task ends the others, as srun's option does."""
+    """True if the failure of one task ends the others, as srun's ``--kill-on-bad-exit`` does."""
     grace_s: float = Field(10.0, ge=0, le=3600)
     """Seconds between SIGTERM and SIGKILL when the step is stopped."""
 

@@ -2,8 +2,8 @@
 
 A directory is a run folder if its name is ``<cluster>-<job id>`` and it contains ``record.json`` or
 ``telemetry``; symbolic links never are. It is in use while this process or a workload runs in it. It also is
-in use while its record has no end and either a file was written recently, or the scheduler does not report
-that its job has ended (`check_jobs`).
+in use while its record has no ``ended`` time and either a file was written recently, or the scheduler does
+not report that its job has ended (`check_jobs`).
 """
 
 import json
@@ -33,7 +33,7 @@ _STALE_S, _STALE_WITHOUT_JOB_S = 3600.0, 24 * 3600.0
 
 
 class Run(RunNotes, RunSummary):
-    """A run folder with its notes and facts; times are ISO 8601, ``bytes`` is its size on disk.
+    """A run folder with its notes and summary; times are ISO 8601, ``bytes`` is its size on disk.
 
     ``modified`` is the time of the newest file in seconds since 1970; ``in_use`` is the reason why the run
     folder must not be removed, empty if it may be.
@@ -63,7 +63,7 @@ def find_run(name: str, environment: Mapping[str, str]) -> Run:
     Raises
     ------
     GipfelError
-        There is none, or several have it.
+        No run has this name, or several have it.
     """
     folder = find_folder(name, runs_root(dict(environment)))
     return _run(folder, environment)
@@ -134,15 +134,20 @@ def remove_run(run: Run, environment: Mapping[str, str]) -> None:
         shutil.rmtree(folder)
     except OSError as error:
         raise GipfelError(
-            f"{folder} can't be removed completely: {error.strerror}.", "Check the owner of its files."
+            f"{folder} can't be removed completely: {error.strerror or error}.",
+            "Check the owner of its files.",
         ) from error
 
 
 def is_run_folder(folder: Path) -> bool:
     """Return whether a directory is a run folder; a symbolic link is not."""
-    if folder.is_symlink() or not _NAME.fullmatch(folder.name):
+    try:
+        if folder.is_symlink() or not _NAME.fullmatch(folder.name):
+            return False
+        return (folder / "record.json").is_file() or (folder / "telemetry").is_dir()
+    except OSError:
+        # A directory without access for this user: these methods raise PermissionError before Python 3.14.
         return False
-    return (folder / "record.json").is_file() or (folder / "telemetry").is_dir()
 
 
 def _run(folder: Path, environment: Mapping[str, str]) -> Run:
@@ -217,12 +222,12 @@ def _text(value: object) -> str:
 
 def _size(files: Iterable[os.stat_result]) -> int:
     """Return the bytes on disk of all files; links are not followed."""
-    return sum(about.st_blocks * 512 for about in files)
+    return sum(status.st_blocks * 512 for status in files)
 
 
 def _newest(files: Iterable[os.stat_result]) -> float:
     """Return when the newest file was written, in seconds since 1970."""
-    return max((about.st_mtime for about in files), default=0.0)
+    return max((status.st_mtime for status in files), default=0.0)
 
 
 def _files(folder: Path) -> Iterator[os.stat_result]:

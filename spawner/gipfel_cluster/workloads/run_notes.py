@@ -23,7 +23,7 @@ Tag = Annotated[str, StringConstraints(pattern=r"^[\w][\w.:/-]{0,39}$")]
 
 
 class RunNotes(Frozen):
-    """What a user wrote about a run; all of it is empty until then."""
+    """Name, tags, pin and note that a user gave a run; all empty by default."""
 
     display_name: OneLine = Field("", max_length=100)
     note: str = Field("", max_length=4000)

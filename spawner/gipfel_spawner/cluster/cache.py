@@ -1,4 +1,4 @@
-"""Cached answers of a cluster's scheduler: partitions, choices of its users, expected starts.
+"""Cached answers of a cluster's scheduler: partitions, choices and GPU hours of its users, expected starts.
 
 All pages share them, so that a page view usually causes no scheduler command. `AsyncCache` caches one query;
 `ClusterCache` has one for each query.
@@ -9,15 +9,25 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import date
 from typing import Generic, TypeVar
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.scheduler.protocol import Choices, JobRequest, Partition, Scheduler, SiteFacts
+from gipfel_cluster.scheduler.protocol import (
+    Choices,
+    GpuAccounting,
+    GpuUsage,
+    JobRequest,
+    Partition,
+    Scheduler,
+    SiteFacts,
+)
 
 Value = TypeVar("Value")
 _TTL_SECONDS = 30.0
 _CHOICES_SECONDS = 120.0
 _START_SECONDS = 20.0
+_USAGE_SECONDS = 300.0
 _MAX_USERS = 2000
 _MAX_STARTS = 500
 _MAX_CONCURRENT = 4
@@ -63,12 +73,18 @@ class AsyncCache(Generic[Value]):
         self._failure: GipfelError | None = None
         self._refreshing: asyncio.Task[None] | None = None
 
-    async def cached(self) -> Cached[Value]:
-        """Return the cached value for a page; wait without a limit only for the first value, never raise."""
+    async def cached(self, *, limit: float | None = None) -> Cached[Value]:
+        """Return the cached value for a page; never raise.
+
+        Parameters
+        ----------
+        limit
+            Seconds to wait for the first value, None for no limit.
+        """
         if self._is_stale(self._tried):
             refreshing = self._start_refresh()
             # asyncio.wait does not cancel the task: other pages share it.
-            await asyncio.wait({refreshing}, timeout=self._patience if self._answered is not None else None)
+            await asyncio.wait({refreshing}, timeout=self._patience if self._answered is not None else limit)
         age = 0.0 if self._answered is None else self._clock() - self._answered
         return Cached(self._value, age, str(self._failure) if self._failure else "")
 
@@ -114,12 +130,13 @@ class AsyncCache(Generic[Value]):
 
 
 class ClusterCache:
-    """Partitions of a cluster, choices of its users, and expected starts, each with its own TTL.
+    """Partitions of a cluster, choices and GPU hours of its users, expected starts; each has its own TTL.
 
     Parameters
     ----------
     scheduler
-        The scheduler to query. Without the methods of `SiteFacts` it offers partitions only.
+        The scheduler to query. Without the methods of `SiteFacts` and `GpuAccounting` it offers partitions
+        only.
     ttl
         Seconds after which the partitions are queried again.
     only
@@ -133,12 +150,13 @@ class ClusterCache:
         self._only = frozenset(only)
         self._partitions: AsyncCache[tuple[Partition, ...]] = AsyncCache(self._fetch_partitions, ttl=ttl)
         self._choices: LRU[Choices] = LRU(_MAX_USERS)
+        self._usage: LRU[GpuUsage] = LRU(_MAX_USERS)
         self._starts: LRU[str] = LRU(_MAX_STARTS)
         self._gate = asyncio.Semaphore(_MAX_CONCURRENT)
 
-    async def partitions(self) -> Cached[tuple[Partition, ...]]:
-        """Return the partitions with their age, for a page."""
-        return await self._partitions.cached()
+    async def partitions(self, *, limit: float | None = None) -> Cached[tuple[Partition, ...]]:
+        """Return the partitions with their age, for a page; see `AsyncCache.cached`."""
+        return await self._partitions.cached(limit=limit)
 
     async def current_partitions(self) -> tuple[Partition, ...]:
         """Return partitions that are not stale, for a start.
@@ -162,6 +180,20 @@ class ClusterCache:
             return await scheduler.choices(user) if isinstance(scheduler, SiteFacts) else Choices()
 
         return await self._choices.at(user, lambda: AsyncCache(fetch, ttl=_CHOICES_SECONDS)).cached()
+
+    async def gpu_usage(self, user: str, since: date, *, limit: float | None = None) -> Cached[GpuUsage]:
+        """Return the GPU hours of a unix user since the beginning of a day; see `AsyncCache.cached`."""
+
+        async def fetch() -> GpuUsage:
+            scheduler = self._scheduler
+            if not isinstance(scheduler, GpuAccounting):
+                return GpuUsage()
+            async with self._gate:
+                return await scheduler.gpu_usage(user, since)
+
+        key = f"{user} {since.isoformat()}"
+        usage = self._usage.at(key, lambda: AsyncCache(fetch, ttl=_USAGE_SECONDS))
+        return await usage.cached(limit=limit)
 
     async def expected_start(self, request: JobRequest) -> str:
         """Return when a job would start, as an ISO time; empty for immediately.

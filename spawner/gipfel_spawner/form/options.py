@@ -37,6 +37,7 @@ FIELDS = {
     "reservation": "the reservation",
     "name": "the name",
     "engine": "the engine",
+    "interface": "the interface",
     "vet": "vetting",
     "vet_action": "the action after a vetting",
 }
@@ -76,7 +77,8 @@ class UserOptions(Placement):
 
     ``cluster`` is one of the hub's clusters; ``edf`` is the name of an EDF, or a path that begins with ``/``
     or ``~/``; ``gpus``, ``cpus`` and ``memory`` are per node; ``time`` and ``memory`` are in Slurm's syntax;
-    ``name`` is the job's name. Empty means the site's default. ``vet`` is the protocol by which the nodes are
+    ``name`` is the job's name. Empty means the site's default. ``interface`` is the page that the user is
+    taken to, JupyterLab's or Jupyter Notebook's. ``vet`` is the protocol by which the nodes are
     vetted first. If a node fails the vetting, ``vet_action`` decides: start no server (``abort``, the
     default), start it without that node (``shrink``, with several nodes) or start it anyway (``report``).
     """
@@ -89,6 +91,7 @@ class UserOptions(Placement):
     memory: Memory = ""
     name: Annotated[OneLine, Field(max_length=64, pattern=r"^(?:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$")] = ""
     engine: Annotated[OneLine, Field(max_length=32, pattern=r"^(?:[a-z][a-z0-9_-]*)?$")] = ""
+    interface: Literal["", "lab", "notebook"] = ""
     vet: Annotated[OneLine, Field(max_length=64, pattern=r"^(?:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$")] = ""
     vet_action: Literal["", "abort", "shrink", "report"] = ""
 
@@ -236,6 +239,8 @@ def describe_options(options: UserOptions) -> str:
         for each in (describe_time(options.time), options.edf, options.cluster, options.partition)
         if each
     ]
+    if options.interface == "notebook":
+        parts.append("Jupyter Notebook")
     return " · ".join(parts) or "the defaults"
 
 

@@ -81,6 +81,7 @@ class ClusterOffer(Frozen):
     age: float = 0.0
     choices: Choices = Choices()
     engines: tuple[str, ...] = ()
+    has_notebook: bool = False
     problems: tuple[str, ...] = ()
 
     @property
@@ -158,6 +159,8 @@ class FormContent(Frozen):
     age: float = 0.0
     choices: Choices = Choices()
     engines: tuple[str, ...] = ()
+    #: Whether servers have Jupyter Notebook, on every cluster.
+    has_notebook: bool = False
     #: Vetting protocols to choose from.
     vetting: tuple[str, ...] = ()
     presets: tuple[Preset, ...] = ()

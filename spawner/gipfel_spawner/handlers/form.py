@@ -12,13 +12,13 @@ import asyncio
 import contextlib
 import json
 import logging
+import re
 import sys
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, MutableMapping
-from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from jupyterhub.apihandlers import APIHandler
 from jupyterhub.apihandlers.users import UserServerAPIHandler
@@ -34,13 +34,14 @@ from gipfel_cluster.model import GipfelError
 from ..failure.problem import SpawnProblem, options_problems
 from ..form.options import OptionError, read_options
 from ..spawner import EDFSpawner
+from ..start.local_time import clock_text
 
-_MAX_NAMES = 4096
-_MAX_BYTES = 160 << 10
+_MAX_TRACKED_USERS = 4096
+_MAX_REQUEST_BYTES = 160 << 10
 _STATIC = {"path": str(Path(__file__).parents[1] / "static")}
 _USER = r"/api/gipfel/users/([^/]+)"
 # The limit of the options is 16 KiB; this one is checked before the body is parsed.
-_MAX_BODY_BYTES = 32 << 10
+_MAX_START_BODY_BYTES = 32 << 10
 
 
 class RateLimiter:
@@ -54,12 +55,12 @@ class RateLimiter:
         self._clock = clock
         self._requests: OrderedDict[str, deque[float]] = OrderedDict()
 
-    def wait(self, name: str) -> float:
+    def acquire(self, name: str) -> float:
         """Count one request; return 0, or for a refused one the seconds until the next is accepted."""
         now = self._clock()
         times = self._requests.setdefault(name, deque())
         self._requests.move_to_end(name)
-        while len(self._requests) > _MAX_NAMES:
+        while len(self._requests) > _MAX_TRACKED_USERS:
             self._requests.popitem(last=False)
         while times and now - times[0] >= self._seconds:
             times.popleft()
@@ -72,8 +73,8 @@ class RateLimiter:
 class FormHandler(APIHandler):
     """Base of the handlers for requests of the form's page, with JSON bodies and answers."""
 
-    #: Rate limit of a user's requests.
-    rate = RateLimiter(40, 60.0)
+    #: Rate limit of a user's requests, which each subclass has for itself.
+    rate: ClassVar[RateLimiter]
 
     async def answer(self, spawner: EDFSpawner, content: dict[str, Any]) -> dict[str, Any]:
         """Return the answer; a `GipfelError` becomes its ``problem``."""
@@ -83,12 +84,12 @@ class FormHandler(APIHandler):
     async def post(self, user_name: str) -> None:
         """Answer a request for a user's form, sent by the user or by an administrator."""
         spawner = self._spawner(user_name)
-        if len(self.request.body) > _MAX_BYTES:
-            raise web.HTTPError(413, f"The request is longer than {_MAX_BYTES} bytes.")
+        if len(self.request.body) > _MAX_REQUEST_BYTES:
+            raise web.HTTPError(413, f"The request is longer than {_MAX_REQUEST_BYTES} bytes.")
         content = self.get_json_body()
         if not isinstance(content, dict):
             raise web.HTTPError(400, "Give one object of JSON.")
-        seconds = self.rate.wait(f"{self.current_user.kind}:{self.current_user.name}")
+        seconds = self.rate.acquire(f"{self.current_user.kind}:{self.current_user.name}")
         if seconds:
             self.set_header("Retry-After", str(int(seconds) + 1))
             raise web.HTTPError(429, f"Too many requests. Try again in {int(seconds) + 1} s.")
@@ -117,18 +118,18 @@ class FormHandler(APIHandler):
 
 
 class ExpectedStartHandler(FormHandler):
-    """``POST …/expected-start`` with options: when such a job would start. No job is submitted."""
+    """Answer ``POST …/expected-start`` with the time at which a job with these options would start."""
 
     rate = RateLimiter(40, 60.0)
 
     async def answer(self, spawner: EDFSpawner, content: dict[str, Any]) -> dict[str, Any]:
         """Return ``start``, an ISO time or empty for immediately, and the same as ``text``."""
         start = await spawner.options.expected_start(read_options(content))
-        return {"start": start, "text": clock_text(start, datetime.now().astimezone())}
+        return {"start": start, "text": clock_text(start) if start else "now"}
 
 
 class EnvironmentHandler(FormHandler):
-    """``POST …/environment`` with ``edf``: the diagnostics of an EDF, and the resolved EDF."""
+    """Answer ``POST …/environment`` with the diagnostics of an EDF, and the resolved EDF."""
 
     rate = RateLimiter(40, 60.0)
 
@@ -139,7 +140,7 @@ class EnvironmentHandler(FormHandler):
 
 
 class DraftHandler(FormHandler):
-    """``POST …/draft`` with a `Draft`: check or save an EDF that was pasted, uploaded or filled in."""
+    """Answer ``POST …/draft``: check or save an EDF that was pasted, uploaded or filled in."""
 
     rate = RateLimiter(30, 60.0)
 
@@ -154,14 +155,6 @@ class DraftHandler(FormHandler):
         return await spawner.options.draft_environment(draft)
 
 
-def clock_text(start: str, now: datetime) -> str:
-    """Return ``now``, a time if the start is today, else date and time, in the time zone of ``now``."""
-    if not start:
-        return "now"
-    moment = datetime.fromisoformat(start).astimezone(now.tzinfo)
-    return moment.strftime("%H:%M" if moment.date() == now.date() else "%Y-%m-%d %H:%M")
-
-
 #: Routes below the hub's own prefix.
 ROUTES: tuple[tuple[Any, ...], ...] = (
     (_USER + "/expected-start", ExpectedStartHandler),
@@ -173,7 +166,7 @@ ROUTES: tuple[tuple[Any, ...], ...] = (
 
 @contextlib.contextmanager
 def _cancelled_start() -> Iterator[None]:
-    """Convert the cancellation with which JupyterHub ends the wait for a stopped start into 409."""
+    """Answer 409 if the start is cancelled while the request waits for it."""
     try:
         yield
     except asyncio.CancelledError:
@@ -210,8 +203,8 @@ class ValidatedServerHandler(UserServerAPIHandler):
         body = self.request.body
         if not self._uses_edf_spawner():
             return
-        if len(body) > _MAX_BODY_BYTES:
-            raise web.HTTPError(400, f"The body is longer than {_MAX_BODY_BYTES} bytes.")
+        if len(body) > _MAX_START_BODY_BYTES:
+            raise web.HTTPError(413, f"The body is longer than {_MAX_START_BODY_BYTES} bytes.")
         try:
             # Checked here, because JupyterHub logs a stack trace of invalid JSON.
             json.loads(body.decode(errors="replace").strip() or "null")
@@ -227,12 +220,26 @@ class ValidatedServerHandler(UserServerAPIHandler):
         return issubclass(self.settings["spawner_class"], EDFSpawner)
 
 
+#: Parameter of a link to the form: the number of an earlier session.
+REPEAT_PARAMETER = "gipfel_repeat"
+
+
 class ValidatedSpawnHandler(SpawnHandler):
-    """JupyterHub's handler of the form, which logs a user's mistake in one line."""
+    """JupyterHub's handler of the form, which logs a user's mistake in one line.
+
+    The form of a link with `REPEAT_PARAMETER` shows the options of the user's session ``repeat``.
+    """
+
+    #: Number of an earlier session, 0 for none.
+    repeat = 0
 
     async def prepare(self) -> None:
         """Refuse a link that is not UTF-8, for which JupyterHub would log a stack trace."""
         await super().prepare()
+        # JupyterHub reads all other parameters as options of a start.
+        number = self.request.query_arguments.pop(REPEAT_PARAMETER, [b""])[-1]
+        if re.fullmatch(rb"[0-9]{1,15}", number):
+            self.repeat = int(number)
         try:
             for values in self.request.query_arguments.values():
                 b"".join(values).decode()
@@ -242,16 +249,16 @@ class ValidatedSpawnHandler(SpawnHandler):
     async def post(self, *names: str) -> None:
         """Start with the form's options; a start that is stopped meanwhile is 409."""
         with _cancelled_start():
-            if (answering := super().post(*names)) is not None:
-                await answering
+            if (result := super().post(*names)) is not None:
+                await result
 
     @property
-    def log(self) -> "NoTracebackLog":
+    def log(self) -> "NoTracebackLogger":
         """Log of the hub, without stack traces of users' mistakes."""
-        return NoTracebackLog(super().log, {})
+        return NoTracebackLogger(super().log, {})
 
 
-class NoTracebackLog(logging.LoggerAdapter[logging.Logger]):
+class NoTracebackLogger(logging.LoggerAdapter[logging.Logger]):
     """Logger that replaces the stack trace of a `SpawnProblem`, a user's mistake, by its message."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:

@@ -13,11 +13,12 @@ from jupyterhub.scopes import needs_scope
 from jupyterhub.utils import url_path_join
 from pydantic import Field, ValidationError
 from tornado import web
+from tornado.httputil import url_concat
 
 from gipfel_cluster.model import Frozen, GipfelError, OneLine
 
 from ..spawner import EDFSpawner
-from .form import FormHandler, RateLimiter
+from .form import REPEAT_PARAMETER, FormHandler, RateLimiter
 from .session_cards import HomeContent, home_content
 
 
@@ -44,21 +45,19 @@ class RepeatHandler(HomeHandler):
 
     @web.authenticated
     async def get(self, number: str) -> None:
-        """Preselect the options and redirect to the form; nothing is started."""
+        """Redirect to the form; nothing is changed, because another site's page may cause this request."""
         user = self.current_user
         if not isinstance(user.spawner, EDFSpawner):
             raise web.HTTPError(404)
-        session = user.spawner.lifetime.history().get(user.name, int(number))
+        lifetime = user.spawner.lifetime
+        session = await lifetime.history().get(user.name, int(number), since=lifetime.user_created)
         if session is None:
             raise web.HTTPError(404, "This session is not in the history any more.")
         name = free_name(session.server, {each.name for each in user.spawners.values() if each.active})
         if name and not self.allow_named_servers:
             raise web.HTTPError(409, "Your server is running. Stop it first, then start it again.")
-        if name:
-            await self._check_named_server_request(user, name, name)
-        spawner = user.get_or_create_spawner(name, name, replace_failed=True)
-        spawner.options.preselect(session.options)
-        self.redirect(url_path_join(self.hub.base_url, "spawn", user.escaped_name, name))
+        form = url_path_join(self.hub.base_url, "spawn", user.escaped_name, name)
+        self.redirect(url_concat(form, {REPEAT_PARAMETER: number}))
 
 
 def free_name(name: str, active: set[str]) -> str:

@@ -1,4 +1,4 @@
-"""Saturation of running servers, requested from each server; its user decides whether to share it."""
+"""Saturation of running servers, requested from each server; each user decides whether to share it."""
 
 import asyncio
 import logging
@@ -17,13 +17,15 @@ from ..spawner import EDFSpawner
 
 #: Seconds for which an answer is cached.
 _TTL_S = 60.0
+#: Seconds after a failed request until the next one.
+_RETRY_S = 20.0
 #: Seconds that a page view waits for answers; later ones are shown in the next view.
-_PATIENCE_S = 1.0
+_PAGE_WAIT_S = 1.0
 _CONNECT_S = 2.0
-_ANSWER_S = 10.0
+_REQUEST_TIMEOUT_S = 10.0
 _MAX_BYTES = 4096
 _MAX_CONCURRENT = 16
-_TOKEN_S = 1800
+_TOKEN_LIFETIME_S = 1800
 _MAX_ENTRIES = 2000
 
 Bottleneck = Literal[
@@ -49,7 +51,7 @@ class SharedSaturation(Frozen):
     """Saturation that a server reports; restricted to numbers and known names, since users can forge it.
 
     ``score`` is 0 to 100 over the last ``seconds``, None if there was nothing to score; ``activity`` is the
-    mean SM activity of all GPUs, 0 to 1, in equal parts of that time, None where there is no sample.
+    mean SM activity of all GPUs, 0 to 1, in time buckets of equal length, None where there is no sample.
     """
 
     shared: bool
@@ -83,7 +85,8 @@ class SaturationCache:
     def __init__(self, log: logging.Logger, fetch: Fetch | None = None) -> None:
         self._log = log
         self._fetch = fetch or fetch_saturation
-        self._answers: dict[tuple[str, str], tuple[float, SharedSaturation]] = {}
+        # Time of an answer, which is None if the request failed.
+        self._answers: dict[tuple[str, str], tuple[float, SharedSaturation | None]] = {}
         self._requests: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._tokens: dict[tuple[str, str], tuple[float, str]] = {}
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
@@ -92,44 +95,54 @@ class SaturationCache:
         """Return the answers of these servers by user and server name; wait at most 1 s, and never raise."""
         now = time.monotonic()
         ready = {(s.user.name, s.name): s for s in spawners if s.ready and s.server}
-        self._drop_old(ready, now)
+        self._evict(ready, now)
         for key, spawner in ready.items():
-            answered = self._answers.get(key, (0.0, None))[0]
-            if key not in self._requests and now - answered > _TTL_S:
+            if key not in self._requests and self._is_due(key, now):
                 task = asyncio.ensure_future(self._request(key, spawner))
                 self._requests[key] = task
                 task.add_done_callback(partial(self._remove_request, key))
         pending = [self._requests[key] for key in ready if key in self._requests]
         if pending:
-            await asyncio.wait(pending, timeout=_PATIENCE_S)
-        return {key: self._answers[key][1] for key in ready if key in self._answers}
+            await asyncio.wait(pending, timeout=_PAGE_WAIT_S)
+        known = {key: self._answers[key][1] for key in ready if key in self._answers}
+        return {key: answer for key, answer in known.items() if answer is not None}
+
+    def _is_due(self, key: tuple[str, str], now: float) -> bool:
+        if key not in self._answers:
+            return True
+        answered, answer = self._answers[key]
+        return now - answered > (_RETRY_S if answer is None else _TTL_S)
 
     def _remove_request(self, key: tuple[str, str], _: object) -> None:
         self._requests.pop(key, None)
 
     async def _request(self, key: tuple[str, str], spawner: EDFSpawner) -> None:
         async with self._slots:
+            # It may have stopped while the request waited for a slot.
+            if not spawner.server:
+                self._answers.pop(key, None)
+                return
             try:
                 answer = await self._fetch(spawner, self._token(key, spawner))
                 self._answers[key] = (time.monotonic(), SharedSaturation.model_validate_json(answer))
             except (HTTPError, OSError, ValueError, TimeoutError) as error:
                 # The server is busy or of an older version: its saturation is unknown, not zero.
-                self._answers.pop(key, None)
+                self._answers[key] = (time.monotonic(), None)
                 self._log.debug("The server of %s does not report how its GPUs are used: %r", key[0], error)
 
     def _token(self, key: tuple[str, str], spawner: EDFSpawner) -> str:
         """Return a token of the hub that is valid for 30 minutes and only for this server."""
         created, token = self._tokens.get(key, (0.0, ""))
-        if not token or time.monotonic() - created > _TOKEN_S / 2:
+        if not token or time.monotonic() - created > _TOKEN_LIFETIME_S / 2:
             token = spawner.user.new_api_token(
-                note="gipfel: saturation on the page of servers",
-                expires_in=_TOKEN_S,
+                note="gipfel: saturation column of the server list",
+                expires_in=_TOKEN_LIFETIME_S,
                 scopes=[f"access:servers!server={spawner.user.name}/{spawner.name}"],
             )
             self._tokens[key] = (time.monotonic(), token)
         return token
 
-    def _drop_old(self, ready: Mapping[tuple[str, str], object], now: float) -> None:
+    def _evict(self, ready: Mapping[tuple[str, str], object], now: float) -> None:
         for entries in (self._answers, self._tokens):
             for key in [key for key in entries if key not in ready and len(entries) > _MAX_ENTRIES]:
                 del entries[key]
@@ -158,11 +171,11 @@ async def fetch_saturation(spawner: EDFSpawner, token: str) -> bytes:
         url_path_join(spawner.server.url, "gipfel/sharing/saturation"),
         headers={"Authorization": f"token {token}", "Accept": "application/json"},
         connect_timeout=_CONNECT_S,
-        request_timeout=_ANSWER_S,
+        request_timeout=_REQUEST_TIMEOUT_S,
         follow_redirects=False,
         streaming_callback=append,
     )
-    async with asyncio.timeout(_ANSWER_S + _CONNECT_S):
+    async with asyncio.timeout(_REQUEST_TIMEOUT_S + _CONNECT_S):
         await AsyncHTTPClient().fetch(request)
     return b"".join(chunks)
 

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from html import escape
 from typing import Any, Literal
 
 from gipfel_cluster.model import Frozen
@@ -17,31 +18,33 @@ from ..form.options import describe_options
 from ..form.page import PartitionRow, format_limit, partition_rows
 from ..history import Session
 from ..spawner import EDFSpawner
-from ..start.progress import describe_status
+from ..start.progress import describe_status, status_page
+from .gpu_hours import GpuHours, month_gpu_hours
 from .saturation import SharedSaturation, saturation_cache
 from .servers import describe_server, format_span
 
-#: Days over which the page sums up GPU hours.
-USAGE_DAYS = 30
 _MAX_SESSIONS = 10
 _SYMBOLS = {"running": "●", "waiting": "◐", "stopping": "◌", "stopped": "○"}
 _ENDS = {"stopped": "stopped", "ended": "ended", "failed": "failed to start", "culled": "stopped while idle"}
+# A page waits so long for a scheduler's first answer; the next refresh shows it.
+_PATIENCE_S = 1.0
 _SPARK = (120.0, 28.0)
 
 
 class SessionCard(Frozen):
     """Card of one server; times are ISO times in UTC.
 
-    ``name`` is empty for the user's default server. ``detail`` is one sentence about a start in progress, or
-    about the end of the last session. ``left`` is the time until the job's limit, empty if it is unknown,
-    and ``extend`` by how much it can be extended, empty for not at all. ``score`` is one sentence, ``spark``
-    the points of an SVG polyline of the SM activity within 120 x 28; both are empty unless shared.
+    ``name`` is empty for the user's default server. ``detail_html`` is one sentence about a start in
+    progress, or about the end of the last session, as escaped HTML. ``left`` is the time until the job's
+    limit, empty if it is unknown, and ``extend`` by how much it can be extended, empty for not at all.
+    ``score`` is one sentence, ``spark`` the points of an SVG polyline of the SM activity within 120 x 28;
+    both are empty unless shared.
     """
 
     name: str
     title: str
     state: Literal["running", "waiting", "stopping", "stopped"]
-    detail: str = ""
+    detail_html: str = ""
     facts: tuple[str, ...] = ()
     ends: str = ""
     left: str = ""
@@ -85,16 +88,18 @@ class HomeContent(Frozen):
     cards: tuple[SessionCard, ...]
     earlier: tuple[EarlierSession, ...]
     clusters: tuple[ClusterState, ...]
-    gpu_hours: float
-    days: int = USAGE_DAYS
+    gpu_hours: GpuHours
 
 
 async def home_content(user: Any, settings: dict[str, Any], log: Any) -> HomeContent:
     """Return the content of a user's home page; a slow server or scheduler delays it by a second."""
     known: Sequence[Any] = tuple(user.all_spawners())
     spawners = [each for each in known if isinstance(each, EDFSpawner) and (each.active or each.pending)]
-    saturation, clusters = await asyncio.gather(
-        saturation_cache(settings, log).read(spawners), _clusters(user.spawner)
+    jobs = tuple(each.job_id for each in spawners if each.job_id)
+    saturation, clusters, gpu_hours = await asyncio.gather(
+        saturation_cache(settings, log).read(spawners),
+        _clusters(user.spawner),
+        month_gpu_hours(user.spawner, running=jobs),
     )
     active = {each.name for each in spawners}
     failures = settings.get("gipfel_ends", {})
@@ -103,9 +108,10 @@ async def home_content(user: Any, settings: dict[str, Any], log: Any) -> HomeCon
         for each in known
         if each.name not in active
     ]
-    history = user.spawner.lifetime.history()
-    jobs = tuple(each.job_id for each in spawners if each.job_id)
-    sessions = history.last(user.name, _MAX_SESSIONS, running=jobs)
+    lifetime = user.spawner.lifetime
+    sessions = await lifetime.history().last(
+        user.name, _MAX_SESSIONS, running=jobs, since=lifetime.user_created
+    )
     return HomeContent(
         user=user.name,
         cards=(
@@ -114,7 +120,7 @@ async def home_content(user: Any, settings: dict[str, Any], log: Any) -> HomeCon
         ),
         earlier=tuple(map(_earlier, sessions)),
         clusters=clusters,
-        gpu_hours=history.gpu_hours(user.name, USAGE_DAYS, running=jobs),
+        gpu_hours=gpu_hours,
     )
 
 
@@ -123,7 +129,7 @@ def _card(spawner: EDFSpawner, shared: SharedSaturation | None) -> SessionCard:
     state: Literal["running", "waiting", "stopping"] = "running" if spawner.ready else "waiting"
     if server.state == "stopping":
         state = "stopping"
-    ends, status = lifetime.ends if state == "running" else None, lifetime.last_status()
+    ends = lifetime.ends if state == "running" else None
     partition = f"on {server.partition}" if server.partition else ""
     extension = lifetime.status().extend_s if ends is not None else 0
     running_facts = () if state != "running" else (", ".join(server.nodes),)
@@ -131,9 +137,7 @@ def _card(spawner: EDFSpawner, shared: SharedSaturation | None) -> SessionCard:
         name=spawner.name,
         title=spawner.orm_spawner.display_name or spawner.name or "default",
         state=state,
-        detail=describe_status(spawner.job_id, status, has_setup=spawner.in_container)[1]
-        if state == "waiting" and spawner.job_id
-        else "",
+        detail_html=_start_detail(spawner) if state == "waiting" and spawner.job_id else "",
         facts=tuple(
             filter(
                 None,
@@ -156,12 +160,18 @@ def _card(spawner: EDFSpawner, shared: SharedSaturation | None) -> SessionCard:
     )
 
 
+def _start_detail(spawner: EDFSpawner) -> str:
+    status = spawner.lifetime.last_status()
+    text = describe_status(spawner.job_id, status, has_setup=spawner.in_container)[1]
+    return status_page(text, status)
+
+
 def _stopped_card(known: Any, failure: Failure | None) -> SessionCard:
     return SessionCard(
         name=known.name,
         title=known.display_name or known.name or "default",
         state="stopped",
-        detail=failure.event if failure else "",
+        detail_html=escape(failure.event) if failure else "",
     )
 
 
@@ -217,12 +227,13 @@ def _earlier(session: Session) -> EarlierSession:
 async def _clusters(spawner: EDFSpawner) -> tuple[ClusterState, ...]:
     placement = spawner.placement
     settings = tuple(placement.settings_by_name.values())
-    answers = await asyncio.gather(*(placement.shared(each).cache.partitions() for each in settings))
+    caches = [placement.shared(each).cache for each in settings]
+    answers = await asyncio.gather(*(each.partitions(limit=_PATIENCE_S) for each in caches))
     return tuple(
         ClusterState(
             name=each.name,
             partitions=partition_rows(answer.value or ()),
-            problem=answer.problem,
+            problem=answer.problem or ("No answer from the scheduler yet." if answer.value is None else ""),
             age=format_span(answer.age) if answer.problem and answer.value else "",
         )
         for each, answer in zip(settings, answers, strict=True)

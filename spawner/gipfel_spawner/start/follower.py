@@ -13,7 +13,15 @@ from ..failure.cause import Evidence
 from ..failure.problem import Failure, SpawnProblem
 from .account import JobLog
 from .placement import ServerPlacement
-from .progress import Progress, describe_end, describe_running, describe_status, vetting_page, vetting_text
+from .progress import (
+    Progress,
+    describe_end,
+    describe_running,
+    describe_status,
+    status_page,
+    vetting_page,
+    vetting_text,
+)
 from .traits import SpawnerTraits
 
 POLL_SECONDS = 0.25
@@ -137,13 +145,14 @@ class StartFollower:
         """Report the job's status if it has changed; return the last reported one."""
         if status is NOT_POLLED or status == reported:
             return reported
-        self._report(*describe_status(self._spawner.job_id, status, has_setup=self._has_setup))
+        percent, text = describe_status(self._spawner.job_id, status, has_setup=self._has_setup)
+        self._report(percent, text, status_page(text, status))
         return status
 
-    def _report(self, percent: int, text: str) -> None:
+    def _report(self, percent: int, text: str, page: str = "") -> None:
         # A vetting report means that the container has started, so earlier steps are no longer reported.
         if percent >= _VETTING_PERCENT or not self._last_vetting_report:
-            self.progress.report(percent, text)
+            self.progress.report(percent, text, page)
 
     def on_vetting(self, progress: VettingProgress) -> None:
         """Record the vetting progress that the job reported, and show it on the waiting page."""

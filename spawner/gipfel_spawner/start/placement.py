@@ -1,8 +1,10 @@
 """Placement of a user's server: its cluster, unix account, Python interpreter and commands as the user."""
 
+import asyncio
 import os
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from gipfel_cluster.runtime import Runtime
@@ -10,11 +12,17 @@ from gipfel_cluster.runtime.model import DESCRIPTION
 from gipfel_cluster.scheduler.command import current_user_name
 from gipfel_cluster.scheduler.protocol import Scheduler
 
+from ..cluster.cache import AsyncCache, Cached
 from ..cluster.clusters import Cluster, ClusterSettings, PollSettings, read_clusters, shared_cluster
 from ..cluster.watcher import JobWatcher
 from ..form.options import OptionError
 from .account import Account, UserCommands, account_environment, account_of
 from .traits import SpawnerTraits
+
+# The directory service may not answer for minutes. Those threads must not be the event loop's, which resolve
+# host names.
+_LOOKUPS = ThreadPoolExecutor(4, thread_name_prefix="gipfel-accounts")
+_LOOKUP_TTL_S = 60.0
 
 
 class ServerPlacement:
@@ -32,6 +40,7 @@ class ServerPlacement:
         self.cluster_name = ""
         self._settings: dict[str, ClusterSettings] | None = None
         self._accounts: dict[bool, Account] = {}
+        self._lookups: dict[bool, AsyncCache[str]] = {}
 
     @property
     def settings_by_name(self) -> dict[str, ClusterSettings]:
@@ -140,6 +149,29 @@ class ServerPlacement:
     def unix_name(self, settings: ClusterSettings | None = None) -> str:
         """Return the unix user whose Slurm accounts and reservations apply."""
         return self.account(settings).user or current_user_name()
+
+    async def cached_unix_name(self, settings: ClusterSettings, *, limit: float) -> Cached[str]:
+        """Return `unix_name` for a page, looked up in a thread; a failure is kept for a minute.
+
+        Parameters
+        ----------
+        limit
+            Seconds to wait for the first answer.
+        """
+        local = settings.is_local
+        if local not in self._lookups:
+            self._lookups[local] = AsyncCache(lambda: self._look_up(settings), ttl=_LOOKUP_TTL_S)
+        return await self._lookups[local].cached(limit=limit)
+
+    async def _look_up(self, settings: ClusterSettings) -> str:
+        # Read here: the traits and the user are not safe to use in a thread.
+        name, folder = self._spawner.user.name, Path(self._spawner.state_folder)
+
+        def unix_name() -> str:
+            found = account_of(name, state_folder=folder, needs_unix_user=not settings.is_local)
+            return found.user or current_user_name()
+
+        return await asyncio.get_running_loop().run_in_executor(_LOOKUPS, unix_name)
 
     def job_environment(self, env: Mapping[str, str]) -> dict[str, str]:
         """Add the variables of cluster and account, such as home directory, user name and run folders."""

@@ -9,6 +9,8 @@ from typing import Any
 from gipfel_cluster.job import VettingProgress
 from gipfel_cluster.scheduler.protocol import JobStatus
 
+from .local_time import clock_text, time_element
+
 # A long wait in the queue causes many events, and every page load reads all stored ones.
 _MAX_KEPT = 100
 _SHAPES: Mapping[str, str] = {
@@ -37,7 +39,7 @@ class Progress:
         """Add an event, unless it equals the last one.
 
         ``page`` is the message as HTML, by default the escaped message. The waiting page also shows the time
-        of each event, by the hub's clock.
+        of each event.
         """
         event_key = (percent, message, page)
         if self._last != event_key:
@@ -45,7 +47,7 @@ class Progress:
             event = {
                 "progress": percent,
                 "message": message,
-                "html_message": _time_element(self._clock()) + (page or escape(message)),
+                "html_message": _event_time(self._clock()) + (page or escape(message)),
             }
             self._added += 1
             self._events.append((self._added, event))
@@ -99,6 +101,20 @@ def describe_status(
     return 30, f"Job {job_id} is {status.state.lower().replace('_', ' ')}."
 
 
+def status_page(text: str, status: JobStatus) -> str:
+    """Return the text of `describe_status` as escaped HTML, with the expected start as a ``<time>``."""
+    page = escape(text)
+    start = status.expected_start
+    if not start:
+        return page
+    clock = clock_text(start)
+    try:
+        element = time_element(start, clock, "near")
+    except ValueError:
+        return page
+    return page.replace(f"expected start {escape(clock)}", f"expected start {element}")
+
+
 def _running(job_id: str, status: JobStatus, *, has_setup: bool) -> tuple[int, str]:
     if has_setup:
         return 60, f"Job {job_id} is running{_on(status)}: the container is starting, then the server."
@@ -144,15 +160,12 @@ def _queued(job_id: str, status: JobStatus, now: datetime | None) -> str:
     if status.queue_position is not None:
         text += f"; {_ordinal(status.queue_position)} in line"
     if status.expected_start:
-        text += f"; expected start {_clock(status.expected_start, now)}"
+        text += f"; expected start {clock_text(status.expected_start, now)}"
     return text
 
 
-def _time_element(moment: datetime) -> str:
-    return (
-        f'<time class="gipfel-time" datetime="{moment.isoformat()}" title="{moment:%F %T %Z}">'
-        f"{moment:%T}</time>"
-    )
+def _event_time(moment: datetime) -> str:
+    return time_element(moment.isoformat(), f"{moment:%T}", "clock", css="gipfel-time")
 
 
 def _on(status: JobStatus) -> str:
@@ -165,15 +178,6 @@ def _on(status: JobStatus) -> str:
 def _ordinal(number: int) -> str:
     ending = "th" if number % 100 in {11, 12, 13} else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
-
-
-def _clock(time: str, now: datetime | None) -> str:
-    try:
-        moment = datetime.fromisoformat(time).astimezone()
-    except ValueError:
-        return time
-    today = (now or datetime.now().astimezone()).date() == moment.date()
-    return moment.strftime("%H:%M" if today else "%Y-%m-%d %H:%M")
 
 
 def vetting_text(progress: VettingProgress) -> str:

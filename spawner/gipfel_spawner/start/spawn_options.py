@@ -36,6 +36,7 @@ from ..form.validation import (
     limit_time,
 )
 from .account import Account
+from .interfaces import check_interface, cluster_has_notebook, interface_environment
 from .placement import ServerPlacement
 from .request import server_request, server_spec
 from .traits import SpawnerTraits
@@ -62,11 +63,17 @@ class SpawnOptions:
         self._typed: dict[str, str] | None = None
         self._field_error: FieldError | None = None
 
-    async def render(self) -> str:
-        """Return the form as HTML, with a line for each query that failed."""
-        return render_form(await self.content())
+    async def render(self, earlier: UserOptions | None = None) -> str:
+        """Return the form as HTML, with a line for each query that failed.
 
-    async def content(self) -> FormContent:
+        Parameters
+        ----------
+        earlier
+            The options of an earlier session that the form shows instead of those of the last start.
+        """
+        return render_form(await self.content(earlier))
+
+    async def content(self, earlier: UserOptions | None = None) -> FormContent:
         """Return the form's content: cached answers of the schedulers and a fresh list of the user's EDFs."""
         traits = self._spawner
         presets, problems = read_presets(traits.presets)
@@ -76,7 +83,7 @@ class SpawnOptions:
         defaults, default_problem = self.defaults()
         typed, self._typed = self._typed, None
         field_error, self._field_error = self._field_error, None
-        chosen = _readable(self._pop_preselected())
+        chosen = _readable(self._pop_preselected(earlier))
         cluster = chosen.cluster if typed is None else typed.get("cluster", "")
         selected = next((each for each in offers if each.name == cluster), offers[0])
         offer_problems = (problem for offer in offers for problem in offer.problems)
@@ -88,6 +95,7 @@ class SpawnOptions:
             age=max(each.age for each in offers),
             choices=selected.choices,
             engines=selected.engines,
+            has_notebook=all(each.has_notebook for each in offers),
             vetting=tuple(traits.vetting_protocols),
             presets=presets,
             last=self._last(),
@@ -104,10 +112,11 @@ class SpawnOptions:
 
     async def _offer(self, settings: ClusterSettings) -> ClusterOffer:
         """Return the offer of one cluster, with a line for each query that failed."""
-        partitions, choices, (engines, engine_problem) = await asyncio.gather(
+        partitions, choices, (engines, engine_problem), has_notebook = await asyncio.gather(
             self._placement.shared(settings).cache.partitions(),
             self._choices(settings),
             offered_engines(settings.engine, settings.engines, jobs_run_locally=settings.is_local),
+            cluster_has_notebook(self._placement, settings),
         )
         problems = (
             partitions.problem,
@@ -123,6 +132,7 @@ class SpawnOptions:
             # Without an answer no choices are shown, and the site's defaults apply.
             choices=choices.value or Choices(),
             engines=engines,
+            has_notebook=has_notebook,
             problems=tuple(f"{settings.name}: {each}" if several else each for each in problems if each),
         )
 
@@ -203,16 +213,12 @@ class SpawnOptions:
             status_code=200,
         )
 
-    def preselect(self, options: UserOptions) -> None:
-        """Show these options in the next form, once."""
-        self._preselected = options.model_dump(exclude_defaults=True)
-
-    def _pop_preselected(self) -> dict[str, Any]:
-        """Return the options to preselect: those of a link, only once, else those of the last start."""
+    def _pop_preselected(self, earlier: UserOptions | None) -> dict[str, Any]:
+        """Return the options to preselect: those of a link, only once, else the given or the last start's."""
         preselected, self._preselected = self._preselected, None
         if preselected is not None:
             return preselected
-        last = self._last()
+        last = earlier or self._last()
         return last.model_dump(exclude_defaults=True) if last else {}
 
     def _last(self) -> UserOptions | None:
@@ -330,7 +336,8 @@ class SpawnOptions:
             account=account,
             log=placement.log_name(settings.name),
             python=placement.python(settings),
-            environment=traits.get_env() if environment is None else environment,
+            environment=(traits.get_env() if environment is None else environment)
+            | interface_environment(requested.interface),
         )
 
     async def _check(self, requested: UserOptions, settings: ClusterSettings) -> None:
@@ -340,6 +347,7 @@ class SpawnOptions:
         choices = await self._choices(settings)
         check_choices(requested, choices.value, engines=engines)
         check_vetting(requested, self._spawner.vetting_protocols)
+        await check_interface(requested.interface, self._placement, settings)
 
 
 def _readable(content: Mapping[str, Any]) -> UserOptions:

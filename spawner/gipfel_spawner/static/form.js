@@ -144,6 +144,13 @@
   const startLine = byId("gipfel-start-line");
   const start = byId("gipfel-start");
 
+  /** Return the expected start in the browser's time zone; in the hub's where a site has its own templates. */
+  function startText(answer) {
+    return answer.start && window.gipfelTime
+      ? window.gipfelTime.format(new Date(answer.start), "near")
+      : answer.text;
+  }
+
   const updateExpectedStart = debounced(async (signal) => {
     if (!form.checkValidity()) {
       start.textContent = "unknown (fix the field marked above)";
@@ -152,7 +159,7 @@
     start.textContent = "querying the scheduler…";
     try {
       const answer = await ask("expected-start", options(), signal);
-      start.textContent = answer.problem || answer.text;
+      start.textContent = answer.problem || startText(answer);
       start.className = answer.problem ? "text-danger-emphasis" : "";
     } catch (error) {
       if (error.name !== "AbortError") {

@@ -1,4 +1,4 @@
-// The hub's home: buttons of the session cards, local times, and a refresh of what the page shows.
+// The hub's home: buttons of the session cards, and a refresh of what the page shows.
 "use strict";
 (() => {
   const root = document.getElementById("gipfel-home");
@@ -32,20 +32,6 @@
     return body;
   }
 
-  /** Show times in the browser's time zone, with the zone's name. */
-  function localize() {
-    const format = new Intl.DateTimeFormat(undefined, {
-      year: "numeric", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", timeZoneName: "short",
-    });
-    for (const each of root.querySelectorAll("time.gipfel-local")) {
-      const text = format.format(new Date(each.dateTime));
-      each.title = (each.dataset.prefix || "") + text;
-      if (each.dataset.show) {
-        each.textContent = text;
-      }
-    }
-  }
-
   /** True while nobody sees the page, or a stop confirmation is open. */
   function isBusy() {
     return document.hidden || root.querySelector("details[open]") !== null;
@@ -64,7 +50,6 @@
     for (const id of REFRESHED) {
       byId(id).replaceWith(document.adoptNode(page.getElementById(id)));
     }
-    localize();
     if (wanted) {
       const same = [...root.querySelectorAll("a, button, summary")].find((each) => identity(each) === wanted);
       if (same) {
@@ -156,6 +141,5 @@
     });
   });
 
-  localize();
   window.setInterval(refresh, REFRESH_MS);
 })();

@@ -113,7 +113,7 @@ def _report(hub: Any, token: str, port: int) -> None:
 
 
 def _counts(hub: Any, user: str) -> tuple[int, int]:
-    """How many servers are ready, and how many start."""
+    """Return how many servers are ready, and how many start."""
     servers = hub.call("GET", f"/users/{user}").content["servers"].values()
     return sum(bool(each["ready"]) for each in servers), sum(each["pending"] == "spawn" for each in servers)
 

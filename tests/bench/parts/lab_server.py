@@ -30,7 +30,7 @@ class LabServer:
         return sum(sum(each.cpu_times()[:2]) for each in found)
 
     def children(self, word: str) -> list[psutil.Process]:
-        """What the server started whose command line holds a word."""
+        """Return what the server started whose command line holds a word."""
         below = psutil.Process(self.process.pid).children(recursive=True)
         return [each for each in below if any(word in part for part in each.cmdline())]
 

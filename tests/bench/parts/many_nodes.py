@@ -23,7 +23,7 @@ Made = Callable[[tuple[Device, ...], int], Iterator[list[Sample]]]
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a recorder wrote: values that are not missing, and bytes of segment and summaries."""
+    """Output of a recorder: values that are not missing, and bytes of segment and summaries."""
 
     values: int
     segment: int

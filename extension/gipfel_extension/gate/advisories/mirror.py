@@ -4,6 +4,7 @@ A lookup reads an archive once and keeps in memory only what concerns the packag
 nothing is written beside the mirror.
 """
 
+import hashlib
 import json
 import re
 import time
@@ -14,16 +15,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from gipfel_cluster.model import one_line
+from gipfel_cluster.model import one_line, pluralize
 
 from ...telemetry.files import open_regular
 from ..model import Package, Vulnerability
-from .osv import match, normalized
+from .osv import NoVersionsError, match, normalized
 
-#: A mirror that is older is no answer.
+#: An older mirror can't be relied on.
 MAX_AGE_S = 7 * 86400.0
-_LARGEST_RECORD = 4 << 20
-_MOST_RECORDS = 1_000_000
+#: Bytes of one record.
+LARGEST_RECORD = 4 << 20
+MOST_RECORDS = 1_000_000
 _MODIFIED = re.compile(rb'"modified"\s*:\s*"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)')
 _NAME = re.compile(rb'"name"\s*:\s*"([^"\\]{1,300})"')
 _PLACES = ("", "osv-scanner", "osv-scalibr")
@@ -36,7 +38,8 @@ class Mirror:
         self._root, self._max_age_s = root, max_age_s
         self._now = time.time() if now is None else now
         self.not_judged: list[str] = []
-        self.age_s: float | None = None
+        self.newest_s: float | None = None
+        self._by_commits: dict[str, set[str]] = {}
 
     def vulnerabilities(self, packages: Sequence[Package]) -> tuple[Vulnerability, ...]:
         """Return the vulnerabilities of packages, each advisory once for each package and version."""
@@ -49,10 +52,37 @@ class Mirror:
             mine = [each for each in judged if each.ecosystem.partition(":")[0] == family]
             for vulnerability in self._of_family(family, mine):
                 found.setdefault(vulnerability)
-        if self.age_s is not None and self.age_s > self._max_age_s:
-            days = f"{self.age_s / 86400:.0f} days"
-            self.not_judged.append(f"The advisories are {days} old. Update the mirror {self._root}.")
+        if self._by_commits:
+            records = pluralize(len(set[str]().union(*self._by_commits.values())), "record")
+            names = ", ".join(sorted(self._by_commits)[:5])
+            self.not_judged.append(
+                one_line(
+                    f"{records} of OSV could not be judged, naming commits and no versions, for: {names}."
+                )
+            )
         return tuple(found)
+
+    def age_s(self, newest_s: float | None) -> tuple[float | None, list[str]]:
+        """Return the age of an answer, and a line if it is too old to be one."""
+        if newest_s is None:
+            return None, []
+        age = max(0.0, self._now - newest_s)
+        if age <= self._max_age_s:
+            return age, []
+        return age, [f"The advisories are {age / 86400:.0f} days old. Update the mirror {self._root}."]
+
+    def state(self) -> str:
+        """Return what changes when an archive is replaced, added or removed."""
+        paths = sorted(path for place in _PLACES for path in (self._root / place).glob("*/all.zip"))
+        found = []
+        for path in paths:
+            try:
+                about = path.stat()
+            except OSError:
+                continue
+            fields = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+            found.append(f"{path} {fields}")
+        return hashlib.sha256("\n".join(found).encode(errors="surrogateescape")).hexdigest()
 
     def _of_family(self, family: str, packages: Sequence[Package]) -> Iterator[Vulnerability]:
         archives = self._archives(family, {each.ecosystem for each in packages})
@@ -89,21 +119,20 @@ class Mirror:
         newest = 0.0
         with zipfile.ZipFile(file) as archive:
             entries = [each for each in archive.infolist() if each.filename.endswith(".json")]
-            if not entries or len(entries) > _MOST_RECORDS:
+            if not entries or len(entries) > MOST_RECORDS:
                 self.not_judged.append(f"The advisories {path} are empty or too many. Update the mirror.")
                 return
             for entry in entries:
-                if entry.file_size > _LARGEST_RECORD:
+                if entry.file_size > LARGEST_RECORD:
                     self.not_judged.append(
                         one_line(f"The advisory {entry.filename[:80]} is too large to read.")
                     )
                     continue
                 content = archive.read(entry)
-                newest = max(newest, _modified(content))
+                newest = max(newest, modified_s(content))
                 yield from self._of_record(content, entry.filename, family, wanted)
-        age = max(0.0, self._now - newest)
         # The oldest archive decides how old the answer is.
-        self.age_s = age if self.age_s is None else max(self.age_s, age)
+        self.newest_s = newest if self.newest_s is None else min(self.newest_s, newest)
 
     def _of_record(
         self, content: bytes, name: str, family: str, wanted: dict[str, list[Package]]
@@ -120,6 +149,9 @@ class Mirror:
         for package in _concerned(record, wanted):
             try:
                 found = match(record, package)
+            except NoVersionsError:
+                self._by_commits.setdefault(package.name, set()).add(name)
+                continue
             except ValueError as error:
                 self.not_judged.append(
                     one_line(f"{name[:80]} can't be judged for {package.name} {package.version}: {error}.")
@@ -141,7 +173,7 @@ def _concerned(record: Any, wanted: dict[str, list[Package]]) -> Iterator[Packag
                 yield from wanted.get(name, ())
 
 
-def _modified(content: bytes) -> float:
+def modified_s(content: bytes) -> float:
     """Return when an advisory was last changed, in seconds since 1970; 0 where it does not say."""
     found = _MODIFIED.search(content)
     try:

@@ -28,17 +28,27 @@ _KINDS = ("fixed", "limit", "introduced", "last_affected")
 _PRIVILEGES = {"U": {"N": 0.85, "L": 0.62, "H": 0.27}, "C": {"N": 0.85, "L": 0.68, "H": 0.5}}
 
 
+class NoVersionsError(ValueError):
+    """An advisory that names commits, but no versions that a package can be compared with."""
+
+
 def match(record: dict[str, Any], package: Package) -> Vulnerability | None:
     """Return the vulnerability of a package by an advisory; None if it is not concerned.
 
     Raises
     ------
+    NoVersionsError
+        The advisory names no versions.
     ValueError
         A version can't be compared, so that the question has no answer.
     """
     if record.get("withdrawn"):
         return None
+    without_versions = False
     for affected in _of_package(record, package):
+        if not _has_versions(affected):
+            without_versions = True
+            continue
         fixed = _fixed_if_affected(affected, package)
         if fixed is not None:
             return Vulnerability(
@@ -51,6 +61,8 @@ def match(record: dict[str, Any], package: Package) -> Vulnerability | None:
                 fixed=fixed,
                 summary=str(record.get("summary") or record.get("details") or "")[:200],
             )
+    if without_versions:
+        raise NoVersionsError("it names commits only")
     return None
 
 
@@ -72,6 +84,13 @@ def _of_package(record: dict[str, Any], package: Package) -> Iterator[dict[str, 
         )
         if same and normalized(ecosystem, str(about.get("name", ""))) == wanted:
             yield affected
+
+
+def _has_versions(affected: dict[str, Any]) -> bool:
+    ranges = [each for each in _list(affected, "ranges") if isinstance(each, dict)]
+    return bool(_list(affected, "versions")) or any(
+        each.get("type") in ("ECOSYSTEM", "SEMVER") for each in ranges
+    )
 
 
 def _fixed_if_affected(affected: dict[str, Any], package: Package) -> str | None:

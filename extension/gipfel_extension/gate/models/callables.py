@@ -1,4 +1,4 @@
-"""What a name in a pickle can do when the pickle is loaded: nothing, run code of a library, or take over.
+"""Harm that a name in a pickle can do when the pickle is loaded: none, run code of a library, or any code.
 
 The names that do nothing are an allow list; every other name is code. Among those, some have no place in a
 model: `is_dangerous` names modules that start programs, open files or connections, or run code given as text.

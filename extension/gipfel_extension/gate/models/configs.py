@@ -13,9 +13,13 @@ from .streams import NotUnderstoodError
 from .templates import template_findings
 
 _LARGEST = 64 << 20
+_LARGEST_TEMPLATE = 4 << 20
 _MOST_VALUES = 2_000_000
 _KERAS_ROOTS = ("keras", "tensorflow", "tf_keras", "keras_nlp", "keras_hub", "keras_cv")
-_LAMBDA = re.compile(rb'"class_name"\s*:\s*"(Lambda|TFOpLambda)"')
+_LAMBDA = re.compile(rb'"class_name"\s*:\s*"(Lambda|TFOpLambda|__lambda__)"')
+_MODULE = re.compile(rb'"module"\s*:\s*"([^"\\\0]{1,200})"')
+#: An escape of a character that JSON holds as it is, which no program writes.
+_HIDDEN = re.compile(rb"\\u00(?!7[fF])[2-7][0-9a-fA-F]")
 _OVERLAP = 4096
 _CHUNK = 1 << 20
 
@@ -118,8 +122,24 @@ def _templates(value: dict[str, Any]) -> Found:
 def scan_hdf5(file: BinaryIO) -> Judgement:
     """Judge an HDF5 file by the configuration of Keras that it may hold, which it stores as one text."""
     before = b""
+    parts: dict[Judgement, None] = {}
     while content := file.read(_CHUNK):
-        if _LAMBDA.search(before + content):
-            return Judgement.of([_code_layer()])
+        before += content
+        if _LAMBDA.search(before):
+            parts.setdefault(Judgement.of([_code_layer()]))
+        if _HIDDEN.search(before):
+            parts.setdefault(Judgement.unclear("it hides letters of its configuration in escapes"))
+        for module in dict.fromkeys(_MODULE.findall(before)):
+            parts.setdefault(
+                Judgement.of(_keras({"module": module.decode(errors="replace"), "class_name": "*"}))
+            )
         before = content[-_OVERLAP:]
-    return Judgement()
+    return Judgement.union(parts)
+
+
+def scan_template(file: BinaryIO, name: str) -> Judgement:
+    """Judge a Jinja file, as which models carry their chat template."""
+    content = file.read(_LARGEST_TEMPLATE + 1)
+    if len(content) > _LARGEST_TEMPLATE:
+        raise NotUnderstoodError(f"it is a template of more than {_LARGEST_TEMPLATE >> 20} MiB")
+    return Judgement.of(template_findings(content.decode(errors="replace"), name))

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..model import Finding, Severity, Verdict
+from ..secret_texts import holds_secret
 from .judgement import Judgement
 
 _RULES: tuple[tuple[str, Severity, str, str, str], ...] = (
@@ -48,12 +49,6 @@ _COMPILED = [
     (rule, severity, re.compile(pattern, re.MULTILINE), message, fix)
     for rule, severity, pattern, message, fix in _RULES
 ]
-#: Tokens of Hugging Face, GitHub, GitLab, AWS, Slack, OpenAI, W&B; private keys.
-_SECRETS = re.compile(
-    r"hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|glpat-[\w-]{15,}|AKIA[0-9A-Z]{16}"
-    r"|xox[abpr]-[\w-]{10,}|sk-[A-Za-z0-9_-]{32,}|WANDB_API_KEY\W{1,6}[0-9a-f]{40}"
-    r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----"
-)
 _SCRIPTS = ("application/javascript", "text/html", "image/svg+xml")
 _SCRIPT = re.compile(r"<script|\bon(?:error|load|click)\s*=|javascript:", re.IGNORECASE)
 _LARGEST_TEXT = 4 << 20
@@ -87,7 +82,7 @@ def _of_cell(cell: dict[str, Any], number: int) -> Iterator[tuple[Verdict, Findi
             if kind in _SCRIPTS and (kind == _SCRIPTS[0] or _SCRIPT.search(text)):
                 yield "needs code", _script(place)
         texts.append(_text(output.get("text")) if isinstance(output, dict) else "")
-    if any(_SECRETS.search(text) for text in texts):
+    if any(holds_secret(text) for text in texts):
         message = f"{place}: it holds a token or a private key."
         fix = "Revoke the token, clear the outputs, and read it from a variable."
         yield "plain", Finding(rule="secret", severity="high", message=message, fix=fix)

@@ -42,15 +42,17 @@ def scan_onnx(file: BinaryIO, size: int, budget: Budget) -> Judgement:
     locations: dict[str, None] = {}
     domains: dict[str, None] = {}
     reader = _Reader(file, budget)
-    key = ""
+    entry: dict[str, list[str]] = {"=key": [], "=value": []}
     for message, name, text in reader.read("model", 0, size, 0):
-        if message == "external":
-            if name == "=key":
-                key = text
-            elif key == "location":
-                locations.setdefault(text)
-        else:
+        if message != "external":
             domains.setdefault(text)
+        elif name:
+            entry[name].append(text)
+        else:
+            # Fields come in any order, also twice: the last one counts, but not in all programs.
+            if "location" in entry["=key"]:
+                locations.update(dict.fromkeys(entry["=value"]))
+            entry = {"=key": [], "=value": []}
     if not reader.has_graph:
         raise NotUnderstoodError("it has no ONNX graph")
     return Judgement.of([*_outside(locations), *_foreign(domains)])
@@ -94,7 +96,7 @@ class _Reader:
         self.has_graph = False
 
     def read(self, message: str, start: int, end: int, depth: int) -> Iterator[tuple[str, str, str]]:
-        """Yield message, field and text of each text between two offsets."""
+        """Yield message, field and text of each text between two offsets; "external" alone at its end."""
         if depth > _DEEPEST:
             raise NotUnderstoodError("its graphs are nested too deeply")
         at = start
@@ -116,6 +118,8 @@ class _Reader:
                 yield message, inner, self._file.read(min(length, _LONGEST)).decode(errors="replace")
             elif kind == _BYTES and inner:
                 yield from self.read(inner, at - length, at, depth + 1)
+                if inner == "external":
+                    yield inner, "", ""
 
     def _length(self, kind: int) -> int:
         if kind == _BYTES:

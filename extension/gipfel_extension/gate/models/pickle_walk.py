@@ -2,24 +2,40 @@
 
 The walk follows the stack and the memo as far as needed to know each name, whatever its disguise: names that
 are put together from the memo, mapped from Python 2, nested in bytes, or registered as an extension. It reads
-the file forward in constant memory, and follows the unpickler where others stop: code before a broken opcode
-has run by then. Source of the opcodes: ``pickletools.opcodes`` and ``pickle._Unpickler`` of Python 3.13.
+the file forward, keeps at most 256 MiB of its texts and nested files, and follows the unpickler where others
+stop: code before a broken opcode has run by then. Source of the opcodes: ``pickletools.opcodes`` and
+``pickle._Unpickler`` of Python 3.13.
 """
 
 import pickletools
-import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
+from .pickle_values import (
+    ARRAY,
+    FOLLOWED,
+    FROM_TYPE,
+    GETATTR,
+    LOAD,
+    LONGEST_TEXT,
+    PADDING,
+    UNKNOWN,
+    Called,
+    Named,
+    array_size,
+    integer_of,
+    text_of,
+)
 from .streams import Budget, NotUnderstoodError, skip
 
 _MOST_OPCODES = 5_000_000
 _MOST_WAITING = 1_000_000
-_LONGEST_TEXT = 4096
 _LONGEST_NESTED = 64 << 20
 _LONGEST_LINE = 1 << 20
 _MOST_NAMES = 10_000
+#: Bytes of texts and of files for torch that one walk keeps.
+_MOST_KEPT = 256 << 20
 _NAMES = {opcode.code: opcode.name for opcode in pickletools.opcodes}
 #: Bytes of the argument's length, for opcodes with a counted argument.
 _COUNTED = {
@@ -34,30 +50,6 @@ _FIXED = {
 _LINES = frozenset(("INT", "LONG", "FLOAT", "STRING", "UNICODE", "GET", "PUT", "PERSID"))
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-_ARRAY = ("joblib.numpy_pickle", "NumpyArrayWrapper")
-_DTYPE = re.compile(r"[biufcmMSU?]\d{0,9}")
-
-
-class _Unknown:
-    """A value that the walk does not follow."""
-
-
-UNKNOWN = _Unknown()
-
-
-class Named:
-    """A looked-up name."""
-
-    def __init__(self, module: str, name: str) -> None:
-        self.module, self.name = module, name
-
-
-class Called:
-    """The result of a call, and the state that was set afterwards."""
-
-    def __init__(self, function: Any, arguments: Any) -> None:
-        self.function, self.arguments = function, arguments
-        self.state: dict[Any, Any] = {}
 
 
 class Walk:
@@ -92,6 +84,7 @@ class Walk:
         self._stack: list[Any] = []
         self._marks: list[int] = []
         self._memo: dict[int, Any] = {}
+        self._kept = 0
 
     def run(self) -> None:
         """Walk to the end of the pickle; the file is then behind it.
@@ -147,14 +140,25 @@ class Walk:
 
     def _counted(self, name: str, length: int) -> Any:
         is_text = "UNICODE" in name or "STRING" in name
-        if length > (_LONGEST_TEXT if is_text else _LONGEST_NESTED):
+        if length > LONGEST_TEXT if is_text else not self._is_kept(name, length):
             if not skip(self._file, length):
                 raise NotUnderstoodError("its pickle is cut off")
             return UNKNOWN
         content = self._read(length)
+        self._kept += length
         if is_text:
+            if self._kept > _MOST_KEPT:
+                raise NotUnderstoodError(f"its pickle holds more than {_MOST_KEPT >> 20} MiB of text")
             return content.decode(errors="replace")
         return int.from_bytes(content, "little", signed=True) if name.startswith("LONG") else content
+
+    def _is_kept(self, name: str, length: int) -> bool:
+        """Return whether bytes may be a file for torch, which the pickle names before it."""
+        if name.startswith("LONG"):
+            return length <= LONGEST_TEXT
+        # A bytearray can change before it is used.
+        fits = length <= _LONGEST_NESTED and self._kept + length <= _MOST_KEPT
+        return fits and name != "BYTEARRAY8" and LOAD in self.names
 
     def _execute(self, name: str, argument: Any) -> None:
         if name in _FIXED or name in _COUNTED or name in _LINES:
@@ -167,6 +171,7 @@ class Walk:
             if len(parts) < count:
                 raise IndexError
             del self._stack[len(self._stack) - count :]
+            self._check_values(parts)
             self._push(parts)
         elif name == "MARK":
             self._marks.append(len(self._stack))
@@ -188,9 +193,9 @@ class Walk:
             self.unclear.append("it uses the registry of extensions, whose names are not in the file")
             self._push(UNKNOWN)
         elif name in ("STRING", "UNICODE"):
-            self._push(_text(name, argument))
+            self._push(text_of(name, argument))
         elif name in ("INT", "LONG"):
-            self._push(_integer(argument))
+            self._push(integer_of(argument))
         elif name in ("FLOAT", "PERSID"):
             self._push(UNKNOWN)
         else:
@@ -203,39 +208,62 @@ class Walk:
             attribute, module = self._stack.pop(), self._stack.pop()
             self._push(self._look_up(module, attribute))
         elif name == "INST":
-            parts = tuple(self._pop_mark())
-            self._push(self._call(self._look_up(*argument), parts))
+            parts = tuple(self._pop_values())
+            self._push(self._call(self._look_up(*argument), parts, name))
         elif name == "OBJ":
             function, *given = self._pop_mark()
-            self._push(self._call(function, tuple(given)))
+            self._check_values(given)
+            self._push(self._call(function, tuple(given), name))
         elif name == "BUILD":
             self._build(self._stack.pop())
         else:
             if name == "NEWOBJ_EX":
-                self._stack.pop()
+                self._check_values([self._stack.pop()])
             parts, function = self._stack.pop(), self._stack.pop()
-            self._push(self._call(function, parts))
+            self._check_values([parts])
+            self._push(self._call(function, parts, name))
 
     def _look_up(self, module: Any, name: Any) -> Any:
         if not isinstance(module, str) or not isinstance(name, str):
             self.hidden.append("it computes the name of what it calls")
             return UNKNOWN
-        self.names.setdefault((module, name))
+        if (found := Named(module, name)).full != GETATTR:
+            # That name is judged by each of its calls.
+            self.names.setdefault((module, name))
         if len(self.names) > _MOST_NAMES:
             raise NotUnderstoodError(f"its pickle refers to more than {_MOST_NAMES} names")
-        return Named(module, name)
+        return found
 
-    def _call(self, function: Any, arguments: Any) -> Any:
+    def _check_values(self, values: Iterable[Any]) -> None:
+        """Note names among values that something else may call with what the walk does not see."""
+        for value in values:
+            if not isinstance(value, Named) or value.full not in FOLLOWED:
+                continue
+            if value.full == ARRAY:
+                self.unclear.append("it builds an array of joblib in an unusual way")
+            else:
+                self.names.setdefault((value.module, value.name))
+                self.hidden.append(f"it passes {'.'.join(value.full)} on to other code")
+
+    def _call(self, function: Any, arguments: Any, opcode: str) -> Any:
         self.calls += 1
-        if isinstance(function, Named):
-            full = (function.module, function.name)
-            if full[0] in ("builtins", "__builtin__") and full[1] == "getattr":
-                return self._attribute(arguments)
-            if full == ("torch.storage", "_load_from_bytes") and isinstance(arguments, tuple) and arguments:
-                if isinstance(arguments[0], bytes):
-                    self.nested.append(arguments[0])
-                else:
-                    self.unclear.append("it loads a file inside it that can't be followed")
+        if not isinstance(function, Named):
+            self.unclear.append("it calls something that it has computed")
+        elif function.full == GETATTR:
+            return self._attribute(arguments)
+        elif function.full == LOAD:
+            if isinstance(arguments, tuple) and arguments and isinstance(arguments[0], bytes):
+                self.nested.append(arguments[0])
+            else:
+                self.unclear.append("it loads a file inside it that can't be followed")
+        elif function.full == FROM_TYPE:
+            # Calls its first argument with its third.
+            if isinstance(arguments, tuple) and len(arguments) == 4:
+                self._call(arguments[0], arguments[2], "REDUCE")
+            else:
+                self.unclear.append("it builds a tensor in a way that can't be followed")
+        elif function.full == ARRAY and (opcode != "NEWOBJ" or arguments != ()):
+            self.unclear.append("it builds an array of joblib in an unusual way")
         return Called(function, arguments)
 
     def _attribute(self, arguments: Any) -> Any:
@@ -243,22 +271,25 @@ class Walk:
         if isinstance(arguments, tuple) and len(arguments) == 2 and isinstance(arguments[1], str):
             owner, name = arguments
             if isinstance(owner, Named) and not name.startswith("_"):
-                self.names.pop(("builtins", "getattr"), None)
-                self.names.pop(("__builtin__", "getattr"), None)
                 return self._look_up(owner.module, f"{owner.name}.{name}")
-        self.names.setdefault(("builtins", "getattr"))
+        self.names.setdefault(GETATTR)
         return UNKNOWN
 
     def _build(self, state: Any) -> None:
         self.calls += 1
+        self._check_values([state])
         target = self._stack[-1]
+        if isinstance(target, Named):
+            self.unclear.append(f"it changes {target.module}.{target.name}")
         if not isinstance(target, Called):
             return
         if isinstance(state, dict):
             target.state.update(state)
         elif isinstance(state, tuple):
             target.state["state"] = state
-        if isinstance(target.function, Named) and (target.function.module, target.function.name) == _ARRAY:
+        else:
+            target.state[UNKNOWN] = state
+        if isinstance(target.function, Named) and target.function.full == ARRAY:
             self.has_arrays = True
             if self._joblib:
                 self._stack[-1] = UNKNOWN
@@ -266,9 +297,8 @@ class Walk:
 
     def _skip_array(self, state: dict[Any, Any]) -> None:
         """Move behind the array that joblib writes into its pickle. Source: ``joblib.numpy_pickle``, 1.4."""
-        shape, dtype = state.get("shape"), state.get("dtype")
-        kind = dtype.arguments[0] if isinstance(dtype, Called) and _is_dtype(dtype) else None
-        if kind in ("O8", "O", "|O"):
+        size = array_size(state)
+        if size is None:
             # joblib writes a pickle of its own here, and continues behind it.
             self.object_array = True
             inner = Walk(self._file, self._budget)
@@ -277,16 +307,9 @@ class Walk:
             finally:
                 self._adopt(inner)
             return
-        if not isinstance(kind, str) or not _DTYPE.fullmatch(kind) or not isinstance(shape, tuple):
-            raise NotUnderstoodError("the type of an array in it is not known")
-        count = int(kind[1:] or 1) * (4 if kind[0] == "U" else 1)
-        for length in shape:
-            if not isinstance(length, int) or not 0 <= length < 1 << 48 or count > 1 << 60:
-                raise NotUnderstoodError("the shape of an array in it is not valid")
-            count *= length
-        if state.get("numpy_array_alignment_bytes") is not None:
-            count += self._read(1)[0]
-        if not skip(self._file, count):
+        if state.get(PADDING) is not None:
+            size += self._read(1)[0]
+        if not skip(self._file, size):
             raise NotUnderstoodError("an array in it is cut off")
 
     def _adopt(self, inner: "Walk") -> None:
@@ -306,14 +329,14 @@ class Walk:
         elif name == "DUP":
             self._push(self._stack[-1])
         elif name in ("BINPERSID", "LIST", "FROZENSET"):
-            _ = self._stack.pop() if name == "BINPERSID" else self._pop_mark()
+            self._check_values([self._stack.pop()] if name == "BINPERSID" else self._pop_mark())
             self._push(UNKNOWN)
         elif name == "POP_MARK":
             self._pop_mark()
         elif name == "TUPLE":
-            self._push(tuple(self._pop_mark()))
+            self._push(tuple(self._pop_values()))
         elif name in ("APPEND", "APPENDS", "ADDITEMS"):
-            _ = self._stack.pop() if name == "APPEND" else self._pop_mark()
+            self._check_values([self._stack.pop()] if name == "APPEND" else self._pop_mark())
             _ = self._stack[-1]
         elif name in ("SETITEM", "SETITEMS", "DICT"):
             self._set_items(name)
@@ -324,16 +347,21 @@ class Walk:
 
     def _set_items(self, name: str) -> None:
         parts = self._pop_mark() if name != "SETITEM" else [self._stack.pop(-2), self._stack.pop()]
+        self._check_values(parts)
         if name == "DICT":
             self._push({})
         target = self._stack[-1]
         if isinstance(target, dict):
-            # The keys of states are texts; what else a dictionary holds decides nothing.
+            # The keys of states are texts; another one may be a text that is computed.
             target.update(
-                (key, value)
+                (key if isinstance(key, str) else UNKNOWN, value)
                 for key, value in zip(parts[::2], parts[1::2], strict=False)
-                if isinstance(key, str)
             )
+
+    def _pop_values(self) -> list[Any]:
+        parts = self._pop_mark()
+        self._check_values(parts)
+        return parts
 
     def _pop_mark(self) -> list[Any]:
         start = self._marks.pop()
@@ -349,27 +377,3 @@ class Walk:
 
     def _push(self, value: Any) -> None:
         self._stack.append(value)
-
-
-def _is_dtype(value: Called) -> bool:
-    function = value.function
-    named = isinstance(function, Named) and (function.module, function.name) == ("numpy", "dtype")
-    return named and isinstance(value.arguments, tuple) and bool(value.arguments)
-
-
-def _text(name: str, line: bytes) -> Any:
-    if len(line) > _LONGEST_TEXT:
-        return UNKNOWN
-    if name == "UNICODE":
-        return line.decode("raw-unicode-escape")
-    quoted = line.strip()
-    if len(quoted) < 2 or quoted[:1] != quoted[-1:] or quoted[:1] not in (b"'", b'"'):
-        raise ValueError
-    return quoted[1:-1].decode("unicode-escape")
-
-
-def _integer(line: bytes) -> Any:
-    if line in (b"00", b"01"):
-        return line == b"01"
-    text = line.rstrip(b"L")
-    return int(text, 0) if len(text) < 40 else UNKNOWN

@@ -62,8 +62,8 @@ def _walk_all(file: BinaryIO, budget: Budget, walks: list[Walk]) -> str:
         if len(walks) == 1 and walk.value == _TORCH_LEGACY:
             limit = _TORCH_LEGACY_PICKLES
         if not _peek(file):
-            break
-    return ""
+            return ""
+    return f"it has more than {limit} pickles" if limit == _MOST_PICKLES else ""
 
 
 def _is_pickle(walks: Sequence[Walk], problem: str) -> bool:
@@ -73,7 +73,7 @@ def _is_pickle(walks: Sequence[Walk], problem: str) -> bool:
     usable = [name for name in names if all(part.isidentifier() for each in name for part in each.split("."))]
     if problem:
         return bool(usable) and any(walk.calls for walk in walks)
-    return bool(usable) or bool(walks[0].hidden)
+    return bool(usable) or bool(walks[0].hidden or walks[0].unclear)
 
 
 def _judge(walks: Sequence[Walk], problem: str) -> Judgement:

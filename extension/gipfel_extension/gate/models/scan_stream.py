@@ -2,12 +2,12 @@
 
 import io
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import BinaryIO, Final, cast
 
 from ..model import Finding
 from .array_files import npy_holds_objects, object_array, scan_safetensors
-from .configs import scan_hdf5, scan_json
+from .configs import scan_hdf5, scan_json, scan_template
 from .gguf import scan_gguf
 from .judgement import Judgement
 from .onnx import scan_onnx
@@ -30,6 +30,11 @@ _NOT_READ = {
     b"ZF0x": "an old joblib",
     b"Rar!": "RAR",
 }
+#: The line of ``distutils-precedence.pth``, which setuptools installs.
+_SETUPTOOLS = (
+    "import os; var = 'SETUPTOOLS_USE_DISTUTILS'; enabled = os.environ.get(var, 'local') == 'local'; "
+    "enabled and __import__('_distutils_hack');"
+)
 _HEAD = 512
 _SHORT = 4 << 20
 _FORWARD: Final = "r|"
@@ -43,8 +48,12 @@ def scan_file(file: BinaryIO, name: str, budget: Budget) -> Judgement:
 
 def scan_member(file: BinaryIO, name: str, budget: Budget, depth: int) -> Judgement:
     """Judge a file or a member of an archive at a depth; what is broken is `not understood`."""
+    return _guarded(lambda: _scan(file, name, budget, depth))
+
+
+def _guarded(scan: Callable[[], Judgement]) -> Judgement:
     try:
-        return _scan(file, name, budget, depth)
+        return scan()
     except NotUnderstoodError as error:
         return Judgement.unclear(str(error))
     except (RecursionError, MemoryError):
@@ -59,13 +68,30 @@ def _scan(file: BinaryIO, name: str, budget: Budget, depth: int) -> Judgement:
     if not file.seekable():
         file = _short(file)
     head = _peek(file)
-    by_start = _by_start(head, file, name, budget, depth)
-    # A second format at the end of the file is what another program would read.
-    if file.seekable() and not head.startswith(b"PK") and _ends_as_zip(file):
-        by_start = Judgement.union([by_start, _scan_zip(file, name, budget, depth)])
+    by_start = _guarded(lambda: _by_start(head, file, name, budget, depth))
+    if others := [_guarded(each) for each in _other_readings(head, by_start, file, name, budget, depth)]:
+        by_start = Judgement.union([by_start, *others])
     if not by_start.recognized and name.lower().endswith(MODEL_ENDINGS) and head:
         raise NotUnderstoodError("its format is not known")
     return by_start
+
+
+def _other_readings(  # noqa: PLR0917 - what scanning a file needs, and its verdict so far
+    head: bytes, by_start: Judgement, file: BinaryIO, name: str, budget: Budget, depth: int
+) -> Iterator[Callable[[], Judgement]]:
+    """Yield how other programs read the same bytes: one magic number does not exclude another format."""
+    if not file.seekable():
+        return
+    # What was not recognized was tried as a pickle.
+    if by_start.recognized and not head.startswith(b"\x80"):
+        file.seek(0)
+        yield lambda: scan_pickles(file, budget, _scanner(budget, depth), certain=False) or Judgement()
+    if head[257:262] == b"ustar" and head.startswith(tuple(_FORMATS)):
+        file.seek(0)
+        yield lambda: _scan_tar(file, budget, depth)
+    # A second format at the end of the file.
+    if not head.startswith(b"PK") and _ends_as_zip(file):
+        yield lambda: _scan_zip(file, name, budget, depth)
 
 
 def _by_start(  # noqa: PLR0911 - one answer for each kind of beginning
@@ -94,6 +120,8 @@ def _by_start(  # noqa: PLR0911 - one answer for each kind of beginning
     if head[257:262] == b"ustar":
         return _scan_tar(file, budget, depth)
     if _is_safetensors(head, name):
+        if (known := forward_size(file)) is not None:
+            return scan_safetensors(file, known)
         source = seekable(file, budget)
         size = source.seek(0, io.SEEK_END)
         source.seek(0)
@@ -110,8 +138,10 @@ def _by_text(head: bytes, file: BinaryIO, name: str, budget: Budget, depth: int)
         source = seekable(file, budget)
         size = source.seek(0, io.SEEK_END)
         return scan_onnx(source, size, budget)
+    if lower.endswith((".jinja", ".jinja2")):
+        return scan_template(file, name)
     stripped = head.lstrip()
-    if stripped[:1] in (b"{", b"[") and lower.endswith((".json", ".ipynb", ".jinja")):
+    if stripped[:1] in (b"{", b"[") and lower.endswith((".json", ".ipynb")):
         return scan_json(file)
     certain = lower.endswith((".pkl", ".pickle", ".joblib", ".dill", ".p"))
     found_pickle = scan_pickles(file, budget, _scanner(budget, depth), certain=certain)
@@ -148,10 +178,18 @@ def _scan_zip(file: BinaryIO, _name: str, budget: Budget, depth: int) -> Judgeme
     source = seekable(file, budget)
     total = Judgement()
     while True:
-        for member, stream in members(source, budget):
-            found = scan_member(cast("BinaryIO", stream), member.name, budget, depth + 1)
-            if found.verdict != "plain" or found.findings:
-                total = Judgement.union([total, found.inside(member.name)])
+        # A member that can't be read must not hide what was found in others.
+        try:
+            for member, stream in members(source, budget):
+                found = (
+                    Judgement.unclear(stream)
+                    if isinstance(stream, str)
+                    else scan_member(cast("BinaryIO", stream), member.name, budget, depth + 1)
+                )
+                if found.verdict != "plain" or found.findings:
+                    total = Judgement.union([total, found.inside(member.name)])
+        except NotUnderstoodError as error:
+            return Judgement.union([total, Judgement.unclear(str(error))])
         before = before_archive(source)
         if not before:
             return total
@@ -164,7 +202,13 @@ def _scan_zip(file: BinaryIO, _name: str, budget: Budget, depth: int) -> Judgeme
 
 
 def _scan_tar(file: BinaryIO, budget: Budget, depth: int) -> Judgement:
-    total = Judgement()
+    found: list[Judgement] = []
+    broken = _guarded(lambda: _scan_members(file, budget, depth, found))
+    return Judgement.union([*found, broken])
+
+
+def _scan_members(file: BinaryIO, budget: Budget, depth: int, total: list[Judgement]) -> Judgement:
+    """Add the judgements on members of a tar file as they are read, so that a broken end keeps them."""
     with tarfile.open(fileobj=file, mode=_FORWARD) as archive:
         for member in archive:
             budget.take_member()
@@ -172,11 +216,11 @@ def _scan_tar(file: BinaryIO, budget: Budget, depth: int) -> Judgement:
             if stream is None:
                 continue
             # A stream of tarfile in this mode can't seek back, whatever it says.
-            forward = cast("BinaryIO", io.BufferedReader(_Forward(cast("BinaryIO", stream))))
+            forward = cast("BinaryIO", io.BufferedReader(Forward(cast("BinaryIO", stream))))
             found = scan_member(forward, member.name, budget, depth + 1)
             if found.verdict != "plain" or found.findings:
-                total = Judgement.union([total, found.inside(member.name)])
-    return total
+                total[:] = [Judgement.union([*total, found.inside(member.name)])]
+    return Judgement()
 
 
 def _short(file: BinaryIO) -> BinaryIO:
@@ -184,24 +228,38 @@ def _short(file: BinaryIO) -> BinaryIO:
     start = file.read(_SHORT)
     if len(start) < _SHORT:
         return cast("BinaryIO", io.BufferedReader(io.BytesIO(start)))
-    return cast("BinaryIO", io.BufferedReader(_Forward(file, start)))
+    return cast("BinaryIO", io.BufferedReader(Forward(file, start, forward_size(file))))
 
 
-class _Forward(io.RawIOBase):
-    """A file that is only read forward, after bytes of it that were read before."""
+class Forward(io.RawIOBase):
+    """A file that is only read forward, after bytes of it that were read before.
 
-    def __init__(self, file: BinaryIO, start: bytes = b"") -> None:
-        self._file, self._start = file, start
+    Parameters
+    ----------
+    size
+        Bytes of the whole file, if that is known.
+    """
+
+    def __init__(self, file: BinaryIO, start: bytes = b"", size: int | None = None) -> None:
+        self._file, self._start, self.size = file, start, size
 
     def readable(self) -> bool:
+        """Return True."""
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        """Read the next bytes into a buffer."""
         count = len(buffer)
         content = self._start[:count] or self._file.read(count)
         self._start = self._start[count:]
         buffer[: len(content)] = content
         return len(content)
+
+
+def forward_size(file: BinaryIO) -> int | None:
+    """Return the size of a file that is read forward, if it is known."""
+    raw = getattr(file, "raw", None)
+    return raw.size if isinstance(raw, Forward) else None
 
 
 def _zlib(file: BinaryIO, name: str, budget: Budget, depth: int) -> Judgement:
@@ -217,7 +275,7 @@ def _path_lines(head: bytes) -> Judgement | None:
     lines = head.decode(errors="replace").splitlines()
     if not all(line.isprintable() for line in lines[:5]):
         return None
-    if not any(line.startswith(("import ", "import\t")) for line in lines):
+    if not any(line.startswith(("import ", "import\t")) and line.strip() != _SETUPTOOLS for line in lines):
         return None
     finding = Finding(
         rule="path-file-code",

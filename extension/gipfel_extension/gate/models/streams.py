@@ -18,7 +18,7 @@ class NotUnderstoodError(Exception):
 
 
 class Budget:
-    """What scanning one file may use: time, members of archives, bytes read out of compressed data, depth.
+    """Limits for scanning one file: time, members of archives, bytes read out of compressed data, depth.
 
     Parameters
     ----------

@@ -39,13 +39,16 @@ def before_archive(file: BinaryIO) -> int:
     return 0 if found is None else max(0, found[2])
 
 
-def members(file: BinaryIO, budget: Budget) -> Iterator[tuple[Member, io.BufferedReader]]:
-    """Yield each member with a stream of its uncompressed content.
+def members(file: BinaryIO, budget: Budget) -> Iterator[tuple[Member, io.BufferedReader | str]]:
+    """Yield each member with a stream of its uncompressed content, or why it can't be read.
+
+    Programs differ in where they look for the directory of an archive with data before it: where both places
+    hold one, the members of both count.
 
     Raises
     ------
     NotUnderstoodError
-        The directory is broken, or a member is compressed in an unknown way.
+        The directory is broken.
     """
     found = _find_end(file)
     if found is None:
@@ -53,11 +56,20 @@ def members(file: BinaryIO, budget: Budget) -> Iterator[tuple[Member, io.Buffere
     start, size, shift = found
     if size > _LARGEST_DIRECTORY:
         raise NotUnderstoodError("its zip directory is too large")
-    directory = _read_at(file, start, size)
-    for member in _entries(directory):
-        budget.take_member()
-        if not member.name.endswith("/"):
-            yield member, _content(file, member, shift, budget)
+    places = [(start, shift)]
+    if shift and start - shift >= 0 and _read_at(file, start - shift, 4) == _ENTRY:
+        # At the recorded offset, as PyTorch's reader takes it.
+        places.append((start - shift, 0))
+    for place, shift_there in places:
+        for member in _entries(_read_at(file, place, size)):
+            budget.take_member()
+            if member.name.endswith("/"):
+                continue
+            try:
+                content: io.BufferedReader | str = _content(file, member, shift_there, budget)
+            except NotUnderstoodError as error:
+                content = str(error)
+            yield member, content
 
 
 def _find_end(file: BinaryIO) -> tuple[int, int, int] | None:
@@ -65,8 +77,9 @@ def _find_end(file: BinaryIO) -> tuple[int, int, int] | None:
     length = file.seek(0, io.SEEK_END)
     tail_start = max(0, length - 22 - (1 << 16))
     tail = _read_at(file, tail_start, length - tail_start)
-    at = tail.rfind(_END)
-    if at < 0 or len(tail) - at < 22:
+    # A mark that is cut off at the end is no end record: readers look on before it.
+    at = tail.rfind(_END, 0, max(0, len(tail) - 18))
+    if at < 0:
         return None
     size, offset = struct.unpack_from("<II", tail, at + 12)
     end = tail_start + at

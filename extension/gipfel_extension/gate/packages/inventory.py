@@ -22,6 +22,8 @@ class Inventory:
         Each once, in the order of files.
     not_judged
         Lines on what could not be read.
+    os_release
+        The values of the image's ``os-release``; empty if it has none.
     """
 
     def __init__(self, target: Path) -> None:
@@ -29,15 +31,16 @@ class Inventory:
         self.not_judged: list[str] = []
         self._owners: dict[str, str] = {}
         with image_files(target) as files:
-            self._distribution = self._read_distribution(files)
+            self.os_release = self._read_os_release(files)
+            self._distribution = distribution(self.os_release)
             found = [package for path in sorted(files, key=_order) for package in self._of(path, files[path])]
         self.packages = tuple(dict.fromkeys(found))
 
-    def _read_distribution(self, files: dict[str, Path]) -> str:
+    def _read_os_release(self, files: dict[str, Path]) -> dict[str, str]:
         for name in ("etc/os-release", "usr/lib/os-release"):
             if name in files:
-                return distribution(parse_os_release(image_text(files[name])))
-        return ""
+                return parse_os_release(image_text(files[name]))
+        return {}
 
     def _of(self, path: str, place: Path) -> list[Package]:
         """Return the packages of one file; what is broken is noted."""

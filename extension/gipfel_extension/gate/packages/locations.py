@@ -1,4 +1,4 @@
-"""Which files of an image say what is installed in it, and which distribution it is."""
+"""Files of an image that tell its distribution and its installed packages."""
 
 import re
 from collections.abc import Mapping

@@ -87,7 +87,7 @@ def _convert(path: Path) -> bool:
                 return False
             _replace_file(part, target, about)
     for level in LEVELS:
-        # A damaged summary is no loss: readers fall back to the samples.
+        # Nothing is lost with a damaged summary: readers fall back to the samples.
         with contextlib.suppress(OSError, ValueError):
             pack_summary(summary_path(stem, level), _replace_content)
     path.unlink()

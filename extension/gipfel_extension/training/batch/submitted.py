@@ -1,7 +1,7 @@
 """Submitted batch notebooks: their workload directories, and a table of their state.
 
 `BatchKind` makes them workloads for ``gipfel ps``, ``logs``, ``stop`` and ``rerun``. They have no supervisor:
-whoever reads the state queries the scheduler, and writes the state of a job that has ended.
+a reader of the state queries the scheduler, and writes the state of a job that has ended.
 """
 
 import contextlib

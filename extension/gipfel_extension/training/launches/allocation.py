@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gipfel_cluster.model import GipfelError, one_line
+from gipfel_cluster.process.tree import end_child
 from gipfel_cluster.scheduler.notation import expand_hostlist, fold_hostlist
 from gipfel_cluster.steps import StepJob
 from gipfel_cluster.steps.tasks import last_line
@@ -184,12 +185,8 @@ def _run(argv: list[str], environment: Mapping[str, str], folder: Path, stopped:
         os.close(log)
     while (status := process.poll()) is None:
         if stopped():
-            process.terminate()
-            try:
-                return process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                return process.wait()
+            end_child(process, _END_S)
+            return process.wait()
         time.sleep(_LOOK_S)
     return status
 

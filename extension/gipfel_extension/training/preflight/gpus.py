@@ -1,4 +1,4 @@
-"""Free GPUs for a launch: the check, the processes that hold GPUs, and the termination of such processes.
+"""Check that the GPUs of a launch are free, list the processes that use them, and terminate such processes.
 
 Only processes of the same user and the same job or notebook server are terminated, through their pidfd.
 """
@@ -19,14 +19,14 @@ from ..launches.allocation import choose_gpus, granted_gpus, held_gpus, other_ru
 from .context import CheckOutcome, Context, Holder, ProbeResult, run_probe
 
 #: Seconds until a process must have ended after SIGTERM; releasing much GPU memory takes time.
-END_S = 30.0
+TERMINATION_TIMEOUT_S = 30.0
 _PROC = Path("/proc")
-_LARGEST = 1 << 20
-_MOST_PARENTS = 64
+_MAX_ENVIRON_BYTES = 1 << 20
+_MAX_ANCESTORS = 64
 _NUMBER = re.compile(r"[1-9][0-9]{0,9}")
 #: Two processes belong to one job if the first of these variables that both have is equal.
 _JOB_VARIABLES = ("SLURM_JOB_ID", "GIPFEL_RUN", "JPY_PARENT_PID")
-_NAMED = 4
+_MAX_LISTED = 4
 
 
 class GpuCheck:
@@ -56,33 +56,55 @@ class GpuCheck:
             )
             more = f" Running launches: {others}." if others else ""
             return CheckOutcome(check=self.name, verdict="fail", message=error.problem + more, fix=error.fix)
-        return self._busy(context, chosen[node]) or CheckOutcome(
-            check=self.name,
-            verdict="pass",
-            message=f"The launch uses {len(chosen[node])} of the job's {granted} GPUs on each node; "
-            "all are free.",
+        count = len(chosen[node])
+        uses = f"The launch uses {pluralize(count, 'GPU')} of the job's {granted}"
+        nodes = f" on each of {spec.nodes} nodes; only {node} is examined" if spec.nodes > 1 else ""
+        listed = _listed_gpus(context, chosen[node])
+        if listed is None:
+            message = f"{uses}{nodes}. It is unknown whether other processes use them."
+            fix = "nvidia-smi did not list them there. Run it on the node, outside the container."
+            return CheckOutcome(check=self.name, verdict="unknown", message=message, fix=fix)
+        return self._busy(context, listed) or CheckOutcome(
+            check=self.name, verdict="pass", message=f"{uses}{nodes}. nvidia-smi shows no process on them."
         )
 
-    def _busy(self, context: Context, positions: tuple[int, ...]) -> CheckOutcome | None:
+    def _busy(self, context: Context, chosen: Mapping[str, str]) -> CheckOutcome | None:
+        """Return the outcome if processes use the chosen GPUs, which are compute modes by UUID."""
         rows = context.probe.gpus if context.probe else ()
-        visible = [each for each in context.environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
-        wanted = {visible[each] for each in positions if each < len(visible)}
-        chosen = {
-            row[2]: row[3] for row in rows if row[:1] == ("gpu",) and len(row) > 3 and wanted & set(row[1:3])
-        }
         busy = [row for row in rows if row[:1] == ("process",) and len(row) > 2 and row[2] in chosen]
         if not busy or context.probe is None:
             return None
         exclusive = any("exclusive" in chosen[row[2]].lower() for row in busy)
         holders = holders_of(busy, context.probe, context.environment)
-        who = ", ".join(str(each) for each in holders[:_NAMED]) or "processes that can't be identified"
+        who = ", ".join(str(each) for each in holders[:_MAX_LISTED]) or "processes that can't be identified"
+        mode = ", and their compute mode is exclusive" if exclusive else ""
         return CheckOutcome(
             check=self.name,
             verdict="fail" if exclusive else "warn",
-            message=f"GPUs of this launch are used by {who}{', which excludes others' if exclusive else ''}.",
-            fix=_advice(holders),
+            message=f"GPUs of this launch are used by {who}{mode}.",
+            fix=_fix(holders),
             holders=holders,
         )
+
+
+def _listed_gpus(context: Context, positions: Sequence[int]) -> dict[str, str] | None:
+    """Return the compute modes of the job's GPUs at some positions, by UUID.
+
+    None unless nvidia-smi lists each of them; it does not list MIG instances, for example.
+    """
+    rows = context.probe.gpus if context.probe else ()
+    gpus = [row for row in rows if row[:1] == ("gpu",) and len(row) > 3]
+    visible = [each for each in context.environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
+    found: dict[str, str] = {}
+    for name in (visible[each] for each in positions):
+        # CUDA accepts an index, a UUID, or the beginning of a UUID that is unique.
+        same = [
+            row for row in gpus if row[1] == name or (name.startswith("GPU-") and row[2].startswith(name))
+        ]
+        if len(same) != 1:
+            return None
+        found[same[0][2]] = same[0][3]
+    return found
 
 
 def free_gpus(context: Context, on_outcome: Callable[[CheckOutcome], None]) -> Context:
@@ -94,15 +116,18 @@ def free_gpus(context: Context, on_outcome: Callable[[CheckOutcome], None]) -> C
         Called with the names of the processes before they are terminated.
     """
     found = GpuCheck().run(context)
-    held_gpus = [each for each in found.holders if not each.protected] if found else []
-    if not held_gpus:
+    unprotected = [each for each in found.holders if not each.protected] if found else []
+    if not unprotected:
         return context
-    who = ", ".join(str(each) for each in held_gpus)
+    who = ", ".join(str(each) for each in unprotected)
     on_outcome(CheckOutcome(check="gpus", verdict="warn", message=f"Terminating {who} to free GPUs."))
-    left = terminate_holders(held_gpus)
+    left = terminate_holders(unprotected)
     if left:
         still = ", ".join(str(each) for each in left)
-        message, fix = f"{still} did not end within {END_S:g} s.", "Kill the process: kill -KILL PID."
+        message, fix = (
+            f"{still} did not end within {TERMINATION_TIMEOUT_S:g} s.",
+            "Kill the process: kill -KILL PID.",
+        )
         on_outcome(CheckOutcome(check="gpus", verdict="warn", message=message, fix=fix))
     probe, problem = run_probe(context.plan, context.folder, context.environment)
     return replace(context, probe=probe, probe_problem=problem)
@@ -116,12 +141,14 @@ def holders_of(
     return tuple(_holder(pid, name, probe, environment) for pid, name in names.items())
 
 
-def terminate_holders(holders: Sequence[Holder], limit_s: float = END_S) -> tuple[Holder, ...]:
+def terminate_holders(
+    holders: Sequence[Holder], limit_s: float = TERMINATION_TIMEOUT_S
+) -> tuple[Holder, ...]:
     """Send SIGTERM to the holders that are not protected, wait, and return those that have not ended.
 
     A process that has reused the PID of a holder gets no signal.
     """
-    asked: dict[int, Holder] = {}
+    signalled: dict[int, Holder] = {}
     left = []
     try:
         for holder in holders:
@@ -129,7 +156,7 @@ def terminate_holders(holders: Sequence[Holder], limit_s: float = END_S) -> tupl
                 continue
             try:
                 handle = os.pidfd_open(holder.pid)
-                asked[handle] = holder
+                signalled[handle] = holder
                 # The pidfd refers to one process, so the checks of this PID are about that process.
                 if holder.process.alive and _is_own_user(holder.pid):
                     signal.pidfd_send_signal(handle, signal.SIGTERM)
@@ -137,9 +164,12 @@ def terminate_holders(holders: Sequence[Holder], limit_s: float = END_S) -> tupl
                 continue
             except OSError:
                 left.append(holder)
-        return (*left, *_waited_for({fd: each for fd, each in asked.items() if each not in left}, limit_s))
+        return (
+            *left,
+            *_wait_for_exit({fd: each for fd, each in signalled.items() if each not in left}, limit_s),
+        )
     finally:
-        for handle in asked:
+        for handle in signalled:
             os.close(handle)
 
 
@@ -152,10 +182,12 @@ def local_pid_namespace() -> str:
         return ""
 
 
-def _waited_for(asked: Mapping[int, Holder], limit_s: float) -> tuple[Holder, ...]:
+def _wait_for_exit(signalled: Mapping[int, Holder], limit_s: float) -> tuple[Holder, ...]:
     """Wait for the processes to end, and return the holders that are still running."""
     poll = select.poll()
-    waiting = {handle: holder for handle, holder in asked.items() if holder.process and holder.process.alive}
+    waiting = {
+        handle: holder for handle, holder in signalled.items() if holder.process and holder.process.alive
+    }
     for handle in waiting:
         poll.register(handle, select.POLLIN)
     end = time.monotonic() + limit_s
@@ -183,7 +215,7 @@ def _holder(pid: int, name: str, probe: ProbeResult, environment: Mapping[str, s
 def _protected(pid: int, variables: Mapping[str, str], environment: Mapping[str, str]) -> str:
     if not _is_own_user(pid):
         return "it belongs to another user"
-    if pid in _parents():
+    if pid in _ancestors():
         return "it is an ancestor of this process"
     if "GIPFEL_LAUNCH" in variables:
         return "it is a rank of a launch, which `gipfel launch stop` stops"
@@ -215,17 +247,17 @@ def _is_in_job(pid: int, variables: Mapping[str, str], environment: Mapping[str,
 def _variables(pid: int) -> dict[str, str]:
     try:
         with (_PROC / str(pid) / "environ").open("rb") as file:
-            pairs = (each.partition("=") for each in os.fsdecode(file.read(_LARGEST)).split("\0"))
+            pairs = (each.partition("=") for each in os.fsdecode(file.read(_MAX_ENVIRON_BYTES)).split("\0"))
             return {name: value for name, _, value in pairs if name}
     except OSError:
         return {}
 
 
-def _parents() -> frozenset[int]:
-    """Return the process numbers of this process's ancestors."""
+def _ancestors() -> frozenset[int]:
+    """Return the PIDs of this process's ancestors."""
     found: list[int] = []
     pid = os.getppid()
-    while pid > 0 and len(found) < _MOST_PARENTS:
+    while pid > 0 and len(found) < _MAX_ANCESTORS:
         found.append(pid)
         try:
             pid = int((_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
@@ -234,20 +266,19 @@ def _parents() -> frozenset[int]:
     return frozenset(found)
 
 
-def _advice(holders: tuple[Holder, ...]) -> str:
+def _fix(holders: tuple[Holder, ...]) -> str:
     """Return instructions to free the GPUs, for each kind of holder."""
     sentences = []
     freed = [f"pid {each.pid}" for each in holders if not each.protected]
     if freed:
-        sentences.append(
-            f"`--kill-holders`, or Stop these processes in the form, terminates {', '.join(freed[:_NAMED])}."
-        )
+        who = ", ".join(freed[:_MAX_LISTED])
+        sentences.append(f"`--kill-holders`, or Stop these processes in the form, terminates {who}.")
     if any(each.is_caller for each in holders):
         sentences.append("To free the GPUs of this kernel, choose Kernel > Restart Kernel.")
     others = [
         f"pid {each.pid}: {each.protected}" for each in holders if each.protected and not each.is_caller
     ]
     if others:
-        sentences.append(f"Not terminated by Gipfel: {', '.join(others[:_NAMED])}.")
+        sentences.append(f"Not terminated by Gipfel: {', '.join(others[:_MAX_LISTED])}.")
         sentences.append("End a kernel with Kernel > Shut Down Kernel, and other processes with kill PID.")
     return " ".join(sentences)

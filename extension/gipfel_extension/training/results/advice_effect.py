@@ -141,7 +141,7 @@ def _differences(before: Result, now: Result, rules: set[str]) -> Iterator[str]:
 
 def _checks(given: Sequence[SavedAdvice], before: Result, now: Result) -> Iterator[CheckedAdvice]:
     by_option = {each.rule: option_indicator(each.rule, before, now) for each in given}
-    # If an option explains a lower loss, the loss is no evidence for other changes.
+    # If an option explains a lower loss, the loss doesn't count as evidence for other changes.
     explained = {LOSS_OF.get(rule) for rule, indicator in by_option.items() if indicator} - {None}
     groups: dict[tuple[str, ...], list[SavedAdvice]] = {}
     untried = []

@@ -220,15 +220,16 @@ def _deviation_of_slow_paths(node: str, evidence: Evidence) -> float:
     is pooled within these two groups and within the same group of each other convicted node, together with an
     assumed one (`_PATH_DEVIATION`), because few pairs estimate it poorly.
     """
-    by_node: dict[str, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
+    # Under a convicted node its pairs, under None the pairs without one.
+    by_node: dict[str | None, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
     for each in {id(each): each for own in evidence.readings.values() for each in own}.values():
         convicted = evidence.convicted & set(each.pair)
         if each.measurement.samples and len(convicted) < 2:
             if each.mixed and node in convicted:
                 return 0.0
-            by_node["".join(convicted)][each.pair].append(each.below)
+            by_node[next(iter(convicted), None)][each.pair].append(each.below)
     medians = {name: [statistics.median(each) for each in pairs.values()] for name, pairs in by_node.items()}
-    own, others = medians.get(node, []), medians.get("", [])
+    own, others = medians.get(node, []), medians.get(None, [])
     if not own or not others or node in evidence.explained.one_way:
         return 0.0
     freedom = _PATH_WEIGHT + sum(len(group) - 1 for group in medians.values())

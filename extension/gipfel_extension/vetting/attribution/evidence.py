@@ -214,7 +214,7 @@ def far_below_all(measurements: Sequence[PairMeasurement], bad_below: float) -> 
     """Return the node whose best sample is `bad_below` below the worst sample of all pairs of other nodes.
 
     The samples of the other pairs must overlap: then they vary within pairs and not between pairs, and it
-    is no coincidence that all samples of one node are the lowest.
+    can't be chance that all samples of one node are the lowest.
 
     Returns
     -------

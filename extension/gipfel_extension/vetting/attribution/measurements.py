@@ -264,7 +264,7 @@ def _reading(measurement: PairMeasurement, state: PairState, healthy: HealthyPai
 
 
 def busy_rounds(readings: Iterable[Reading], *, surveys: bool) -> frozenset[int]:
-    """Return the rounds in which the fabric was busy, so that slow pairs in them are no evidence.
+    """Return the rounds in which the fabric was busy, so that slow pairs in them don't count.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Explain slow readings by nodes that are slow with most partners, and by pairs that are always slow.
 
 A node is *suspected* if it is slow in more than half of its pairs with partners that are fast with some node
-and not suspected themselves. It is *convicted* if a permutation test shows that this is no coincidence: the
+and not suspected themselves. It is *convicted* if a permutation test shows that this is not chance: the
 test permutes slow and good over all readings, and readings of convicted nodes are removed step by step.
 Suspects that hide each other are tested together, with a correction for the choices of as many nodes.
 """
@@ -145,7 +145,7 @@ class Explanation:
     suspected
         Nodes that are slow with most partners, the most suspicious first; may include convicted ones.
     convicted
-        Nodes for which that is no coincidence, or that are known to be at fault.
+        Nodes for which that is not chance, or that are known to be at fault.
     links
         Pairs that are always slow, with both nodes good with others.
     chance

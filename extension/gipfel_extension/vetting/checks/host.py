@@ -15,7 +15,7 @@ from ..gpus import GpuReading, ReadingError
 from ..model import Finding, Scope, Verdict
 from ..quantities import Quantity, with_unit
 from .gpus import failed, passed
-from .storage import file_system_usage, fill, temporary_file
+from .storage import RandomContent, file_system_usage, lacks_space, temporary_file
 
 _FIELD = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
 
@@ -148,18 +148,12 @@ class SharedMemory(Frozen):
             "Delete files of earlier jobs there, use another node, or give the container more shared memory."
         )
         if free < self.least_free:
-            return [
-                failed(
-                    f"{folder} has {with_unit(free, 'B')} free, not {with_unit(self.least_free, 'B')}.",
-                    fix,
-                    free,
-                    "B",
-                )
-            ]
+            return [lacks_space(folder, free, self.least_free, fix)]
         size = int(self.write)
         with temporary_file(folder) as (descriptor, _):
             try:
-                written, _ = fill(descriptor, size, time.monotonic() + context.time_limit_s * 0.8)
+                deadline = time.monotonic() + context.time_limit_s * 0.8
+                written, _ = RandomContent(size).write(descriptor, deadline)
             except OSError as error:
                 reason = f"{with_unit(size, 'B')} can't be written to {folder}: {error.strerror}."
                 return [failed(reason, fix, free, "B")]

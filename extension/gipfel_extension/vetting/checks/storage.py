@@ -1,12 +1,14 @@
 """Checks of storage: read and write rates, mounts, quota; with functions for their temporary files."""
 
 import contextlib
+import errno
 import os
+import re
 import statistics
 import tempfile
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -19,10 +21,15 @@ from ..model import Finding, Scope, Verdict
 from ..quantities import Quantity, with_unit
 from .gpus import failed, passed
 
-#: Bytes of a block. All blocks differ, so that deduplication on the way has no effect.
+#: Bytes that are written and read at a time.
 BLOCK_BYTES = 4 * 2**20
-#: Advice where the time limit was reached.
-SLOW_ADVICE = "Storage is slow now. Wait, or raise the check's time_limit."
+#: Each sector of a block has the block's number, since storage may deduplicate parts of any size.
+_SECTOR_BYTES = 512
+_SLOW_FIX = "Storage is slow now. Wait, or raise the check's time_limit."
+_FULL_FIX = "Delete files that you don't need, or request more quota."
+_FAULT_FIX = "Don't store data there, and tell the operators."
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_MOUNT_ESCAPE = re.compile(r"\\([0-7]{3})")
 Access = Literal["read", "write"]
 
 
@@ -48,23 +55,80 @@ def temporary_file(folder: Path) -> Iterator[tuple[int, Path]]:
             Path(name).unlink()
 
 
-def fill(descriptor: int, size: int, deadline: float) -> tuple[int, float]:
-    """Write `size` bytes and sync them to the disk; return the bytes written and the seconds.
+class RandomContent:
+    """Random content of a temporary file, of which no two sectors of 512 bytes are equal.
 
-    It stops early at the deadline (monotonic seconds), and raises OSError where there is no space.
+    Storage can't compress it, and can't deduplicate it in parts of 512 bytes or more.
+
+    Parameters
+    ----------
+    size
+        Bytes of the file.
+    write
+        As os.write, which may write less than requested.
     """
-    block = bytearray(os.urandom(min(BLOCK_BYTES, size)))
-    written, start = 0, time.monotonic()
-    while written < size and time.monotonic() < deadline:
-        block[:8] = written.to_bytes(8, "little")
-        # os.write may write less than requested.
-        written += os.write(descriptor, memoryview(block)[: size - written])
-    os.fsync(descriptor)
-    return written, max(time.monotonic() - start, 1e-9)
+
+    def __init__(self, size: int, write: Callable[[int, memoryview], int] = os.write) -> None:
+        self._size, self._write = size, write
+        self._random = bytearray(os.urandom(min(BLOCK_BYTES, size)))
+
+    def _block(self, number: int) -> bytearray:
+        """Return a block, which is valid until the next call."""
+        # Four assignments with a step change 8192 sectors in 0.05 ms, so that rates include no computation.
+        for index, byte in enumerate(number.to_bytes(4, "little")):
+            sectors = len(range(index, len(self._random), _SECTOR_BYTES))
+            self._random[index::_SECTOR_BYTES] = bytes([byte]) * sectors
+        return self._random
+
+    def write(self, descriptor: int, deadline: float) -> tuple[int, float]:
+        """Write the content and sync it to the disk; return the bytes written and the seconds.
+
+        It stops early at the deadline (monotonic seconds), and raises OSError if there is no space.
+        """
+        written, start = 0, time.monotonic()
+        while written < self._size and time.monotonic() < deadline:
+            number, offset = divmod(written, BLOCK_BYTES)
+            # After a short write, the rest of the block is next.
+            rest = memoryview(self._block(number))[offset : offset + self._size - written]
+            written += self._write(descriptor, rest)
+        os.fsync(descriptor)
+        return written, max(time.monotonic() - start, 1e-9)
+
+    def read(self, descriptor: int) -> tuple[float, bool]:
+        """Read a file with this content; return the bytes per second, and whether all bytes are equal.
+
+        The comparison is included in the time: it is the first use of the bytes, at the speed of memory.
+        """
+        # Otherwise the page cache is read; some file systems ignore this advice.
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(descriptor, 0, self._size, os.POSIX_FADV_DONTNEED)
+        start, is_equal = time.monotonic(), True
+        buffer = bytearray(len(self._random))
+        for position in range(0, self._size, BLOCK_BYTES):
+            length = min(BLOCK_BYTES, self._size - position)
+            if not _read_block(descriptor, memoryview(buffer)[:length], position):
+                return 1.0, False
+            block = self._block(position // BLOCK_BYTES)
+            is_equal = is_equal and (
+                buffer == block if length == len(block) else buffer[:length] == block[:length]
+            )
+        return self._size / max(time.monotonic() - start, 1e-9), is_equal
 
 
-def resolve_directory(path: str, context: CheckContext) -> Path:
-    """Return the directory of a path, which may begin with an environment variable ``$NAME`` or ``${NAME}``.
+def _read_block(descriptor: int, buffer: memoryview, position: int) -> bool:
+    """Fill the buffer from a file; return False if the file ends before."""
+    count = 0
+    while count < len(buffer):
+        # os.preadv may read less than requested.
+        received = os.preadv(descriptor, [buffer[count:]], position + count)
+        if not received:
+            return False
+        count += received
+    return True
+
+
+def resolve_path(path: str, context: CheckContext) -> Path:
+    """Return an absolute path; a given one may begin with an environment variable ``$NAME`` or ``${NAME}``.
 
     Raises
     ------
@@ -101,6 +165,12 @@ def file_system_usage(folder: Path) -> os.statvfs_result:
         ) from error
 
 
+def lacks_space(folder: Path, free: float, least_free: float, fix: str) -> Finding:
+    """Return the finding on a file system with fewer free bytes than required."""
+    problem = f"{folder} has {with_unit(free, 'B')} free, not {with_unit(least_free, 'B')}."
+    return failed(problem, fix, free, "B")
+
+
 class StorageCheck(Frozen):
     """Base class of checks that measure the throughput of a directory, in bytes per second.
 
@@ -116,7 +186,7 @@ class StorageCheck(Frozen):
 
     scope: ClassVar[Scope] = Scope.NODE
     time_limit_s: ClassVar[float] = 60.0
-    #: The measured operation, for the reason.
+    #: First words of the reason, such as "Reading from".
     operation: ClassVar[str]
 
     folder: OneLine
@@ -125,8 +195,13 @@ class StorageCheck(Frozen):
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding for the node."""
-        folder = resolve_directory(self.folder, context)
-        measured = self.measure(folder, int(self.bytes), time.monotonic() + context.time_limit_s * 0.9)
+        folder = resolve_path(self.folder, context)
+        deadline = time.monotonic() + context.time_limit_s * 0.9
+        try:
+            measured = self.measure(folder, int(self.bytes), deadline)
+        except OSError as error:
+            fix = _FULL_FIX if error.errno in _FULL else _FAULT_FIX
+            return [failed(f"{folder} can't be written and read: {error.strerror}.", fix)]
         if isinstance(measured, Finding):
             return [measured]
         rates = tuple(measured[1:])
@@ -136,11 +211,17 @@ class StorageCheck(Frozen):
 
     @abstractmethod
     def measure(self, folder: Path, size: int, deadline: float) -> list[float] | Finding:
-        """Return `samples` + 1 rates in bytes per second, or a finding if that fails before the deadline."""
+        """Return `samples` + 1 rates in bytes per second, or a finding if there is no valid measurement.
+
+        Raises
+        ------
+        OSError
+            The file can't be written or read.
+        """
 
 
 class StorageRead(StorageCheck):
-    """Bytes per second of reading a file, whose blocks are verified; each sample reads it once."""
+    """Bytes per second of reading a file, all bytes of which are verified; each sample reads it once."""
 
     type: ClassVar[str] = "storage_read"
     operation: ClassVar[str] = "Reading from"
@@ -149,32 +230,16 @@ class StorageRead(StorageCheck):
         """Write one file and read it repeatedly."""
         rates = []
         with temporary_file(folder) as (descriptor, _path):
-            written, _ = fill(descriptor, size, deadline)
+            content = RandomContent(size)
+            written, _ = content.write(descriptor, deadline)
             for _ in range(self.samples + 1):
                 if written < size or time.monotonic() > deadline:
-                    return failed(f"{folder} is too slow for its time limit.", SLOW_ADVICE)
-                rate, is_correct = _read(descriptor, size)
-                if not is_correct:
-                    fix = "Don't store data there, and tell the operators."
-                    return failed(f"{folder} returns other bytes than were written.", fix)
+                    return failed(f"{folder} is too slow for its time limit.", _SLOW_FIX)
+                rate, is_equal = content.read(descriptor)
+                if not is_equal:
+                    return failed(f"{folder} returns other bytes than were written.", _FAULT_FIX)
                 rates.append(rate)
         return rates
-
-
-def _read(descriptor: int, size: int) -> tuple[float, bool]:
-    """Return the bytes per second, and whether each block is the one that was written."""
-    # Otherwise the page cache is read; some file systems ignore this advice.
-    with contextlib.suppress(OSError):
-        os.posix_fadvise(descriptor, 0, size, os.POSIX_FADV_DONTNEED)
-    position, is_correct, start = 0, True, time.monotonic()
-    while position < size:
-        block = os.pread(descriptor, min(BLOCK_BYTES, size - position), position)
-        if not block:
-            return 1.0, False
-        if position % BLOCK_BYTES == 0 and len(block) >= 8:
-            is_correct = is_correct and block[:8] == position.to_bytes(8, "little")
-        position += len(block)
-    return size / max(time.monotonic() - start, 1e-9), is_correct
 
 
 class StorageWrite(StorageCheck):
@@ -188,16 +253,16 @@ class StorageWrite(StorageCheck):
         rates = []
         for _ in range(self.samples + 1):
             with temporary_file(folder) as (descriptor, _path):
-                written, seconds = fill(descriptor, size, deadline)
+                written, seconds = RandomContent(size).write(descriptor, deadline)
             if written < size:
                 reason = f"Only {with_unit(written, 'B')} were written to {folder} within the time limit."
-                return failed(reason, SLOW_ADVICE)
+                return failed(reason, _SLOW_FIX)
             rates.append(written / seconds)
         return rates
 
 
 class Mounts(Frozen):
-    """Each path exists, can be read or written, and is on the expected file system.
+    """Check that each path exists, can be read or written, and is on the expected file system.
 
     Parameters
     ----------
@@ -217,12 +282,12 @@ class Mounts(Frozen):
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding for the node."""
         for name, access in self.paths.items():
-            path = resolve_directory(name, context)
+            path = resolve_path(name, context)
             if problem := _access_problem(path, access):
                 fix = "Check whether it is mounted on this node and in the container, and its permissions."
                 return [failed(problem, fix)]
         for name, kind in self.kinds.items():
-            path = resolve_directory(name, context)
+            path = resolve_path(name, context)
             found = file_system(path, context.host.text("/proc/self/mountinfo"))
             if found != kind:
                 fix = "Use another node, or mount it: another file system is mounted at this path."
@@ -257,12 +322,12 @@ def file_system(path: Path, mountinfo: str) -> str:
     """Return the type of a path's file system from ``/proc/self/mountinfo``; empty where it is not listed."""
     real = Path(os.path.realpath(path))
     best, kind = -1, ""
-    for line in mountinfo.splitlines():
+    for line in mountinfo.split("\n"):
         fields, _, rest = line.partition(" - ")
-        parts = fields.split()
+        parts = fields.split(" ")
         if len(parts) < 5 or not rest:
             continue
-        mount_point = Path(parts[4].replace("\\040", " ").replace("\\011", "\t"))
+        mount_point = Path(_MOUNT_ESCAPE.sub(lambda match: chr(int(match[1], 8)), parts[4]))
         # A later mount hides an earlier one at the same path.
         if (real == mount_point or mount_point in real.parents) and len(mount_point.parts) >= best:
             best, kind = len(mount_point.parts), rest.split()[0]
@@ -270,7 +335,7 @@ def file_system(path: Path, mountinfo: str) -> str:
 
 
 class Quota(Frozen):
-    """Enough space is free and can be written; a quota is only noticed when writing.
+    """Check that enough space is free and can be written: an exceeded quota shows only when writing.
 
     Parameters
     ----------
@@ -295,26 +360,17 @@ class Quota(Frozen):
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding for the node."""
-        folder = resolve_directory(self.folder, context)
+        folder = resolve_path(self.folder, context)
         disk = file_system_usage(folder)
-        free, fix = (
-            float(disk.f_bavail * disk.f_frsize),
-            "Delete files that you don't need, or request more quota.",
-        )
+        free, fix = float(disk.f_bavail * disk.f_frsize), _FULL_FIX
         if free < self.least_free:
-            return [
-                failed(
-                    f"{folder} has {with_unit(free, 'B')} free, not {with_unit(self.least_free, 'B')}.",
-                    fix,
-                    free,
-                    "B",
-                )
-            ]
+            return [lacks_space(folder, free, self.least_free, fix)]
         if disk.f_files and disk.f_favail < self.least_files:
             return [failed(f"{folder} has only {disk.f_favail} free inodes.", fix, free, "B")]
         with temporary_file(folder) as (descriptor, _):
             try:
-                written, _ = fill(descriptor, int(self.write), time.monotonic() + context.time_limit_s * 0.8)
+                deadline = time.monotonic() + context.time_limit_s * 0.8
+                written, _ = RandomContent(int(self.write)).write(descriptor, deadline)
             except OSError as error:
                 return [failed(f"{folder} can't be written: {error.strerror}.", fix, free, "B")]
         if written < self.write:

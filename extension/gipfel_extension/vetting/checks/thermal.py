@@ -1,5 +1,6 @@
 """Checks of clocks, temperature and power limit, without load and under load."""
 
+import re
 import threading
 from collections import defaultdict
 from collections.abc import Sequence
@@ -27,18 +28,20 @@ REASONS: dict[int, str] = {
     0x400: "reliability",
 }
 _IDLE_BIT = 0x01
-#: A lower temperature is a fault of the sensor.
+#: Below this temperature the sensor is assumed to be faulty.
 _MIN_TEMPERATURE_C = 1.0
 _INTERVAL_S = 1.0
 _END_LIMIT_S = 5.0
 #: Bits of slowdowns that are not normal under load; a power cap is.
 _SLOWDOWN_BITS = 0x08 | 0x20 | 0x40 | 0x80
-#: A slowdown counts from this number and this share of the readings on.
+#: Minimum number and share of readings with a slowdown for a FAIL.
 _MIN_SLOWED, _MIN_SLOWED_SHARE = 2, 0.1
+#: Subject of a finding if torch reports no UUID.
+_INDEX = re.compile(r"GPU (\d+)")
 
 
 class Clocks(Frozen):
-    """The clocks are not slowed down, and not limited below the model's maximum.
+    """Check that the clocks are not throttled, and not limited below the model's maximum.
 
     Parameters
     ----------
@@ -68,7 +71,7 @@ class Clocks(Frozen):
         names = [name for bit, name in REASONS.items() if gpu.clock_reasons & bit]
         if names:
             fix = "Use another node, and tell the operators: heat or power of this one is the cause."
-            return failed(f"Slowed down: {', '.join(names)}.", fix, gpu.sm_clock_mhz, "MHz")
+            return failed(f"Throttled: {', '.join(names)}.", fix, gpu.sm_clock_mhz, "MHz")
         most, limit = gpu.sm_clock_max_mhz, gpu.sm_clock_limit_mhz
         if most and limit is not None and limit < self.least_limit * most:
             fix = "Ask the operators to reset the application clocks, or use another node."
@@ -93,7 +96,7 @@ class Clocks(Frozen):
 
 
 class Temperature(Frozen):
-    """Temperature in degrees Celsius, for a threshold; it is not near the GPU's slowdown temperature.
+    """Check that the temperature is below the slowdown temperature by `margin`; it is measured in °C.
 
     Parameters
     ----------
@@ -112,18 +115,18 @@ class Temperature(Frozen):
         return finding_per_gpu(context, self._judge_reading)
 
     def _judge_reading(self, gpu: GpuReading) -> Finding:
-        now, slows = gpu.temperature_c, gpu.slowdown_temperature_c
+        now, slowdown = gpu.temperature_c, gpu.slowdown_temperature_c
         if now is None:
             return not_reported("the temperature")
         if now < _MIN_TEMPERATURE_C:
             fix = "Check this GPU's sensor: the driver reads a wrong value."
             return Finding(verdict=Verdict.INCONCLUSIVE, reason=f"{now:.0f} °C is not plausible.", fix=fix)
-        if slows is not None and now > slows - self.margin:
+        if slowdown is not None and now > slowdown - self.margin:
             fix = (
                 "Let it cool down, or use another node: a GPU that is hot before the run is not cooled well."
             )
             return failed(
-                f"{now:.0f} °C, {slows - now:.0f} below its slowdown temperature ({slows:.0f} °C).",
+                f"{now:.0f} °C, {slowdown - now:.0f} below its slowdown temperature ({slowdown:.0f} °C).",
                 fix,
                 now,
                 "°C",
@@ -132,7 +135,7 @@ class Temperature(Frozen):
 
 
 class PowerLimit(Frozen):
-    """The power limit is not lowered.
+    """Check that the power limit is not lowered.
 
     Parameters
     ----------
@@ -197,13 +200,22 @@ class LoadWatch:
                 return
 
     def judge(self, findings: Sequence[Finding]) -> list[Finding]:
-        """Return the findings; those that pass are judged by the readings of their GPU."""
+        """Return the findings; one that passes fails if its GPU was throttled."""
         return [self._judge(each) if each.verdict is Verdict.PASS else each for each in findings]
 
+    def _of_gpu(self, subject: str) -> Sequence[GpuReading]:
+        """Return the readings of a finding's GPU; empty if it is not known which GPU it is."""
+        if subject in self._readings:
+            return self._readings[subject]
+        # Older versions of torch report no UUID, and NVML's list has no MIG instances, only their GPUs.
+        by_index = list(self._readings.values())
+        index = _INDEX.fullmatch(subject)
+        if index and int(index[1]) < len(by_index):
+            return by_index[int(index[1])]
+        return by_index[0] if len(by_index) == 1 else ()
+
     def _judge(self, finding: Finding) -> Finding:
-        readings = [
-            each for each in self._readings.get(finding.subject, ()) if each.clock_reasons is not None
-        ]
+        readings = [each for each in self._of_gpu(finding.subject) if each.clock_reasons is not None]
         if not readings:
             reason = "Its clocks could not be read under load."
             fix = "Check whether NVML works here, or remove `heat` from the protocol."
@@ -218,7 +230,7 @@ class LoadWatch:
         if len(slowed) < max(_MIN_SLOWED, _MIN_SLOWED_SHARE * len(readings)):
             return finding.model_copy(update={"evidence": evidence})
         names = [name for bit, name in REASONS.items() if any(bit & each for each in slowed)]
-        reason = f"Slowed down under load, in {len(slowed)} of {len(readings)} s: {', '.join(names)}."
+        reason = f"Throttled under load, in {len(slowed)} of {len(readings)} readings: {', '.join(names)}."
         fix = "Use another node, and tell the operators: heat or power of this one is the cause."
         return finding.model_copy(
             update={"verdict": Verdict.FAIL, "reason": reason, "fix": fix, "evidence": evidence}

@@ -52,7 +52,7 @@ class SharedReport(Frozen):
 
 
 class SharingResult(Frozen):
-    """Whether a run was sent to the registry, and a message for the user."""
+    """Outcome of sending a run to the registry, with a message for the user."""
 
     sent: bool
     message: str

@@ -9,7 +9,7 @@ from gipfel_cluster.model import Frozen, OneLine
 from ..model import CheckResult
 from ..probing import ProbeAnswer, ProbeSpec
 
-#: Size of a message at most.
+#: Maximum size of a message.
 MAX_MESSAGE_BYTES = 8 << 20
 
 
@@ -29,7 +29,7 @@ class Hello(Frozen):
     switch
         Name of its switch, where Slurm provides it.
     extra
-        Whether another task of the node is its agent; this one only waits for the end.
+        True if another task of the node is its agent; this one only waits for the end.
     """
 
     kind: Literal["hello"] = "hello"
@@ -79,7 +79,7 @@ class RankResult(Frozen):
     Parameters
     ----------
     died
-        Whether a signal that Gipfel did not send killed or stopped it.
+        True if it was killed or stopped by a signal that Gipfel did not send.
     """
 
     rank: int

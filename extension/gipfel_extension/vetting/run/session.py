@@ -123,7 +123,7 @@ def _recorded(folder: RunFolder, protocol: str, location: Location) -> Iterator[
     if (folder.path / "record.json").exists():
         yield record
         return
-    # A record that can't be written is no reason to stop: the report says what was found.
+    # Don't stop if a record can't be written: the report has the findings.
     with contextlib.suppress(OSError):
         folder.write_record(record)
     try:

@@ -1,0 +1,261 @@
+"""``gipfel data pack``, ``add`` and ``remove``: the commands that write images and shards."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .run_lines import size_text
+from .terminal import LiveTable, examples, report_line
+
+if TYPE_CHECKING:
+    from ..data.options import Plan
+    from ..data.pack import PackRequest
+    from ..data.source import Source
+
+_REDRAW_S = 0.5
+
+_path = click.Path(path_type=Path)
+_json_option = click.option(
+    "--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else."
+)
+
+
+def _packing_options(command: Any) -> Any:
+    for option in (
+        click.option("--for", "access", type=click.Choice(["random", "sequential"]), default="random",
+                     show_default=True, help="How programs read the files."),
+        click.option("--compression", type=click.Choice(["auto", "none", "zstd", "gzip"]), default="auto",
+                     show_default=True, help="auto stores data that a sample shows to be compressed."),
+        click.option("--readers", type=click.IntRange(1, 64), default=8, show_default=True, metavar="N",
+                     help="Number of files to read at the same time."),
+        _json_option,
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+@click.command(
+    epilog=examples(
+        "gipfel data pack ~/imagenet /scratch/imagenet.sqsh",
+        "gipfel data pack ~/tokens tokens.sqsh --for sequential",
+        "SOURCE_DATE_EPOCH=1700000000 gipfel data pack ~/imagenet imagenet.sqsh",
+        "gipfel data pack ~/imagenet /scratch/shards --to webdataset",
+        "gipfel data pack /scratch/shards imagenet.sqsh --from webdataset",
+    )
+)
+@click.argument("source", metavar="DIR", type=_path)
+@click.argument("target", metavar="OUT.sqsh", type=_path)
+@click.option("--replace", is_flag=True, help="Replace OUT.sqsh if it exists.")
+@click.option(
+    "--to",
+    "to_format",
+    type=click.Choice(["squashfs", "webdataset"]),
+    default="squashfs",
+    show_default=True,
+    help="webdataset writes tar shards and index.json into a new directory.",
+)
+@click.option(
+    "--from",
+    "from_format",
+    type=click.Choice(["directory", "webdataset"]),
+    default="directory",
+    show_default=True,
+    help="webdataset reads the tar shards in DIR.",
+)
+@click.option(
+    "--shard-size",
+    type=click.IntRange(1),
+    default=1000,
+    show_default=True,
+    metavar="MB",
+    help="Size from which on another shard begins.",
+)
+@_packing_options
+def pack(
+    *,
+    source: Path,
+    target: Path,
+    replace: bool,
+    to_format: str,
+    from_format: str,
+    shard_size: int,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Pack a directory into a SquashFS image, with a manifest inside and hashes beside it (OUT.sqsh.json).
+
+    The same names, contents and modes give the same bytes: times are 0 or SOURCE_DATE_EPOCH, the owner is
+    root. Hard links, sparse files, user.* attributes and any names are kept. What can't be packed is named:
+    devices, pipes, set-user-id files, unreadable files, and files that change meanwhile.
+
+    Exit status: 0 packed, 1 not packed.
+    """
+    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
+
+    from ..data.pack import PackRequest  # noqa: PLC0415 - pyarrow, which --help can do without
+    from ..data.shards import scan_shards  # noqa: PLC0415
+    from ..data.source import scan  # noqa: PLC0415
+
+    if to_format == "webdataset":
+        if from_format == "webdataset" or replace:
+            raise GipfelError(
+                "Shards are written from a directory of files into a new one.",
+                "Leave out --replace and --from.",
+            )
+        return _write_shards(source, target, shard_size, options["readers"], as_json=as_json)
+    request = PackRequest(
+        source=source,
+        target=target,
+        replace=replace,
+        environment=os.environ,
+        scan=scan_shards if from_format == "webdataset" else scan,
+        **options,
+    )
+    return _pack(request, as_json=as_json)
+
+
+@click.command(
+    epilog=examples(
+        "gipfel data remove imagenet.sqsh train/n0123/7.jpg", "gipfel data remove imagenet.sqsh person-17"
+    )
+)
+@click.argument("image", metavar="FILE.sqsh", type=_path)
+@click.argument("paths", metavar="PATH…", nargs=-1, required=True)
+@_json_option
+def remove(*, image: Path, paths: tuple[str, ...], as_json: bool) -> int:
+    """Remove files and directories from a packed data set, with a tombstone for each in its manifest.
+
+    The image is written again without them, and gets a new root hash. Its layers stay valid. Copies of the
+    image elsewhere are not changed.
+
+    Exit status: 0 removed, 1 not removed.
+    """
+    from ..data.remove import RemoveRequest  # noqa: PLC0415
+    from ..data.remove import remove as remove_paths  # noqa: PLC0415
+
+    progress = _Progress()
+    wanted = [os.fsencode(path) for path in paths]
+    summary = remove_paths(RemoveRequest(image, wanted, os.environ, progress.on_plan, progress.on_progress))
+    progress.finish()
+    document = {"file": str(image), **summary.model_dump(mode="json", exclude={"chunks"})}
+    found = summary.removals[-1]
+    lines = [f"{image}: {found.paths} path(s) removed, {summary.files} files left", f"root {summary.root}"]
+    click.echo(json.dumps(document) if as_json else "\n".join(lines))
+    return 0
+
+
+@click.command(epilog=examples("gipfel data add /scratch/imagenet.sqsh ~/new-images"))
+@click.argument("image", metavar="FILE.sqsh", type=_path)
+@click.argument("source", metavar="DIR", type=_path)
+@_packing_options
+def add(*, image: Path, source: Path, as_json: bool, **options: Any) -> int:
+    """Add files to a packed data set, as a layer beside it: FILE.1.sqsh, FILE.2.sqsh and so on.
+
+    The image itself is not rewritten. A path that it has already is refused.
+
+    Exit status: 0 packed, 1 not packed.
+    """
+    from ..data.layers import next_layer, refuse_known_paths  # noqa: PLC0415
+    from ..data.pack import PackRequest  # noqa: PLC0415
+
+    target, base = next_layer(image)
+    request = PackRequest(
+        source=source,
+        target=target,
+        base=base,
+        environment=os.environ,
+        check=lambda found: refuse_known_paths(image, found),
+        **options,
+    )
+    return _pack(request, as_json=as_json)
+
+
+def _pack(request: "PackRequest", *, as_json: bool) -> int:
+    from dataclasses import replace  # noqa: PLC0415
+
+    from ..data.pack import pack as pack_source  # noqa: PLC0415
+
+    progress = _Progress()
+    watched = replace(request, on_plan=progress.on_plan, on_progress=progress.on_progress)
+    summary = pack_source(watched)
+    progress.finish()
+    if as_json:
+        click.echo(
+            json.dumps({"file": str(request.target), **summary.model_dump(mode="json", exclude={"chunks"})})
+        )
+        return 0
+    click.echo(
+        f"{request.target}: {summary.files} files, {size_text(summary.data_bytes)} "
+        f"in {size_text(summary.bytes)}"
+    )
+    click.echo(f"root {summary.root}")
+    return 0
+
+
+def _write_shards(source: Path, target: Path, shard_size: int, readers: int, *, as_json: bool) -> int:
+    from ..data.webdataset import ShardRequest, write_shards  # noqa: PLC0415
+
+    progress = _Progress()
+    index = write_shards(
+        ShardRequest(
+            source, target, shard_size * 1_000_000, readers, progress.on_shards, progress.on_progress
+        )
+    )
+    progress.finish()
+    if as_json:
+        click.echo(json.dumps({"directory": str(target), **index.model_dump(mode="json", by_alias=True)}))
+        return 0
+    samples = sum(each.nsamples for each in index.shardlist)
+    click.echo(f"{target}: {index.files} files, {samples} samples in {len(index.shardlist)} shards")
+    click.echo(f"root {index.root}")
+    return 0
+
+
+class _Progress:
+    """Plan and progress on stderr; the estimate of the time left is by bytes."""
+
+    def __init__(self) -> None:
+        self._table = LiveTable() if LiveTable.possible() else None
+        self._total = self._read = 0
+        self._started = self._drawn = time.monotonic()
+
+    def on_plan(self, source: "Source", plan: "Plan") -> None:
+        for note in source.notes:
+            report_line(f"note: {note}.")
+        self._total = source.data_bytes
+        how = (
+            "stored" if plan.packing.compression == "none" else f"compressed with {plan.packing.compression}"
+        )
+        report_line(
+            f"{len(source.files())} files, {size_text(self._total)}: {how}, "
+            f"about {size_text(plan.estimated_bytes)}, for {plan.packing.access} access"
+        )
+
+    def on_shards(self, source: "Source", shards: int) -> None:
+        for note in source.notes:
+            report_line(f"note: {note}.")
+        self._total = source.data_bytes
+        report_line(f"{len(source.files())} files, {size_text(self._total)}: {shards} shards")
+
+    def on_progress(self, read: int) -> None:
+        self._read = read
+        if self._table and time.monotonic() - self._drawn >= _REDRAW_S:
+            self._draw()
+
+    def finish(self) -> None:
+        if self._table and self._total:
+            self._draw()
+
+    def _draw(self) -> None:
+        self._drawn = time.monotonic()
+        elapsed = self._drawn - self._started
+        left = elapsed * (self._total - self._read) / self._read if self._read else 0.0
+        share = 100 * self._read / self._total if self._total else 100
+        if self._table:
+            self._table.draw(
+                [f"{share:3.0f} %  {size_text(self._read)} of {size_text(self._total)}, {left:.0f} s left"]
+            )

@@ -1,0 +1,160 @@
+"""``gipfel diagnose``: who keeps a job waiting, why, and what changed in it."""
+
+import json
+import textwrap
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .terminal import examples, report_line
+
+if TYPE_CHECKING:
+    from ..diagnosis import Diagnosis, Roles
+    from ..telemetry.sample import SampleTable
+
+_UNREADABLE = 2
+_ROLES_FILE = "roles.json"
+
+
+@click.command(
+    epilog=examples(
+        "gipfel diagnose",
+        "gipfel diagnose alps-48812 --roles roles.json",
+        "gipfel diagnose steps.jsonl --json",
+        """echo '{"0": {"dp": 0, "pp": 0}, "1": {"dp": 1, "pp": 0}}' > roles.json""",
+    )
+)
+@click.argument("recording", metavar="[RUN|FILE]", default="")
+@click.option(
+    "--roles",
+    "roles_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help='JSON: rank to its coordinates, {"0": {"dp": 0, "pp": 1}}, and if you like to its "switch", "node", '
+    '"nic" and "gpu". By default roles.json of the run.',
+)
+@click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
+def diagnose(recording: str, *, roles_file: Path | None, as_document: bool) -> int:
+    """Name what keeps a job waiting: slow ranks, uneven stages or samples, and changes of its pace.
+
+    RUN is a run folder or its name, by default that of this job, else your newest. Its ranks have logged
+    their steps: log(step=…, step_s=…, work_s=…), where work_s is the time that a rank did not wait for
+    others. FILE holds JSON lines: {"rank": 0, "step": 1, "time_ns": 0, "step_s": 1.0, "work_s": 0.9}.
+
+    A rank is only accused beside at least three others of equal role. Where something can't be told, the
+    verdict is "unknown" and says why.
+
+    Exit status: 0 it could be read, whatever the verdicts, 2 it couldn't.
+    """
+    from ..telemetry.sample import SourceError  # noqa: PLC0415 - numpy, which --help can do without
+    from .scored_run import resolve_recording  # noqa: PLC0415
+
+    try:
+        path = resolve_recording(recording)
+        found = _of_run(path, roles_file) if path.is_dir() else _of_file(path, roles_file)
+    except SourceError as error:
+        report_line(str(error))
+        return _UNREADABLE
+    for note in found.notes:
+        report_line(note)
+    if as_document:
+        click.echo(json.dumps(found.to_json()))
+    else:
+        _print(found)
+    return 0
+
+
+def _of_file(path: Path, roles_file: Path | None) -> "Diagnosis":
+    from ..diagnosis import Roles, diagnose  # noqa: PLC0415
+    from ..diagnosis.roles import read_roles  # noqa: PLC0415
+    from ..diagnosis.step_file import read_step_file  # noqa: PLC0415
+
+    roles = read_roles(roles_file) if roles_file else Roles()
+    steps, notes = read_step_file(path)
+    roles.check(int(rank) for rank in steps.ranks)
+    return _with_notes(diagnose(steps, roles), notes)
+
+
+def _of_run(path: Path, roles_file: Path | None) -> "Diagnosis":
+    from ..diagnosis import diagnose  # noqa: PLC0415
+    from ..diagnosis.step_file import steps_of_run  # noqa: PLC0415
+    from ..telemetry.ranks import gpu_uuids_by_rank, read_ranks  # noqa: PLC0415
+    from ..telemetry.sample import SourceError  # noqa: PLC0415
+
+    steps, damaged = steps_of_run(path)
+    locations = read_ranks(path / "telemetry")
+    known = (int(rank) for rank in steps.ranks) if steps is not None else (each.rank for each in locations)
+    roles, notes = _roles_of_run(path, roles_file, tuple(known))
+    notes = (*notes, *damaged)
+    shared = roles.with_places(locations).shared_gpus()
+    for gpu, ranks in list(shared.items())[:3]:
+        notes = (
+            *notes,
+            f"Ranks {', '.join(map(str, ranks[:8]))} share GPU {gpu}: give each rank a GPU of its own.",
+        )
+    if steps is None and not (path / "telemetry").is_dir():
+        raise SourceError(f"{path} is not a run folder.", "`gipfel runs` lists yours.")
+    found = diagnose(
+        steps, roles.with_places(locations), samples=lambda: _samples(path), gpus=gpu_uuids_by_rank(locations)
+    )
+    return _with_notes(found, notes)
+
+
+def _roles_of_run(
+    path: Path, roles_file: Path | None, ranks: tuple[int, ...]
+) -> "tuple[Roles, tuple[str, ...]]":
+    """Return the roles that were given, else those in the run folder if they fit, and notes."""
+    from ..diagnosis import Roles  # noqa: PLC0415
+    from ..diagnosis.roles import read_roles  # noqa: PLC0415
+    from ..telemetry.sample import SourceError  # noqa: PLC0415
+
+    if roles_file:
+        roles = read_roles(roles_file)
+        roles.check(ranks)
+        return roles, ()
+    if not (path / _ROLES_FILE).exists():
+        return Roles(), ()
+    try:
+        roles = read_roles(path / _ROLES_FILE, follow=False)
+        roles.check(ranks)
+    except SourceError as error:
+        return Roles(), (f"{error} Until then roles are taken as unknown.",)
+    return roles, ()
+
+
+def _samples(path: Path) -> "SampleTable | None":
+    from ..telemetry.imports import open_recording  # noqa: PLC0415
+    from ..telemetry.sample import SourceError  # noqa: PLC0415
+
+    try:
+        return open_recording(path).table
+    except SourceError:
+        return None
+
+
+def _with_notes(found: "Diagnosis", notes: tuple[str, ...]) -> "Diagnosis":
+    from dataclasses import replace  # noqa: PLC0415
+
+    return replace(found, notes=(*notes, *found.notes))
+
+
+def _print(found: "Diagnosis") -> None:
+    for verdict in found.verdicts:
+        where = verdict.unit or ("" if verdict.stage is None else f"stage {verdict.stage}")
+        head = [verdict.kind.replace("_", " "), *([where] if where else [])]
+        if verdict.since:
+            head.append(f"since {time.strftime('%Y-%m-%d %H:%M:%S %Z', time.localtime(verdict.since / 1e9))}")
+        if verdict.confidence:
+            head.append(f"confidence {verdict.confidence:.2f}")
+        click.echo(", ".join(head))
+        for line in textwrap.wrap(verdict.evidence, 96):
+            click.echo(f"  {line}")
+    limits = [
+        f"a {name.replace('_', ' ')} below {value:.1%}" for name, value in found.resolution.items() if value
+    ]
+    if not found.verdicts:
+        click.echo("Nothing stands out.")
+    if limits:
+        click.echo(f"What these steps can't show: {', '.join(limits)}.")

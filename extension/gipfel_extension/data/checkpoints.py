@@ -1,0 +1,328 @@
+"""Checkpoints in a directory: which are whole, what their hashes say, and which may be deleted.
+
+``gipfel_widgets.Checkpoints`` writes ``step-N`` with ``manifest.json``, by renaming a hidden directory that
+is whole already. Checkpoints of others are recognized, too: `torch.distributed.checkpoint` without hashes,
+and files of ``torch.save`` and of safetensors. Nothing is unpickled. Standard library only, since ranks
+import it in their own image.
+"""
+
+import hashlib
+import json
+import os
+import re
+import stat
+import struct
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from ..telemetry.files import open_regular, read_json, read_tail
+
+MANIFEST_NAME = "manifest.json"
+#: Written last by `torch.distributed.checkpoint`.
+METADATA_NAME = ".metadata"
+#: Names the run that writes in a directory: a training, with all that resumed from it.
+RUN_NAME = ".run.json"
+
+Format = Literal["gipfel", "dcp", "torch", "safetensors"]
+#: ``whole`` has hashes that were not read now, ``verified`` has been read; ``unhashed`` is complete as far as
+#: its format says. ``writing`` is not complete, but has changed within an hour.
+State = Literal["verified", "whole", "unhashed", "writing", "torn", "damaged"]
+
+_STEP = re.compile(r"step-([0-9]{1,15})")
+#: What a process that was killed while it wrote or deleted has left behind.
+LEFTOVER = re.compile(r"\.step-\d{1,15}\.(writing|removing|damaged)")
+_FILE_NAME = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._-]{0,200}")
+_MAX_MANIFEST_BYTES = 64 << 20
+_MAX_HEADER_BYTES = 100 << 20
+_MAX_FILES = 1_000_000
+_MAX_LISTED = 10_000
+_MAX_RUN_BYTES = 1 << 12
+_MAX_RUN_CHARACTERS = 64
+#: While a rank waits or hashes, its files do not change, so this is long.
+_WRITING_S = 3600.0
+_ZIP_END = b"PK\x05\x06"
+_ZIP_END_BYTES = 22
+_NUMBERS = ("time_ns", "world_size", "stall_s", "write_s")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint; sizes in bytes, times in seconds, or UTC nanoseconds. None: not recorded."""
+
+    path: Path
+    format: Format
+    state: State
+    problem: str
+    bytes: int
+    step: int | None = None
+    time_ns: int | None = None
+    world_size: int | None = None
+    stall_s: float | None = None
+    write_s: float | None = None
+    run: str = ""
+
+    @property
+    def can_resume(self) -> bool:
+        """Return whether it is complete, as far as known."""
+        return self.state in {"verified", "whole", "unhashed"}
+
+    def document(self) -> dict[str, Any]:
+        """Return the fields for JSON."""
+        return {**vars(self), "path": str(self.path)}
+
+
+class ManifestError(ValueError):
+    """A manifest is missing or not valid; the message is a clause such as ``has no manifest``."""
+
+
+def find_checkpoints(directory: Path, *, verify: bool = False) -> list[Checkpoint]:
+    """Return the checkpoints in a directory, oldest first; with `verify` every byte with a hash is read.
+
+    Raises
+    ------
+    OSError
+        The directory can't be read.
+    """
+    found = []
+    for path in sorted(directory.iterdir())[:_MAX_LISTED]:
+        # A training may delete or rename one meanwhile.
+        with suppress(FileNotFoundError):
+            kind = path.lstat().st_mode
+            if stat.S_ISDIR(kind) and (_STEP.fullmatch(path.name) or LEFTOVER.fullmatch(path.name)):
+                found.append(_directory(path, verify=verify))
+            elif stat.S_ISREG(kind) and path.suffix in {".pt", ".pth", ".safetensors"}:
+                found.append(_file(path))
+    return sorted(found, key=lambda each: (each.step if each.step is not None else -1, each.time_ns or 0))
+
+
+def newest(directory: Path) -> Checkpoint | None:
+    """Return the newest directory ``step-N`` that can be resumed from, with its hashes verified; or None.
+
+    One without hashes, by `torch.distributed.checkpoint` alone, counts if it is complete. Where the directory
+    names the run that writes in it, those of other runs do not count, whatever their step.
+    """
+    run = current_run(directory)
+    own = [path for path in step_directories(directory) if run is None or run_of(path) == run]
+    for path in sorted(own, key=step_of, reverse=True):
+        # A training may delete or rename one meanwhile.
+        with suppress(FileNotFoundError):
+            found = _directory(path, verify=True)
+            if found.can_resume:
+                return found
+    return None
+
+
+def step_directories(directory: Path) -> list[Path]:
+    """Return the directories named ``step-N``: no links, files, or copies such as ``step-100-best``."""
+    if not directory.is_dir():
+        return []
+    return [path for path in directory.iterdir() if step_of(path) >= 0 and _is_directory(path)]
+
+
+def current_run(directory: Path) -> str | None:
+    """Return the ID of the run that writes in a directory; None if the directory does not name one."""
+    try:
+        run = read_json(directory / RUN_NAME, _MAX_RUN_BYTES)["run"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return run if isinstance(run, str) and len(run) <= _MAX_RUN_CHARACTERS else None
+
+
+def run_of(path: Path) -> str | None:
+    """Return the ID of the run that wrote a checkpoint, empty for none; None without a valid manifest."""
+    try:
+        return str(read_manifest(path).get("run", ""))
+    except ManifestError:
+        return None
+
+
+def step_of(path: Path) -> int:
+    """Return the step of a path named exactly ``step-N``; -1 for any other name."""
+    found = _STEP.fullmatch(path.name)
+    return int(found[1]) if found else -1
+
+
+def deletable(checkpoints: Sequence[Checkpoint], keep: int) -> list[Checkpoint]:
+    """Return what may be deleted: all that is torn, and whole ones with `keep` newer ones that were verified.
+
+    A checkpoint whose hashes were not read, or that has none, never makes an older one deletable, nor does
+    one of another run. What is being written is not deletable.
+    """
+    steps: dict[str, list[int]] = {}
+    for each in checkpoints:
+        if each.state == "verified":
+            steps.setdefault(each.run, []).append(each.step or 0)
+    limits = {run: sorted(found)[-keep] for run, found in steps.items() if len(found) >= keep}
+    return [
+        each
+        for each in checkpoints
+        if each.state in {"torn", "damaged"}
+        or (each.state in {"verified", "whole"} and (each.step or 0) < limits.get(each.run, 0))
+    ]
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Return the manifest of a checkpoint's directory, checked.
+
+    Raises
+    ------
+    ManifestError
+        It is missing or not valid.
+    """
+    try:
+        found = read_json(path / MANIFEST_NAME, _MAX_MANIFEST_BYTES)
+        files = found["files"]
+        valid = found["version"] == 1 and isinstance(files, dict) and 0 < len(files) <= _MAX_FILES
+        for name, (size, digest) in files.items() if valid else ():
+            valid = valid and bool(_FILE_NAME.fullmatch(name)) and type(size) is int and size >= 0
+            valid = valid and isinstance(digest, str) and len(digest) == 64
+        numbers = [found[name] for name in ("step", *_NUMBERS)]
+        valid = valid and all(type(each) in {int, float} and 0 <= each < 2**63 for each in numbers)
+        run = found.get("run", "")
+        valid = valid and isinstance(run, str) and len(run) <= _MAX_RUN_CHARACTERS
+    except FileNotFoundError:
+        raise ManifestError("has no manifest") from None
+    except (OSError, ValueError, KeyError, TypeError):
+        valid = False
+    if not valid:
+        raise ManifestError("has a manifest that is not valid")
+    return dict(found)
+
+
+def hash_file(path: Path) -> tuple[int, str]:
+    """Return size and SHA-256 of a file."""
+    with open_regular(path) as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return file.tell(), digest
+
+
+def check_files(path: Path, files: dict[str, Any], *, contents: bool) -> str:
+    """Return what is wrong with a checkpoint's files, or an empty string; `contents` reads every byte."""
+    for name, (size, _) in files.items():
+        try:
+            state = (path / name).lstat()
+        except OSError:
+            return f"{name} is missing"
+        if not stat.S_ISREG(state.st_mode) or state.st_size != size:
+            return f"{name} has {state.st_size} bytes instead of {size}"
+    if not contents:
+        return ""
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        try:
+            hashes = list(pool.map(hash_file, [path / name for name in files]))
+        except OSError as error:
+            return f"{Path(str(error.filename or path)).name} can't be read: {error.strerror}"
+    for (name, expected), found in zip(files.items(), hashes, strict=True):
+        if tuple(expected) != found:
+            return f"{name} has another content than was written"
+    return ""
+
+
+def _directory(path: Path, *, verify: bool) -> Checkpoint:
+    size = _size(path)
+    if LEFTOVER.fullmatch(path.name):
+        hidden = int(path.name.split(".")[1].removeprefix("step-"))
+        if path.name.endswith(".damaged"):
+            problem = "did not verify when it was written"
+            return Checkpoint(path, "gipfel", "damaged", problem, size, hidden)
+        return Checkpoint(path, "gipfel", *_unfinished(path), size, hidden)
+    step = step_of(path)
+    state: State
+    try:
+        manifest = read_manifest(path)
+    except ManifestError as error:
+        if (path / MANIFEST_NAME).exists():
+            return Checkpoint(path, "gipfel", "damaged", str(error), size, step)
+        whole = _is_regular(path / METADATA_NAME)
+        time_ns = (path / METADATA_NAME).lstat().st_mtime_ns if whole else None
+        state, problem = ("unhashed", "has no hashes") if whole else _unfinished(path)
+        return Checkpoint(path, "dcp", state, problem, size, step, time_ns)
+    problem = check_files(path, manifest["files"], contents=verify)
+    if not problem and manifest["step"] != step:
+        problem = f"is of step {manifest['step']} by its manifest"
+    state = "damaged" if problem else "verified" if verify else "whole"
+    numbers = {name: manifest[name] for name in _NUMBERS}
+    return Checkpoint(path, "gipfel", state, problem, size, step, **numbers, run=manifest.get("run", ""))
+
+
+def _unfinished(path: Path) -> tuple[State, str]:
+    """Return the state and problem of an incomplete checkpoint: in progress if it has changed recently."""
+    paths = [path]
+    if _is_directory(path):
+        with os.scandir(path) as listed:
+            paths += [Path(each.path) for each in islice(listed, _MAX_LISTED)]
+    last = 0.0
+    for each in paths:
+        with suppress(FileNotFoundError):
+            last = max(last, each.lstat().st_mtime)
+    if time.time() - last > _WRITING_S:
+        return "torn", "was not finished"
+    return "writing", "is being deleted" if path.name.endswith(".removing") else "is being written"
+
+
+def _is_regular(path: Path) -> bool:
+    return stat.S_ISREG(_mode(path))
+
+
+def _is_directory(path: Path) -> bool:
+    return stat.S_ISDIR(_mode(path))
+
+
+def _mode(path: Path) -> int:
+    """Return the mode of a path itself, not of what it links to; 0 if it is gone."""
+    try:
+        return path.lstat().st_mode
+    except OSError:
+        return 0
+
+
+def _size(path: Path) -> int:
+    total = 0
+    with os.scandir(path) as listed:
+        for number, each in enumerate(listed):
+            if number >= _MAX_FILES:
+                break
+            total += each.stat(follow_symlinks=False).st_size if each.is_file(follow_symlinks=False) else 0
+    return total
+
+
+def _file(path: Path) -> Checkpoint:
+    state = path.lstat()
+    check = _safetensors_problem if path.suffix == ".safetensors" else _zip_problem
+    try:
+        problem = check(path, state.st_size)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error, RecursionError):
+        problem = "is not a valid file"
+    form: Format = "safetensors" if path.suffix == ".safetensors" else "torch"
+    found: State = "unhashed"
+    if problem:
+        found, reason = _unfinished(path)
+        problem = reason if found == "writing" else problem
+    return Checkpoint(path, form, found, problem or "has no hashes", state.st_size, time_ns=state.st_mtime_ns)
+
+
+def _zip_problem(path: Path, size: int) -> str:
+    """Check that a file of ``torch.save`` ends as a zip archive does, which is written last."""
+    tail = read_tail(path, 1 << 16)
+    start = tail.rfind(_ZIP_END)
+    if start < 0 or len(tail) - start < _ZIP_END_BYTES:
+        return "is cut off, or is not of torch.save"
+    length, offset = struct.unpack_from("<II", tail, start + 12)
+    return "" if 0xFFFFFFFF in {length, offset} or offset + length <= size else "is cut off"
+
+
+def _safetensors_problem(path: Path, size: int) -> str:
+    """Check that the tensors of a safetensors file fill it exactly. Source: its format's description."""
+    with open_regular(path) as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        if length > min(_MAX_HEADER_BYTES, size):
+            return "is cut off, or is not of safetensors"
+        header = json.loads(file.read(length))
+    ends = [each["data_offsets"][1] for name, each in header.items() if name != "__metadata__"]
+    return "" if 8 + length + max(ends, default=0) == size else "is cut off"

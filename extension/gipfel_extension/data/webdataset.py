@@ -1,0 +1,248 @@
+"""Write a directory as WebDataset shards: tar files that are read from their beginning to their end.
+
+A sample is the files that have the same path up to the first dot of their names; it is never divided between
+shards. ``index.json`` has the layout that ``wids`` of the package webdataset reads, and the hash of every
+shard. The directory of shards appears whole, or not at all.
+Source of the rules: https://github.com/webdataset/webdataset, ``base_plus_ext`` and ``wids_index.py``
+"""
+
+import hashlib
+import os
+import posixpath
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from gipfel_cluster.model import Frozen, GipfelError
+from gipfel_cluster.runs import write_atomically
+
+from ..telemetry.files import open_regular
+from .manifest import Digest, Origin, read_croissant, shown, shown_list
+from .pack import READERS, origin_of, sync_directory, work_directory
+from .source import Found, Source, scan
+from .stream import SourceStream, open_archive
+
+INDEX_NAME = "index.json"
+CROISSANT_NAME = "croissant.json"
+#: Large enough that a reader seldom opens a file, small enough that a few thousand can be shuffled.
+SHARD_BYTES = 1_000_000_000
+
+_KEY = re.compile(rb"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
+_HEADER_BYTES = 512
+
+
+class Shard(Frozen):
+    """A tar file of the index; `filesize` in bytes."""
+
+    url: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,200}\.tar$")
+    filesize: int = Field(ge=0)
+    nsamples: int = Field(ge=0)
+    nfiles: int = Field(ge=0)
+    sha256: Digest
+
+
+class ShardIndex(Frozen):
+    """``index.json`` beside shards. `root` is the hash of all shards' hashes; sizes in bytes."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    kind: Literal["wids-shard-index-v1"] = Field("wids-shard-index-v1", alias="__kind__")
+    wids_version: Literal[1] = 1
+    name: str
+    data_bytes: int = Field(ge=0)
+    root: Digest
+    origin: Origin
+    croissant: dict[str, Any] | None = None
+    shardlist: tuple[Shard, ...]
+
+    @property
+    def files(self) -> int:
+        """Return the number of files in all shards."""
+        return sum(each.nfiles for each in self.shardlist)
+
+
+@dataclass(frozen=True)
+class ShardRequest:
+    """Source, target and settings of shards; a new one begins at `shard_bytes`."""
+
+    source: Path
+    target: Path
+    shard_bytes: int = SHARD_BYTES
+    readers: int = READERS
+    on_plan: Callable[[Source, int], None] = lambda _source, _shards: None
+    on_progress: Callable[[int], None] = lambda _: None
+
+
+def write_shards(request: ShardRequest) -> ShardIndex:
+    """Write shards and their index into a new directory.
+
+    Raises
+    ------
+    GipfelError
+        Something can't be in a shard or changed meanwhile, or the target exists or can't be written.
+    """
+    target = request.target.absolute()
+    if target.exists() or not target.parent.is_dir():
+        problem = "exists already" if target.exists() else "can't be created: its parent does not exist"
+        raise GipfelError(f"{target} {problem}.", "Give a new directory in one that exists.")
+    target = target.parent.resolve() / target.name
+    source = _as_files(scan(request.source))
+    if target.is_relative_to(source.path):
+        raise GipfelError(f"{target} is inside the directory to be packed.", "Give a path outside of it.")
+    parts = list(_divide(source, request.shard_bytes))
+    request.on_plan(source, len(parts))
+    with work_directory(target) as work:
+        # Another name than that of a killed packing, which may be removing its own.
+        folder = work / f"{os.getpid()}"
+        folder.mkdir()
+        shards, read = [], 0
+        for number, part in enumerate(parts):
+            path = folder / f"shard-{number:06d}.tar"
+            shards.append(_write_shard(path, part, request, read))
+            read += part.data_bytes
+        index = _index(source, shards, target.name)
+        for name, text in _metadata(source, index).items():
+            write_atomically(folder / name, text)
+            (folder / name).chmod(0o666 & ~_umask(folder))
+        sync_directory(folder)
+        folder.rename(target)
+        sync_directory(target.parent)
+    return index
+
+
+def root_of_shards(shards: list[Shard] | tuple[Shard, ...]) -> str:
+    """Return the root hash of shards: SHA-256 of their hashes, in the order of the index."""
+    return hashlib.sha256(b"".join(bytes.fromhex(each.sha256) for each in shards)).hexdigest()
+
+
+def split_name(path: bytes) -> tuple[bytes, bytes] | None:
+    """Return a sample's key and the extension of a path; None for a name that WebDataset's readers skip."""
+    found = _KEY.fullmatch(path)
+    return (found[1], found[2]) if found else None
+
+
+def _umask(folder: Path) -> int:
+    return 0o777 & ~folder.stat().st_mode
+
+
+def _metadata(source: Source, index: ShardIndex) -> dict[str, str]:
+    found = {INDEX_NAME: index.model_dump_json(indent=1, by_alias=True) + "\n"}
+    if index.croissant is not None:
+        with open_regular(source.path / CROISSANT_NAME) as file:
+            found[CROISSANT_NAME] = file.read().decode()
+    return found
+
+
+def _index(source: Source, shards: list[Shard], name: str) -> ShardIndex:
+    return ShardIndex(
+        name=os.fsencode(name).decode("utf-8", "backslashreplace"),
+        data_bytes=source.data_bytes,
+        root=root_of_shards(shards),
+        origin=origin_of(source, f"gipfel {version('gipfel')}"),
+        croissant=read_croissant(source.path),
+        shardlist=tuple(shards),
+    )
+
+
+def _as_files(source: Source) -> Source:
+    """Return the files of a source in the order of samples; refuse what a shard can't hold."""
+    has_croissant = read_croissant(source.path) is not None
+    sizes = {each.entry.path: each.entry.size for each in source.files()}
+    refused, files, skipped, seen = [], [], [], set()
+    for each in source.found:
+        entry = each.entry
+        if entry.kind == "directory" or (has_croissant and entry.path == CROISSANT_NAME.encode()):
+            continue
+        key = split_name(entry.path)
+        # Readers compare extensions without case, and take names as UTF-8.
+        name = (key[0], key[1].lower()) if key else (entry.path, None)
+        if entry.kind == "symlink" or _is_odd(entry.path) or name in seen:
+            refused.append(entry.path)
+            continue
+        seen.add(name)
+        if key is None:
+            skipped.append(entry.path)
+        size = entry.size if entry.kind == "file" else sizes[entry.target]
+        files.append(Found(replace(entry, kind="file", size=size, target=b"", xattrs=()), each.identity))
+    if refused:
+        raise GipfelError(
+            f"WebDataset can't hold {shown_list(refused)}: symbolic links, names that are not UTF-8 or have "
+            "control characters, and names that differ in the case of their extension alone.",
+            "Rename or remove them, or pack a SquashFS image.",
+        )
+    files.sort(key=lambda each: (split_name(each.entry.path) or (each.entry.path,), each.entry.path))
+    notes = [*source.notes]
+    if skipped:
+        notes.append(
+            f"WebDataset's readers skip {len(skipped)} file(s) without a dot, such as {shown(skipped[0])}"
+        )
+    return replace(source, found=tuple(files), notes=tuple(notes))
+
+
+def _is_odd(path: bytes) -> bool:
+    try:
+        return not path.decode().isprintable()
+    except UnicodeDecodeError:
+        return True
+
+
+def _divide(source: Source, limit: int) -> Iterator[Source]:
+    """Yield the source of each shard; a sample larger than the limit has a shard of its own."""
+    part: list[Found] = []
+    size = 0
+    for sample in _samples(source.found):
+        weight = sum(_HEADER_BYTES + each.entry.size for each in sample)
+        if part and size + weight > limit:
+            yield replace(source, found=tuple(part))
+            part, size = [], 0
+        part += sample
+        size += weight
+    yield replace(source, found=tuple(part))
+
+
+def _samples(found: tuple[Found, ...]) -> Iterator[list[Found]]:
+    sample: list[Found] = []
+    before: bytes | None = None
+    for each in found:
+        key = (split_name(each.entry.path) or (each.entry.path,))[0]
+        if sample and key != before:
+            yield sample
+            sample = []
+        sample.append(each)
+        before = key
+    if sample:
+        yield sample
+
+
+def _write_shard(path: Path, part: Source, request: ShardRequest, before: int) -> Shard:
+    stream = SourceStream(part, None, request.readers, lambda read: request.on_progress(before + read))
+    with path.open("xb") as file:
+        archive = open_archive(file)
+        stream.copy_to(archive)
+        archive.close()
+        file.flush()
+        os.fsync(file.fileno())
+    return Shard(
+        url=path.name,
+        filesize=path.stat().st_size,
+        nsamples=sum(1 for _ in _samples(part.found)),
+        nfiles=len(part.found),
+        sha256=hash_file(path),
+    )
+
+
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def parents_of(path: bytes) -> Iterator[bytes]:
+    """Yield the directories above a path, the nearest first."""
+    while path := posixpath.dirname(path):
+        yield path

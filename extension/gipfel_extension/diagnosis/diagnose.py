@@ -1,0 +1,149 @@
+"""The whole diagnosis of a run or a table of steps: who is slow, why, and what changed."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ..telemetry.sample import SampleTable
+from .changes import Change, find_changes
+from .hardware import Gpus, diagnose_samples, explain
+from .robust import median
+from .roles import Roles
+from .steps import StepTable
+from .stragglers import diagnose_steps
+from .verdict import Verdict, cannot_tell
+from .witnesses import find_witness
+
+#: Steps on each side of a change that are compared, and the most changes that are explained.
+_SIDE, _MOST_EXPLAINED = 50, 8
+#: Part of a longer step that is waiting, from which communication is what became slower.
+_WAITING, _SAME_WORK = 0.7, 0.3
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Verdicts on a job.
+
+    Parameters
+    ----------
+    resolution
+        What could not have been found: the smallest ``slow_rank`` and ``change``, as shares; None where
+        nothing could be judged.
+    notes
+        What the data lack.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    resolution: Mapping[str, float | None] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document of ``gipfel diagnose --json``."""
+        return {
+            "verdicts": [each.to_json() for each in self.verdicts],
+            "resolution": {
+                name: None if value is None else round(value, 4) for name, value in self.resolution.items()
+            },
+            "notes": list(self.notes),
+        }
+
+
+class _Samples:
+    """Samples that are only read when a verdict needs them."""
+
+    def __init__(self, read: Callable[[], SampleTable | None] | None) -> None:
+        self._read = read
+
+    @cached_property
+    def table(self) -> SampleTable | None:
+        return self._read() if self._read else None
+
+
+def diagnose(
+    steps: StepTable | None,
+    roles: Roles | None = None,
+    *,
+    samples: Callable[[], SampleTable | None] | None = None,
+    gpus: Gpus | None = None,
+) -> Diagnosis:
+    """Return the verdicts on a job.
+
+    Parameters
+    ----------
+    steps
+        None where none were logged: then samples alone are looked at.
+    samples
+        Returns the job's samples; called at most once, and only where a verdict may gain from them.
+    gpus
+        Rank to the UUIDs of its GPUs.
+    """
+    roles, gpus, sampled = roles or Roles(), gpus or {}, _Samples(samples)
+    if steps is None:
+        table = sampled.table
+        if table is None:
+            return Diagnosis((cannot_tell("neither steps nor samples are there."),))
+        return Diagnosis(tuple(diagnose_samples(table, gpus, roles)))
+    absent = roles.missing(int(rank) for rank in steps.ranks)
+    found = diagnose_steps(steps, roles)
+    verdicts = list(found.verdicts)
+    for accused in found.accused if gpus else ():
+        if sampled.table is not None:
+            verdicts[accused.verdict] = explain(verdicts[accused.verdict], accused, sampled.table, gpus)
+    changes = find_changes(steps.pace)
+    for change in changes.changes[:_MOST_EXPLAINED]:
+        verdicts += _change_verdicts(change, steps, sampled)
+    notes = (f"{len(absent)} ranks of the roles have no step: {_some(absent)}.",) if absent else ()
+    resolution = {"slow_rank": found.resolution, "change": changes.resolution}
+    return Diagnosis(tuple(verdicts), resolution, notes)
+
+
+def _change_verdicts(change: Change, steps: StepTable, sampled: _Samples) -> list[Verdict]:
+    since, number = int(steps.time_ns[change.column]), int(steps.steps[change.column])
+    longer = change.share > 0
+    text = (
+        f"Steps take {abs(change.share):.0%} {'longer' if longer else 'less long'} from step {number} on: "
+        f"{change.after_s:.4g} s instead of {change.before_s:.4g} s."
+    )
+    first, last = max(0, change.column - _SIDE), min(len(steps.steps) - 1, change.column + _SIDE)
+    table = sampled.table
+    if table is not None and since > 0:
+        times = int(steps.time_ns[first]), int(steps.time_ns[last])
+        witness = find_witness(table, since, *times, slower=longer)
+        text += f" {witness.sentence()}" if witness else " No hardware series changed significantly with it."
+    found = [Verdict("change", text, (), None, None, since, change.confidence)]
+    waiting = _waiting_share(change, steps, first, last) if longer else None
+    if waiting is not None:
+        found.append(
+            Verdict(
+                "link",
+                f"From step {number} on, {waiting:.0%} of what steps take longer is spent waiting, and the "
+                "slowest rank's own work is as before: communication takes longer, and no rank is late. To "
+                "find the link, vet the nodes in pairs.",
+                (), None, None, since, 0.8 * change.confidence,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _waiting_share(change: Change, steps: StepTable, first: int, last: int) -> float | None:
+    """Return which part of the longer steps is waiting, where that is nearly all; else None."""
+    work = steps.work_s[:, first : last + 1]
+    if np.isnan(work).mean() > 0.5 or len(steps.ranks) < 2:
+        return None
+    # Of all ranks the slowest: what the others wait for is not communication.
+    slowest = np.nanmax(np.where(np.isnan(work), -np.inf, work), axis=0)
+    cut = change.column - first
+    before, after = float(median(slowest[:cut])), float(median(slowest[cut:]))
+    longer = change.after_s - change.before_s
+    waiting = 1 - (after - before) / longer
+    same = abs(math.log(after / before)) < _SAME_WORK * math.log1p(change.share)
+    return min(1.0, waiting) if waiting >= _WAITING and same else None
+
+
+def _some(ranks: tuple[int, ...]) -> str:
+    shown = ", ".join(map(str, ranks[:8]))
+    return f"{shown} and {len(ranks) - 8} more" if len(ranks) > 8 else shown

@@ -1,0 +1,249 @@
+"""The robust rule: rows that exceed their peers for a time, by more than noise explains.
+
+A row is judged in windows of 20, 80, 320, … steps; where there are fewer steps, in one. It is slow in a
+window where all of this holds of its excess over its peers (the logarithm of a ratio):
+
+- its mean is above 5 %, of steps that count at most as 2.5 standard deviations;
+- that is more than noise makes of any row of the job in any window of the run with a probability of 1 in
+  1 000, by the row's own noise and its memory and by what rows differ by: among ranks that all differ none
+  is named;
+- the median step shows half of it, each quarter of the window an eighth, and the row is above its peers about
+  as often as a constant excess would make it: a few long steps don't count, nor do disturbances that pass.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .robust import (
+    ALIKE,
+    TRIMMED_ERROR,
+    Floats,
+    Noise,
+    median,
+    noise_of,
+    quantile,
+    scatter,
+    student,
+    tail,
+    trimmed_mean,
+)
+
+#: Fewer rows don't show what rows differ by; what they show by chance is up to a sixth too large.
+_LEAST_ROWS, _BETWEEN = 16, 0.85
+#: Standard deviations that a step counts at most, and by how much a mean of such steps has a larger error
+#: than the plain mean of normal noise.
+_REACH, _REACH_ERROR = 2.5, 1.02
+#: Steps of a part of a window that still show whether it is slow.
+_LEAST_PART = 4
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Thresholds of the robust rule.
+
+    Parameters
+    ----------
+    least
+        Excess that matters, as a share.
+    shortest
+        Fewer steps are not judged.
+    window
+        Steps of the shortest window, by which error rates are counted.
+    false_per_run
+        Probability of a false accusation in a run, as far as noise is normal.
+    above
+        Share of steps above the peers that is enough.
+    """
+
+    least: float = 0.05
+    shortest: int = 10
+    window: int = 20
+    false_per_run: float = 1e-3
+    above: float = 0.75
+
+    def lengths(self, steps: int) -> list[int]:
+        """Return the lengths of windows for so many steps, ascending."""
+        length = self.window
+        if self.shortest <= steps < 0.75 * length:
+            return [steps]
+        found = set()
+        # Of 20 steps some are checkpoints and don't count: a window may be a quarter shorter.
+        while 0.75 * length <= steps:
+            found.add(min(length, steps))
+            length *= 4
+        return sorted(found)
+
+    def z(self, rows: int, steps: int) -> float:
+        """Return how many standard errors make an excess significant among rows and windows."""
+        windows = max(1.0, steps / self.window)
+        scales = max(1, len(self.lengths(steps)))
+        return quantile(self.false_per_run / (windows * scales * max(1, rows)))
+
+
+@dataclass(frozen=True)
+class SlowPeriod:
+    """A time in which a row exceeds its peers.
+
+    Parameters
+    ----------
+    row
+        Index of the row.
+    first, last
+        Columns, the last one included.
+    excess
+        As a share: 0.1 is 10 % longer.
+    z
+        Excess over its standard error, in the clearest window.
+    share
+        Share of the period's steps above the peers.
+    """
+
+    row: int
+    first: int
+    last: int
+    excess: float
+    z: float
+    share: float
+
+
+@dataclass(frozen=True)
+class SlowSearch:
+    """Findings of the rule, and the smallest excess that it could have found.
+
+    Parameters
+    ----------
+    resolution
+        Smallest excess, as a share, that 20 steps would have shown; NaN where nothing could be judged.
+    """
+
+    periods: tuple[SlowPeriod, ...]
+    noise: Noise
+    resolution: float
+
+
+def find_slow(excess: Floats, rule: Rule, *, alike: bool = True, baseline: int | None = None) -> SlowSearch:
+    """Return the periods in which rows exceed their peers.
+
+    Parameters
+    ----------
+    excess
+        Logarithm of each row's value over its peers', shape (n, m).
+    alike
+        Whether most rows are expected to differ by noise alone, as ranks beside peers of equal role do.
+    baseline
+        Steps from which each row's own usual level was measured and taken off, if it was.
+    """
+    steps = excess.shape[1]
+    noise = noise_of(excess)
+    z = student(rule.z(len(excess), steps), steps + ALIKE)
+    hits: dict[int, list[tuple[int, int, float]]] = {}
+    for length in rule.lengths(steps):
+        error = noise.error(length) * (1.0 if baseline is None else math.sqrt(1 + length / baseline))
+        for first, last in windows_of(steps, length):
+            window = excess[:, first:last]
+            level = _levels(window, noise.sigma)
+            # Skewed noise lifts means above medians, of all rows alike.
+            usual = float(median(level)) if alike else 0.0
+            own = _error(level, error, alike=alike)
+            slow = _slow_rows(window - usual, level - usual, z * own, noise, rule)
+            for row in np.flatnonzero(slow):
+                z_row = float((level[row] - usual) / own[row])
+                hits.setdefault(int(row), []).append((first, last, z_row))
+    smallest = max(math.log1p(rule.least), z * float(median(noise.error(rule.window))))
+    periods = [
+        _period(excess, row, windows, float(noise.sigma[row]))
+        for row, found in hits.items()
+        for windows in _joined(found)
+    ]
+    return SlowSearch(tuple(sorted(periods, key=lambda each: -each.z)), noise, math.expm1(smallest))
+
+
+def windows_of(steps: int, length: int) -> list[tuple[int, int]]:
+    """Return first and end of windows from the last step backwards; the first may overlap the second."""
+    return sorted({(max(0, end - length), max(length, end)) for end in range(steps, 0, -length)})
+
+
+def _levels(window: Floats, sigma: Floats) -> Floats:
+    """Return the mean of each row in a window, of steps cut at 2.5 standard deviations from its median."""
+    middle, reach = median(window, axis=1)[:, None], _REACH * sigma[:, None]
+    cut = np.clip(window, middle - reach, middle + reach)
+    count = (~np.isnan(window)).sum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        level: Floats = np.where(np.isnan(cut), 0, cut).sum(axis=1) / count
+    return level
+
+
+def _error(level: Floats, error: Floats, *, alike: bool) -> Floats:
+    """Return the standard error of levels: at least what rows that are alike differ by."""
+    error = error * (_REACH_ERROR / TRIMMED_ERROR)
+    if not alike or len(level) < _LEAST_ROWS:
+        return error
+    return np.asarray(np.fmax(error, _BETWEEN * float(scatter(level))))
+
+
+def _slow_rows(
+    window: Floats, level: Floats, threshold: Floats, noise: Noise, rule: Rule
+) -> NDArray[np.bool_]:
+    """Return which rows are slow in a window."""
+    valid = ~np.isnan(window)
+    parts = 4 if window.shape[1] >= 4 * _LEAST_PART else 2
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = (window > 0).sum(axis=1) / valid.sum(axis=1)
+        expected = np.array([1 - tail(each) for each in np.nan_to_num(level / noise.sigma)])
+        lasts = [trimmed_mean(part) > level / (2 * parts) for part in np.array_split(window, parts, axis=1)]
+    lasts.append(median(window, axis=1) > level / 2)
+    large = level > np.fmax(math.log1p(rule.least), threshold)
+    often = share >= np.minimum(rule.above, expected - 0.15)
+    return np.asarray((valid.mean(axis=1) >= 0.8) & large & often & np.all(lasts, axis=0))
+
+
+def _joined(windows: list[tuple[int, int, float]]) -> list[list[tuple[int, int, float]]]:
+    """Return windows in lists of those that touch, or leave no more than two of their length between."""
+    found: list[list[tuple[int, int, float]]] = []
+    end = 0
+    for window in sorted(windows):
+        length = window[1] - window[0]
+        if found and window[0] <= end + 2 * min(length, 20):
+            found[-1].append(window)
+            end = max(end, window[1])
+        else:
+            found.append([window])
+            end = window[1]
+    return found
+
+
+def _period(excess: Floats, row: int, windows: list[tuple[int, int, float]], sigma: float) -> SlowPeriod:
+    series = excess[row]
+    steps = len(series)
+    begin = min(windows, key=lambda window: (window[0], window[1]))
+    end = max(windows, key=lambda window: (window[1], window[0]))
+    first = _onset(series, begin[0], begin[1] - begin[0], sigma)
+    last = steps - _onset(series[::-1], steps - end[1], end[1] - end[0], sigma)
+    if last - first < min(last - first for first, last, _ in windows) // 2:
+        first, last = begin[0], end[1]
+    part = series[first:last]
+    part = part[~np.isnan(part)]
+    level = float(trimmed_mean(part[None, :])[0])
+    z = max(window[2] for window in windows)
+    return SlowPeriod(row, first, last - 1, math.expm1(level), z, float((part > 0).mean()))
+
+
+def _onset(series: Floats, first: int, length: int, sigma: float) -> int:
+    """Return the column, within a window's length of `first`, from which values are high."""
+    begin, end = max(0, first - length), min(len(series), first + length + length // 2)
+    part = series[begin:end]
+    part = np.where(np.isnan(part), np.nanmedian(part), part)
+    level = np.clip(part, *np.quantile(part, (0.1, 0.9)))
+    if len(level) < 4:
+        return first
+    # The split of least squares into a low part and a high one.
+    counts = np.arange(1, len(level))
+    sums = np.cumsum(level)[:-1]
+    before, after = sums / counts, (level.sum() - sums) / (len(level) - counts)
+    gain = np.where(after > before, counts * (len(level) - counts) / len(level) * (after - before) ** 2, 0.0)
+    best = int(np.argmax(gain))
+    # What the best split of noise alone gains is hardly ever more.
+    return begin + best + 1 if gain[best] > 16 * sigma * sigma else first

@@ -1,0 +1,153 @@
+"""Hardware series that changed together with the steps of a run."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..telemetry.metric_table import unit_of
+from ..telemetry.sample import Device, SampleTable
+from .robust import Floats, noise_of, quantile, trimmed_mean
+
+#: Fewer samples on a side show nothing.
+_LEAST_SAMPLES = 8
+#: Probability with which noise names a witness of a change, and the least that counts as significant.
+_FALSE, _LEAST_Z = 1e-3, 4.5
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A series that can slow steps down, and how.
+
+    Only these are looked at: activity, power and traffic fall whenever fewer steps are made in a second, so
+    that they change with any change and explain none.
+
+    Parameters
+    ----------
+    slower
+        1 where steps take longer when the series rises, -1 when it falls.
+    least
+        The smallest change that matters; of the level before where `relative`.
+    """
+
+    metric: str
+    slower: int
+    least: float
+    relative: bool = False
+
+
+CAUSES = (
+    Cause("SM_CLOCK", -1, 0.03, relative=True),
+    Cause("MEM_CLOCK", -1, 0.03, relative=True),
+    Cause("GPU_TEMP", 1, 3.0),
+    Cause("PRESSURE_CPU", 1, 0.05),
+    Cause("PRESSURE_IO", 1, 0.05),
+    Cause("PRESSURE_MEMORY", 1, 0.05),
+    Cause("CPU_UTIL", 1, 0.10),
+    Cause("PAGE_FAULTS_MAJOR", 1, 10.0),
+    Cause("IO_WRITE_BYTES", 1, 50e6),
+    Cause("LUSTRE_WRITE_BYTES", 1, 50e6),
+    Cause("LUSTRE_METADATA_OPS", 1, 100.0),
+    Cause("NFS_WRITE_BYTES", 1, 50e6),
+)
+
+
+@dataclass(frozen=True)
+class Witness:
+    """A series whose change is significant beside all series that were looked at.
+
+    Parameters
+    ----------
+    devices
+        Devices on which it changed so, the clearest first.
+    before, after
+        Levels on the clearest one, in the metric's unit.
+    tried
+        Series that were looked at.
+    """
+
+    metric: str
+    devices: tuple[Device, ...]
+    before: float
+    after: float
+    z: float
+    tried: int
+
+    def sentence(self) -> str:
+        """Return what changed, where, and among how many series."""
+        unit = unit_of(self.metric)
+        first = self.devices[0]
+        name = first.uuid if first.index is None else f"GPU {first.index}"
+        where = f"{name} of {first.node}" if first.node and first.kind == "gpu" else first.node or name
+        more = f" and {len(self.devices) - 1} more" if len(self.devices) > 1 else ""
+        shown = f"{_shown(self.before, unit)} to {_shown(self.after, unit)}"
+        return (
+            f"{self.metric} changed with it, from {shown} on {where}{more} ({self.z:.0f} standard errors; "
+            f"{self.tried} series were looked at)."
+        )
+
+
+def find_witness(
+    table: SampleTable, at_ns: int, before_ns: int, after_ns: int, *, slower: bool
+) -> Witness | None:
+    """Return the clearest series that can explain a change of steps.
+
+    Parameters
+    ----------
+    at_ns
+        When the steps changed.
+    before_ns, after_ns
+        Where the levels on both sides begin and end.
+    slower
+        Whether steps take longer since.
+    """
+    found = [
+        (cause, device, *levels) for cause, device, levels in _candidates(table, at_ns, before_ns, after_ns)
+    ]
+    threshold = max(_LEAST_Z, quantile(_FALSE / max(1, len(found)) / 2))
+    clear: dict[str, list[tuple[float, Device, float, float]]] = {}
+    for cause, device, before, after, error in found:
+        change = (after - before) * cause.slower * (1 if slower else -1)
+        least = cause.least * abs(before) if cause.relative else cause.least
+        z = change / max(error, least / 20)
+        if change >= least and z >= threshold:
+            clear.setdefault(cause.metric, []).append((z, device, before, after))
+    if not clear:
+        return None
+    best = max(clear, key=lambda metric: max(each[0] for each in clear[metric]))
+    own = sorted(clear[best], key=lambda each: -each[0])
+    z, _, before, after = own[0]
+    return Witness(best, tuple(each[1] for each in own), before, after, z, len(found))
+
+
+def _candidates(
+    table: SampleTable, at_ns: int, before_ns: int, after_ns: int
+) -> Iterator[tuple[Cause, Device, tuple[float, float, float]]]:
+    for device in table.devices:
+        columns = table[device.uuid]
+        edges = np.searchsorted(columns["time_ns"], (before_ns, at_ns, after_ns))
+        for cause in CAUSES:
+            if cause.metric in columns:
+                values = columns[cause.metric]
+                levels = _levels(values[edges[0] : edges[1]], values[edges[1] : edges[2]])
+                if levels is not None:
+                    yield cause, device, levels
+
+
+def _levels(before: Floats, after: Floats) -> tuple[float, float, float] | None:
+    """Return both levels and the standard error of their difference."""
+    sides, variance = [], 0.0
+    for side in (before, after):
+        own = side[~np.isnan(side)][None, :]
+        if own.shape[1] < _LEAST_SAMPLES:
+            return None
+        sides.append(float(trimmed_mean(own)[0]))
+        variance += float(noise_of(own).error(own.shape[1])[0]) ** 2
+    return sides[0], sides[1], math.sqrt(variance)
+
+
+def _shown(value: float, unit: str) -> str:
+    if unit == "1":
+        return f"{value:.0%}"
+    return f"{value:.4g} {unit}"

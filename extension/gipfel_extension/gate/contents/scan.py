@@ -1,0 +1,184 @@
+"""Scan all files of a directory or an image: permissions, secrets, dependencies; in images models too."""
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from gipfel_cluster.model import GipfelError, one_line, pluralize
+
+from ...telemetry.files import open_regular
+from ..dependencies.files import dependency_findings
+from ..model import Finding, Item
+from ..secret_texts import secret_kind
+from .archive import archive_errors, archive_files
+from .judge import judge_stream
+from .permissions import Entry, Permissions
+from .squashfs import squashfs_entries, squashfs_files
+
+_MOST_FILES = 1_000_000
+_LARGEST_TEXT = 1 << 20
+_MOST_ITEMS = 10_000
+#: Files of libraries, whose tests and documentation hold keys that open nothing.
+_LIBRARIES = re.compile(
+    r"(usr/(share|include|src|lib/(python|ssl|ruby|perl|git-core))|opt/conda/pkgs)(/|\d)|"
+    r"(.*/)?(site-packages|dist-packages|node_modules|lib/python3\.\d+|\.git/objects)/"
+)
+_FIXES = {
+    "key": "Remove the file, and replace the key wherever it is used: who has this image has it.",
+    "protected key": "Remove the file: who has it can try passphrases.",
+    "token": "Remove it, revoke the token, and set it in the environment where it is needed.",
+    "password": "Remove the file, and change the password.",
+}
+
+
+class ContentScan:
+    """A scan of all files of a target.
+
+    Attributes
+    ----------
+    items
+        Files with findings; one of the target itself sums up permissions.
+    not_judged
+        Lines on what could not be looked at.
+    not_scanned
+        Lines on what was left out.
+    other_files
+        Number of files of an image that hold no model.
+    """
+
+    def __init__(self, target: Path, *, image: bool) -> None:
+        self.items: list[Item] = []
+        self.not_judged: list[str] = []
+        self.not_scanned: list[str] = []
+        self.other_files = 0
+        self._library_files = 0
+        self._permissions = Permissions()
+        self._target, self._image = target, image
+        try:
+            self._scan()
+        except (GipfelError, OSError) as error:
+            self.not_judged.append(one_line(f"{shown(str(target))}: {getattr(error, 'problem', error)}"))
+        if self._library_files:
+            files = pluralize(self._library_files, "file")
+            self.not_scanned.append(
+                one_line(
+                    f"{files} of libraries in {shown(str(target))} that need code or are not understood."
+                )
+            )
+        if findings := tuple(self._permissions.findings()):
+            self.items.append(Item(path=shown(str(target)), verdict="plain", findings=findings))
+
+    def _scan(self) -> None:
+        if not self._image:
+            for entry, path in directory_entries(self._target, self.not_judged):
+                self._permissions.add(entry)
+                if _may_hold_secrets(entry):
+                    try:
+                        with open_regular(path) as file:
+                            self._look(entry, file.read(_LARGEST_TEXT))
+                    except OSError as error:
+                        self.not_judged.append(one_line(f"{shown(str(path))}: {error.strerror}."))
+            return
+        with open_regular(self._target, follow=True) as file:
+            is_squashfs = file.read(4) == b"hsqs"
+        files: Iterator[tuple[Entry, BinaryIO | None]] = archive_files(self._target)
+        if is_squashfs:
+            entries = squashfs_entries(self._target)
+            for entry in entries:
+                self._permissions.add(entry)
+            files = squashfs_files(self._target, entries)
+        with archive_errors(self._target):
+            for entry, content in files:
+                if not is_squashfs:
+                    self._permissions.add(entry)
+                if content is not None:
+                    start = content.read(_LARGEST_TEXT)
+                    self._look(entry, start)
+                    self._judge(entry, start, content)
+
+    def _judge(self, entry: Entry, start: bytes, content: BinaryIO) -> None:
+        judgement = judge_stream(entry, start, content)
+        malicious = judgement.verdict == "malicious"
+        path_file = any(each.rule == "path-file-code" for each in judgement.findings)
+        if not judgement.findings:
+            self.other_files += not judgement.recognized
+        elif _LIBRARIES.match(entry.path) and not malicious and not path_file:
+            # The code of a library runs anyway, and the files of its tests are meant for it.
+            self._library_files += 1
+            return
+        if judgement.recognized or judgement.findings:
+            self._add(Item(path=self._name(entry), verdict=judgement.verdict, findings=judgement.findings))
+
+    def _add(self, item: Item) -> None:
+        if len(self.items) < _MOST_ITEMS:
+            self.items.append(item)
+        elif len(self.items) == _MOST_ITEMS and item.findings:
+            self.not_judged.append(f"{shown(str(self._target))} has more than {_MOST_ITEMS} files to report.")
+
+    def _name(self, entry: Entry) -> str:
+        return shown(f"{self._target}!{entry.path}" if self._image else str(self._target / entry.path))
+
+    def _look(self, entry: Entry, start: bytes) -> None:
+        """Look for secrets, and at files of dependencies."""
+        if not _may_hold_secrets(entry):
+            return
+        findings = [*_secret(entry, start)]
+        try:
+            findings += dependency_findings(entry.path, start)
+        except ValueError as error:
+            self.not_judged.append(one_line(f"{self._name(entry)} is broken: {str(error)[:200]}."))
+        if findings:
+            self._add(Item(path=self._name(entry), verdict="plain", findings=tuple(findings)))
+
+
+def _secret(entry: Entry, start: bytes) -> Iterator[Finding]:
+    kind = secret_kind(entry.path, start)
+    if kind:
+        words = {"key": "a private key", "protected key": "a private key with a passphrase"}
+        yield Finding(
+            rule="secret",
+            severity="medium" if kind == "protected key" else "high",
+            message=f"It holds {words.get(kind, f'a {kind}')}.",
+            fix=_FIXES[kind],
+        )
+
+
+def _may_hold_secrets(entry: Entry) -> bool:
+    return (
+        stat.S_ISREG(entry.mode)
+        and 0 < entry.size <= _LARGEST_TEXT
+        and not entry.path.endswith(".ipynb")
+        and _LIBRARIES.match(entry.path) is None
+    )
+
+
+def directory_entries(root: Path, problems: list[str]) -> Iterator[tuple[Entry, Path]]:
+    """Yield the files and directories below a directory; what can't be read is added to `problems`."""
+
+    def on_error(error: OSError) -> None:
+        problems.append(one_line(f"{shown(str(error.filename))}: {error.strerror}."))
+
+    count = 0
+    for folder, names, files in os.walk(root, onerror=on_error):
+        names.sort()
+        inside = "" if folder == str(root) else os.path.relpath(folder, root) + "/"
+        for name in (*names, *sorted(files)):
+            path = Path(folder, name)
+            count += 1
+            if count > _MOST_FILES:
+                problems.append(f"{shown(str(root))} has more than {_MOST_FILES} files.")
+                return
+            try:
+                about = path.lstat()
+            except OSError as error:
+                on_error(error)
+                continue
+            yield Entry(inside + name, about.st_mode, about.st_size), path
+
+
+def shown(path: str) -> str:
+    """Return a path that JSON and terminals can hold, whatever bytes it has."""
+    return path.encode(errors="surrogateescape").decode(errors="replace")

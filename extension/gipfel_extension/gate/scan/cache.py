@@ -1,0 +1,154 @@
+"""Results of scanned files, kept by what changes with a file's content.
+
+An entry belongs to a file (its device, inode, size, modification and change time), to Gipfel's version and
+to the code of this package, so that a new rule scans again. Results that could not be judged are not kept.
+"""
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from gipfel_cluster.model import Frozen
+from gipfel_cluster.runs import make_private, write_atomically
+
+from ...telemetry.files import open_regular, read_regular
+from ..model import Item, Package, Vulnerability
+
+_LARGEST_ENTRY = 64 << 20
+_MOST_ENTRIES = 200
+#: A file that changed so recently may change again without a new time: file systems count in steps.
+_SETTLED_S = 2.0
+
+
+class FilePart(Frozen):
+    """Findings of the scan of one target. ``digest`` is that of an image's content, ``sha256:…``."""
+
+    items: tuple[Item, ...] = ()
+    packages: tuple[Package, ...] = ()
+    not_judged: tuple[str, ...] = ()
+    not_scanned: tuple[str, ...] = ()
+    other_files: int = 0
+    os_release: Mapping[str, str] = {}
+    digest: str = ""
+
+
+class Matched(Frozen):
+    """Vulnerabilities of packages; ``newest_s`` is the age's begin, in seconds since 1970."""
+
+    vulnerabilities: tuple[Vulnerability, ...] = ()
+    not_judged: tuple[str, ...] = ()
+    newest_s: float | None = None
+
+
+class _Entry(Frozen):
+    key: str
+    part: FilePart | None = None
+    matched: Matched | None = None
+
+
+_Kept = TypeVar("_Kept", FilePart, Matched)
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Return the directory of a user's results: below ``$XDG_CACHE_HOME``, else ``~/.cache``."""
+    configured = environment.get("XDG_CACHE_HOME", "")
+    home = Path(environment.get("HOME") or Path.home())
+    return Path(configured if configured.startswith("/") else home / ".cache", "gipfel", "scans")
+
+
+class ScanCache:
+    """Results in a directory of the user's own; without a directory it keeps nothing."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def part(self, target: Path, about: os.stat_result, options: str) -> FilePart | None:
+        """Return the result of a file that has not changed since."""
+        entry = self._read(f"{os.path.realpath(target)} {options}", _key(about))
+        return entry.part if entry else None
+
+    def keep_part(self, target: Path, about: os.stat_result, options: str, part: FilePart) -> None:
+        """Keep the result of a file, unless something was not judged or the file may still change."""
+        settled = time.time() - max(about.st_mtime, about.st_ctime) > _SETTLED_S
+        if settled and not part.not_judged and _key(target.stat()) == _key(about):
+            self._write(f"{os.path.realpath(target)} {options}", _Entry(key=_key(about), part=part))
+
+    def matched(self, packages: Sequence[Package], state: str) -> Matched | None:
+        """Return the vulnerabilities of packages by a mirror in a state."""
+        entry = self._read(_digest_of(packages), f"{_code()} {state}")
+        return entry.matched if entry else None
+
+    def keep_matched(self, packages: Sequence[Package], state: str, matched: Matched) -> None:
+        """Keep the vulnerabilities of packages."""
+        self._write(_digest_of(packages), _Entry(key=f"{_code()} {state}", matched=matched))
+
+    def _path(self, name: str) -> Path | None:
+        if self._folder is None:
+            return None
+        return self._folder / f"{hashlib.sha256(name.encode(errors='surrogateescape')).hexdigest()}.json"
+
+    def _read(self, name: str, key: str) -> _Entry | None:
+        path = self._path(name)
+        try:
+            entry = _Entry.model_validate_json(read_regular(path, _LARGEST_ENTRY)) if path else None
+        except (OSError, ValidationError):
+            return None
+        return entry if entry and entry.key == key else None
+
+    def _write(self, name: str, entry: _Entry) -> None:
+        path = self._path(name)
+        if path is None:
+            return
+        # Without a cache the next scan takes longer, and finds the same.
+        with suppress(OSError):
+            make_private(path.parent)
+            write_atomically(path, entry.model_dump_json())
+            entries = sorted(path.parent.glob("*.json"), key=lambda each: each.stat().st_mtime_ns)
+            for old in entries[:-_MOST_ENTRIES]:
+                old.unlink(missing_ok=True)
+
+
+class Digest:
+    """Computes the SHA-256 of a file in a thread, while the file is scanned."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._found = path, ""
+        self._thread = threading.Thread(target=self._compute, name="image digest", daemon=True)
+        self._thread.start()
+
+    def value(self) -> str:
+        """Wait for the digest and return it; empty if the file could not be read."""
+        self._thread.join()
+        return self._found
+
+    def _compute(self) -> None:
+        with suppress(OSError), open_regular(self._path, follow=True) as file:
+            self._found = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+
+
+def _key(about: os.stat_result) -> str:
+    fields = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+    return " ".join([*map(str, fields), _code()])
+
+
+def _digest_of(packages: Sequence[Package]) -> str:
+    text = "\n".join(each.model_dump_json() for each in packages)
+    return f"packages {hashlib.sha256(text.encode(errors='surrogateescape')).hexdigest()}"
+
+
+def _code() -> str:
+    """Return what changes with the rules: the version, and sizes and times of the modules."""
+    with suppress(PackageNotFoundError):
+        modules = sorted(Path(__file__).parents[1].rglob("*.py"))
+        times = ((each.stat().st_size, each.stat().st_mtime_ns) for each in modules)
+        digest = hashlib.sha256(repr(list(times)).encode()).hexdigest()
+        return f"{version('gipfel')} {digest[:16]}"
+    return ""

@@ -1,0 +1,55 @@
+import { themedFigure } from '../../src/figures/theme';
+
+const LIGHT_PAGE_TEXT = '#303030';
+
+function darkPage(): HTMLElement {
+  const { body } = document;
+  body.style.setProperty('--jp-ui-font-color1', '#eee');
+  body.style.setProperty('--jp-ui-font-color2', '#bbb');
+  body.style.setProperty('--jp-warn-color1', '#fb8c00');
+  body.style.setProperty('--jp-border-color2', '#444');
+  return body;
+}
+
+const figure = {
+  data: [
+    { type: 'heatmap', colorbar: { title: 'SM', tickfont: { size: 10, color: LIGHT_PAGE_TEXT } } },
+    { type: 'scatter', line: { color: '#0072b2' } }
+  ],
+  layout: {
+    font: { size: 11, color: LIGHT_PAGE_TEXT },
+    xaxis2: { type: 'date', gridcolor: '#dedede' },
+    annotations: [
+      { text: 'No samples yet.', font: { color: LIGHT_PAGE_TEXT } },
+      { text: 'simulated', name: 'simulated', font: { size: 12, color: '#a04000' } },
+      { text: 'SM active' }
+    ]
+  }
+};
+
+describe('themedFigure', () => {
+  it('gives every text of a figure for light pages the colours of a dark page', () => {
+    const { data, layout } = themedFigure(figure, darkPage());
+    expect(JSON.stringify([data, layout])).not.toContain(LIGHT_PAGE_TEXT);
+    expect(layout).toMatchObject({
+      font: { size: 11, color: '#eee' },
+      xaxis2: { type: 'date', gridcolor: '#444' },
+      annotations: [
+        { text: 'No samples yet.', font: { color: '#eee' } },
+        { name: 'simulated', font: { size: 12, color: '#fb8c00' } },
+        { text: 'SM active', font: { color: '#eee' } }
+      ]
+    });
+    expect(data).toMatchObject([
+      { colorbar: { title: 'SM', tickfont: { size: 10, color: '#eee' } } },
+      { line: { color: '#0072b2' } }
+    ]);
+  });
+
+  it('leaves the figure that it was given, and figures without annotations, as they are', () => {
+    const before = JSON.stringify(figure);
+    expect(themedFigure({ data: [], layout: {} }, darkPage()).layout.annotations).toEqual([]);
+    themedFigure(figure, darkPage());
+    expect(JSON.stringify(figure)).toBe(before);
+  });
+});

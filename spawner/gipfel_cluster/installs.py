@@ -1,0 +1,216 @@
+"""Commands and variables that install software, and what of them lets others choose what is installed.
+
+`command_problems` reads shell lines: set-up steps, the RUN lines of a Containerfile. `variable_problem` reads
+one variable of an environment.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_LONGEST_LINE = 8_000
+_MOST_LINES = 20_000
+_DOWNLOAD = r"\b(?:curl|wget)\b"
+_SHELL = r"(?:sudo\s+)?(?:[\w./-]{0,60}/)?(?:ba|z|da|k)?sh\b|(?:sudo\s+)?python[0-9.]*\b"
+_PIPED = re.compile(
+    rf"{_DOWNLOAD}[^|;&]{{0,2000}}\|\s*(?:{_SHELL})|(?:{_SHELL})\s+(?:-c\s+)?[\"']?(?:<|\$)\(\s*{_DOWNLOAD}"
+)
+_EXTRA_INDEX = re.compile(
+    r"--extra-index-url\b|\b(?:PIP|UV)_EXTRA_INDEX_URL=|--index-strategy[ =]unsafe|UV_INDEX_STRATEGY=.?unsafe"
+)
+_INSECURE_INDEX = re.compile(
+    r"--trusted-host\b|\bPIP_TRUSTED_HOST=|(?:--(?:extra-)?index-url[ =]|_INDEX_URL=|-i )[\"']?"
+    r"http://(?!(?:localhost|127\.|\[::1\]))"
+)
+_INSTALL = re.compile(
+    r"\b(?:pip[0-9.]*|uv\s+pip)\s+install\b([^;&|]*)|\buv\s+(?:add|tool\s+install)\b([^;&|]*)"
+)
+_WITH_VALUE = frozenset(
+    [
+        "-r",
+        "--requirement",
+        "-c",
+        "--constraint",
+        "-i",
+        "--index-url",
+        "--extra-index-url",
+        "-f",
+        "--find-links",
+        "-t",
+        "--target",
+        "--prefix",
+        "--root",
+        "--trusted-host",
+        "--platform",
+        "--python-version",
+        "--python",
+        "--cache-dir",
+        "--index-strategy",
+        "--index",
+        "--progress-bar",
+        "--upgrade-strategy",
+        "--no-binary",
+        "--only-binary",
+        "--timeout",
+        "--retries",
+        "--src",
+        "--log",
+        "--proxy",
+        "--cert",
+        "-e",
+        "--editable",
+        "--no-build-isolation-package",
+        "--torch-backend",
+        "--report",
+        "--config-settings",
+        "-C",
+        "--abi",
+    ]
+)
+_PINS = ("-r", "--requirement", "-c", "--constraint", "--require-hashes")
+_COMMIT = re.compile(r"@[0-9a-f]{40}(?:$|[#&])")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class InstallProblem(NamedTuple):
+    """Problem of a line; the texts end without a full stop, but `fix` is a sentence."""
+
+    code: str
+    line: int
+    reason: str
+    consequence: str
+    fix: str
+
+
+def command_problems(text: str) -> Iterator[InstallProblem]:
+    """Yield each kind of problem in shell lines once, at its first line."""
+    seen: set[str] = set()
+    for number, line in logical_lines(text):
+        for problem in _of_line(line, number):
+            if problem.code not in seen:
+                seen.add(problem.code)
+                yield problem
+
+
+def logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield each command line, continued lines joined, comments left out, with its first line's number."""
+    start, held = 1, ""
+    for number, raw in enumerate(text.splitlines()[:_MOST_LINES], 1):
+        line = "" if raw.lstrip().startswith("#") else re.sub(r"\s#.*", "", raw)[:_LONGEST_LINE]
+        start = number if not held else start
+        if line.endswith("\\") and len(held) < _LONGEST_LINE:
+            held += line[:-1] + " "
+            continue
+        yield start, held + line
+        held = ""
+    if held:
+        yield start, held
+
+
+def _of_line(line: str, number: int) -> Iterator[InstallProblem]:
+    if ("curl" in line or "wget" in line) and _PIPED.search(line):
+        yield InstallProblem(
+            "piped-script",
+            number,
+            "a downloaded script is run at once",
+            "whoever controls the server or the way to it runs programs as you",
+            "Write curl -fsSLo script.sh URL && echo 'SHA256  script.sh' | sha256sum -c && sh script.sh.",
+        )
+    if _EXTRA_INDEX.search(line) and "--require-hashes" not in line:
+        yield _extra_index(number)
+    if _INSECURE_INDEX.search(line):
+        yield _insecure_index(number)
+    if loose := unpinned(line):
+        names = ", ".join(loose[:4])
+        yield InstallProblem(
+            "unpinned-install",
+            number,
+            f"{names} {'is' if len(loose) == 1 else 'are'} installed without a version",
+            "each start may install other code",
+            f"Write pip install {' '.join(repr(f'{each}==VERSION') for each in loose[:4])}, or use hashes.",
+        )
+
+
+def _extra_index(line: int) -> InstallProblem:
+    return InstallProblem(
+        "extra-index",
+        line,
+        "packages come from several indexes",
+        "pip takes the highest version of all, so a public package can replace yours of the same name",
+        "Write one index, --index-url URL, or pin with --require-hashes -r requirements.txt.",
+    )
+
+
+def _insecure_index(line: int) -> InstallProblem:
+    return InstallProblem(
+        "insecure-index",
+        line,
+        "the index is not authenticated",
+        "whoever is on the way to it chooses what is installed",
+        "Write --index-url https://…, and leave out --trusted-host.",
+    )
+
+
+def installed(line: str) -> list[str]:
+    """Return the requirements that pip or uv would install by a line, such as ``torch==2.4`` or ``numpy``."""
+    found: list[str] = []
+    for match in _INSTALL.finditer(line):
+        found += _requirements(match[1] or match[2] or "")
+    return found
+
+
+def unpinned(line: str) -> list[str]:
+    """Return the names that a line installs in any version."""
+    loose: list[str] = []
+    for match in _INSTALL.finditer(line):
+        words = match[1] or match[2] or ""
+        if any(f" {pin}" in f" {words}" for pin in _PINS):
+            continue
+        loose += [each for each in _requirements(words) if not _is_pinned(each)]
+    return [name[0] for each in loose if (name := _NAME.match(each.removeprefix("git+https://")))]
+
+
+def _requirements(words: str) -> list[str]:
+    try:
+        parts = shlex.split(words)
+    except ValueError:
+        parts = words.split()
+    found, skip = [], False
+    for part in parts:
+        if skip or part.startswith("-"):
+            skip = not skip and part in _WITH_VALUE
+        elif not part.startswith((".", "/", "$", "~", "<", ">", "2>")) and not part.endswith((".whl", ".gz")):
+            found.append(part)
+    return found
+
+
+def _is_pinned(requirement: str) -> bool:
+    if requirement.startswith(("git+", "hg+")):
+        return _COMMIT.search(requirement) is not None
+    return "==" in requirement or " @ " in requirement or "://" in requirement or "$" in requirement
+
+
+def variable_problem(name: str, value: str) -> InstallProblem | None:
+    """Return what is wrong with a variable that pip, uv or torch reads; None if nothing is."""
+    if not value:
+        return None
+    if name in ("PIP_EXTRA_INDEX_URL", "UV_EXTRA_INDEX_URL") or (
+        name == "UV_INDEX_STRATEGY" and value.startswith("unsafe")
+    ):
+        return _extra_index(0)._replace(
+            fix="Write PIP_INDEX_URL with one index that has all packages, and take this out."
+        )
+    if name == "PIP_TRUSTED_HOST" or (
+        name.endswith("_INDEX_URL") and _INSECURE_INDEX.search(f"{name}={value}")
+    ):
+        return _insecure_index(0)._replace(fix="Write an index that begins with https://, and take this out.")
+    if name == "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD" and value.lower() in ("1", "y", "yes", "true"):
+        return InstallProblem(
+            "unsafe-load",
+            0,
+            "torch.load runs the code in every checkpoint",
+            "a foreign model can act as you",
+            "Take it out, and pass weights_only=False where you trust the file.",
+        )
+    return None

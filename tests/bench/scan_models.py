@@ -1,0 +1,151 @@
+"""Hostile model files that ``gipfel scan`` and three other scanners find, and harmless ones that they accuse.
+
+Prints two rows for each peer: files found (peer/ours), and false alarms (ours, of the harmless files).
+The files are those of the tests' zoo. Each peer is installed by pip into an environment of its own below
+``build/peers`` and runs in a network namespace without routes, its telemetry off. One that can't be installed
+is named and left out.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(_ROOT / "tests/extension"))
+
+import model_zoo as zoo  # noqa: E402
+
+from gipfel_extension.gate.models.tree import TreeScan  # noqa: E402
+
+LEFT_OUT = 77
+_INSTALL_S = 300
+_SCAN_S = 300
+#: What is broken or of an unknown format is in the zoo too, but is not hostile.
+_HOSTILE = {name: each for name, each in zoo.HOSTILE.items() if each[1] in ("malicious", "needs code")}
+#: What prints the names of accused files as JSON, for each peer's own Python interface.
+_DRIVERS = {
+    "picklescan": """
+from picklescan.scanner import scan_file_path
+def accuses(path): return scan_file_path(path).infected_files > 0
+""",
+    "fickling": """
+from fickling.analysis import Severity, check_safety
+from fickling.fickle import StackedPickle
+def accuses(path):
+    with open(path, "rb") as file:
+        return any(check_safety(each).severity != Severity.LIKELY_SAFE for each in StackedPickle.load(file))
+""",
+    "modelscan": """
+from modelscan.modelscan import ModelScan
+def accuses(path): return ModelScan().scan(path)["summary"]["total_issues"] > 0
+""",
+}
+#: What a peer imports without requiring it.
+_FURTHER = {"fickling": ("typing-extensions",)}
+#: A file that a peer can't read is neither found nor accused.
+_LOOP = """
+import json, sys
+from pathlib import Path
+accused, errors = [], 0
+for path in sorted(Path(sys.argv[1]).rglob("*")):
+    if path.is_file():
+        try:
+            if accuses(str(path)): accused.append(str(path))
+        except BaseException as error:
+            errors += 1
+print("\\n" + json.dumps({"accused": accused, "errors": errors}))
+"""
+
+
+def main() -> int:
+    """Measure; 1 where a peer finds more than Gipfel, or Gipfel accuses a harmless file of malice."""
+    with tempfile.TemporaryDirectory() as name:
+        hostile, harmless = Path(name, "hostile"), Path(name, "harmless")
+        zoo.write(_made(hostile), _HOSTILE)
+        zoo.write(_made(harmless), zoo.BENIGN)
+        found = {each.path for each in TreeScan().items(hostile) if each.verdict != "plain"}
+        false = [each.path for each in TreeScan().items(harmless) if each.verdict == "malicious"]
+        rows = []
+        for peer in _DRIVERS:
+            python = _install(peer)
+            if python is None:
+                continue
+            theirs, errors = _accused(python, peer, hostile)
+            alarms, _ = _accused(python, peer, harmless)
+            print(f"{peer}: {errors} of {len(_HOSTILE)} files could not be read by it.", file=sys.stderr)
+            rows += [
+                _row(f"found, {peer} (peer/ours)", len(found), len(theirs), len(theirs) / len(found), 1.0),
+                _row(
+                    f"false alarms, {peer} (of harmless)",
+                    len(false),
+                    len(alarms),
+                    len(false) / len(zoo.BENIGN),
+                    0.0,
+                ),
+            ]
+    for row in rows:
+        print(json.dumps(row))
+    if not rows:
+        return LEFT_OUT
+    return 0 if all(row["holds"] for row in rows) else 1
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def _row(name: str, ours: int, peer: int, ratio: float, bound: float) -> dict[str, object]:
+    return {
+        "name": f"scan-models {name}",
+        "ours": ours,
+        "peer": peer,
+        "unit": "files",
+        "ratio": ratio,
+        "bound": bound,
+        "holds": ratio <= bound,
+    }
+
+
+def _install(peer: str) -> Path | None:
+    """Return the Python of a peer's own environment; None if it can't be installed."""
+    folder = _ROOT / "build/peers" / peer
+    python = folder / "bin/python"
+    if (folder / "installed").exists():
+        return python
+    venv.create(folder, with_pip=False, clear=True)
+    command = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", peer]
+    command += _FURTHER.get(peer, ())
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_INSTALL_S, check=False)
+    except subprocess.TimeoutExpired:
+        print(f"{peer} is left out: its installation took longer than {_INSTALL_S} s.", file=sys.stderr)
+        return None
+    if done.returncode:
+        print(f"{peer} is left out: {done.stderr.strip().splitlines()[-1][:200]}", file=sys.stderr)
+        return None
+    (folder / "installed").touch()
+    return python
+
+
+def _accused(python: Path, peer: str, folder: Path) -> tuple[list[str], int]:
+    """Return the files that a peer accuses, and how many it could not read."""
+    offline = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net"]
+    if shutil.which("unshare") is None:
+        raise SystemExit("The peers run without a network, which needs unshare of util-linux.")
+    command = [*offline, str(python), "-c", _DRIVERS[peer] + _LOOP, str(folder)]
+    environment = {**os.environ, "PROMPTFOO_DISABLE_TELEMETRY": "1", "NO_ANALYTICS": "1"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=_SCAN_S, check=True, env=environment
+    )
+    answer = json.loads(done.stdout.strip().splitlines()[-1])
+    return answer["accused"], answer["errors"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

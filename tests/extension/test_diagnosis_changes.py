@@ -1,0 +1,143 @@
+"""Changes of a run's pace: dated, with what changed with them; and differences of runs."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "campaigns"))
+
+from diagnosis_steps import START_NS, roles, table, work
+from saturation_tables import gpu, host
+from saturation_tables import table as samples_table
+
+from gipfel_extension.diagnosis import diagnose
+from gipfel_extension.diagnosis.changes import find_changes
+from gipfel_extension.diagnosis.pace_comparison import RunPace, compare_paces, pace_of
+from gipfel_extension.diagnosis.witnesses import find_witness
+
+
+def noise(steps: int, cv: float = 0.02, seed: int = 5) -> np.ndarray:
+    return np.exp(np.random.default_rng(seed).normal(0, cv, steps))
+
+
+def test_a_change_is_dated_and_measured():
+    seconds = noise(200)
+    seconds[120:] *= 1.1
+    (found,) = find_changes(seconds).changes
+    assert abs(found.column - 120) <= 3
+    assert found.share == pytest.approx(0.10, abs=0.02)
+    assert found.confidence > 0.95
+
+
+def test_changes_up_and_down_are_two():
+    seconds = noise(300)
+    seconds[100:160] *= 1.2
+    found = find_changes(seconds).changes
+    assert [np.sign(each.share) for each in found] == [1, -1]
+    assert [each.column for each in found] == pytest.approx([100, 160], abs=3)
+
+
+@pytest.mark.parametrize("spoil", ["checkpoints", "warm-up", "missing", "one pause", "lasting noise"])
+def test_what_is_no_change(spoil):
+    seconds = noise(300)
+    if spoil == "checkpoints":
+        seconds[25::25] *= 5
+    elif spoil == "warm-up":
+        seconds[:8] *= 4
+    elif spoil == "missing":
+        seconds[100:140] = np.nan
+    elif spoil == "one pause":
+        seconds[150:160] *= 3
+    else:
+        lasting = np.repeat(np.random.default_rng(1).normal(0, 0.05, 75), 4)
+        seconds = np.exp(lasting)
+    assert find_changes(seconds).changes == ()
+
+
+def test_what_could_not_be_resolved_is_said():
+    assert find_changes(noise(200)).resolution == pytest.approx(0.05)
+    assert find_changes(noise(200, 0.10)).resolution > 0.10
+    assert find_changes(noise(30)).resolution is None
+
+
+def _samples(**more):
+    """Samples of two GPUs and their host, each second, over the time of the steps."""
+    busy = {"SM_CLOCK": 1900.0, "GPU_TEMP": 50.0, "SM_ACTIVE": 0.9}
+    return samples_table({gpu(0): {**busy, **more}, gpu(1): busy, host(): {"CPU_UTIL": 0.2}}, length=200)
+
+
+def test_the_witness_is_the_series_that_can_explain_the_change():
+    rng = np.random.default_rng(2)
+    clock = np.where(np.arange(200) < 100, 1900.0, 1500.0) + rng.normal(0, 5, 200)
+    active = np.where(np.arange(200) < 100, 0.9, 0.7)
+    samples = _samples(SM_CLOCK=clock, SM_ACTIVE=active)
+    at = samples[gpu(0).uuid]["time_ns"][[100, 50, 150]].tolist()
+    found = find_witness(samples, *at, slower=True)
+    assert (found.metric, [device.index for device in found.devices]) == ("SM_CLOCK", [0])
+    assert "1899 MHz to 1500 MHz on GPU 0 of nid1" in found.sentence()
+    # A clock that falls does not make steps faster, and activity explains nothing.
+    assert find_witness(samples, *at, slower=False) is None
+    assert find_witness(_samples(SM_ACTIVE=active), *at, slower=True) is None
+
+
+def test_a_change_names_its_witness_and_none_where_none_is_significant():
+    seconds = work(8, 200, 0.02)
+    seconds[:, 100:] *= 1.2
+    steps = table(seconds)
+    offset = START_NS - int(_samples()[gpu(0).uuid]["time_ns"][0])
+    steps = type(steps)(steps.ranks, steps.steps, steps.time_ns - offset, steps.step_s, steps.work_s)
+    clock = np.where(np.arange(200) < 105, 1900.0, 1500.0)
+    for samples, text in ((_samples(SM_CLOCK=clock), "SM_CLOCK"), (_samples(), "No hardware series")):
+        found = diagnose(steps, roles(8), samples=lambda samples=samples: samples)
+        (change,) = (each for each in found.verdicts if each.kind == "change")
+        assert text in change.evidence
+
+
+def test_longer_steps_without_more_work_are_communication():
+    seconds = work(8, 120, 0.02)
+    whole = seconds.max(axis=0) + np.where(np.arange(120) < 60, 0.1, 0.4)
+    found = diagnose(table(seconds, step_s=whole), roles(8)).verdicts
+    assert [each.kind for each in found] == ["change", "link"]
+    seconds[:, 60:] *= 1.3
+    found = diagnose(table(seconds, step_s=seconds.max(axis=0) + 0.1), roles(8)).verdicts
+    assert [each.kind for each in found] == ["change"]
+
+
+def _pace(seconds: float, error: float = 0.002) -> RunPace:
+    return RunPace("run", seconds, error, 200)
+
+
+def test_runs_are_compared_with_their_confidence():
+    slower = compare_paces(_pace(1.10), [_pace(1.0)])
+    assert (slower.verdict, slower.confidence > 0.95) == ("slower", True)
+    assert slower.least < 0.10 < slower.most
+    assert "assuming" in slower.sentence
+    same = compare_paces(_pace(1.01), [_pace(1.0)])
+    assert (same.verdict, same.confidence) == ("same", 0.0)
+    assert same.resolution == pytest.approx(0.05)
+    assert compare_paces(_pace(0.9), [_pace(1.0)]).verdict == "faster"
+    assert compare_paces(_pace(1.0), []).verdict == "cannot tell"
+
+
+def test_runs_that_differ_among_themselves_hide_what_they_would_else_show():
+    apart = [_pace(seconds) for seconds in (0.9, 1.0, 1.1, 0.95, 1.06, 1.0)]
+    assert compare_paces(_pace(1.08), apart).verdict == "same"
+    assert compare_paces(_pace(1.08), [_pace(1.0)] * 6).verdict == "slower"
+    assert pace_of(table(work(4, 15)), "short") is None
+    assert pace_of(table(work(4, 100)), "long").steps > 60
+
+
+def test_a_sample_of_the_campaign_finds_changes_and_invents_none():
+    campaign = importlib.import_module("changes")
+    cells = campaign.cells(seed=20, draws=8)
+    names = ("within.+0.noise-5.400", "within.+10.noise-2.400", "runs.+10.apart-1.earlier-5")
+    documents = {name: cells[name]() for name in names}
+    assert documents["within.+0.noise-5.400"]["false"] == 0
+    assert documents["within.+10.noise-2.400"]["found"] == 8
+    assert documents["runs.+10.apart-1.earlier-5"]["found"] >= 7
+    rows = campaign.summary(documents)
+    assert len({row["name"] for row in rows}) == len(rows)

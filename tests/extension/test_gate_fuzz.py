@@ -1,0 +1,126 @@
+"""A reduced, seeded run of damaged files through the scanner, and archives that explode, loop or lie."""
+
+import gzip
+import io
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+from gipfel_extension.gate.advisories.mirror import Mirror
+from gipfel_extension.gate.contents.scan import ContentScan
+from gipfel_extension.gate.model import Package
+from gipfel_extension.gate.scan.targets import scan_targets
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "campaigns"))
+
+import model_zoo as zoo
+import package_images as images
+import scanning
+
+CANARY = Path("/tmp/gipfel-gate-canary")
+
+
+def good_files(folder: Path) -> dict[str, bytes]:
+    """A file of each kind that the scanner reads, by path."""
+    files = {name: content for name, (content, _) in {**zoo.BENIGN, **zoo.HOSTILE}.items() if "/" not in name}
+    for make in (images.debian, images.alpine, images.rocky):
+        root = make(folder / make.__name__)
+        files |= {
+            f"{make.__name__}/{path.relative_to(root)}": path.read_bytes()
+            for path in root.rglob("*")
+            if path.is_file()
+        }
+    layer = {"etc/os-release": b"ID=debian\nVERSION_ID=12\n", "srv/model.pkl": zoo.SYSTEM}
+    files["image.tar"] = images.oci_archive(
+        folder / "image.tar", [layer, {"srv/.wh.model.pkl": b""}]
+    ).read_bytes()
+    if shutil.which("mksquashfs"):
+        command = ["mksquashfs", str(folder / "debian"), str(folder / "image.sqsh"), "-quiet", "-no-progress"]
+        subprocess.run(command, check=True)
+        files["image.sqsh"] = (folder / "image.sqsh").read_bytes()
+    files["requirements.txt"] = b"--extra-index-url https://a\ntorch==1 --hash=sha256:aa\n"
+    files["uv.lock"] = b'[[package]]\nname = "x"\nsource = { registry = "https://a" }\n'
+    files["Containerfile"] = b"FROM debian:12\nRUN curl https://a | sh\n"
+    return files
+
+
+def test_damaged_files_never_raise_hang_or_run(tmp_path):
+    files = good_files(tmp_path / "good")
+    osv = images.mirror(tmp_path / "osv", images.advisory("A", "PyPI", "x", {"introduced": "0"}))
+    wrong = list(scanning.scan_damaged(files, tmp_path / "draws", seed=17, draws=600, advisories=osv))
+    assert wrong == []
+    assert not CANARY.exists()
+
+
+def test_a_damaged_mirror_never_raises(tmp_path):
+    package = Package(ecosystem="PyPI", name="x", version="1", path="p")
+    archive = images.mirror(tmp_path, images.advisory("A", "PyPI", "x", {"introduced": "0"})) / "PyPI/all.zip"
+    content = archive.read_bytes()
+    draw = scanning.random.Random(3)
+    silent = 0
+    for _ in range(300):
+        archive.write_bytes(scanning.damaged(content, draw))
+        mirror = Mirror(tmp_path)
+        silent += not mirror.vulnerabilities([package]) and not mirror.not_judged
+    # A checksum covers each record, so that no damage turns the advisory into none.
+    assert silent == 0
+
+
+def layered(tmp_path: Path, layer: bytes) -> ContentScan:
+    """Scan an archive with this layer."""
+    path = images.oci_archive(tmp_path / "image.tar", [{"placeholder": b""}])
+    with tarfile.open(path) as archive:
+        members = {each.name: archive.extractfile(each).read() for each in archive.getmembers()}
+    members["blobs/sha256/l0"] = layer
+    with tarfile.open(path, "w") as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return ContentScan(path, image=True)
+
+
+def test_a_member_that_claims_a_terabyte_is_refused_at_once(tmp_path):
+    info = tarfile.TarInfo("huge")
+    info.size = 1 << 40
+    started = time.monotonic()
+    scan = layered(tmp_path, gzip.compress(info.tobuf() + bytes(10_000)))
+    assert "too large" in scan.not_judged[0]
+    assert time.monotonic() - started < 20
+
+
+def test_a_layer_that_is_cut_off_is_not_judged(tmp_path):
+    info = tarfile.TarInfo("a.pkl")
+    info.size = 100_000
+    scan = layered(tmp_path, gzip.compress(info.tobuf() + b"x" * 1000))
+    assert scan.not_judged or scan.items[0].verdict == "not understood"
+
+
+def test_an_index_that_refers_to_itself_is_not_judged(tmp_path):
+    path = tmp_path / "image.tar"
+    with tarfile.open(path, "w") as archive:
+        for name in ("index.json", "blobs/sha256/m"):
+            content = b'{"manifests": [{"digest": "sha256:m"}]}'
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    document = scan_targets([path], advisories=None, max_age_s=1.0)
+    assert document.exit_status("high") == 2
+
+
+@pytest.mark.skipif(shutil.which("mksquashfs") is None, reason="needs squashfs-tools")
+def test_an_image_that_unpacks_to_too_much_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("gipfel_extension.gate.contents.squashfs._LARGEST_CONTENT", 10 << 20)
+    root = images.put(tmp_path / "root", {"etc/os-release": "ID=debian\nVERSION_ID=12\n"})
+    with (root / "sparse").open("wb") as file:
+        file.truncate(11 << 20)
+    image = tmp_path / "image.sqsh"
+    subprocess.run(["mksquashfs", str(root), str(image), "-quiet", "-no-progress"], check=True)
+    assert image.stat().st_size < 1 << 20
+    assert "unpacks to more than" in ContentScan(image, image=True).not_judged[0]

@@ -1,0 +1,129 @@
+"""The hub's pages for everybody: axe-core, narrow windows, time zones, and the administrators' table."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hub_pages import HubPages
+from hub_process import HubProcess
+from playwright.sync_api import Browser, Page, expect
+
+pytestmark = pytest.mark.browser
+
+_USER = "root"  # Who runs the hub of one machine is its administrator.
+_AXE = Path(__file__).resolve().parents[2] / "extension/node_modules/axe-core/axe.min.js"
+_VIOLATIONS = """async () => (await axe.run(document)).violations
+    .filter((each) => ["serious", "critical"].includes(each.impact))
+    .map((each) => [each.id, each.nodes.map((node) => [node.target, node.failureSummary])])"""
+_LOOKS: tuple[tuple[Any, int], ...] = (("light", 1400), ("dark", 320))
+_WINTER = "gipfelTime.format(new Date('2026-01-15T13:32:00Z'), 'moment')"
+
+
+def check(page: Page, path: str, *, then: Callable[[Page], object] = lambda page: None) -> None:
+    """Open a page light and wide, dark and narrow: nothing serious, and nothing wider than the window."""
+    for scheme, width in _LOOKS:
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size({"width": width, "height": 900})
+        page.goto(path)
+        then(page)
+        page.add_script_tag(path=_AXE)
+        found = page.evaluate(_VIOLATIONS)
+        assert not found, f"{path} {scheme} {width}: {json.dumps(found, indent=1)}"
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+    page.emulate_media(color_scheme="light")
+    page.set_viewport_size({"width": 1400, "height": 900})
+
+
+@pytest.fixture(scope="module")
+def pages(hub: HubProcess, new_page: Callable[[], Page]) -> Iterator[HubPages]:
+    """An administrator who has not logged in yet."""
+    if not _AXE.is_file():
+        pytest.skip("axe-core is not installed: run `jlpm install` in extension/.")
+    hub.user(_USER)
+    pages = HubPages(new_page(), hub.url)
+    yield pages
+    pages.page.close()
+
+
+def test_login_has_no_serious_findings(pages: HubPages) -> None:
+    check(pages.page, f"{pages.url}/hub/login")
+
+
+def test_home_form_and_a_failure_have_none(
+    pages: HubPages, hub: HubProcess, screenshot: Callable[[Page, str], Path]
+) -> None:
+    page = pages.page
+    pages.login(_USER, hub.password)
+    check(page, f"{hub.url}/hub/home")
+    check(page, f"{hub.url}/hub/spawn")
+    check(page, f"{hub.url}/hub/spawn", then=lambda page: page.locator("#gipfel-new-open").click())
+    hub.call("POST", f"/users/{_USER}/servers/lost", json={"edf": "/nowhere/lost.toml"})
+    failure = f"{hub.url}/hub/spawn-pending/{_USER}/lost"
+    check(page, failure, then=lambda page: page.get_by_role("link", name="Change and retry").wait_for())
+    screenshot(page, "30-failure")
+
+
+def test_the_administrators_table_is_sorted_and_filtered(
+    pages: HubPages, hub: HubProcess, screenshot: Callable[[Page, str], Path]
+) -> None:
+    page = pages.page
+    for name, time in (("brief", "30"), ("long", "4:00:00")):
+        hub.call("POST", f"/users/{_USER}/servers/{name}", json={"time": time})
+    try:
+        for name in ("brief", "long"):
+            page.goto(f"{hub.url}/hub/spawn-pending/{_USER}/{name}")
+            page.wait_for_url(re.compile("/lab"), timeout=120_000)
+        check(page, f"{hub.url}/hub/gipfel/servers")
+        rows = page.locator(".gipfel-servers tbody tr:visible")
+        expect(rows).to_have_count(2)
+        # Four hours, then half an hour: by the moment, not by the text.
+        left = page.get_by_role("button", name="Time left")
+        left.click()
+        expect(rows.first).to_contain_text("/ brief")
+        left.click()
+        expect(rows.first).to_contain_text("/ long")
+        expect(page.get_by_role("columnheader", name="Time left")).to_have_attribute(
+            "aria-sort", "descending"
+        )
+        ends = rows.first.locator("[data-label='Time left'] time")
+        expect(ends).to_have_attribute("title", re.compile("^ends .*P[SD]T$"))
+        page.get_by_label("Filter").fill("brief")
+        expect(rows).to_have_count(1)
+        screenshot(page, "31-servers")
+        page.get_by_label("Filter").fill("")
+        # A refresh brings what has changed, and keeps the order.
+        page.clock.install()
+        page.reload()
+        page.get_by_role("button", name="Time left").click()
+        hub.call("DELETE", f"/users/{_USER}/servers/brief")
+        expect(rows).to_have_count(2)
+        page.clock.run_for(31_000)
+        expect(rows.filter(has_text="/ brief").filter(has_text="running")).to_have_count(0)
+        expect(rows.first).to_contain_text("/ long")
+    finally:
+        for name in ("brief", "long"):
+            hub.call("DELETE", f"/users/{_USER}/servers/{name}", json={"remove": True})
+
+
+@pytest.mark.parametrize(
+    ("zone", "shown"),
+    [
+        ("UTC", r"1:32\sPM UTC$"),
+        ("Europe/Zurich", r"2:32\sPM CET$"),
+        ("America/Los_Angeles", r"5:32\sAM PST$"),
+        ("Asia/Kathmandu", r"7:17\sPM GMT\+5:45$"),
+    ],
+)
+def test_times_have_the_browsers_zone_and_its_name(
+    browser: Browser, hub: HubProcess, zone: str, shown: str
+) -> None:
+    context = browser.new_context(timezone_id=zone, locale="en-US")
+    try:
+        page = context.new_page()
+        page.goto(f"{hub.url}/hub/login")
+        assert re.search(shown, page.evaluate(_WINTER))
+    finally:
+        context.close()
