@@ -14,7 +14,7 @@ from aiohttp import web
 from yarl import URL
 
 from gipfel_cluster.ports import bind_port
-from gipfel_extension.services import front_door
+from gipfel_extension.services import access, front_door
 from gipfel_extension.services.access import TokenAccess
 from gipfel_extension.services.front_door import FrontDoor, Route, is_ready
 from gipfel_extension.services.request_rules import (
@@ -130,14 +130,14 @@ async def _service(path: Path, raw: Raw | None) -> AsyncIterator[None]:
     await runner.cleanup()
 
 
-def run(scenario: Scenario, *, raw: Raw | None = None, access: Any = None, **route: Any) -> None:
+def run(scenario: Scenario, *, raw: Raw | None = None, **route: Any) -> None:
     """Run a scenario against a site; `raw` replaces the well-behaved service by a function on its socket."""
 
     async def whole() -> None:
         with tempfile.TemporaryDirectory(prefix="gipfel-door-") as name:
             path = Path(name) / "s"
             routed = Route(**{"prefix": PREFIX, **route, "socket": str(path)})
-            door = FrontDoor(routed, access or TokenAccess(TOKEN, "board", routed.prefix))
+            door = FrontDoor(routed, TokenAccess(TOKEN, "board", routed.prefix))
             listener = bind_port("127.0.0.1", None)
             async with (
                 _service(path, raw),
@@ -194,6 +194,9 @@ def test_a_request_arrives_whole_and_without_credentials() -> None:
             "Connection": "keep-alive, X-Secret",
             "X-Secret": "hop",
             "X-Mine": "kept",
+            "X_Forwarded_User": "root",
+            "X-Remote-User": "root",
+            "Origin": site.base,
             "Accept": "a/b",
         }
         async with site.client.post(
@@ -206,11 +209,14 @@ def test_a_request_arrives_whole_and_without_credentials() -> None:
         assert headers["host"] == "localhost"
         assert headers["x-forwarded-prefix"] == PREFIX.rstrip("/")
         assert headers["x-mine"] == "kept"
+        assert headers["origin"] == "http://localhost"
         assert TOKEN not in json.dumps(got)
         for name in (
             "authorization",
             "forwarded",
             "x-forwarded-user",
+            "x_forwarded_user",
+            "x-remote-user",
             "x-real-ip",
             "proxy-authorization",
             "x-secret",
@@ -302,6 +308,7 @@ def test_cookies_and_redirects_of_the_service_stay_below_its_path() -> None:
     assert redirect("a/b") == "a/b"
     assert redirect("?a") == "?a"
     assert redirect("http://localhost/a") == "/p/a"
+    assert redirect("http://localhost") == "/p/"
     assert redirect("/p/a", "keep") == "/p/a"
     assert redirect("/hub/logout", "keep") == 502
     for elsewhere in (
@@ -329,6 +336,9 @@ def test_cookies_and_redirects_of_the_service_stay_below_its_path() -> None:
         [("Cookie", "a=1"), ("Cookie", "jupyterhub-x=2; b=3")], own_cookies=frozenset("b"), prefix="/"
     )
     assert dict(kept)["Cookie"] == "a=1"
+    for origin in ("null", "https://evil.example", "http://["):
+        kept = headers_to_service([("Origin", origin)], own_cookies=frozenset(), prefix="/")
+        assert dict(kept)["Origin"] == origin
 
 
 def test_a_hostile_service_gets_no_headers_of_its_own_through() -> None:
@@ -375,7 +385,9 @@ def test_a_websocket_passes_both_ways_with_its_protocol_and_without_credentials(
     run(scenario)
 
 
-def test_a_browser_logs_in_by_the_form_and_other_sites_cannot_use_its_cookie() -> None:
+def test_a_browser_logs_in_by_the_form_and_other_sites_cannot_use_its_cookie(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def scenario(site: Site) -> None:
         page = {"Accept": "text/html", "Sec-Fetch-Site": "none"}
         async with site.client.get(f"{site.base}{PREFIX}", headers=page) as response:
@@ -386,6 +398,7 @@ def test_a_browser_logs_in_by_the_form_and_other_sites_cannot_use_its_cookie() -
         for token, origin, status in (
             ("x", site.base, 401),
             (TOKEN, "https://evil.example", 405),
+            (TOKEN, "http://[", 405),
             (TOKEN, site.base, 303),
         ):
             form = {"token": token}
@@ -426,6 +439,14 @@ def test_a_browser_logs_in_by_the_form_and_other_sites_cannot_use_its_cookie() -
             await site.client.ws_connect(f"{site.base}{PREFIX}ws", headers=upgrade)
         async with site.client.post(login, data=b"x" * 100_000, headers={"Origin": site.base}) as response:
             assert response.status == 413
+        many = "&".join(["a=1"] * 9)
+        async with site.client.post(login, data=many, headers={"Origin": site.base}) as response:
+            assert response.status == 400
+        # Visitors without access don't occupy the front door: neither by a slow form, nor by its connection.
+        post = f"POST {PREFIX}_gipfel/login HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n"
+        monkeypatch.setattr(access, "FORM_S", 0.2)
+        assert b" 408 " in await site.raw(f"{post}token".encode())
+        assert (await site.raw(f"{post}token=123{post}token=123".encode())).count(b"HTTP/1.1 401") == 1
 
     run(scenario)
 

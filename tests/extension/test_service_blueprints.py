@@ -40,7 +40,7 @@ parts:
   db:
     command: ["${python}", db.py, "${socket}"]
 front: web
-outbound: ["api.example.org:443", "*.pypi.org"]
+outbound: ["api.example.org:443", "*.data.example.org"]
 resources: {gpus: 1, time: 2h, memory: 8G}
 """
 

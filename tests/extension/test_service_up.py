@@ -14,14 +14,20 @@ from typing import Any
 
 import pytest
 
+from gipfel_cluster.workloads.directory import write_state
+from gipfel_cluster.workloads.kinds import Workload
+from gipfel_extension.services.blueprint_file import read_blueprint
+from gipfel_extension.services.plan import ServiceSpec
+from gipfel_extension.services.start import ServiceKind
+from gipfel_extension.services.supervisor import ServiceState
+
 _BLUEPRINT = """\
 name: pair
 title: A pair
 parts:
   web:
-    command: ["${python}", -c, "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')",
-              "PROGRAM", "${socket}", "${parts.store.socket}", "${storage}"]
-    variables: {PREFIX: "${prefix}", FROM_USER: "$(touch /tmp/gipfel-pwned) ; $$HOME"}
+    command: ["${python}", PROGRAM, "${socket}", "${parts.store.socket}", "${storage}"]
+    variables: {PREFIX: "${prefix}", FROM_USER: "$$(touch /tmp/gipfel-pwned) ; $$HOME"}
     secrets: [api-key]
     ready: {path: /ready, timeout_s: 60}
     needs: [store]
@@ -73,8 +79,13 @@ def gipfel(tmp_path: Path) -> Iterator[Command]:
         return ended
 
     yield run
-    for each in json.loads(run("service", "list", "--json").stdout):
-        run("stop", f"service:{each['id']}")
+    for each in _services(tmp_path):
+        if not each.ended:
+            run("stop", f"service:{each.id}")
+
+
+def _services(home: Path) -> list[Workload]:
+    return list(ServiceKind().list({"HOME": str(home)}))
 
 
 def _get(url: str, token: str = "") -> tuple[int, bytes]:
@@ -109,7 +120,6 @@ def test_a_shipped_service_is_started_used_listed_followed_and_stopped(
     assert token not in up.stdout + up.stderr
     assert (folder / "token").stat().st_mode & 0o777 == 0o600
     assert folder.stat().st_mode & 0o777 == 0o700
-    assert gipfel("service", "url", "res").stdout.strip() == url
 
     assert _get(f"{url}score.txt", token) == (200, b"87\n")
     assert _get(f"{url}link", token)[0] == 404
@@ -119,7 +129,7 @@ def test_a_shipped_service_is_started_used_listed_followed_and_stopped(
     port = int(url.rstrip("/").rpartition(":")[2])
     assert _listening(port) == ["0100007F"]
 
-    (row,) = json.loads(gipfel("ps", "--json").stdout)
+    (row,) = json.loads(gipfel("service", "list", "--json").stdout)
     assert (row["kind"], row["id"], row["state"], row["title"]) == (
         "service",
         "res",
@@ -134,8 +144,8 @@ def test_a_shipped_service_is_started_used_listed_followed_and_stopped(
     with pytest.raises(OSError, match=r"[Rr]efused"):
         socket.create_connection(("127.0.0.1", port), 5)
     assert "is stopped" in gipfel("service", "url", "res", status=1).stderr
-    (row,) = json.loads(gipfel("service", "list", "--all", "--json").stdout)
-    assert (row["state"], row["exit_status"]) == ("stopped", 143)
+    (found,) = _services(tmp_path)
+    assert (found.state, found.exit_status) == ("stopped", 143)
 
 
 def test_parts_find_each_other_and_get_secrets_but_no_tokens(gipfel: Command, tmp_path: Path) -> None:
@@ -143,14 +153,12 @@ def test_parts_find_each_other_and_get_secrets_but_no_tokens(gipfel: Command, tm
     program.write_text(_PROGRAM)
     text = _BLUEPRINT.replace("PROGRAM", str(program)).replace("DIRECTORY", str(tmp_path))
     (tmp_path / "pair.yaml").write_text(text)
-    refused = gipfel("service", "up", "./pair.yaml", "--here", status=1)
-    assert "api-key can't be read" in refused.stderr
     secrets = tmp_path / ".gipfel/secrets"
-    secrets.mkdir(mode=0o700)
+    secrets.mkdir(mode=0o700, parents=True)
     (secrets / "api-key").write_text("hush")
     (secrets / "api-key").chmod(0o600)
     document = json.loads(gipfel("service", "up", "./pair.yaml", "--here", "--json").stdout)
-    token = gipfel("service", "token", "pair").stdout.strip()
+    token = (tmp_path / ".gipfel/services/pair/token").read_text().strip()
     status, content = _get(f"{document['url']}a", token)
     assert status == 200
     answer = json.loads(content)
@@ -169,28 +177,58 @@ def test_parts_find_each_other_and_get_secrets_but_no_tokens(gipfel: Command, tm
     # A part that ends takes the whole service with it, and nothing stays behind.
     assert _get(f"{document['url']}die", token)[0] == 502
     deadline = time.monotonic() + 60
-    while json.loads(gipfel("service", "list", "--json").stdout):
+    while not (found := _services(tmp_path)[0]).ended:
         assert time.monotonic() < deadline
-    (row,) = json.loads(gipfel("service", "list", "--all", "--json").stdout)
-    assert row["state"] == "failed"
-    assert row["reason"].startswith("The part web ended with status 3")
+        time.sleep(0.1)
+    assert found.state == "failed"
+    assert found.reason.startswith("The part web ended with status 3")
     assert not Path(answer["arguments"][1]).exists()
     assert not (tmp_path / ".gipfel/services/pair/secrets").exists()
 
 
+_FAILING = "name: bad\ntitle: Bad\nparts:\n  a:\n    command: {}\n    ready: {{timeout_s: 2}}\n"
+
+
+def test_a_service_that_ends_at_its_start_says_why(gipfel: Command, tmp_path: Path) -> None:
+    program = '["${python}", -c, "print(\'no luck\'); raise SystemExit(4)", "${socket}"]'
+    (tmp_path / "bad.yaml").write_text(_FAILING.format(program))
+    ended = gipfel("service", "up", "./bad.yaml", "--here", status=1)
+    assert "has failed: The part a ended with status 4: no luck." in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 @pytest.mark.parametrize(
-    ("command", "problem"),
+    ("program", "problem"),
     [
         ('[not-a-program, "${socket}"]', "not-a-program: No such file or directory"),
-        ('["${python}", -c, "print(\'no luck\'); raise SystemExit(4)", "${socket}"]', "status 4: no luck"),
         ('["${python}", -c, "import time; time.sleep(600)", "${socket}"]', "was not ready after 2 s"),
     ],
 )
-def test_a_service_that_cannot_start_says_why(
-    gipfel: Command, tmp_path: Path, command: str, problem: str
+def test_a_supervisor_whose_part_cannot_start_says_why_and_leaves_nothing(
+    tmp_path: Path, program: str, problem: str
 ) -> None:
-    text = f"name: bad\ntitle: Bad\nparts:\n  a:\n    command: {command}\n    ready: {{timeout_s: 2}}\n"
-    (tmp_path / "bad.yaml").write_text(text)
-    ended = gipfel("service", "up", "./bad.yaml", "--here", status=1)
+    (tmp_path / "bad.yaml").write_text(_FAILING.format(program))
+    spec = ServiceSpec(name="bad", blueprint=read_blueprint(tmp_path / "bad.yaml"))
+    folder = tmp_path / ".gipfel/services/bad"
+    (folder / "secrets").mkdir(parents=True)
+    (folder / "spec.json").write_text(spec.model_dump_json())
+    write_state(folder, ServiceState(phase="queued", name="bad"))
+    argv = (sys.executable, "-m", "gipfel_extension.services.supervisor", str(folder))
+    ended = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
+    assert ended.returncode == 1
+    assert ended.stderr.count("\n") == 1
+    (found,) = _services(tmp_path)
+    assert problem in found.reason
     assert problem in ended.stderr
-    assert "Traceback" not in ended.stderr
+    assert not (folder / "secrets").exists()
+
+
+def test_secrets_that_a_killed_supervisor_has_left_are_removed(tmp_path: Path) -> None:
+    folder = tmp_path / ".gipfel/services/lost"
+    (folder / "secrets").mkdir(parents=True)
+    write_state(folder, ServiceState(phase="running", name="lost"))
+    assert _services(tmp_path)[0].state == "running"
+    assert (folder / "secrets").exists()
+    write_state(folder, ServiceState(phase="ended", outcome="lost", name="lost"))
+    assert _services(tmp_path)[0].state == "lost"
+    assert not (folder / "secrets").exists()

@@ -19,7 +19,7 @@ from yarl import URL
 
 from gipfel_cluster.model import Frozen
 
-from .access import Access, text_response
+from .access import TokenAccess, text_response
 from .request_rules import RefusedError, headers_to_browser, headers_to_service, service_path
 
 #: Requests at a time, open websockets and streams included.
@@ -82,7 +82,7 @@ class FrontDoor:
     ``await door.stop()``.
     """
 
-    def __init__(self, route: Route, access: Access) -> None:
+    def __init__(self, route: Route, access: TokenAccess) -> None:
         self._route, self._access = route, access
         self._active = 0
         self._session: aiohttp.ClientSession | None = None
@@ -145,13 +145,12 @@ class FrontDoor:
         target = request.raw_path
         own_path = target.partition("?")[0].removeprefix(self._route.prefix.rstrip("/"))
         response = await self._access.login(request, own_path)
+        if response is None and not self._access.is_allowed(request):
+            response = self._access.refuse(request)
         if response is not None:
+            # Visitors without access get no second request on this connection.
+            response.force_close()
             return response
-        if not await self._access.is_allowed(request):
-            refusal = await self._access.refuse(request)
-            # Who has no access gets no second request on this connection.
-            refusal.force_close()
-            return refusal
         target = service_path(target, self._route.prefix, mode=self._route.mode, allowed=self._route.allowed)
         headers = headers_to_service(
             request.headers.items(), own_cookies=self._access.cookies, prefix=self._route.prefix
@@ -260,7 +259,7 @@ class FrontDoor:
         finally:
             await upstream.close()
             with contextlib.suppress(OSError, RuntimeError):
-                await client.close(code=upstream.close_code if _may_send(upstream.close_code) else 1001)
+                await client.close(code=_close_code(upstream.close_code))
         return client
 
 
@@ -279,9 +278,10 @@ async def _copy(source: Any, target: Any) -> None:
             return
 
 
-def _may_send(code: int | None) -> bool:
-    """Return whether a close code may be sent: RFC 6455 reserves 1005, 1006 and 1015 for reports."""
-    return code is not None and (1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code <= 4999)
+def _close_code(code: int | None) -> int:
+    """Return the code to close with: 1001 for one that RFC 6455 does not allow in a message, such as 1006."""
+    may_send = code is not None and (1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code <= 4999)
+    return code if code is not None and may_send else 1001
 
 
 async def is_ready(path: Path, target: str, status: tuple[int, ...], timeout_s: float) -> bool:

@@ -7,6 +7,7 @@ secrets that it may read.
 
 import os
 import re
+import shutil
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -105,6 +106,11 @@ def copy_secrets(spec: ServiceSpec, folder: Path, environment: Mapping[str, str]
         content = _read_secret(source / name)
         (folder / SECRETS).mkdir(mode=0o700, exist_ok=True)
         write_atomically(folder / SECRETS / name, content)
+
+
+def remove_secrets(folder: Path) -> None:
+    """Remove the copies of the secrets."""
+    shutil.rmtree(folder / SECRETS, ignore_errors=True)
 
 
 def _read_secret(path: Path) -> bytes:

@@ -30,6 +30,8 @@ _NOT_TO_SERVICE = frozenset(
     ("authorization", "proxy-authorization", "cookie", "host", "content-length", "expect", "forwarded", "via")
 )
 _WEBSOCKET = "sec-websocket-"
+# Outer proxies name a visitor by these; only the front door decides who has access.
+_OF_PROXIES = ("x-forwarded-", "x-real-", "x-remote-", "remote-", "x-jupyterhub", _WEBSOCKET)
 # They act on the whole origin, ask for a password in the hub's name, or are commands for an outer proxy.
 _NOT_TO_BROWSER = frozenset(
     (
@@ -106,6 +108,9 @@ def headers_to_service(
 ) -> list[tuple[str, str]]:
     """Return the headers for the service: without credentials, and with its prefix.
 
+    The service's ``Host`` is ``localhost``; so is an ``Origin`` that is the front door's own, because many
+    services compare the two.
+
     Parameters
     ----------
     own_cookies
@@ -113,12 +118,15 @@ def headers_to_service(
     """
     listed = list(headers)
     dropped = _HOP_BY_HOP | _NOT_TO_SERVICE | _named_by_connection(listed)
-    kept = [
-        (name, value)
-        for name, value in listed
-        if name.lower() not in dropped
-        and not name.lower().startswith(("x-forwarded-", "x-real-", "x-jupyterhub", _WEBSOCKET))
-    ]
+    host = next((value for name, value in listed if name.lower() == "host"), "")
+    kept = []
+    for name, value in listed:
+        # WSGI does not distinguish underscores from hyphens.
+        plain = name.lower().replace("_", "-")
+        if plain in dropped or plain.startswith(_OF_PROXIES):
+            continue
+        is_own = plain == "origin" and origin_host(value) == host
+        kept.append((name, "http://localhost" if is_own else value))
     cookies = "; ".join(_service_cookies(listed, own_cookies))
     if cookies:
         kept.append(("Cookie", cookies))
@@ -147,6 +155,14 @@ def headers_to_browser(headers: Headers, *, prefix: str, mode: str) -> Iterator[
             yield name, limited_redirect(value, prefix=prefix, mode=mode)
         elif lower not in dropped and not lower.startswith(("x-accel-", _WEBSOCKET)):
             yield name, value
+
+
+def origin_host(origin: str) -> str:
+    """Return the host and port of an ``Origin`` header; a hyphen if it is malformed or opaque."""
+    try:
+        return urlsplit(origin).netloc or "-"
+    except ValueError:
+        return "-"
 
 
 def limited_cookie(value: str, prefix: str) -> str:
@@ -183,7 +199,7 @@ def limited_redirect(location: str, *, prefix: str, mode: str) -> str:
     is_absolute = bool(parts.netloc or parts.scheme)
     if is_absolute and (parts.scheme not in {"", "http", "https"} or parts.netloc != "localhost"):
         raise refused
-    path = parts.path
+    path = parts.path or ("/" if is_absolute else "")
     segments = [each.partition(";")[0] for each in _SEGMENTS.split(_decoded(path))]
     if ".." in segments or path.startswith("//"):
         raise refused

@@ -31,7 +31,7 @@ from gipfel_cluster.workloads.kinds import Report, Workload
 from gipfel_cluster.workloads.logs import LogFiles
 from gipfel_cluster.workloads.submission import SCHEDULERS, SubmissionContext, submission_context
 
-from .plan import TOKEN, ServiceSpec, copy_secrets, service_directory
+from .plan import SECRETS, TOKEN, ServiceSpec, copy_secrets, remove_secrets, service_directory
 from .supervisor import ServiceState, read_spec
 
 JOB_LOG = "job.log"
@@ -84,12 +84,14 @@ def start_service(spec: ServiceSpec, environment: Mapping[str, str]) -> Workload
             job_id = run_sync(context.scheduler(scheduler).submit(request))
         except GipfelError as error:
             write_state(folder, state.model_copy(update={**_FAILED, "reason": str(error)}))
+            remove_secrets(folder)
             raise
         write_state(folder, state.model_copy(update={"job_id": job_id}))
     return kind.workload(folder)
 
 
 _FAILED = {"phase": "ended", "outcome": "failed", "exit_status": 1}
+_VERBS = {"failed": "has failed", "lost": "was lost"}
 
 
 def _job_request(spec: ServiceSpec, folder: Path, context: SubmissionContext) -> JobRequest:
@@ -208,7 +210,16 @@ class ServiceKind:
             with suppress(GipfelError):
                 scheduler = submission_context(os.environ).scheduler(state.scheduler)
                 state = refresh_queued_state(folder, state, scheduler)
+        if state.ended and (folder / SECRETS).exists():
+            _remove_left_secrets(folder)
         return Workload.of(self.name, folder, state, folder.name)
+
+
+def _remove_left_secrets(folder: Path) -> None:
+    """Remove the copies of secrets that a killed supervisor has left, unless the service is started again."""
+    with suppress(GipfelError), hold_supervisor_lock(folder):
+        if read_state(folder, ServiceState, "service").ended:
+            remove_secrets(folder)
 
 
 def service_url(folder: Path) -> str:
@@ -221,7 +232,8 @@ def service_url(folder: Path) -> str:
     """
     state = refresh_state(folder, read_state(folder, ServiceState, "service"))
     if state.phase != "running" or not state.port:
-        why = f": {state.reason}" if state.reason else "."
         fix = f"See `gipfel logs service:{folder.name}`." if state.ended else "Wait until it runs."
-        raise GipfelError(f"The service {folder.name} is {state.outcome or state.phase}{why}", fix)
+        verb = _VERBS.get(state.outcome, f"is {state.outcome or state.phase}")
+        why = f": {state.reason.rstrip('.')}." if state.reason else "."
+        raise GipfelError(f"The service {folder.name} {verb}{why}", fix)
     return f"http://{state.address}:{state.port}{state.prefix}"

@@ -6,7 +6,6 @@ command. Parts use Unix sockets in a private directory: the front door alone lis
 
 import asyncio
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -38,7 +37,7 @@ from gipfel_cluster.workloads.directory import (
 from .access import TokenAccess
 from .blueprint import Part
 from .front_door import FrontDoor, Route, is_ready
-from .plan import SECRETS, STORAGE, TOKEN, ServiceSpec, parameter_references, resolve_part
+from .plan import SECRETS, STORAGE, TOKEN, ServiceSpec, parameter_references, remove_secrets, resolve_part
 
 _POLL_S = 0.2
 _HEARTBEAT_S = 10.0
@@ -69,15 +68,15 @@ class ServiceSupervisor:
         """Run the service to its end, and return its exit status."""
         adopt_orphans()
         # The recorder and others are not this process's descendants: it ends only what it has started.
-        sockets = ScratchFolder.create()
-        try:
-            with hold_supervisor_lock(self._folder):
+        with hold_supervisor_lock(self._folder):
+            sockets = ScratchFolder.create()
+            try:
                 (self._folder / STOP).unlink(missing_ok=True)
                 return asyncio.run(self._supervise(sockets.path))
-        finally:
-            end_descendants()
-            sockets.remove()
-            shutil.rmtree(self._folder / SECRETS, ignore_errors=True)
+            finally:
+                end_descendants()
+                sockets.remove()
+                remove_secrets(self._folder)
 
     async def _supervise(self, sockets: Path) -> int:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -100,13 +99,13 @@ class ServiceSupervisor:
                 await self._start(name, sockets)
             door = await self._open(sockets)
             await self._watch()
-        except GipfelError as error:
+        except (GipfelError, OSError) as error:
             problem = str(error)
         finally:
             if door is not None:
                 await door.stop()
             await asyncio.to_thread(end_descendants)
-        return self._write_end(problem)
+        return self._write_end(problem, stopped=await self._is_stopping())
 
     async def _start(self, name: str, sockets: Path) -> None:
         """Start a part, and wait until it is ready.
@@ -150,7 +149,7 @@ class ServiceSupervisor:
         deadline = time.monotonic() + ready.timeout_s
         heartbeat = time.monotonic()
         while not await is_ready(path, target, ready.status, _PROBE_S):
-            if self._is_stopping():
+            if await self._is_stopping():
                 raise GipfelError("It was stopped before it was ready.")
             self._check_parts()
             if time.monotonic() > deadline:
@@ -158,7 +157,7 @@ class ServiceSupervisor:
                 raise GipfelError(f"The part {name} was not ready after {ready.timeout_s:g} s: {why}")
             if time.monotonic() - heartbeat > _HEARTBEAT_S:
                 heartbeat = time.monotonic()
-                self._write()
+                await asyncio.to_thread(self._write)
             await asyncio.sleep(_POLL_S)
         # Another program's umask may let others connect; the directory does not let them in.
         with suppress(OSError):
@@ -180,15 +179,16 @@ class ServiceSupervisor:
 
     async def _watch(self) -> None:
         heartbeat = time.monotonic()
-        while not self._is_stopping():
+        while not await self._is_stopping():
             self._check_parts()
             if time.monotonic() - heartbeat > _HEARTBEAT_S:
                 heartbeat = time.monotonic()
-                self._write()
+                await asyncio.to_thread(self._write)
             await asyncio.sleep(_POLL_S)
 
-    def _is_stopping(self) -> bool:
-        return self._ending is not None or (self._folder / STOP).exists()
+    async def _is_stopping(self) -> bool:
+        # The directory may be on a network file system: streams continue while it does not answer.
+        return self._ending is not None or await asyncio.to_thread((self._folder / STOP).exists)
 
     def _check_parts(self) -> None:
         for name, process in self._parts.items():
@@ -222,8 +222,7 @@ class ServiceSupervisor:
         with suppress(OSError):
             self._state = write_state(self._folder, self._state)
 
-    def _write_end(self, problem: str) -> int:
-        stopped = self._is_stopping()
+    def _write_end(self, problem: str, *, stopped: bool) -> int:
         status = 143 if stopped else 1
         outcome = "stopped" if stopped else "failed"
         reason = "" if stopped else one_line(problem)
@@ -287,7 +286,7 @@ def main() -> int:
     """Run the service of a directory; print an error as one line on stderr."""
     try:
         return ServiceSupervisor(Path(sys.argv[1]), os.environ).run()
-    except GipfelError as error:
+    except (GipfelError, OSError) as error:
         sys.stderr.write(f"gipfel: {error}\n")
         return 1
 
