@@ -196,6 +196,9 @@ def test_a_request_arrives_whole_and_without_credentials() -> None:
             "X-Mine": "kept",
             "X_Forwarded_User": "root",
             "X-Remote-User": "root",
+            "X-Auth-Request-Email": "root",
+            "X-Original-URL": "/admin",
+            "x_rewrite_url": "/admin",
             "Origin": site.base,
             "Accept": "a/b",
         }
@@ -217,6 +220,9 @@ def test_a_request_arrives_whole_and_without_credentials() -> None:
             "x-forwarded-user",
             "x_forwarded_user",
             "x-remote-user",
+            "x-auth-request-email",
+            "x-original-url",
+            "x_rewrite_url",
             "x-real-ip",
             "proxy-authorization",
             "x-secret",
@@ -267,6 +273,9 @@ def test_prefix_modes_and_allowed_paths() -> None:
         "..;x",
         "a/..",
         "%00",
+        "a%0d%0aSet-Cookie:%20a=b",
+        "a%250ab",
+        "a%7f",
     )
     for each in dots:
         assert path(f"/p/{each}") == 400, each
@@ -411,6 +420,7 @@ def test_a_browser_logs_in_by_the_form_and_other_sites_cannot_use_its_cookie(
         assert (cookie["httponly"], cookie["samesite"], cookie["path"]) == (True, "Strict", PREFIX)
         assert TOKEN not in cookie.value
         pair = {"Cookie": f"gipfel-service-board={cookie.value}"}
+        other_port = {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "navigate"}
         for headers, status in (
             ({}, 200),
             ({"Origin": site.base, "Sec-Fetch-Site": "same-origin"}, 200),
@@ -418,6 +428,8 @@ def test_a_browser_logs_in_by_the_form_and_other_sites_cannot_use_its_cookie(
             ({"Origin": "null"}, 401),
             ({"Sec-Fetch-Site": "cross-site"}, 401),
             ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors"}, 401),
+            ({**other_port, "Sec-Fetch-Dest": "document"}, 200),
+            ({**other_port, "Sec-Fetch-Dest": "iframe"}, 401),
         ):
             async with site.client.get(f"{site.base}{PREFIX}x", headers={**pair, **headers}) as response:
                 assert response.status == status, headers
@@ -536,6 +548,12 @@ def test_an_endless_answer_is_not_kept_in_memory_and_ends_with_its_reader() -> N
     run(scenario, raw=flood)
 
 
+def _post(headers: bytes, body: bytes) -> bytes:
+    """A request with access, which the parser of the service may read in another way."""
+    start = b"POST /user/ada/board/ HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer " + TOKEN.encode()
+    return start + b"\r\n" + headers + b"\r\n" + body
+
+
 @pytest.mark.parametrize(
     ("request_bytes", "status"),
     [
@@ -551,8 +569,20 @@ def test_an_endless_answer_is_not_kept_in_memory_and_ends_with_its_reader() -> N
             b"GET http://a/ HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer t0ken-of-the-owner\r\n\r\n",
             b"400",
         ),
+        (_post(b"Content-Length: +1\r\n", b"a"), b"400"),
+        (_post(b"Content-Length: 1\r\nContent-Length: 2\r\n", b"ab"), b"400"),
+        (_post(b"Transfer-Encoding: xchunked\r\n", b"0\r\n\r\n"), b"400"),
+        (_post(b"A: b\r\n Transfer-Encoding: chunked\r\n", b"0\r\n\r\n"), b"400"),
+        (_post(b"A: b\rTransfer-Encoding: chunked\r\n", b"0\r\n\r\n"), b"400"),
+        (_post(b"A: b\0c\r\n", b""), b"400"),
+        (_post(b"Content-Length : 1\r\n", b"a"), b"400"),
+        (_post(b"Transfer-Encoding: chunked\r\n", b"0x1\r\na\r\n0\r\n\r\n"), b"400"),
     ],
-    ids=["long header", "long path", "many headers", "TLS", "smuggled", "absolute"],
+    ids=[
+        *("long header", "long path", "many headers", "TLS", "smuggled", "absolute"),
+        *("signed length", "two lengths", "unknown coding", "folded", "bare CR", "NUL", "space before colon"),
+        "chunk size",
+    ],
 )
 def test_a_malformed_request_is_refused(request_bytes: bytes, status: bytes) -> None:
     async def scenario(site: Site) -> None:
@@ -563,7 +593,7 @@ def test_a_malformed_request_is_refused(request_bytes: bytes, status: bytes) -> 
 
 
 def test_a_silent_client_and_too_many_requests_do_not_hold_the_door(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front_door, "_HEADER_S", 0.3)
+    monkeypatch.setattr(front_door, "_ACCESS_S", 0.3)
     monkeypatch.setattr(front_door, "_BODY_S", 0.3)
     monkeypatch.setattr(front_door, "MAX_REQUESTS", 2)
     monkeypatch.setattr(front_door, "MAX_CONNECTIONS", 20)
@@ -585,6 +615,31 @@ def test_a_silent_client_and_too_many_requests_do_not_hold_the_door(monkeypatch:
                     if response.status == 200:
                         break
                 await asyncio.sleep(0.05)
+
+    run(scenario)
+
+
+def test_visitors_without_access_do_not_displace_those_with_access(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front_door, "MAX_REQUESTS", 2)
+    monkeypatch.setattr(front_door, "MAX_CONNECTIONS", 6)
+
+    async def scenario(site: Site) -> None:
+        async with site.get(PREFIX) as response:
+            assert response.status == 200
+        form = f"POST {PREFIX}_gipfel/login HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nt".encode()
+        strangers = []
+        for start in (form, b"", b"GET / HT") * 5:
+            strangers.append(await asyncio.open_connection("127.0.0.1", site.port))
+            strangers[-1][1].write(start)
+        # The connection of the first request is still open, and a new one is accepted, too.
+        async with site.get(PREFIX) as response:
+            assert response.status == 200
+        assert (await site.raw(_post(b"Connection: close\r\n", b""))).startswith(b"HTTP/1.1 200")
+        for reader, _ in strangers[:9]:
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+        for _, writer in strangers:
+            writer.transport.abort()
 
     run(scenario)
 

@@ -128,7 +128,12 @@ def is_same_origin(request: web.BaseRequest) -> bool:
     if origin and origin_host(origin) != request.headers.get("Host", ""):
         return False
     site = request.headers.get("Sec-Fetch-Site", "same-origin")
-    is_link = request.method in {"GET", "HEAD"} and request.headers.get("Sec-Fetch-Mode") == "navigate"
+    # Not in a frame: other pages of 127.0.0.1 are of the same site, and could show the service in theirs.
+    is_link = (
+        request.method in {"GET", "HEAD"}
+        and request.headers.get("Sec-Fetch-Mode") == "navigate"
+        and request.headers.get("Sec-Fetch-Dest") == "document"
+    )
     return site in {"same-origin", "none"} or is_link
 
 

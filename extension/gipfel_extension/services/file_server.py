@@ -1,6 +1,7 @@
 """``python -m gipfel_extension.services.file_server SOCKET DIRECTORY``: show a directory over a Unix socket.
 
-Python's own `http.server`, read-only. Files outside of the directory, which a link in it names, are refused.
+Python's own `http.server`, read-only. Files outside of the directory, which a link in it names, are refused;
+so are named pipes, which would block a thread for ever.
 """
 
 import os
@@ -20,15 +21,26 @@ class _Handler(SimpleHTTPRequestHandler):
         super().__init__(*arguments, directory=sys.argv[2])
 
     def translate_path(self, path: str) -> str:
-        """Return the path of a file; one that does not exist for a link that leads out of the directory."""
+        """Return the path of a file or directory that may be shown; else one that does not exist."""
         found = super().translate_path(path)
-        root = os.path.realpath(sys.argv[2])
-        inside = os.path.realpath(found)
-        return found if inside == root or inside.startswith(f"{root}/") else os.devnull + "/outside"
+        # http.server shows these files in place of their directory.
+        shown = (Path(found), Path(found, "index.html"), Path(found, "index.htm"))
+        may_show = all(_may_show(each) for each in shown if os.path.lexists(each))
+        return found if may_show else f"{os.devnull}/outside"
 
     def address_string(self) -> str:
         """Return a word for the log: a Unix socket has no address of a client."""
         return "front-door"
+
+
+def _may_show(path: Path) -> bool:
+    """Return whether a path is a regular file or a directory, and inside of the directory."""
+    try:
+        target = path.resolve(strict=True)
+    except (OSError, RuntimeError):
+        return False
+    is_inside = target.is_relative_to(Path(sys.argv[2]).resolve())
+    return is_inside and (target.is_file() or target.is_dir())
 
 
 class _Server(socketserver.ThreadingUnixStreamServer):

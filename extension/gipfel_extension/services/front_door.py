@@ -22,16 +22,16 @@ from gipfel_cluster.model import Frozen
 from .access import TokenAccess, text_response
 from .request_rules import RefusedError, headers_to_browser, headers_to_service, service_path
 
-#: Requests at a time, open websockets and streams included.
+#: Requests with access at a time, open websockets and streams included.
 MAX_REQUESTS = 256
-#: Connections at a time, those that have not sent a request included.
+#: Connections at a time. Beyond it the oldest of those without access is closed.
 MAX_CONNECTIONS = 512
 _HEADER_BYTES = 16 << 10
 _HEADERS = 100
 _CHUNK_BYTES = 64 << 10
 _MAX_MESSAGE_BYTES = 16 << 20
-#: Seconds for a client to send the header of its first request, and for the service to answer a connection.
-_HEADER_S = 20.0
+#: Seconds for a client to show that it has access, and for the service to accept a connection.
+_ACCESS_S = 20.0
 _CONNECT_S = 10.0
 #: Seconds without a byte of a request's body after which the request ends.
 _BODY_S = 120.0
@@ -49,27 +49,36 @@ class Route(Frozen):
 
 
 class _Server(web.Server):
-    """HTTP server that limits connections, and the time in which a client must send its first header."""
+    """HTTP server that limits connections, and the time in which a client must show that it has access.
+
+    Every user of the node can connect: connections without access must not displace those with access.
+    """
 
     def __init__(self, handler: Any, **options: Any) -> None:
         super().__init__(handler, **options)
-        self.heard: set[Any] = set()
+        # Connections without access, the oldest first.
+        self._strangers: dict[Any, asyncio.Transport] = {}
 
     def connection_made(self, handler: Any, transport: asyncio.Transport) -> None:
-        """Refuse a connection beyond the limit; start the clock of another."""
+        """Add a connection; beyond the limit, close the oldest one without access."""
         super().connection_made(handler, transport)
+        self._strangers[handler] = transport
         if len(self.connections) > MAX_CONNECTIONS:
-            transport.abort()
-        else:
-            asyncio.get_running_loop().call_later(_HEADER_S, self._end_silent, handler, transport)
+            self._end(next(iter(self._strangers)))
+        asyncio.get_running_loop().call_later(_ACCESS_S, self._end, handler)
 
     def connection_lost(self, handler: Any, exc: BaseException | None = None) -> None:
         """Forget a connection."""
-        self.heard.discard(handler)
+        self._strangers.pop(handler, None)
         super().connection_lost(handler, exc)
 
-    def _end_silent(self, handler: Any, transport: asyncio.Transport) -> None:
-        if handler not in self.heard:
+    def admit(self, handler: Any) -> None:
+        """Keep a connection that has sent a request with access."""
+        self._strangers.pop(handler, None)
+
+    def _end(self, handler: Any) -> None:
+        transport = self._strangers.pop(handler, None)
+        if transport is not None:
             transport.abort()
 
 
@@ -127,33 +136,44 @@ class FrontDoor:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Check a request, and pass it on: the one place for HTTP, upgrades, streams and every method."""
-        if self._server is not None:
-            self._server.heard.add(request.protocol)
-        if self._active >= MAX_REQUESTS:
-            return text_response(503, "The service has too many open requests: close some, and try again.")
-        self._active += 1
         try:
-            return await self._checked(request)
+            response = await self._without_access(request)
+            if response is None:
+                response = await self._with_access(request)
         except RefusedError as refused:
             return text_response(refused.status, refused.reason)
+        return response
+
+    async def _without_access(self, request: web.BaseRequest) -> web.StreamResponse | None:
+        """Return the response to a visitor without access, or to the login; None for one with access."""
+        if request.method in {"CONNECT", "TRACE"}:
+            raise RefusedError(405, f"The method {request.method} is refused.")
+        own_path = request.raw_path.partition("?")[0].removeprefix(self._route.prefix.rstrip("/"))
+        response = await self._access.login(request, own_path)
+        if response is None:
+            if self._access.is_allowed(request):
+                return None
+            response = self._access.refuse(request)
+        # Visitors without access get no second request on this connection.
+        response.force_close()
+        return response
+
+    async def _with_access(self, request: web.BaseRequest) -> web.StreamResponse:
+        assert self._server is not None  # noqa: S101 - a request arrives after the start
+        self._server.admit(request.protocol)
+        if self._active >= MAX_REQUESTS:
+            raise RefusedError(503, "The service has too many open requests: close some, and try again.")
+        self._active += 1
+        try:
+            return await self._passed(request)
         finally:
             self._active -= 1
 
-    async def _checked(self, request: web.BaseRequest) -> web.StreamResponse:
-        if request.method in {"CONNECT", "TRACE"}:
-            raise RefusedError(405, f"The method {request.method} is refused.")
-        target = request.raw_path
-        own_path = target.partition("?")[0].removeprefix(self._route.prefix.rstrip("/"))
-        response = await self._access.login(request, own_path)
-        if response is None and not self._access.is_allowed(request):
-            response = self._access.refuse(request)
-        if response is not None:
-            # Visitors without access get no second request on this connection.
-            response.force_close()
-            return response
-        target = service_path(target, self._route.prefix, mode=self._route.mode, allowed=self._route.allowed)
+    async def _passed(self, request: web.BaseRequest) -> web.StreamResponse:
+        route = self._route
+        target = service_path(request.raw_path, route.prefix, mode=route.mode, allowed=route.allowed)
         headers = headers_to_service(
-            request.headers.items(), own_cookies=self._access.cookies, prefix=self._route.prefix
+            request.headers.items(), own_cookies=self._access.cookies, prefix=route.prefix
         )
         url = URL(f"http://localhost{target}", encoded=True)
         if request.headers.get("Upgrade", "").lower() == "websocket":

@@ -14,6 +14,7 @@ Headers = Iterable[tuple[str, str]]
 _MAX_DECODINGS = 4
 _SLASHES = re.compile(r"%(?:25)*(?:2f|5c)", re.IGNORECASE)
 _SEGMENTS = re.compile(r"[/\\]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _TARGET = re.compile(r"/[\x21\x22\x24-\x7e]*")
 # Printable ASCII without backslashes, which browsers read as slashes.
 _LOCATION = re.compile(r"[\x21-\x5b\x5d-\x7e]{1,8000}")
@@ -30,8 +31,13 @@ _NOT_TO_SERVICE = frozenset(
     ("authorization", "proxy-authorization", "cookie", "host", "content-length", "expect", "forwarded", "via")
 )
 _WEBSOCKET = "sec-websocket-"
-# Outer proxies name a visitor by these; only the front door decides who has access.
-_OF_PROXIES = ("x-forwarded-", "x-real-", "x-remote-", "remote-", "x-jupyterhub", _WEBSOCKET)
+# Outer proxies name a visitor or another path by these; only the front door decides who has access, and to
+# which paths.
+_OF_PROXIES = (
+    *("x-forwarded-", "x-real-", "x-remote-", "remote-", "x-jupyterhub", _WEBSOCKET),
+    *("x-auth-request-", "x-webauth-", "x-authenticated-", "x-client-ip", "x-cluster-client-ip"),
+    *("true-client-ip", "x-original-", "x-rewrite-", "x-accel-"),
+)
 # They act on the whole origin, ask for a password in the hub's name, or are commands for an outer proxy.
 _NOT_TO_BROWSER = frozenset(
     (
@@ -79,8 +85,11 @@ def service_path(target: str, prefix: str, *, mode: str, allowed: tuple[str, ...
     rest = path[len(prefix) - 1 :]
     decoded = _decoded(rest)
     segments = [segment.partition(";")[0] for segment in _SEGMENTS.split(decoded)]
-    if any(segment in {".", ".."} for segment in segments) or "\0" in decoded:
+    if any(segment in {".", ".."} for segment in segments):
         raise RefusedError(400, "The request's path has dot segments.")
+    if _CONTROL.search(decoded):
+        # A service that repeats the decoded path in a header would send a header of the visitor's choice.
+        raise RefusedError(400, "The request's path has control characters.")
     if allowed and not _is_allowed(rest, decoded, allowed):
         raise RefusedError(404, "The service's blueprint does not allow this path.")
     return (path if mode == "keep" else rest) + question + query

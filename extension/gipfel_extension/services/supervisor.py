@@ -194,7 +194,7 @@ class ServiceSupervisor:
         for name, process in self._parts.items():
             if process.returncode is not None:
                 why = last_line(self._log(name)) or "it wrote nothing"
-                raise GipfelError(f"The part {name} ended with status {process.returncode}: {why}")
+                raise GipfelError(f"The part {name} {_end_of(process.returncode)}: {why}")
 
     def _references(self, name: str, sockets: Path) -> dict[str, str]:
         storage = self._folder / STORAGE
@@ -232,6 +232,14 @@ class ServiceSupervisor:
         if reason:
             sys.stderr.write(f"gipfel: {reason}\n")
         return 0 if stopped else 1
+
+
+def _end_of(status: int) -> str:
+    """Return how a process ended, from its exit status as `subprocess` gives it: negative for a signal."""
+    try:
+        return f"was ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"ended with status {status}"
 
 
 def _service_environment(environment: Mapping[str, str]) -> dict[str, str]:
