@@ -11,7 +11,7 @@ import click
 from gipfel_cluster.process.fork import allow_forks
 
 from .terminal import examples, report_line
-from .workloads import ps
+from .workloads import logs, ps, stop
 
 if TYPE_CHECKING:
     from ..services.plan import ServiceSpec
@@ -19,9 +19,24 @@ if TYPE_CHECKING:
 _PAUSE_S = 0.3
 
 
-@click.group()
+@click.group(
+    epilog=examples(
+        "gipfel service blueprints                               what can be started",
+        "gipfel service up files -p directory ~/results --here   start it, and print its address",
+        "gipfel service token files                              what the login form asks for",
+        "curl -H @<(gipfel service token files --header) $(gipfel service url files)",
+        "gipfel service down files                               stop it; its storage is kept",
+    )
+)
 def service() -> None:
-    """Run services, such as dashboards, from blueprints."""
+    """Run services, such as dashboards, from blueprints.
+
+    A service runs in a job. Its front door, a port of the loopback interface of the job's node, passes on
+    requests with the service's token: from programs as 'Authorization: Bearer TOKEN', from a browser after a
+    form. Other users of the node can connect to the port, and get nothing without the token. If a program of
+    the service ends, the whole service ends, and `gipfel service list --all` says why; `gipfel rerun NAME`
+    starts it again with a new token.
+    """
 
 
 @service.command(epilog=examples("gipfel service blueprints", "gipfel service blueprints --json"))
@@ -115,8 +130,8 @@ def up(
 
     BLUEPRINT is a name that `gipfel service blueprints` lists, or a file. The service runs as a job; its only
     port is on the loopback interface of its node and wants the token that `gipfel service token NAME` prints:
-    in a browser in a form, for programs as 'Authorization: Bearer TOKEN'. It ends with `gipfel stop NAME` or
-    at the job's time limit.
+    in a browser in a form, for programs as 'Authorization: Bearer TOKEN'. It ends with
+    `gipfel service down NAME`, or at the job's time limit.
 
     Exit status: 0 it is ready (with --no-wait: submitted); 1 it could not start.
     """
@@ -172,6 +187,27 @@ def token(*, name: str, header: bool) -> int:
     secret = read_token(_folder(name))
     click.echo(f"Authorization: Bearer {secret}" if header else secret)
     return 0
+
+
+@service.command(name="logs", epilog=examples("gipfel service logs board -f"))
+@click.argument("name", metavar="NAME")
+@click.option("-n", "--lines", "last", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
+@click.option("-f", "--follow", "follow", is_flag=True, help="Keep printing until it ends.")
+@click.pass_context
+def service_logs(context: click.Context, *, name: str, last: int | None, follow: bool) -> int:
+    """Print the output of a service's programs and of its job, as `gipfel logs NAME` does."""
+    return int(context.invoke(logs, which=f"service:{name}", ranks=(), last=last, follow=follow))
+
+
+@service.command(epilog=examples("gipfel service down board"))
+@click.argument("name", metavar="NAME")
+@click.pass_context
+def down(context: click.Context, *, name: str) -> int:
+    """Stop a service, and wait until it has ended, as `gipfel stop NAME` does; its storage is kept.
+
+    Exit status: 0 it has ended; 1 it has not ended within three minutes.
+    """
+    return int(context.invoke(stop, which=f"service:{name}"))
 
 
 def _spec(name: str, typed: dict[str, str], options: dict[str, Any]) -> "ServiceSpec":

@@ -131,11 +131,10 @@ def rerun(*, which: str, kill_holders: bool) -> int:
 def _workloads() -> "Workloads":
     from gipfel_cluster.workloads.kinds import Workloads  # noqa: PLC0415 - pydantic, which --help can do without
 
-    from ..services.start import ServiceKind  # noqa: PLC0415
     from ..training.batch.submitted import BatchKind  # noqa: PLC0415
     from ..training.launch_summary import LaunchKind  # noqa: PLC0415
 
-    return Workloads(os.environ, {"launch": LaunchKind, "batch": BatchKind, "service": ServiceKind})
+    return Workloads(os.environ, {"launch": LaunchKind, "batch": BatchKind})
 
 
 def _table(workloads: "tuple[Workload, ...]") -> list[str]:
