@@ -262,12 +262,13 @@ def test_a_service_that_ends_at_its_start_says_why(gipfel: Command, tmp_path: Pa
     [
         ('[not-a-program, "${socket}"]', "not-a-program: No such file or directory"),
         ('["${python}", -c, "import time; time.sleep(600)", "${socket}"]', "was not ready after 2 s"),
+        ('["${python}", -c, "import os; os.kill(os.getpid(), 9)", "${socket}"]', "was ended by SIGKILL"),
     ],
 )
 def test_a_supervisor_whose_part_cannot_start_says_why_and_leaves_nothing(
     tmp_path: Path, program: str, problem: str
 ) -> None:
-    (tmp_path / "bad.yaml").write_text(_FAILING.format(program, 2))
+    (tmp_path / "bad.yaml").write_text(_FAILING.format(program, 2 if "sleep" in program else 60))
     spec = ServiceSpec(name="bad", blueprint=read_blueprint(tmp_path / "bad.yaml"))
     folder = tmp_path / ".gipfel/services/bad"
     (folder / "secrets").mkdir(parents=True)
