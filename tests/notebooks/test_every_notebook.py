@@ -21,7 +21,7 @@ def test_it_is_valid_without_outputs_and_says_what_its_parameters_are(path: Path
         if cell.cell_type == "code":
             assert cell.outputs == []
             assert cell.execution_count is None
-            if not cell.source.startswith(("%%launch", "%load_ext")):
+            if not cell.source.startswith(("%%launch", "%%sh", "%load_ext")):
                 compile(cell.source, path.name, "exec")
     found = papermill.inspect_notebook(str(path))
     assert found

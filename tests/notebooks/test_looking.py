@@ -22,6 +22,16 @@ checks:
 _PLOTLY = "application/vnd.plotly.v1+json"
 
 
+def test_a_newcomer_sees_gpus_trains_on_two_ranks_and_submits_a_notebook(execute_notebook: Execute) -> None:
+    done = execute_notebook("start-here", seconds=5)
+    assert "simulated GPU" in done.text("score")
+    assert "bound" in done.text("score")
+    assert "completed" in done.text("outcome")
+    assert done.logged[-1]["step"] == 60
+    assert done.logged[-1]["loss"] < 0.01
+    assert "Hello, Gipfel!" in done.text("greeting")
+
+
 def test_vetted_nodes_get_the_next_launch(execute_notebook: Execute, tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(_PROTOCOL % "1 MiB")
     done = execute_notebook("vet-nodes", protocol=str(tmp_path / "small.yaml"))

@@ -213,7 +213,7 @@ def test_a_launch_from_the_form_outlives_page_and_kernel(
 
     # The panel has it, with its log.
     here.open_panel()
-    row = here.panel.locator("[data-section='workloads'] article").first
+    row = here.open_section("Workloads").locator("article").first
     expect(row).to_have_attribute("data-status", "running", timeout=_LIMIT_MS)
     expect(row).to_contain_text("tokens/s", timeout=_LIMIT_MS)
     expect(row.locator("header")).to_contain_text("2 ranks")

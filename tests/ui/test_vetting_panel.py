@@ -40,8 +40,7 @@ def lab(server: LabServer, new_page: Callable[[], Page]) -> Iterator[LabPage]:
     lab.wait_until_ready()
     lab.decline_news()
     lab.open_panel()
-    # What is above it would fill the pictures.
-    lab.panel.locator("[data-section='saturation'] > summary").click()
+    lab.open_section("Vetting")
     yield lab
     page.close()
 
@@ -52,7 +51,7 @@ def vetting(lab: LabPage) -> Locator:
 
 
 def state(vetting: Locator) -> Locator:
-    return vetting.locator("> summary [role=status]")
+    return vetting.locator(".jp-Gipfel-summary [role=status]")
 
 
 def minute(page: Page, asked: list[str]) -> Counter[str]:
@@ -77,7 +76,7 @@ def test_an_idle_lab_asks_seldom_and_a_hidden_one_rests(
     page.goto(server.url.replace("/lab?", "/lab/workspaces/idle?reset&"))
     lab.wait_until_ready()
     lab.open_panel()
-    expect(lab.panel.locator("[data-section='vetting']")).to_contain_text("Not vetted yet")
+    expect(lab.open_section("Vetting")).to_contain_text("Not vetted yet")
     seen = minute(page, asked)
     assert {"vetting", "lifetime"} <= set(seen)
     assert max(seen.values()) <= 3

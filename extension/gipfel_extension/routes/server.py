@@ -33,6 +33,8 @@ from .base import GipfelRouteHandler, route
 _WINDOW_S = 60.0
 #: Age up to which a response is reused, so that frequent scrapes cost no more than one per second.
 _FRESH_S = 1.0
+#: The notebook that newcomers open first.
+FIRST_NOTEBOOK = "start-here"
 #: One year: the name of a script changes with its content.
 _CACHE_CONTROL = "private, max-age=31536000, immutable"
 
@@ -191,12 +193,12 @@ class NotebookRouteHandler(GipfelRouteHandler):
 
 
 def shipped_notebooks() -> dict[str, Path]:
-    """Return the file of each notebook by name; the first one on Jupyter's data path takes precedence."""
+    """Return the file of each notebook by name, the newcomers' first; earlier paths take precedence."""
     found: dict[str, Path] = {}
     for folder in jupyter_path("gipfel", "notebooks"):
         for path in sorted(Path(folder).glob("*.ipynb")):
             found.setdefault(path.stem, path)
-    return dict(sorted(found.items()))
+    return dict(sorted(found.items(), key=lambda item: (item[0] != FIRST_NOTEBOOK, item[0])))
 
 
 def read_notebook(path: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ export const workloadsPlugin: JupyterFrontEndPlugin<IGipfelWorkloads> = {
   optional: [ITranslator],
   activate: (_: JupyterFrontEnd, panel: IGipfelPanel, translator: ITranslator | null): IGipfelWorkloads => {
     const list = new WorkloadList();
-    panel.addSection(workloadsSection(list, (translator ?? nullTranslator).load('gipfel')), { rank: 300 });
+    panel.addSection(workloadsSection(list, (translator ?? nullTranslator).load('gipfel')), { rank: 200 });
     return list;
   }
 };

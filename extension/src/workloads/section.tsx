@@ -11,16 +11,20 @@ interface IProps {
   readonly trans: TranslationBundle;
 }
 
-/** Create the section that lists workloads of all kinds, with the number of running ones next to its heading. */
+/** Create the section that lists workloads of all kinds, with the number of running ones in its tab. */
 export function workloadsSection(list: WorkloadList, trans: TranslationBundle): ISection {
   return {
     id: 'workloads',
     title: trans.__('Workloads'),
-    Summary: () => (
+    Badge: () => (
       <UseSignal signal={list.changed}>
-        {(): React.JSX.Element => (
-          <span role="status">{list.running > 0 ? trans.__('%1 running', list.running) : ''}</span>
-        )}
+        {(): React.JSX.Element | null =>
+          list.running > 0 ? (
+            <span className="jp-Gipfel-tab-badge" title={trans.__('%1 running', list.running)}>
+              {list.running}
+            </span>
+          ) : null
+        }
       </UseSignal>
     ),
     Body: () => (
