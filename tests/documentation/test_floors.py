@@ -126,6 +126,22 @@ FLOORS = {
             "torch",
         },
     ),
+    "services": (
+        ["gipfel_extension.services"],
+        {
+            "gipfel_spawner",
+            "gipfel_widgets",
+            "gipfel_extension.app",
+            "gipfel_extension.routes",
+            "gipfel_extension.server",
+            "gipfel_extension.training",
+            *_HUB,
+            *_SERVER,
+            "ipywidgets",
+            "numpy",
+            "torch",
+        },
+    ),
     "the registry": (
         ["gipfel_extension.registry"],
         {

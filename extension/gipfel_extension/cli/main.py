@@ -23,6 +23,7 @@ from .runs import run_alias, runs
 from .runtime import runtime
 from .scan import scan
 from .score import score
+from .service import service
 from .submit import submit
 from .terminal import examples, report_line
 from .vet import vet
@@ -80,6 +81,7 @@ gipfel.add_command(runs)
 gipfel.add_command(runtime)
 gipfel.add_command(scan)
 gipfel.add_command(score)
+gipfel.add_command(service)
 gipfel.add_command(stop)
 gipfel.add_command(submit)
 gipfel.add_command(vet)

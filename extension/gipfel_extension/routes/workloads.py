@@ -21,6 +21,7 @@ _FIELDS = {
     *("id", "kind", "name", "title", "state", "ended", "reason", "nodes"),
     *("created_ns", "started_ns", "ended_ns", "exit_status"),
 }
+_WITH_OWN_ROUTES = frozenset(("launch", "batch"))
 
 
 class WorkloadRequest(Frozen):
@@ -36,7 +37,8 @@ class WorkloadsRouteHandler(GipfelRouteHandler):
     @route
     async def get(self) -> None:
         """Send the newest workloads, the newest first."""
-        found = await asyncio.to_thread(lambda: _workloads().list(ended=True))
+        every = await asyncio.to_thread(lambda: _workloads().list(ended=True))
+        found = [each for each in every if each.kind not in _WITH_OWN_ROUTES]
         newest = found[: -MAX_WORKLOADS - 1 : -1]
         self.finish({"workloads": [each.model_dump(mode="json", include=_FIELDS) for each in newest]})
 
@@ -63,7 +65,6 @@ class WorkloadLogRouteHandler(GipfelRouteHandler):
 
 
 def _workloads() -> Workloads:
-    # Launches and batch notebooks are built in, and have routes of their own.
     return Workloads(os.environ, {})
 
 

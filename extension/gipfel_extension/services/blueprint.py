@@ -1,0 +1,230 @@
+"""Blueprint of a service: its parts, parameters, paths, readiness and resources, as frozen models.
+
+Texts in ``command`` and ``variables`` may contain references: ``${parameters.NAME}``, ``${socket}`` (this
+part's socket), ``${parts.NAME.socket}`` (another part's), ``${prefix}`` (the URL's path, ending with a
+slash), ``${storage}`` (a directory that is kept), ``${secrets.NAME}`` (a file) and ``${python}``. ``$$`` is a
+dollar sign. Nothing is passed to a shell.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from gipfel_cluster.model import Frozen, OneLine, check_command, check_variables
+from gipfel_cluster.scheduler.protocol import Memory, Name, TimeLimit
+
+#: A name as JupyterHub allows it for servers: 1 to 30 of a-z, 0-9 and single dashes.
+NAME = r"[a-z0-9](?:-?[a-z0-9]){0,29}"
+#: A reference, or a dollar sign that is written twice.
+REFERENCE = re.compile(r"\$(?:\$|\{([^{}]{0,100})\})")
+ParameterValue = bool | int | float | str
+
+_MAX_COMMAND_BYTES = 64 << 10
+_PLAIN_REFERENCES = ("python", "prefix", "socket", "storage")
+_Identifier = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
+_PartName = Annotated[str, Field(pattern=rf"^{NAME}$")]
+_Host = Annotated[str, Field(pattern=r"^(?:\*\.)?[A-Za-z0-9][A-Za-z0-9.-]{0,252}(?::[0-9]{1,5})?$")]
+# Printable ASCII without encoding: an allowed path is compared with the decoded path of a request.
+_AllowedPath = Annotated[str, Field(pattern=r"^/[A-Za-z0-9._~!&'()*+,=:@/-]{0,255}$")]
+_TYPES: dict[str, tuple[type, ...]] = {"bool": (bool,), "int": (int,), "float": (int, float), "str": (str,)}
+
+
+class Parameter(Frozen):
+    """A parameter of a blueprint; without ``default`` the user must give a value."""
+
+    type: Literal["bool", "int", "float", "str"] = "str"
+    default: ParameterValue | None = Field(None, union_mode="left_to_right")
+    help: OneLine = Field("", max_length=300)
+    choices: tuple[str, ...] = Field((), max_length=64)
+
+    @model_validator(mode="after")
+    def _default_has_type(self) -> "Parameter":
+        if self.default is not None and not has_type(self.default, self.type):
+            raise ValueError(f"the default is not of type {self.type}")
+        if self.choices and self.type != "str":
+            raise ValueError("only a parameter of type str has choices")
+        if self.choices and self.default is not None and self.default not in self.choices:
+            raise ValueError("the default is not one of the choices")
+        return self
+
+
+class Ready(Frozen):
+    """The request that a part must answer before it counts as ready.
+
+    ``path`` is a path of the service itself, without the prefix. ``status`` are the accepted status codes; by
+    default all from 200 to 399.
+    """
+
+    path: Annotated[str, Field(pattern=r"^/[\x21-\x7e]{0,500}$")] = "/"
+    status: tuple[Annotated[int, Field(ge=100, le=599)], ...] = Field((), max_length=16)
+    timeout_s: Annotated[float, Field(gt=0, le=3600)] = 60.0
+
+
+class Part(Frozen):
+    """A program of a service, which listens on a Unix socket.
+
+    ``path`` says whether the service gets paths without the URL's prefix (``strip``) or with it (``keep``).
+    ``allow_paths`` are the paths that may be requested, without the prefix: all below one that ends with a
+    slash, exactly that one otherwise; empty allows all.
+    """
+
+    command: tuple[OneLine, ...] = Field(min_length=1, max_length=256)
+    variables: dict[_Identifier, OneLine] = Field(default={}, max_length=128)
+    secrets: tuple[_PartName, ...] = Field((), max_length=16)
+    path: Literal["strip", "keep"] = "strip"
+    allow_paths: tuple[_AllowedPath, ...] = Field((), max_length=64)
+    ready: Ready = Ready()
+    needs: tuple[_PartName, ...] = Field((), max_length=8)
+
+    @field_validator("command")
+    @classmethod
+    def _check_command(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        check_command(value, _MAX_COMMAND_BYTES)
+        return value
+
+    @field_validator("variables")
+    @classmethod
+    def _check_variables(cls, value: dict[str, str]) -> dict[str, str]:
+        check_variables(value, "GIPFEL_")
+        for name in value:
+            if any(word in name.upper() for word in ("TOKEN", "PASSWORD", "SECRET")):
+                raise ValueError(f"{name} is named like a secret: list it below 'secrets', which are files")
+        return value
+
+    @field_validator("allow_paths")
+    @classmethod
+    def _check_paths(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for path in value:
+            if any(segment in {"", ".", ".."} for segment in path[1:].rstrip("/").split("/") if path != "/"):
+                raise ValueError(f"{path} has an empty segment or a dot segment")
+        return value
+
+    def texts(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        """Yield all texts that may contain references, each with its path in the document."""
+        for number, word in enumerate(self.command):
+            yield ("command", number), word
+        for name, text in self.variables.items():
+            yield ("variables", name), text
+
+
+class Resources(Frozen):
+    """What the service's job asks for; empty or 0 for the cluster's default."""
+
+    gpus: Annotated[int, Field(ge=0, le=64)] = 0
+    cpus: Annotated[int, Field(ge=0, le=1024)] = 0
+    memory: Memory = ""
+    time: TimeLimit = ""
+    partition: Name = ""
+
+
+class Blueprint(Frozen):
+    """A service that users can start: its parts run in one job, in the container of one EDF.
+
+    ``front`` names the part that the front door shows; a blueprint with one part may leave it out.
+    ``outbound`` lists the hosts outside of the cluster that the service contacts.
+    """
+
+    name: Annotated[str, Field(pattern=rf"^{NAME}$")]
+    title: OneLine = Field(min_length=1, max_length=100)
+    about: OneLine = Field("", max_length=1000)
+    version: OneLine = Field("", max_length=64)
+    license: OneLine = Field("", max_length=100)
+    parameters: dict[_Identifier, Parameter] = Field(default={}, max_length=64)
+    edf: OneLine = Field("", max_length=4096)
+    parts: dict[_PartName, Part] = Field(min_length=1, max_length=8)
+    front: str = ""
+    resources: Resources = Resources()
+    outbound: tuple[_Host, ...] = Field((), max_length=64)
+
+    @property
+    def front_part(self) -> str:
+        """Return the name of the part that the front door shows."""
+        return self.front or next(iter(self.parts))
+
+    def start_order(self) -> tuple[str, ...]:
+        """Return the names of all parts, each after those that it needs.
+
+        Raises
+        ------
+        ValueError
+            Parts need each other in a circle.
+        """
+        order: list[str] = []
+        waiting = dict(self.parts)
+        while waiting:
+            free = [name for name, part in waiting.items() if set(part.needs) <= set(order)]
+            if not free:
+                raise ValueError(f"the parts {', '.join(sorted(waiting))} need each other in a circle")
+            order += free
+            waiting = {name: part for name, part in waiting.items() if name not in free}
+        return tuple(order)
+
+
+class BlueprintProblem(Frozen):
+    """A mistake that concerns several values: its path in the document, the problem and the fix."""
+
+    path: tuple[str | int, ...]
+    problem: str
+    fix: str
+
+
+def has_type(value: object, type_: str) -> bool:
+    """Return whether a value has the type of a parameter; a bool is not a number."""
+    return isinstance(value, _TYPES[type_]) and (isinstance(value, bool) == (type_ == "bool"))
+
+
+def cross_problems(blueprint: Blueprint) -> Iterator[BlueprintProblem]:
+    """Yield the mistakes that concern several values: parts that don't exist, circles, unknown references."""
+    names = set(blueprint.parts)
+    if len(names) > 1 and not blueprint.front:
+        yield BlueprintProblem(
+            path=("parts",), problem="a service of several parts needs 'front'", fix="Name the part to show."
+        )
+    if blueprint.front and blueprint.front not in names:
+        yield BlueprintProblem(
+            path=("front",), problem=f"there is no part {blueprint.front!r}", fix=_list(names)
+        )
+    for name, part in blueprint.parts.items():
+        for number, needed in enumerate(part.needs):
+            if needed not in names or needed == name:
+                path = ("parts", name, "needs", number)
+                problem = f"{needed!r} is not another part"
+                yield BlueprintProblem(path=path, problem=problem, fix=_list(names - {name}))
+        for where, text in part.texts():
+            for problem, fix in _reference_problems(blueprint, part, text):
+                yield BlueprintProblem(path=("parts", name, *where), problem=problem, fix=fix)
+        if not any("${socket}" in text for _, text in part.texts()):
+            problem = "neither the command nor a variable contains ${socket}"
+            fix = "Let the program listen on the Unix socket ${socket}."
+            yield BlueprintProblem(path=("parts", name, "command"), problem=problem, fix=fix)
+    if all(set(part.needs) <= names for part in blueprint.parts.values()):
+        try:
+            blueprint.start_order()
+        except ValueError as error:
+            yield BlueprintProblem(path=("parts",), problem=str(error), fix="Remove one of the 'needs'.")
+
+
+def reference_names(blueprint: Blueprint, part: Part) -> tuple[str, ...]:
+    """Return everything that a part's texts may refer to."""
+    return (
+        *_PLAIN_REFERENCES,
+        *(f"parameters.{name}" for name in blueprint.parameters),
+        *(f"parts.{name}.socket" for name in part.needs),
+        *(f"secrets.{name}" for name in part.secrets),
+    )
+
+
+def _reference_problems(blueprint: Blueprint, part: Part, text: str) -> Iterator[tuple[str, str]]:
+    known = reference_names(blueprint, part)
+    for match in REFERENCE.finditer(text):
+        if match[1] is not None and match[1] not in known:
+            yield f"${{{match[1]}}} is not known", _list(known)
+    if "$" in REFERENCE.sub("", text):
+        yield "a '$' starts no reference", "Write ${NAME}, or $$ for a dollar sign."
+
+
+def _list(names: object) -> str:
+    known = sorted(names) if isinstance(names, set) else list(names)  # type: ignore[call-overload]
+    return f"Use one of: {', '.join(known)}." if known else "Remove it."

@@ -1,0 +1,239 @@
+"""Start a service as a job; services as workloads for ``gipfel ps``, ``logs``, ``stop`` and ``rerun``."""
+
+import os
+import secrets
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
+from gipfel_cluster.model import PYTHON, GipfelError
+from gipfel_cluster.runs import make_private, write_atomically
+from gipfel_cluster.scheduler import JobRequest
+from gipfel_cluster.scheduler.command import run_sync
+from gipfel_cluster.workloads.directory import (
+    COMMAND,
+    EXIT,
+    SPEC,
+    STATE,
+    STOP,
+    hold_supervisor_lock,
+    is_supervised,
+    read_state,
+    refresh_queued_state,
+    refresh_state,
+    write_state,
+)
+from gipfel_cluster.workloads.kinds import Report, Workload
+from gipfel_cluster.workloads.logs import LogFiles
+from gipfel_cluster.workloads.submission import SCHEDULERS, SubmissionContext, submission_context
+
+from .plan import SECRETS, TOKEN, ServiceSpec, copy_secrets, remove_secrets, service_directory
+from .supervisor import ServiceState, read_spec
+
+JOB_LOG = "job.log"
+_MODULE = "gipfel_extension.services.supervisor"
+
+
+def start_service(spec: ServiceSpec, environment: Mapping[str, str]) -> Workload:
+    """Write a service's directory, and submit its job.
+
+    Raises
+    ------
+    GipfelError
+        A service with this name runs, a secret or the EDF can't be used, or the scheduler refuses the job.
+    """
+    kind = ServiceKind()
+    context = submission_context(environment)
+    scheduler = spec.scheduler or context.default_setting("scheduler")
+    if scheduler not in SCHEDULERS:
+        raise GipfelError(f"There is no scheduler {scheduler!r}.", f"Choose one of {', '.join(SCHEDULERS)}.")
+    folder = service_directory(spec.name, environment)
+    earlier = kind.find(spec.name, environment)
+    if earlier is not None and not earlier.ended:
+        raise GipfelError(
+            f"The service {spec.name} is {earlier.state} already.",
+            f"See `gipfel service url {spec.name}`, or start another one with --name.",
+        )
+    spec = spec.model_copy(update={"scheduler": scheduler})
+    try:
+        make_private(folder)
+    except OSError as error:
+        raise GipfelError(f"{folder} can't be created: {error.strerror}.", "Free space there.") from error
+    with hold_supervisor_lock(folder):
+        request = _job_request(spec, folder, context)
+        copy_secrets(spec, folder, environment)
+        for name in (EXIT, STOP):
+            (folder / name).unlink(missing_ok=True)
+        write_atomically(folder / TOKEN, secrets.token_urlsafe(32) + "\n")
+        write_atomically(folder / SPEC, spec.model_dump_json(indent=1) + "\n")
+        write_atomically(folder / COMMAND, f"{request.script}\n")
+        state = ServiceState(
+            phase="queued",
+            name=spec.name,
+            title=spec.blueprint.title,
+            scheduler=scheduler,
+            prefix=spec.prefix,
+            created_ns=time.time_ns(),
+        )
+        write_state(folder, state)
+        try:
+            job_id = run_sync(context.scheduler(scheduler).submit(request))
+        except GipfelError as error:
+            write_state(folder, state.model_copy(update={**_FAILED, "reason": str(error)}))
+            remove_secrets(folder)
+            raise
+        write_state(folder, state.model_copy(update={"job_id": job_id}))
+    return kind.workload(folder)
+
+
+_FAILED = {"phase": "ended", "outcome": "failed", "exit_status": 1}
+_VERBS = {"failed": "has failed", "lost": "was lost"}
+
+
+def _job_request(spec: ServiceSpec, folder: Path, context: SubmissionContext) -> JobRequest:
+    directory = Path(spec.directory)
+    resources = spec.blueprint.resources
+    engine = spec.engine or context.default_setting("engine") or "bubblewrap"
+    edf = context.edf(spec.edf, engine, directory) if spec.edf else None
+    runtime = context.runtime("", spec.scheduler)
+    if edf is not None and edf.image and not runtime.root:
+        raise GipfelError(
+            "There is no runtime to mount into the image.",
+            "Build one: gipfel runtime build ~/.gipfel/runtime",
+        )
+    on_host = context.on_host(folder)
+    try:
+        job = JobSpec(
+            kind="service",
+            command=(PYTHON, "-I", "-m", _MODULE, str(on_host)),
+            cluster=context.default_setting("cluster") or spec.scheduler,
+            edf=edf.file if edf else "",
+            engine=engine,
+            runtime=runtime.root,
+            options={"service": spec.name, "blueprint": spec.blueprint.name, "edf": spec.edf},
+            directory=str(context.on_host(directory)),
+            folders=(str(on_host),),
+        )
+        return JobRequest(
+            name=f"gipfel-{spec.name}",
+            script=batch_script(runtime.python),
+            directory=job.directory,
+            output=str(on_host / JOB_LOG),
+            partition=resources.partition,
+            account=spec.account,
+            time=resources.time,
+            memory=resources.memory,
+            cpus_per_task=resources.cpus,
+            gpus_per_node=resources.gpus,
+            requeue=False,
+            environment={**context.environment(), JOB_VARIABLE: job.model_dump_json()},
+        )
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        field = ".".join(map(str, first["loc"])) or "options"
+        message = first["msg"].removeprefix("Value error, ")
+        raise GipfelError(f"The service's {field} can't be used: {message}.", "Correct it.") from None
+
+
+class ServiceKind:
+    """Services as workloads; the ID of a service is its name."""
+
+    name = "service"
+
+    def list(self, environment: Mapping[str, str]) -> Iterable[Workload]:
+        """Return the user's services, the newest last."""
+        parent = service_directory("x", environment).parent
+        found = []
+        with suppress(OSError):
+            for folder in sorted(parent.iterdir()):
+                # An unreadable directory must not hide the others.
+                with suppress(GipfelError):
+                    found.append(self.workload(folder))
+        return sorted(found, key=lambda each: each.created_ns)
+
+    def find(self, word: str, environment: Mapping[str, str]) -> Workload | None:
+        """Return the service with this name or directory; None if there is none."""
+        parent = service_directory("x", environment).parent
+        folder = Path(word) if word.startswith("/") else parent / word
+        with suppress(OSError, ValueError):
+            if word and folder.parent == parent and (folder / STATE).is_file():
+                return self.workload(folder)
+        return None
+
+    def logs(self, workload: Workload) -> LogFiles:
+        """Return the logs of its parts in the order of their names, and that of its job."""
+        return LogFiles(dict(enumerate(sorted(Path(workload.folder).glob("*.log")))))
+
+    def stop(self, workload: Workload, environment: Mapping[str, str]) -> None:
+        """Ask its supervisor to end it; cancel the job of a queued one."""
+        folder = Path(workload.folder)
+        (folder / STOP).touch(mode=0o600)
+        state = read_state(folder, ServiceState, "service")
+        if state.phase == "queued" and state.job_id:
+            run_sync(submission_context(environment).scheduler(state.scheduler).cancel(state.job_id))
+            if not is_supervised(folder):
+                ended = {
+                    "phase": "ended",
+                    "outcome": "stopped",
+                    "exit_status": 143,
+                    "ended_ns": time.time_ns(),
+                }
+                write_state(folder, state.model_copy(update=ended))
+
+    def rerun(
+        self,
+        workload: Workload,
+        environment: Mapping[str, str],
+        *,
+        directory: Path,  # noqa: ARG002 - the directory of the first start is used
+        report: Report,
+        kill_holders: bool = False,  # noqa: ARG002 - a service holds no other process's GPUs
+    ) -> Workload:
+        """Start the same spec again under the same name, with a new token and the same storage."""
+        report(f"{workload.name} gets a new token.")
+        return start_service(read_spec(Path(workload.folder)), environment)
+
+    def workload(self, folder: Path) -> Workload:
+        """Return the workload of a service's directory.
+
+        Raises
+        ------
+        GipfelError
+            Its state can't be read.
+        """
+        state = refresh_state(folder, read_state(folder, ServiceState, "service"))
+        if state.phase == "queued" and state.job_id:
+            with suppress(GipfelError):
+                scheduler = submission_context(os.environ).scheduler(state.scheduler)
+                state = refresh_queued_state(folder, state, scheduler)
+        if state.ended and (folder / SECRETS).exists():
+            _remove_left_secrets(folder)
+        return Workload.of(self.name, folder, state, folder.name)
+
+
+def _remove_left_secrets(folder: Path) -> None:
+    """Remove the copies of secrets that a killed supervisor has left, unless the service is started again."""
+    with suppress(GipfelError), hold_supervisor_lock(folder):
+        if read_state(folder, ServiceState, "service").ended:
+            remove_secrets(folder)
+
+
+def service_url(folder: Path) -> str:
+    """Return the address of a running service on its node.
+
+    Raises
+    ------
+    GipfelError
+        It does not run.
+    """
+    state = refresh_state(folder, read_state(folder, ServiceState, "service"))
+    if state.phase != "running" or not state.port:
+        fix = f"See `gipfel logs service:{folder.name}`." if state.ended else "Wait until it runs."
+        verb = _VERBS.get(state.outcome, f"is {state.outcome or state.phase}")
+        why = f": {state.reason.rstrip('.')}." if state.reason else "."
+        raise GipfelError(f"The service {folder.name} {verb}{why}", fix)
+    return f"http://{state.address}:{state.port}{state.prefix}"

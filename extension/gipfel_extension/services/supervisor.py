@@ -1,0 +1,303 @@
+"""Supervise a service in its job: start its parts, wait until they are ready, open the front door, end all.
+
+``python -m gipfel_extension.services.supervisor DIRECTORY`` runs it; `start.py` submits a job with this
+command. Parts use Unix sockets in a private directory: the front door alone listens on a port.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from gipfel_cluster.environment import without_tokens
+from gipfel_cluster.model import GipfelError, one_line
+from gipfel_cluster.ports import bind_port
+from gipfel_cluster.process.tree import Process, adopt_orphans, end_descendants
+from gipfel_cluster.regular_files import read_regular
+from gipfel_cluster.runs import ScratchFolder
+from gipfel_cluster.workloads.directory import (
+    MAX_BYTES,
+    SPEC,
+    STOP,
+    WorkloadState,
+    hold_supervisor_lock,
+    last_line,
+    read_state,
+    write_state,
+)
+
+from .access import TokenAccess
+from .blueprint import Part
+from .front_door import FrontDoor, Route, is_ready
+from .plan import SECRETS, STORAGE, TOKEN, ServiceSpec, parameter_references, remove_secrets, resolve_part
+
+_POLL_S = 0.2
+_HEARTBEAT_S = 10.0
+_PROBE_S = 5.0
+_MAX_TOKEN_BYTES = 1024
+
+
+class ServiceState(WorkloadState):
+    """State of a service; ``address`` and ``port`` are those of the front door, on ``nodes[0]``."""
+
+    address: str = ""
+    port: int = 0
+    prefix: str = "/"
+
+
+class ServiceSupervisor:
+    """Runs one service from its directory, and is the only writer of its state."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self._folder = folder
+        self._environment = dict(environment)
+        self._spec = read_spec(folder)
+        self._state = read_state(folder, ServiceState, "service")
+        self._parts: dict[str, asyncio.subprocess.Process] = {}
+        self._ending: signal.Signals | None = None
+
+    def run(self) -> int:
+        """Run the service to its end, and return its exit status."""
+        adopt_orphans()
+        # The recorder and others are not this process's descendants: it ends only what it has started.
+        with hold_supervisor_lock(self._folder):
+            sockets = ScratchFolder.create()
+            try:
+                (self._folder / STOP).unlink(missing_ok=True)
+                return asyncio.run(self._supervise(sockets.path))
+            finally:
+                end_descendants()
+                sockets.remove()
+                remove_secrets(self._folder)
+
+    async def _supervise(self, sockets: Path) -> int:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, self._end, number)
+        job_id = self._environment.get("GIPFEL_JOB_ID", self._state.job_id)
+        node = self._environment.get("GIPFEL_NODE") or socket.gethostname().partition(".")[0]
+        self._write(
+            phase="queued",
+            reason="It starts.",
+            nodes=(node,),
+            job_id=job_id,
+            run=self._environment.get("GIPFEL_RUN", ""),
+            supervisor=Process.of(os.getpid()),
+            started_ns=time.time_ns(),
+        )
+        door: FrontDoor | None = None
+        problem = ""
+        try:
+            for name in self._spec.blueprint.start_order():
+                await self._start(name, sockets)
+            door = await self._open(sockets)
+            await self._watch()
+        except (GipfelError, OSError) as error:
+            problem = str(error)
+        finally:
+            if door is not None:
+                await door.stop()
+            await asyncio.to_thread(end_descendants)
+        return self._write_end(problem, stopped=await self._is_stopping())
+
+    async def _start(self, name: str, sockets: Path) -> None:
+        """Start a part, and wait until it is ready.
+
+        Raises
+        ------
+        GipfelError
+            It can't be started, ends, or does not get ready in time.
+        """
+        part = self._spec.blueprint.parts[name]
+        argv, variables = resolve_part(part, self._references(name, sockets))
+        environment = {**_service_environment(self._environment), **variables}
+        for secret in part.secrets:
+            variable = f"{secret.upper().replace('-', '_')}_FILE"
+            environment[variable] = str(self._folder / SECRETS / secret)
+        log = os.open(
+            self._log(name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600
+        )
+        try:
+            self._parts[name] = await asyncio.create_subprocess_exec(
+                *argv,
+                env=environment,
+                cwd=self._spec.directory or str(self._folder),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise GipfelError(
+                f"The part {name} can't be started: {argv[0]}: {reason}.", "Install it."
+            ) from error
+        finally:
+            os.close(log)
+        await self._wait_until_ready(name, part, sockets / name)
+
+    async def _wait_until_ready(self, name: str, part: Part, path: Path) -> None:
+        ready = part.ready
+        target = self._spec.prefix.rstrip("/") + ready.path if part.path == "keep" else ready.path
+        deadline = time.monotonic() + ready.timeout_s
+        heartbeat = time.monotonic()
+        while not await is_ready(path, target, ready.status, _PROBE_S):
+            if await self._is_stopping():
+                raise GipfelError("It was stopped before it was ready.")
+            self._check_parts()
+            if time.monotonic() > deadline:
+                why = last_line(self._log(name)) or "it wrote nothing"
+                raise GipfelError(f"The part {name} was not ready after {ready.timeout_s:g} s: {why}")
+            if time.monotonic() - heartbeat > _HEARTBEAT_S:
+                heartbeat = time.monotonic()
+                await asyncio.to_thread(self._write)
+            await asyncio.sleep(_POLL_S)
+        # Another program's umask may let others connect; the directory does not let them in.
+        with suppress(OSError):
+            os.chmod(path, 0o600)  # noqa: PTH101 - in an async function, where ruff takes Path.chmod for I/O
+
+    async def _open(self, sockets: Path) -> FrontDoor:
+        name = self._spec.blueprint.front_part
+        part = self._spec.blueprint.parts[name]
+        route = Route(
+            socket=str(sockets / name), prefix=self._spec.prefix, mode=part.path, allowed=part.allow_paths
+        )
+        # Without a hub only this node connects: a browser comes through ssh.
+        listener = bind_port("127.0.0.1", None)
+        door = FrontDoor(route, TokenAccess(read_token(self._folder), self._spec.name, self._spec.prefix))
+        await door.start(listener)
+        address, port = listener.getsockname()[:2]
+        self._write(phase="running", reason="", address=address, port=port, prefix=self._spec.prefix)
+        return door
+
+    async def _watch(self) -> None:
+        heartbeat = time.monotonic()
+        while not await self._is_stopping():
+            self._check_parts()
+            if time.monotonic() - heartbeat > _HEARTBEAT_S:
+                heartbeat = time.monotonic()
+                await asyncio.to_thread(self._write)
+            await asyncio.sleep(_POLL_S)
+
+    async def _is_stopping(self) -> bool:
+        # The directory may be on a network file system: streams continue while it does not answer.
+        return self._ending is not None or await asyncio.to_thread((self._folder / STOP).exists)
+
+    def _check_parts(self) -> None:
+        for name, process in self._parts.items():
+            if process.returncode is not None:
+                why = last_line(self._log(name)) or "it wrote nothing"
+                raise GipfelError(f"The part {name} {_end_of(process.returncode)}: {why}")
+
+    def _references(self, name: str, sockets: Path) -> dict[str, str]:
+        storage = self._folder / STORAGE
+        storage.mkdir(mode=0o700, exist_ok=True)
+        part = self._spec.blueprint.parts[name]
+        return {
+            **parameter_references(self._spec),
+            **{f"parts.{each}.socket": str(sockets / each) for each in part.needs},
+            **{f"secrets.{each}": str(self._folder / SECRETS / each) for each in part.secrets},
+            "python": sys.executable,
+            "prefix": self._spec.prefix,
+            "socket": str(sockets / name),
+            "storage": str(storage),
+        }
+
+    def _log(self, name: str) -> Path:
+        return self._folder / f"{name}.log"
+
+    def _end(self, number: int) -> None:
+        self._ending = signal.Signals(number)
+
+    def _write(self, **changes: object) -> None:
+        # A full disk must not end a service.
+        self._state = self._state.model_copy(update=changes)
+        with suppress(OSError):
+            self._state = write_state(self._folder, self._state)
+
+    def _write_end(self, problem: str, *, stopped: bool) -> int:
+        status = 143 if stopped else 1
+        outcome = "stopped" if stopped else "failed"
+        reason = "" if stopped else one_line(problem)
+        self._write(
+            phase="ended", outcome=outcome, reason=reason, ended_ns=time.time_ns(), exit_status=status, port=0
+        )
+        if reason:
+            sys.stderr.write(f"gipfel: {reason}\n")
+        return 0 if stopped else 1
+
+
+def _end_of(status: int) -> str:
+    """Return how a process ended, from its exit status as `subprocess` gives it: negative for a signal."""
+    try:
+        return f"was ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"ended with status {status}"
+
+
+def _service_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a service's programs: no tokens, and nothing of the hub."""
+    return {
+        name: value
+        for name, value in without_tokens(environment).items()
+        if not name.startswith(("JUPYTERHUB_", "JPY_"))
+    }
+
+
+def read_spec(folder: Path) -> ServiceSpec:
+    """Return the content of ``spec.json``.
+
+    Raises
+    ------
+    GipfelError
+        It can't be read.
+    """
+    try:
+        return ServiceSpec.model_validate_json(read_regular(folder / SPEC, MAX_BYTES))
+    except (OSError, ValidationError) as error:
+        raise GipfelError(
+            f"The service in {folder} can't be read by this version of Gipfel.",
+            "Start it again with `gipfel service up`.",
+        ) from error
+
+
+def read_service_state(folder: Path) -> ServiceState:
+    """Return the state of a service."""
+    return read_state(folder, ServiceState, "service")
+
+
+def read_token(folder: Path) -> str:
+    """Return the front door's token.
+
+    Raises
+    ------
+    GipfelError
+        It can't be read, or is too short to be a token.
+    """
+    try:
+        token = read_regular(folder / TOKEN, _MAX_TOKEN_BYTES).decode().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise GipfelError(f"The token in {folder} can't be read.", "Start the service again.") from error
+    if len(token) < 32:
+        raise GipfelError(f"The token in {folder} is too short.", "Start the service again.")
+    return token
+
+
+def main() -> int:
+    """Run the service of a directory; print an error as one line on stderr."""
+    try:
+        return ServiceSupervisor(Path(sys.argv[1]), os.environ).run()
+    except (GipfelError, OSError) as error:
+        sys.stderr.write(f"gipfel: {error}\n")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
