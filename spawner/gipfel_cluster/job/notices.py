@@ -1,0 +1,206 @@
+"""What a job's user is told about it: its start after a wait, its end, and events of its run folder.
+
+A thread follows the events that recorders and workloads write to the run folder; how a message is sent, and
+whether, is up to `gipfel_cluster.notify`. Nothing here raises or delays the job.
+"""
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ..model import GipfelError
+from ..notify.event import Event, JobKind
+from ..notify.reporter import Reporter
+from ..regular_files import open_regular
+from ..runs import RunFolder
+from . import JobSpec
+
+#: A wait in the queue that is shorter than these seconds is not reported.
+QUEUE_S = 60.0
+#: Seconds before the time limit at which its end is reported; a quarter of the job's time if that is less.
+LEAD_S = 900.0
+_POLL_S = 15.0
+_MARGIN_S = 90.0
+_SUFFIX = ".events.jsonl"
+_MAX_PIECE_BYTES = 64 << 10
+_MAX_FILES = 2000
+#: Kinds of events in the run folder that the user is told.
+_REPORTED: dict[str, JobKind] = {"gpus_idle": "idle", "checkpoint_space": "checkpoint"}
+
+
+class EventFollower:
+    """Reads what is appended to the events files of a run."""
+
+    def __init__(self, telemetry: Path) -> None:
+        self._telemetry = telemetry
+        self._offsets: dict[str, int] = {}
+
+    def read(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the events since the last call, at most 64 KiB of each file; skip damaged lines."""
+        try:
+            names = sorted(each.name for each in self._telemetry.iterdir() if each.name.endswith(_SUFFIX))
+        except OSError:
+            return
+        for name in names[:_MAX_FILES]:
+            for line in self._new_lines(name):
+                with suppress(ValueError, RecursionError):
+                    event = json.loads(line)
+                    if isinstance(event, dict):
+                        yield event
+
+    def _new_lines(self, name: str) -> list[bytes]:
+        offset = self._offsets.get(name, 0)
+        try:
+            with open_regular(self._telemetry / name) as file:
+                file.seek(offset)
+                content = file.read(_MAX_PIECE_BYTES)
+        except OSError:
+            return []
+        # The rest of a line may be written later; a line that is longer than a piece is skipped.
+        complete = content.rfind(b"\n") + 1 or (len(content) if len(content) == _MAX_PIECE_BYTES else 0)
+        self._offsets[name] = offset + complete
+        return content[:complete].split(b"\n")
+
+
+class JobNotices:
+    """Reports what happens to one job.
+
+    Parameters
+    ----------
+    environment
+        The job's variables, with the end of its time limit; tokens are not passed on.
+    """
+
+    def __init__(self, spec: JobSpec, run: RunFolder, job_id: str, environment: Mapping[str, str]) -> None:
+        self._spec = spec
+        self._run = run
+        self._title = f"{_what(spec)} ({run.name})"
+        self._workload = _workload(spec, job_id)
+        self._restarted = environment.get("SLURM_RESTART_COUNT", "0") not in {"", "0"}
+        self._limit = time_limit_end(environment)
+        self._began = time.time()
+        self._follower = EventFollower(run.telemetry)
+        self._failure = ""
+        self._reporter = Reporter(environment)
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Report the start if the job has waited for it, and follow its events from now on."""
+        waited = self._began - self._spec.submitted
+        if waited >= QUEUE_S and not self._restarted:
+            self._report("started", f"It waited {duration(waited)} in the queue.")
+        # Events of an earlier start of a requeued job are not reported again.
+        for _ in self._follower.read():
+            pass
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        with suppress(RuntimeError):  # no more threads: the job runs without these notices
+            self._thread.start()
+
+    def report_end(self, status: int, *, stopped: bool) -> None:
+        """Report the end of the job with its exit status; ``stopped`` after a signal to end.
+
+        A notebook server that its user stops, or that ends without an error, is not reported.
+        """
+        self._ended.set()
+        self._read_events()
+        after = f"after {duration(time.time() - self._began)}"
+        if stopped and self._limit is not None and time.time() > self._limit - _MARGIN_S:
+            self._report("failed", f"It reached its time limit {after}.")
+        elif stopped or status == 0:
+            if self._spec.kind != "server":
+                self._report("ended", f"It {'was stopped' if stopped else 'completed'} {after}.")
+        else:
+            self._report("failed", self._failure or f"It ended with {_status(status)} {after}.")
+
+    def report_failed_start(self, error: Exception) -> None:
+        """Report that the job could not be started."""
+        reason = str(error) if isinstance(error, GipfelError) else f"{getattr(error, 'strerror', '')}"
+        self._report("failed", f"It could not start: {reason or type(error).__name__}")
+
+    def pids(self) -> frozenset[int]:
+        """Return the ids of the processes that are sending messages."""
+        return self._reporter.pids()
+
+    def finish(self) -> None:
+        """Wait a few seconds for messages that are being sent."""
+        self._ended.set()
+        self._reporter.finish()
+
+    def _report(self, kind: JobKind, reason: str) -> None:
+        event = Event.of(kind, self._title, reason, run=self._run.name, workload=self._workload)
+        self._reporter.report(event)
+
+    def _follow(self) -> None:
+        time_reported = self._limit is None
+        while not self._ended.wait(_POLL_S):
+            self._read_events()
+            if not time_reported and self._limit is not None and self._is_near(self._limit):
+                time_reported = True
+                clock = datetime.fromtimestamp(self._limit).astimezone()
+                self._report(
+                    "time", f"It ends at {clock:%H:%M %Z} unless its time limit is extended. Save your work."
+                )
+
+    def _is_near(self, limit: float) -> bool:
+        left = limit - time.time()
+        return 0 < left < min(LEAD_S, (limit - self._began) / 4)
+
+    def _read_events(self) -> None:
+        for event in self._follower.read():
+            kind, message = event.get("kind"), event.get("message")
+            if not isinstance(message, str) or not isinstance(kind, str):
+                continue
+            if kind in _REPORTED:
+                self._report(_REPORTED[kind], f"{event.get('node', '')}: {message}")
+            elif kind == "workload_failed":
+                self._failure = message
+
+
+def time_limit_end(environment: Mapping[str, str]) -> float | None:
+    """Return the end of a job's time limit at its start, in seconds since 1970; None without a limit."""
+    text = environment.get("SLURM_JOB_END_TIME") or environment.get("GIPFEL_JOB_END_TIME") or ""
+    return float(text) if text.isdecimal() else None
+
+
+def duration(seconds: float) -> str:
+    """Return a duration for people: ``45 s``, ``12 min``, ``2 h 5 min``."""
+    if seconds < 60:
+        return f"{max(0, round(seconds))} s"
+    minutes = round(seconds / 60)
+    hours, rest = divmod(minutes, 60)
+    return f"{minutes} min" if not hours else f"{hours} h {rest} min" if rest else f"{hours} h"
+
+
+def _what(spec: JobSpec) -> str:
+    if spec.kind == "server":
+        return "Notebook server"
+    if spec.kind == "launch":
+        return f"Launch {spec.options.get('name') or ''}".strip()
+    return f"Batch notebook {Path(str(spec.options.get('notebook') or '')).name}".strip()
+
+
+def _workload(spec: JobSpec, job_id: str) -> str:
+    """Return the ID of the workload that the job was made for; empty for a server."""
+    if spec.kind == "notebook":
+        return f"batch:{job_id}"
+    folder = Path(str(spec.options.get("launch") or ""))
+    if spec.kind != "launch" or not folder.is_absolute():
+        return ""
+    inside = (folder.parents[1] / "telemetry").is_dir()
+    return f"launch:{folder.parents[1].name}/{folder.name}" if inside else f"launch:{folder.name}"
+
+
+def _status(status: int) -> str:
+    if status > 128:
+        with suppress(ValueError):
+            name = signal.Signals(status - 128).name
+            hint = " (often because memory ran out)" if name == "SIGKILL" else ""
+            return f"exit status {status}, {name}{hint},"
+    return f"exit status {status}"
