@@ -31,6 +31,7 @@ from .allocation import allocation_lock, choose_gpus, granted_gpus, held_gpus, v
 from .attempt import RunningAttempt
 from .launchers import Attempt, check_attempt, launcher_of
 from .logs import LogTimes
+from .notice import report_end
 from .rendezvous import addresses_of, free_port
 
 _COMMAND_S = 30.0
@@ -118,7 +119,7 @@ class Supervisor:
                 read_rank_records(self._folder).get(failure.rank, RankRecord(rank=failure.rank)).status
             )
             status = status if not own_status else own_status if own_status > 0 else 128 - own_status
-        self._write(
+        ended = self._write(
             self._state.model_copy(
                 update={
                     "phase": "ended",
@@ -131,6 +132,7 @@ class Supervisor:
                 }
             )
         )
+        report_end(self._folder, ended, self._environment)
         return status
 
     def _last_log_line(self, outcome: str) -> str:
