@@ -19,24 +19,6 @@ from ..model import Frozen, GipfelError, OneLine, one_line
 from ..regular_files import open_regular
 from .event import KINDS, JobKind
 
-EXAMPLE = """\
-hub = "https://hub.example.org"       # optional: messages link to reports there
-events = ["failed", "idle", "time"]   # optional: only these (default: all)
-per_hour = 20                         # optional: most messages in an hour
-
-[ntfy]
-url = "https://ntfy.sh/A-LONG-RANDOM-TOPIC"
-
-[slack]
-url = "https://hooks.slack.com/services/..."
-
-[email]
-host = "smtp.example.org"
-from = "me@example.org"
-to = ["me@example.org"]
-user = "me"
-password = "..."
-"""
 _MAX_BYTES = 64 << 10
 _ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9.-]{1,255}")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?|[0-9a-fA-F:.]{2,45}")
