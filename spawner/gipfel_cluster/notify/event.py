@@ -65,7 +65,7 @@ class Event(Frozen):
     def key(self) -> str:
         """Return the same text for events that say the same: a job ends once, whether it fails or not."""
         what = "end" if self.kind in {"ended", "failed"} else self.kind
-        return f"{what}:{self.workload or self.run or self.title}"
+        return f"{what}:{self.run or self.title}:{self.workload}"
 
 
 class Message(Frozen):
