@@ -40,7 +40,7 @@ _INTERRUPTED = 130
         "gipfel kernel add my-env                 add a kernel in another environment's container",
         "gipfel submit in.ipynb out.ipynb --wait  run a notebook as a batch job",
         "gipfel ps                                list running and waiting workloads",
-        "gipfel notify                            be told when a job ends, by e-mail, Slack or ntfy",
+        "gipfel notify                            send messages about jobs by e-mail, Slack or ntfy",
         "gipfel data pack DIR data.sqsh           pack many small files into one file",
         "gipfel checkpoints DIR --verify          check a training program's checkpoints",
         "gipfel record -- python train.py         run a command and record GPU metrics",

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from gipfel_cluster.notify.settings import NotifySettings
 
 _SHOWN = 10
-_HELP = """Tell you by e-mail, Slack or ntfy when a job starts, ends or fails, or needs you.
+_HELP = """Send messages about your jobs by e-mail, Slack or ntfy: a start, an end, a failure, a problem.
 
 \b
-You are told when
+You get a message when
   started     a job has started after waiting in the queue for a minute or longer
   ended       a job or launch has completed, or was stopped
   failed      a job or launch has failed or reached its time limit

@@ -1,4 +1,4 @@
-"""What a job's user is told about it: its start after a wait, its end, and events of its run folder.
+"""Notices to a job's user: its start after a wait, its end, and events of its run folder.
 
 A thread follows the events that recorders and workloads write to the run folder; how a message is sent, and
 whether, is up to `gipfel_cluster.notify`. Nothing here raises or delays the job.
@@ -30,7 +30,7 @@ _MARGIN_S = 90.0
 _SUFFIX = ".events.jsonl"
 _MAX_PIECE_BYTES = 64 << 10
 _MAX_FILES = 2000
-#: Kinds of events in the run folder that the user is told.
+#: Kinds of events in the run folder that are reported to the user.
 _REPORTED: dict[str, JobKind] = {"gpus_idle": "idle", "checkpoint_space": "checkpoint"}
 
 
@@ -191,7 +191,7 @@ def _workload(spec: JobSpec, job_id: str) -> str:
     if spec.kind == "notebook":
         return f"batch:{job_id}"
     folder = Path(str(spec.options.get("launch") or ""))
-    if spec.kind != "launch" or not folder.is_absolute():
+    if spec.kind != "launch" or not folder.is_absolute() or len(folder.parents) < 2:
         return ""
     inside = (folder.parents[1] / "telemetry").is_dir()
     return f"launch:{folder.parents[1].name}/{folder.name}" if inside else f"launch:{folder.name}"

@@ -1,4 +1,4 @@
-"""What a supervisor calls: note an event for JupyterLab, and start a process that sends it.
+"""Report an event: append it to the journal for JupyterLab, and start a process that sends it.
 
 Nothing here raises or waits for a service, since a job must neither fail nor wait because of a message.
 """

@@ -1,4 +1,4 @@
-"""Tell the user that a launch has ended; its supervisor calls it once the end is written."""
+"""Notify the user that a launch has ended; its supervisor calls this once the end is written."""
 
 from collections.abc import Mapping
 from pathlib import Path
