@@ -2,11 +2,14 @@ import { Notification } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 
 import type { IJobEvent, ILifetime } from '../api';
+import { formatLocalTime } from '../common/clock';
 import type { LifetimeModel } from './model';
 
 /** Most notifications at once, such as after a night. */
 const MOST = 5;
 const START_SHOWN_MS = 10_000;
+/** Age from which a notification shows when the event happened. */
+const OLD_MS = 120_000;
 
 /** What the buttons of a notification do. */
 export interface IJobActions {
@@ -14,20 +17,20 @@ export interface IJobActions {
   openWorkload(id: string): void;
   /** Open a report by its path below the server's base URL. */
   openReport(path: string): void;
-  /** Remember the time of the newest event that was shown, also for the next visit. */
-  saveSeen(timeMs: number): void;
+  /** Remember the keys of the events that the server sends now, also for the next visit. */
+  saveSeen(keys: readonly string[]): void;
 }
 
 /** Notifications about the user's jobs: one has started or ended, GPUs are idle, a checkpoint won't fit. */
 export class JobNotices {
   /**
-   * @param _seenMs Time of the newest event of an earlier visit; null at the first visit, which shows only new ones.
+   * @param _seen Keys of the events of an earlier visit; null at the first visit, which shows only new ones.
    */
   constructor(
     model: LifetimeModel,
     private readonly _trans: TranslationBundle,
     private readonly _actions: IJobActions,
-    private _seenMs: number | null
+    private _seen: readonly string[] | null
   ) {
     model.changed.connect((_, lifetime) => {
       this._show(lifetime);
@@ -35,19 +38,19 @@ export class JobNotices {
   }
 
   private _show({ events, now_ms }: ILifetime): void {
-    const seen = this._seenMs ?? now_ms;
-    const unseen = events.filter(each => each.time_ms > seen);
-    for (const each of unseen.slice(-MOST)) {
-      this._notify(each);
+    // Not the time of the newest: the clocks of a cluster's nodes differ, and events arrive in any order.
+    const keys = events.map(keyOf);
+    const seen = this._seen ?? keys;
+    for (const each of events.filter((_, index) => !seen.includes(keys[index] ?? '')).slice(-MOST)) {
+      this._notify(each, now_ms);
     }
-    const newest = Math.max(seen, ...unseen.map(each => each.time_ms));
-    if (newest !== this._seenMs) {
-      this._seenMs = newest;
-      this._actions.saveSeen(newest);
+    if (this._seen?.join('\n') !== keys.join('\n')) {
+      this._seen = keys;
+      this._actions.saveSeen(keys);
     }
   }
 
-  private _notify(event: IJobEvent): void {
+  private _notify(event: IJobEvent, nowMs: number): void {
     const actions: Notification.IAction[] = [];
     if (event.workload !== '') {
       actions.push({
@@ -66,9 +69,17 @@ export class JobNotices {
       });
     }
     const autoClose = event.kind === 'started' ? START_SHOWN_MS : false;
-    const text = event.reason === '' ? event.title : `${event.title}. ${event.reason}`;
+    const isOld = nowMs - event.time_ms > OLD_MS;
+    const title = isOld
+      ? this._trans.__('%1 (%2)', event.title, formatLocalTime(event.time_ms, nowMs))
+      : event.title;
+    const text = event.reason === '' ? title : `${title}. ${event.reason}`;
     Notification.emit(text, typeOf(event.kind), { autoClose, actions });
   }
+}
+
+function keyOf(event: IJobEvent): string {
+  return `${event.time_ms} ${event.title}`;
 }
 
 function typeOf(kind: IJobEvent['kind']): Notification.TypeOptions {

@@ -10,7 +10,7 @@ import { LifetimeModel } from './model';
 import { LifetimeNotices } from './notices';
 import { LifetimeRequests } from './requests';
 
-const SEEN_KEY = '@gipfel/extension:newest-job-event';
+const SEEN_KEY = '@gipfel/extension:job-events';
 const LAUNCH = 'launch:';
 
 /** Notifications before the end of this server, and about the user's jobs. */
@@ -38,9 +38,9 @@ export const noticesPlugin: JupyterFrontEndPlugin<void> = {
   }
 };
 
-async function fetchSeen(state: IStateDB | null): Promise<number | null> {
+async function fetchSeen(state: IStateDB | null): Promise<readonly string[] | null> {
   const seen = await state?.fetch(SEEN_KEY).catch(() => undefined);
-  return typeof seen === 'number' ? seen : null;
+  return Array.isArray(seen) ? seen.map(String) : null;
 }
 
 function actionsOf(
@@ -53,7 +53,7 @@ function actionsOf(
     openReport: path => {
       window.open(URLExt.join(app.serviceManager.serverSettings.baseUrl, path), '_blank', 'noopener');
     },
-    saveSeen: timeMs => void state?.save(SEEN_KEY, timeMs).catch(() => undefined)
+    saveSeen: keys => void state?.save(SEEN_KEY, [...keys]).catch(() => undefined)
   };
 }
 
@@ -64,9 +64,14 @@ async function openWorkload(
   id: string
 ): Promise<void> {
   const name = id.startsWith(LAUNCH) ? id.slice(LAUNCH.length) : '';
+  const viewId = `gipfel-workload-${name}`;
+  if (name !== '' && [...app.shell.widgets('main')].some(each => each.id === viewId)) {
+    app.shell.activateById(viewId);
+    return;
+  }
   const view = name === '' ? null : await launches?.createView(name);
   if (view) {
-    view.id = `gipfel-workload-${name}`;
+    view.id = viewId;
     view.title.label = name;
     view.title.closable = true;
     app.shell.add(view, 'main');

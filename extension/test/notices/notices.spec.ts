@@ -77,39 +77,47 @@ describe('notices of jobs', () => {
     ...more
   });
 
-  /** Show the events of several responses, and return what the buttons and the memory were told. */
-  function show(seenMs: number | null, ...responses: IJobEvent[][]): string[] {
+  const key = (each: IJobEvent): string => `${each.time_ms} ${each.title}`;
+
+  /** Show the events of several responses, and return what the buttons and the memory were given. */
+  function show(seen: string[] | null, nowMs: number, ...responses: IJobEvent[][]): unknown[] {
     notified.length = 0;
-    const told: string[] = [];
+    const given: unknown[] = [];
     const model = new LifetimeModel({} as unknown as LifetimeRequests);
     const actions = {
-      openWorkload: (id: string) => void told.push(id),
-      openReport: (path: string) => void told.push(path),
-      saveSeen: (timeMs: number) => void told.push(`seen ${timeMs}`)
+      openWorkload: (id: string) => void given.push(id),
+      openReport: (path: string) => void given.push(path),
+      saveSeen: (keys: readonly string[]) => void given.push(keys)
     };
-    new JobNotices(model, nullTranslator.load() as never, actions, seenMs);
+    new JobNotices(model, nullTranslator.load() as never, actions, seen);
     for (const events of responses) {
-      const lifetime = { now_ms: 1_000, ends_ms: null, notices_s: [], extend_s: 0, idle: null, events };
+      const lifetime = { now_ms: nowMs, ends_ms: null, notices_s: [], extend_s: 0, idle: null, events };
       (model.changed as unknown as { emit: (value: ILifetime) => void }).emit(lifetime);
     }
     model.dispose();
-    return told;
+    return given;
   }
 
   it('show what is new since the last visit, once', () => {
     const events = [event(900, 'ended'), event(1_100, 'failed'), event(1_200, 'idle')];
-    expect(show(1_000, events, events)).toEqual(['seen 1200']);
+    expect(show([key(event(900, 'ended'))], 1_300, events, events)).toEqual([events.map(key)]);
     expect(notified.map(each => [each.message, each.type])).toEqual([
       ['Job 1100 failed. A reason.', 'error'],
       ['Job 1200 idle. A reason.', 'warning']
     ]);
   });
 
+  it('show an event of a node whose clock is behind, and two of one moment', () => {
+    const [first, late, same] = [event(1_100, 'ended'), event(1_000, 'failed'), event(1_100, 'idle')];
+    show([], 1_200, [first], [first, late], [first, late, same]);
+    expect(notified.map(each => each.type)).toEqual(['success', 'error', 'warning']);
+  });
+
   it('show nothing old at the first visit, and five at most at once', () => {
-    expect(show(null, [event(900, 'failed')])).toEqual(['seen 1000']);
+    expect(show(null, 1_000, [event(900, 'failed')])).toEqual([['900 Job 900 failed']]);
     expect(notified).toEqual([]);
     const many = [1, 2, 3, 4, 5, 6, 7].map(each => event(2_000 + each, 'ended'));
-    expect(show(1_000, many)).toEqual(['seen 2007']);
+    expect(show([], 2_100, many)).toEqual([many.map(key)]);
     expect(notified.map(each => each.message.slice(0, 8))).toEqual([
       'Job 2003',
       'Job 2004',
@@ -119,8 +127,15 @@ describe('notices of jobs', () => {
     ]);
   });
 
+  it('say when what happened a while ago', () => {
+    const nowMs = Date.UTC(2026, 0, 2, 9);
+    show([], nowMs, [event(nowMs - 3 * 3_600_000, 'failed'), event(nowMs - 60_000, 'idle')]);
+    expect(notified[0]?.message).toMatch(/^Job \d+ failed \(\d\d:\d\d .+\)\. A reason\.$/);
+    expect(notified[1]?.message).toMatch(/^Job \d+ idle\. A reason\.$/);
+  });
+
   it('open the workload and the report', () => {
-    const told = show(0, [
+    const given = show([], 3, [
       event(1, 'failed', { workload: 'launch:alps-7/2', report: 'gipfel/runs/alps-7/report' }),
       event(2, 'started', { reason: '' })
     ]);
@@ -129,7 +144,7 @@ describe('notices of jobs', () => {
     actions.forEach(each => {
       each.callback();
     });
-    expect(told).toEqual(['seen 2', 'launch:alps-7/2', 'gipfel/runs/alps-7/report']);
+    expect(given.slice(1)).toEqual(['launch:alps-7/2', 'gipfel/runs/alps-7/report']);
     expect(notified[1]).toEqual({ message: 'Job 2 started', type: 'info', actions: [] });
   });
 });
