@@ -1,6 +1,9 @@
 """Events that become messages: idle GPUs, a checkpoint that won't fit, a notebook or launch that failed."""
 
+import contextlib
+import errno
 import os
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -97,6 +100,40 @@ def test_a_checkpoint_that_wont_fit_is_reported_until_it_fits(
     assert SpaceWatch(directory, {}).check(tmp_path / "missing")
 
 
+def test_a_checkpoint_that_met_a_full_disk_is_reported_once(tmp_path: Path) -> None:
+    run, directory = tmp_path / "run", tmp_path / "small"
+    (run / "telemetry").mkdir(parents=True)
+    directory.mkdir()
+    argv = ["mount", "-t", "tmpfs", "-o", "size=4m", "gipfel-test", str(directory)]
+    if os.geteuid() or subprocess.run(argv, check=False, capture_output=True).returncode:
+        pytest.skip("Nothing can be mounted here.")
+    try:
+        watch = SpaceWatch(directory, {"GIPFEL_RUN": str(run), "GIPFEL_NODE": "n1"})
+        # Another error on a disk with space; PyTorch's own error has no number.
+        watch.check_failure(ValueError("a tensor"))
+        assert not (run / "telemetry/n1-checkpoints.events.jsonl").exists()
+        with (directory / "ballast").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+        watch.check_failure(RuntimeError("unexpected pos 64 vs 0"))
+        watch.check_failure(RuntimeError("unexpected pos 64 vs 0"))
+        [event] = read_events(run / "telemetry")
+        assert event.kind == "checkpoint_space"
+        assert event.message.startswith(f"{directory} or your quota there is full, so a checkpoint was not")
+        assert sorted(each.name for each in directory.iterdir()) == ["ballast"]
+    finally:
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)
+
+
+def test_an_exceeded_quota_is_known_by_its_error(tmp_path: Path) -> None:
+    (tmp_path / "telemetry").mkdir()
+    watch = SpaceWatch(tmp_path, {"GIPFEL_RUN": str(tmp_path), "GIPFEL_NODE": "n1"})
+    error = RuntimeError("PyTorch's")
+    error.__cause__ = OSError(errno.EDQUOT, "Disk quota exceeded")
+    watch.check_failure(error)
+    assert [each.kind for each in read_events(tmp_path / "telemetry")] == ["checkpoint_space"]
+
+
 def test_a_failure_is_in_the_run_folder_and_nowhere_without_one(tmp_path: Path) -> None:
     report_failure({}, "no run")
     report_failure({"GIPFEL_RUN": str(tmp_path / "missing")}, "no folder")
@@ -118,7 +155,7 @@ def test_a_launch_in_a_job_reports_its_end(tmp_path: Path, outcome: str, kind: s
     state = LaunchState.model_validate(
         {
             "phase": "ended", "outcome": outcome, "number": 2, "name": "llama", "run": str(run),
-            "reason": "rank 1 on n2: ValueError: no",
+            "reason": "rank 1 on n2: ValueError: no", "started_ns": 10**18, "ended_ns": 10**18 + 60 * 10**9,
         }
     )  # fmt: skip
     report_end(folder, state, environment)
@@ -126,6 +163,16 @@ def test_a_launch_in_a_job_reports_its_end(tmp_path: Path, outcome: str, kind: s
     assert (event.kind, event.title) == (kind, "Launch llama (alps-7/2)")
     assert (event.workload, event.run) == ("launch:alps-7/2", "alps-7")
     assert event.reason == "rank 1 on n2: ValueError: no"
+
+
+@pytest.mark.parametrize(("outcome", "count"), [("completed", 0), ("stopped", 0), ("failed", 1)])
+def test_a_short_launch_is_reported_only_if_it_failed(tmp_path: Path, outcome: str, count: int) -> None:
+    environment = {"HOME": str(tmp_path)}
+    state = LaunchState.model_validate(
+        {"phase": "ended", "outcome": outcome, "number": 2, "started_ns": 10**18, "ended_ns": 10**18 + 10**9}
+    )
+    report_end(tmp_path / "launches/2", state, environment)
+    assert len(read_journal(environment)) == count
 
 
 def test_a_launch_in_a_job_of_its_own_leaves_the_reason_to_its_job(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
-"""Detection of a checkpoint that won't fit: an event in the run folder before it is written."""
+"""Detection of a checkpoint that won't fit: an event in the run folder before or when writing it fails."""
 
+import errno
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,13 +11,17 @@ from pathlib import Path
 from gipfel_extension.telemetry.events import Event, append_event
 
 _GIB = 1 << 30
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
+#: Bytes that are written to learn whether a quota is used up.
+_PROBE_BYTES = 1 << 20
+_MAX_CAUSES = 10
 
 
 class SpaceWatch:
     """Compares the free space of a directory with the size of its last checkpoint.
 
-    The next one is written before an older one is deleted, so it needs as much again. Quotas that the file
-    system does not report as its size are not seen.
+    The next one is written before an older one is deleted, so it needs as much again. A quota that the file
+    system does not report as its size is only noticed when a checkpoint could not be written.
     """
 
     def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
@@ -47,8 +53,40 @@ class SpaceWatch:
         self._reported = not fits
         return fits
 
+    def check_failure(self, error: BaseException) -> None:
+        """Report once, until it fits again, that a checkpoint was not written if the space is used up."""
+        if self._reported or not (_has_full_error(error) or self._is_full()):
+            return
+        self._reported = True
+        self._report(
+            f"{self._directory} or your quota there is full, so a checkpoint was not written. "
+            "Delete files there, or keep fewer checkpoints."
+        )
+
+    def _is_full(self) -> bool:
+        """Return whether a small file can't be written: errors of PyTorch often have no number."""
+        try:
+            with tempfile.TemporaryFile(dir=self._directory) as file:
+                file.write(os.urandom(_PROBE_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            return error.errno in _FULL
+        return False
+
     def _report(self, message: str) -> None:
         sys.stderr.write(f"gipfel: {message}\n")
         if self._run:
             event = Event(time.time_ns(), self._node, "checkpoint_space", "", message)
             append_event(Path(self._run) / "telemetry", event, "checkpoints")
+
+
+def _has_full_error(error: BaseException | None) -> bool:
+    """Return whether an error or one of its causes says that a disk or quota is full."""
+    for _ in range(_MAX_CAUSES):
+        if error is None:
+            return False
+        if isinstance(error, OSError) and error.errno in _FULL:
+            return True
+        error = error.__cause__ or error.__context__
+    return False

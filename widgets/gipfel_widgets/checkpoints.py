@@ -344,8 +344,12 @@ class _Writer(FileSystemWriter):
         # In the background: it does not slow down training.
         time.sleep(int(os.environ.get("LOCAL_RANK", "0")) * owner.stagger)
         owner.on_phase("write", self._step)
-        done = super().write_data(plan, planner)
-        done.wait()
+        try:
+            done = super().write_data(plan, planner)
+            done.wait()
+        except Exception as error:
+            owner._space.check_failure(error)  # noqa: SLF001 - one class in two parts
+            raise
         owner.on_phase("hash", self._step)
         names = sorted({each.storage_data.relative_path for each in done.value()})
         hashes = {name: hash_file(Path(self.path) / name) for name in names}
