@@ -25,7 +25,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_help_has_a_file_that_is_accepted_and_every_kind_of_event() -> None:
     text = notify.get_help(click.Context(notify, info_name="notify", max_content_width=200))
     lines = [line.strip() for line in text.splitlines()]
-    first, last = lines.index(next(each for each in lines if each.startswith("hub ="))), 'user = "me"'
+    first, last = lines.index(next(each for each in lines if each.startswith("hub ="))), "password ="
     end = next(number for number, line in enumerate(lines) if line.startswith(last))
     document = "\n".join(lines[first : end + 1]).replace("...", "x")
     settings = NotifySettings.model_validate(tomllib.loads(document))

@@ -21,6 +21,7 @@ class Webhook(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _WebhookHandler)
         self.received: list[tuple[str, dict[str, str], Any]] = []
         self.status = 200
+        self.next_status = 0
         self.location = ""
         self.drip_s = 0.0
 
@@ -35,6 +36,7 @@ class _WebhookHandler(BaseHTTPRequestHandler):
         content = self.rfile.read(int(self.headers["Content-Length"]))
         server.received.append((self.path, dict(self.headers.items()), json.loads(content)))
         self.send_response(server.status)
+        server.status = server.next_status or server.status
         if server.location:
             self.send_header("Location", server.location)
         self.end_headers()
@@ -67,6 +69,11 @@ class MailServer(socketserver.ThreadingTCPServer):
         self.recipients: list[str] = []
         self.mails: list[bytes] = []
         self.refuse = False
+        #: Replies to the next mails, and the recipient that is refused.
+        self.refusals: list[bytes] = []
+        self.unknown = b""
+        #: Reply to QUIT; empty for a closed connection, None for silence.
+        self.farewell: bytes | None = b"221 bye"
 
     @property
     def port(self) -> int:
@@ -75,21 +82,30 @@ class MailServer(socketserver.ThreadingTCPServer):
 
 class _MailHandler(socketserver.StreamRequestHandler):
     def handle(self) -> None:
-        server = cast("MailServer", self.server)
         self.wfile.write(b"220 stand-in\r\n")
         for line in self.rfile:
-            word = line[:4].upper()
-            if word == b"RCPT":
-                server.recipients.append(line.decode().strip())
-            if word == b"DATA":
-                self.wfile.write(b"354 go on\r\n")
-                server.mails.append(b"".join(iter(self.rfile.readline, b".\r\n")))
-            refused = server.refuse and word == b"MAIL"
-            self.wfile.write(
-                b"550 no\r\n" if refused else b"221 bye\r\n" if word == b"QUIT" else b"250 ok\r\n"
-            )
-            if word == b"QUIT":
+            reply = self._reply(line, line[:4].upper())
+            if reply is None:
+                time.sleep(20)
+            elif reply:
+                self.wfile.write(reply + b"\r\n")
+            if line[:4].upper() == b"QUIT":
                 return
+
+    def _reply(self, line: bytes, word: bytes) -> bytes | None:
+        server = cast("MailServer", self.server)
+        if word == b"QUIT":
+            return server.farewell
+        if word == b"MAIL" and server.refusals:
+            return server.refusals.pop(0)
+        if word == b"RCPT":
+            server.recipients.append(line.decode().strip())
+            if server.unknown and server.unknown in line:
+                return b"550 unknown"
+        if word == b"DATA":
+            self.wfile.write(b"354 go on\r\n")
+            server.mails.append(b"".join(iter(self.rfile.readline, b".\r\n")))
+        return b"550 no" if server.refuse and word == b"MAIL" else b"250 ok"
 
 
 @contextmanager

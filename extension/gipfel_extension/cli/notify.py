@@ -33,7 +33,7 @@ secrets, so it must be readable by you alone (chmod 600). Leave out what you don
   per_hour = 20                         # optional: most messages in an hour
 
 \b
-  [ntfy]                                # install the app, subscribe to the topic
+  [ntfy]                                # install the app, and subscribe to the topic
   url = "https://ntfy.sh/A-LONG-RANDOM-TOPIC"
   token = "tk_..."                      # optional: of a server with accounts
 
@@ -48,10 +48,12 @@ secrets, so it must be readable by you alone (chmod 600). Leave out what you don
   security = "starttls"                 # or "tls"; "none" on this machine alone
   from = "me@example.org"
   to = ["me@example.org"]
-  user = "me"                           # optional, with password = "..."
+  user = "me"                           # optional, for servers with a login
+  password = "..."
 
-The node of a job sends the message, so it must reach the service. Who knows a topic of a public ntfy server
-can read it: choose one that nobody guesses.
+Write it in your home directory on the cluster: in a container that does not mount it, use a login node. The
+node of a job sends the message, so it must reach the service. Anyone who knows a topic of a public ntfy
+server can read it: choose one that nobody can guess.
 """
 
 
@@ -59,7 +61,7 @@ can read it: choose one that nobody guesses.
     help=_HELP,
     epilog=examples(
         "gipfel notify test      send a test message to each service",
-        "gipfel notify status    what is set up, and how the last messages went",
+        "gipfel notify status    show what is set up, and how the last messages went",
     ),
 )
 def notify() -> None:
@@ -79,7 +81,7 @@ def test(*, as_json: bool) -> int:
 
     settings, file = _settings()
     if settings is None or not settings.channels:
-        raise GipfelError(f"No service is set up in {file}.", "See `gipfel notify --help`.")
+        raise GipfelError(f"No service is set up in {file} on this machine.", "See `gipfel notify --help`.")
     event = Event.of("test", "A test message", f"Sent by `gipfel notify test` on {os.uname().nodename}.")
     outcomes = send_to_all(settings, message_of(event, settings.hub), os.environ)
     if as_json:
@@ -87,6 +89,8 @@ def test(*, as_json: bool) -> int:
     else:
         for name, each in outcomes.items():
             click.echo(f"{name:<6} {each.problem or 'accepted the message'}")
+        if not settings.hub:
+            report_line("Messages have no links to reports, because the file does not set hub.")
     return 1 if any(each.problem for each in outcomes.values()) else 0
 
 
@@ -134,6 +138,7 @@ def _status(settings: "NotifySettings | None", problem: str) -> dict[str, Any]:
         "events": list(settings.events) if settings else [],
         "per_hour": settings.per_hour if settings else 0,
         "held_back": state.held_back,
+        "job_problem": state.problem,
         "recent": [each.model_dump() for each in read_events(os.environ)[-_SHOWN:]],
     }
 
@@ -149,6 +154,8 @@ def _print_status(document: dict[str, Any]) -> None:
         click.echo(f"{name:<6} {_outcome(outcome)}")
     if document["services"]:
         click.echo(f"Sent: {', '.join(document['events'])}; at most {document['per_hour']} in an hour.")
+    if document["job_problem"] and document["job_problem"] != document["problem"]:
+        report_line(f"The last job could not use the file: {document['job_problem']}")
     if document["held_back"]:
         click.echo(f"The rate limit has held back {document['held_back']} messages since the last one.")
     if document["recent"]:

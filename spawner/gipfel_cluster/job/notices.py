@@ -8,7 +8,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -17,16 +17,23 @@ from typing import Any
 from ..model import GipfelError
 from ..notify.event import Event, JobKind
 from ..notify.reporter import Reporter
-from ..regular_files import open_regular
+from ..regular_files import open_regular, read_regular
 from ..runs import RunFolder
 from . import JobSpec
+from .time_limit import query_end, time_limit_end
 
 #: A wait in the queue that is shorter than these seconds is not reported.
 QUEUE_S = 60.0
 #: Seconds before the time limit at which its end is reported; a quarter of the job's time if that is less.
 LEAD_S = 900.0
 _POLL_S = 15.0
-_MARGIN_S = 90.0
+#: A job that is stopped this close to its time limit, in seconds before and after, has reached it. Slurm's
+#: signal may come a minute early, and ``OverTimeLimit`` lets jobs run on for a while.
+_BEFORE_S, _AFTER_S = 90.0, 300.0
+_QUERY_S = 10.0
+#: Longest wait in seconds for the thread at the end of the job.
+_JOIN_S = 3.0
+_MAX_STATE_BYTES = 1 << 20
 _SUFFIX = ".events.jsonl"
 _MAX_PIECE_BYTES = 64 << 10
 _MAX_FILES = 2000
@@ -41,18 +48,27 @@ class EventFollower:
         self._telemetry = telemetry
         self._offsets: dict[str, int] = {}
 
+    def skip(self) -> None:
+        """Skip what the files hold now."""
+        for name in self._names():
+            with suppress(OSError):
+                self._offsets[name] = (self._telemetry / name).lstat().st_size
+
     def read(self) -> Iterator[Mapping[str, Any]]:
         """Yield the events since the last call, at most 64 KiB of each file; skip damaged lines."""
-        try:
-            names = sorted(each.name for each in self._telemetry.iterdir() if each.name.endswith(_SUFFIX))
-        except OSError:
-            return
-        for name in names[:_MAX_FILES]:
+        for name in self._names():
             for line in self._new_lines(name):
                 with suppress(ValueError, RecursionError):
                     event = json.loads(line)
                     if isinstance(event, dict):
                         yield event
+
+    def _names(self) -> list[str]:
+        try:
+            names = sorted(each.name for each in self._telemetry.iterdir() if each.name.endswith(_SUFFIX))
+        except OSError:
+            return []
+        return names[:_MAX_FILES]
 
     def _new_lines(self, name: str) -> list[bytes]:
         offset = self._offsets.get(name, 0)
@@ -75,15 +91,29 @@ class JobNotices:
     ----------
     environment
         The job's variables, with the end of its time limit; tokens are not passed on.
+    stopping
+        Returns whether the job got a signal to end.
     """
 
-    def __init__(self, spec: JobSpec, run: RunFolder, job_id: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        spec: JobSpec,
+        run: RunFolder,
+        job_id: str,
+        environment: Mapping[str, str],
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._spec = spec
+        self._stopping = stopping
+        self._environment = environment
         self._run = run
         self._title = f"{_what(spec)} ({run.name})"
         self._workload = _workload(spec, job_id)
-        self._restarted = environment.get("SLURM_RESTART_COUNT", "0") not in {"", "0"}
+        # Empty at the first start of a job, else the number of times that Slurm has restarted it.
+        self._restart = environment.get("SLURM_RESTART_COUNT", "0").removeprefix("0")
         self._limit = time_limit_end(environment)
+        self._checked: set[tuple[float, float]] = set()
+        self._reported_limit: float | None = None
         self._began = time.time()
         self._follower = EventFollower(run.telemetry)
         self._failure = ""
@@ -94,24 +124,29 @@ class JobNotices:
     def start(self) -> None:
         """Report the start if the job has waited for it, and follow its events from now on."""
         waited = self._began - self._spec.submitted
-        if waited >= QUEUE_S and not self._restarted:
+        if self._restart:
+            self._report("started", "Slurm had requeued it and has started it again.")
+        elif waited >= QUEUE_S:
             self._report("started", f"It waited {duration(waited)} in the queue.")
         # Events of an earlier start of a requeued job are not reported again.
-        for _ in self._follower.read():
-            pass
+        self._follower.skip()
         self._thread = threading.Thread(target=self._follow, daemon=True)
-        with suppress(RuntimeError):  # no more threads: the job runs without these notices
+        try:
             self._thread.start()
+        except RuntimeError:  # no more threads: the job runs without these notices
+            self._thread = None
 
     def report_end(self, status: int, *, stopped: bool) -> None:
         """Report the end of the job with its exit status; ``stopped`` after a signal to end.
 
-        A notebook server that its user stops, or that ends without an error, is not reported.
+        Not reported are a notebook server that its user stops or that ends without an error, and a launch
+        that waits in the queue again.
         """
-        self._ended.set()
-        self._read_events()
+        self._stop_following()
         after = f"after {duration(time.time() - self._began)}"
-        if stopped and self._limit is not None and time.time() > self._limit - _MARGIN_S:
+        if stopped and self._is_requeued():
+            return
+        if stopped and self._at_limit():
             self._report("failed", f"It reached its time limit {after}.")
         elif stopped or status == 0:
             if self._spec.kind != "server":
@@ -119,10 +154,10 @@ class JobNotices:
         else:
             self._report("failed", self._failure or f"It ended with {_status(status)} {after}.")
 
-    def report_failed_start(self, error: Exception) -> None:
-        """Report that the job could not be started."""
-        reason = str(error) if isinstance(error, GipfelError) else f"{getattr(error, 'strerror', '')}"
-        self._report("failed", f"It could not start: {reason or type(error).__name__}")
+    def report_error(self, error: Exception) -> None:
+        """Report that the job could not be started or continued; later reports of its end are ignored."""
+        reason = str(error) if isinstance(error, GipfelError) else getattr(error, "strerror", None)
+        self._report("failed", f"It could not start or continue: {reason or type(error).__name__}")
 
     def pids(self) -> frozenset[int]:
         """Return the ids of the processes that are sending messages."""
@@ -134,23 +169,63 @@ class JobNotices:
         self._reporter.finish()
 
     def _report(self, kind: JobKind, reason: str) -> None:
-        event = Event.of(kind, self._title, reason, run=self._run.name, workload=self._workload)
+        # A job may end again after a restart, and its time after an extension.
+        occurrence = f"{self._limit:.0f}" if kind == "time" else self._restart
+        event = Event.of(
+            kind, self._title, reason, run=self._run.name, workload=self._workload, occurrence=occurrence
+        )
         self._reporter.report(event)
 
     def _follow(self) -> None:
-        time_reported = self._limit is None
         while not self._ended.wait(_POLL_S):
             self._read_events()
-            if not time_reported and self._limit is not None and self._is_near(self._limit):
-                time_reported = True
-                clock = datetime.fromtimestamp(self._limit).astimezone()
-                self._report(
-                    "time", f"It ends at {clock:%H:%M %Z} unless its time limit is extended. Save your work."
-                )
+            if self._stopping():
+                # Now, since Slurm kills a job that does not end within KillWait, 30 s by default.
+                if self._at_limit() and not self._is_requeued():
+                    self._report("failed", f"It reached its time limit of {duration(self._time_s())}.")
+            elif self._limit is not None:
+                self._check_limit(self._limit)
 
-    def _is_near(self, limit: float) -> bool:
+    def _stop_following(self) -> None:
+        """End the thread and read the last events, unless the thread hangs, such as on a lost file system."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join(_JOIN_S)
+        if self._thread is None or not self._thread.is_alive():
+            self._read_events()
+
+    def _check_limit(self, limit: float) -> None:
+        """Report that the time ends soon; Slurm is asked before, and again shortly before the end."""
         left = limit - time.time()
-        return 0 < left < min(LEAD_S, (limit - self._began) / 4)
+        leads = (min(LEAD_S, self._time_s() / 4), _BEFORE_S)
+        due = {(limit, lead) for lead in leads if 0 < left < lead} - self._checked
+        if not due:
+            return
+        self._checked |= due
+        job = self._environment.get("SLURM_JOB_ID", "")
+        self._limit = (query_end(job, self._environment, _QUERY_S) if job else None) or limit
+        if abs(self._limit - limit) < 1 and self._reported_limit != limit:
+            self._reported_limit = limit
+            clock = datetime.fromtimestamp(limit).astimezone()
+            self._report(
+                "time", f"It ends at {clock:%H:%M %Z} unless its time limit is extended. Save your work."
+            )
+
+    def _at_limit(self) -> bool:
+        return self._limit is not None and -_BEFORE_S < time.time() - self._limit < _AFTER_S
+
+    def _time_s(self) -> float:
+        return 0.0 if self._limit is None else self._limit - self._began
+
+    def _is_requeued(self) -> bool:
+        """Return whether the job's launch has requeued it, which ends this start of the job."""
+        folder = Path(str(self._spec.options.get("launch") or ""))
+        if self._spec.kind != "launch" or not folder.is_absolute():
+            return False
+        with suppress(OSError, ValueError, RecursionError):
+            state = json.loads(read_regular(folder / "state.json", _MAX_STATE_BYTES))
+            return isinstance(state, dict) and state.get("reason") == "requeued"
+        return False
 
     def _read_events(self) -> None:
         for event in self._follower.read():
@@ -161,12 +236,6 @@ class JobNotices:
                 self._report(_REPORTED[kind], f"{event.get('node', '')}: {message}")
             elif kind == "workload_failed":
                 self._failure = message
-
-
-def time_limit_end(environment: Mapping[str, str]) -> float | None:
-    """Return the end of a job's time limit at its start, in seconds since 1970; None without a limit."""
-    text = environment.get("SLURM_JOB_END_TIME") or environment.get("GIPFEL_JOB_END_TIME") or ""
-    return float(text) if text.isdecimal() else None
 
 
 def duration(seconds: float) -> str:

@@ -63,11 +63,13 @@ class JobRunner:
         for number in _FORWARDED:
             signal.signal(number, self._forward)
         run = RunFolder.create(runs_root(self.environment), self.spec.cluster, self.job_id)
-        notices = JobNotices(self.spec, run, self.job_id, self.environment)
+        notices = JobNotices(
+            self.spec, run, self.job_id, self.environment, lambda: self._received in _END_SIGNALS
+        )
         try:
             return self._prepare_and_run(run, notices)
         except (GipfelError, OSError) as error:
-            notices.report_failed_start(error)
+            notices.report_error(error)
             raise
         finally:
             notices.finish()
@@ -177,6 +179,10 @@ class JobRunner:
                         self._write_end(run, record, status)
                 # A launch outlives the server that started it: the job waits for it.
                 wait_for_lock_holders(Path(context.scratch, LOCKS_DIRECTORY), self._signal_lock_holders)
+        except (GipfelError, OSError) as error:
+            notices.report_error(error)
+            raise
+        else:
             return status
         finally:
             digest.stop()

@@ -14,6 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from contextlib import suppress
 from email.message import EmailMessage
 from email.utils import formatdate, make_msgid
 from typing import Any
@@ -24,14 +25,24 @@ from .settings import EmailSettings, NotifySettings, NtfySettings, SlackSettings
 
 #: Seconds for one network operation, and for a whole response.
 OPERATION_S, RESPONSE_S = 4.0, 6.0
+_QUIT_S = 1.0
 _MAX_RESPONSE_BYTES = 4096
 _PORTS = {"starttls": 587, "tls": 465, "none": 25}
 #: Without a word boundary after it, an "@" mentions nobody, also in services that imitate Slack.
 _NO_MENTION = "@\u200b"
+_TRY_LATER = frozenset((http.HTTPStatus.TOO_MANY_REQUESTS, http.HTTPStatus.SERVICE_UNAVAILABLE))
 
 
 class ChannelError(Exception):
-    """A message was not accepted; the text is one line without secrets."""
+    """A message was not accepted; the text is one line without secrets.
+
+    ``temporary`` is True if the service certainly has not got the message and may accept it later: after a
+    time-out it may have got it, and would show it twice.
+    """
+
+    def __init__(self, text: str, *, temporary: bool = False) -> None:
+        self.temporary = temporary
+        super().__init__(text)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -108,9 +119,10 @@ def _post(url: str, document: Mapping[str, Any], headers: Mapping[str, str]) -> 
             _discard(response)
     except urllib.error.HTTPError as error:
         with error:
-            raise ChannelError(_status_problem(host, error.code)) from None
+            temporary = error.code in _TRY_LATER
+            raise ChannelError(_status_problem(host, error.code), temporary=temporary) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise ChannelError(_network_problem(host, error)) from None
+        raise _network_error(host, error) from None
 
 
 def _discard(response: Any) -> None:
@@ -125,6 +137,26 @@ def _discard(response: Any) -> None:
 
 def send_email(settings: EmailSettings, message: Message) -> None:
     """Send a message as plain text. Raises `ChannelError`."""
+    host = settings.host
+    try:
+        refused = _send_mail(settings, _mail(settings, message))
+    except smtplib.SMTPAuthenticationError:
+        raise ChannelError(f"{host} refused the user name or password.") from None
+    except smtplib.SMTPNotSupportedError:
+        raise ChannelError(f"{host} does not support what is set in security or user.") from None
+    except smtplib.SMTPResponseException as error:
+        text = f"{host} refused the message (SMTP status {error.smtp_code})."
+        # A reply 4yz is a transient refusal (RFC 5321, 4.2.1).
+        raise ChannelError(text, temporary=400 <= error.smtp_code < 500) from None
+    except smtplib.SMTPRecipientsRefused:
+        raise ChannelError(f"{host} refused every recipient.") from None
+    except (OSError, smtplib.SMTPException, ValueError) as error:
+        raise _network_error(host, error) from None
+    if refused:
+        raise ChannelError(f"{host} refused {refused} of {len(settings.to)} recipients.")
+
+
+def _mail(settings: EmailSettings, message: Message) -> EmailMessage:
     mail = EmailMessage()
     mail["Subject"] = f"[gipfel] {message.title}"
     mail["From"] = settings.sender
@@ -133,31 +165,33 @@ def send_email(settings: EmailSettings, message: Message) -> None:
     mail["Message-ID"] = make_msgid(domain=settings.sender.rpartition("@")[2])
     mail["Auto-Submitted"] = "auto-generated"
     mail.set_content("\n".join(line for line in (message.title, message.body, message.link) if line) + "\n")
+    return mail
+
+
+def _send_mail(settings: EmailSettings, mail: EmailMessage) -> int:
+    """Send a mail; return the number of refused recipients, fewer than all."""
     port = settings.port or _PORTS[settings.security]
     context = ssl.create_default_context()
     # Without a name, smtplib looks this machine up in the DNS, which may take minutes.
     options: dict[str, Any] = {"timeout": OPERATION_S, "local_hostname": "localhost"}
+    if settings.security == "tls":
+        server: smtplib.SMTP = smtplib.SMTP_SSL(settings.host, port, context=context, **options)
+    else:
+        server = smtplib.SMTP(settings.host, port, **options)
     try:
-        if settings.security == "tls":
-            server: smtplib.SMTP = smtplib.SMTP_SSL(settings.host, port, context=context, **options)
-        else:
-            server = smtplib.SMTP(settings.host, port, **options)
-        with server:
-            if settings.security == "starttls":
-                server.starttls(context=context)
-            if settings.user:
-                server.login(settings.user, settings.password.get_secret_value())
-            server.send_message(mail)
-    except smtplib.SMTPAuthenticationError:
-        raise ChannelError(f"{settings.host} refused the user name or password.") from None
-    except smtplib.SMTPNotSupportedError:
-        raise ChannelError(f"{settings.host} does not support what is set in security or user.") from None
-    except smtplib.SMTPResponseException as error:
-        raise ChannelError(f"{settings.host} refused the message (SMTP status {error.smtp_code}).") from None
-    except smtplib.SMTPRecipientsRefused:
-        raise ChannelError(f"{settings.host} refused every recipient.") from None
-    except (OSError, smtplib.SMTPException, ValueError) as error:
-        raise ChannelError(_network_problem(settings.host, error)) from None
+        if settings.security == "starttls":
+            server.starttls(context=context)
+        if settings.user:
+            server.login(settings.user, settings.password.get_secret_value())
+        refused = len(server.send_message(mail))
+        # The server has the message now: what it says to the rest is of no interest.
+        with suppress(OSError, smtplib.SMTPException):
+            if server.sock is not None:
+                server.sock.settimeout(_QUIT_S)
+            server.quit()
+        return refused
+    finally:
+        server.close()
 
 
 def _status_problem(host: str, status: int) -> str:
@@ -168,13 +202,16 @@ def _status_problem(host: str, status: int) -> str:
     return f"{host} did not accept the message (HTTP status {status})."
 
 
-def _network_problem(host: str, error: Exception) -> str:
-    cause = getattr(error, "reason", error)
+def _network_error(host: str, error: Exception) -> ChannelError:
+    # The reason of an error of TLS is a text.
+    cause = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(cause, ssl.SSLCertVerificationError):
-        return f"The certificate of {host} is not valid: {cause.verify_message}."
+        return ChannelError(f"The certificate of {host} is not valid: {cause.verify_message}.")
     if isinstance(cause, TimeoutError):
-        return f"{host} did not respond in {OPERATION_S:g} s."
+        return ChannelError(f"{host} did not respond in {OPERATION_S:g} s.")
     if isinstance(cause, socket.gaierror):
-        return f"The name {host} is unknown on this machine."
+        temporary = cause.errno == socket.EAI_AGAIN
+        return ChannelError(f"The name {host} is unknown on this machine.", temporary=temporary)
     detail = getattr(cause, "strerror", None) or type(cause).__name__
-    return f"{host} can't be reached: {detail}."
+    temporary = isinstance(cause, ConnectionRefusedError)
+    return ChannelError(f"{host} can't be reached: {detail}.", temporary=temporary)

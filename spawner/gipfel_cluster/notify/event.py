@@ -1,10 +1,11 @@
 """What happened to a job or workload, and the message about it; the only place where messages are written."""
 
+import re
 import time
-from typing import Literal
+from typing import Annotated, Literal
 from urllib.parse import quote
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from ..model import Frozen, OneLine, one_line
 
@@ -30,34 +31,57 @@ _PHRASES: dict[Kind, str] = {
     "test": "{title}",
 }
 _MAX_TITLE, _MAX_REASON, _MAX_NAME = 120, 600, 300
+# The C1 controls, which some terminals execute, and marks that change the direction of the text after them.
+_INVISIBLE = re.compile("[\x80-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
+
+
+def _check_plain(value: str) -> str:
+    if _INVISIBLE.search(value):
+        raise ValueError("must not contain a control character")
+    return value
+
+
+#: One line that a terminal, a mail and a page show as it is.
+PlainText = Annotated[OneLine, AfterValidator(_check_plain)]
 
 
 class Event(Frozen):
     """Something that happened to a job or workload.
 
     ``title`` names it for people, ``reason`` is one sentence, ``run`` the name of its run folder,
-    ``workload`` its ID as ``KIND:ID``, ``time_ns`` UTC. Create it with `Event.of`, which makes texts from
-    notebooks, file names and error messages fit.
+    ``workload`` its ID as ``KIND:ID``, ``time_ns`` UTC. ``occurrence`` distinguishes events that may happen
+    again within an hour, such as the ends of a restarted job. Create it with `Event.of`, which makes texts
+    from notebooks, file names and error messages fit.
     """
 
     kind: Kind
-    title: OneLine = Field(max_length=_MAX_TITLE)
-    reason: OneLine = Field("", max_length=_MAX_REASON)
-    run: OneLine = Field("", max_length=_MAX_NAME)
-    workload: OneLine = Field("", max_length=_MAX_NAME)
+    title: PlainText = Field(max_length=_MAX_TITLE)
+    reason: PlainText = Field("", max_length=_MAX_REASON)
+    run: PlainText = Field("", max_length=_MAX_NAME)
+    workload: PlainText = Field("", max_length=_MAX_NAME)
+    occurrence: PlainText = Field("", max_length=_MAX_NAME)
     time_ns: int = Field(ge=0)
 
     @classmethod
     def of(
-        cls, kind: Kind, title: str, reason: str = "", *, run: str = "", workload: str = "", time_ns: int = 0
+        cls,
+        kind: Kind,
+        title: str,
+        reason: str = "",
+        *,
+        run: str = "",
+        workload: str = "",
+        occurrence: str = "",
+        time_ns: int = 0,
     ) -> "Event":
         """Return an event with texts of any content and length; it happens now unless `time_ns` is given."""
         return cls(
             kind=kind,
-            title=_clean(title, _MAX_TITLE) or "A job",
-            reason=_clean(reason, _MAX_REASON),
-            run=_clean(run, _MAX_NAME),
-            workload=_clean(workload, _MAX_NAME),
+            title=plain_text(title, _MAX_TITLE) or "A job",
+            reason=plain_text(reason, _MAX_REASON),
+            run=plain_text(run, _MAX_NAME),
+            workload=plain_text(workload, _MAX_NAME),
+            occurrence=plain_text(occurrence, _MAX_NAME),
             time_ns=time_ns or time.time_ns(),
         )
 
@@ -65,7 +89,7 @@ class Event(Frozen):
     def key(self) -> str:
         """Return the same text for events that say the same: a job ends once, whether it fails or not."""
         what = "end" if self.kind in {"ended", "failed"} else self.kind
-        return f"{what}:{self.run or self.title}:{self.workload}"
+        return f"{what}:{self.run or self.title}:{self.workload}:{self.occurrence}"
 
 
 class Message(Frozen):
@@ -109,6 +133,7 @@ def report_link(hub: str, run: str) -> str:
     return f"{hub.rstrip('/')}/hub/user-redirect/gipfel/runs/{quote(run, safe='')}/report"
 
 
-def _clean(text: str, longest: int) -> str:
-    line = one_line(text.encode(errors="replace").decode())
+def plain_text(text: str, longest: int) -> str:
+    """Return a text of any content as `PlainText` of at most `longest` characters."""
+    line = one_line(_INVISIBLE.sub(" ", text[: 8 * longest].encode(errors="replace").decode()))
     return line if len(line) <= longest else f"{line[: longest - 1]}…"

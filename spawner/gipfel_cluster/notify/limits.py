@@ -5,6 +5,7 @@ the same time.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import time
@@ -16,19 +17,23 @@ from pydantic import Field, ValidationError
 from ..model import Frozen
 from ..regular_files import read_regular
 from ..runs import make_private, write_atomically
+from .event import PlainText
 
 HOUR_NS = 3600 * 10**9
 _STATE, _LOCK = "state.json", "lock"
 _MAX_BYTES = 1 << 20
 _MOST_KEYS = 500
 _LOCK_S = 2.0
+#: The file is filled up to a multiple of this, so that it can be overwritten in place.
+_BLOCK_BYTES = 4096
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
 class Outcome(Frozen, extra="ignore"):
     """The last message to a service: its time, and the problem, empty if the service accepted it."""
 
-    time_ns: int
-    problem: str = ""
+    time_ns: int = Field(ge=0, lt=1 << 63)
+    problem: PlainText = Field("", max_length=600)
 
 
 class SendState(Frozen, extra="ignore"):
@@ -40,9 +45,9 @@ class SendState(Frozen, extra="ignore"):
 
     times_ns: tuple[int, ...] = ()
     keys: dict[str, int] = Field(default={})
-    held_back: int = 0
+    held_back: int = Field(0, ge=0)
     outcomes: dict[str, Outcome] = Field(default={})
-    problem: str = ""
+    problem: PlainText = Field("", max_length=600)
 
 
 def admit(state: SendState, key: str, *, now_ns: int, per_hour: int) -> tuple[SendState, bool]:
@@ -91,7 +96,7 @@ def locked_state(
     with hold_lock(folder):
         yield (
             read_state(environment),
-            lambda state: write_atomically(folder / _STATE, state.model_dump_json() + "\n"),
+            lambda state: _replace(folder / _STATE, state.model_dump_json().encode()),
         )
 
 
@@ -115,3 +120,21 @@ def hold_lock(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Replace the file; on a full disk, which makes jobs fail, overwrite it in place."""
+    content += b" " * (-len(content) % _BLOCK_BYTES - 1) + b"\n"
+    try:
+        write_atomically(path, content)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        handle = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            size = os.fstat(handle).st_size
+            if size < len(content):
+                raise
+            os.pwrite(handle, content.ljust(size), 0)
+        finally:
+            os.close(handle)

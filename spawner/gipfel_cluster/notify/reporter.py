@@ -14,11 +14,13 @@ from contextlib import suppress
 from ..environment import without_tokens
 from .event import Event
 from .journal import append_event
+from .limits import HOUR_NS
 from .settings import settings_file
 
 #: Longest time in seconds that `Reporter.finish` waits, counted from the last report: a process that sends
 #: ends by itself before.
 FINISH_S = 11.0
+_KILL_S = 1.0
 
 
 class Reporter:
@@ -29,9 +31,15 @@ class Reporter:
         self._lock = threading.Lock()
         self._senders: list[subprocess.Popen[bytes]] = []
         self._last = time.monotonic()
+        self._reported: dict[str, int] = {}
 
     def report(self, event: Event) -> None:
-        """Append an event to the journal; if the user has set up a service, start sending it."""
+        """Append an event to the journal; if the user has set up a service, start sending it.
+
+        An event with the same key within an hour is ignored, also if the journal can't be written.
+        """
+        if not self._is_first(event.key):
+            return
         is_new = True
         # A full disk: send nevertheless.
         with suppress(OSError, ValueError):
@@ -57,7 +65,18 @@ class Reporter:
                 each.wait(max(0.0, deadline - time.monotonic()))
             if each.poll() is None:
                 each.kill()
-                each.wait()
+                # One that waits for a lost file system does not end.
+                with suppress(subprocess.TimeoutExpired):
+                    each.wait(_KILL_S)
+
+    def _is_first(self, key: str) -> bool:
+        with self._lock:
+            now = time.monotonic_ns()
+            self._reported = {name: at for name, at in self._reported.items() if now - at < HOUR_NS}
+            is_first = key not in self._reported
+            if is_first:
+                self._reported[key] = now
+            return is_first
 
     def _start_sender(self, event: Event) -> None:
         process = subprocess.Popen(

@@ -9,14 +9,16 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 
-from ..model import GipfelError, one_line
+from ..model import GipfelError
 from .channels import ChannelError, send_message
-from .event import Event, Message, message_of
+from .event import Event, Message, message_of, plain_text
 from .limits import Outcome, admit, locked_state
 from .settings import NotifySettings, read_settings
 
 #: Seconds after which a service that has not answered counts as failed; services are asked side by side.
 SEND_S = 9.0
+#: Pause in seconds before the only retry, after an error that is temporary.
+RETRY_S = 2.0
 
 
 def deliver(event: Event, environment: Mapping[str, str]) -> dict[str, Outcome]:
@@ -31,7 +33,7 @@ def deliver(event: Event, environment: Mapping[str, str]) -> dict[str, Outcome]:
         settings = read_settings(environment)
     except GipfelError as error:
         with locked_state(environment) as (state, write):
-            write(state.model_copy(update={"problem": str(error)}))
+            write(state.model_copy(update={"problem": plain_text(str(error), 600)}))
         return {}
     if settings is None or not settings.channels or event.kind not in settings.events:
         return {}
@@ -58,24 +60,33 @@ def _send(
     settings: NotifySettings, message: Message, channels: Sequence[str], limit_s: float
 ) -> dict[str, Outcome]:
     problems: dict[str, str] = {}
+    deadline = time.monotonic() + limit_s
 
     def send(channel: str) -> None:
-        try:
-            send_message(channel, settings, message)
-            problems[channel] = ""
-        except ChannelError as error:
-            problems[channel] = one_line(str(error))
-        except Exception as error:  # noqa: BLE001 - one service must not keep the others from their message
-            # Without the text, which may have a secret.
-            problems[channel] = f"The message could not be sent ({type(error).__name__})."
+        problem, temporary = _try(channel, settings, message)
+        if temporary and time.monotonic() + RETRY_S < deadline:
+            time.sleep(RETRY_S)
+            problem, _ = _try(channel, settings, message)
+        problems[channel] = problem
 
     # Daemons: a server that sends a byte from time to time would otherwise keep this process alive.
     threads = [threading.Thread(target=send, args=(each,), daemon=True) for each in channels]
     for thread in threads:
         thread.start()
-    deadline = time.monotonic() + limit_s
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
     late = f"It did not respond in {limit_s:g} s."
     found = dict(problems)
     return {each: Outcome(time_ns=time.time_ns(), problem=found.get(each, late)) for each in channels}
+
+
+def _try(channel: str, settings: NotifySettings, message: Message) -> tuple[str, bool]:
+    """Send to one service; return the problem, empty if it accepted the message, and whether to retry."""
+    try:
+        send_message(channel, settings, message)
+    except ChannelError as error:
+        return plain_text(str(error), 600), error.temporary
+    except Exception as error:  # noqa: BLE001 - one service must not keep the others from their message
+        # Without the text, which may have a secret.
+        return f"The message could not be sent ({type(error).__name__}).", False
+    return "", False

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_validator
 
-from ..model import Frozen, GipfelError, OneLine, one_line
+from ..model import Frozen, GipfelError, one_line
 from ..regular_files import open_regular
 from .event import KINDS, JobKind
 
@@ -34,7 +34,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _check_url(url: str) -> str:
+def _check_url(url: str, *, is_secret: bool = True) -> str:
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname or "", parts.port
@@ -42,11 +42,17 @@ def _check_url(url: str) -> str:
         raise ValueError("must be a URL such as https://host/path") from None
     if not re.fullmatch(r"[\x21-\x7e]{1,2000}", url) or not _HOST.fullmatch(host):
         raise ValueError("must be a URL such as https://host/path")
-    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(host)):
+    allows_http = not is_secret or is_loopback(host)
+    if parts.scheme != "https" and not (parts.scheme == "http" and allows_http):
         raise ValueError("must begin with https://, except for this machine's loopback addresses")
     if parts.username is not None or parts.fragment:
         raise ValueError("must have no user name and no fragment")
     return url
+
+
+def _check_hub(url: str) -> str:
+    # Nothing is sent there: messages link to it.
+    return _check_url(url, is_secret=False)
 
 
 def _check_secret_url(url: SecretStr) -> SecretStr:
@@ -69,7 +75,18 @@ def _check_token(value: SecretStr) -> SecretStr:
     return value
 
 
-Url = Annotated[str, AfterValidator(_check_url)]
+def _check_ascii(value: str) -> str:
+    if not re.fullmatch(r"[\x20-\x7e]{0,500}", value):
+        raise ValueError("must have only ASCII characters, at most 500")
+    return value
+
+
+def _check_password(value: SecretStr) -> SecretStr:
+    _check_ascii(value.get_secret_value())
+    return value
+
+
+HubUrl = Annotated[str, AfterValidator(_check_hub)]
 SecretUrl = Annotated[SecretStr, AfterValidator(_check_secret_url)]
 Address = Annotated[str, _matches(_ADDRESS, "an address such as me@example.org")]
 
@@ -101,21 +118,23 @@ class EmailSettings(Frozen):
     port: int = Field(0, ge=0, le=65535)
     sender: Address = Field(alias="from")
     to: tuple[Address, ...] = Field(min_length=1, max_length=5)
-    user: OneLine = Field("", max_length=200)
-    password: SecretStr = SecretStr("")
+    user: Annotated[str, AfterValidator(_check_ascii)] = ""
+    password: Annotated[SecretStr, AfterValidator(_check_password)] = SecretStr("")
     security: Literal["starttls", "tls", "none"] = "starttls"
 
     @model_validator(mode="after")
     def _is_encrypted(self) -> "EmailSettings":
         if self.security == "none" and not is_loopback(self.host):
             raise ValueError('security "none" is accepted only for a server on this machine')
+        if bool(self.user) != bool(self.password.get_secret_value()):
+            raise ValueError("user and password must be given together")
         return self
 
 
 class NotifySettings(Frozen):
     """The content of the file; ``events`` are kinds of `event.KINDS`, ``per_hour`` is the rate limit."""
 
-    hub: Url = ""
+    hub: HubUrl = ""
     events: tuple[JobKind, ...] = tuple(KINDS)
     per_hour: int = Field(20, ge=1, le=500)
     slack: SlackSettings | None = None

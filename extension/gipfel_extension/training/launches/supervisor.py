@@ -7,9 +7,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 
+from gipfel_cluster.job.time_limit import TimeLimit
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.process.tree import Process
 from gipfel_cluster.steps import StepJob
@@ -35,7 +35,6 @@ from .notice import report_end
 from .rendezvous import addresses_of, free_port
 
 _COMMAND_S = 30.0
-_ASK_S = 60.0
 _LOOK_S = 0.5
 _BEAT_S = 10.0
 #: Time that Slurm and this process need in addition to the ranks' time for a checkpoint.
@@ -340,31 +339,6 @@ class Supervisor:
         return state
 
 
-class TimeLimit:
-    """Time limit of the job; it is queried every minute, because it can be extended."""
-
-    def __init__(self, environment: Mapping[str, str], slurm_job: str) -> None:
-        self._environment = dict(environment)
-        self._job = slurm_job
-        self._queried_at = -_ASK_S
-        given = environment.get("SLURM_JOB_END_TIME") or environment.get("GIPFEL_JOB_END_TIME") or ""
-        self._end = float(given) if given.isdecimal() else None
-
-    def remaining_s(self) -> float | None:
-        """Return the seconds until the end; None if there is no limit or it is unknown."""
-        if self._job and time.monotonic() - self._queried_at >= _ASK_S:
-            self._queried_at = time.monotonic()
-            self._end = self._query() or self._end
-        return None if self._end is None else self._end - time.time()
-
-    def _query(self) -> float | None:
-        output = _output(("squeue", "--noheader", f"--jobs={self._job}", "--format=%e"), self._environment)
-        try:
-            return datetime.fromisoformat((output or "").strip()).timestamp()
-        except ValueError:
-            return None
-
-
 def requeue(job: str, environment: Mapping[str, str]) -> bool:
     """Requeue the job, which also ends this process; return whether Slurm accepted the request.
 
@@ -372,11 +346,6 @@ def requeue(job: str, environment: Mapping[str, str]) -> bool:
     """
     done = _run(("scontrol", "requeue", job), environment)
     return done is not None and done.returncode <= 0
-
-
-def _output(argv: tuple[str, ...], environment: Mapping[str, str]) -> str | None:
-    done = _run(argv, environment)
-    return done.stdout if done is not None and done.returncode == 0 else None
 
 
 def _run(argv: tuple[str, ...], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str] | None:
