@@ -264,9 +264,9 @@ def test_a_service_that_does_not_respond_keeps_no_other_waiting(
     )
     began = time.monotonic()
     with silent:
-        found = send_to_all(settings, Message(title="x", body=""), environment, limit_s=0.5)
-    assert time.monotonic() - began < 3
-    assert found["slack"].problem == "It did not respond in 0.5 s."
+        found = send_to_all(settings, Message(title="x", body=""), environment, limit_s=3)
+    assert time.monotonic() - began < 12
+    assert found["slack"].problem == "It did not respond in 3 s."
     assert found["ntfy"].problem == ""
 
 

@@ -11,7 +11,7 @@ from gipfel_cluster.notify.journal import read_events
 from gipfel_cluster.runs import runs_root
 
 _SINCE_NS = 24 * 3600 * 10**9
-_MOST = 20
+_MAX_EVENTS = 20
 #: Kinds that say nothing new about this server's own job: JupyterLab shows the end of its time anyway.
 _NOT_OF_OWN_JOB = frozenset(("started", "time"))
 
@@ -25,7 +25,7 @@ def job_events(environment: Mapping[str, str]) -> list[dict[str, Any]]:
         if each.run != own or each.kind not in _NOT_OF_OWN_JOB
     ]
     root = runs_root(dict(environment))
-    return [_describe(each, root) for each in found[-_MOST:]]
+    return [_describe(each, root) for each in found[-_MAX_EVENTS:]]
 
 
 def _describe(event: Event, root: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import { formatLocalTime } from '../common/clock';
 import type { LifetimeModel } from './model';
 
 /** Most notifications at once, such as after a night. */
-const MOST = 5;
+const MAX_AT_ONCE = 5;
 const START_SHOWN_MS = 10_000;
 /** Age from which a notification shows when the event happened. */
 const OLD_MS = 120_000;
@@ -41,7 +41,7 @@ export class JobNotices {
     // Not the time of the newest: the clocks of a cluster's nodes differ, and events arrive in any order.
     const keys = events.map(keyOf);
     const seen = this._seen ?? keys;
-    for (const each of events.filter((_, index) => !seen.includes(keys[index] ?? '')).slice(-MOST)) {
+    for (const each of events.filter((_, index) => !seen.includes(keys[index] ?? '')).slice(-MAX_AT_ONCE)) {
       this._notify(each, now_ms);
     }
     if (this._seen?.join('\n') !== keys.join('\n')) {

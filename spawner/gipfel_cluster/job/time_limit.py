@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 _COMMAND_S = 30.0
-_ASK_S = 60.0
+_INTERVAL_S = 60.0
 
 
 def time_limit_end(environment: Mapping[str, str]) -> float | None:
@@ -39,12 +39,12 @@ class TimeLimit:
     def __init__(self, environment: Mapping[str, str], slurm_job: str) -> None:
         self._environment = dict(environment)
         self._job = slurm_job
-        self._queried_at = -_ASK_S
+        self._queried_at = -_INTERVAL_S
         self._end = time_limit_end(environment)
 
     def remaining_s(self) -> float | None:
         """Return the seconds until the end; None if there is no limit or it is unknown."""
-        if self._job and time.monotonic() - self._queried_at >= _ASK_S:
+        if self._job and time.monotonic() - self._queried_at >= _INTERVAL_S:
             self._queried_at = time.monotonic()
             self._end = query_end(self._job, self._environment) or self._end
         return None if self._end is None else self._end - time.time()

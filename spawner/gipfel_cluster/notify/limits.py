@@ -22,7 +22,7 @@ from .event import PlainText
 HOUR_NS = 3600 * 10**9
 _STATE, _LOCK = "state.json", "lock"
 _MAX_BYTES = 1 << 20
-_MOST_KEYS = 500
+_MAX_KEYS = 500
 _LOCK_S = 2.0
 #: The file is filled up to a multiple of this, so that it can be overwritten in place.
 _BLOCK_BYTES = 4096
@@ -63,7 +63,7 @@ def admit(state: SendState, key: str, *, now_ns: int, per_hour: int) -> tuple[Se
         return state, False
     if len(times) >= per_hour:
         return state.model_copy(update={"held_back": state.held_back + 1}), False
-    newest = dict(sorted({**keys, key: now_ns}.items(), key=lambda each: each[1])[-_MOST_KEYS:])
+    newest = dict(sorted({**keys, key: now_ns}.items(), key=lambda each: each[1])[-_MAX_KEYS:])
     return state.model_copy(update={"times_ns": (*times, now_ns), "keys": newest, "held_back": 0}), True
 
 

@@ -67,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _fail(problem: str) -> int:
-    """Report a problem in the log, and to the job, whose user may be told; return 1."""
+    """Report a problem in the log, and to the job, which notifies its user; return 1."""
     _report(problem)
     report_failure(os.environ, problem)
     return 1
