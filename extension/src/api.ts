@@ -107,9 +107,23 @@ export interface IIdle {
 }
 
 /**
- * Lifetime of this server; times are UTC milliseconds of the server's clock. `notices_s` are the seconds
- * before the end at which the user gets a notice. `extend_s` is the number of seconds that one extension
- * adds, 0 if the job can't be extended. `idle` is null unless the server will soon be stopped for being idle.
+ * Something that happened to a job of the user; `time_ms` is UTC. `workload` is the ID as `KIND:ID`, `report`
+ * the path of the run's report below the server's base URL; both may be empty.
+ */
+export interface IJobEvent {
+  readonly time_ms: number;
+  readonly kind: 'started' | 'ended' | 'failed' | 'idle' | 'checkpoint' | 'time' | 'test';
+  readonly title: string;
+  readonly reason: string;
+  readonly workload: string;
+  readonly report: string;
+}
+
+/**
+ * Lifetime of this server, and what happened to jobs; times are UTC milliseconds of the server's clock.
+ * `notices_s` are the seconds before the end at which the user gets a notice. `extend_s` is the number of
+ * seconds that one extension adds, 0 if the job can't be extended. `idle` is null unless the server will soon
+ * be stopped for being idle. `events` are the newest of the last day, the newest last.
  */
 export interface ILifetime {
   readonly now_ms: number;
@@ -117,6 +131,7 @@ export interface ILifetime {
   readonly notices_s: readonly number[];
   readonly extend_s: number;
   readonly idle: IIdle | null;
+  readonly events: readonly IJobEvent[];
 }
 
 /** A plotly figure as plain data. */

@@ -60,6 +60,7 @@ from gipfel_extension.telemetry.files import read_json
 
 from .checkpoint_directory import CheckpointError, delete, finish_replacing, replace, sync
 from .checkpoint_interval import History, interval, write_synced
+from .checkpoint_space import SpaceWatch
 
 Phase = Literal["write", "hash", "manifest", "verify", "rename", "retention"]
 
@@ -128,6 +129,7 @@ class Checkpoints:
         self._stall_s = self._write_s = 0.0
         self._last = time.monotonic()
         self.history = History(self.directory / _HISTORY)
+        self._space = SpaceWatch(self.directory, os.environ)
         self._failure_s = failure_s or 3600.0 * Settings().gpu_hours_per_failure / self.world
         # Without word of a failure the other ranks would wait for this one until a time limit.
         problem = [self._prepare() if self.rank == 0 else ""]
@@ -279,6 +281,7 @@ class Checkpoints:
         replace(work, target)
         self.on_phase("retention", step)
         self._remove_old(step)
+        self._space.check(target)
         self._write_s = manifest["write_s"]
         self.history.progress()
 
@@ -341,8 +344,12 @@ class _Writer(FileSystemWriter):
         # In the background: it does not slow down training.
         time.sleep(int(os.environ.get("LOCAL_RANK", "0")) * owner.stagger)
         owner.on_phase("write", self._step)
-        done = super().write_data(plan, planner)
-        done.wait()
+        try:
+            done = super().write_data(plan, planner)
+            done.wait()
+        except Exception as error:
+            owner._space.check_failure(error)  # noqa: SLF001 - one class in two parts
+            raise
         owner.on_phase("hash", self._step)
         names = sorted({each.storage_data.relative_path for each in done.value()})
         hashes = {name: hash_file(Path(self.path) / name) for name in names}

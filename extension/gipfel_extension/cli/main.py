@@ -15,6 +15,7 @@ from .edf import edf
 from .kernel import kernel
 from .launch import flight_recorder, launch
 from .metrics import metrics
+from .notify import notify
 from .open_run import open_run
 from .plan import plan
 from .record import record
@@ -41,6 +42,7 @@ _INTERRUPTED = 130
         "gipfel kernel add my-env                 add a kernel in another environment's container",
         "gipfel submit in.ipynb out.ipynb --wait  run a notebook as a batch job",
         "gipfel ps                                list running and waiting workloads",
+        "gipfel notify                            send messages about jobs by e-mail, Slack or ntfy",
         "gipfel data pack DIR data.sqsh           pack many small files into one file",
         "gipfel checkpoints DIR --verify          check a training program's checkpoints",
         "gipfel record -- python train.py         run a command and record GPU metrics",
@@ -70,6 +72,7 @@ gipfel.add_command(kernel)
 gipfel.add_command(launch)
 gipfel.add_command(logs)
 gipfel.add_command(metrics)
+gipfel.add_command(notify)
 gipfel.add_command(open_run)
 gipfel.add_command(plan)
 gipfel.add_command(ps)

@@ -11,6 +11,7 @@ from ..telemetry.ranks import RankFinder, ranks_file
 from ..telemetry.sample import FINE_INTERVAL, Device, Sample
 from ..telemetry.sources import Clock, EventSource, ProcessSource, Source, SystemClock
 from ..telemetry.store.segments import Provenance
+from .idle_watch import IdleWatch
 from .journal import ClockWatch, Journal, ThrottleWatch
 from .sample_files import FineRecording, SampleWriter, ScoreParts, Settings, fine_sources
 
@@ -103,6 +104,7 @@ class Recorder:
         self._interval = FINE_INTERVAL if fine else settings.interval
         self._clocks = ClockWatch(self._clock, self._interval, self.journal)
         self._throttling = ThrottleWatch(self.journal)
+        self._idleness = IdleWatch(self.journal, self._provenance.devices)
         ranks = ranks_file(settings.telemetry, settings.node, settings.name)
         self._ranks = RankFinder(ranks, settings.node, environment)
         self._seq = 0
@@ -181,6 +183,8 @@ class Recorder:
         """Check throttling, events, user metrics and ranks; log errors without ending the recording."""
         with self.journal.log_errors("clocks' event reasons"):
             self._throttling.check(samples)
+        with self.journal.log_errors("GPUs' activity"):
+            self._idleness.check(samples)
         for source in self._sources:
             if isinstance(source, EventSource):
                 with self.journal.log_errors(f"events of {source.name}"):

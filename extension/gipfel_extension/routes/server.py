@@ -7,6 +7,7 @@ and browsers cache them, because their names contain a hash of their content.
 
 import asyncio
 import gzip
+import os
 import time
 from dataclasses import replace
 from functools import cache
@@ -21,6 +22,7 @@ from tornado import web
 from gipfel_cluster.model import GipfelError
 
 from ..server.analysis import score_document
+from ..server.job_events import job_events
 from ..server.lifetime import ServerLifetime
 from ..server.runs import CurrentRun, missing_gpus
 from ..telemetry.files import read_json
@@ -131,8 +133,13 @@ class LifetimeRouteHandler(GipfelRouteHandler):
 
     @route
     async def get(self) -> None:
-        """Send the end of the job, the times of notices before it, and the stop of an idle server."""
-        self.finish(self.lifetime.describe())
+        """Send the end of the job, the times of notices before it, the stop of an idle server, and events."""
+        await self.finish_lifetime()
+
+    async def finish_lifetime(self) -> None:
+        """Send the lifetime and the events of jobs."""
+        events = await asyncio.to_thread(job_events, os.environ)
+        self.finish({**self.lifetime.describe(), "events": events})
 
 
 class ExtendRouteHandler(LifetimeRouteHandler):
@@ -142,7 +149,7 @@ class ExtendRouteHandler(LifetimeRouteHandler):
     async def post(self) -> None:
         """Request the time that the site allows, and send the response of `LifetimeRouteHandler`."""
         await self.lifetime.extend()
-        self.finish(self.lifetime.describe())
+        await self.finish_lifetime()
 
 
 class KeepAliveRouteHandler(LifetimeRouteHandler):
@@ -152,7 +159,7 @@ class KeepAliveRouteHandler(LifetimeRouteHandler):
     async def post(self) -> None:
         """Count this request as use, and send the response of `LifetimeRouteHandler`."""
         await self.lifetime.keep_alive()
-        self.finish(self.lifetime.describe())
+        await self.finish_lifetime()
 
 
 class NotebooksRouteHandler(GipfelRouteHandler):

@@ -71,12 +71,27 @@ class Idle(ResponseModel):
     stop_ms: int
 
 
+class JobEvent(ResponseModel):
+    """Something that happened to a job of the user; ``time_ms`` is UTC.
+
+    ``workload`` is the ID as ``KIND:ID``, ``report`` the path of the run's report below the server's base
+    URL; both may be empty.
+    """
+
+    time_ms: int
+    kind: Literal["started", "ended", "failed", "idle", "checkpoint", "time", "test"]
+    title: str
+    reason: str
+    workload: str
+    report: str
+
+
 class Lifetime(ResponseModel):
-    """Lifetime of this server; times are UTC milliseconds of the server's clock.
+    """Lifetime of this server, and what happened to jobs; times are UTC milliseconds of the server's clock.
 
     ``notices_s`` are the seconds before the end at which the user gets a notice. ``extend_s`` is the number
     of seconds that one extension adds, 0 if the job can't be extended. ``idle`` is null unless the server
-    will soon be stopped for being idle.
+    will soon be stopped for being idle. ``events`` are the newest of the last day, the newest last.
     """
 
     now_ms: int
@@ -84,6 +99,7 @@ class Lifetime(ResponseModel):
     notices_s: list[float]
     extend_s: float
     idle: Idle | None
+    events: list[JobEvent]
 
 
 class Figure(ResponseModel):

@@ -1,16 +1,20 @@
 """Events of a recording: lines in ``telemetry/<node>-<recorder>.events.jsonl``."""
 
 import json
+import os
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .files import read_regular
+from .files import open_log, read_regular
 
 #: Ending of the files that hold events.
 SUFFIX = ".events.jsonl"
 _MAX_BYTES = 64 << 20
+_MAX_REASON = 2000
 
 #: Meaning of each kind of event.
 KINDS: Mapping[str, str] = {
@@ -31,6 +35,9 @@ KINDS: Mapping[str, str] = {
     "xid": "the driver reported a GPU error",
     "gpu_lost": "a GPU no longer responds",
     "throttle": "a GPU is throttled because of its temperature or power supply",
+    "gpus_idle": "all GPUs of a node have been idle for 20 minutes",
+    "checkpoint_space": "the next checkpoint won't fit on its file system",
+    "workload_failed": "a notebook or a launch failed",
 }
 
 
@@ -97,6 +104,25 @@ class Events:
 def events_file(telemetry: Path, node: str, recorder: str) -> Path:
     """Return the path of a recorder's events file."""
     return telemetry / f"{file_name(node) or 'node'}-{file_name(recorder)}{SUFFIX}"
+
+
+def append_event(telemetry: Path, event: Event, writer: str) -> None:
+    """Append an event to the events file of a writer that is not a recorder; do nothing if that fails."""
+    with suppress(OSError):
+        handle = open_log(events_file(telemetry, event.node, writer))
+        try:
+            os.write(handle, json.dumps(event.to_json()).encode() + b"\n")
+        finally:
+            os.close(handle)
+
+
+def report_failure(environment: Mapping[str, str], reason: str) -> None:
+    """Record in the run folder of this process's job why its workload failed; do nothing outside of jobs."""
+    run = environment.get("GIPFEL_RUN")
+    if run:
+        node = environment.get("GIPFEL_NODE") or os.uname().nodename.partition(".")[0]
+        event = Event(time.time_ns(), node, "workload_failed", "", reason[:_MAX_REASON])
+        append_event(Path(run) / "telemetry", event, "workload")
 
 
 def read_event_files(telemetry: Path) -> Events:

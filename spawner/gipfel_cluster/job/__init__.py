@@ -4,6 +4,7 @@ This module has the models that the submitting side and the node exchange: `JobS
 `VettingProgress` reports the vetting before a server starts. ``runner`` runs the job.
 """
 
+import time
 from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
@@ -46,6 +47,8 @@ class JobSpec(Frozen):
     """Base of relative paths in the EDF and working directory of a notebook; empty for the home directory."""
     folders: tuple[OneLine, ...] = Field((), max_length=16)
     """Further directories of the host that the container mounts at the same path."""
+    submitted: int = Field(default_factory=lambda: int(time.time()), ge=0)
+    """Time at which this was made, which is when it is submitted, in seconds since 1970."""
 
 
 class NodeProgress(Frozen):

@@ -25,6 +25,7 @@ from ..runtime import Runtime
 from ..scheduler.machine import scheduler_of
 from . import JOB_VARIABLE, JobSpec
 from .broker import broker_process
+from .notices import JobNotices
 from .record import BackgroundDigest, cache_folder, describe_run, job_id_of, now
 from .recording import Recording, close_run
 
@@ -62,11 +63,23 @@ class JobRunner:
         for number in _FORWARDED:
             signal.signal(number, self._forward)
         run = RunFolder.create(runs_root(self.environment), self.spec.cluster, self.job_id)
+        notices = JobNotices(
+            self.spec, run, self.job_id, self.environment, lambda: self._received in _END_SIGNALS
+        )
+        try:
+            return self._prepare_and_run(run, notices)
+        except (GipfelError, OSError) as error:
+            notices.report_error(error)
+            raise
+        finally:
+            notices.finish()
+
+    def _prepare_and_run(self, run: RunFolder, notices: JobNotices) -> int:
         edf = self._edf()
         runtime = Runtime.load(self.spec.runtime) if self.spec.runtime else Runtime.from_current_interpreter()
         scratch = ScratchFolder.create()
         try:
-            return self._run_in(run, edf, runtime, scratch.path)
+            return self._run_in(run, edf, runtime, scratch.path, notices)
         finally:
             scratch.remove()
             if self._recorded:
@@ -84,7 +97,9 @@ class JobRunner:
             raise EdfError(errors)
         return edf
 
-    def _run_in(self, run: RunFolder, edf: Edf | None, runtime: Runtime, scratch: Path) -> int:
+    def _run_in(
+        self, run: RunFolder, edf: Edf | None, runtime: Runtime, scratch: Path, notices: JobNotices
+    ) -> int:
         for part in ("s", "j", "c", LOCKS_DIRECTORY):  # sockets, Jupyter's runtime files, container's scratch
             (scratch / part).mkdir(mode=0o700)
         on_host = self.spec.kind == "launch"
@@ -132,7 +147,9 @@ class JobRunner:
             environment=self.environment,
         )
         start = self._engine_directory(engine.name) if contained else directory
-        return self._run_recorded(run, record, context, invocation, directory=start, preloaded=preloaded)
+        return self._run_recorded(
+            run, record, context, invocation, notices, directory=start, preloaded=preloaded
+        )
 
     def _run_recorded(
         self,
@@ -140,6 +157,7 @@ class JobRunner:
         record: dict[str, Any],
         context: JobContext,
         invocation: Invocation,
+        notices: JobNotices,
         *,
         directory: str,
         preloaded: PreloadedProgram | None,
@@ -153,6 +171,7 @@ class JobRunner:
         status = 1
         try:
             with broker_process(context):
+                notices.start()
                 variables = dict(invocation.environment)
                 status = self._run_command(invocation.argv, variables, directory, preloaded)
                 if self._received in _END_SIGNALS:
@@ -160,6 +179,10 @@ class JobRunner:
                         self._write_end(run, record, status)
                 # A launch outlives the server that started it: the job waits for it.
                 wait_for_lock_holders(Path(context.scratch, LOCKS_DIRECTORY), self._signal_lock_holders)
+        except (GipfelError, OSError) as error:
+            notices.report_error(error)
+            raise
+        else:
             return status
         finally:
             digest.stop()
@@ -168,7 +191,8 @@ class JobRunner:
                 # done.
                 self._write_end(run, record, status)
             finally:
-                end_descendants(keep=recording.stop_restarting())
+                notices.report_end(status, stopped=self._received in _END_SIGNALS)
+                end_descendants(keep=recording.stop_restarting() | notices.pids())
                 recording.stop()
 
     def _write_end(self, run: RunFolder, record: dict[str, Any], status: int) -> None:

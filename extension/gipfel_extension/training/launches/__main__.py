@@ -17,6 +17,7 @@ from gipfel_cluster.steps.spec import StepJob
 from gipfel_cluster.workloads.directory import hold_supervisor_lock
 
 from ..record.state import read_state, write_state
+from .notice import report_end
 from .supervisor import Supervisor
 
 
@@ -44,7 +45,8 @@ def _supervise(folder: Path, *, inherited: bool) -> int:
         with suppress(GipfelError, OSError):
             state = read_state(folder)
             ended = {"phase": "ended", "outcome": "failed", "exit_status": 1, "reason": str(error)}
-            write_state(folder, state.model_copy(update={**ended, "ended_ns": time.time_ns(), "gpus": {}}))
+            state = state.model_copy(update={**ended, "ended_ns": time.time_ns(), "gpus": {}})
+            report_end(folder, write_state(folder, state), os.environ)
         return 1
 
 

@@ -7,9 +7,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 
+from gipfel_cluster.job.time_limit import TimeLimit
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.process.tree import Process
 from gipfel_cluster.steps import StepJob
@@ -31,10 +31,10 @@ from .allocation import allocation_lock, choose_gpus, granted_gpus, held_gpus, v
 from .attempt import RunningAttempt
 from .launchers import Attempt, check_attempt, launcher_of
 from .logs import LogTimes
+from .notice import report_end
 from .rendezvous import addresses_of, free_port
 
 _COMMAND_S = 30.0
-_ASK_S = 60.0
 _LOOK_S = 0.5
 _BEAT_S = 10.0
 #: Time that Slurm and this process need in addition to the ranks' time for a checkpoint.
@@ -118,7 +118,7 @@ class Supervisor:
                 read_rank_records(self._folder).get(failure.rank, RankRecord(rank=failure.rank)).status
             )
             status = status if not own_status else own_status if own_status > 0 else 128 - own_status
-        self._write(
+        ended = self._write(
             self._state.model_copy(
                 update={
                     "phase": "ended",
@@ -131,6 +131,7 @@ class Supervisor:
                 }
             )
         )
+        report_end(self._folder, ended, self._environment)
         return status
 
     def _last_log_line(self, outcome: str) -> str:
@@ -336,31 +337,6 @@ class Supervisor:
         return state
 
 
-class TimeLimit:
-    """Time limit of the job; it is queried every minute, because it can be extended."""
-
-    def __init__(self, environment: Mapping[str, str], slurm_job: str) -> None:
-        self._environment = dict(environment)
-        self._job = slurm_job
-        self._queried_at = -_ASK_S
-        given = environment.get("SLURM_JOB_END_TIME") or environment.get("GIPFEL_JOB_END_TIME") or ""
-        self._end = float(given) if given.isdecimal() else None
-
-    def remaining_s(self) -> float | None:
-        """Return the seconds until the end; None if there is no limit or it is unknown."""
-        if self._job and time.monotonic() - self._queried_at >= _ASK_S:
-            self._queried_at = time.monotonic()
-            self._end = self._query() or self._end
-        return None if self._end is None else self._end - time.time()
-
-    def _query(self) -> float | None:
-        output = _output(("squeue", "--noheader", f"--jobs={self._job}", "--format=%e"), self._environment)
-        try:
-            return datetime.fromisoformat((output or "").strip()).timestamp()
-        except ValueError:
-            return None
-
-
 def requeue(job: str, environment: Mapping[str, str]) -> bool:
     """Requeue the job, which also ends this process; return whether Slurm accepted the request.
 
@@ -368,11 +344,6 @@ def requeue(job: str, environment: Mapping[str, str]) -> bool:
     """
     done = _run(("scontrol", "requeue", job), environment)
     return done is not None and done.returncode <= 0
-
-
-def _output(argv: tuple[str, ...], environment: Mapping[str, str]) -> str | None:
-    done = _run(argv, environment)
-    return done.stdout if done is not None and done.returncode == 0 else None
 
 
 def _run(argv: tuple[str, ...], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str] | None:

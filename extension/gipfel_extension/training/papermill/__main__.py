@@ -18,6 +18,7 @@ from typing import Any
 from gipfel_cluster.model import Frozen, GipfelError, one_line
 from gipfel_cluster.runs import RunFolder
 
+from ...telemetry.events import report_failure
 from ...telemetry.files import read_json
 from .grid import Grid
 from .notebook_file import MAX_NOTEBOOK_BYTES, kernel_of
@@ -55,14 +56,21 @@ def main(arguments: Sequence[str]) -> int:
             log_output=True,
         )
     except GipfelError as error:
-        _report(f"The notebook can't be run: {error}")
-        return 1
+        return _fail(f"The notebook can't be run: {error}")
     except OSError as error:
-        _report(f"The notebook can't be run: {error.strerror or error} ({error.filename or task.output})")
-        return 1
+        return _fail(
+            f"The notebook can't be run: {error.strerror or error} ({error.filename or task.output})"
+        )
     if outcome.problem:
-        _report(f"The notebook {'was ' if outcome.signal else ''}{_word(outcome.state)}: {outcome.problem}")
+        _fail(f"The notebook {'was ' if outcome.signal else ''}{_word(outcome.state)}: {outcome.problem}")
     return outcome.exit_status
+
+
+def _fail(problem: str) -> int:
+    """Report a problem in the log, and to the job, which notifies its user; return 1."""
+    _report(problem)
+    report_failure(os.environ, problem)
+    return 1
 
 
 def task_of(output: Path, resume: bool, environment: Mapping[str, str]) -> Task:  # noqa: FBT001 - a flag as typed

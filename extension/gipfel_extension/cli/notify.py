@@ -1,0 +1,174 @@
+"""``gipfel notify``: messages about jobs by e-mail, Slack and ntfy: what is set up, and a test message."""
+
+import json
+import os
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .terminal import examples, report_line
+
+if TYPE_CHECKING:
+    from gipfel_cluster.notify.settings import NotifySettings
+
+_SHOWN = 10
+_HELP = """Send messages about your jobs by e-mail, Slack or ntfy: a start, an end, a failure, a problem.
+
+\b
+You get a message when
+  started     a job has started after waiting in the queue for a minute or longer
+  ended       a job or launch has completed, or was stopped
+  failed      a job or launch has failed or reached its time limit
+  idle        all GPUs of a node have been idle for 20 minutes
+  checkpoint  the next checkpoint won't fit on its file system
+  time        a job's time limit ends soon
+
+JupyterLab shows these in any case. Nothing is sent until you write the file ~/.gipfel/notify.toml. It has
+secrets, so it must be readable by you alone (chmod 600). Leave out what you don't use:
+
+\b
+  hub = "https://hub.example.org"       # optional: messages link to reports there
+  events = ["failed", "idle", "time"]   # optional: only these (default: all)
+  per_hour = 20                         # optional: most messages in an hour
+
+\b
+  [ntfy]                                # install the app, and subscribe to the topic
+  url = "https://ntfy.sh/A-LONG-RANDOM-TOPIC"
+  token = "tk_..."                      # optional: of a server with accounts
+
+\b
+  [slack]                               # an incoming webhook, of Mattermost too
+  url = "https://hooks.slack.com/services/..."
+
+\b
+  [email]
+  host = "smtp.example.org"
+  port = 587                            # optional
+  security = "starttls"                 # or "tls"; "none" on this machine alone
+  from = "me@example.org"
+  to = ["me@example.org"]
+  user = "me"                           # optional, for servers with a login
+  password = "..."
+
+Write it in your home directory on the cluster: in a container that does not mount it, use a login node. The
+node of a job sends the message, so it must reach the service. Anyone who knows a topic of a public ntfy
+server can read it: choose one that nobody can guess.
+"""
+
+
+@click.group(
+    help=_HELP,
+    epilog=examples(
+        "gipfel notify test      send a test message to each service",
+        "gipfel notify status    show what is set up, and how the last messages went",
+    ),
+)
+def notify() -> None:
+    """Hold the commands below; the help text is above."""
+
+
+@notify.command(epilog=examples("gipfel notify test", "gipfel notify test --json"))
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
+def test(*, as_json: bool) -> int:
+    """Send a test message to each service that is set up; the rate limit does not count it.
+
+    Exit status: 0 every service accepted it, 1 one did not, or none is set up.
+    """
+    from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which --help can do without
+    from gipfel_cluster.notify.event import Event, message_of  # noqa: PLC0415
+    from gipfel_cluster.notify.send import send_to_all  # noqa: PLC0415
+
+    settings, file = _settings()
+    if settings is None or not settings.channels:
+        raise GipfelError(f"No service is set up in {file} on this machine.", "See `gipfel notify --help`.")
+    event = Event.of("test", "A test message", f"Sent by `gipfel notify test` on {os.uname().nodename}.")
+    outcomes = send_to_all(settings, message_of(event, settings.hub), os.environ)
+    if as_json:
+        click.echo(json.dumps({name: {"problem": each.problem} for name, each in outcomes.items()}))
+    else:
+        for name, each in outcomes.items():
+            click.echo(f"{name:<6} {each.problem or 'accepted the message'}")
+        if not settings.hub:
+            report_line("Messages have no links to reports, because the file does not set hub.")
+    return 1 if any(each.problem for each in outcomes.values()) else 0
+
+
+@notify.command(epilog=examples("gipfel notify status", "gipfel notify status --json"))
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
+def status(*, as_json: bool) -> int:
+    """Show what is set up, without secrets, how the last messages went, and the newest events.
+
+    Exit status: 0, or 1 if the file can't be used.
+    """
+    from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which --help can do without
+
+    problem, settings = "", None
+    try:
+        settings, _ = _settings()
+    except GipfelError as error:
+        problem = str(error)
+    document = _status(settings, problem)
+    if as_json:
+        click.echo(json.dumps(document))
+    else:
+        _print_status(document)
+    return 1 if problem else 0
+
+
+def _settings() -> "tuple[NotifySettings | None, str]":
+    from gipfel_cluster.notify.settings import read_settings, settings_file  # noqa: PLC0415
+
+    return read_settings(os.environ), str(settings_file(os.environ))
+
+
+def _status(settings: "NotifySettings | None", problem: str) -> dict[str, Any]:
+    from gipfel_cluster.notify.journal import read_events  # noqa: PLC0415
+    from gipfel_cluster.notify.limits import read_state  # noqa: PLC0415
+    from gipfel_cluster.notify.settings import settings_file  # noqa: PLC0415
+
+    state = read_state(os.environ)
+    services = settings.channels if settings else ()
+    return {
+        "file": str(settings_file(os.environ)),
+        "problem": problem,
+        "services": {
+            name: state.outcomes[name].model_dump() if name in state.outcomes else None for name in services
+        },
+        "events": list(settings.events) if settings else [],
+        "per_hour": settings.per_hour if settings else 0,
+        "held_back": state.held_back,
+        "job_problem": state.problem,
+        "recent": [each.model_dump() for each in read_events(os.environ)[-_SHOWN:]],
+    }
+
+
+def _print_status(document: dict[str, Any]) -> None:
+    if document["problem"]:
+        report_line(document["problem"])
+    elif not document["services"]:
+        click.echo(
+            f"Nothing is sent: no service is set up in {document['file']}. See `gipfel notify --help`."
+        )
+    for name, outcome in document["services"].items():
+        click.echo(f"{name:<6} {_outcome(outcome)}")
+    if document["services"]:
+        click.echo(f"Sent: {', '.join(document['events'])}; at most {document['per_hour']} in an hour.")
+    if document["job_problem"] and document["job_problem"] != document["problem"]:
+        report_line(f"The last job could not use the file: {document['job_problem']}")
+    if document["held_back"]:
+        click.echo(f"The rate limit has held back {document['held_back']} messages since the last one.")
+    if document["recent"]:
+        click.echo("Newest events:")
+    for each in document["recent"]:
+        click.echo(f"  {_clock(each['time_ns'])}  {each['kind']:<10}  {each['title']}: {each['reason']}")
+
+
+def _outcome(outcome: dict[str, Any] | None) -> str:
+    if outcome is None:
+        return "set up; nothing sent yet (`gipfel notify test`)"
+    return f"{_clock(outcome['time_ns'])}: {outcome['problem'] or 'accepted the last message'}"
+
+
+def _clock(time_ns: int) -> str:
+    return f"{datetime.fromtimestamp(time_ns / 1e9).astimezone():%Y-%m-%d %H:%M %Z}"
