@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 from intervals import wilson
-from step_tables import NOISE, Floats
+from step_tables import TRIED as NOISE
+from step_tables import Floats
 
 from gipfel_extension.diagnosis.changes import find_changes
 from gipfel_extension.diagnosis.pace_comparison import compare_paces, pace_of

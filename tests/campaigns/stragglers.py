@@ -84,7 +84,8 @@ def _draws() -> dict[str, Draw]:
                 found[f"slow-{100 * share:.0f}.{at}"] = _slow(size, cv, share)
                 found[f"became-{100 * share:.0f}.{at}"] = _slow(size, cv, share, before=BASELINE)
             found[f"node-20.{at}"] = _node(size, cv, 0.20)
-            found[f"stage-20.{at}"] = _stage(size, cv, 0.20)
+            for share in SHARES[:3]:
+                found[f"stage-{100 * share:.0f}.{at}"] = _stage(size, cv, share)
             found[f"stage-later-20.{at}"] = _stage(size, cv, 0.20, onset=BASELINE)
             if cv == min(NOISES):
                 found[f"samples-20.{at}"] = _samples(size, cv, 0.20)

@@ -47,6 +47,15 @@ def student(z: float, measured: float) -> float:
     return z + (z**3 + z) / (4 * measured)
 
 
+def skewed(z: float, skew: float, steps: int) -> float:
+    """Return `z` for a mean of so many values of a skewed distribution: it is exceeded as often as normally.
+
+    The first term of the expansion of Cornish and Fisher (Abramowitz & Stegun 26.2.49). Noise whose tail is
+    the lower one leaves `z` as it is.
+    """
+    return z + max(0.0, skew) / math.sqrt(steps) * (z * z - 1) / 6
+
+
 def tail(z: float) -> float:
     """Return the probability with which a normal value exceeds `z` standard deviations."""
     return _NORMAL.cdf(-z)
@@ -120,11 +129,14 @@ class Noise:
         root of one plus twice the sum of the autocorrelations.
     rho
         Correlation of neighbouring steps.
+    skew
+        Third central moment over the cube of the standard deviation, the mean over rows.
     """
 
     sigma: Floats
     memory: float
     rho: float
+    skew: float = 0.0
 
     def error(self, steps: int) -> Floats:
         """Return the standard error of a trimmed mean over so many steps, by row."""
@@ -136,13 +148,20 @@ def noise_of(values: Floats) -> Noise:
     sigma = _sigma(values)
     rest = _residual(values, _LAG_TILE)
     bound = 3 * sigma[:, None]
-    rest = np.nan_to_num(np.clip(rest, -bound, bound))
+    rest = np.clip(rest, -bound, bound)
     steps = rest.shape[1]
     lags = min(_LAGS, steps // 6)
+    # Around a median that is not the mean, noise without memory looks as if it had some.
+    parts = tiles(steps, _LAG_TILE)
+    for first, last in parts:
+        rest[:, first:last] -= _mean(rest[:, first:last])[:, None]
+    there = (~np.isnan(rest)).sum(axis=1)
+    rest = np.nan_to_num(rest)
     power = (rest * rest).sum(axis=1)
     alive = power > 0
     if not lags or not alive.any():
         return Noise(sigma, 1.0, 0.0)
+    skew = float(((rest[alive] ** 3).sum(axis=1) * there[alive] ** 0.5 / power[alive] ** 1.5).mean())
     # The median row: one whose level changed looks like one with memory.
     rho = [
         float(np.median((rest[alive, lag:] * rest[alive, :-lag]).sum(axis=1) / power[alive]))
@@ -150,17 +169,22 @@ def noise_of(values: Floats) -> Noise:
     ]
     # Around its own mean, white noise of n steps has autocorrelations of -1/n, and AR(1) noise of rho has
     # rho - (1 + 3 rho) / n (Kendall 1954, doi:10.1093/biomet/41.3-4.403).
-    tile = min(_LAG_TILE, steps)
+    tile = steps / len(parts)
     next_to = min(0.95, (rho[0] + 1 / tile) / (1 - 3 / tile))
     squared = (1 + 2 * sum(rho)) / (1 - 2 * lags / tile)
     if lags < _LAGS:
         # Noise may remember beyond so few lags: half as if it did not, half as if it forgot at one rate.
         squared = (squared + max(squared, (1 + next_to) / (1 - next_to))) / 2
     # So much the medians of white noise may show by chance; of few rows more can't be ruled out.
-    if alive.sum() * steps >= _MANY:
-        squared -= 6 * math.sqrt(lags / (alive.sum() * steps))
-    squared = max(1.0, squared)
-    return Noise(sigma, squared**0.5, next_to)
+    chance = 6 * math.sqrt(lags / (alive.sum() * steps)) if alive.sum() * steps >= _MANY else 0.0
+    squared = squared if squared > 1 + chance else 1.0
+    return Noise(sigma, squared**0.5, next_to, skew)
+
+
+def _mean(values: Floats) -> Floats:
+    """Return the mean of each row without NaN; 0 where all are missing."""
+    there = ~np.isnan(values)
+    return np.asarray(np.where(there, values, 0).sum(axis=1) / np.maximum(1, there.sum(axis=1)))
 
 
 def _sigma(values: Floats) -> Floats:

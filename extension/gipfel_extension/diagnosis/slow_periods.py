@@ -5,8 +5,8 @@ window where all of this holds of its excess over its peers (the logarithm of a 
 
 - its mean is above 5 %, of steps that count at most as 2.5 standard deviations;
 - that is more than noise makes of any row of the job in any window of the run with a probability of 1 in
-  1 000, by the row's own noise and its memory and by what rows differ by: among ranks that all differ none
-  is named;
+  1 000, by the row's own noise, its memory and its skew, and by what rows differ by: among ranks that all
+  differ none is named;
 - the median step shows half of it, each quarter of the window an eighth, and the row is above its peers about
   as often as a constant excess would make it: a few long steps don't count, nor do disturbances that pass.
 """
@@ -26,6 +26,7 @@ from .robust import (
     noise_of,
     quantile,
     scatter,
+    skewed,
     student,
     tail,
     trimmed_mean,
@@ -147,12 +148,14 @@ def find_slow(excess: Floats, rule: Rule, *, alike: bool = True, baseline: int |
             level = _levels(window, noise.sigma)
             # Skewed noise lifts means above medians, of all rows alike.
             usual = float(median(level)) if alike else 0.0
-            own = _error(level, error, alike=alike)
-            slow = _slow_rows(window - usual, level - usual, z * own, noise, rule)
+            own = _error(level, error, alike=alike, lasting=noise.memory > 1)
+            threshold = skewed(z, noise.skew, length) * own
+            slow = _slow_rows(window - usual, level - usual, threshold, noise, rule)
             for row in np.flatnonzero(slow):
                 z_row = float((level[row] - usual) / own[row])
                 hits.setdefault(int(row), []).append((first, last, z_row))
-    smallest = max(math.log1p(rule.least), z * float(median(noise.error(rule.window))))
+    least = skewed(z, noise.skew, rule.window) * float(median(noise.error(rule.window)))
+    smallest = max(math.log1p(rule.least), least)
     periods = [
         _period(excess, row, windows, float(noise.sigma[row]))
         for row, found in hits.items()
@@ -176,12 +179,13 @@ def _levels(window: Floats, sigma: Floats) -> Floats:
     return level
 
 
-def _error(level: Floats, error: Floats, *, alike: bool) -> Floats:
+def _error(level: Floats, error: Floats, *, alike: bool, lasting: bool) -> Floats:
     """Return the standard error of levels: at least what rows that are alike differ by."""
     error = error * (_REACH_ERROR / TRIMMED_ERROR)
     if not alike or len(level) < _LEAST_ROWS:
         return error
-    return np.asarray(np.fmax(error, _BETWEEN * float(scatter(level))))
+    # Noise that remembers makes levels differ by more than the autocorrelations of a few steps show.
+    return np.asarray(np.fmax(error, (1.0 if lasting else _BETWEEN) * float(scatter(level))))
 
 
 def _slow_rows(
