@@ -10,20 +10,23 @@ import type { IRunInfo } from './api';
 export interface ISection {
   /** ID in the page, such as `saturation`. */
   readonly id: string;
-  /** The heading, translated. */
+  /** The text of its tab, translated. */
   readonly title: string;
-  /** True to start collapsed. */
-  readonly collapsed?: boolean;
-  /** Short text next to the heading, also while the section is collapsed; use `role="status"` if it changes. */
+  /** A few characters in the tab, also while another tab is selected, such as the number of running workloads. */
+  readonly Badge?: React.ComponentType;
+  /** A line above the content; use `role="status"` if it changes. */
   readonly Summary?: React.ComponentType;
-  /** The content below the heading; mounted only while the section is open. */
+  /** The content; mounted only while the tab is selected. */
   readonly Body: React.ComponentType;
-  /** Called when the section becomes visible (it is open, panel and page are visible) or not; pause polling then. */
+  /**
+   * Called when the section becomes visible or not; pause polling while it is not. It is visible if panel and page
+   * are, and its tab is selected or has a badge.
+   */
   setVisible?(visible: boolean): void;
 }
 
 /**
- * The panel in the right sidebar: the run of this server, and the sections below it.
+ * The panel in the right sidebar: the run of this server, and below it a tab for each section.
  *
  * An extension that requires it adds a section of its own:
  *
@@ -35,6 +38,8 @@ export interface ISection {
 export interface IGipfelPanel {
   /** Add a section, and remove it when the returned object is disposed; the section with the lowest rank is first. */
   addSection(section: ISection, options?: { readonly rank?: number }): IDisposable;
+  /** Select the tab of a section by its ID, now or when it is added. */
+  selectSection(id: string): void;
   /** The run that this server belongs to; null until the server has responded. */
   readonly run: IRunInfo | null;
   /** Emitted when `run` was fetched again. */
@@ -79,7 +84,7 @@ export interface IWorkloadKind<T> {
   readonly id: string;
   /** Translated, in the plural, for the filter. */
   readonly title: string;
-  /** How to start the first one, translated. */
+  /** How to start the first one, translated; empty if it can't be started from the panel or a notebook. */
   readonly emptyText: string;
   readonly workloads: IWorkloads<T>;
   /** Return an item's React key, unique in its kind. */

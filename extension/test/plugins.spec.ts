@@ -54,12 +54,12 @@ describe('the plugins', () => {
 
   it('add their sections in the order of the panel', async () => {
     const { panel } = await activate(FEATURES);
-    expect(sectionsOf(panel)).toEqual(['saturation', 'vetting', 'workloads']);
+    expect(sectionsOf(panel)).toEqual(['saturation', 'workloads', 'vetting']);
   });
 
   it.each(['saturation', 'vetting'])('leave out %s alone where a site disables it', async name => {
     const { panel } = await activate(FEATURES.filter(each => each !== `@gipfel/extension:${name}`));
-    expect(sectionsOf(panel)).toEqual(['saturation', 'vetting', 'workloads'].filter(each => each !== name));
+    expect(sectionsOf(panel)).toEqual(['saturation', 'workloads', 'vetting'].filter(each => each !== name));
   });
 
   it.each(['launches', 'batch', 'notices', 'status-bar', 'notebooks', 'figures', 'outputs'])(

@@ -19,7 +19,7 @@ from typing import Any
 from hang_dumps import FAULTS, Hang, Layout, Simulation
 
 LATER_FAULTS = (*FAULTS, "two", "never-began", "short", "link")
-_MOST_LOST = 0.15
+_MAX_LOST = 0.15
 
 
 class LaterSimulation(Simulation):
@@ -100,7 +100,7 @@ def rings(hang: Hang, rng: random.Random) -> Hang:
 def lost(hang: Hang, rng: random.Random) -> Hang:
     """Files of up to 15 % of the ranks that caused nothing were lost, at least one."""
     innocent = sorted(set(hang.dumps) - set(hang.truth))
-    count = min(len(innocent) - 1, max(1, int(len(hang.dumps) * rng.uniform(0, _MOST_LOST))))
+    count = min(len(innocent) - 1, max(1, int(len(hang.dumps) * rng.uniform(0, _MAX_LOST))))
     gone = set(rng.sample(innocent, max(count, 0)))
     return replace(hang, dumps={rank: raw for rank, raw in hang.dumps.items() if rank not in gone})
 

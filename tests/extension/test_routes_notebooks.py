@@ -6,11 +6,12 @@ import pytest
 
 @pytest.fixture
 def server(start_server, tmp_path):
-    """A server with two notebooks on its data path, one of which is damaged."""
+    """A server with notebooks on its data path."""
     folder = tmp_path / "share" / "gipfel" / "notebooks"
     folder.mkdir(parents=True)
     cells = [nbformat.v4.new_markdown_cell("# Measure it\nwords"), nbformat.v4.new_code_cell("1 + 1")]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "measure-it.ipynb")
+    nbformat.write(nbformat.v4.new_notebook(cells=cells[1:]), folder / "start-here.ipynb")
     return start_server(JUPYTER_PATH=str(folder.parent.parent))
 
 
@@ -18,6 +19,10 @@ def test_shipped_notebooks_are_listed_by_their_titles(server):
     status, answer = server.call("gipfel/notebooks")
     assert status == 200
     assert {"name": "measure-it", "title": "Measure it"} in answer["notebooks"]
+    # Newcomers open this one first; the others follow by name.
+    first, *others = (each["name"] for each in answer["notebooks"])
+    assert first == "start-here"
+    assert others == sorted(others)
 
 
 def test_a_copy_is_made_once_and_never_overwritten(server):

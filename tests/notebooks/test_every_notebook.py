@@ -1,4 +1,4 @@
-"""What holds for each notebook: its form, its parameters, and that the README names it."""
+"""Requirements on every notebook: its form, its parameters, and its line in the README."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def test_it_is_valid_without_outputs_and_says_what_its_parameters_are(path: Path
         if cell.cell_type == "code":
             assert cell.outputs == []
             assert cell.execution_count is None
-            if not cell.source.startswith(("%%launch", "%load_ext")):
+            if not cell.source.startswith(("%%launch", "%%sh", "%load_ext")):
                 compile(cell.source, path.name, "exec")
     found = papermill.inspect_notebook(str(path))
     assert found

@@ -1,4 +1,4 @@
-"""The notebooks that look: at nodes, at a job, at ways to store samples."""
+"""The notebooks that inspect nodes, a job, and formats of stored samples."""
 
 import json
 import subprocess
@@ -17,9 +17,19 @@ description: for this test
 time_limit: 60 s
 checks:
 - {name: affinity, type: affinity, time_limit: 30 s}
-- {name: room, type: shared_memory, time_limit: 30 s, parameters: {least_free: %s, write: 1 MiB}}
+- {name: room, type: shared_memory, time_limit: 30 s, parameters: {min_free: %s, write: 1 MiB}}
 """
 _PLOTLY = "application/vnd.plotly.v1+json"
+
+
+def test_a_newcomer_sees_gpus_trains_on_two_ranks_and_submits_a_notebook(execute_notebook: Execute) -> None:
+    done = execute_notebook("start-here", seconds=5)
+    assert "simulated GPU" in done.text("score")
+    assert "bound" in done.text("score")
+    assert "completed" in done.text("outcome")
+    assert done.logged[-1]["step"] == 60
+    assert done.logged[-1]["loss"] < 0.01
+    assert "Hello, Gipfel!" in done.text("greeting")
 
 
 def test_vetted_nodes_get_the_next_launch(execute_notebook: Execute, tmp_path: Path) -> None:

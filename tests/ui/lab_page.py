@@ -1,4 +1,4 @@
-"""JupyterLab as a person uses it: the panel in the sidebar, a notebook with a widget, the theme."""
+"""Page object of JupyterLab: the panel in the sidebar, a notebook with a widget, the theme."""
 
 import contextlib
 import time
@@ -58,6 +58,21 @@ class LabPage:
         if not self.panel.is_visible():
             self.page.locator(".jp-SideBar .lm-TabBar-tab[data-id='gipfel-panel']").click()
         expect(self.panel).to_be_visible()
+        self.skip_tour()
+
+    def skip_tour(self) -> None:
+        """Skip the tour, where this is a user's first visit."""
+        tour = self.panel.get_by_role("region", name="Tour")
+        if tour.count():
+            tour.get_by_role("button", name="Skip").click()
+            expect(tour).to_have_count(0)
+
+    def open_section(self, name: str) -> Locator:
+        """Select a section's tab in the open panel; returns the section."""
+        self.panel.get_by_role("tab", name=name).click(timeout=_LAB_LIMIT_MS)
+        section = self.panel.get_by_role("tabpanel", name=name)
+        expect(section).to_be_visible()
+        return section
 
     def close_left_sidebar(self) -> None:
         """Make room for the notebook."""

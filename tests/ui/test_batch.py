@@ -84,7 +84,7 @@ def test_a_notebook_is_submitted_from_its_toolbar_and_watched_to_its_end(
     here.decline_news()
     # Nobody has to look for the panel: it is open at the first visit.
     expect(here.panel).to_be_visible()
-    jobs = here.panel.locator("[data-section='workloads']")
+    jobs = here.open_section("Workloads")
     expect(jobs).to_contain_text("None yet", timeout=_LIMIT_MS)
 
     def ask() -> None:

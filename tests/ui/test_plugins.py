@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import sleep_kind
 from lab_page import LabPage
 from lab_server import LabServer
 from playwright.sync_api import Locator, Page, expect
+from sleep_kind import SleepKind, install_sleep_kind
 
 pytestmark = pytest.mark.browser
 
@@ -18,9 +20,13 @@ Screenshot = Callable[[Page, str], Path]
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[LabServer]:
-    with LabServer("synthetic:training:4") as running:
-        yield running
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
+    """A lab where another package has installed a kind of workload."""
+    site = install_sleep_kind(tmp_path_factory.mktemp("sleeping"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join((str(site), str(Path(sleep_kind.__file__).parent))))
+        with LabServer("synthetic:training:4") as running:
+            yield running
 
 
 @pytest.fixture
@@ -43,9 +49,9 @@ def menu_of(lab: LabPage) -> Locator:
 
 
 def sections_of(lab: LabPage) -> list[str]:
-    """Return the IDs of the panel's sections, from top to bottom."""
+    """Return the IDs of the panel's sections, in the order of their tabs."""
     lab.open_panel()
-    expect(lab.panel.locator("[data-section]").first).to_be_visible(timeout=_LIMIT_MS)
+    expect(lab.panel.get_by_role("tab").first).to_be_visible(timeout=_LIMIT_MS)
     found: list[str] = lab.panel.locator("[data-section]").evaluate_all(
         "all => all.map(each => each.dataset.section)"
     )
@@ -58,13 +64,13 @@ def test_menu_launcher_and_status_bar_lead_to_the_panel(lab: LabPage, screenshot
     item = lab.page.locator(".jp-Gipfel-statusItem button")
     expect(item).to_contain_text("(simulated)", timeout=_LIMIT_MS)
     expect(item).to_contain_text("%", timeout=_LIMIT_MS)
-    assert sections_of(lab) == ["saturation", "vetting", "workloads"]
+    assert sections_of(lab) == ["saturation", "workloads", "vetting"]
     items = menu_of(lab)
     labels = [text.strip() for text in items.all_inner_texts()]
     assert [label for label in labels if label] == labels
     screenshot(lab.page, "80-menu-light")
-    assert len(labels) == 4
-    for word in ("Panel", "Training Launch", "Run as Batch Job", "Documentation"):
+    assert len(labels) == 5
+    for word in ("Panel", "Training Launch", "Run as Batch Job", "Tour", "Documentation"):
         expect(items.filter(has_text=word)).to_have_count(1)
     lab.page.keyboard.press("Escape")
     # The panel is closed by its own tab, and opened again by the status bar.
@@ -74,21 +80,81 @@ def test_menu_launcher_and_status_bar_lead_to_the_panel(lab: LabPage, screenshot
     expect(lab.panel).to_be_visible()
 
 
-def test_the_panel_remembers_which_sections_are_open(lab: LabPage, screenshot: Screenshot) -> None:
+def test_the_tour_of_a_first_visit_ends_at_the_notebook_to_start_with(
+    new_page: Callable[[], Page], screenshot: Screenshot
+) -> None:
+    with LabServer("synthetic:training:4") as server:
+        lab = LabPage(new_page())
+        lab.page.goto(server.url)
+        lab.wait_until_ready()
+        lab.decline_news()
+        tour = lab.panel.get_by_role("region", name="Tour")
+        expect(tour).to_contain_text("1 of 5", timeout=_LIMIT_MS)
+        for name in ("Saturation", "Workloads", "Vetting"):
+            tour.get_by_role("button", name="Next").press("Enter")
+            expect(lab.panel.get_by_role("tab", selected=True)).to_contain_text(name)
+            expect(tour).to_contain_text(name)
+        screenshot(lab.page, "84-tour-light")
+        tour.get_by_role("button", name="Next").click()
+        tour.get_by_role("button", name="Start here").click()
+        expect(lab.page.locator(".jp-Notebook h1").first).to_contain_text("Start here", timeout=_LIMIT_MS)
+        expect(tour).to_have_count(0)
+        # It is there for whoever wants it again.
+        menu_of(lab).filter(has_text="Tour").click()
+        expect(tour).to_contain_text("1 of 5")
+        lab.skip_tour()
+        # A reload shows what was open, without the tour.
+        lab.page.wait_for_timeout(2000)
+        lab.page.reload()
+        expect(lab.panel).to_be_visible(timeout=_LIMIT_MS)
+        expect(tour).to_have_count(0)
+        assert not lab.errors
+        lab.page.close()
+
+
+def test_tabs_follow_the_keyboard_and_are_remembered(lab: LabPage, screenshot: Screenshot) -> None:
     lab.open_panel()
-    vetting = lab.panel.locator("[data-section='vetting']")
-    vetting.locator("summary h2").click()
-    expect(vetting).not_to_have_attribute("open", "")
     lab.choose_theme("JupyterLab Dark")
     expect(lab.panel.locator(".main-svg").first).to_be_visible(timeout=_LIMIT_MS)
     screenshot(lab.page, "81-plugins-dark")
+    tabs = lab.panel.get_by_role("tab")
+    tabs.first.focus()
+    for key, name in (("ArrowRight", "Workloads"), ("Home", "Saturation"), ("End", "Vetting")):
+        lab.page.keyboard.press(key)
+        expect(lab.panel.get_by_role("tab", selected=True)).to_contain_text(name)
+        expect(lab.panel.get_by_role("tab", name=name)).to_be_focused()
+        expect(lab.panel.get_by_role("tabpanel")).to_have_count(1)
+    expect(lab.panel.get_by_role("tabpanel")).to_contain_text("Not vetted yet", timeout=_LIMIT_MS)
     # The lab saves its state a moment later.
     lab.page.wait_for_timeout(2000)
     lab.page.reload()
     lab.wait_until_ready()
     lab.open_panel()
-    expect(lab.panel.locator("[data-section='workloads']")).to_have_attribute("open", "")
-    expect(vetting).not_to_have_attribute("open", "", timeout=_LIMIT_MS)
+    expect(lab.panel.get_by_role("tab", selected=True)).to_contain_text("Vetting", timeout=_LIMIT_MS)
+    # The status bar is about saturation.
+    lab.page.locator(".jp-Gipfel-statusItem button").click()
+    expect(lab.panel.get_by_role("tab", selected=True)).to_contain_text("Saturation")
+
+
+def test_a_workload_of_another_packages_kind_is_listed_with_its_log_and_stopped(
+    lab: LabPage, server: LabServer, screenshot: Screenshot
+) -> None:
+    environment = {"GIPFEL_RUNS": str(server.folder / "runs"), "HOME": str(server.folder)}
+    started = SleepKind.start(600, environment)
+    lab.open_panel()
+    workloads = lab.open_section("Workloads")
+    card = workloads.locator(f"[data-workload='sleep:{started.id}']")
+    expect(card).to_have_attribute("data-state", "running", timeout=_LIMIT_MS)
+    workloads.locator("select[name='kind']").select_option(label="other kinds")
+    card.get_by_role("button", name="Log").click()
+    expect(card.locator("pre")).to_have_text("going to sleep")
+    screenshot(lab.page, "83-other-workload-light")
+    card.get_by_role("button", name="Stop").click()
+    expect(card).to_have_attribute("data-state", "stopped", timeout=_LIMIT_MS)
+    expect(card.locator("pre")).to_contain_text("stopped")
+    expect(card.get_by_role("button", name="Run again")).to_be_visible()
+    lab.choose_theme("JupyterLab Dark")
+    screenshot(lab.page, "83-other-workload-dark")
 
 
 def test_a_site_disables_one_feature_and_keeps_the_others(
@@ -98,17 +164,21 @@ def test_a_site_disables_one_feature_and_keeps_the_others(
     for name in ("launches", "vetting"):
         command = [sys.executable, "-m", "jupyter", "labextension", "disable", "--level=user"]
         subprocess.run([*command, f"@gipfel/extension:{name}"], env=environment, check=True)
+    # The filter offers a kind that can't be started here once there is a workload of it.
+    SleepKind.start(1, {"GIPFEL_RUNS": str(server.folder / "runs"), "HOME": str(server.folder)})
     lab = LabPage(new_page())
     lab.page.set_viewport_size({"width": 1000, "height": 900})
     lab.page.goto(server.url)
     lab.wait_until_ready()
     lab.decline_news()
     assert sections_of(lab) == ["saturation", "workloads"]
-    expect(lab.panel.locator("select[name='kind']")).to_have_count(0)
+    kinds = lab.open_section("Workloads").locator("select[name='kind'] option")
+    expect(kinds).to_have_text(["all", "batch notebooks", "other kinds"], timeout=_LIMIT_MS)
+    lab.open_section("Saturation")
     expect(lab.page.locator(".jp-LauncherCard", has_text="Training Launch")).to_have_count(0)
     expect(lab.panel.locator(".main-svg").first).to_be_visible(timeout=_LIMIT_MS)
     items = menu_of(lab)
-    expect(items).to_have_count(3)
+    expect(items).to_have_count(4)
     expect(items.filter(has_text="Training Launch")).to_have_count(0)
     screenshot(lab.page, "82-plugins-disabled")
     assert not lab.errors

@@ -26,13 +26,15 @@ from ..server.runs import CurrentRun, missing_gpus
 from ..telemetry.files import read_json
 from ..telemetry.prometheus_text import CONTENT_TYPE, JobLabels, prometheus_text
 from ..telemetry.sample import SampleTable
-from ..training.papermill.notebook_file import MOST_NOTEBOOK_BYTES
+from ..training.papermill.notebook_file import MAX_NOTEBOOK_BYTES
 from .base import GipfelRouteHandler, route
 
 #: Seconds of samples in the score of `MetricsRouteHandler`.
 _WINDOW_S = 60.0
 #: Age up to which a response is reused, so that frequent scrapes cost no more than one per second.
 _FRESH_S = 1.0
+#: The notebook that newcomers open first.
+FIRST_NOTEBOOK = "start-here"
 #: One year: the name of a script changes with its content.
 _CACHE_CONTROL = "private, max-age=31536000, immutable"
 
@@ -143,13 +145,13 @@ class ExtendRouteHandler(LifetimeRouteHandler):
         self.finish(self.lifetime.describe())
 
 
-class StayRouteHandler(LifetimeRouteHandler):
+class KeepAliveRouteHandler(LifetimeRouteHandler):
     """``POST``: keep an idle server."""
 
     @route
     async def post(self) -> None:
         """Count this request as use, and send the response of `LifetimeRouteHandler`."""
-        await self.lifetime.stay()
+        await self.lifetime.keep_alive()
         self.finish(self.lifetime.describe())
 
 
@@ -191,12 +193,12 @@ class NotebookRouteHandler(GipfelRouteHandler):
 
 
 def shipped_notebooks() -> dict[str, Path]:
-    """Return the file of each notebook by name; the first one on Jupyter's data path takes precedence."""
+    """Return the file of each notebook by name, the newcomers' first; earlier paths take precedence."""
     found: dict[str, Path] = {}
     for folder in jupyter_path("gipfel", "notebooks"):
         for path in sorted(Path(folder).glob("*.ipynb")):
             found.setdefault(path.stem, path)
-    return dict(sorted(found.items()))
+    return dict(sorted(found.items(), key=lambda item: (item[0] != FIRST_NOTEBOOK, item[0])))
 
 
 def read_notebook(path: Path) -> dict[str, Any]:
@@ -208,7 +210,7 @@ def read_notebook(path: Path) -> dict[str, Any]:
         The file can't be read or is not a notebook.
     """
     try:
-        content = read_json(path, MOST_NOTEBOOK_BYTES, follow=True)
+        content = read_json(path, MAX_NOTEBOOK_BYTES, follow=True)
     except (OSError, ValueError) as error:
         raise GipfelError(f"{path} can't be read as a notebook: {error}.", "Install Gipfel again.") from error
     if not isinstance(content, dict) or "cells" not in content:

@@ -48,7 +48,9 @@ export const batchPlugin: JupyterFrontEndPlugin<void> = {
         const context = current()?.context;
         if (context) {
           await context.save();
-          await showDialogAndSubmit(model, trans, context.path, open);
+          await showDialogAndSubmit(model, trans, context.path, open, () => {
+            void app.commands.execute(CommandIDs.openPanel, { section: 'workloads' });
+          });
         }
       }
     });

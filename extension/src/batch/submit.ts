@@ -11,7 +11,8 @@ export async function showDialogAndSubmit(
   model: BatchModel,
   trans: TranslationBundle,
   path: string,
-  open: (path: string) => void
+  open: (path: string) => void,
+  showJobs: () => void
 ): Promise<void> {
   let form: IBatchForm;
   try {
@@ -33,7 +34,7 @@ export async function showDialogAndSubmit(
       return;
     }
     try {
-      notifySubmitted(await model.submit(value), value.output, trans, open);
+      notifySubmitted(await model.submit(value), value.output, trans, open, showJobs);
       return;
     } catch (error) {
       typed = body.values;
@@ -46,11 +47,13 @@ function notifySubmitted(
   jobId: string,
   output: string,
   trans: TranslationBundle,
-  open: (path: string) => void
+  open: (path: string) => void,
+  showJobs: () => void
 ): void {
   Notification.success(trans.__('Job %1 is submitted: %2', jobId, output), {
     autoClose: 10_000,
     actions: [
+      { label: trans.__('Show job'), callback: showJobs },
       {
         label: trans.__('Open output'),
         callback: () => {

@@ -2,6 +2,8 @@
 export const CommandIDs = {
   /** Show the panel. */
   openPanel: 'gipfel:open-panel',
+  /** Explain the panel step by step. */
+  takeTour: 'gipfel:take-tour',
   /** Open the documentation in a new tab of the browser. */
   openDocumentation: 'gipfel:open-documentation',
   /** Record a simulated source in addition to the real ones. */

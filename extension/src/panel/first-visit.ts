@@ -5,11 +5,12 @@ const KEY = '@gipfel/extension:panel-was-shown';
 /** In a narrower window the panel would cover everything else. */
 const NARROW_PX = 900;
 
-/** Show a side panel once to a new user; afterwards JupyterLab restores its layout. */
+/** Show a side panel once to a new user, and start its tour; afterwards JupyterLab restores its layout. */
 export async function showAtFirstVisit(
   app: JupyterFrontEnd,
   state: IStateDB | null,
-  id: string
+  id: string,
+  startTour: () => void
 ): Promise<void> {
   await app.restored;
   if (state === null || window.innerWidth < NARROW_PX || (await state.fetch(KEY)) !== undefined) {
@@ -17,4 +18,5 @@ export async function showAtFirstVisit(
   }
   await state.save(KEY, true);
   app.shell.activateById(id);
+  startTour();
 }

@@ -8,25 +8,34 @@ import * as React from 'react';
 import type { IRunInfo } from '../api';
 import { mountainIcon } from '../common/icon';
 import type { IGipfelPanel, ISection } from '../tokens';
-import type { OpenSections } from './open-sections';
 import { Header } from './header';
 import type { RunModel } from './run';
-import { Section } from './section';
+import type { SelectedSection } from './selected-section';
+import { Tabs } from './tabs';
+import { Tour, TourCard, type ITourStep } from './tour';
 
 const LAST_RANK = 1000;
 
-/** The panel: the header with the run of this server, and below it the sections that plugins add. */
+/** The panel: the header with the run of this server, and below it a tab for each section that plugins add. */
 export class GipfelPanel extends ReactWidget implements IGipfelPanel {
   constructor(
     private readonly model: RunModel,
-    private readonly openSections: OpenSections,
-    private readonly trans: TranslationBundle
+    private readonly selectedSection: SelectedSection,
+    private readonly trans: TranslationBundle,
+    tourSteps: readonly ITourStep[] = []
   ) {
     super();
+    this.tour = new Tour(
+      tourSteps,
+      id => this._sections.some(each => each.section.id === id),
+      id => {
+        this.selectSection(id);
+      }
+    );
     model.changed.connect(() => {
       this._runChanged.emit();
     });
-    openSections.changed.connect(() => {
+    selectedSection.changed.connect(() => {
       this._sectionsChanged.emit();
     });
     this.id = 'gipfel-panel';
@@ -36,6 +45,9 @@ export class GipfelPanel extends ReactWidget implements IGipfelPanel {
     document.addEventListener('visibilitychange', this._onVisibility);
     window.addEventListener('resize', this._onLayout);
   }
+
+  /** The tour through the panel for a new user. */
+  readonly tour: Tour;
 
   addSection(section: ISection, options: { readonly rank?: number } = {}): IDisposable {
     if (this._sections.some(each => each.section.id === section.id)) {
@@ -48,6 +60,10 @@ export class GipfelPanel extends ReactWidget implements IGipfelPanel {
       this._sections = this._sections.filter(each => each !== added);
       this._sectionsChanged.emit();
     });
+  }
+
+  selectSection(id: string): void {
+    this.selectedSection.select(id);
   }
 
   get run(): IRunInfo | null {
@@ -101,24 +117,29 @@ export class GipfelPanel extends ReactWidget implements IGipfelPanel {
         <UseSignal signal={this._runChanged}>
           {(): React.JSX.Element => <Header run={this.run} trans={this.trans} />}
         </UseSignal>
+        <UseSignal signal={this.tour.changed}>
+          {(): React.JSX.Element => <TourCard tour={this.tour} trans={this.trans} />}
+        </UseSignal>
         <UseSignal signal={this._sectionsChanged}>
-          {(): React.JSX.Element => (
-            <>
-              {this._sections.map(({ section }) => (
-                <Section
-                  key={section.id}
-                  section={section}
-                  visible={this._visible}
-                  open={this.openSections.isOpen(section)}
-                  onToggle={open => {
-                    this.openSections.set(section, open);
-                  }}
-                />
-              ))}
-            </>
-          )}
+          {(): React.JSX.Element | null => this.renderTabs()}
         </UseSignal>
       </>
+    );
+  }
+
+  private renderTabs(): React.JSX.Element | null {
+    const sections = this._sections.map(({ section }) => section);
+    const selected = this.selectedSection.of(sections);
+    return selected === undefined ? null : (
+      <Tabs
+        sections={sections}
+        selected={selected}
+        visible={this._visible}
+        onSelect={section => {
+          this.selectedSection.select(section.id);
+        }}
+        trans={this.trans}
+      />
     );
   }
 
@@ -138,7 +159,7 @@ export class GipfelPanel extends ReactWidget implements IGipfelPanel {
   };
 
   private readonly _runChanged = new Signal<this, void>(this);
-  /** Emitted when sections are added or removed, or one is opened, closed, shown or hidden. */
+  /** Emitted when sections are added or removed, another one is selected, or the panel is shown or hidden. */
   private readonly _sectionsChanged = new Signal<this, void>(this);
   private _sections: readonly { readonly section: ISection; readonly rank: number }[] = [];
   private _visible = false;

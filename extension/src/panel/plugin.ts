@@ -7,15 +7,16 @@ import {
 import { ICommandPalette } from '@jupyterlab/apputils';
 import { ILauncher } from '@jupyterlab/launcher';
 import { IStateDB } from '@jupyterlab/statedb';
-import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { ITranslator, nullTranslator, type TranslationBundle } from '@jupyterlab/translation';
 
-import { CommandIDs } from '../common/commands';
+import { CommandIDs, NO_ARGUMENTS } from '../common/commands';
 import { mountainIcon } from '../common/icon';
 import { IGipfelPanel } from '../tokens';
 import { showAtFirstVisit } from './first-visit';
-import { OpenSections } from './open-sections';
 import { GipfelPanel } from './panel';
 import { RunModel } from './run';
+import { SelectedSection } from './selected-section';
+import { tourSteps } from './tour';
 
 const DOCUMENTATION = 'https://github.com/gipfel-hpc/gipfel#readme';
 
@@ -36,9 +37,11 @@ export const panelPlugin: JupyterFrontEndPlugin<IGipfelPanel> = {
     shell: ILabShell | null
   ): IGipfelPanel => {
     const trans = (translator ?? nullTranslator).load('gipfel');
-    const openSections = new OpenSections(state);
-    void openSections.load();
-    const panel = new GipfelPanel(new RunModel(app.serviceManager.serverSettings), openSections, trans);
+    const selectedSection = new SelectedSection(state);
+    void selectedSection.load();
+    const steps = tourSteps(trans, app.commands);
+    const run = new RunModel(app.serviceManager.serverSettings);
+    const panel = new GipfelPanel(run, selectedSection, trans, steps);
     app.shell.add(panel, 'right', { rank: 700, type: 'Gipfel' });
     shell?.layoutModified.connect(() => {
       panel.fitLayout();
@@ -46,31 +49,52 @@ export const panelPlugin: JupyterFrontEndPlugin<IGipfelPanel> = {
     restorer?.add(panel, panel.id);
     if (shell !== null) {
       // Not in Jupyter Notebook, whose list of files has no tabs beside it that would close the panel.
-      void showAtFirstVisit(app, state, panel.id);
+      void showAtFirstVisit(app, state, panel.id, () => {
+        panel.tour.go(0);
+      });
     }
 
+    addCommands(app, panel, trans);
     const command = CommandIDs.openPanel;
-    app.commands.addCommand(command, {
-      label: args => (args.short === true ? trans.__('Panel') : trans.__('Open the Gipfel Panel')),
-      caption: trans.__('Show how saturated the GPUs and the host of this job are'),
-      icon: mountainIcon,
-      describedBy: { args: { type: 'object', properties: { short: { type: 'boolean' } } } },
-      execute: () => {
-        app.shell.activateById(panel.id);
-      }
-    });
-    app.commands.addCommand(CommandIDs.openDocumentation, {
-      label: args => (args.isMenu === true ? trans.__('Documentation') : trans.__('Open the Documentation')),
-      caption: trans.__('Open the documentation of Gipfel in a new tab of the browser'),
-      describedBy: { args: { type: 'object', properties: { isMenu: { type: 'boolean' } } } },
-      execute: () => {
-        window.open(DOCUMENTATION, '_blank', 'noopener');
-      }
-    });
     const category = trans.__('Gipfel');
     palette?.addItem({ command, category });
+    palette?.addItem({ command: CommandIDs.takeTour, category });
     palette?.addItem({ command: CommandIDs.openDocumentation, category });
     launcher?.add({ command, args: { short: true }, category, rank: 0 });
     return panel;
   }
 };
+
+function addCommands(app: JupyterFrontEnd, panel: GipfelPanel, trans: TranslationBundle): void {
+  app.commands.addCommand(CommandIDs.openPanel, {
+    label: args => (args.short === true ? trans.__('Panel') : trans.__('Open the Gipfel Panel')),
+    caption: trans.__('Show how saturated the GPUs and the host of this job are'),
+    icon: mountainIcon,
+    describedBy: {
+      args: { type: 'object', properties: { short: { type: 'boolean' }, section: { type: 'string' } } }
+    },
+    execute: args => {
+      if (typeof args.section === 'string') {
+        panel.selectSection(args.section);
+      }
+      app.shell.activateById(panel.id);
+    }
+  });
+  app.commands.addCommand(CommandIDs.takeTour, {
+    label: trans.__('Take the Tour'),
+    caption: trans.__('Explain the Gipfel panel in five steps'),
+    describedBy: NO_ARGUMENTS,
+    execute: () => {
+      app.shell.activateById(panel.id);
+      panel.tour.go(0);
+    }
+  });
+  app.commands.addCommand(CommandIDs.openDocumentation, {
+    label: args => (args.isMenu === true ? trans.__('Documentation') : trans.__('Open the Documentation')),
+    caption: trans.__('Open the documentation of Gipfel in a new tab of the browser'),
+    describedBy: { args: { type: 'object', properties: { isMenu: { type: 'boolean' } } } },
+    execute: () => {
+      window.open(DOCUMENTATION, '_blank', 'noopener');
+    }
+  });
+}

@@ -44,7 +44,7 @@ function addCommands(
     label: trans.__('Show a Simulated Source'),
     describedBy: NO_ARGUMENTS,
     execute: async () => {
-      await commands.execute(CommandIDs.openPanel);
+      await commands.execute(CommandIDs.openPanel, { section: 'saturation' });
       await model.startSimulation();
     }
   });

@@ -26,7 +26,7 @@ export const statusBarPlugin: JupyterFrontEndPlugin<void> = {
     const { serverSettings } = app.serviceManager;
     const model = new ActivityModel(() => requestJson<IGpuActivity>(serverSettings, 'saturation/now'));
     const item = new ActivityItem(model, trans, () => {
-      void app.commands.execute(CommandIDs.openPanel);
+      void app.commands.execute(CommandIDs.openPanel, { section: 'saturation' });
     });
     statusBar.registerStatusItem(statusBarPlugin.id, {
       item,

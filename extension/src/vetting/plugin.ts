@@ -26,6 +26,6 @@ export const vettingPlugin: JupyterFrontEndPlugin<void> = {
     const trans = (translator ?? nullTranslator).load('gipfel');
     const directory = (): string => PathExt.dirname(notebooks?.currentWidget?.context.path ?? '');
     const model = new VettingModel(new VettingRequests(app.serviceManager.serverSettings), directory);
-    panel.addSection(vettingSection(model, trans, services), { rank: 200 });
+    panel.addSection(vettingSection(model, trans, services), { rank: 300 });
   }
 };

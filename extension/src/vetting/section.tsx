@@ -21,6 +21,11 @@ export function vettingSection(
   return {
     id: 'vetting',
     title: trans.__('Vetting'),
+    Badge: () => (
+      <UseSignal signal={model.changed}>
+        {(): React.JSX.Element | null => <Badge model={model} trans={trans} />}
+      </UseSignal>
+    ),
     Summary: () => (
       <UseSignal signal={model.changed}>
         {(): React.JSX.Element => <Summary model={model} trans={trans} />}
@@ -40,6 +45,20 @@ export function vettingSection(
 interface IProps {
   readonly model: VettingModel;
   readonly trans: TranslationBundle;
+}
+
+/** The shape of the result, or of a vetting that runs. */
+function Badge(props: IProps): React.JSX.Element | null {
+  const { grid, vetting } = props.model;
+  if (!grid || !vetting) {
+    return null;
+  }
+  const { shape, text } = summarizeVetting(grid, vetting.state === 'running', props.trans);
+  return (
+    <span className="jp-Gipfel-tab-badge" title={text} aria-hidden="true">
+      {shape}
+    </span>
+  );
 }
 
 /** The result, time, protocol and duration of the vetting, or its progress. */

@@ -11,16 +11,20 @@ interface IProps {
   readonly trans: TranslationBundle;
 }
 
-/** Create the section that lists workloads of all kinds, with the number of running ones next to its heading. */
+/** Create the section that lists workloads of all kinds, with the number of running ones in its tab. */
 export function workloadsSection(list: WorkloadList, trans: TranslationBundle): ISection {
   return {
     id: 'workloads',
     title: trans.__('Workloads'),
-    Summary: () => (
+    Badge: () => (
       <UseSignal signal={list.changed}>
-        {(): React.JSX.Element => (
-          <span role="status">{list.running > 0 ? trans.__('%1 running', list.running) : ''}</span>
-        )}
+        {(): React.JSX.Element | null =>
+          list.running > 0 ? (
+            <span className="jp-Gipfel-tab-badge" title={trans.__('%1 running', list.running)}>
+              {list.running}
+            </span>
+          ) : null
+        }
       </UseSignal>
     ),
     Body: () => (
@@ -36,10 +40,12 @@ export function workloadsSection(list: WorkloadList, trans: TranslationBundle): 
 
 function Body({ list, trans }: IProps): React.JSX.Element {
   const { rows, shownKinds } = list;
+  // A kind that can't be started from here is offered once there is a workload of it.
+  const offered = list.kinds.filter(each => each.emptyText !== '' || (each.rows() ?? []).length > 0);
   const errors = [...new Set(shownKinds.map(each => each.error()))].filter(each => each !== '');
   return (
     <div className="jp-Gipfel-work">
-      {list.kinds.length > 1 && <KindChoice list={list} trans={trans} />}
+      {offered.length > 1 && <KindChoice list={list} offered={offered} trans={trans} />}
       {errors.map(each => (
         <Notice key={each} shape="✗" text={each} error />
       ))}
@@ -47,9 +53,11 @@ function Body({ list, trans }: IProps): React.JSX.Element {
       {rows?.length === 0 && (
         <>
           <p>{trans.__('None yet.')}</p>
-          {shownKinds.map(each => (
-            <p key={each.id}>{each.emptyText}</p>
-          ))}
+          {shownKinds
+            .filter(each => each.emptyText !== '')
+            .map(each => (
+              <p key={each.id}>{each.emptyText}</p>
+            ))}
         </>
       )}
       {rows?.map(each => (
@@ -61,7 +69,8 @@ function Body({ list, trans }: IProps): React.JSX.Element {
 }
 
 /** The filter by kind. */
-function KindChoice({ list, trans }: IProps): React.JSX.Element {
+function KindChoice(props: IProps & { readonly offered: WorkloadList['kinds'] }): React.JSX.Element {
+  const { list, offered, trans } = props;
   return (
     <label className="jp-Gipfel-work-filter">
       <span>{trans.__('Kind')}</span>
@@ -73,7 +82,7 @@ function KindChoice({ list, trans }: IProps): React.JSX.Element {
         }}
       >
         <option value="">{trans.__('all')}</option>
-        {list.kinds.map(each => (
+        {offered.map(each => (
           <option key={each.id} value={each.id}>
             {each.title}
           </option>

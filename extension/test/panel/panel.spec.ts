@@ -1,6 +1,6 @@
-import { OpenSections } from '../../src/panel/open-sections';
 import { GipfelPanel } from '../../src/panel/panel';
 import { RunModel } from '../../src/panel/run';
+import { SelectedSection } from '../../src/panel/selected-section';
 import { nullTranslator } from '../jupyterlab';
 import { sectionsOf } from '../sections';
 
@@ -10,7 +10,7 @@ function panelOf(): GipfelPanel {
   const settings = {} as ConstructorParameters<typeof RunModel>[0];
   return new GipfelPanel(
     new RunModel(settings),
-    new OpenSections(null),
+    new SelectedSection(null),
     nullTranslator.load() as unknown as Parameters[1]
   );
 }

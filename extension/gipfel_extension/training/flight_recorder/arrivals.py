@@ -7,7 +7,7 @@ from .report import RankLocation, Straggler
 from .wait_for import Job
 
 _LATE_MS = 5.0
-_FEWEST = 3
+_MIN_COLLECTIVES = 3
 
 
 def find_stragglers(job: Job, locations: Mapping[int, RankLocation]) -> tuple[Straggler, ...]:
@@ -31,6 +31,6 @@ def find_stragglers(job: Job, locations: Mapping[int, RankLocation]) -> tuple[St
             collectives=len(each),
         )
         for rank, each in behind.items()
-        if len(each) >= _FEWEST and median(each) > _LATE_MS
+        if len(each) >= _MIN_COLLECTIVES and median(each) > _LATE_MS
     ]
     return tuple(sorted(found, key=lambda each: -each.behind_ms))

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 _LARGEST = 1 << 63
-_MOST_ENTRIES = 200_000
-_LONGEST_NAME = 200
+_MAX_ENTRIES = 200_000
+_MAX_NAME = 200
 #: Length of a hundred thousand ranks as torch writes them.
-_LONGEST_RANKS = 800_000
-_MOST_GROUPS = 20_000
+_MAX_RANKS_TEXT = 800_000
+_MAX_GROUPS = 20_000
 #: Finished calls that are kept of each process group: the last one for its frame, the others for arrival
 #: times and to compare them with ranks that have not finished them.
 _KEPT_CALLS = 32
@@ -109,13 +109,13 @@ def dump_of(raw: Any, rank: int) -> Dump:
     entries = _list(raw.get("entries"))
     groups = _groups(raw.get("pg_config"))
     found = _Entries(groups)
-    for each in entries[-_MOST_ENTRIES:]:
+    for each in entries[-_MAX_ENTRIES:]:
         if isinstance(each, Mapping):
             found.add(each)
     version = raw.get("version")
     dump = Dump(
         rank=rank,
-        version=version[:_LONGEST_NAME] if isinstance(version, str) else "",
+        version=version[:_MAX_NAME] if isinstance(version, str) else "",
         groups={GroupId(name, members): label for name, (members, label) in groups.items()},
         logs=found.logs(),
         last=found.last,
@@ -148,7 +148,7 @@ class _Entries:
         number = _number(raw.get("p2p_seq_id" if is_p2p else "collective_seq_id", raw.get("seq_id")))
         if number is None or not isinstance(name, str | int):
             return
-        name = str(name)[:_LONGEST_NAME]
+        name = str(name)[:_MAX_NAME]
         if self.first_record is None:
             self.first_record = _number(raw.get("record_id", raw.get("id"))) or 0
         if local is not None and self.local_ids.get(name, local) < local:
@@ -159,7 +159,7 @@ class _Entries:
             self.local_ids[name] = local
         if (at := _number(raw.get("time_created_ns"))) is not None:
             self.times.append(at)
-        if len(self._ids) < _MOST_GROUPS:
+        if len(self._ids) < _MAX_GROUPS:
             self._ids.setdefault(name, GroupId(name))
         if name in self._ids:
             self._bundles.setdefault((name, is_p2p, number), []).append(raw)
@@ -211,7 +211,7 @@ def _call(
     return Call(
         group=group,
         sequence=number,
-        operation=", ".join(dict.fromkeys(names[:8]))[:_LONGEST_NAME],
+        operation=", ".join(dict.fromkeys(names[:8]))[:_MAX_NAME],
         order=order,
         started=last.get("state") == "started",
         finished=_is_finished(last),
@@ -265,18 +265,18 @@ def _timed_out(raw: Mapping[str, Any]) -> bool:
 def _groups(raw: Any) -> dict[str, tuple[tuple[int, ...], str]]:
     """Return members and description of each group that has a name."""
     groups = {}
-    for key, value in list(_mapping(raw).items())[:_MOST_GROUPS]:
+    for key, value in list(_mapping(raw).items())[:_MAX_GROUPS]:
         about = _mapping(value)
-        name = str(key)[:_LONGEST_NAME]
+        name = str(key)[:_MAX_NAME]
         if members := _ranks(about.get("ranks")):
-            groups[name] = (members, _text(about.get("desc"))[:_LONGEST_NAME])
+            groups[name] = (members, _text(about.get("desc"))[:_MAX_NAME])
     return groups
 
 
 def _ranks(value: Any) -> tuple[int, ...]:
     """Return the ranks of a group, which torch writes as a list in text form."""
     if isinstance(value, str):
-        return tuple(int(each) for each in re.findall(r"\d{1,9}", value[:_LONGEST_RANKS]))
+        return tuple(int(each) for each in re.findall(r"\d{1,9}", value[:_MAX_RANKS_TEXT]))
     return tuple(each for each in value if isinstance(each, int)) if isinstance(value, list | tuple) else ()
 
 
@@ -303,7 +303,7 @@ def user_frame(frames: Any) -> str:
         if isinstance(file, str) and file and not any(each in file for each in _FRAMES_OF_TORCH):
             function = frame.get("name")
             inside = f" in {function}" if isinstance(function, str) and function else ""
-            return f"{file[-200:]}:{_number(frame.get('line')) or '?'}{inside[:_LONGEST_NAME]}"
+            return f"{file[-200:]}:{_number(frame.get('line')) or '?'}{inside[:_MAX_NAME]}"
     return ""
 
 

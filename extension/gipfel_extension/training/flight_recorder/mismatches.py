@@ -10,7 +10,7 @@ from .report import Mismatch, Side
 from .wait_for import Job
 
 #: Open collectives of a rank whose order is compared, the oldest first.
-_MOST_ORDERED = 8
+_MAX_ORDERED = 8
 _CallKey = tuple[GroupId, int]
 
 #: Operations whose sizes may differ between ranks, by input and output. torch's names of the form that allows
@@ -62,7 +62,7 @@ def find_order_conflicts(job: Job) -> list[tuple[Mismatch, list[int]]]:
             opened.setdefault(rank, []).extend(log.unfinished)
     orders: dict[tuple[_CallKey, _CallKey], tuple[Call, Call, list[int]]] = {}
     for rank, found in opened.items():
-        ordered = sorted(found, key=lambda each: each.order)[:_MOST_ORDERED]
+        ordered = sorted(found, key=lambda each: each.order)[:_MAX_ORDERED]
         for first, second in combinations(ordered, 2):
             if first.group != second.group:
                 key = (first.group, first.sequence), (second.group, second.sequence)

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from itertools import repeat
 from typing import Any
 
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 #: A dump of 20 000 calls with their stacks has three million opcodes.
-_MOST_OPCODES = 5_000_000
+_MAX_OPCODES = 5_000_000
 _LARGEST = 1 << 63
 _NAMES = {ord(opcode.code): opcode.name for opcode in pickletools.opcodes}
 _STOP = ord(".")
@@ -33,8 +33,8 @@ def plain_value(content: bytes) -> Any:
     ValueError
         The pickle has other values, is too large or cut off, or is not valid.
     """
-    if len(content) > MOST_BYTES:
-        raise ValueError(f"it is larger than {MOST_BYTES >> 20} MiB")
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"it is larger than {MAX_BYTES >> 20} MiB")
     try:
         return _Machine(content).run()
     except ValueError:
@@ -62,7 +62,7 @@ class _Machine:
         content, stack, marks, memo = self.content, self.stack, self.marks, self.memo
         push = stack.append
         at = 0
-        for _ in repeat(None, _MOST_OPCODES):
+        for _ in repeat(None, _MAX_OPCODES):
             code = content[at]
             at += 1
             # The most frequent opcodes come first and without a call: they are nine of ten in a dump.

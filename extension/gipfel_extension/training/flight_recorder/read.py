@@ -15,12 +15,12 @@ from gipfel_cluster.model import GipfelError
 
 from ...telemetry.files import open_regular
 from .dump import Dump, at_file_time, dump_of
-from .plain_pickle import MOST_BYTES, plain_value
+from .plain_pickle import MAX_BYTES, plain_value
 
 _RANK = re.compile(r"(.*?)(\d{1,7})(?:\.json|\.pickle|\.pkl)?$")
-_MOST_FILES = 100_000
-_MOST_JSON_VALUES = 5_000_000
-_LONGEST_NAME = 200
+_MAX_FILES = 100_000
+_MAX_JSON_VALUES = 5_000_000
+_MAX_NAME = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def read_dumps(folder: Path, *, limit_s: float = math.inf) -> DumpDirectory:
     dumps: dict[int, tuple[str, Dump]] = {}
     unreadable: list[str] = []
     damaged = set()
-    for path in sorted(islice(folder.iterdir(), _MOST_FILES)):
+    for path in sorted(islice(folder.iterdir(), _MAX_FILES)):
         match = _RANK.fullmatch(path.name)
         if not path.is_file() or match is None:
             continue
@@ -64,7 +64,7 @@ def read_dumps(folder: Path, *, limit_s: float = math.inf) -> DumpDirectory:
             dump = _read(path, rank, end)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
-            unreadable.append(f"{path.name[:_LONGEST_NAME]}: {reason}")
+            unreadable.append(f"{path.name[:_MAX_NAME]}: {reason}")
             damaged.add(rank)
             continue
         if rank in dumps and dumps[rank][0] != match[1]:
@@ -82,9 +82,9 @@ def _read(path: Path, rank: int, end: float) -> Dump:
         raise ValueError("reading the earlier files took too long")
     with open_regular(path) as file:
         status = os.fstat(file.fileno())
-        content = b"" if status.st_size > MOST_BYTES else file.read(MOST_BYTES + 1)
-    if status.st_size > MOST_BYTES or len(content) > MOST_BYTES:
-        raise ValueError(f"it is larger than {MOST_BYTES >> 20} MiB")
+        content = b"" if status.st_size > MAX_BYTES else file.read(MAX_BYTES + 1)
+    if status.st_size > MAX_BYTES or len(content) > MAX_BYTES:
+        raise ValueError(f"it is larger than {MAX_BYTES >> 20} MiB")
     if not content:
         raise ValueError("it is empty")
     return at_file_time(read_dump(content, rank), status.st_mtime_ns)
@@ -147,6 +147,6 @@ def _several_jobs(folder: Path, reason: str) -> GipfelError:
 
 def _json(content: bytes) -> Any:
     # A value of a few bytes in JSON takes dozens of bytes in memory.
-    if sum(content.count(each) for each in (b",", b"[", b"{")) > _MOST_JSON_VALUES:
-        raise ValueError(f"it holds more than {_MOST_JSON_VALUES} values")
+    if sum(content.count(each) for each in (b",", b"[", b"{")) > _MAX_JSON_VALUES:
+        raise ValueError(f"it holds more than {_MAX_JSON_VALUES} values")
     return json.loads(content)

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from gipfel_cluster.model import Frozen, pluralize
 
-_MOST_LINES = 16
+_MAX_LINES = 16
 _IN_DOCUMENT = {"verdict", "reason", "culprits", "waiting", "mismatches", "missing_dumps"}
 
 
@@ -118,19 +118,19 @@ class FlightReport(Frozen):
         """Return the report as lines of text, the cause first."""
         lines = [self._headline]
         if len(self.culprits) > 1:
-            lines += [f"  {self._describe(each)}" for each in self.culprits[:_MOST_LINES]]
-            if len(self.culprits) > _MOST_LINES:
-                lines.append(f"  and {len(self.culprits) - _MOST_LINES} more; --json lists all")
+            lines += [f"  {self._describe(each)}" for each in self.culprits[:_MAX_LINES]]
+            if len(self.culprits) > _MAX_LINES:
+                lines.append(f"  and {len(self.culprits) - _MAX_LINES} more; --json lists all")
         skipped = int(self.verdict == "cause" and not self.culprits)
-        lines += [each.line for each in self.mismatches[skipped:_MOST_LINES]]
+        lines += [each.line for each in self.mismatches[skipped:_MAX_LINES]]
         if self.missing_dumps and self.ranks:
             lines.append(f"There is no dump of {name_ranks(self.missing_dumps)}.")
         lines += [
             f"{each.location} is {each.behind_ms:.1f} ms behind the first rank, the median of "
             f"{each.collectives} collectives"
-            for each in self.stragglers[:_MOST_LINES]
+            for each in self.stragglers[:_MAX_LINES]
         ]
-        lines += [f"can't be read: {each}" for each in self.unreadable[:_MOST_LINES]]
+        lines += [f"can't be read: {each}" for each in self.unreadable[:_MAX_LINES]]
         lines.append(f"dumps read: {len(self.ranks)}")
         return tuple(lines)
 

@@ -1,0 +1,135 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import * as React from 'react';
+
+import type { ISection } from '../tokens';
+
+interface ITabsProps {
+  readonly sections: readonly ISection[];
+  readonly selected: ISection;
+  /** False while the panel or the page is hidden. */
+  readonly visible: boolean;
+  readonly onSelect: (section: ISection) => void;
+  readonly trans: TranslationBundle;
+}
+
+/** The panel's sections, one of them shown at a time: arrow keys, Home and End select a tab. */
+export function Tabs(props: ITabsProps): React.JSX.Element {
+  const { sections, selected, visible, onSelect, trans } = props;
+  const list = React.useRef<HTMLDivElement>(null);
+  const onKeyDown = (event: React.KeyboardEvent): void => {
+    const next = neighbour(event.key, sections.indexOf(selected), sections.length);
+    const section = next === null ? undefined : sections[next];
+    if (section) {
+      event.preventDefault();
+      // JupyterLab has shortcuts for some of these keys.
+      event.stopPropagation();
+      onSelect(section);
+      list.current?.querySelector<HTMLElement>(`#${tabId(section)}`)?.focus();
+    }
+  };
+  return (
+    <>
+      <div
+        ref={list}
+        className="jp-Gipfel-tabs"
+        role="tablist"
+        aria-label={trans.__('Sections of the Gipfel panel')}
+        onKeyDown={onKeyDown}
+      >
+        {sections.map(section => (
+          <Tab key={section.id} section={section} selected={section === selected} onSelect={onSelect} />
+        ))}
+      </div>
+      {sections.map(section => (
+        <TabPanel
+          key={section.id}
+          section={section}
+          selected={section === selected}
+          visible={visible && (section === selected || section.Badge !== undefined)}
+        />
+      ))}
+    </>
+  );
+}
+
+function Tab(props: {
+  section: ISection;
+  selected: boolean;
+  onSelect: (section: ISection) => void;
+}): React.JSX.Element {
+  const { section, selected, onSelect } = props;
+  const { Badge } = section;
+  return (
+    <button
+      type="button"
+      role="tab"
+      id={tabId(section)}
+      aria-selected={selected}
+      aria-controls={panelId(section)}
+      tabIndex={selected ? 0 : -1}
+      onClick={() => {
+        onSelect(section);
+      }}
+    >
+      {section.title}
+      {Badge && <Badge />}
+    </button>
+  );
+}
+
+/** The content of a section; empty while another tab is selected. */
+function TabPanel(props: { section: ISection; selected: boolean; visible: boolean }): React.JSX.Element {
+  const { section, selected, visible } = props;
+  const { Summary, Body } = section;
+  React.useEffect(() => {
+    section.setVisible?.(visible);
+  }, [section, visible]);
+  React.useEffect(
+    () => (): void => {
+      section.setVisible?.(false);
+    },
+    [section]
+  );
+  return (
+    <div
+      role="tabpanel"
+      id={panelId(section)}
+      className="jp-Gipfel-section"
+      data-section={section.id}
+      aria-labelledby={tabId(section)}
+      hidden={!selected}
+    >
+      <h2 className="jp-Gipfel-hidden">{section.title}</h2>
+      {selected && Summary && (
+        <div className="jp-Gipfel-summary">
+          <Summary />
+        </div>
+      )}
+      {selected && <Body />}
+    </div>
+  );
+}
+
+function tabId(section: ISection): string {
+  return `gipfel-tab-${section.id}`;
+}
+
+function panelId(section: ISection): string {
+  return `gipfel-section-${section.id}`;
+}
+
+/** Return the position that a key selects, from the one that is selected now; null for other keys. */
+export function neighbour(key: string, now: number, count: number): number | null {
+  switch (key) {
+    case 'ArrowRight':
+      return (now + 1) % count;
+    case 'ArrowLeft':
+      return (now + count - 1) % count;
+    case 'Home':
+      return 0;
+    case 'End':
+      return count - 1;
+    default:
+      return null;
+  }
+}
