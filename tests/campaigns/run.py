@@ -21,7 +21,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BUILD = ROOT / "build" / "campaigns"
-NAMES = ("causes", "changes", "checkpoints", "packing", "stragglers", "vetting")
+NAMES = ("causes", "changes", "checkpoints", "hangs", "packing", "stragglers", "vetting")
 sys.path.insert(0, str(HERE))
 
 Documents = Mapping[str, Any]

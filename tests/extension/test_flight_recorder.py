@@ -1,4 +1,4 @@
-"""Dumps of PyTorch's flight recorder: hostile ones are not run, and what they say together is named."""
+"""Dumps of PyTorch's flight recorder: hostile ones are not run, and the ranks that cause a hang are named."""
 
 import json
 import os
@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hang_dumps import FAULTS, Layout, make_hang
+from hang_dumps_later import LATER_FAULTS, make_later_hang
+from hangs import judge, report_on
 
+from gipfel_cluster.model import GipfelError
 from gipfel_extension.cli.main import main
-from gipfel_extension.training.flight_recorder import read_dump, read_dumps, report_of
+from gipfel_extension.training.flight_recorder import read_dumps, report_of
 
 _GROUPS = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
 
@@ -20,11 +24,15 @@ def _entry(
     number: int, *, state: str = "completed", name: str = "nccl:all_reduce", at: int = 0, **more: Any
 ) -> dict[str, Any]:
     return {
-        "record_id": number, "pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": number,
-        "p2p_seq_id": 0, "profiling_name": name, "time_created_ns": 10**18 + number * 10**9 + at,
+        "record_id": number - 1, "pg_id": 0, "process_group": ("0", "default_pg"),
+        "collective_seq_id": number, "p2p_seq_id": 0, "profiling_name": name,
+        "time_created_ns": 10**18 + number * 10**9 + at,
         "input_sizes": [[4]], "output_sizes": [[4]], "input_dtypes": ["Float"], "output_dtypes": ["Float"],
         "state": state, "is_p2p": False,
-        "frames": [{"filename": "/x/torch/distributed.py", "line": 1}, {"filename": "train.py", "line": 42}],
+        "frames": [
+            {"filename": "/x/torch/distributed.py", "line": 1, "name": "all_reduce"},
+            {"filename": "train.py", "line": 40 + number, "name": "step"},
+        ],
         **more,
     }  # fmt: skip
 
@@ -45,43 +53,59 @@ def test_a_rank_that_never_came_is_named_with_its_node_and_gpu(
         _write(dumps, rank, [_entry(1), _entry(2), *last], protocol=2 + rank % 4)
         note = {"rank": rank, "local_rank": rank % 2, "node": f"nid{rank // 2}", "gpus": "6,7"}
         (tmp_path / "ranks" / f"{rank}.json").write_text(json.dumps(note))
-    report = report_of(tmp_path)
-    (finding,) = report.findings
-    assert (finding.kind, finding.sequence, finding.operation) == ("missing", 3, "nccl:all_reduce")
-    assert [(each.rank, each.node, each.gpu) for each in finding.missing] == [(2, "nid1", "6")]
-    assert finding.message == (
-        "rank 2 on nid1 GPU 6 never called nccl:all_reduce number 3 (train.py:42), for which 3 ranks wait."
+    last = "its last call is all_reduce 2 of default_pg (train.py:42 in step)"
+    why = f"it never called all_reduce 3 of default_pg; {last}"
+    assert report_of(tmp_path).lines[0] == (
+        f"Cause: rank 2 on nid1 GPU 6 (host side): {why}. 3 ranks wait for it."
     )
-    assert main(["flight-recorder", str(tmp_path), "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["findings"][0]["missing"][0]["rank"] == 2
-
-
-def test_one_rank_alone_is_not_said_to_be_several(tmp_path: Path) -> None:
-    dumps = tmp_path / "flight_recorder"
-    dumps.mkdir()
-    for rank in range(4):
-        last = [] if rank else [_entry(2, state="started")]
-        _write(dumps, rank, [_entry(1), *last])
-    (finding,) = report_of(tmp_path).findings
-    assert finding.message.endswith("for which 1 rank waits.")
+    assert main(["flight-recorder", str(tmp_path), "--json"]) == 0
+    culprit = {
+        "rank": 2, "side": "host", "why": why, "group": "default_pg", "frame": "train.py:42 in step"
+    }  # fmt: skip
+    assert json.loads(capsys.readouterr().out) == {
+        "verdict": "cause", "reason": "", "culprits": [culprit], "waiting": [0, 1, 3],
+        "mismatches": [], "missing_dumps": [],
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("odd", "kind"),
+    ("odd", "kind", "call"),
     [
-        ({"name": "nccl:broadcast"}, "type"),
-        ({"input_sizes": [[5]]}, "size"),
-        ({"input_dtypes": ["Half"]}, "dtype"),
+        ({"name": "nccl:broadcast"}, "operation", "broadcast of [4]"),
+        ({"input_sizes": [[5]]}, "size", "all_reduce of [5] -> [4]"),
+        ({"input_dtypes": ["Half"]}, "dtype", "all_reduce of Float Half"),
     ],
 )
 def test_a_rank_that_called_something_else_is_the_odd_one(
-    tmp_path: Path, odd: dict[str, Any], kind: str
+    tmp_path: Path, odd: dict[str, Any], kind: str, call: str
 ) -> None:
     for rank in range(4):
         _write(tmp_path, rank, [_entry(1), _entry(2, state="started", **(odd if rank == 3 else {}))])
-    (finding,) = report_of(tmp_path).findings
-    assert finding.kind == kind
-    assert [each.rank for each in finding.culprits] == [3]
+    report = report_of(tmp_path)
+    (mismatch,) = report.mismatches
+    assert (mismatch.kind, mismatch.sequence) == (kind, 2)
+    assert [(each.ranks, each.call) for each in mismatch.sides][1] == ((3,), call)
+    assert mismatch.sides[0].ranks == (0, 1, 2)
+    assert [(each.rank, each.side) for each in report.culprits] == [(3, "host")]
+
+
+def test_a_gpu_that_does_not_finish_or_begin_is_on_the_device_side(tmp_path: Path) -> None:
+    for states in (("completed", "started"), ("started", "scheduled")):
+        for rank in range(4):
+            _write(tmp_path, rank, [_entry(1), _entry(2, state=states[rank == 1])])
+        report = report_of(tmp_path)
+        assert [(each.rank, each.side) for each in report.culprits] == [(1, "device")]
+
+
+def test_where_nobody_is_behind_it_says_that_it_cannot_tell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank in range(4):
+        _write(tmp_path, rank, [_entry(1), _entry(2, state="started")])
+    assert main(["flight-recorder", str(tmp_path)]) == 1
+    assert capsys.readouterr().out.startswith(
+        "Cannot tell, because all 4 ranks called all_reduce 2 of default_pg and none has finished it"
+    )
 
 
 def test_late_ranks_missing_dumps_and_a_healthy_run(
@@ -92,17 +116,121 @@ def test_late_ranks_missing_dumps_and_a_healthy_run(
             tmp_path, rank, [_entry(number, at=30_000_000 if rank == 1 else rank) for number in range(1, 6)]
         )
     report = report_of(tmp_path)
-    assert not report.findings
+    assert (report.verdict, report.culprits) == ("none", ())
     assert [(each.location.rank, round(each.behind_ms)) for each in report.stragglers] == [(1, 30)]
     assert main(["flight-recorder", str(tmp_path)]) == 0
-    assert "The recorded calls show no fault" in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith("No rank waits for another in these dumps.")
     (tmp_path / "rank_2").unlink()
-    (finding,) = report_of(tmp_path).findings
-    assert (finding.kind, finding.missing[0].rank) == ("no_dump", 2)
+    report = report_of(tmp_path)
+    assert (report.missing_dumps, report.culprits) == ((2,), ())
+    for rank in (0, 1, 3):
+        _write(tmp_path, rank, [_entry(1), _entry(2, state="started")])
+    (culprit,) = report_of(tmp_path).culprits
+    assert (culprit.rank, culprit.side) == (2, "host")
+    assert "left no dump" in culprit.why
+    (tmp_path / "rank_2").write_bytes(b"\x80\x02}q\x00(")
+    report = report_of(tmp_path)
+    assert (report.verdict, report.missing_dumps) == ("unknown", (2,))
+    assert "dumps of rank 2 can't be read" in report.reason
+
+
+def test_a_young_call_is_that_of_a_running_job(tmp_path: Path) -> None:
     for rank in range(4):
-        _write(tmp_path, rank, [_entry(1), _entry(2, state="started" if rank else "scheduled")])
-    (finding,) = report_of(tmp_path).findings
-    assert (finding.kind, [each.rank for each in finding.culprits]) == ("stuck", [0])
+        last = [] if rank == 2 else [_entry(2, state="started")]
+        _write(tmp_path, rank, [_entry(1), *last])
+        os.utime(tmp_path / f"rank_{rank}", ns=(0, 10**18 + 2 * 10**9 + 3 * 10**8))
+    report = report_of(tmp_path)
+    assert (report.verdict, report.culprits) == ("unknown", ())
+    assert "0.3 s old" in report.reason
+
+
+def test_dumps_of_several_jobs_are_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank in range(4):
+        _write(tmp_path, rank, [_entry(1)])
+    other = {"pg_config": {"0": {"desc": "default_pg", "ranks": "[0, 1]"}}, "entries": [_entry(1)]}
+    (tmp_path / "rank_1").write_bytes(pickle.dumps(other))
+    assert main(["flight-recorder", str(tmp_path), "--json"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "dumps of several jobs: jobs of 2 ranks (rank 1) and 4 ranks (rank 0)" in shown.err
+    _write(tmp_path, 1, [_entry(1)])
+    (tmp_path / "nccl_trace_rank_1").write_bytes((tmp_path / "rank_1").read_bytes())
+    with pytest.raises(GipfelError, match="several jobs: two are of rank 1"):
+        report_of(tmp_path)
+
+
+def test_coalesced_calls_take_the_state_of_their_last_entry(tmp_path: Path) -> None:
+    groups = {"7": {"desc": "pp", "ranks": "[4, 6]"}}
+    for rank, name, others in ((4, "send 0->1", "completed"), (6, "recv 1<-0", "completed")):
+        part = {"process_group": ("7", "pp"), "is_p2p": True, "p2p_seq_id": 3, "collective_seq_id": 0}
+        entries = [
+            _entry(1, state="scheduled", name=f"nccl:{name}", **part),
+            _entry(2, state=others, name="nccl:coalesced", **part),
+        ]
+        (tmp_path / f"rank_{rank}").write_bytes(pickle.dumps({"pg_config": groups, "entries": entries}))
+    assert report_of(tmp_path).verdict == "none"
+    open_send = [_entry(1, state="scheduled", name="nccl:send 0->1", **part)]
+    (tmp_path / "rank_4").write_bytes(pickle.dumps({"pg_config": groups, "entries": open_send}))
+    (tmp_path / "rank_6").write_bytes(pickle.dumps({"pg_config": groups, "entries": []}))
+    report = report_of(tmp_path)
+    assert [(each.rank, each.side, each.group) for each in report.culprits] == [(6, "host", "pp")]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_made_hangs_name_the_faulty_rank_and_no_other(fault: str) -> None:
+    for number in range(3):
+        hang = make_hang(
+            Layout(2, 2, 2), (number, "test"), fault, buffer=24 * (number + 1), timing=True, steps=4
+        )
+        verdict = judge(hang, report_on(hang))
+        # A call that is left out can pair up with a later one of the same kind: dumps don't show that.
+        assert verdict == "right" or fault == "shifted"
+
+
+@pytest.mark.parametrize("fault", sorted(set(LATER_FAULTS) - {"link"}))
+def test_hangs_of_other_layouts_name_the_faulty_rank_and_no_other(fault: str) -> None:
+    for draw in range(2):
+        hang = make_later_hang((1, fault, "json", draw), fault, "json")
+        assert judge(hang, report_on(hang)) == "right"
+
+
+def test_several_ranks_without_a_dump_are_not_accused(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        _write(tmp_path, rank, [_entry(1), _entry(2, state="started")])
+    report = report_of(tmp_path)
+    assert (report.verdict, report.culprits, report.missing_dumps) == ("unknown", (), (2, 3))
+    assert "dumps of ranks 2-3 are missing" in report.reason
+
+
+def test_calls_in_different_orders_name_the_rank_that_differs(tmp_path: Path) -> None:
+    groups = {**_GROUPS, "1": {"desc": "other", "ranks": "[0, 1, 2, 3]"}}
+    first = _entry(1, state="started")
+    second = {**_entry(1, state="scheduled"), "process_group": ("1", "other"), "pg_id": 1}
+    for rank in range(4):
+        entries = [second, first] if rank == 2 else [first, second]
+        (tmp_path / f"rank_{rank}").write_bytes(pickle.dumps({"pg_config": groups, "entries": entries}))
+    report = report_of(tmp_path)
+    assert [(each.rank, each.side) for each in report.culprits] == [(2, "host")]
+    (mismatch,) = report.mismatches
+    assert mismatch.line == (
+        "Calls were made in different orders: all_reduce 1 of default_pg before all_reduce 1 of other by "
+        "ranks 0-1, 3; all_reduce 1 of other before all_reduce 1 of default_pg by rank 2."
+    )
+
+
+def test_the_json_form_says_the_same(tmp_path: Path) -> None:
+    hang = make_hang(Layout(2, 1, 2), 1, "host")
+    for rank, raw in hang.dumps.items():
+        for entry in raw["entries"]:
+            entry.pop("frames")
+        raw["pg_status"] = {
+            key: {name: str(number) for name, number in counters.items()}
+            for key, counters in raw["pg_status"].items()
+        }
+        (tmp_path / f"rank_{rank}.json").write_text(json.dumps(raw))
+    assert tuple(each.rank for each in report_of(tmp_path).culprits) == hang.truth
 
 
 class _Evil:
@@ -124,27 +252,103 @@ def test_a_dump_is_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     }
     for name, content in hostile.items():
         (tmp_path / name).write_bytes(content)
-    dumps, unreadable = read_dumps(tmp_path)
-    assert [each.rank for each in dumps] == [7]
-    assert len(unreadable) == 7
+    found = read_dumps(tmp_path)
+    assert [each.rank for each in found.dumps] == [7]
+    assert len(found.unreadable) == 7
     assert not (tmp_path / "pwned").exists()
     assert len(report_of(tmp_path).unreadable) == 7
 
 
-def test_what_torch_itself_writes_is_read(tmp_path: Path) -> None:
+def test_a_directory_without_dumps_says_what_to_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["flight-recorder", str(tmp_path)]) == 2
+    assert "Name the directory of TORCH_FR_DUMP_TEMP_FILE" in capsys.readouterr().err
+
+
+_GLOO = """
+import os, sys, threading, time
+from pathlib import Path
+import torch, torch.distributed as dist
+from torch._C._distributed_c10d import _dump_fr_trace, _dump_fr_trace_json
+
+def next_call(fault):
+    if fault == "sleeps":
+        time.sleep(300)
+    elif fault == "other-call":
+        dist.barrier()
+    else:
+        dist.all_reduce(torch.ones(3))
+
+def run(fault, rank, folder):
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=3)
+    for _ in range(3):
+        dist.all_reduce(torch.ones(3))
+    if rank == 2 and fault == "dies":
+        os._exit(9)
+    def work():
+        try:
+            next_call(fault if rank == 2 else "")
+        except RuntimeError:
+            pass
+    threading.Thread(target=work, daemon=True).start()
+    time.sleep(1.6)
+    if rank:
+        (folder / f"rank_{rank}").write_bytes(_dump_fr_trace(True, True, False))
+    else:
+        (folder / "rank_0.json").write_bytes(_dump_fr_trace_json(True, False))
+    while len(list(folder.glob("rank_*"))) < 3 - (fault == "dies"):
+        time.sleep(0.05)
+
+# torch is loaded once, before the forks.
+children = []
+for fault in sys.argv[2:]:
+    for rank in range(3):
+        if (child := os.fork()) == 0:
+            try:
+                run(fault, rank, Path(sys.argv[1], fault))
+            finally:
+                os._exit(0)
+        children.append(child)
+for child in children:
+    os.waitpid(child, 0)
+"""
+
+
+@pytest.fixture(scope="module")
+def gloo_dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory with dumps of gloo jobs of three ranks: rank 2 sleeps, calls a barrier, dies."""
     pytest.importorskip("torch")
-    program = (
-        "import sys, torch, torch.distributed as dist\n"
-        "from pathlib import Path\n"
-        "dist.init_process_group('gloo', init_method='file://' + sys.argv[1] + '/s', rank=0, world_size=1)\n"
-        "[dist.all_reduce(torch.ones(3)) for _ in range(4)]\n"
-        "from torch._C._distributed_c10d import _dump_fr_trace\n"
-        "Path(sys.argv[1], 'rank_0').write_bytes(_dump_fr_trace(True, True, False))\n"
+    folder = tmp_path_factory.mktemp("gloo")
+    faults = ("sleeps", "other-call", "dies")
+    for fault in faults:
+        (folder / fault).mkdir()
+    variables = {**os.environ, "TORCH_FR_BUFFER_SIZE": "50", "OMP_NUM_THREADS": "1"}
+    subprocess.run(
+        [sys.executable, "-c", _GLOO, str(folder), *faults], env=variables, timeout=240, check=True
     )
-    variables = {**os.environ, "TORCH_FR_BUFFER_SIZE": "50"}
-    argv = [sys.executable, "-c", program, str(tmp_path)]
-    subprocess.run(argv, env=variables, check=True, capture_output=True, timeout=120)
-    dump = read_dump((tmp_path / "rank_0").read_bytes(), 0)
-    assert [each.operation for each in dump.entries] == ["gloo:all_reduce"] * 4
-    assert dump.entries[0].location.startswith("<string>")
-    assert not report_of(tmp_path).findings
+    for fault in faults:
+        (folder / fault / "store").unlink(missing_ok=True)
+    return folder
+
+
+def test_a_rank_of_a_real_gloo_job_that_sleeps_is_named(gloo_dumps: Path) -> None:
+    report = report_of(gloo_dumps / "sleeps")
+    assert [(each.rank, each.side) for each in report.culprits] == [(2, "host")]
+    assert report.culprits[0].why.startswith("it never called all_reduce 4 of default_pg")
+    assert (report.waiting, report.mismatches, report.missing_dumps) == ((0, 1), (), ())
+
+
+def test_a_rank_of_a_real_gloo_job_that_calls_something_else_is_named(gloo_dumps: Path) -> None:
+    report = report_of(gloo_dumps / "other-call")
+    assert [(each.rank, each.side) for each in report.culprits] == [(2, "host")]
+    (mismatch,) = report.mismatches
+    assert (mismatch.kind, mismatch.sequence) == ("operation", 4)
+    assert [each.ranks for each in mismatch.sides] == [(0, 1), (2,)]
+
+
+def test_a_real_gloo_job_of_which_a_rank_died_is_not_called_healthy(gloo_dumps: Path) -> None:
+    # gloo marks the calls of the others, which fail at once, as it marks those that have ended.
+    report = report_of(gloo_dumps / "dies")
+    assert (report.verdict, report.culprits, report.missing_dumps) == ("unknown", (), (2,))
+    assert report.reason.startswith("rank 2 has left no dump, and it is not recorded whether all_reduce 4")

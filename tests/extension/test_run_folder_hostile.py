@@ -216,6 +216,9 @@ def test_a_report_that_is_damaged_is_read_once(tmp_path: Path, monkeypatch: pyte
         monkeypatch.setattr("gipfel_extension.vetting.report_file.read_report", None)
 
 
+_CALL = {"process_group": ("0", "default_pg"), "collective_seq_id": 1}
+
+
 def _shared(depth: int) -> Any:
     value: Any = ["a"]
     for _ in range(depth):
@@ -229,11 +232,11 @@ def _shared(depth: int) -> Any:
         # A place in the memo that would take 4 GB.
         b"\x80\x04K\x01r\xff\xff\xff\x0f.",
         # A billion values in a few bytes, and one that holds itself.
-        pickle.dumps({"entries": [{"input_sizes": _shared(30)}]}),
+        pickle.dumps({"entries": [{**_CALL, "input_sizes": _shared(30)}]}),
         b"\x80\x04]\x94h\x00a.",
         b"\x80\x04" + b"]" * 1_000_000 + b".",
         b"\x80\x04" + b"]" * 300_000 + b"a" * 299_999 + b".",
-        pickle.dumps({"entries": [{"profiling_name": ["x" * 1_000_000] * 1000}]}),
+        pickle.dumps({"entries": [{**_CALL, "profiling_name": ["x" * 1_000_000] * 1000}]}),
         pickle.dumps({"entries": [{"input_sizes": [{(1, 2): 3}]}]}),
         pickle.dumps({"entries": [{"collective_seq_id": 1 << 5000}]}),
         b'{"entries": ' + b"[" * 100_000,
@@ -262,4 +265,5 @@ def test_numbers_of_a_dump_that_are_none_are_missing_and_values_that_are_shared_
     assert report.ranks == (0, 1)
     assert not report.unreadable
     dump = read_dump((tmp_path / "rank_1").read_bytes(), 1)
-    assert [each.location for each in dump.entries] == ["train.py:3"] * 3
+    (log,) = dump.logs.values()
+    assert (dump.entries, [each.frame for each in log.calls.values()]) == (3, [])

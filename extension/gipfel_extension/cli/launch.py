@@ -250,11 +250,15 @@ def stop(*, which: str) -> int:
 @click.option("--now", is_flag=True, help="Make the running ranks write their dumps first.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
 def flight_recorder(*, which: str, now: bool, as_json: bool) -> int:
-    """Find the rank that is missing in a collective, from dumps of PyTorch's flight recorder.
+    """Find the ranks that cause a hang, from dumps of PyTorch's flight recorder.
 
-    ID is a launch, by default the newest; DIR a directory with dumps.
+    ID is a launch, by default the newest; DIR a directory with dumps of any job, pickle or JSON, whose names
+    end in the rank. The first line names the cause, the ranks of it, and how many wait for them.
 
-    Exit status: 0 nothing found, 1 a finding.
+    On the host side, a rank has not made a call in which others wait; on the device side, it has, and its
+    GPU does not finish. Dumps are never unpickled.
+
+    Exit status: 0 a cause, or nobody waits; 1 it can't be told from these dumps; 2 they can't be read.
     """
     from .launch_view import show_flight  # noqa: PLC0415
 

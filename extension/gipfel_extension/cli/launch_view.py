@@ -20,6 +20,8 @@ from .terminal import report_line
 #: Ranks look once a second.
 _DUMP_S = 3.0
 _MAX_FILES = 16
+#: Exit status of `gipfel flight-recorder` for dumps that can't be read.
+_UNREADABLE = 2
 # A page of a log that is printed as a whole: of all ranks together, and of one rank at least.
 _PAGE_BYTES, _MIN_BYTES = 16 << 20, 1 << 20
 
@@ -164,20 +166,35 @@ def stop_one(which: str) -> int:
 
 
 def show_flight(which: str, *, now: bool, as_json: bool) -> int:
-    """Print the findings from the flight recorder's dumps."""
+    """Print who keeps the others waiting; problems with single files of a JSON report are on stderr."""
     from ..training.flight_recorder import report_of  # noqa: PLC0415
 
-    folder = Path(which) if which and Path(which).is_dir() else find_folder(which, os.environ)
-    if now:
-        (folder / "dump").touch(mode=0o600)
-        time.sleep(_DUMP_S)
-    report = report_of(folder)
-    if as_json:
-        click.echo(report.model_dump_json())
-    else:
+    try:
+        is_directory = bool(which) and Path(which).is_dir()
+        folder = Path(which) if is_directory else find_folder(which, os.environ)
+        if now:
+            _request_dumps(folder)
+        report = report_of(folder)
+    except GipfelError as error:
+        report_line(str(error))
+        return _UNREADABLE
+    if not as_json:
         for line in report.lines:
-            click.echo(line)
-    return 1 if report.findings else 0
+            click.echo(printable(line, colours=False))
+        return report.exit_status
+    click.echo(json.dumps(report.document))
+    if report.reason:
+        report_line(f"Cannot tell, because {report.reason}")
+    for line in report.unreadable[:_MAX_FILES]:
+        report_line(f"can't be read: {line}")
+    return report.exit_status
+
+
+def _request_dumps(folder: Path) -> None:
+    if not (folder / "state.json").exists():
+        raise GipfelError(f"{folder} is not a launch.", "--now is for launches: name one by its ID.")
+    (folder / "dump").touch(mode=0o600)
+    time.sleep(_DUMP_S)
 
 
 def _headline(state: Any) -> str:

@@ -1,18 +1,24 @@
-"""PyTorch's flight recorder: its dumps read without torch, and the ranks missing at a collective."""
+"""PyTorch's flight recorder: its dumps read without torch, and the ranks that keep the others waiting."""
 
 import math
 from pathlib import Path
 
+from gipfel_cluster.model import GipfelError
+
 from ..record.state import read_rank_records
-from .analyse import Dump, Entry, Finding, FlightReport, RankLocation, Straggler, analyse
-from .read import read_dump, read_dumps
+from .analyse import analyse
+from .dump import Call, Dump
+from .read import check_one_job, read_dump, read_dumps
+from .report import Culprit, FlightReport, Mismatch, RankLocation, Side, Straggler
 
 __all__ = [
+    "Call",
+    "Culprit",
     "Dump",
-    "Entry",
-    "Finding",
     "FlightReport",
+    "Mismatch",
     "RankLocation",
+    "Side",
     "Straggler",
     "analyse",
     "read_dump",
@@ -22,12 +28,31 @@ __all__ = [
 
 
 def report_of(folder: Path, *, limit_s: float = math.inf) -> FlightReport:
-    """Return the report of a launch's directory, or of any directory that holds dumps; see `read_dumps`."""
+    """Return the report of a launch's directory, or of any directory that holds dumps; see `read_dumps`.
+
+    Raises
+    ------
+    GipfelError
+        The directory can't be read, has no dump, or has dumps of several jobs.
+    """
     inside = folder / "flight_recorder"
-    dumps, unreadable = read_dumps(inside if inside.is_dir() else folder, limit_s=limit_s)
-    notes = read_rank_records(folder)
+    source = inside if inside.is_dir() else folder
+    try:
+        found = read_dumps(source, limit_s=limit_s)
+    except OSError as error:
+        raise GipfelError(
+            f"{source} can't be read: {error.strerror}.", "Name a directory with dumps."
+        ) from error
+    if not found.dumps:
+        why = f" ({'; '.join(found.unreadable[:3])})" if found.unreadable else ""
+        raise GipfelError(
+            f"{source} has no dump of a flight recorder{why}.",
+            "Name the directory of TORCH_FR_DUMP_TEMP_FILE, whose files end in the rank, or a launch.",
+        )
+    check_one_job(source, found.dumps)
+    records = read_rank_records(folder)
     locations = {
         rank: RankLocation(rank=rank, node=note.node, gpu=note.gpu, pid=note.pid)
-        for rank, note in notes.items()
+        for rank, note in records.items()
     }
-    return analyse(dumps, locations, unreadable)
+    return analyse(found.dumps, locations, found.unreadable, found.damaged)

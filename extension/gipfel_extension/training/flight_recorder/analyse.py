@@ -1,290 +1,309 @@
-"""Analysis of flight recorder dumps: missing ranks, differing calls, stuck collectives, stragglers; pure."""
+"""From dumps to the ranks that cause a hang; pure, and dumps of some ranks may be missing.
 
-from collections.abc import Mapping, Sequence
-from statistics import median
-from typing import Literal
+Order of the search: different calls under one number; GPUs behind their group; ranks that are waited for and
+wait for nobody; ranks without a dump, where nothing else explains what others wait for; circles. Everything
+else is folded into the ranks that wait. Where all ranks of a group have called and none has finished, a
+network or a GPU is to blame and dumps don't say which: that is "cannot tell".
+"""
 
-from pydantic import Field
+from collections.abc import Iterable, Mapping, Sequence
 
-from gipfel_cluster.model import Frozen, pluralize
+from gipfel_cluster.model import pluralize
 
-_LATE_MS = 5.0
-_FEWEST = 3
-#: Limit for damaged dumps; ten thousand ranks have fewer process groups.
-_MOST_GROUPS = 50_000
+from .arrivals import find_stragglers
+from .devices import Lag, device_culprits
+from .dump import Call, Dump
+from .mismatches import find_mismatches, find_order_conflicts
+from .report import Culprit, FlightReport, Mismatch, RankLocation, name_ranks
+from .wait_for import (
+    Edge,
+    Job,
+    collective_edges,
+    core,
+    odd_ones,
+    p2p_edges,
+    shortest_circle,
+    sinks,
+    stuck_edges,
+    unfinished_calls,
+)
 
-
-class Entry(Frozen):
-    """One collective or point-to-point call of a rank, from its ring buffer.
-
-    Times are nanoseconds since the epoch, None if the call has not reached that state. ``location`` is the
-    user's source line.
-    """
-
-    group: str
-    sequence: int
-    operation: str
-    state: str
-    p2p: bool = False
-    inputs: str = ""
-    outputs: str = ""
-    dtypes: str = ""
-    created_ns: int | None = None
-    started_ns: int | None = None
-    completed_ns: int | None = None
-    location: str = ""
-
-
-class Dump(Frozen):
-    """The dump of one rank; ``groups`` maps process groups to their ranks."""
-
-    rank: int
-    version: str = ""
-    groups: dict[str, tuple[int, ...]] = Field(default={})
-    names: dict[str, str] = Field(default={})
-    entries: tuple[Entry, ...] = ()
-
-
-class RankLocation(Frozen):
-    """Node, GPU and process of a rank; empty if unknown."""
-
-    rank: int
-    node: str = ""
-    gpu: str = ""
-    pid: int = 0
-
-    def __str__(self) -> str:
-        label = [f"rank {self.rank}"]
-        if self.node:
-            label.append(f"on {self.node}")
-        if self.gpu:
-            label.append(f"GPU {self.gpu}")
-        return " ".join(label)
-
-
-class Finding(Frozen):
-    """A fault at one collective.
-
-    ``missing`` are ranks that never called it, ``culprits`` ranks that made a different call.
-    """
-
-    kind: Literal["missing", "type", "size", "dtype", "stuck", "no_dump"]
-    group: str = ""
-    sequence: int = -1
-    operation: str = ""
-    message: str
-    missing: tuple[RankLocation, ...] = ()
-    culprits: tuple[RankLocation, ...] = ()
-
-
-class Straggler(Frozen):
-    """A rank that is late: ``behind_ms`` is its median delay behind the first rank, over all collectives."""
-
-    location: RankLocation
-    behind_ms: float
-    collectives: int
-
-
-class FlightReport(Frozen):
-    """Findings from all dumps; ``unreadable`` are files that are not dumps, with the reason."""
-
-    ranks: tuple[int, ...] = ()
-    findings: tuple[Finding, ...] = ()
-    stragglers: tuple[Straggler, ...] = ()
-    unreadable: tuple[str, ...] = ()
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """Return the report as lines of text."""
-        lines = [
-            f"dumps of {pluralize(len(self.ranks), 'rank')}: {', '.join(map(str, self.ranks)) or 'none'}"
-        ]
-        lines += [each.message for each in self.findings]
-        lines += [
-            f"{each.location} is {each.behind_ms:.1f} ms behind the first rank, the median of "
-            f"{each.collectives} collectives"
-            for each in self.stragglers
-        ]
-        lines += [f"can't be read: {each}" for each in self.unreadable]
-        if not self.findings:
-            no_fault = "The recorded calls show no fault."
-            lines.append(no_fault if self.ranks else "Nothing was recorded, so there are no findings.")
-        return tuple(lines)
+#: Younger open calls are those of a running job. Clocks of nodes and file systems differ by less.
+_YOUNG_S = 1.0
 
 
 def analyse(
-    dumps: Sequence[Dump], locations: Mapping[int, RankLocation], unreadable: tuple[str, ...] = ()
+    dumps: Sequence[Dump],
+    locations: Mapping[int, RankLocation] | None = None,
+    unreadable: tuple[str, ...] = (),
+    damaged: Iterable[int] = (),
 ) -> FlightReport:
-    """Compare the dumps; dumps of some ranks may be missing.
+    """Return who keeps the others waiting.
 
     Parameters
     ----------
     locations
-        Known locations of ranks.
+        Known locations of ranks; each of these ranks should have a dump.
+    damaged
+        Ranks whose dump can't be read.
     """
-    findings: list[Finding] = []
-    members: dict[str, set[int]] = {}
-    for dump in dumps:
-        for group, ranks in dump.groups.items():
-            members.setdefault(group, set()).update(ranks)
-    dumped = {dump.rank for dump in dumps}
-    collectives = _collectives(dumps)
-    for group in sorted(collectives)[:_MOST_GROUPS]:
-        wanted = members.get(group) or dumped
-        calls = {rank: collectives[group].get(rank, {}) for rank in sorted(wanted & dumped)}
-        findings += _group_findings(group, wanted, calls, locations)
-    expected = set().union(*members.values()) if members else set()
-    silent = sorted(expected - {dump.rank for dump in dumps})
-    if silent and dumps:
-        faulty = tuple(_location(rank, locations) for rank in silent)
-        label = ", ".join(map(str, faulty))
-        findings.append(Finding(kind="no_dump", message=f"There is no dump of {label}.", missing=faulty))
-    return FlightReport(
-        ranks=tuple(dump.rank for dump in dumps),
-        findings=tuple(findings),
-        stragglers=_stragglers(dumps, locations),
-        unreadable=unreadable,
+    locations = locations or {}
+    job = Job.of(dumps, locations)
+    search = _Search(job, frozenset(damaged))
+    search.run()
+    culprits = tuple(search.culprits[rank] for rank in sorted(search.culprits, key=search.position))
+    verdict = "unknown" if search.reason else "cause" if culprits or search.is_mismatched else "none"
+    waiting = sorted({each.waiter for each in search.edges} | {rank for rank, _ in search.open_calls})
+    return FlightReport.model_validate(
+        {
+            "verdict": verdict,
+            "reason": search.reason,
+            "ranks": tuple(sorted(job.dumps)),
+            "culprits": culprits,
+            "waiting": tuple(rank for rank in waiting if rank not in search.culprits),
+            "mismatches": tuple(search.mismatches),
+            "missing_dumps": search.missing if dumps else (),
+            "stragglers": find_stragglers(job, locations) if verdict == "none" else (),
+            "unreadable": unreadable,
+            "locations": {rank: locations[rank] for rank in search.culprits if rank in locations},
+        }
     )
 
 
-def _group_findings(
-    group: str,
-    ranks: set[int],
-    calls: Mapping[int, Mapping[int, Entry]],
-    locations: Mapping[int, RankLocation],
-) -> list[Finding]:
-    """Return the first collective of a group at which its ranks diverge: later differences follow from it."""
-    numbers = sorted({number for each in calls.values() for number in each})
-    # Ring buffers begin at different calls, so only calls that every buffer can still hold are compared.
-    oldest = max((min(each) for each in calls.values() if each), default=0)
-    for number in numbers:
-        if number < oldest:
-            continue
-        callers = {rank: each[number] for rank, each in calls.items() if number in each}
-        absent = sorted(rank for rank in calls if rank not in callers)
-        found = _mismatch(group, number, callers, locations)
-        if found:
-            return [found]
-        unfinished = [entry for entry in callers.values() if entry.state != "completed"]
-        if absent and unfinished:
-            return [_missing(group, number, callers, absent, locations)]
-        if unfinished and number == numbers[-1] and not absent and set(calls) == ranks:
-            return [_stuck(group, number, callers, locations)]
-    return []
+class _Search:
+    """One search, in its order; `reason` says why it found no cause where there should be one."""
+
+    def __init__(self, job: Job, damaged: frozenset[int]) -> None:
+        self.job = job
+        self.damaged = damaged
+        self.missing = tuple(rank for rank in job.ranks if rank not in job.dumps)
+        self.open_calls = unfinished_calls(job)
+        self.edges: list[Edge] = []
+        self.culprits: dict[int, Culprit] = {}
+        self.mismatches: list[Mismatch] = []
+        self.is_mismatched = False
+        self.is_circular = False
+        self.reason = ""
+
+    def position(self, rank: int) -> tuple[bool, int]:
+        """Return the place of a culprit in the report: those on the device side come first."""
+        return self.culprits[rank].side == "host", rank
+
+    def run(self) -> None:
+        """Fill the attributes."""
+        if not any(each.entries or each.logs for each in self.job.dumps.values()):
+            self.reason = (
+                "no call was recorded. Start the program with TORCH_FR_BUFFER_SIZE=2000 (before torch 2.12: "
+                "TORCH_NCCL_TRACE_BUFFER_SIZE=2000), and dump while it hangs."
+            )
+            return
+        self.mismatches, odd = find_mismatches(self.job)
+        if not self.open_calls:
+            self.reason = _failure_reason(self.job, self.missing)
+            return
+        if (age_s := _age_s(self.job, self.open_calls)) is not None and age_s < _YOUNG_S:
+            self.reason = (
+                f"the oldest open call is {max(age_s, 0):.1f} s old, and the job may be running. "
+                "Dump once more while it hangs."
+            )
+            return
+        collectives = collective_edges(self.job)
+        self.edges = collectives + p2p_edges(self.job)
+        for rank, mismatch in odd.items():
+            self._accuse(rank, "host", _odd_words(rank, mismatch), mismatch.group)
+        for mismatch, minority in find_order_conflicts(self.job):
+            self.mismatches.append(mismatch)
+            for rank in minority:
+                self._accuse(rank, "host", _odd_words(rank, mismatch), mismatch.group)
+        self.is_mismatched = any(each.kind != "shape" for each in self.mismatches)
+        self._search_graph(collectives)
+
+    def _search_graph(self, collectives: Sequence[Edge]) -> None:
+        differing = {each.group for each in self.mismatches if each.kind != "shape"}
+        left_out = {group for group in self.job.logs if self.job.label(group) in differing}
+        most, any_group = device_culprits(self.job, left_out)
+        for rank, lag in most.items():
+            self._accuse_device(rank, lag)
+        if not self.is_mismatched:
+            self._search_orders(core(collectives))
+        stuck = self._stuck_calls()
+        held = {rank for rank in sinks(self.edges) if self._is_held(rank)}
+        reached = {rank: self._waiters_of(rank) for rank in sinks(self.edges) if rank in self.job.dumps}
+        excused = {rank for rank, waiters in reached.items() if self._is_excused(rank, waiters, stuck)}
+        for rank, found in sinks(self.edges).items():
+            if rank in any_group:
+                # The rank waits for its own GPU.
+                self._accuse_device(rank, any_group[rank])
+            elif rank in self.job.dumps and rank not in excused | held:
+                self._accuse_host(rank, found)
+        self._search_circles(collectives, {*excused, *self.missing})
+        open_stuck = [call for call in stuck if not self._is_explained(call) and call.group not in left_out]
+        if open_stuck and not self.culprits:
+            for rank, lag in any_group.items():
+                self._accuse_device(rank, lag)
+        if not self.culprits and not self.is_mismatched:
+            self._search_missing()
+        if not self.culprits and not self.is_mismatched and not self.reason:
+            self.reason = _stuck_reason(self.job, open_stuck)
+
+    def _stuck_calls(self) -> list[Call]:
+        """Return one open collective of each group that all ranks with a dump have made, the oldest first."""
+        oldest: dict[object, Call] = {}
+        for _, call in self.open_calls:
+            if not call.is_p2p and (call.group not in oldest or call.sequence < oldest[call.group].sequence):
+                oldest[call.group] = call
+        return [each for each in oldest.values() if self.job.have_all_called(each)]
+
+    def _waiters_of(self, rank: int) -> set[int]:
+        left = stuck_edges(self.edges, [rank])
+        others = {each.waiter for each in left} | {each.target for each in left}
+        return {each.waiter for each in self.edges} - others
+
+    def _is_excused(self, rank: int, waiters: set[int], stuck: Sequence[Call]) -> bool:
+        """Return whether a call that all have made, with none that waits for the rank, holds the rank."""
+        held = {call.group for who, call in self.open_calls if who == rank and not call.is_p2p}
+        return any(
+            call.group in held and not waiters.intersection(self.job.members[call.group]) for call in stuck
+        )
+
+    def _is_held(self, rank: int) -> bool:
+        """Return whether a cause that is known already explains that a rank with open calls calls no more."""
+        is_known = self.is_mismatched or self.is_circular or bool(self.culprits)
+        return is_known and any(who == rank for who, _ in self.open_calls)
+
+    def _is_explained(self, call: Call) -> bool:
+        """Return whether a member of the call is a culprit, or waits for another rank elsewhere."""
+        members = self.job.members[call.group]
+        waiting = {each.waiter for each in self.edges}
+        return any(rank in self.culprits or rank in waiting for rank in members)
+
+    def _search_orders(self, circular: Sequence[Edge]) -> None:
+        """Accuse ranks that wait for each other in collectives, which needs different orders of calls."""
+        self.is_circular = bool(circular)
+        if odd := odd_ones(self.job, circular):
+            for rank, edge in odd.items():
+                self._accuse_host(rank, [edge])
+        else:
+            self._accuse_circle(shortest_circle(circular))
+
+    def _search_circles(self, collectives: Sequence[Edge], excused: set[int]) -> None:
+        left = stuck_edges(self.edges, {*self.culprits, *excused})
+        if not left or self.is_mismatched:
+            return
+        within = {(each.waiter, each.target) for each in left}
+        only = [each for each in collectives if (each.waiter, each.target) in within]
+        if not only:
+            self._accuse_circle(shortest_circle(left))
+            return
+        # Receives that are posted early wait as well. The rank that was waited for first is what others
+        # follow.
+        calling = {each.waiter for each in only}
+        ends = [each for each in only if each.target not in calling]
+        first = min(ends or only, key=lambda each: (each.call.created_ns or 0, each.target))
+        self._accuse_host(first.target, [first])
+
+    def _accuse_circle(self, circle: Sequence[Edge]) -> None:
+        for edge in circle:
+            self._accuse(
+                edge.waiter, "host",
+                f"it waits in {self.job.name(edge.call)} for rank {edge.target}, which waits for it: "
+                "these ranks call in different orders", self.job.label(edge.call.group),
+            )  # fmt: skip
+
+    def _search_missing(self) -> None:
+        """Accuse ranks without a dump where nothing else can be what others wait for."""
+        waited = {rank: found for rank, found in sinks(self.edges).items() if rank in self.missing}
+        if not waited:
+            return
+        damaged = [rank for rank in waited if rank in self.damaged]
+        if damaged or len(waited) > 1:
+            # Of several, one may have ended, and the files of the others may be lost.
+            why = "can't be read" if damaged else "are missing"
+            call = self.job.name(next(iter(waited.values()))[0].call)
+            self.reason = (
+                f"others wait in {call}, and dumps of {name_ranks(damaged or list(waited))} {why}. "
+                "Add them to the directory."
+            )
+            return
+        for rank, found in waited.items():
+            call = self.job.name(found[0].call)
+            others = len({each.waiter for each in found})
+            verb = "waits" if others == 1 else "wait"
+            self._accuse(
+                rank, "host",
+                f"it has left no dump, and {pluralize(others, 'other rank')} {verb} for it in {call}: "
+                "its process has ended, or hangs so that it can't write one",
+                self.job.label(found[0].call.group),
+            )  # fmt: skip
+
+    def _accuse_device(self, rank: int, lag: Lag) -> None:
+        done = "finished" if lag.is_begun else "begun"
+        verb = "has" if lag.others == 1 else "have"
+        others = f"{pluralize(lag.others, 'other rank')} {verb} {done}"
+        why = f"its GPU has not {done} {self.job.name(lag.call)}, which {others}"
+        self._accuse(rank, "device", why, self.job.label(lag.call.group), lag.call.frame)
+
+    def _accuse_host(self, rank: int, found: Sequence[Edge]) -> None:
+        call = min((each.call for each in found), key=lambda each: each.created_ns or 0)
+        last = self.job.dumps[rank].last
+        at = f" ({last.frame})" if last and last.frame else ""
+        where = f"its last call is {self.job.name(last)}{at}" if last else "it has recorded no call"
+        waits = f"the opposite of {self.job.name(call)}" if call.is_p2p else self.job.name(call)
+        self._accuse(rank, "host", f"it never called {waits}; {where}", self.job.label(call.group))
+
+    def _accuse(self, rank: int, side: str, why: str, group: str, frame: str = "") -> None:
+        if rank in self.culprits:
+            return
+        dump = self.job.dumps.get(rank)
+        if not frame and dump is not None and dump.last is not None:
+            frame = dump.last.frame
+        self.culprits[rank] = Culprit.model_validate(
+            {"rank": rank, "side": side, "why": why, "group": group, "frame": frame}
+        )
 
 
-def _collectives(dumps: Sequence[Dump]) -> dict[str, dict[int, dict[int, Entry]]]:
-    """Return the collectives by group, rank and number."""
-    found: dict[str, dict[int, dict[int, Entry]]] = {}
-    for dump in dumps:
-        for each in dump.entries:
-            calls = found.setdefault(each.group, {})
-            if not each.p2p:
-                calls.setdefault(dump.rank, {})[each.sequence] = each
-    return found
-
-
-def _missing(
-    group: str,
-    number: int,
-    callers: Mapping[int, Entry],
-    absent: list[int],
-    locations: Mapping[int, RankLocation],
-) -> Finding:
-    one = next(iter(callers.values()))
-    faulty = tuple(_location(rank, locations) for rank in absent)
-    location = f" ({one.location})" if one.location else ""
-    names = ", ".join(map(str, faulty))
-    waiting = f"{pluralize(len(callers), 'rank')} {'waits' if len(callers) == 1 else 'wait'}"
-    return Finding(
-        kind="missing",
-        group=group,
-        sequence=number,
-        operation=one.operation,
-        message=f"{names} never called {one.operation} number {number}{location}, for which {waiting}.",
-        missing=faulty,
+def _odd_words(rank: int, mismatch: Mismatch) -> str:
+    usual = mismatch.sides[0]
+    own = next(each for each in mismatch.sides if rank in each.ranks)
+    if mismatch.kind == "order":
+        return f"it called {own.call}, and {pluralize(len(usual.ranks), 'rank')} {usual.call}"
+    return (
+        f"it called {own.call} where {pluralize(len(usual.ranks), 'rank')} called {usual.call}, as call "
+        f"{mismatch.sequence} of {mismatch.group}"
     )
 
 
-def _mismatch(
-    group: str, number: int, callers: Mapping[int, Entry], locations: Mapping[int, RankLocation]
-) -> Finding | None:
-    for kind, label, key_of in (
-        ("type", "operation", lambda each: each.operation),
-        ("size", "sizes", _sizes),
-        ("dtype", "data types", lambda each: each.dtypes),
-    ):
-        kinds: dict[str, list[int]] = {}
-        for rank, entry in callers.items():
-            kinds.setdefault(key_of(entry), []).append(rank)
-        if len(kinds) < 2:
-            continue
-        usual = max(kinds, key=lambda each: len(kinds[each]))
-        odd = tuple(
-            _location(rank, locations) for each, ranks in kinds.items() if each != usual for rank in ranks
-        )
-        named = {value: ", ".join(map(str, ranks)) for value, ranks in kinds.items()}
-        described = "; ".join(f"{value} by rank {ranks}" for value, ranks in named.items())
-        operation = next(iter(callers.values())).operation
-        return Finding.model_validate(
-            {
-                "kind": kind,
-                "group": group,
-                "sequence": number,
-                "operation": operation,
-                "message": f"At collective number {number} the {label} differ: {described}.",
-                "culprits": odd,
-            }
-        )
-    return None
-
-
-def _sizes(entry: Entry) -> str:
-    # In these operations sizes may differ between ranks.
-    free = ("all_to_all", "gather", "scatter", "broadcast", "reduce_scatter", "send", "recv")
-    if any(word in entry.operation for word in free):
+def _failure_reason(job: Job, missing: Sequence[int]) -> str:
+    """Return why dumps of a job without open calls don't show that nothing is wrong; empty if they do."""
+    ended = [each.last for each in job.dumps.values() if each.last is not None]
+    unsure = next((call for call in ended if not call.has_succeeded), None)
+    if not missing or unsure is None:
         return ""
-    return f"{entry.inputs} -> {entry.outputs}"
-
-
-def _stuck(
-    group: str, number: int, callers: Mapping[int, Entry], locations: Mapping[int, RankLocation]
-) -> Finding:
-    waiting = [rank for rank, entry in callers.items() if entry.state == "scheduled"]
-    faulty = tuple(_location(rank, locations) for rank in waiting) if len(waiting) < len(callers) else ()
-    operation = next(iter(callers.values())).operation
-    who_called = f"All {len(callers)} ranks" if len(callers) > 1 else "The only rank"
-    more = f" {', '.join(map(str, faulty))} had not begun." if faulty else ""
-    return Finding(
-        kind="stuck",
-        group=group,
-        sequence=number,
-        operation=operation,
-        message=f"{who_called} called {operation} number {number}, and it did not end.{more}",
-        culprits=faulty,
+    verb = "has" if len(missing) == 1 else "have"
+    return (
+        f"{name_ranks(list(missing))} {verb} left no dump, and it is not recorded whether {job.name(unsure)} "
+        "of the others ended or failed. Look in the log for the rank that failed first."
     )
 
 
-def _stragglers(dumps: Sequence[Dump], locations: Mapping[int, RankLocation]) -> tuple[Straggler, ...]:
-    """Return ranks that reach most collectives late; the clocks of nodes are assumed to be synchronized."""
-    times: dict[tuple[str, int], dict[int, int]] = {}
-    for dump in dumps:
-        for each in dump.entries:
-            if not each.p2p and each.created_ns is not None:
-                times.setdefault((each.group, each.sequence), {})[dump.rank] = each.created_ns
-    behind: dict[int, list[float]] = {}
-    for arrivals in times.values():
-        if len(arrivals) > 1:
-            first = min(arrivals.values())
-            for rank, at in arrivals.items():
-                behind.setdefault(rank, []).append((at - first) / 1e6)
-    found = [
-        Straggler(location=_location(rank, locations), behind_ms=median(each), collectives=len(each))
-        for rank, each in behind.items()
-        if len(each) >= _FEWEST and median(each) > _LATE_MS
+def _stuck_reason(job: Job, stuck: Sequence[Call]) -> str:
+    if not stuck:
+        return "calls are open, and no rank is behind. Dump once more while it hangs, with all ranks."
+    call = min(stuck, key=lambda each: each.created_ns or 0)
+    members = job.members[call.group]
+    everybody = pluralize(len(members), "rank")
+    return (
+        f"all {everybody} called {job.name(call)} and none has finished it: a link or a GPU hangs, or ranks "
+        "call in different orders. Test the nodes with `gipfel vet`, or set TORCH_NCCL_ENABLE_TIMING=1 to "
+        "see which GPUs begin."
+    )
+
+
+def _age_s(job: Job, open_calls: Sequence[tuple[int, Call]]) -> float | None:
+    """Return the age of the oldest open call at its dump; None if unknown, or if a clock was wrong."""
+    ages = [
+        (written - call.created_ns) / 1e9
+        for rank, call in open_calls
+        if call.created_ns and (written := job.dumps[rank].written_ns) is not None
     ]
-    return tuple(sorted(found, key=lambda each: -each.behind_ms))
-
-
-def _location(rank: int, locations: Mapping[int, RankLocation]) -> RankLocation:
-    return locations.get(rank) or RankLocation(rank=rank)
+    return max(ages) if ages and max(ages) > -_YOUNG_S else None

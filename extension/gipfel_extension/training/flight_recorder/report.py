@@ -1,0 +1,170 @@
+"""What the dumps say: the document of ``gipfel flight-recorder --json`` and its lines for people."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from gipfel_cluster.model import Frozen, pluralize
+
+_MAX_LINES = 16
+_IN_DOCUMENT = {"verdict", "reason", "culprits", "waiting", "mismatches", "missing_dumps"}
+
+
+class RankLocation(Frozen):
+    """Node, GPU and process of a rank; empty if unknown."""
+
+    rank: int
+    node: str = ""
+    gpu: str = ""
+    pid: int = 0
+
+    def __str__(self) -> str:
+        label = [f"rank {self.rank}"]
+        if self.node:
+            label.append(f"on {self.node}")
+        if self.gpu:
+            label.append(f"GPU {self.gpu}")
+        return " ".join(label)
+
+
+class Culprit(Frozen):
+    """A rank that others wait for.
+
+    ``side`` is "device" where the rank has made its call and its GPU has not finished it, else "host".
+    ``group`` is the process group in which others wait, ``frame`` the rank's last recorded line of code.
+    """
+
+    rank: int
+    side: Literal["device", "host"]
+    why: str
+    group: str = ""
+    frame: str = ""
+
+
+class Side(Frozen):
+    """Ranks that made the same call, with the line of code of the first."""
+
+    call: str
+    ranks: tuple[int, ...]
+    frame: str = ""
+
+
+class Mismatch(Frozen):
+    """Different calls under the same number of a group; the side of most ranks comes first.
+
+    ``kind`` says what differs: "shape" differs with the same number of elements, which lets a call finish;
+    in "order", ranks called in two groups in different orders.
+    """
+
+    kind: str
+    group: str
+    sequence: int
+    sides: tuple[Side, ...]
+
+    @property
+    def line(self) -> str:
+        """Return the mismatch as one sentence."""
+        sides = "; ".join(
+            f"{each.call} by {name_ranks(each.ranks)}{f' ({each.frame})' if each.frame else ''}"
+            for each in self.sides
+        )
+        if self.kind == "order":
+            return f"Calls were made in different orders: {sides}."
+        return f"Call {self.sequence} of {self.group} differs in {self.kind}: {sides}."
+
+
+class Straggler(Frozen):
+    """A rank that is late: ``behind_ms`` is its median delay behind the first rank, over all collectives."""
+
+    location: RankLocation
+    behind_ms: float
+    collectives: int
+
+
+class FlightReport(Frozen):
+    """Who keeps the others waiting, from all dumps.
+
+    Attributes
+    ----------
+    verdict
+        "cause", "none" if nobody waits, or "unknown" with ``reason``, which says why and what to do.
+    unreadable
+        Files that are not dumps, with the reason.
+    """
+
+    verdict: Literal["cause", "none", "unknown"] = "none"
+    reason: str = ""
+    ranks: tuple[int, ...] = ()
+    culprits: tuple[Culprit, ...] = ()
+    waiting: tuple[int, ...] = ()
+    mismatches: tuple[Mismatch, ...] = ()
+    missing_dumps: tuple[int, ...] = ()
+    stragglers: tuple[Straggler, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    locations: dict[int, RankLocation] = Field(default={})
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Return the document of ``--json``."""
+        return self.model_dump(mode="json", include=_IN_DOCUMENT)
+
+    @property
+    def exit_status(self) -> int:
+        """Return 0 for a cause or none needed, 1 if it cannot be told."""
+        return 1 if self.verdict == "unknown" else 0
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Return the report as lines of text, the cause first."""
+        lines = [self._headline]
+        if len(self.culprits) > 1:
+            lines += [f"  {self._describe(each)}" for each in self.culprits[:_MAX_LINES]]
+            if len(self.culprits) > _MAX_LINES:
+                lines.append(f"  and {len(self.culprits) - _MAX_LINES} more; --json lists all")
+        skipped = int(self.verdict == "cause" and not self.culprits)
+        lines += [each.line for each in self.mismatches[skipped:_MAX_LINES]]
+        if self.missing_dumps and self.ranks:
+            lines.append(f"There is no dump of {name_ranks(self.missing_dumps)}.")
+        lines += [
+            f"{each.location} is {each.behind_ms:.1f} ms behind the first rank, the median of "
+            f"{each.collectives} collectives"
+            for each in self.stragglers[:_MAX_LINES]
+        ]
+        lines += [f"can't be read: {each}" for each in self.unreadable[:_MAX_LINES]]
+        lines.append(f"dumps read: {len(self.ranks)}")
+        return tuple(lines)
+
+    @property
+    def _headline(self) -> str:
+        if self.verdict == "unknown":
+            return f"Cannot tell, because {self.reason}"
+        if self.verdict == "none":
+            return "No rank waits for another in these dumps."
+        waiting = ""
+        if self.waiting:
+            verb = "waits" if len(self.waiting) == 1 else "wait"
+            them = "it" if len(self.culprits) == 1 else "them"
+            waiting = f" {pluralize(len(self.waiting), 'rank')} {verb} for {them}."
+        if len(self.culprits) == 1:
+            return f"Cause: {self._describe(self.culprits[0])}.{waiting}"
+        if not self.culprits:
+            return f"Cause: {self.mismatches[0].line}"
+        sides = " and ".join(sorted({each.side for each in self.culprits}))
+        return f"Cause: {name_ranks([each.rank for each in self.culprits])} ({sides} side).{waiting}"
+
+    def _describe(self, culprit: Culprit) -> str:
+        location = self.locations.get(culprit.rank) or RankLocation(rank=culprit.rank)
+        return f"{location} ({culprit.side} side): {culprit.why}"
+
+
+def name_ranks(ranks: tuple[int, ...] | list[int]) -> str:
+    """Return ranks as text, runs of them as ranges: "ranks 0-3, 7"."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    texts = [str(low) if low == high else f"{low}-{high}" for low, high in runs]
+    more = f" and {len(texts) - 12} more" if len(texts) > 12 else ""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(texts[:12])}{more}"

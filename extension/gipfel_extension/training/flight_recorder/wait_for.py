@@ -1,0 +1,247 @@
+"""Which rank waits for which: an edge from a rank to each rank that has not made the call that it waits in.
+
+In a collective, a rank waits for the members whose last number is lower than that of its unfinished call. In
+a point-to-point call, it waits for the peer that has not made the opposite call. Ranks that are waited for
+and wait for nobody are where a hang begins; ranks that wait for each other in a circle call in different
+orders.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .dump import Call, Dump, GroupId, GroupLog
+
+_DEFAULT = "default_pg"
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Rank `waiter` waits in `call` for rank `target`."""
+
+    waiter: int
+    target: int
+    call: Call
+
+
+@dataclass(slots=True)
+class Job:
+    """All dumps by process group.
+
+    ``members`` are the ranks of each group, ``logs`` the calls of those that have a dump. A rank of which the
+    ring buffer may have lost the calls of a group is in ``unknown``.
+    """
+
+    dumps: dict[int, Dump]
+    members: dict[GroupId, tuple[int, ...]] = field(default_factory=dict)
+    labels: dict[GroupId, str] = field(default_factory=dict)
+    logs: dict[GroupId, dict[int, GroupLog]] = field(default_factory=dict)
+    ranks: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, dumps: Iterable[Dump], expected: Iterable[int] = ()) -> "Job":
+        """Return the job of these dumps; ``expected`` are ranks known from elsewhere."""
+        job = cls({each.rank: each for each in dumps})
+        ranks = {*job.dumps, *expected}
+        callers: dict[GroupId, set[int]] = {}
+        for rank, dump in job.dumps.items():
+            for group, label in dump.groups.items():
+                job.members[group] = group.members
+                job.labels[group] = label
+                ranks.update(group.members)
+            for group in dump.logs:
+                callers.setdefault(group, set()).add(rank)
+        # gloo does not write the members of its groups; all ranks are in the first one.
+        everybody = tuple(range(max(ranks, default=-1) + 1)) if len(ranks) < 1_000_000 else tuple(ranks)
+        for group, found in callers.items():
+            if not group.members:
+                job.members[group] = everybody if group.name == "0" else tuple(sorted(found))
+                job.labels.setdefault(group, _DEFAULT if group.name == "0" else "")
+        job.ranks = tuple(sorted(ranks.union(*job.members.values())))
+        for group, members in job.members.items():
+            job.logs[group] = {rank: job.dumps[rank].logs[group] for rank in members
+                               if rank in job.dumps and group in job.dumps[rank].logs}  # fmt: skip
+        return job
+
+    def label(self, group: GroupId) -> str:
+        """Return the name of a group for people."""
+        text = self.labels.get(group, "")
+        return text if text and text != "undefined" else f"group {group.name}"
+
+    def name(self, call: Call) -> str:
+        """Return operation, number and group of a call as text."""
+        return f"{call.operation} {call.sequence} of {self.label(call.group)}"
+
+    def enqueued(self, group: GroupId, rank: int, call: Call) -> int | None:
+        """Return the last collective that a rank has called in a group; None if that is not known."""
+        dump = self.dumps.get(rank)
+        if dump is None:
+            return None
+        if (log := self.logs[group].get(rank)) is not None and (log.calls or log.enqueued):
+            return log.enqueued
+        is_covered = call.created_ns is None or dump.oldest_ns is None or dump.oldest_ns <= call.created_ns
+        return 0 if dump.is_whole or is_covered else None
+
+    def have_all_called(self, call: Call) -> bool:
+        """Return whether every member has made this collective; a member without a dump is not known to."""
+        members = self.members[call.group]
+        return all(rank in self.dumps for rank in members) and all(
+            (self.enqueued(call.group, rank, call) or 0) >= call.sequence for rank in members
+        )
+
+
+def unfinished_calls(job: Job) -> list[tuple[int, Call]]:
+    """Return rank and call of every call that has not finished."""
+    found = []
+    for logs in job.logs.values():
+        for rank, log in logs.items():
+            found += [(rank, call) for call in log.unfinished]
+            found += [(rank, call) for call in log.p2p if not call.finished]
+    return found
+
+
+def collective_edges(job: Job) -> list[Edge]:
+    """Return who waits for whom in collectives.
+
+    A rank without a dump is waited for where every other member has made the call.
+    """
+    edges = []
+    for group, logs in job.logs.items():
+        waiting = {rank: call for rank, log in logs.items() for call in log.unfinished[-1:]}
+        if not waiting:
+            continue
+        highest = max(each.sequence for each in waiting.values())
+        for target in job.members[group]:
+            if target in logs and logs[target].enqueued >= highest:
+                continue
+            for rank, newest in waiting.items():
+                last = None if rank == target else job.enqueued(group, target, newest)
+                if last is not None and last < newest.sequence:
+                    first = next(each for each in logs[rank].unfinished if each.sequence > last)
+                    edges.append(Edge(rank, target, first))
+        absent = [rank for rank in job.members[group] if rank not in job.dumps]
+        called = min((each.enqueued for each in logs.values()), default=0)
+        if absent and len(logs) + len(absent) == len(job.members[group]):
+            held = {rank: log.unfinished[0] for rank, log in logs.items() if log.unfinished}
+            edges += [
+                Edge(rank, target, call)
+                for rank, call in held.items()
+                for target in absent
+                if call.sequence <= called
+            ]
+    return edges
+
+
+def p2p_edges(job: Job) -> list[Edge]:
+    """Return who waits for whom in point-to-point calls.
+
+    Numbers of these calls differ between the two sides, so open sends to a rank are set against its open
+    receives: those in excess have no opposite call yet.
+    """
+    edges: dict[tuple[int, int], Edge] = {}
+    for group, logs in job.logs.items():
+        members = job.members[group]
+        sends, receives = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
+        calls: dict[tuple[int, int], Call] = {}
+        for rank, log in logs.items():
+            for call in (each for each in log.p2p if not each.finished):
+                for peers, counter in ((call.sends, sends), (call.receives, receives)):
+                    for peer in (members[each] for each in peers if each < len(members)):
+                        counter[rank, peer] += 1
+                        calls[rank, peer] = call
+        for (rank, peer), call in calls.items():
+            is_open = sends[rank, peer] > receives[peer, rank] or receives[rank, peer] > sends[peer, rank]
+            if is_open and peer != rank:
+                edges[rank, peer] = Edge(rank, peer, call)
+    return list(edges.values())
+
+
+def sinks(edges: Sequence[Edge]) -> dict[int, list[Edge]]:
+    """Return the ranks that are waited for and wait for nobody, with the edges to them."""
+    waiters = {each.waiter for each in edges}
+    found: dict[int, list[Edge]] = {}
+    for edge in edges:
+        if edge.target not in waiters:
+            found.setdefault(edge.target, []).append(edge)
+    return found
+
+
+def stuck_edges(edges: Sequence[Edge], known: Iterable[int]) -> list[Edge]:
+    """Return the edges between ranks that do not wait, through others, for one of the known ranks."""
+    inwards: dict[int, list[int]] = {}
+    for edge in edges:
+        inwards.setdefault(edge.target, []).append(edge.waiter)
+    explained = set(known)
+    queue = deque(explained)
+    while queue:
+        for waiter in inwards.get(queue.popleft(), ()):
+            if waiter not in explained:
+                explained.add(waiter)
+                queue.append(waiter)
+    return [each for each in edges if each.waiter not in explained and each.target not in explained]
+
+
+def core(edges: Sequence[Edge]) -> list[Edge]:
+    """Return the edges of circles, and those between ranks that wait for one."""
+    outwards = Counter(each.waiter for each in edges)
+    inwards: dict[int, list[int]] = {}
+    for edge in edges:
+        inwards.setdefault(edge.target, []).append(edge.waiter)
+    queue = deque(target for target in inwards if not outwards[target])
+    ended = set(queue)
+    while queue:
+        for waiter in inwards.get(queue.popleft(), ()):
+            outwards[waiter] -= 1
+            if not outwards[waiter]:
+                ended.add(waiter)
+                queue.append(waiter)
+    return [each for each in edges if each.waiter not in ended and each.target not in ended]
+
+
+def odd_ones(job: Job, edges: Sequence[Edge]) -> dict[int, Edge]:
+    """Return the fewest ranks that have not made a collective of a circle, with an edge to each.
+
+    Empty if as few have not made another one, or if they are not a minority of the group.
+    """
+    missing: dict[frozenset[int], Edge] = {}
+    for edge in edges:
+        call = edge.call
+        if not call.is_p2p:
+            last = {rank: job.enqueued(call.group, rank, call) for rank in job.members[call.group]}
+            absent = frozenset(rank for rank, at in last.items() if at is not None and at < call.sequence)
+            missing.setdefault(absent, edge)
+    fewest = min(missing, key=len, default=frozenset())
+    is_tie = sum(1 for each in missing if len(each) == len(fewest)) > 1
+    if not fewest or is_tie or 2 * len(fewest) >= len(job.members[missing[fewest].call.group]):
+        return {}
+    return dict.fromkeys(sorted(fewest), missing[fewest])
+
+
+def shortest_circle(edges: Sequence[Edge]) -> list[Edge]:
+    """Return the edges of a shortest circle; empty if there is none."""
+    outwards: dict[int, dict[int, Edge]] = {}
+    for edge in edges:
+        outwards.setdefault(edge.waiter, {})[edge.target] = edge
+    best: list[Edge] = []
+    for start in sorted(outwards)[:64]:
+        found = _circle_through(start, outwards)
+        if found and (not best or len(found) < len(best)):
+            best = found
+    return best
+
+
+def _circle_through(start: int, outwards: Mapping[int, Mapping[int, Edge]]) -> list[Edge]:
+    arrived: dict[int, Edge] = {}
+    queue = deque([start])
+    while queue:
+        rank = queue.popleft()
+        for target, edge in outwards.get(rank, {}).items():
+            if target == start:
+                path = [edge]
+                while path[-1].waiter != start:
+                    path.append(arrived[path[-1].waiter])
+                return path[::-1]
+            if target not in arrived:
+                arrived[target] = edge
+                queue.append(target)
+    return []
