@@ -2,8 +2,9 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import { Notice } from '../common/notice';
-import type { SampleUpdate } from '../figures/updates';
-import { FigureView, type ITimeSpan } from '../figures/plot';
+import { loadPlotly } from '../figures/plotly';
+import { FigureView, type ITimeSpan } from '../views/figures/plot';
+import type { SampleUpdate } from '../views/figures/updates';
 import type { SaturationModel } from './model';
 
 interface IFigureProps {
@@ -60,7 +61,7 @@ function follow(node: HTMLElement, model: SaturationModel, name: string, on: IFi
       model.selection.clearTimeSpan();
     }
   };
-  const view = new FigureView(node, { onZoom, onRow: on.row });
+  const view = new FigureView(node, loadPlotly, { onZoom, onRow: on.row });
   const draw = async (): Promise<void> => {
     try {
       await view.draw();

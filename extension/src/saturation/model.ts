@@ -3,9 +3,9 @@ import { Debouncer } from '@lumino/polling';
 import { Signal, type ISignal } from '@lumino/signaling';
 
 import type { IDevice, IFigure, IRunEvent, IRunInfo, ISaturationStatus, IScore, StreamMessage } from '../api';
-import type { Figures, SampleUpdate } from '../figures/updates';
-import { DrawQueue } from '../figures/draw-queue';
 import type { IGipfelPanel } from '../tokens';
+import { DrawQueue } from '../views/figures/draw-queue';
+import type { Figures, SampleUpdate } from '../views/figures/updates';
 import { GrowingRun } from './growing-run';
 import type { SaturationRequests, IRangeQuery } from './requests';
 import { ViewSelection } from './view-selection';

@@ -1,11 +1,11 @@
 import type { PartialJSONObject } from '@lumino/coreutils';
 
-import type { IFigure } from '../api';
-import { utcOffsetMs, localTimeLayout, localTimes, parseUtcMs, localTimeText } from '../common/clock';
-import type { SampleUpdate } from './updates';
-import { loadPlotly, type IPlotly, type IPlotlyNode } from './plotly';
+import type { IFigure } from '../../api';
+import { utcOffsetMs, localTimeLayout, localTimes, parseUtcMs, localTimeText } from '../../common/clock';
+import type { IPlotly, IPlotlyNode, PlotlyLoader } from './plotly';
 import { themed } from './theme';
 import { extendHeat, extendLines, newestOf, type ITrace } from './traces';
+import type { SampleUpdate } from './updates';
 
 /** Shortest time axis: a few points should not fill the whole width. */
 const SHORTEST_SPAN_MS = 60_000;
@@ -37,6 +37,7 @@ export interface IFigureListener {
 export class FigureView {
   constructor(
     private readonly node: HTMLElement,
+    private readonly loadPlotly: PlotlyLoader,
     private readonly listener: IFigureListener = {}
   ) {
     this._observer = new ResizeObserver(() => {
@@ -84,7 +85,7 @@ export class FigureView {
 
   /** Draw the figure, after a drag has ended: the selection of a drag refers to the axis at its start. */
   async draw(): Promise<void> {
-    const plotly = await loadPlotly();
+    const plotly = await this.loadPlotly();
     await this._held;
     if (this._disposed || !this._given) {
       return;
