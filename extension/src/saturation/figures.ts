@@ -24,6 +24,7 @@ export class SaturationFigures implements IFigureSource {
     return this._model.figure(name);
   }
 
+  /** A change of theme comes as new figures from the server, which also draws lines in other colours then. */
   follow(name: string, follower: IFigureFollower): () => void {
     const figures = (_: unknown, names: readonly string[]): void => {
       if (names.includes(name)) {

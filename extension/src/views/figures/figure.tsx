@@ -4,7 +4,7 @@ import type { IFigure } from '../../api';
 import { Notice } from '../../common/notice';
 import type { ITranslation } from '../translation';
 import type { DrawQueue } from './draw-queue';
-import { FigureView, type ITimeSpan } from './plot';
+import { FigureView, type IFigureOptions, type ITimeSpan } from './plot';
 import type { PlotlyLoader } from './plotly';
 import type { SampleUpdate } from './updates';
 
@@ -14,6 +14,8 @@ export interface IFigureFollower {
   replaced(): void;
   /** There are new samples, for this or other figures. */
   extended(update: SampleUpdate): void;
+  /** The page has another theme. */
+  restyled(): void;
 }
 
 /** Provides figures by name, and what changes in them. */
@@ -25,6 +27,8 @@ export interface IFigureSource {
   readonly marked: ITimeSpan | null;
   /** Return a figure; null if there is none. */
   figure(name: string): IFigure | null;
+  /** Return how a figure is drawn. */
+  options?(name: string): IFigureOptions;
   /** Report what changes in a figure until the returned function is called. */
   follow(name: string, follower: IFigureFollower): () => void;
   /** Show a time span that the user has zoomed to; null for the moving window. */
@@ -81,7 +85,7 @@ function show(node: HTMLElement, source: IFigureSource, name: string, on: IFigur
   const onZoom = (span: ITimeSpan | null): void => {
     source.zoom(span);
   };
-  const view = new FigureView(node, source.loadPlotly, { onZoom, onRow: on.row });
+  const view = new FigureView(node, source.loadPlotly, { onZoom, onRow: on.row }, source.options?.(name));
   const draw = async (): Promise<void> => {
     try {
       await view.draw();
@@ -106,6 +110,9 @@ function show(node: HTMLElement, source: IFigureSource, name: string, on: IFigur
       if (view.extend(update)) {
         source.queue.request(name, draw);
       }
+    },
+    restyled: () => {
+      source.queue.request(name, draw, true);
     }
   });
   return () => {

@@ -15,7 +15,8 @@ export type ShowEvidence = (span: ITimeSpan, evidence: IEvidence) => void;
 export function AdviceList(props: {
   advice: readonly IAdvice[];
   since: readonly string[];
-  onShow: ShowEvidence;
+  /** Without it, there is no button that shows the evidence. */
+  onShow?: ShowEvidence | undefined;
   trans: ITranslation;
 }): React.JSX.Element | null {
   const { advice, since, onShow, trans } = props;
@@ -51,7 +52,11 @@ export function AdviceList(props: {
   );
 }
 
-function Item(props: { advice: IAdvice; onShow: ShowEvidence; trans: ITranslation }): React.JSX.Element {
+function Item(props: {
+  advice: IAdvice;
+  onShow: ShowEvidence | undefined;
+  trans: ITranslation;
+}): React.JSX.Element {
   const { advice, onShow, trans } = props;
   return (
     <li>
@@ -64,15 +69,17 @@ function Item(props: { advice: IAdvice; onShow: ShowEvidence; trans: ITranslatio
           {advice.knob.name}
         </a>
       </p>
-      <button
-        className="jp-Gipfel-button jp-mod-small"
-        onClick={() => {
-          show(advice, onShow);
-        }}
-      >
-        {trans.__('Show')}
-        <span className="jp-Gipfel-hidden"> {trans.__('the evidence on the plots')}</span>
-      </button>
+      {onShow && (
+        <button
+          className="jp-Gipfel-button jp-mod-small"
+          onClick={() => {
+            show(advice, onShow);
+          }}
+        >
+          {trans.__('Show')}
+          <span className="jp-Gipfel-hidden"> {trans.__('the evidence on the plots')}</span>
+        </button>
+      )}
     </li>
   );
 }
