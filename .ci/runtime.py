@@ -13,7 +13,7 @@ from gipfel_cluster.runtime.kernels import initial_kernels
 
 def main() -> int:
     """Build it, or say in one line why EDFs with an image can't be started here."""
-    missing = engine_for(Edf(name="any", path=None, image="/any.sqsh"), "bubblewrap").missing()
+    missing = engine_for(Edf(name="any", path=None, image="/any.sqsh"), "bubblewrap").unavailable_reason()
     if missing:
         print(f"EDFs without an image only: {missing}")
         return 0

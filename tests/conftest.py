@@ -1,4 +1,4 @@
-"""What every test may lean on, whoever started them, and which tests ``make quick`` leaves out."""
+"""Environment of all tests, independent of the caller, and the marker of tests that ``make quick`` omits."""
 
 import signal
 from collections.abc import Iterator

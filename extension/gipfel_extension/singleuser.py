@@ -72,13 +72,13 @@ _RETRY_LIMIT_S = 300.0
 _PAUSE_S = 1.0
 
 
-class HeldSocketServerApp(ServerApp):
+class BoundSocketServerApp(ServerApp):
     """Jupyter server on sockets that were bound before it started; its kernels open no ports.
 
     If the port were closed and bound again, another process on the node could take it in between.
     """
 
-    held: ClassVar[Sequence[socket.socket]] = ()
+    bound_sockets: ClassVar[Sequence[socket.socket]] = ()
 
     def init_configurables(self) -> None:
         """Create the server's components, with kernelspecs for a shared node."""
@@ -93,22 +93,22 @@ class HeldSocketServerApp(ServerApp):
         """Do nothing: the port is already bound."""
 
     def _bind_http_server_tcp(self) -> bool:
-        self.http_server.add_sockets(list(self.held))
+        self.http_server.add_sockets(list(self.bound_sockets))
         threading.Thread(target=self._report, name="report-port", daemon=True).start()
         return True
 
     def _report(self) -> None:
         try:
-            report_port(self.held[0].getsockname()[1], dict(os.environ))
+            report_port(self.bound_sockets[0].getsockname()[1], dict(os.environ))
         except OSError as error:
             self.log.critical("The hub did not accept this server's port, so the server stops: %s", error)
             self.io_loop.add_callback(self.stop)
 
 
 class GipfelSingleUser(JupyterHubSingleUser):
-    """JupyterHub's single-user server as a `HeldSocketServerApp`."""
+    """JupyterHub's single-user server as a `BoundSocketServerApp`."""
 
-    serverapp_class = HeldSocketServerApp
+    serverapp_class = BoundSocketServerApp
 
     @classmethod
     def get_extension_package(cls) -> str:
@@ -146,10 +146,10 @@ def main() -> None:
         sys.exit("JUPYTERHUB_SERVICE_URL is not set: this server must be started by a hub.")
     try:
         ports = PortRange.parse(os.environ.get(PORTS_VARIABLE, ""))
-        HeldSocketServerApp.held = (bind_port(address.hostname or "", ports),)
+        BoundSocketServerApp.bound_sockets = (bind_port(address.hostname or "", ports),)
     except GipfelError as error:
         sys.exit(f"gipfel: {error}")
-    port = HeldSocketServerApp.held[0].getsockname()[1]
+    port = BoundSocketServerApp.bound_sockets[0].getsockname()[1]
     host = f"[{address.hostname}]" if ":" in (address.hostname or "") else address.hostname or ""
     os.environ["JUPYTERHUB_SERVICE_URL"] = urlunsplit(address._replace(netloc=f"{host}:{port}"))
     problem = offer_image_kernel(os.environ)

@@ -32,7 +32,7 @@ _POLL_S, _POST_EVERY_S, _KEEPALIVE_S, _RESPONSE_LIMIT_S = 0.25, 1.0, 10.0, 5.0
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _BAD = ("fail", "degraded", "inconclusive", "not_run")
 _NO_VETTING = "The nodes could not be vetted"
-_MOST_OUTCOME, _MOST_NAMES = 300, 80
+_MAX_OUTCOME, _MAX_NAMES = 300, 80
 
 
 class VetFirst:
@@ -141,12 +141,12 @@ class VetFirst:
 def _outcome(problem: str, without: Sequence[str], *, starts: bool) -> str:
     """Return the problem, shortened if necessary, and whether the server starts."""
     names = fold_hostlist(without)
-    if len(names) > _MOST_NAMES:
+    if len(names) > _MAX_NAMES:
         names = f"{len(without)} nodes"
     then = "No server starts." if not starts else "The server starts."
     if without:
         then = f"The server starts without {names}."
-    return f"{problem[: _MOST_OUTCOME - len(then) - 1]} {then}".strip()
+    return f"{problem[: _MAX_OUTCOME - len(then) - 1]} {then}".strip()
 
 
 def vetting_progress(report: VettingReport, outcome: str = "") -> VettingProgress:
@@ -160,7 +160,7 @@ def vetting_progress(report: VettingReport, outcome: str = "") -> VettingProgres
         bad=len(report.bad_nodes) if grid.ended_ns is not None else len(accused),
         ended=grid.ended_ns is not None,
         rows=tuple(_node(row, grid) for row in grid.rows),
-        outcome=one_line(outcome)[:_MOST_OUTCOME],
+        outcome=one_line(outcome)[:_MAX_OUTCOME],
     )
 
 

@@ -35,8 +35,8 @@ export interface ILogPosition {
 }
 
 /**
- * Selection of samples on a page. `window` is the time range in seconds. `gpus` are the UUIDs of GPUs with a
- * figure of their own. `metric` is the metric of the heat map.
+ * Selection of samples on a page. `window` is the time range in seconds. `gpus` are the UUIDs of GPUs that
+ * have their own figure. `metric` is the metric of the heat map.
  */
 export interface IView {
   readonly type: 'view';
@@ -503,6 +503,41 @@ export interface IBatchJob {
 /** The user's batch notebooks, the newest first. */
 export interface IBatchJobs {
   readonly jobs: readonly IBatchJob[];
+}
+
+/**
+ * A workload of a kind that has no view of its own; times in UTC nanoseconds. `state` is its outcome if it
+ * has ended, else its phase.
+ */
+export interface IOtherWorkload {
+  readonly id: string;
+  readonly kind: string;
+  readonly name: string;
+  readonly title: string;
+  readonly state: string;
+  readonly ended: boolean;
+  readonly reason: string;
+  readonly nodes: readonly string[];
+  readonly created_ns: number;
+  readonly started_ns: number | null;
+  readonly ended_ns: number | null;
+  readonly exit_status: number | null;
+}
+
+/** Workloads of such kinds, the newest first. */
+export interface IOtherWorkloads {
+  readonly workloads: readonly IOtherWorkload[];
+}
+
+/** A line that a rank or task wrote. */
+export interface ILogLine {
+  readonly rank: number;
+  readonly text: string;
+}
+
+/** The last lines of a workload's log, ordered by time. */
+export interface IWorkloadLog {
+  readonly lines: readonly ILogLine[];
 }
 
 /** Messages of the stream. */

@@ -10,7 +10,7 @@ import { panelPlugin } from './panel/plugin';
 import { saturationPlugin } from './saturation/plugin';
 import { statusBarPlugin } from './status-bar/plugin';
 import { vettingPlugin } from './vetting/plugin';
-import { workloadsPlugin } from './workloads/plugin';
+import { otherWorkloadsPlugin, workloadsPlugin } from './workloads/plugin';
 
 export * from './tokens';
 
@@ -22,6 +22,7 @@ const plugins: JupyterFrontEndPlugin<unknown>[] = [
   workloadsPlugin,
   launchesPlugin,
   batchPlugin,
+  otherWorkloadsPlugin,
   noticesPlugin,
   statusBarPlugin,
   notebooksPlugin,

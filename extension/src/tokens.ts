@@ -79,7 +79,7 @@ export interface IWorkloadKind<T> {
   readonly id: string;
   /** Translated, in the plural, for the filter. */
   readonly title: string;
-  /** How to start the first one, translated. */
+  /** How to start the first one, translated; empty if it can't be started from the panel or a notebook. */
   readonly emptyText: string;
   readonly workloads: IWorkloads<T>;
   /** Return an item's React key, unique in its kind. */

@@ -9,8 +9,8 @@ import shlex
 from collections.abc import Iterator
 from typing import NamedTuple
 
-_LONGEST_LINE = 8_000
-_MOST_LINES = 20_000
+_MAX_LINE = 8_000
+_MAX_LINES = 20_000
 _DOWNLOAD = r"\b(?:curl|wget)\b"
 _SHELL = r"(?:sudo\s+)?(?:[\w./-]{0,60}/)?(?:ba|z|da|k)?sh\b|(?:sudo\s+)?python[0-9.]*\b"
 _PIPED = re.compile(
@@ -96,10 +96,10 @@ def command_problems(text: str) -> Iterator[InstallProblem]:
 def logical_lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield each command line, continued lines joined, comments left out, with its first line's number."""
     start, held = 1, ""
-    for number, raw in enumerate(text.splitlines()[:_MOST_LINES], 1):
-        line = "" if raw.lstrip().startswith("#") else re.sub(r"\s#.*", "", raw)[:_LONGEST_LINE]
+    for number, raw in enumerate(text.splitlines()[:_MAX_LINES], 1):
+        line = "" if raw.lstrip().startswith("#") else re.sub(r"\s#.*", "", raw)[:_MAX_LINE]
         start = number if not held else start
-        if line.endswith("\\") and len(held) < _LONGEST_LINE:
+        if line.endswith("\\") and len(held) < _MAX_LINE:
             held += line[:-1] + " "
             continue
         yield start, held + line
@@ -114,7 +114,7 @@ def _of_line(line: str, number: int) -> Iterator[InstallProblem]:
             "piped-script",
             number,
             "a downloaded script is run at once",
-            "whoever controls the server or the way to it runs programs as you",
+            "an attacker who controls the server or the network can run programs as you",
             "Write curl -fsSLo script.sh URL && echo 'SHA256  script.sh' | sha256sum -c && sh script.sh.",
         )
     if _EXTRA_INDEX.search(line) and "--require-hashes" not in line:
@@ -147,7 +147,7 @@ def _insecure_index(line: int) -> InstallProblem:
         "insecure-index",
         line,
         "the index is not authenticated",
-        "whoever is on the way to it chooses what is installed",
+        "an attacker in the network can choose what is installed",
         "Write --index-url https://…, and leave out --trusted-host.",
     )
 

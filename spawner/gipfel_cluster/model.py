@@ -18,10 +18,14 @@ _HOST_FAMILIES = ("SLURM_", "SBATCH_", "SRUN_", "JUPYTERHUB_", "LD_", "PYTHON", 
 _HOST_NAMES = frozenset(("PATH", "HOME", "USER", "LOGNAME", "SHELL", "ENV", "IFS", "TMPDIR"))
 
 
+#: Build validators on first use: a command imports many more models than it uses.
+DEFER_BUILD = ConfigDict(defer_build=True)
+
+
 class Frozen(BaseModel):
     """An immutable pydantic model that rejects unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, defer_build=True)
 
 
 class GipfelError(Exception):
@@ -93,7 +97,7 @@ def check_variables(variables: Mapping[str, str], reserved_prefix: str) -> None:
     Parameters
     ----------
     reserved_prefix
-        Prefix of further names that must not be set.
+        Prefix of other names that must not be set.
 
     Raises
     ------

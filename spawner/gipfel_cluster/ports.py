@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from .model import Frozen, GipfelError
 
-#: The environment variable that tells a server its range.
+#: Environment variable with the range of a server.
 PORTS_VARIABLE = "GIPFEL_SERVER_PORTS"
 
 _RANGE = re.compile(r"\s*([0-9]{1,5})\s*(?:-\s*([0-9]{1,5})\s*)?")

@@ -23,7 +23,7 @@ from gipfel_cluster.model import Frozen, one_line
 
 from .form.options import UserOptions
 
-#: How a session ended: on request, by itself, before its server answered, or stopped because it was idle.
+#: End of a session: on request, by itself, before its server answered, or stopped because it was idle.
 SessionEnd = Literal["stopped", "ended", "failed", "culled"]
 #: Sessions that are kept for each user.
 MAX_SESSIONS = 500

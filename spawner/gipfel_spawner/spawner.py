@@ -244,12 +244,12 @@ class EDFSpawner(SpawnerTraits):
         host = f"[{address}]" if ":" in address else address
         return f"http://{host}:{port}{self.server.base_url}"
 
-    async def _resume(self, found: "asyncio.Future[tuple[str, int]]") -> None:
+    async def _resume(self, future: "asyncio.Future[tuple[str, int]]") -> None:
         """Continue a start of an earlier hub process until the hub has reached the server."""
         self.follower.begin()
         try:
             await self.submission.wait_until_found()
-            found.set_result(await self.follower.wait())
+            future.set_result(await self.follower.wait())
             while self._check_pending:  # noqa: ASYNC110 - the hub clears it without any event
                 await asyncio.sleep(POLL_SECONDS)
         except asyncio.CancelledError:
@@ -257,8 +257,8 @@ class EDFSpawner(SpawnerTraits):
             self._check_pending, self._spawn_future = False, None
             raise
         except Exception as error:
-            if not found.done():
-                found.set_exception(error)
+            if not future.done():
+                future.set_exception(error)
             raise
         finally:
             self.follower.progress.close()

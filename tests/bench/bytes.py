@@ -1,4 +1,4 @@
-"""Bytes on disk for each value that was recorded: while a run goes on, and when it has ended.
+"""Bytes on disk per recorded value: of a running recording, and of one that has ended.
 
 Prints rows as JSON: of an hour of a node with four GPUs at 1 Hz, summaries counted, with the parts of the
 score of ten samples a second; and of those samples, six minutes of which are measured. No value is of a real

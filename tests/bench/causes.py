@@ -1,4 +1,4 @@
-"""How often causes of a score are right: the last ``make campaign NAME=causes``, else a reduced sample of it.
+"""Rate of correct causes of a score: the last ``make campaign NAME=causes``, else a reduced sample of it.
 
 The peer is one rule on plain means of the same samples. Prints rows as JSON.
 """

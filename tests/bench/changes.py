@@ -1,4 +1,4 @@
-"""How often changes of a run's pace, and differences of runs, are found, and how often there is none.
+"""Detection and false-alarm rates of changes in a run's pace, and of differences between runs.
 
 Read from the campaign ``changes`` where it was run on this machine, else a reduced sample: then a bound holds
 where the interval does not contradict it. ``peer`` is one line, ten steps a tenth above the first fifty.

@@ -1,4 +1,4 @@
-"""What a checkpoint costs: ``gipfel_widgets.Checkpoints`` beside ``torch.save`` with fsync, on one rank.
+"""Cost of a checkpoint: ``gipfel_widgets.Checkpoints`` beside ``torch.save`` with fsync, on one rank.
 
 Prints two rows as JSON: the seconds for which training stands still, and the CPU seconds of the whole process
 until the checkpoint is on disk. The asynchronous one copies the state, and hashes it twice in the background:

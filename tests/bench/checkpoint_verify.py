@@ -1,4 +1,4 @@
-"""Verifying a checkpoint of four ranks, content cached, beside ``sha256sum`` of the same files.
+"""Time to verify a checkpoint of four ranks, cached, beside ``sha256sum`` of the same files.
 
 Prints a row as JSON: median seconds of rounds in turns.
 """

@@ -1,4 +1,4 @@
-"""From the exec of the rendered argv to the first instruction, beside the same typed by hand.
+"""Time from the exec of the rendered argv to the first instruction, beside a command written by hand.
 
 Prints a row for the host and one for bubblewrap as JSON. By hand is what a person would type for the same
 container: for the host the command after ``cd``, for bubblewrap ``unshare``, ``mount``, ``squashfuse``, the

@@ -1,4 +1,4 @@
-"""Seconds from a job's death until the hub says so, for servers that ran, beside stock batchspawner.
+"""Seconds from a job's death until the hub reports it, for running servers, beside stock batchspawner.
 
 Prints one row as JSON. Each side is a real hub with its spawner's own intervals; stand-ins for Slurm's
 commands run one tiny server for each job. The bound is the watcher's interval and two seconds.

@@ -1,4 +1,4 @@
-"""``gipfel edf check`` on 10 000 EDFs, half of which give diagnostics, beside plain ``tomllib.load``.
+"""Time of ``gipfel edf check`` for 10 000 EDFs, half of them with diagnostics, beside ``tomllib.load``.
 
 Prints one row as JSON. Both sides run in this process, on the same files, in turns; the best of each counts.
 """
@@ -31,7 +31,7 @@ HF_HOME = "${SCRATCH}/hf"
 com.hooks.aws_ofi_nccl.enabled = "true"
 com.hooks.aws_ofi_nccl.variant = "cuda12"
 """
-#: What is replaced by what, for a diagnostic each: five errors, five warnings.
+#: Replacements, of which each causes a diagnostic: five errors, five warnings.
 _MISTAKES = (
     ('workdir = "/work"', "workdir = 3"),
     ("/scratch:/scratch", "CHANGE_THIS"),

@@ -1,4 +1,4 @@
-"""The start of a ``.sqsh`` of 2 GB beside that of one of 100 MB: its time does not grow with the image.
+"""Start time of a ``.sqsh`` of 2 GB beside one of 100 MB: it must not grow with the image.
 
 Prints one row as JSON. The images hold files of 100 kB of random bytes, and are removed afterwards.
 """

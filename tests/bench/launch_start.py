@@ -1,4 +1,4 @@
-"""From the command to the first all-reduce of two ranks: ``gipfel launch`` beside ``torchrun``.
+"""Time from the command to the first all-reduce of two ranks: ``gipfel launch`` beside ``torchrun``.
 
 Prints a row as JSON. Both run one program without a container, with gloo on CPUs and with the same Python,
 in turn; the figures are medians. Ours is at most 1.3 times the peer's, and at most 3 seconds more.
@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-BOUND, MOST_MORE_S = 1.3, 3.0
+BOUND, MAX_MORE_S = 1.3, 3.0
 _LIMIT_S = 240
 _RANKS = 2
 _PROGRAM = """
@@ -53,7 +53,7 @@ def main(rounds: int) -> int:
         pairs = [(_seconds(our_command, folder), _seconds(peer_command, folder)) for _ in range(rounds + 1)]
     # The first pair reads everything from the disk.
     ours, peer = (statistics.median(each) for each in zip(*pairs[1:], strict=True))
-    holds = ours <= BOUND * peer and ours - peer <= MOST_MORE_S
+    holds = ours <= BOUND * peer and ours - peer <= MAX_MORE_S
     row = {"name": "launch-start", "ours": ours, "peer": peer, "unit": "s", "ratio": ours / peer}
     print(json.dumps({**row, "bound": BOUND, "holds": holds}))
     return 0 if holds else 1

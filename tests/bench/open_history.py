@@ -1,4 +1,4 @@
-"""The first picture of 1 024 GPUs over an hour at 1 Hz, from the summaries: of one second. Then a minute.
+"""Time to the first figure of 1 024 GPUs over an hour at 1 Hz, from summaries; then of a minute of samples.
 
 Prints rows as JSON: of a run that goes on, and of one that has ended; values are made up. Reading and making
 the figures count; the best of five does. The minute is read from the samples, of all GPUs; its limit is our

@@ -1,4 +1,4 @@
-"""``gipfel data pack`` of small text-like files beside ``mksquashfs`` with its defaults: time and size.
+"""Time and size of ``gipfel data pack`` for small text-like files, beside ``mksquashfs`` with its defaults.
 
 Prints two rows as JSON. Both write beside the same files, in turns; the median time of each counts. Ours also
 hashes every file and the image.

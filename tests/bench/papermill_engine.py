@@ -1,4 +1,4 @@
-"""A notebook through Gipfel's engine, beside stock papermill's; one that is resumed, beside a whole run.
+"""Time of a notebook with Gipfel's engine, beside papermill's; and of a resumed one, beside a whole run.
 
 Prints two rows as JSON. The first is the median of alternating runs of 200 short cells, each a process of its
 own; the second of a notebook whose first 50 of 60 cells are finished, each of a tenth of a second.

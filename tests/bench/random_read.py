@@ -1,4 +1,4 @@
-"""Whole files read in random order from a packed and mounted data set, beside the same files of a directory.
+"""Rate of reading files in random order from a mounted data set, beside the same files of a directory.
 
 Prints one row as JSON. Before each round the kernel drops the cached content of both (not the names of the
 directory's files). On a local disk the directory wins, since opening a file there costs next to nothing; the

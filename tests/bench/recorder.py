@@ -1,4 +1,4 @@
-"""What recording costs a node: CPU of the recorder per GPU, at a sample per second, at ten, and by default.
+"""Cost of recording for a node: CPU of the recorder per GPU, at a sample per second, at ten, and by default.
 
 Prints rows as JSON; the ratio is ours over a limit that its name says. On a machine with GPUs their driver is
 measured, else the NVML stand-in, whose calls take no time: then a row is our own code alone, and says so.
@@ -76,7 +76,7 @@ def _share(argv: list[str], environment: dict[str, str], ready: Callable[[], boo
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{argv[2]} did not begin")
             time.sleep(0.1)
-        # Its imports are no sampling.
+        # Its imports don't count as sampling.
         time.sleep(2.0)
         before, began = _cpu(process.pid), time.monotonic()
         time.sleep(_SECONDS)

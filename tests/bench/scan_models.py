@@ -1,4 +1,4 @@
-"""Hostile model files that ``gipfel scan`` and three other scanners find, and harmless ones that they accuse.
+"""Detection and false-positive rates of ``gipfel scan`` and three other scanners on model files.
 
 Prints two rows for each peer: files found (peer/ours), and false alarms (ours, of the harmless files).
 The files are those of the tests' zoo. Each peer is installed by pip into an environment of its own below
@@ -25,9 +25,9 @@ from gipfel_extension.gate.models.tree import TreeScan  # noqa: E402
 LEFT_OUT = 77
 _INSTALL_S = 300
 _SCAN_S = 300
-#: What is broken or of an unknown format is in the zoo too, but is not hostile.
+#: Broken files and unknown formats are in the zoo too, but are not hostile.
 _HOSTILE = {name: each for name, each in zoo.HOSTILE.items() if each[1] in ("malicious", "needs code")}
-#: What prints the names of accused files as JSON, for each peer's own Python interface.
+#: Programs that print the names of files with findings as JSON, by each peer's own Python interface.
 _DRIVERS = {
     "picklescan": """
 from picklescan.scanner import scan_file_path
@@ -45,7 +45,7 @@ from modelscan.modelscan import ModelScan
 def accuses(path): return ModelScan().scan(path)["summary"]["total_issues"] > 0
 """,
 }
-#: What a peer imports without requiring it.
+#: Packages that a peer imports without requiring them.
 _FURTHER = {"fickling": ("typing-extensions",)}
 #: A file that a peer can't read is neither found nor accused.
 _LOOP = """

@@ -1,4 +1,4 @@
-"""Slurm commands a minute and the hub's CPU with 1 000 servers, 200 of them queued, beside batchspawner.
+"""Slurm commands per minute and CPU of a hub with 1 000 servers, 200 of them queued, beside batchspawner.
 
 Prints two rows as JSON. For the commands both spawners run in this process, one after the other, with
 JupyterHub's own users and polling, on commands that count themselves and answer at once. The CPU of ours is
@@ -86,7 +86,7 @@ def _write_commands(folder: Path) -> None:
     last = _FIRST + STARTING
     (folder / "jobs").write_text(_jobs(queued=range(_FIRST, last)))
     count = f"echo >> {folder}/calls\n"
-    # Ours asks for a format of its own; the peer for one job's state and node.
+    # Ours asks for its own format; the peer for one job's state and node.
     squeue = f'case "$*" in *Format*) cat {folder}/jobs; exit;; esac\n'
     squeue += f'[ "$3" -lt {last} ] && echo "PENDING " || echo "RUNNING node01"\n'
     sbatch = f"cat > /dev/null; exec 9> {folder}/lock; flock 9\n"
@@ -151,7 +151,7 @@ async def _measure(folder: Path, make: Callable[[User, int], Any]) -> tuple[floa
         spawner.job_id, spawner.job_status = str(number), "RUNNING node01"
         spawner.start_polling()
     if make is _ours:
-        # As at the end of each start; the peer asks about each job anew at every look.
+        # As at the end of each start; the peer queries each job again at every poll.
         await asyncio.gather(*(_as_awaitable(spawner.poll()) for spawner in spawners[STARTING:]))
     await asyncio.sleep(SETTLE_S)
     calls = folder / "calls"

@@ -1,4 +1,4 @@
-"""Seconds from POST to a server that is ready, on a real Slurm, beside stock batchspawner.
+"""Seconds from POST to a ready server on a real Slurm, beside stock batchspawner.
 
 Prints two rows as JSON: an EDF without an image, which is the peer's work as well, and one with an image. A
 hub for each spawner runs as root, jobs as one plain user, whose servers take turns. Python and lab are those
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-# Programs of their own, in a folder that is no package.
+# Separate programs, in a directory that is not a package.
 sys.path.insert(0, str(HERE.parent / "cluster"))
 
 from hub_process import HubProcess, proxy_folder  # noqa: E402
@@ -86,7 +86,7 @@ def main(rounds: int) -> int:
     runtime = runtime_for_tests()
     with _sides(runtime) as (user, cluster, sides):
         seconds: dict[str, list[float]] = {side.name: [] for side in sides}
-        # Every order, so that nobody always finds what the same one has left warm.
+        # Every order, so that none always runs after the same other one, whose files are cached.
         orders = list(itertools.permutations(sides))
         for number in range(rounds + 1):
             for side in orders[number % len(orders)]:

@@ -1,4 +1,4 @@
-"""How often diagnosis names the slow rank, stage or node of a simulated job whose truth is known.
+"""Rate of correctly named slow ranks, stages and nodes in simulated jobs with a known fault.
 
 Read from the campaign ``stragglers`` where it was run on this machine, else a reduced sample: then a bound
 holds where the interval does not contradict it. ``peer`` is a fixed threshold, 5 % above the peers' median.

@@ -1,4 +1,4 @@
-"""How often vetting's pair rounds name who is at fault, on simulated allocations whose fault is known.
+"""Rate of correct attributions by vetting's pair rounds, on simulated allocations with a known fault.
 
 Read from the campaign ``vetting`` where it was run on this machine, else a reduced sample: then a bound
 holds where the interval does not contradict it. ``peer`` is a rule of one line, the best round of a node a

@@ -1,4 +1,4 @@
-"""How often score, causes and advice are right on workload shapes whose cause is known.
+"""Error rates of score, causes and advice on workload shapes with a known cause.
 
 A cell is a shape, drawn several times with random sizes, noise and phase, sampled at 10 Hz and at 1 Hz. A
 draw is *wrong* if the bottleneck is not an accepted one, a loss is outside of its bounds, or unwanted advice

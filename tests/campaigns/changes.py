@@ -1,4 +1,4 @@
-"""How often a change of a run's pace is found and dated, and how often one is found where there is none.
+"""Detection rates, dating errors and false alarms of changes in a run's pace.
 
 A cell is a change at a random step of a run with noise; a second kind of cells compares runs with earlier
 ones. Beside it stands one line: the mean of ten steps a tenth above the mean of the first fifty.

@@ -1,4 +1,4 @@
-"""Broken and hostile files for the scanner: none may raise, hang, run or be called clean by a cut.
+"""Broken and hostile files for the scanner: none may raise, hang, run, or be called clean if cut off.
 
 Each draw damages a real file (a model, a package database, an image, a file of dependencies): bytes are
 changed, cut, repeated, or replaced by NULs and invalid UTF-8; then it goes through the code that users run.

@@ -1,4 +1,4 @@
-"""Steps of jobs whose truth is known: layouts, noise and faults, drawn at random.
+"""Steps of simulated jobs with known faults: layouts, noise and faults, drawn at random.
 
 Neither the families of noise nor the courses of faults here were looked at while rules and thresholds were
 set. That was done with normal, uniform, triangular, arcsine, beta, gamma, lognormal, logistic, exponential,

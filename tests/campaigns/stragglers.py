@@ -1,4 +1,4 @@
-"""How often diagnosis names the slow rank, node or stage of a job, and how often a healthy one.
+"""Detection and false-alarm rates of the diagnosis of slow ranks, nodes and stages.
 
 A cell is a fault in jobs of a size, at a noise from step to step, with roles known or not. Rates are per
 window of 20 steps. Beside it stand two rules of one line on medians of such windows: ``fixed`` (5 % above the
@@ -24,7 +24,7 @@ MEASURED = (Path(__file__).resolve().parents[2] / "extension" / "gipfel_extensio
 SIZES, NOISES, SHARES = tuple(LAYOUTS), (0.02, 0.05, 0.10), (0.05, 0.10, 0.20, 0.30)
 FALSE, FOUND = 0.001, 0.95
 WARM_UP, WINDOW, BASELINE, HEALTHY = 10, 20, 50, 200
-#: Verdicts that blame nobody.
+#: Verdicts without a culprit.
 _BLAMELESS = {"unknown", "change", "uneven_samples", "link"}
 
 Draw = Callable[[np.random.Generator, str], tuple[Job, set[int], int | None]]

@@ -1,4 +1,4 @@
-"""Slurm's accounting beside a cluster of this machine: a MariaDB of its own, and slurmdbd in front of it."""
+"""Slurm's accounting for a cluster on this machine: a MariaDB, and slurmdbd in front of it."""
 
 import contextlib
 import os

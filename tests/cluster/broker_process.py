@@ -1,4 +1,4 @@
-"""The broker of a hub as a process of its own, with Slurm's commands that the hub has not."""
+"""The broker of a hub as a separate process, with Slurm's commands, which the hub lacks."""
 
 import contextlib
 import json

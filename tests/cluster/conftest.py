@@ -1,4 +1,4 @@
-"""What the tests on a real cluster share: the cluster, images, users, a runtime and a hub."""
+"""Fixtures of the tests on a real cluster: the cluster, images, users, a runtime and a hub."""
 
 import shutil
 import tempfile

@@ -26,11 +26,11 @@ LAUNCHER = (
     "import runpy, sys; sys.argv[:] = sys.argv[3:]; "
     "runpy.run_path({!r} + '/gipfel_cluster/engines/sandbox/start.py', run_name='__main__')"
 )
-#: What a site sets for this machine: crun refuses its hybrid cgroups, and it may not raise limits.
+#: Settings of a site for this machine: crun refuses its hybrid cgroups, and it may not raise limits.
 CONTAINERS_CONF = '[engine]\nruntime = "runc"\n'
 ENGINES = {"bubblewrap": Bubblewrap, "podman": Podman}
 #: Begins a shell script that gets a signal after its line "ready". podman 4 forwards signals only some time
-#: after it has started the command; a SIGTERM before ends podman with status 0, and the command goes on.
+#: after it has started the command; a SIGTERM before ends podman with status 0, and the command continues.
 READY = "sleep 1; echo ready; "
 ODD = "a  \"b\" 'c' $HOME ${HOME} `x` \\n ü€𝄞 \t# ; | & * ? ~ %s = ,:"
 
@@ -128,7 +128,7 @@ class Containers:
         return self.made().render(request, python=launcher)
 
     def made(self) -> Engine:
-        """The engine as the user would have it, who is somebody else here."""
+        """Return the engine as another user's process would create it."""
         if self.engine == "podman":
             return Podman(self.hardware, user=lambda: self.user.uid)
         return Bubblewrap(self.hardware)

@@ -1,4 +1,4 @@
-"""Stands for a notebook server on a node: binds every address, tells the hub its port, answers.
+"""A fake notebook server on a node: binds every address, reports its port to the hub, answers.
 
 ``~/behaviour`` says how: ``wait`` before it tells, until the file is gone; ``write`` into the home folder.
 """

@@ -1,4 +1,4 @@
-"""Four nodes that are really apart, the faults that a test makes on them, and vetting runs in their jobs."""
+"""Four nodes in separate namespaces, fault injection, and vetting runs in their jobs."""
 
 import contextlib
 import json
@@ -21,20 +21,20 @@ _ENTER_S = 20
 
 @dataclass
 class Vetted:
-    """Exit status and report of a run."""
+    """Result of a vetting run: exit status, output and report."""
 
     status: int
-    printed: str
-    said: str
+    stdout: str
+    stderr: str
     report: dict[str, Any]
     folder: Path
     seconds: float
 
     def of(self, node: str, check: str) -> dict[str, Any]:
-        """The worst verdict of a check on a node."""
+        """Return the result with the worst verdict of a check on a node."""
         order = ["pass", "degraded", "inconclusive", "not_run", "fail"]
         found = [each for each in self.report["results"] if (each["node"], each["check"]) == (node, check)]
-        assert found, f"nothing was said of {check} on {node}: {self.report['results']}"
+        assert found, f"no result of {check} on {node}: {self.report['results']}"
         return max(found, key=lambda each: order.index(each["verdict"]))
 
 
@@ -44,7 +44,7 @@ class FourNodes:
     Parameters
     ----------
     folder
-        Where protocols and run folders go, at the same path on all nodes.
+        Directory for protocols and run folders, at the same path on all nodes.
     """
 
     def __init__(self, machine: OneMachine, folder: Path) -> None:
@@ -53,7 +53,7 @@ class FourNodes:
         self._runs = 0
 
     def environment(self) -> dict[str, str]:
-        """The variables of whoever calls Slurm here."""
+        """Return the environment of Slurm's clients."""
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         history = str(self.folder / "history")
         return {**kept, **self.machine.environment, "GIPFEL_VETTING_HISTORY": history}
@@ -61,7 +61,7 @@ class FourNodes:
     def start(
         self, protocol: str, *options: str, before: str = "", srun: Sequence[str] = ("--nodes=4",)
     ) -> "Running":
-        """Start a run as a step of one task a node; `before` are shell words that run first in each task."""
+        """Start a run as a step of one task a node; each task first runs the shell commands `before`."""
         self._runs += 1
         runs = self.runs / str(self._runs)
         file = self.folder / f"protocol-{self._runs}.yaml"
@@ -85,7 +85,7 @@ class FourNodes:
 
     @contextlib.contextmanager
     def fault(self, node: str, make: Sequence[str], undo: Sequence[str]) -> Iterator[None]:
-        """A fault of a node for the time of a block."""
+        """Inject a fault on a node for the duration of a ``with`` block."""
         self.on(node, *make)
         try:
             yield
@@ -94,7 +94,7 @@ class FourNodes:
 
 
 class Running:
-    """A step that runs."""
+    """A running step."""
 
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str], runs: Path) -> None:
         self._runs = runs
@@ -106,53 +106,53 @@ class Running:
     def wait(self, limit_s: float = _LIMIT_S) -> Vetted:
         """Wait for the end and read the report."""
         try:
-            printed, said = self.process.communicate(timeout=limit_s)
+            stdout, stderr = self.process.communicate(timeout=limit_s)
         finally:
             self.process.kill()
             self.process.wait()
         seconds = time.monotonic() - self._started
         (folder,) = self._runs.iterdir()
-        return Vetted(self.process.returncode, printed, said, self.report(), folder, seconds)
+        return Vetted(self.process.returncode, stdout, stderr, self.report(), folder, seconds)
 
     def report(self) -> dict[str, Any]:
-        """The report as it is on disk; empty where there is none yet."""
+        """Return the report on disk; empty if there is none yet."""
         for path in self._runs.glob("*/vetting.json"):
             document: dict[str, Any] = json.loads(path.read_text())
             return document
         return {}
 
-    def pid_of(self, node: str, words: str) -> int:
-        """Wait for a process of this run on a node, by words of its command line."""
+    def pid_of(self, node: str, text: str) -> int:
+        """Wait for a process of this run on a node whose command line contains `text`; return its PID."""
         mine = {"SLURMD_NODENAME": node, "GIPFEL_RUNS": str(self._runs)}
         found: list[int] = []
 
         def look() -> bool:
-            found[:] = [pid for pid, _ in _processes(mine, words)]
+            found[:] = [pid for pid, _ in _processes(mine, text)]
             return bool(found) or self.process.poll() is not None
 
-        assert wait_until(look, 90), f"no {words} on {node}"
-        assert found, f"the run ended before {words} was seen on {node}: {self.process.communicate()}"
+        assert wait_until(look, 90), f"no {text} on {node}"
+        assert found, f"the run ended before {text} was seen on {node}: {self.process.communicate()}"
         return found[0]
 
-    def send(self, node: str, words: str, number: signal.Signals) -> None:
+    def send(self, node: str, text: str, number: signal.Signals) -> None:
         """Send a signal to a process of this run, once it is there."""
-        os.kill(self.pid_of(node, words), number)
+        os.kill(self.pid_of(node, text), number)
 
     def processes(self) -> list[str]:
-        """The command lines of all that belongs to this run, on all nodes."""
-        return [words for _, words in _processes({"GIPFEL_RUNS": str(self._runs)}, "gipfel_extension")]
+        """Return the command lines of all processes of this run, on all nodes."""
+        return [text for _, text in _processes({"GIPFEL_RUNS": str(self._runs)}, "gipfel_extension")]
 
 
-def _processes(variables: Mapping[str, str], words: str) -> list[tuple[int, str]]:
+def _processes(variables: Mapping[str, str], text: str) -> list[tuple[int, str]]:
     wanted = {f"{name}={value}".encode() for name, value in variables.items()}
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         with contextlib.suppress(OSError):
-            # Of a forked probe the name alone tells it from its server.
+            # A forked probe has the command line of its server; only `comm` differs.
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             command += (entry / "comm").read_text(errors="replace").strip()
-            if words in command and wanted <= set((entry / "environ").read_bytes().split(b"\0")):
+            if text in command and wanted <= set((entry / "environ").read_bytes().split(b"\0")):
                 found.append((int(entry.name), command))
     return sorted(found)

@@ -46,7 +46,7 @@ def free_port() -> int:
 
 
 def end_proxy(state: Path) -> None:
-    """End the proxy that a hub left running, for the hub's next start, in a session of its own."""
+    """End the proxy that a hub left running, for the hub's next start, in a separate session."""
     pid_file = state / "proxy.pid"
     with contextlib.suppress(OSError, ValueError):
         pid = int(pid_file.read_text())
@@ -149,7 +149,7 @@ class HubProcess:
         )
 
     def user(self, name: str) -> HubUser:
-        """A user who logged in through the login page and took a token of their own."""
+        """A user who logged in through the login page and created an API token."""
         if name not in self._users:
             self._users[name] = HubUser.login(self.url, name, self.password)
         return self._users[name]
@@ -162,7 +162,7 @@ class HubProcess:
         if self._process is None or self._process.poll() is not None:
             raise GipfelError("The hub ended at its start.", self.last_words())
         try:
-            # Another program on this port may answer whatever it is asked; this hub alone knows its service.
+            # Another program on this port may answer any request; this hub alone knows its service.
             answer = self.call("GET", "/user")
             return answer.status_code == 200 and answer.json()["name"] == "gipfel-api"
         except (httpx.TransportError, ValueError, LookupError, TypeError):

@@ -1,4 +1,4 @@
-"""A user of the hub: logs in, starts a server, talks to it through the proxy."""
+"""User of a hub who logs in, starts a server, and sends requests to it through the proxy."""
 
 import json
 import time
@@ -15,7 +15,7 @@ STOP_LIMIT_S = 60.0
 
 
 class HubUser:
-    """Everything a person does with the hub and their server, with a token of their own."""
+    """Requests of one user to the hub and to the user's server, with an API token."""
 
     def __init__(self, url: str, name: str, token: str) -> None:
         self.url = url
@@ -42,11 +42,11 @@ class HubUser:
             return cls(url, name, made.json()["token"])
 
     def request_server(self, options: dict[str, Any] | None = None) -> httpx.Response:
-        """Ask for a server and do not wait for it."""
+        """Request a server without waiting for it."""
         return self._client.post(f"/hub/api/users/{self.name}/server", json=options or {})
 
     def progress(self, limit_s: float = START_LIMIT_S) -> list[dict[str, Any]]:
-        """Return what the waiting page would show, from now to the end of the start."""
+        """Return the progress events of the waiting page, from now to the end of the start."""
         events = []
         end = time.monotonic() + limit_s
         with self._client.stream("GET", f"/hub/api/users/{self.name}/server/progress") as answer:
@@ -65,9 +65,9 @@ class HubUser:
 
     def start_server(self, options: dict[str, Any] | None = None) -> list[dict[str, Any]]:
         """Start a server and wait for it; returns the events of its start, as the waiting page gets them."""
-        with ThreadPoolExecutor(1) as beside:
+        with ThreadPoolExecutor(1) as background:
             # The hub answers the request only after its first ten seconds, or at the end of the start.
-            request = beside.submit(self.request_server, options)
+            request = background.submit(self.request_server, options)
             events: list[dict[str, Any]] = []
             while not events and not request.done():
                 time.sleep(0.1)
@@ -79,13 +79,13 @@ class HubUser:
         return events
 
     def server(self) -> dict[str, Any] | None:
-        """Return what the hub says of the user's server, None when there is none."""
+        """Return the hub's model of the user's server, None if there is none."""
         model = self._client.get(f"/hub/api/users/{self.name}").raise_for_status().json()
         server: dict[str, Any] | None = (model.get("servers") or {}).get("")
         return server
 
     def stop_server(self, limit_s: float = STOP_LIMIT_S) -> None:
-        """Stop the server and wait until the hub says that it is gone."""
+        """Stop the server and wait until the hub reports that it has stopped."""
         self._client.delete(f"/hub/api/users/{self.name}/server")
         end = time.monotonic() + limit_s
         while self.server():
@@ -93,15 +93,15 @@ class HubUser:
                 raise TimeoutError(f"{self.name}'s server did not stop within {limit_s:g} s.")
             time.sleep(0.3)
 
-    def ask(self, path: str, *, whose: str = "", method: str = "GET", **options: Any) -> httpx.Response:
-        """Ask a user's server (by default one's own) through the proxy."""
-        return self._client.request(method, f"/user/{whose or self.name}/{path}", **options)
+    def request(self, path: str, *, owner: str = "", method: str = "GET", **options: Any) -> httpx.Response:
+        """Send a request to a user's server (by default this user's) through the proxy."""
+        return self._client.request(method, f"/user/{owner or self.name}/{path}", **options)
 
-    def websocket(self, path: str, *, whose: str = "", token: str | None = None) -> websocket.WebSocket:
+    def websocket(self, path: str, *, owner: str = "", token: str | None = None) -> websocket.WebSocket:
         """Open a websocket to a user's server through the proxy; an empty `token` sends none."""
         token = self.token if token is None else token
         return websocket.create_connection(
-            f"ws://{urlsplit(self.url).netloc}/user/{whose or self.name}/{path}",
+            f"ws://{urlsplit(self.url).netloc}/user/{owner or self.name}/{path}",
             header=[f"Authorization: token {token}"] if token else [],
             timeout=60,
             http_no_proxy=["127.0.0.1"],
@@ -109,13 +109,13 @@ class HubUser:
 
     def kernel(self, name: str = "python3") -> Kernel:
         """Start a kernel on the user's server."""
-        answer = self.ask("api/kernels", method="POST", json={"name": name})
+        answer = self.request("api/kernels", method="POST", json={"name": name})
         answer.raise_for_status()
         kernel = answer.json()["id"]
         return Kernel(self.websocket(f"api/kernels/{kernel}/channels"))
 
     def close(self) -> None:
-        """Stop the server, if there is one, and forget the connection."""
+        """Stop the server, if there is one, and close the connection."""
         try:
             if self.server():
                 self.stop_server()

@@ -27,7 +27,7 @@ TORCH = "2.13.0"
 #: Older than what the runtime brings, so that a test sees whose it is.
 TORCH_NUMPY = "1.26.4"
 ACCELERATE = "1.15.0"
-#: What it imports beside torch and its own packages.
+#: Packages that it imports in addition to torch and its own.
 _ACCELERATE_NEEDS = (
     "huggingface_hub", "safetensors", "psutil", "pyyaml", "packaging", "tqdm", "httpx", "httpcore", "h11",
     "anyio", "idna", "certifi", "sniffio",

@@ -1,4 +1,4 @@
-"""Where the runtime is that a cluster on this machine serves: every user reads it, and it is kept."""
+"""Build and keep the runtime that a cluster on this machine serves, readable for every user."""
 
 import hashlib
 import os
@@ -56,5 +56,5 @@ def runtime_to_serve(progress: Callable[[str], None]) -> Path:
     if not given and not all(parent.stat().st_mode & stat.S_IXOTH for parent in _REPOSITORY.parents):
         folder = Path("/var/cache/gipfel/runtime")
         folder.parent.mkdir(mode=0o755, exist_ok=True)
-    # As for `make up`: without them the Python of many an image is no kernel.
+    # As for `make up`: without them, many images' Python can't be a kernel.
     return kept_runtime(folder, kernels=initial_kernels(folder), progress=progress)

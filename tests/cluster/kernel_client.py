@@ -1,4 +1,4 @@
-"""A kernel behind a Jupyter server, as the browser talks to it."""
+"""Client of a kernel behind a Jupyter server, which uses the same websocket as the browser."""
 
 import json
 import time
@@ -20,7 +20,7 @@ class Execution:
 
 
 class Kernel:
-    """One kernel's channels."""
+    """Connection to one kernel."""
 
     def __init__(self, channels: websocket.WebSocket) -> None:
         self._channels = channels
@@ -42,8 +42,8 @@ class Kernel:
         TimeoutError
             The kernel was still busy after `limit_s` seconds.
         """
-        asked = uuid.uuid4().hex
-        header = {"msg_id": asked, "msg_type": "execute_request", "session": self._session}
+        message_id = uuid.uuid4().hex
+        header = {"msg_id": message_id, "msg_type": "execute_request", "session": self._session}
         header |= {"username": "tests", "version": "5.3", "date": ""}
         content = {"code": code, "silent": False, "store_history": False, "user_expressions": {}}
         content |= {"allow_stdin": False, "stop_on_error": True}
@@ -63,17 +63,17 @@ class Kernel:
                 received = self._channels.recv()
             except websocket.WebSocketTimeoutException as error:
                 raise TimeoutError(f"The kernel was busy for more than {limit_s:g} s: {code!r}") from error
-            if self._note(json.loads(received), asked, done):
+            if self._record(json.loads(received), message_id, done):
                 return done
 
     def value(self, expression: str, limit_s: float = 60) -> Any:
-        """The value of an expression in the kernel, which must survive JSON."""
+        """Return the value of an expression in the kernel, which must be serializable as JSON."""
         done = self.run(f"import json; print(json.dumps({expression}))", limit_s)
         assert not done.error, done.error
         return json.loads(done.text)
 
-    def _note(self, message: dict[str, Any], asked: str, done: Execution) -> bool:
-        if message["parent_header"].get("msg_id") != asked:
+    def _record(self, message: dict[str, Any], message_id: str, done: Execution) -> bool:
+        if message["parent_header"].get("msg_id") != message_id:
             return False
         content = message["content"]
         match message["msg_type"]:

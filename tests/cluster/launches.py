@@ -1,4 +1,4 @@
-"""What the tests of launches share: a plain user on the cluster, programs, an image with torch, a command."""
+"""Helpers of the tests of launches: a plain user on the cluster, programs, an image with torch, a command."""
 
 import contextlib
 import json
@@ -82,7 +82,7 @@ class LaunchPlace:
         return self.user.run(*argv, limit_s=limit_s)
 
     def launched(self, *words: str) -> "Started":
-        """Start a launch in a job of its own and do not wait for it."""
+        """Start a launch in a separate job and do not wait for it."""
         done = self.gipfel("launch", "--edf", "torch", *words)
         assert done.returncode == 0, done.stderr
         return Started(self.runs / "launches" / done.stdout.strip().splitlines()[-1])

@@ -1,4 +1,4 @@
-"""Stands for a notebook server on a node: takes its port as the real one does, and answers with its name."""
+"""A fake notebook server on a node: reports its port as the real one does, and answers with its name."""
 
 import http.server
 import json

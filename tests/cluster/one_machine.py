@@ -1,4 +1,4 @@
-"""A real Slurm on this machine: nodes that are really apart, each with GPUs in name only.
+"""A real Slurm on this machine: nodes in separate namespaces, each with simulated GPUs.
 
 ``up`` starts one in the background, ``down`` ends it, ``run`` keeps one for a command or until Ctrl-C. Every
 daemon dies with the process that started it, and every node is a PID namespace of its own, so that ending a
@@ -41,7 +41,7 @@ _SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 
 
 def missing(*, user_id: int | None = None, path: str | None = None) -> str | None:
-    """Return what this machine lacks for a cluster of its own, in one line, or None.
+    """Return what this machine lacks for its own cluster, in one line, or None.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ class OneMachine:
     def start_now(self, job_id: str) -> None:
         """Let a job start without the two minutes for which Slurm holds one that was requeued."""
         if "PENDING" in self.call(["squeue", "--noheader", "--jobs", job_id, "--format", "%T"]):
-            # It may have started since it was asked for, and is then nothing that can start earlier.
+            # It may have started since it was requested, and is then nothing that can start earlier.
             with contextlib.suppress(GipfelError):
                 self.call(["scontrol", "update", f"JobId={job_id}", "StartTime=now"])
 
@@ -226,7 +226,7 @@ class OneMachine:
         )
 
     def _start_apart(self, name: str) -> int:
-        """Start the first process of a node and wait until it has a network namespace of its own."""
+        """Start the first process of a node and wait until it has its own network namespace."""
         apart = ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child=KILL"]
         inside = [sys.executable, str(_NODE_PROCESS), name, str(self.folder)]
         process = self._start(name, [*apart, "--mount-proc", *inside])
@@ -322,6 +322,6 @@ def _first_child(pid: int) -> int | None:
 
 
 if __name__ == "__main__":
-    from kept_machine import main
+    from cluster_command import main
 
     sys.exit(main())

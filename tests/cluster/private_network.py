@@ -1,4 +1,4 @@
-"""A network between namespaces of this machine, and the one link by which the machine itself takes part."""
+"""A network between namespaces of this machine, and a link to the machine itself."""
 
 import ipaddress
 import json

@@ -1,4 +1,4 @@
-"""A hub on a real Slurm of this machine, until Ctrl-C: what ``make slurm`` runs."""
+"""A hub on a real Slurm on this machine, until Ctrl-C; the command of ``make slurm``."""
 
 import os
 import pwd
@@ -10,8 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from cluster_command import ended_by_signals
 from hub_process import end_proxy
-from kept_machine import ended_by_signals
 from kept_runtime import runtime_to_serve
 from one_machine import OneMachine, missing
 
@@ -53,7 +53,7 @@ def _serve(cluster: OneMachine, state: Path, runtime: Path) -> int:
         "GIPFEL_RUNTIME": str(runtime),
     }
     hub = [sys.executable, "-m", "jupyterhub", "-f", str(_CONFIGURATION)]
-    # A session of its own: a terminal's Ctrl-C comes to us alone, and we end things in their order.
+    # A separate session: a terminal's Ctrl-C comes to us alone, and we end things in their order.
     process = subprocess.Popen(
         ["setpriv", "--pdeathsig", "TERM", "--", *hub],
         env=environment,

@@ -68,7 +68,7 @@ class RunningJob:
         options: tuple[str, ...] = (),
         **more: str,
     ) -> "subprocess.CompletedProcess[str]":
-        """Run a command by ssh, as the owner of the job unless somebody else is to try."""
+        """Run a command by ssh, as the owner of the job, or as another user."""
         by = by or self.owner
         words = self.words("ssh", by, *options, **more)
         return by.run(*words, f"{name or self.owner.name}@{self.address()}", *command, limit_s=LIMIT_S)

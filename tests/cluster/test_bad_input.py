@@ -1,4 +1,4 @@
-"""A mistake gets one line that says what happened and what to do, and never a traceback."""
+"""A mistake gives one line with the problem and the fix, and never a traceback."""
 
 import os
 import signal
@@ -168,10 +168,10 @@ def test_a_slurm_that_is_silent_refuses_a_start_and_ends_no_server(
         # hub's watcher pass meanwhile; test_faults waits for a minute of them.
         assert "Slurm did not answer" in message
         assert user.server()
-        assert user.ask("api/status").status_code == 200
+        assert user.request("api/status").status_code == 200
     finally:
         os.kill(controller, signal.SIGCONT)
-        still_there = wait_until(lambda: user.ask("api/status").status_code == 200, 10) and user.server()
+        still_there = wait_until(lambda: user.request("api/status").status_code == 200, 10) and user.server()
         user.stop_server()
     assert still_there
     assert wait_until(lambda: not second.processes(), 30)

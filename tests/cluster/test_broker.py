@@ -67,7 +67,7 @@ def _gipfel(kernel: Kernel, *words: str, cwd: str = "") -> tuple[int, str, str]:
 
 
 def _started(server: HubUser, name: str) -> tuple[str, Kernel]:
-    answer = server.ask("api/kernels", method="POST", json={"name": name})
+    answer = server.request("api/kernels", method="POST", json={"name": name})
     answer.raise_for_status()
     number = answer.json()["id"]
     return number, Kernel(server.websocket(f"api/kernels/{number}/channels"))
@@ -90,7 +90,7 @@ def test_a_kernel_in_another_image_is_registered_and_runs_there(server: HubUser,
         )
         assert other.value("__import__('os').environ['CUDA_VISIBLE_DEVICES']") == "0,1,2,3"
         other.run("open('/only-there/written', 'w').write('by the other')")
-    assert server.ask(f"api/kernels/{number}", method="DELETE").status_code == 204
+    assert server.request(f"api/kernels/{number}", method="DELETE").status_code == 204
 
 
 def test_an_image_without_python_gets_the_runtimes(server: HubUser, kernel: Kernel, runtime: Path) -> None:
@@ -104,11 +104,11 @@ def test_an_image_without_python_gets_the_runtimes(server: HubUser, kernel: Kern
         place = other.value(_PLACE)
         assert Path(place[1]).parent.parent == runtime
         assert place[2:] == ["bubblewrap", "bare", True, False]
-    assert server.ask(f"api/kernels/{number}", method="DELETE").status_code == 204
+    assert server.request(f"api/kernels/{number}", method="DELETE").status_code == 204
     listed = json.loads(_gipfel(kernel, "kernel", "list", "--json")[1])
     assert {each["name"]: each["edf"] for each in listed} == {"other": "other", "there": "bare"}
     assert _gipfel(kernel, "kernel", "remove", "there")[0] == 0
-    assert "there" not in server.ask("api/kernelspecs").json()["kernelspecs"]
+    assert "there" not in server.request("api/kernelspecs").json()["kernelspecs"]
 
 
 def test_it_is_interrupted_restarted_killed_and_shut_down(
@@ -125,7 +125,7 @@ def test_it_is_interrupted_restarted_killed_and_shut_down(
 
         def interrupt() -> Any:
             time.sleep(1)
-            return server.ask(f"{path}/interrupt", method="POST").status_code
+            return server.request(f"{path}/interrupt", method="POST").status_code
 
         began = time.monotonic()
         asked = _later(interrupt)
@@ -134,7 +134,7 @@ def test_it_is_interrupted_restarted_killed_and_shut_down(
         assert time.monotonic() - began < 20
         other.run("kept = 1")
         assert other.value("kept") == 1
-    assert server.ask(f"{path}/restart", method="POST").status_code == 200
+    assert server.request(f"{path}/restart", method="POST").status_code == 200
     with Kernel(server.websocket(f"{path}/channels")) as anew:
         assert "NameError" in anew.run("kept").error
         # Whoever ends the process that stands for the kernel ends the kernel.
@@ -143,11 +143,11 @@ def test_it_is_interrupted_restarted_killed_and_shut_down(
         (client,) = kernel.value(f"(exec('import os') or {code})")
         assert kernel.run(f"import os; os.kill({client}, 9)").error == ""
         # Jupyter starts it again by itself.
-        assert wait_until(lambda: server.ask(path).json()["execution_state"] != "dead", 30)
+        assert wait_until(lambda: server.request(path).json()["execution_state"] != "dead", 30)
     with Kernel(server.websocket(f"{path}/channels")) as again:
         assert again.value("6 * 7") == 42
     assert wait_until(lambda: len(_in(user, "other")) <= others, 10), _in(user, "other")
-    assert server.ask(path, method="DELETE").status_code == 204
+    assert server.request(path, method="DELETE").status_code == 204
     assert wait_until(lambda: not _in(user, "other"), 20), _in(user, "other")
 
 
@@ -169,7 +169,7 @@ def test_a_virtual_environment_becomes_a_kernel_without_ipykernel(
             "open(f'{os.getcwd()}/analysis/pyvenv.cfg', 'w').write('home = /usr/bin\\n')"
         )
         assert not made.error
-    server.ask(f"api/kernels/{number}", method="DELETE")
+    server.request(f"api/kernels/{number}", method="DELETE")
     # In the server's own image that Python is missing, and it says so.
     status, _, errors = _gipfel(kernel, "kernel", "add", "--venv", f"{home}/analysis")
     assert (status, "does not exist here: /usr/bin/python3" in errors) == (1, True), errors
@@ -180,7 +180,7 @@ def test_a_virtual_environment_becomes_a_kernel_without_ipykernel(
     number, own = _started(server, "analysis")
     with own:
         assert own.value("__import__('sys').prefix") == f"{home}/analysis"
-    server.ask(f"api/kernels/{number}", method="DELETE")
+    server.request(f"api/kernels/{number}", method="DELETE")
 
 
 def test_a_notebook_is_submitted_from_inside_and_runs_on_the_other_node(

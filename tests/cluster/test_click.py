@@ -59,7 +59,7 @@ def session(hub: HubProcess, plain_users: tuple[UnixUser, UnixUser], images: Ima
 
 
 def test_the_lab_answers_through_the_proxy(session: Session) -> None:
-    page = session.hub_user.ask("lab")
+    page = session.hub_user.request("lab")
     assert page.status_code == 200
     assert "jupyter-config-data" in page.text
 
@@ -177,7 +177,7 @@ def test_doctor_in_the_container_and_in_a_job_without_one(
     through = found["jobs from here"]
     assert (through["status"], "Slurm answers: partitions " in through["message"]) == ("ok", True)
     assert "4 nodes and 16 GPUs, counted by partition" in through["message"]
-    # The cluster's GPUs are GPUs in name: two were asked for, and no driver is here.
+    # The cluster's GPUs are GPUs in name: two were requested, and no driver is here.
     missing = [name for name, each in found.items() if each["status"] == "missing"]
     assert (status, inside["ok"], missing) == (1, False, ["NVIDIA (NVML)"])
     assert "This job requested 2 GPUs" in found["NVIDIA (NVML)"]["message"]
@@ -215,7 +215,7 @@ def test_no_token_is_in_an_argument_a_log_or_a_file(session: Session, hub: HubPr
 
 def test_samples_of_the_job_reach_the_page(session: Session) -> None:
     user = session.hub_user
-    described = user.ask("gipfel/run").raise_for_status().json()
+    described = user.request("gipfel/run").raise_for_status().json()
     assert described["edf"]["name"] == "click"
     assert described["node"].startswith("node0")
     stream = user.websocket("gipfel/saturation/stream?window=600")

@@ -231,7 +231,7 @@ def test_a_broker_that_is_gone_ends_no_server(place: Place) -> None:
     assert wait_until(lambda: "later" not in place.servers() or not place.servers()["later"]["pending"], 30)
     assert "does not answer" in failed.text + place.hub.last_words(30)
     assert place.ready("b")
-    # The socket that SIGKILL left behind is nobody's.
+    # After SIGKILL, no process listens on the socket.
     place.broker.__enter__()
     assert place.answers("b")
     place.stop("b")

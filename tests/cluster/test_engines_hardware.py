@@ -84,7 +84,7 @@ def containers(
     engine_user: UnixUser,
     driver: Path,
 ) -> Iterator[Containers]:
-    reason = ENGINES[request.param]().missing()
+    reason = ENGINES[request.param]().unavailable_reason()
     if reason:
         pytest.skip(reason)
     containers = Containers(engine_place, engine_user, request.param, str(engine_place / "needs.sqsh"))

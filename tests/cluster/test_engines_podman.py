@@ -1,4 +1,4 @@
-"""Images as podman keeps them, as a plain user: an OCI image of its own store stands for a registry's."""
+"""Images in podman's storage, as a plain user: an OCI image in a local store replaces a registry's."""
 
 import json
 import os
@@ -26,7 +26,7 @@ CHANGES = (
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="Users are made by root only."),
-    pytest.mark.skipif(Podman().missing() is not None, reason=str(Podman().missing())),
+    pytest.mark.skipif(Podman().unavailable_reason() is not None, reason=str(Podman().unavailable_reason())),
 ]
 
 

@@ -1,4 +1,4 @@
-"""The same containers by every engine that runs here, as a plain user: from a .sqsh and from a folder."""
+"""The same containers with every available engine, as a plain user: from a .sqsh and from a directory."""
 
 import os
 import secrets
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="Users are made by roo
 
 @pytest.fixture(params=["bubblewrap", "podman"])
 def engine(request: pytest.FixtureRequest) -> str:
-    reason = ENGINES[request.param]().missing()
+    reason = ENGINES[request.param]().unavailable_reason()
     if reason:
         pytest.skip(reason)
     return request.param

@@ -1,4 +1,4 @@
-"""What breaks on a real cluster, and that hub and Slurm agree afterwards."""
+"""Failures on a real cluster, after which hub and Slurm agree on the jobs."""
 
 import shutil
 import signal
@@ -33,7 +33,7 @@ c.JupyterHub.log_level = "INFO"
 
 
 class Place:
-    """A cluster of its own with a hub and a user whose home is a disk of 4 MiB."""
+    """A separate cluster with a hub and a user whose home is a disk of 4 MiB."""
 
     def __init__(self, folder: Path, cluster: OneMachine, hub: HubProcess, user: UnixUser) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""What the form shows of a real Slurm: idle GPUs, expected starts, reservations, accounts."""
+"""The form on a real Slurm: idle GPUs, expected starts, reservations, accounts."""
 
 import asyncio
 import os
@@ -142,7 +142,7 @@ def test_a_reservation_is_offered_to_its_users(
     assert asyncio.run(ours.expected_start(inside)) == ""
     with pytest.raises(GipfelError, match="Slurm refused"):
         asyncio.run(ours.expected_start(inside.model_copy(update={"user": plain_users[1].name})))
-    # A reserved node's GPUs are nobody else's.
+    # A reserved node's GPUs are not available to other users.
     assert wait_until(lambda: partition(quiet).idle_gpus == (GpuCount(type="gh200", count=4),), 30)
 
 

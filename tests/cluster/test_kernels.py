@@ -19,7 +19,7 @@ from gipfel_cluster.runtime.model import read_description
 pytestmark = pytest.mark.cluster
 
 _LIMIT_S = 150
-#: What Debian 11 and 12 have, which no IPython of today starts with.
+#: Version in Debian 11 and 12, with which current IPython does not start.
 _OLD_TRAITLETS = {"3.9": "5.0.5", "3.11": "5.5.0"}
 _BODY = """\
 import json, sys

@@ -1,4 +1,4 @@
-"""Launches as jobs of their own: each launcher, broken ranks, elastic nodes, the end of time."""
+"""Launches as separate jobs: each launcher, broken ranks, elastic nodes, time limits."""
 
 import json
 from pathlib import Path

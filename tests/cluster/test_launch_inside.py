@@ -36,7 +36,7 @@ print("LEAKED", [name for name in os.environ if "TOKEN" in name])
 
 
 class Server:
-    """A job of two nodes with JupyterLab, one of whose kernels launches what it is asked for."""
+    """A job of two nodes with JupyterLab, one of whose kernels starts the requested launches."""
 
     def __init__(self, place: LaunchPlace) -> None:
         self.place = place

@@ -1,4 +1,4 @@
-"""What a session leaves behind when it ends: its run folder, and nothing else."""
+"""End of a session: only its run folder is left."""
 
 import os
 import signal
@@ -135,7 +135,7 @@ def test_a_killed_recorder_leaves_readable_segments_and_is_started_again(
 ) -> None:
     recorders = _named(unix, "gipfel_extension.recorder")
     assert len(recorders) == 1
-    assert wait_until(lambda: running.ask("gipfel/saturation").json()["status"]["state"] == "live", 30)
+    assert wait_until(lambda: running.request("gipfel/saturation").json()["status"]["state"] == "live", 30)
     latest = max((unix.home / ".gipfel" / "runs").iterdir(), key=lambda path: path.stat().st_mtime_ns)
     assert wait_until(lambda: any(p.stat().st_size > 4000 for p in latest.glob("telemetry/*.arrows")), 20)
     os.kill(recorders[0].pid, signal.SIGKILL)
@@ -149,5 +149,5 @@ def test_a_killed_recorder_leaves_readable_segments_and_is_started_again(
     assert wait_until(
         lambda: "recorder_lost" in {event.kind for event in read_events(latest / "telemetry")}, 40
     )
-    assert wait_until(lambda: running.ask("gipfel/saturation").json()["status"]["state"] == "live", 40)
-    assert running.ask("api/status").status_code == 200
+    assert wait_until(lambda: running.request("gipfel/saturation").json()["status"]["state"] == "live", 40)
+    assert running.request("api/status").status_code == 200

@@ -1,4 +1,4 @@
-"""Forty servers at once on a real Slurm: all ready, none lost, no port twice; and more time for one of them.
+"""Forty concurrent servers on a real Slurm: all ready, none lost, no port twice; and more time for one.
 
 The servers are tiny, so that forty fit on a small machine; hub, proxy, Slurm, jobs and sockets are real.
 """
@@ -112,7 +112,7 @@ def test_all_are_ready_and_none_is_lost(place: Place, many: list[str]) -> None:
     began = time.monotonic()
     ready = wait_until(lambda: sum(each["ready"] for each in place.servers().values()) == COUNT, 240)
     assert ready, (place.servers(), place.hub.last_words(40))
-    print(f"{COUNT} servers were ready {time.monotonic() - began:.0f} s after they were asked for.")
+    print(f"{COUNT} servers were ready {time.monotonic() - began:.0f} s after they were requested.")
     assert set(place.servers()) == set(many)
     jobs = {each["state"]["job_id"] for each in place.servers().values()}
     assert len(jobs) == COUNT

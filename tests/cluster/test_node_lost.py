@@ -1,4 +1,4 @@
-"""A node that dies under a job of two: who says so while the job runs, and what is left of it."""
+"""A node that dies under a job of two nodes: it is reported while the job runs, and data remains."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from gipfel_extension.telemetry.store.segments import read_samples
 pytestmark = pytest.mark.cluster
 
 _LIMIT_S = 120
-#: On the job's first node: what a page there would show, and work on both nodes that goes on with one.
+#: On the job's first node: the data of a page there, and work on both nodes that continues on one.
 _WORK = """
 import json, os, subprocess, sys, time
 from pathlib import Path
@@ -59,7 +59,7 @@ feed.close()
 
 @pytest.fixture(scope="module")
 def mortal() -> Iterator[OneMachine]:
-    """A cluster of its own, of which a node may die."""
+    """A separate cluster, of which a node may die."""
     with tempfile.TemporaryDirectory(prefix="gipfel-d-", dir="/var/tmp") as name:
         Path(name).chmod(0o755)
         with OneMachine(Path(name) / "slurm") as machine:

@@ -1,4 +1,4 @@
-"""The cluster of the tests is a real one: nodes apart, jobs of plain users, nothing left of them."""
+"""The cluster of the tests: separate nodes, jobs of plain users, and nothing left after them."""
 
 import json
 import os

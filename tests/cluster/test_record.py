@@ -1,4 +1,4 @@
-"""``gipfel record`` in real Slurm steps: one recorder a node, and signals that Slurm sends to everyone."""
+"""``gipfel record`` in real Slurm steps: one recorder per node, and signals that Slurm sends to all tasks."""
 
 import json
 import os

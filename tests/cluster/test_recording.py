@@ -1,4 +1,4 @@
-"""A recorder on every node of a job, started and ended with it; what becomes of one is written down."""
+"""A recorder on every node of a job, started and ended with it; its end is recorded."""
 
 import json
 import os
@@ -87,7 +87,7 @@ def test_every_node_is_recorded_from_beginning_to_end(cluster: OneMachine, world
         assert wait_until((run / "seen").exists, _LIMIT_S), _told(run, world_folder)
         # What the other node sees is live here, too.
         assert (run / "seen").read_text().split() == [first, second], _told(run, world_folder)
-        # Both are killed: the job goes on.
+        # Both are killed: the job continues.
         before = rows(second)
         (pid,) = _recorders(telemetry, second, kept=False)
         (keeper,) = set(_recorders(telemetry, second)) - {pid}
@@ -97,7 +97,7 @@ def test_every_node_is_recorded_from_beginning_to_end(cluster: OneMachine, world
         )
         assert variables[b"CUDA_VISIBLE_DEVICES"].isdigit()
         os.kill(pid, signal.SIGKILL)
-        # Both come back by themselves, and the step goes on.
+        # Both are restarted, and the step continues.
         (here,) = _recorders(telemetry, first, kept=False)
         os.kill(here, signal.SIGKILL)
         for node, lost in ((first, here), (second, pid)):

@@ -1,4 +1,4 @@
-"""The registry and a real Slurm: whose job it was, a node drained for our reason, only ours taken back."""
+"""The registry and a real Slurm: the owner of a job, draining a node, and resuming only drained ones."""
 
 import asyncio
 import os
@@ -70,7 +70,7 @@ def _node(cluster: OneMachine, node: str) -> tuple[str, str]:
 
 @pytest.fixture
 def untouched(cluster: OneMachine) -> Iterator[OneMachine]:
-    """The cluster, whose nodes work again and whose jobs are gone whatever the test did."""
+    """The cluster; after the test, its nodes are resumed and its jobs cancelled."""
     yield cluster
     jobs = cluster.call(["squeue", "--noheader", "--format=%A"]).split()
     if jobs:
@@ -79,7 +79,7 @@ def untouched(cluster: OneMachine) -> Iterator[OneMachine]:
     for node in cluster.node_names:
         if "drain" in _node(cluster, node)[0]:
             cluster.call(["scontrol", "update", f"NodeName={node}", "State=RESUME"])
-        # Of a node that ran jobs while it was drained, sinfo goes on saying "mixed".
+        # Of a node that ran jobs while it was drained, sinfo keeps reporting "mixed".
         listing = ["scontrol", "show", "node", node]
         assert wait_until(lambda listing=listing: "State=IDLE " in cluster.call(listing), 60)
 
@@ -114,7 +114,7 @@ def test_two_users_jobs_drain_a_node_and_only_ours_is_resumed(
         results = await registry.query(lambda session: queries.node_history(session, "tests", "node01"))
         assert [(each.reporter, each.confirmed) for each in results] == [(bob, True), (ada, True)]
 
-        # Drained with a reason of ours; running jobs go on.
+        # Drained with a reason of ours; running jobs continue.
         drain = await the_step("drain")
         done = await registry.recovery.decide(drain.id, "approve", "olga")
         assert done.state == "done"

@@ -1,4 +1,4 @@
-"""``make slurm``: a hub on a Slurm of this machine, and nothing of it left after its end."""
+"""``make slurm``: a hub on a Slurm on this machine, and nothing left after its end."""
 
 import os
 import re
@@ -111,7 +111,7 @@ def test_it_serves_a_plain_user_and_leaves_nothing(
     assert started.status_code in {201, 202}, started.text
     user.progress()
     assert wait_until(lambda: bool((user.server() or {}).get("ready")), 60), served.text()
-    assert user.ask("lab").status_code == 200
+    assert user.request("lab").status_code == 200
     assert plain_users[0].processes()
 
     before = time.monotonic()

@@ -1,4 +1,4 @@
-"""A port into the running container: ssh reaches a job on its node, for the owner of the key alone."""
+"""Ssh into the running container on the job's node, for the owner of the key only."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""When there is an ssh server in a container, and when not: two on a node, their end, their keys, engines."""
+"""Ssh servers in containers: when one is started, two on a node, their end, their keys, engines."""
 
 import json
 import shutil
@@ -117,7 +117,7 @@ def test_a_root_that_is_read_only_is_no_hindrance(submit: Submit) -> None:
     job.end()
 
 
-@pytest.mark.skipif(Podman().missing() is not None, reason="This machine can't run podman.")
+@pytest.mark.skipif(Podman().unavailable_reason() is not None, reason="This machine can't run podman.")
 def test_podman_s_containers_are_reached_too(submit: Submit, plain_users: tuple[UnixUser, UnixUser]) -> None:
     # crun refuses a machine with both kinds of control groups.
     plain_users[0].write(".config/containers/containers.conf", '[engine]\nruntime = "runc"\n')

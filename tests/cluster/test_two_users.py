@@ -1,4 +1,4 @@
-"""Two users at once, on the same node: neither sees the other's data."""
+"""Two users on the same node at the same time: neither can access the other's data."""
 
 import asyncio
 import base64
@@ -59,9 +59,9 @@ _PATHS = [
 @pytest.mark.parametrize("path", _PATHS)
 def test_a_users_server_answers_its_user_only(both: tuple[HubUser, HubUser], path: str) -> None:
     first, second = both
-    assert first.ask(path).status_code == 200
+    assert first.request(path).status_code == 200
     for asked, asking in ((first, second), (second, first)):
-        assert asking.ask(path, whose=asked.name).status_code in {302, 403, 404}
+        assert asking.request(path, owner=asked.name).status_code in {302, 403, 404}
 
 
 @pytest.mark.parametrize("token", ["theirs", "none"])
@@ -70,16 +70,16 @@ def test_a_users_stream_is_refused_to_others(both: tuple[HubUser, HubUser], toke
     first.websocket("gipfel/saturation/stream").close()
     with pytest.raises(websocket.WebSocketBadStatusException) as refused:
         second.websocket(
-            "gipfel/saturation/stream", whose=first.name, token=second.token if token == "theirs" else ""
+            "gipfel/saturation/stream", owner=first.name, token=second.token if token == "theirs" else ""
         )
     assert refused.value.status_code in {302, 403}
 
 
 def test_a_kernels_channels_are_refused_to_others(both: tuple[HubUser, HubUser]) -> None:
     first, second = both
-    kernel = first.ask("api/kernels", method="POST", json={"name": "python3"}).json()["id"]
+    kernel = first.request("api/kernels", method="POST", json={"name": "python3"}).json()["id"]
     with pytest.raises(websocket.WebSocketBadStatusException):
-        second.websocket(f"api/kernels/{kernel}/channels", whose=first.name)
+        second.websocket(f"api/kernels/{kernel}/channels", owner=first.name)
 
 
 def test_the_hub_lets_nobody_act_on_anothers_server(both: tuple[HubUser, HubUser]) -> None:
@@ -120,7 +120,7 @@ def test_nobody_but_a_starting_server_reports_a_port(both: tuple[HubUser, HubUse
         ).status_code
         == 404
     )
-    assert first.ask("api/status").status_code == 200
+    assert first.request("api/status").status_code == 200
 
 
 def test_files_of_a_run_are_its_users_alone(
@@ -199,7 +199,7 @@ _FORKED = (
     "child = multiprocessing.get_context('fork').Process(target=print, args=('from the child',))\n"
     "child.start(); child.join()"
 )
-#: What makes debugpy evaluate an expression, and what a ZeroMQ socket answers with its own greeting.
+#: Request that makes debugpy evaluate an expression, and ZeroMQ's greeting.
 _EVALUATE = b'{"seq":1,"type":"request","command":"evaluate","arguments":{"expression":"1"}}'
 _GREETINGS = (
     b"Content-Length: %d\r\n\r\n%s" % (len(_EVALUATE), _EVALUATE),
@@ -210,7 +210,7 @@ _GREETINGS = (
 def test_a_kernel_listens_to_nobody_on_its_node(
     both: tuple[HubUser, HubUser], plain_users: tuple[UnixUser, UnixUser], cluster: OneMachine
 ) -> None:
-    specs = both[0].ask("api/kernelspecs").json()["kernelspecs"]
+    specs = both[0].request("api/kernelspecs").json()["kernelspecs"]
     assert specs
     assert not any(each["spec"]["metadata"].get("debugger") for each in specs.values())
     with both[0].kernel() as kernel:

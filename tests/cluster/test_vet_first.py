@@ -1,4 +1,4 @@
-"""A server whose nodes are vetted first, on real Slurm: told node by node, refused, or smaller than asked."""
+"""A server whose nodes are vetted first, on real Slurm: progress per node, refusal, and fewer nodes."""
 
 import contextlib
 import json
@@ -77,7 +77,7 @@ def test_a_fit_node_is_vetted_in_the_container_and_then_has_its_server(
         assert all(f"<strong>{node}</strong>" in str(each["html_message"]) for each in told)
         assert (report.protocol, report.complete, report.vetted) == ("cpu", True, True)
         # The panel of that server has it.
-        shown = user.ask("gipfel/vetting").raise_for_status().json()
+        shown = user.request("gipfel/vetting").raise_for_status().json()
         assert (shown["state"], shown["grid"]["rows"][0]["node"]) == ("ended", node)
     finally:
         user.stop_server()

@@ -1,4 +1,4 @@
-"""Vetting on four real nodes: each fault is named, nothing hangs, and nothing is left behind."""
+"""Vetting on four real nodes: each fault is found, nothing hangs, and no process is left."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ name: own checks
 time_limit: 120 s
 checks:
 - {{name: wrong value, type: environment, parameters: {{expected: {{NCCL_NET: "AWS Libfabric"}}}}}}
-- {{name: shared memory, type: shared_memory, parameters: {{least_free: 256 MiB, write: 4 MiB}}}}
+- {{name: shared memory, type: shared_memory, parameters: {{min_free: 256 MiB, write: 4 MiB}}}}
 - {{name: paths, type: mounts, parameters: {{paths: {{"{data}/marker": read}}}}}}
 """
 _OVER_ALL = """
@@ -83,7 +83,7 @@ def test_faults_of_nodes_are_named_and_the_good_ones_remain(four: FourNodes) -> 
         four.fault("node04", ("mount", "-t", "tmpfs", "tmpfs", data), ("umount", data)),
     ):
         vetted = four.vet(_OWN.format(data=data), "--action", "shrink", "--min-nodes", "1", before=wrong)
-    assert vetted.status == 0, vetted.said
+    assert vetted.status == 0, vetted.stderr
     assert vetted.of("node02", "shared memory")["verdict"] == "fail"
     assert "/dev/shm" in vetted.of("node02", "shared memory")["reason"]
     assert vetted.of("node03", "wrong value")["verdict"] == "fail"
@@ -99,8 +99,8 @@ def test_faults_of_nodes_are_named_and_the_good_ones_remain(four: FourNodes) -> 
     assert {
         path.stat().st_mode & 0o077 for path in (folder, folder / "vetting", folder / "vetting.json")
     } == {0}
-    assert max(map(len, vetted.printed.splitlines())) <= 80
-    assert "\033" not in vetted.printed
+    assert max(map(len, vetted.stdout.splitlines())) <= 80
+    assert "\033" not in vetted.stdout
 
 
 def test_a_killed_rank_a_stopped_rank_and_a_stopped_agent_are_each_named(four: FourNodes) -> None:
@@ -136,14 +136,14 @@ def test_a_killed_agent_is_lost_and_the_rest_goes_on(four: FourNodes) -> None:
     run.send("node03", "gipfel_extension.cli vet", signal.SIGKILL)
     vetted = run.wait()
     assert "was killed, or the node lost its network" in vetted.of("node03", "agent")["reason"]
-    assert vetted.report["good_nodes"] == ["node01", "node02", "node04"], vetted.printed
+    assert vetted.report["good_nodes"] == ["node01", "node02", "node04"], vetted.stdout
     assert vetted.report["exit_status"] == 0
     # Slurm's own word for the step: the highest status of its tasks.
     assert vetted.status == 137
 
 
 def test_a_slow_link_is_named_by_pairs(four: FourNodes) -> None:
-    # All links have a speed, so that nobody measures how busy this machine is.
+    # All links are rate-limited, so that measurements don't depend on the load of this machine.
     with contextlib.ExitStack() as links:
         for node in four.machine.node_names:
             rate = "70mbit" if node == "node03" else "200mbit"
@@ -153,10 +153,10 @@ def test_a_slow_link_is_named_by_pairs(four: FourNodes) -> None:
             links.enter_context(four.fault(node, ("tc", "qdisc", "add", *device, *bucket), undo))
         vetted = four.vet(_PAIRS)
     assert vetted.status == 1
-    assert vetted.report["bad_nodes"] == ["node03"], vetted.printed
+    assert vetted.report["bad_nodes"] == ["node03"], vetted.stdout
     slow = vetted.of("node03", "links")
     assert slow["verdict"] == "fail"
-    assert "node03" in vetted.printed
+    assert "node03" in vetted.stdout
     assert vetted.report["exclude"] == "node03"
     assert vetted.seconds < 170
 

@@ -1,4 +1,4 @@
-"""Plain unix users for the time of a test."""
+"""Plain Unix users for the duration of a test."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ class UnixUser:
     home: Path
 
     def processes(self) -> set[int]:
-        """The user's processes that still do something, whatever namespace they are in."""
+        """Return the user's running processes, in any namespace."""
         found = set()
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
@@ -57,7 +57,7 @@ class UnixUser:
 
 @contextlib.contextmanager
 def unix_user(letter: str, homes: Path) -> Iterator[UnixUser]:
-    """A user ``gipfel-<letter>-<hex>`` with a home folder of its own below `homes`; removed at the end."""
+    """A user ``gipfel-<letter>-<hex>`` with its own home folder below `homes`; removed at the end."""
     name = f"gipfel-{letter}-{secrets.token_hex(3)}"
     home = homes / name
     _call(

@@ -1,4 +1,4 @@
-"""Files that other processes may have written are opened by functions that refuse pipes and bound sizes."""
+"""Check that files of other processes are opened by functions that refuse pipes and bound sizes."""
 
 import ast
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ _ALLOWED = {
 }
 #: Files of the kernel and of packages, which no user can replace.
 _OF_THE_SYSTEM = ("/proc/", "_PROC /", "os.devnull", "files(__package__)")
-#: Opened so, a pipe keeps nobody waiting, and a file that is there is not opened at all.
+#: Opened so, a pipe does not block, and a file that is there is not opened at all.
 _SAFE_FLAGS = ("O_NONBLOCK", "O_RDWR", "O_EXCL")
 
 

@@ -1,4 +1,4 @@
-"""No two directories of a package need each other: each can be read and tested after those below it."""
+"""Check that no two directories of a package import each other."""
 
 import ast
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""What the documentation says is there, is there."""
+"""Check that the files, commands and names in the documentation exist."""
 
 import re
 import subprocess

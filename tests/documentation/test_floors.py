@@ -1,4 +1,4 @@
-"""Each floor of the house imports only what is below it: shown by importing with the others blocked."""
+"""Check that each layer imports only lower ones, by importing it with the others blocked."""
 
 import subprocess
 import sys

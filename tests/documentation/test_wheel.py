@@ -1,4 +1,4 @@
-"""One wheel out of three folders, and installing from the source distribution needs no Node.js."""
+"""Check that one wheel is built from three directories, and that an sdist installs without Node.js."""
 
 import configparser
 import os

@@ -1,4 +1,4 @@
-"""A real Jupyter server with the extension, in a process and folders of its own; the registry's databases."""
+"""A real Jupyter server with the extension, in a separate process; databases for the registry."""
 
 import functools
 import http.cookiejar

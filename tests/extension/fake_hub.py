@@ -1,4 +1,4 @@
-"""A hub for tests of single-user servers: it keeps the requests and answers as the test says."""
+"""A fake hub for tests of single-user servers: it records requests and returns configured responses."""
 
 import http.server
 import json

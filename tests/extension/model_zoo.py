@@ -245,7 +245,7 @@ _WRAPPER = named("joblib.numpy_pickle", "NumpyArrayWrapper") + b")\x81"
 #: The same from a function of copyreg: joblib skips its array, too.
 _REBUILT = named("copyreg", "_reconstructor") + _WRAPPER[:-2] + named("builtins", "object") + b"N\x87R"
 _DROPPED = old_call("posix", "system")[:-1] + b"0"
-#: A state of dtype that makes each element one byte long, whatever its type says.
+#: A state of dtype that makes each element one byte long, regardless of its type.
 _ONE_BYTE = b"(K\x03" + op_str("|") + b"NNNK\x01K\x01K\x00tb"
 #: Ways to call a name that the walk follows without calling it directly.
 INDIRECT: dict[str, tuple[bytes, str]] = {

@@ -1,4 +1,4 @@
-"""NVML on machines of our making, on the real module's structures; a source that reads it."""
+"""A fake NVML on the real module's structures, and a source that reads it."""
 
 # ruff: noqa: N802 - the names are NVML's
 

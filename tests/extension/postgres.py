@@ -1,4 +1,4 @@
-"""A real PostgreSQL on a unix socket of its own, as a plain user: no port, gone with its process."""
+"""A real PostgreSQL on a Unix socket, as a plain user, without a port."""
 
 import contextlib
 import os
@@ -57,7 +57,7 @@ def running_postgres() -> Iterator[str]:
             _wait(programs, folder, server)
             yield f"postgresql+psycopg://postgres@/postgres?host={folder}"
         finally:
-            # At once, with whatever sessions a failed test left open: its data are thrown away.
+            # At once, even with sessions that a failed test left open: its data is discarded.
             server.send_signal(signal.SIGQUIT)
             server.wait(_END_S)
     finally:

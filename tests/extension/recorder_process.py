@@ -1,4 +1,4 @@
-"""A recorder as a process, or on a clock and a GPU of the test's; what it has told."""
+"""A recorder as a process, or with a fake clock and GPU; and its messages."""
 
 import signal
 import subprocess

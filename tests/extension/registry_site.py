@@ -1,4 +1,4 @@
-"""A registry whose clock a test moves, on a cluster that remembers what was done to it."""
+"""A registry with a fake clock, on a fake cluster that records changes of its nodes."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""Tables of samples for the tests of the score: arithmetic only, no claim about a GPU."""
+"""Tables of samples for the tests of the score: computed, not measured on a GPU."""
 
 from collections.abc import Mapping, Sequence
 

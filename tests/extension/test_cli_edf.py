@@ -1,4 +1,4 @@
-"""What ``gipfel edf`` adds to the library: options, JSON and exit statuses."""
+"""Options, JSON and exit statuses of ``gipfel edf``."""
 
 import json
 import os
@@ -126,7 +126,7 @@ def test_a_user_without_a_home_folder_is_told_so():
             try:
                 os.environ.pop("HOME", None)
                 os.chdir("/")
-                sys.stdout = sys.stderr = open("/dev/null", "w")  # noqa: SIM115 - a process of its own
+                sys.stdout = sys.stderr = open("/dev/null", "w")  # noqa: SIM115 - a separate process
                 os.setuid(61234)
                 os._exit(main(words))
             finally:

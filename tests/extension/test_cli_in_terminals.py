@@ -44,7 +44,7 @@ def test_the_command_is_found_last_and_nothing_else_of_the_runtime(
     said = subprocess.run(["gipfel"], env=environment, capture_output=True, text=True, check=True).stdout
     assert said == "gipfel of the runtime\n"
     assert os.listdir(environment["PATH"].rpartition(":")[2]) == ["gipfel"]
-    # A login shell would set PATH to a list of its own.
+    # A login shell would set PATH to its own list.
     shell, option, *_ = shell_command(arguments)
     assert (shell, option) == (shutil.which("bash"), "-c")
 

@@ -1,4 +1,4 @@
-"""What ``gipfel launch`` prints of launches: help, list, one launch and its logs, in folders written here."""
+"""Output of ``gipfel launch``: help, list, one launch and its logs, in directories written by the tests."""
 
 import json
 import os
@@ -74,7 +74,7 @@ def test_a_row_of_the_list_has_a_name_and_why_it_was_restarted_or_failed() -> No
         phase="running", number=1, nodes=("a", "b"), ranks=8, name="train", title="train.py 1"
     )
     assert (
-        row(Path("/r/launches/1"), state, everywhere=False) == "   1  running    2 nodes, 8 ranks  train.py 1"
+        row(Path("/r/launches/1"), state, all_runs=False) == "   1  running    2 nodes, 8 ranks  train.py 1"
     )
     about = {
         "nodes": ("a",), "ranks": 2, "title": "train.ipynb", "name": "train", "restarts": 2,
@@ -84,7 +84,7 @@ def test_a_row_of_the_list_has_a_name_and_why_it_was_restarted_or_failed() -> No
     listed = row(
         Path("/r/launches/2"),
         LaunchState(phase="ended", number=2, outcome="failed", **about),
-        everywhere=False,
+        all_runs=False,
     )
     assert listed == (
         "   2  failed     1 node, 2 ranks  train.ipynb; restart 2: rank 0 on a: no space; "

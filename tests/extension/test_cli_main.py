@@ -1,4 +1,4 @@
-"""The command as it is typed: its help, its exit statuses, and one line for every mistake."""
+"""The command: its help, its exit statuses, and one line for every mistake."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""``gipfel record``: a command as if it ran alone, with real processes, signals, terminals and recorders."""
+"""``gipfel record``: the command is unaffected, with real processes, signals, terminals and recorders."""
 
 import contextlib
 import fcntl
@@ -50,7 +50,7 @@ def runs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """Of somebody in no job at all."""
+    """The environment of a user without a job."""
     own = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "GIPFEL_"))}
     return {**own, "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
 
@@ -66,7 +66,7 @@ def words(runs: Path) -> Callable[..., list[str]]:
 
 @pytest.fixture
 def started(environment: dict[str, str]) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts a command in a session of its own, and ends what is left of it."""
+    """Starts a command in a separate session, and ends what is left of it."""
     found: list[subprocess.Popen[str]] = []
 
     def start(argv: list[str], **how: Any) -> subprocess.Popen[str]:
@@ -92,8 +92,10 @@ def recorder(pid: int) -> psutil.Process:
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         for child in psutil.Process(pid).children():
-            if "gipfel_extension.recorder" in child.cmdline():
-                return child
+            # A child may end between the two calls.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if "gipfel_extension.recorder" in child.cmdline():
+                    return child
         time.sleep(0.02)
     raise AssertionError("no recorder")
 

@@ -72,7 +72,7 @@ def starved(name: str = "NVIDIA H100 80GB HBM3", length: int = 600) -> SampleTab
 
 
 def make_run(folder: Path, found: SampleTable, record: dict) -> Path:
-    """A run of two nodes, each with a segment of its own."""
+    """A run of two nodes, each with its own segment."""
     telemetry = folder / "telemetry"
     telemetry.mkdir(parents=True)
     for node in ("nid1", "nid2"):

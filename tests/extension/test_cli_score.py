@@ -53,7 +53,7 @@ def starved():
 
 @pytest.fixture
 def run(tmp_path) -> Path:
-    """A run folder with one segment that nobody closed, and a record."""
+    """A run folder with one segment that was not closed, and a record."""
     folder = tmp_path / "runs" / "alps-4711"
     telemetry = folder / "telemetry"
     telemetry.mkdir(parents=True)

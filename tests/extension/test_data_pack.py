@@ -1,4 +1,4 @@
-"""Packing a directory: everything is kept or refused by name, and the same data gives the same bytes."""
+"""Packing a directory: entries are kept or refused by name, and the same data gives the same bytes."""
 
 import fcntl
 import json

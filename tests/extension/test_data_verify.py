@@ -1,4 +1,4 @@
-"""Verifying images: what is whole passes, and whatever was cut, changed or hidden gives a line."""
+"""Verifying images: an intact one passes, and anything cut, changed or hidden is reported."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Who keeps a job waiting: verdicts in their order, and none without a group of equal role."""
+"""Diagnosis of stragglers: verdicts in their order, and none without a group of equal role."""
 
 import importlib
 import sys

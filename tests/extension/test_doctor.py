@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gipfel_cluster.engines.bubblewrap import namespace_problem
 from gipfel_cluster.scheduler import SlurmPresence
 from gipfel_extension.doctor import cluster, containers, directories, gpus, hub_operation, network, versions
 from gipfel_extension.doctor.examine import (
@@ -145,7 +146,7 @@ def test_in_a_jobs_container_it_says_which_and_judges_what_is_there(made):
     assert not {each.topic.name for each in asked.values() if each.topic.group == "Containers"}
     found = asked["this job"].check(machine)
     assert found.message == "7 on n1, 2 nodes, in the container of torch, started by bubblewrap."
-    # Two GPUs were asked for and none is here.
+    # Two GPUs were requested and none is here.
     found = gpus.nvml(machine)
     assert (found.status, found.message) == (
         "missing", "This job requested 2 GPUs, but no GPU is visible.",
@@ -180,6 +181,15 @@ def test_only_the_engine_that_was_chosen_is_needed(made):
     assert [look(machine).status for look in looks.values()] == ["not applicable", "missing"]
     machine = made.machine(engines={**engines, "podman": lambda: None}, GIPFEL_ENGINE="podman")
     assert looks["podman"](machine).status == "ok"
+
+
+def test_an_engine_without_namespaces_refers_to_their_probe(made, monkeypatch):
+    made.file("bin/unshare", "#!/bin/sh\necho no >&2\nexit 1\n")
+    refuses = made.root / "bin" / "unshare"
+    refuses.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{refuses.parent}:{os.environ['PATH']}")
+    machine = made.machine(engines={"bubblewrap": lambda: namespace_problem("bubblewrap")})
+    assert containers.engine("bubblewrap")[1](machine).fix == "See user namespaces below."
 
 
 @pytest.mark.parametrize(
@@ -292,7 +302,7 @@ def test_ports(made, free_listener):
     assert (found.status, "in use" in found.message) == ("missing", True)
     found = network.hub(made.machine(JUPYTERHUB_API_URL="http://127.0.0.1:1/hub/api"))
     assert (found.status, "does not answer" in found.message) == ("missing", True)
-    assert network.browser(made.machine(GIPFEL_PORT="x")).status == "missing"
+    assert network.hub_port(made.machine(GIPFEL_PORT="x")).status == "missing"
 
 
 @pytest.fixture

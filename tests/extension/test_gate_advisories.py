@@ -1,4 +1,4 @@
-"""Updating a mirror of OSV: whole archives or nothing, and never from what is half written."""
+"""Updating a mirror of OSV: whole archives or none, and never from a partially written one."""
 
 import http.server
 import json

@@ -1,4 +1,4 @@
-"""The cache of scans: kept for what has not changed, never for what could not be judged."""
+"""The cache of scans: for unchanged files, and never for those that could not be judged."""
 
 import json
 import os

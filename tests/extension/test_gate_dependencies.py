@@ -1,4 +1,4 @@
-"""Files of dependencies: each way to confuse an installer is found with its line, and safe files are not."""
+"""Dependency files: each way to mislead an installer is found with its line, and safe files pass."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""A reduced, seeded run of damaged files through the scanner, and archives that explode, loop or lie."""
+"""A reduced, seeded run of damaged files, decompression bombs and cyclic archives through the scanner."""
 
 import gzip
 import io
@@ -116,7 +116,7 @@ def test_an_index_that_refers_to_itself_is_not_judged(tmp_path):
 
 @pytest.mark.skipif(shutil.which("mksquashfs") is None, reason="needs squashfs-tools")
 def test_an_image_that_unpacks_to_too_much_is_refused_before_it_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("gipfel_extension.gate.contents.squashfs._LARGEST_CONTENT", 10 << 20)
+    monkeypatch.setattr("gipfel_extension.gate.contents.squashfs._MAX_CONTENT_BYTES", 10 << 20)
     root = images.put(tmp_path / "root", {"etc/os-release": "ID=debian\nVERSION_ID=12\n"})
     with (root / "sparse").open("wb") as file:
         file.truncate(11 << 20)

@@ -1,4 +1,4 @@
-"""The zoo of model files: each verdict, bounds, and that nothing of them ever runs."""
+"""The zoo of model files: each verdict and limit; nothing in them is executed."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""Packages out of images, the order of versions, and what a mirror of OSV says about them."""
+"""Packages in images, the order of versions, and advisories of an OSV mirror for them."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""A Python of an image that hangs, floods, prints nonsense or leaves something behind."""
+"""A Python of an image that hangs, floods, prints invalid output or leaves processes behind."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Which Python of an image becomes a kernel, and by which names."""
+"""Choice of the Python of an image that becomes a kernel, and its names."""
 
 import json
 import os

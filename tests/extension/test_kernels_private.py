@@ -1,4 +1,4 @@
-"""Kernels on a node that others use too: no port of the node, and no debugger unless that is asked for."""
+"""Kernels on a shared node: no TCP port, and no debugger unless it is enabled."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from jupyter_client.manager import KernelManager
 
 from gipfel_cluster.runtime import kernel_launch
 from gipfel_cluster.runtime.kernel_launch import with_private_sockets
-from gipfel_extension.singleuser import DEBUGGER_VARIABLE, HeldSocketServerApp, with_private_specs
+from gipfel_extension.singleuser import DEBUGGER_VARIABLE, BoundSocketServerApp, with_private_specs
 
 
 class _Sites(KernelSpecManager):
@@ -35,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_no_kernelspec_offers_the_debugger_unless_the_site_or_the_user_says_so(
     folder: Path, monkeypatch: pytest.MonkeyPatch, chosen: dict[str, type[KernelSpecManager]]
 ) -> None:
-    server = HeldSocketServerApp(runtime_dir=str(folder / "run"), root_dir=str(folder), **chosen)
+    server = BoundSocketServerApp(runtime_dir=str(folder / "run"), root_dir=str(folder), **chosen)
     server.init_configurables()
     manager = server.kernel_spec_manager
     assert isinstance(manager, chosen.get("kernel_spec_manager_class", KernelSpecManager))

@@ -1,4 +1,4 @@
-"""A launch's values, folders and commands: what is asked, decided and read, without a cluster."""
+"""A launch's values, directories and commands, without a cluster."""
 
 import ast
 import base64
@@ -197,7 +197,7 @@ def test_folders_are_numbered_and_found(tmp_path: Path) -> None:
         for _ in range(2):
             _state(new_directory(where))
     assert [each.name for each in known_folders(environment)] == ["1", "2"]
-    assert len(known_folders(environment, everywhere=True)) == 4
+    assert len(known_folders(environment, all_runs=True)) == 4
     assert find_folder("", inside) == tmp_path / "alps-7/launches/2"
     assert find_folder("alps-7/1", environment) == tmp_path / "alps-7/launches/1"
     assert find_folder("1", environment) == tmp_path / "launches/1"

@@ -1,4 +1,4 @@
-"""Nodes that a launch in a job around it leaves out."""
+"""Nodes of the job that a launch excludes."""
 
 import json
 from pathlib import Path

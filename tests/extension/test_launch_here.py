@@ -1,4 +1,4 @@
-"""A launch on this machine, without a container: its Python, its variables, and why it was restarted."""
+"""A launch on this machine, without a container: its Python, its variables, and reasons of restarts."""
 
 import json
 import platform

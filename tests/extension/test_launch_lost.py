@@ -1,4 +1,4 @@
-"""Launches whose supervisor was killed, or never began: what readers are told, and the folder says then."""
+"""Launches whose supervisor was killed or never started: the state that readers get, and the files."""
 
 import json
 import os

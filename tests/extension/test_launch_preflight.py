@@ -1,4 +1,4 @@
-"""What a pre-flight says of GPUs that others use, of engines and of protocols, on this machine."""
+"""Pre-flight outcomes about GPUs in use, engines and protocols, on this machine."""
 
 import os
 import subprocess

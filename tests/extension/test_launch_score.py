@@ -1,4 +1,4 @@
-"""The score of a launch: of real GPUs that its ranks had, and of nothing else."""
+"""The score of a launch: only of the real GPUs of its ranks."""
 
 import json
 import os

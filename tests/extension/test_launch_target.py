@@ -1,4 +1,4 @@
-"""What a launch runs: files that it can't run are refused at once, and which kernel runs a notebook."""
+"""Target of a launch: files that can't run are refused at once, and the kernel of a notebook is chosen."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a batch notebook is planned to be, and what is refused before anything is submitted."""
+"""Plan of a batch notebook, and errors that are found before anything is submitted."""
 
 import json
 import os

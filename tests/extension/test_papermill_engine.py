@@ -1,4 +1,4 @@
-"""Gipfel's engine beside papermill's own, and what only ours does: saving, dying in order, resuming."""
+"""Gipfel's engine beside papermill's, and its additions: saving, orderly end, resuming."""
 
 import json
 import os
@@ -311,7 +311,7 @@ def test_a_run_without_a_score_is_scored_from_its_telemetry(
     found = table(series, length=20)
     origin = Provenance("nid1", "job", "nvml", simulated=False, interval=1.0, devices=found.devices)
     writer = SegmentWriter(run / "telemetry", origin, start_ns=START_NS)
-    # As it is while the job runs: nobody has closed it.
+    # As while the job runs: it has not been closed.
     writer.write([sample for device in found.devices for sample in found.samples(device)])
     monkeypatch.setenv("GIPFEL_RUN", str(run))
     _write(tmp_path / "in.ipynb", ["print('a')"])

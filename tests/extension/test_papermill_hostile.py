@@ -1,4 +1,4 @@
-"""The papermill engine where a disk, another run, an edited output or a notebook is against it."""
+"""The papermill engine with a full disk, a concurrent run, an edited output, and invalid notebooks."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A plan's memory beside what torch's own tracker finds in a step of the same model under fake tensors."""
+"""Memory estimate of a layout plan, compared with torch's tracker for the same model with fake tensors."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ from gipfel_extension.training.layout_plan import Transformer, plan
 from gipfel_extension.training.layout_plan.layout import Layout, StepWork, machine_of
 from gipfel_extension.training.layout_plan.planner import layouts, step_of
 
-#: How far the estimate may be from torch's tracker: temporaries are not in the formulas.
+#: Maximum deviation of the estimate from torch's tracker: temporaries are not in the formulas.
 TOLERANCE = 0.10
 
 _STEP = """

@@ -1,4 +1,4 @@
-"""Values whose names look like those of secrets are hidden where command lines and records are shown."""
+"""Values of variables with secret-like names are redacted in displayed command lines and records."""
 
 import shlex
 import time

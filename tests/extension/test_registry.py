@@ -1,4 +1,4 @@
-"""The registry on SQLite and on a real PostgreSQL: what comes in, and what it can be asked."""
+"""The registry on SQLite and on a real PostgreSQL: submission and queries of results."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The registry on SQLite and on a real PostgreSQL: what is proposed, and what reaches nodes."""
+"""The registry on SQLite and on a real PostgreSQL: proposed steps, and their effect on nodes."""
 
 import asyncio
 from collections.abc import Sequence

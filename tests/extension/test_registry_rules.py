@@ -1,4 +1,4 @@
-"""What rules make of results, and what may be done to nodes: pure, so that a bad rule is found here."""
+"""Rules of the registry about results and nodes: pure functions, without a server."""
 
 import time
 from collections.abc import Sequence

@@ -65,7 +65,7 @@ def test_a_notebook_is_submitted_listed_and_cancelled(start_server: Any) -> None
     assert server.call(f"gipfel/batch/jobs/{array['job_id']}", "DELETE")[0] == 200
     server.wait(lambda: all(each["ended"] for each in listed(array["job_id"])["tasks"]), 180)
     assert {each["state"] for each in listed(array["job_id"])["tasks"]} == {"CANCELLED"}
-    # A note that nobody can read hides no other.
+    # An unreadable note does not hide the others.
     (server.home / ".gipfel" / "server" / "submitted" / "local-x.json").write_text("{")
     _, answer = server.call("gipfel/batch/jobs")
     assert len(answer["jobs"]) == 2

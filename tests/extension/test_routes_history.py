@@ -1,4 +1,4 @@
-"""Runs and stretches of them: looked at, compared and taken along from a real server."""
+"""Runs and time ranges of them, displayed, compared and downloaded from a real server."""
 
 import csv
 import io
@@ -35,7 +35,7 @@ def test_a_stretch_has_figures_score_and_nothing_outside(recorded):
     assert status == 200
     assert recorded.call("gipfel/saturation/score")[1]["score"] is not None
     assert recorded.call("gipfel/saturation/score")[1]["means_s"] is None
-    # A page reads it again as long as somebody records it.
+    # A page reads it again as long as it is recorded.
     assert whole["growing"] is True
     gpu = next(device["uuid"] for device in whole["devices"] if device["kind"] == "gpu")
     times = [x for trace in whole["figures"]["job"]["data"] for x in trace["x"]]

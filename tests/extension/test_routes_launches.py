@@ -1,4 +1,4 @@
-"""Launches through the server's routes: listed, read, stopped, launched again, their notebooks opened."""
+"""Routes of launches: list, read, stop, rerun, and open their notebooks."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a real server answers about its end, with a hub that stands beside it."""
+"""Responses of a real server about its end, with a fake hub."""
 
 import time
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ def test_the_hub_hears_the_jobs_end_and_has_the_last_word_on_it(start_server, tm
 
 
 def test_every_route_refuses_who_is_not_logged_in(server):
-    for method, path in (("GET", ""), ("POST", "/extend"), ("POST", "/stay")):
+    for method, path in (("GET", ""), ("POST", "/extend"), ("POST", "/keep-alive")):
         for authorization in ("", "token wrong"):
             body = {} if method == "POST" else None
             assert server.call(f"gipfel/lifetime{path}", method, body, Authorization=authorization)[0] == 403

@@ -17,7 +17,7 @@ def test_a_scrape_with_the_token_and_none_without(server):
     assert kind.startswith("text/plain; version=0.0.4")
     assert "# TYPE gipfel_host_memory_used gauge\n" in content
     assert 'Hostname="' in content
-    # No GPU is no line, rather than a zero.
+    # Without a GPU there is no line, rather than a zero.
     assert "DCGM_FI_DEV_GPU_UTIL{" not in content or "nvidia0" in content
     assert server.call("gipfel/metrics", Authorization="")[0] == 403
     assert server.call("gipfel/metrics", Authorization="token wrong")[0] == 403

@@ -1,4 +1,4 @@
-"""Vetting through the server's routes: runs, protocols, and what a request may not do."""
+"""Routes of vetting: runs, protocols, and refused requests."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Files of a run folder that are pipes, endless, damaged or of another version spoil none of the others."""
+"""Files of a run folder that are pipes, endless, damaged or of another version don't affect the others."""
 
 import json
 import os
@@ -201,7 +201,7 @@ def test_metrics_that_are_nested_deeply_are_damaged_lines(tmp_path: Path) -> Non
         "from gipfel_extension.telemetry.user_metrics import read_metrics\n"
         "print(len(read_metrics(Path(sys.argv[1])).series[0].values))"
     )
-    # In a process of its own: what it did before ended it.
+    # In a separate process: what it did before ended it.
     argv = [sys.executable, "-c", program, str(tmp_path)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "3001\n"), done.stderr[-500:]

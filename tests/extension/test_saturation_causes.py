@@ -1,4 +1,4 @@
-"""Causes on shapes whose cause is known: a reduced sample of the campaign, and what it leans on."""
+"""Causes on shapes with a known cause: a reduced sample of the campaign, and its assumptions."""
 
 import causes
 import numpy as np

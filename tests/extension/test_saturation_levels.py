@@ -1,4 +1,4 @@
-"""Levels, ceilings and the staircase: the arithmetic of one sample."""
+"""Levels, ceilings and loss breakdown: the arithmetic of one sample."""
 
 import numpy as np
 import pytest
@@ -144,7 +144,7 @@ def test_a_sample_needs_a_resource_and_an_activity():
     pipes = dict.fromkeys(("PIPE_FP64_ACTIVE", "PIPE_FP32_ACTIVE", "PIPE_FP16_ACTIVE"), nan)
     assert levels(dram=nan).known.all()
     assert levels(tensor=nan).known.all()
-    # PCIe alone, as plain NVML has it, is no measure of saturation.
+    # PCIe alone, as plain NVML has it, does not measure saturation.
     assert not levels(tensor=nan, dram=nan, **pipes, PCIE_RX_BYTES=50e9).known.any()
     assert not levels(active=nan, engine=nan, GPU_UTIL=nan).known.any()
 

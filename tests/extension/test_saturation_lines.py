@@ -1,4 +1,4 @@
-"""The terminal's lines: the panel's first four, then advice and notes."""
+"""Text of the score in a terminal: the panel's first four lines, then advice and notes."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What must hold on any samples, random ones with nulls among them."""
+"""Properties of the score that hold on random samples with nulls."""
 
 from dataclasses import replace
 

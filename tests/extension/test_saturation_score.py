@@ -1,4 +1,4 @@
-"""Score and losses: what adds up, what a missing sample may change, and which sign takes which step."""
+"""Score and losses: sums, the effect of missing samples, and the indicator of each loss."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from saturation_tables import START_NS, busy, gpu, host, table
 from gipfel_extension.saturation import LOSSES, RESOURCES, Settings, Weights, score_table
 from gipfel_extension.telemetry.sample import SampleTable, SegmentState
 
-#: What GPUs that train together exchange at the least.
+#: Minimum traffic between GPUs that train together.
 SOME = {"NVLINK_TX_BYTES": 1e9, "NVLINK_RX_BYTES": 1e9}
 IDLE = busy(tensor=0.0, dram=0.0, active=0.0, engine=0.0, GPU_UTIL=0.0)
 
@@ -142,7 +142,7 @@ def test_what_the_clock_lost_is_capped_and_no_more():
     assert score_table(full).total.score == pytest.approx(50.0)
     waits = table({gpu(): busy(tensor=0.4, dram=0.0, active=1.0, **half)}, length=4)
     assert losses(waits) == {"capped": 50.0, "unexplained": 30.0}
-    # Memory has a clock of its own.
+    # Memory has its own clock.
     copies = table({gpu(): busy(tensor=0.0, dram=0.9, active=1.0, **half)}, length=4)
     assert losses(copies) == {}
 
@@ -329,7 +329,7 @@ def test_a_window_scores_a_part_and_keeps_the_runs_start_up():
     job = score_table(found, window=(START_NS + 10 * second, START_NS + 13 * second))
     assert (job.total.score, job.total.losses["unexplained"], job.startup) == (50.0, 50.0, 4.0)
     assert (job.gpus[0].samples, job.gpus[0].missing) == (4, 0)
-    # Nothing ran at the window's begin, but that is no start-up.
+    # Nothing ran at the beginning of the window, but that is not start-up.
     late = score_table(found, window=(START_NS + 16 * second, START_NS + 99 * second))
     assert (late.total.losses["unexplained"], late.first_ns, late.last_ns) == (
         100.0,

@@ -1,4 +1,4 @@
-"""Live advice: it appears when its evidence has held for a minute, and stays until it is gone for one."""
+"""Live advice: it appears when its evidence has lasted for a minute, and disappears a minute after it."""
 
 import logging
 import queue
@@ -79,13 +79,13 @@ def test_one_who_looks_later_sees_what_the_samples_have_shown_for_long(length, r
 
     given = small_kernels(length)
     view = DebouncedAdvice()
-    shown = {each.rule for each in view.shown(600.0, given, find, find(given), 1000.0)}
+    shown = {each.rule for each in view.displayed(600.0, given, find, find(given), 1000.0)}
     assert {rule for rule in shown if not rule.startswith("unaddressed")} == rules
     # Another one looks at the same time as before, and begins with what is known.
-    again = {each.rule for each in view.shown(600.0, given, find, find(given), 1000.0 + HOLD_S)}
+    again = {each.rule for each in view.displayed(600.0, given, find, find(given), 1000.0 + HOLD_S)}
     assert {"compile", "cuda-graphs"} <= again
     view.keep(())
-    assert {each.rule for each in view.shown(600.0, given, find, find(given), 1061.0)} == shown
+    assert {each.rule for each in view.displayed(600.0, given, find, find(given), 1061.0)} == shown
 
 
 def test_the_panels_score_holds_back_advice_on_what_has_just_begun(tmp_path):

@@ -1,4 +1,4 @@
-"""The score on traces that were recorded on real GPUs: known work against what the score says of it."""
+"""The score on traces of known work that were recorded on real GPUs."""
 
 import sys
 from pathlib import Path

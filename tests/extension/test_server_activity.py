@@ -1,4 +1,4 @@
-"""What counts as use of a server."""
+"""Indicators that count as use of a server."""
 
 import math
 import os

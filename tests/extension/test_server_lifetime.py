@@ -1,4 +1,4 @@
-"""Time left, idleness and a hub that forgot this server, with a clock and a hub of the test's own."""
+"""Remaining time, idleness and a hub that does not know this server, with a fake clock and a fake hub."""
 
 import asyncio
 import logging
@@ -107,7 +107,7 @@ def test_a_word_of_the_user_counts_as_use_and_the_hub_hears_it_at_once():
     world = World(hub)
     world.beat()
     assert world.beat(3100)["idle"]
-    asyncio.run(world.leaving.stay())
+    asyncio.run(world.leaving.keep_alive())
     assert world.leaving.describe()["idle"] is None
     assert (hub.heard[-1]["idle_s"], hub.heard[-1]["warned_s"]) == (0, None)
 

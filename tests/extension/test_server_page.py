@@ -1,4 +1,4 @@
-"""What waits for one page, and what is new for it."""
+"""Queue of updates for one page."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from simulated_tables import START, simulated
 
 from gipfel_extension.server.analysis import AnalysisResult
-from gipfel_extension.server.broadcast import MOST_WAITING, FeedUpdate, Page
+from gipfel_extension.server.broadcast import MAX_WAITING, FeedUpdate, Page
 from gipfel_extension.server.views import BUCKETS, HEAT_BUCKETS, JobMeans, LiveView, View, figures_of
 from gipfel_extension.telemetry.figures.lines import coarsened
 from gipfel_extension.telemetry.sample import Device, Sample
@@ -27,18 +27,18 @@ def gpu(number: int, second: float, value: float | None) -> Sample:
 
 def test_a_page_that_keeps_up_gets_every_event_in_order():
     page = Page(View())
-    for number in range(MOST_WAITING):
+    for number in range(MAX_WAITING):
         page.put(event(number))
-    taken = [page.pop() for _ in range(MOST_WAITING)]
-    assert taken == [(event(number), False) for number in range(MOST_WAITING)]
+    taken = [page.pop() for _ in range(MAX_WAITING)]
+    assert taken == [(event(number), False) for number in range(MAX_WAITING)]
     assert page.pop() == (None, False)
 
 
 def test_a_page_that_is_too_slow_is_told_so_once_and_goes_on_from_the_newest():
     page = Page(View())
-    for number in range(MOST_WAITING + 2):
+    for number in range(MAX_WAITING + 2):
         page.put(event(number))
-    assert [page.pop(), page.pop()] == [(event(MOST_WAITING), True), (event(MOST_WAITING + 1), False)]
+    assert [page.pop(), page.pop()] == [(event(MAX_WAITING), True), (event(MAX_WAITING + 1), False)]
 
 
 def test_a_page_waits_for_an_event_a_score_or_another_look():

@@ -1,4 +1,4 @@
-"""Services of a hub end with it, however it ends."""
+"""Services of a hub end with it, even if it is killed."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""The single-user server tells the hub its port."""
+"""The single-user server reports its port to the hub."""
 
 import urllib.error
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 from fake_hub import FakeHub
 from jupyter_server.gateway.gateway_client import GatewayClient
 
-from gipfel_extension.singleuser import HeldSocketServerApp, PrivateKernelSpecs, report_port
+from gipfel_extension.singleuser import BoundSocketServerApp, PrivateKernelSpecs, report_port
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_a_server_that_names_no_kernelspecs_gets_private_ones(
 ) -> None:
     for name in ("HOME", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR"):
         monkeypatch.setenv(name, str(tmp_path))
-    app = HeldSocketServerApp()
+    app = BoundSocketServerApp()
     app.init_configurables()
     try:
         assert isinstance(app.kernel_spec_manager, PrivateKernelSpecs)

@@ -1,4 +1,4 @@
-"""A clock that is set while a recorder runs: nothing is lost, and it is told."""
+"""A clock that is set while a recorder runs: no sample is lost, and an event is recorded."""
 
 import threading
 from pathlib import Path

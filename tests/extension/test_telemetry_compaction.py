@@ -1,4 +1,4 @@
-"""Closed segments become Parquet: the same samples, less disk, and nothing lost whatever happens."""
+"""Conversion of closed segments to Parquet: the same samples, less disk, nothing lost on errors."""
 
 import json
 import os
@@ -272,7 +272,7 @@ def test_run_has_ended_depends_only_on_the_record(tmp_path):
 
 
 def test_readers_and_writers_of_one_folder_at_a_time(tmp_path):
-    """A recorder goes on while another's segments are converted."""
+    """A recorder continues while another's segments are converted."""
     record(tmp_path)
     stop = threading.Event()
     writer = SegmentWriter(tmp_path, replace(ORIGIN, recorder="rank1"), start_ns=START * 10**9)

@@ -1,4 +1,4 @@
-"""DCGM's daemon as a source: by its program, beside the driver, started again, and where there is none."""
+"""DCGM's daemon as a source: its program, together with the driver, restarts, and a missing daemon."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The table of DCGM's fields against what DCGM's header and NVML's GPM say, each typed anew."""
+"""The table of DCGM's fields, compared with DCGM's header and NVML's GPM."""
 
 import pynvml
 import pytest

@@ -112,7 +112,7 @@ def test_rapl_counts_packages_and_memory_and_wraps(tmp_path):
     (package / "energy_uj").write_text("99671150\n")
     (memory / "energy_uj").write_text("15000000\n")
     assert energy.joules() == pytest.approx(100.0 + 10.0)
-    # Without the right to read one of them the sum is unknown, and starts anew afterwards.
+    # Without the right to read one of them the sum is unknown; afterwards counting continues.
     (memory / "energy_uj").unlink()
     assert energy.joules() is None
     (memory / "energy_uj").write_text("95000000\n")

@@ -1,4 +1,4 @@
-"""Events beside the samples: of a GPU that is slowed down, of other writers, of other nodes."""
+"""Events beside the samples: throttled GPUs, events of other writers and other nodes."""
 
 import json
 import threading

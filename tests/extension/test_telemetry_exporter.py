@@ -1,4 +1,4 @@
-"""DCGM's exporter as a source: this job's GPUs of a node's page, and pages that are none."""
+"""DCGM's exporter as a source: this job's GPUs on a node's page, and invalid pages."""
 
 import http.server
 import threading

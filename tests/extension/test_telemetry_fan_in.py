@@ -1,4 +1,4 @@
-"""The fan-in over real sockets: what the nodes say arrives once, and nobody else is heard."""
+"""The fan-in over real sockets: each node's samples arrive once, and other senders are ignored."""
 
 import json
 import os
@@ -61,7 +61,7 @@ def until(senders: list[FanInSender], what: Callable[[], bool]) -> bool:
 
 
 def connected(reader: LiveReader, sender: FanInSender) -> None:
-    """Wait until a tick has come all the way: whoever subscribes misses what was before."""
+    """Wait until a tick has arrived: a new subscriber misses earlier ones."""
     number = 10**6
     ends = time.monotonic() + LIMIT_S
     while time.monotonic() < ends:

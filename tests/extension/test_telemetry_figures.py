@@ -1,4 +1,4 @@
-"""Figures: what plotly accepts, what a live view extends, and the image that needs no browser."""
+"""Figures: valid for plotly, extended by a live view, and drawn as images without a browser."""
 
 import io
 import json
@@ -323,7 +323,7 @@ def test_second_launch_in_a_live_view_needs_a_new_figure(tmp_path):
 
 
 def test_ranks_that_log_one_after_the_other_are_a_line_each_live_and_after_a_reload(tmp_path):
-    """The second rank begins when the first is drawn: its points must not go on with the first one's line."""
+    """The second rank begins when the first is drawn: its points must not extend the first one's line."""
     path = tmp_path / "metrics.jsonl"
     feed = MetricsFeed(path)
 

@@ -1,4 +1,4 @@
-"""Ten samples a second by default: what is recorded, streamed and kept, and that the score stays the same."""
+"""Ten samples per second by default: recording, streaming and retention; the score does not change."""
 
 import json
 import os

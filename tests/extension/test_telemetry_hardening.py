@@ -1,4 +1,4 @@
-"""A recorder among everything that goes wrong: what was flushed stays, the reader says what is missing."""
+"""A recorder with failing parts: flushed samples remain, and the reader reports missing ones."""
 
 import contextlib
 import os

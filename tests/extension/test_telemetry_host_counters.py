@@ -1,4 +1,4 @@
-"""Counters of a host that not every node has: Lustre's, NFS', InfiniBand's, RoCE's, Slingshot's.
+"""Counters of a host that not every node has: Lustre, NFS, InfiniBand, RoCE, Slingshot.
 
 The files are typed from the documented formats: none was read on such hardware.
 """

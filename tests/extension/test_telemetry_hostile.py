@@ -1,4 +1,4 @@
-"""What others answer and leave about: servers and files of whomever cost one line, never the recording."""
+"""Hostile servers and files: each costs one line in the log, and never the recording."""
 
 import contextlib
 import gzip
@@ -34,7 +34,7 @@ def _ok(body: bytes, *headers: str) -> bytes:
 
 @pytest.fixture
 def answering() -> Iterator[Callable[[bytes, bytes], str]]:
-    """A server that says what it is told to, then goes on with single bytes for as long as it may."""
+    """A server that sends a given response, then single bytes until it is closed."""
     listening = socket.create_server(("127.0.0.1", 0))
     said = [b"", b""]
     ended = threading.Event()
@@ -118,7 +118,7 @@ def test_invalid_exporter_values_times_and_labels_are_missing(
     assert [(d.uuid, d.index) for d in source.devices] == [("GPU-a", 0), ("GPU-b", None)]
     assert {name: value for name, value in first.values.items() if value is not None} == {"SM_ACTIVE": 0.5}
     assert second.values["GPU_UTIL"] == 0.01
-    # A body that is packed though nobody asked for that is no text, and isn't unpacked.
+    # A compressed body that was not requested is not text, and isn't decompressed.
     answering(_ok(gzip.compress(b"x" * (64 << 20)), "Content-Encoding: gzip"))
     with pytest.raises(SourceError, match="no GPU of this job"):
         open_source(f"exporter:{url}", request)

@@ -1,4 +1,4 @@
-"""Recordings of others: their units and names, and what they lost."""
+"""Recordings of other tools: their units and names, and their missing data."""
 
 import json
 from pathlib import Path

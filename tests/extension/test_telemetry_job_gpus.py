@@ -1,4 +1,4 @@
-"""Which GPUs are a job's: by variables, and by what the control group can_open."""
+"""Detection of a job's GPUs: by variables, and by the devices that its control group can open."""
 
 import pytest
 

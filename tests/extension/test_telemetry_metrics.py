@@ -1,4 +1,4 @@
-"""The reader of the user's own metrics: what processes wrote, were killed at, and wrote together."""
+"""The reader of the user's own metrics: partial lines, and several processes that write one file."""
 
 import json
 import os

@@ -30,7 +30,7 @@ def test_metrics_from_a_file_of_the_workload(tmp_path: Path) -> None:
     # Cut off, and longer than before when it is looked at again.
     path.write_text('{"loss": 0.75, "note": "' + "y" * 400 + '"}\n')
     follower.poll()
-    # Begun anew, as by a second run of the program.
+    # Truncated, as by a second run of the program.
     path.write_text('{"loss": 0.125}\n')
     follower.poll()
     (run / "metrics.jsonl").open("ab").write(b'{"torn')
@@ -57,7 +57,7 @@ def test_metrics_from_a_file_of_the_workload(tmp_path: Path) -> None:
     }
     assert found.find("tps") is not None
     assert found.damaged_lines == 1
-    # A pipe would keep the recorder waiting for whoever writes into it.
+    # A pipe would block the recorder until a writer opens it.
     path.unlink()
     follower.poll()
     os.mkfifo(path)

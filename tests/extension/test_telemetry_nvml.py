@@ -1,4 +1,4 @@
-"""The NVML source behind an injected library: whose GPUs, and what drivers and GPUs refuse."""
+"""The NVML source with a fake library: the job's GPUs, and values that drivers and GPUs refuse."""
 
 import pynvml
 import pytest

@@ -1,4 +1,4 @@
-"""Figures of an overview: what plotly accepts, what they say, and the image that needs no browser."""
+"""Figures of an overview: valid for plotly, their texts, and images without a browser."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A real Prometheus that scrapes an exporter of ours: as a source, and as a history."""
+"""A real Prometheus that scrapes a fake exporter: as a source, and as a history."""
 
 import http.server
 import json

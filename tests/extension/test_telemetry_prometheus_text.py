@@ -1,4 +1,4 @@
-"""Prometheus text: DCGM exporter's names, units and labels, and nothing that is not known."""
+"""Prometheus text: DCGM exporter's names, units and labels; unknown ones are ignored."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The recorder: a real process that is killed, sources that fail, disks that refuse."""
+"""The recorder: a real process that is killed, failing sources, failing disks."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ from gipfel_extension.telemetry.store.segments import read_samples
 
 
 class SetClock:
-    """A clock that moves when somebody waits, and by what a slow source takes."""
+    """A clock that advances by waits, and by the time of a slow source."""
 
     def __init__(self) -> None:
         self.now_ns = 10**18

@@ -1,4 +1,4 @@
-"""Segments: what was flushed reads back, whatever became of the writer."""
+"""Segments: flushed samples can be read, however the writer ended."""
 
 import os
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Sources by their names: ours, with arguments, and another package's."""
+"""Sources by name: built-in ones, with arguments, and another package's."""
 
 import tomllib
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_a_source_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     assert open_source("other:x:y", SourceRequest(2.0)).name == "x:y every 2 s"
-    # Ours are ours, whatever somebody installs.
+    # Built-in names can't be replaced by another package.
     assert source_names().count("nvml") == 1
     with pytest.raises(SourceError, match="can't be imported"):
         open_source("broken")

@@ -1,4 +1,4 @@
-"""The live stream and the feed: real recorders over real sockets, killed and started again."""
+"""The live stream and the feed: real recorders over real sockets, killed and restarted."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A stretch of a long segment: the same samples as of the whole, from a part of its bytes."""
+"""A time range of a long segment: the same samples, from a part of its bytes."""
 
 import os
 from collections.abc import Callable
@@ -20,7 +20,7 @@ _BATCHES = 700
 
 
 def write(folder: Path, seconds: Callable[[int], list[float]], *, batches: int = _BATCHES) -> Path:
-    """A segment whose n-th batch holds samples of some seconds, of a clock that nobody sets."""
+    """A segment whose n-th batch holds samples of some seconds, of a clock that is never set."""
     folder.mkdir(exist_ok=True)
     noise = np.random.default_rng(1)
     writer = SegmentWriter(folder, ORIGIN, start_ns=START)

@@ -1,4 +1,4 @@
-"""Summaries and overviews: the same picture from samples, summaries and packed summaries."""
+"""Summaries and overviews: the same figure from samples, summaries and packed summaries."""
 
 import os
 from dataclasses import replace
@@ -119,7 +119,7 @@ def test_a_summary_is_cut_anywhere_and_repeats_nothing(tmp_path):
         seen.add(len(found.start_ns))
         np.testing.assert_array_equal(found.mean, whole.mean[: len(found.start_ns)])
     assert seen >= set(range(1, 31))
-    # Zeros of a machine that crashed are no buckets, and the last ones alone can be asked for.
+    # Zeros of a machine that crashed are not buckets, and the last ones alone can be requested.
     summary.write_bytes(content + bytes(100_000))
     assert len(read_summary(summary).start_ns) == 30
     summary.write_bytes(content)

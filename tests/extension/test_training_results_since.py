@@ -1,4 +1,4 @@
-"""What became of advice: checked after the next run of the same program, on numbers that give the answer."""
+"""Effect of earlier advice, computed after the next run of the same program."""
 
 import json
 import math
@@ -318,7 +318,7 @@ def test_the_next_run_of_a_script_says_what_became_of_the_advice(gipfel, tmp_pat
     assert first["workload"]["kind"] == "training"
     assert first["rates"]["steps_per_s"][0] == pytest.approx(2.0)
     assert first["seconds"] == 60.0
-    # Another script has nothing to do with it, nor has what is no result.
+    # Another script is not compared, nor is a file that is not a result.
     record(runs, "alps-3", 2, "other/train.py", active=0.5, steps_per_s=1.0)
     assert json.loads(gipfel("score", "alps-3", "--save", "--json"))["advice_effect"] is None
     (runs / "alps-9").mkdir()

@@ -1,4 +1,4 @@
-"""What a launch says of its work, and that advice for other work is impossible then."""
+"""Workload of a launch, derived from its program; advice for other workloads is impossible then."""
 
 import json
 import zlib

@@ -1,4 +1,4 @@
-"""A vetting before a server's start: told to the hub, and what it decides."""
+"""Vetting before a server's start: progress reported to the hub, and its decisions."""
 
 import json
 import os
@@ -30,7 +30,7 @@ _LIMIT_S = 120
 _STRICT = """\
 name: strict
 checks:
-- {name: memory, type: host_memory, parameters: {least_available: 1 %}}
+- {name: memory, type: host_memory, parameters: {min_available: 1 %}}
 - {name: variable, type: environment, parameters: {expected: {WANTED: "<1>"}}}
 """
 _SERVER = ("--", "-c", "import sys; print('the server has', *sys.argv[1:])", "its arguments")
@@ -154,7 +154,7 @@ def test_of_several_nodes_the_server_goes_on_with_those_that_are_fit(tmp_path: P
     assert remaining_variables(environment, {"n2"}) == {
         "SLURM_JOB_NODELIST": "n[1,3]", "SLURM_NNODES": "2", "SLURM_JOB_CPUS_PER_NODE": "8,4",
     }  # fmt: skip
-    # A job that was queued again begins anew.
+    # A requeued job starts over.
     exclude_nodes(run, ())
     assert excluded_nodes(str(run)) == frozenset()
     for bad, here in (({"n1"}, "n1"), ({"n1", "n2", "n3"}, "n1"), ({"n2"}, "n2")):
@@ -188,7 +188,7 @@ def test_the_page_says_whose_fault_it_is_and_what_that_one_can_do(
     assert found is not None
     assert found.cause == cause
     assert f"{len(bad)} of 3 nodes not fit by strict: {min(bad)}: variable: it is not set" in found.reason
-    # Other nodes are no remedy for what they would share.
+    # Other nodes would have the same problem.
     assert ("Start again" in found.fix) is (cause == "vetting-failed")
 
 

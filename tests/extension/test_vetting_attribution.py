@@ -1,4 +1,4 @@
-"""Who is to blame: statistics, rounds of disjoint pairs, verdicts on simulated allocations."""
+"""Attribution of faults: statistics, rounds of disjoint pairs, verdicts on simulated allocations."""
 
 import itertools
 import random

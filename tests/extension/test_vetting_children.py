@@ -1,4 +1,4 @@
-"""Processes that a vetting starts: at their limit, stopped, broken, and left behind by their parent."""
+"""Processes that a vetting run starts: time limits, stops, failures, and orphans."""
 
 import contextlib
 import json

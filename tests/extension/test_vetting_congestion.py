@@ -1,4 +1,4 @@
-"""Slow pairs that no node explains: congestion, links, paths between switches; a sample of the campaign."""
+"""Slow pairs without a faulty node: congestion, links, paths between switches; a sample of the campaign."""
 
 import math
 import random

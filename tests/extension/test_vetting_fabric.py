@@ -1,4 +1,4 @@
-"""Pairs beside what is known of their network: nodes that are slow alike are not fit."""
+"""Pairs compared with reference values of their network: nodes that are equally slow do not pass."""
 
 import runpy
 from collections import Counter

@@ -1,4 +1,4 @@
-"""A node that was not looked at is not vetted: the ways in which vetnode lets one pass end otherwise here."""
+"""A node that was not tested is not vetted, in the cases in which vetnode passes one."""
 # ruff: noqa: N802 - NVML's own names
 
 import json
@@ -29,7 +29,7 @@ def vetnode(text: str) -> ProtocolCheck:
 
 
 def test_1_a_check_that_raises_or_whose_host_is_unreachable(tmp_path):
-    # Bound, so that nobody else answers there, but not listening.
+    # Bound, so that no other process answers there, but not listening.
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         port = silent.getsockname()[1]

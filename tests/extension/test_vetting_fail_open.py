@@ -38,8 +38,8 @@ class Outcome:
     """Exit status and report of ``gipfel vet``."""
 
     status: int
-    printed: str
-    said: str
+    stdout: str
+    stderr: str
     report: dict[str, Any]
 
     def of(self, check: str) -> dict[str, Any]:
@@ -68,19 +68,19 @@ def _one(kind: str, **keys: object) -> str:
 
 
 def _refused(outcome: Outcome, check: str, verdict: str, *words: str) -> None:
-    assert outcome.status == 1, outcome.said
+    assert outcome.status == 1, outcome.stderr
     assert outcome.report["complete"]
     assert (outcome.report["vetted"], outcome.report["good_nodes"]) == (False, [])
     found = outcome.of(check)
     assert found["verdict"] == verdict
     for word in words:
         assert word in found["reason"]
-    assert "Traceback" not in outcome.said + outcome.printed
+    assert "Traceback" not in outcome.stderr + outcome.stdout
 
 
 def test_1_a_check_that_refuses(tmp_path: Path) -> None:
     with socket.socket() as taken:
-        # Bound and never listening: whoever knocks is refused.
+        # Bound and never listening: connections are refused.
         taken.bind(("127.0.0.1", 0))
         entry = _one(
             "internet_access.InternetAccessEval", host="127.0.0.1", port=taken.getsockname()[1], timeout=3
@@ -176,8 +176,8 @@ def test_gates_between_nodes_that_measured_nothing_vet_no_single_node(tmp_path: 
     untested = ("not_run", "protocol")
     assert found == {"full": untested, "internode": untested, "torch": untested, "good": ("pass", None)}
     # The first column is "full", the last one "good".
-    assert any(line.split()[1:5] == ["∅", "∅", "∅", "✓"] for line in outcome.printed.splitlines()), (
-        outcome.printed
+    assert any(line.split()[1:5] == ["∅", "∅", "∅", "✓"] for line in outcome.stdout.splitlines()), (
+        outcome.stdout
     )
     for path in tmp_path.glob("runs/*/vetting.json"):
         path.unlink()
@@ -185,7 +185,7 @@ def test_gates_between_nodes_that_measured_nothing_vet_no_single_node(tmp_path: 
     lenient = [{**each, "skip_if_alone": True} for each in evals]
     outcome = _vet(tmp_path, json.dumps({"name": "gates", "evals": lenient}))
     assert (outcome.status, outcome.of("full")["verdict"]) == (0, "not_run")
-    assert "nothing to measure with: internode, full, torch." in outcome.said
+    assert "nothing to measure with: internode, full, torch." in outcome.stderr
 
 
 def test_no_check_at_all(tmp_path: Path) -> None:
@@ -196,16 +196,16 @@ def test_no_check_at_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["just words", "evals: 3", "checks: []\nevals: []", "\0", "a: [b"])
 def test_what_is_no_protocol_is_2_without_a_report(tmp_path: Path, text: str) -> None:
     outcome = _vet(tmp_path, text)
-    assert (outcome.status, outcome.report, outcome.printed) == (2, {}, "")
-    assert outcome.said.count("\n") == 1
+    assert (outcome.status, outcome.report, outcome.stdout) == (2, {}, "")
+    assert outcome.stderr.count("\n") == 1
 
 
 def test_json_alone_on_stdout_and_the_same_in_a_file(tmp_path: Path) -> None:
     entry = _one("env_var_eval.EnvVarEval", expected={"RANK": None})
-    document = json.loads(_vet(tmp_path, entry, "--json", "-").printed)
+    document = json.loads(_vet(tmp_path, entry, "--json", "-").stdout)
     assert (document["schema_version"], document["vetted"], document["exit_status"]) == (2, True, 0)
     outcome = _vet(tmp_path, entry, "--json", str(tmp_path / "out.json"), "--min-nodes", "2")
-    # One node is vetted, two are asked for.
+    # One node is vetted, two are requested.
     assert (outcome.status, json.loads((tmp_path / "out.json").read_text())["exit_status"]) == (1, 1)
 
 
@@ -243,7 +243,7 @@ def test_a_node_that_was_just_vetted_is_skipped_on_request_and_not_found_good_an
     kept = sorted(history.glob("*/runs/*.json"))
     assert len(kept) == 1
     # It would fail if it were tested.
-    again = json.loads(_vet(tmp_path, entry, "--skip-vetted", "1 h", "--json", "-", FIT="no").printed)
+    again = json.loads(_vet(tmp_path, entry, "--skip-vetted", "1 h", "--json", "-", FIT="no").stdout)
     assert (again["vetted"], again["results"][0]["evidence"]) == (True, {"skipped": True})
     assert "Not run again" in again["results"][0]["reason"]
     assert sorted(history.glob("*/runs/*.json")) == kept
@@ -259,8 +259,8 @@ def test_options_that_cannot_be_are_said_before_anything_runs(tmp_path: Path) ->
         (("--skip-vetted", "1e400"), "--skip-vetted"),
     ):
         outcome = _vet(tmp_path, entry, *options)
-        assert (outcome.status, outcome.report, outcome.said.count("\n")) == (2, {}, 1)
-        assert word in outcome.said
+        assert (outcome.status, outcome.report, outcome.stderr.count("\n")) == (2, {}, 1)
+        assert word in outcome.stderr
 
 
 def test_sharing_is_a_switch_that_is_remembered_and_nodes_that_failed_can_be_excluded(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""One import of torch for all probes of a node, each of which is a process of its own all the same."""
+"""One import of torch for all probes of a node, each of which is a separate process."""
 
 import json
 import os
@@ -164,7 +164,7 @@ def test_a_forked_probe_that_hangs_or_crashes_leaves_the_others_alone(
     assert "NameError" in said("nonsense").error
     assert "status 3" in said("import sys; sys.exit(3)").error
     assert said('print(\'{"gipfel_probe": 1, "samples": [1.0]}\')').samples == (1.0,)
-    # Of ranks that somebody stops waiting for nothing is left either.
+    # Ranks whose caller stops waiting leave no process, either.
     file.write_text(hanging)
     marker.unlink()
     child = start_forked(server, [str(file)], stdin=b"", variables={}, limit_s=60)

@@ -1,4 +1,4 @@
-"""Checks of GPUs on recorded readings: what is wrong is named, and what nobody knows does not pass."""
+"""Checks of GPUs on recorded readings: faults are found, and unknown values do not pass."""
 
 import dataclasses
 import functools
@@ -12,7 +12,7 @@ from vetting_readings import HEALTHY, FakeHost, FakeProbes, Readings, context, g
 from gipfel_extension.vetting.attribution.compare import compare_with_allocation
 from gipfel_extension.vetting.check import ProgramResult
 from gipfel_extension.vetting.checks import throughput
-from gipfel_extension.vetting.checks.thermal import LoadWatch
+from gipfel_extension.vetting.checks.thermal import ThrottleMonitor
 from gipfel_extension.vetting.gpus import NvLink, Process, Remapped
 from gipfel_extension.vetting.model import Finding, Verdict
 from gipfel_extension.vetting.one_check import run_check
@@ -151,7 +151,7 @@ def test_xid_in_the_kernels_log(log, status, verdict, said, tmp_path):
     host = FakeHost(texts={"/proc/uptime": "10000.00 1.00\n"}, programs={"dmesg": ProgramResult(status, log)})
     (result,) = look(tmp_path, "xid", host=host)
     assert (result.verdict, said in result.reason) == (verdict, True), result.reason
-    # Without a driver there is nobody who would log one.
+    # Without a driver, none is logged.
     assert look(tmp_path, "xid", host=host, error="Driver Not Loaded")[0].verdict is NOT_RUN
     (missing,) = look(tmp_path, "xid", host=FakeHost(programs={}))
     assert missing.verdict is NOT_RUN
@@ -218,7 +218,7 @@ def _of_samples(type_: str, folder: Path, *samples: float, threshold: object = N
         ((80e12,) * 3 + (800e12,) * 4, None, FAIL, "two modes"),
         ((400e12, 500e12, 600e12, *(800e12,) * 4), {"at_least": 650e12}, FAIL, "3 of 7 samples"),
         ((400e12, *(800e12,) * 6), {"at_least": 650e12}, INCONCLUSIVE, "1 of 7 samples"),
-        # A thousand times what the data sheet says, whatever the protocol asks.
+        # A thousand times the data sheet's value, for any protocol.
         ((8e17,) * 7, {"of_reference": "80 %"}, INCONCLUSIVE, "more than NVIDIA GH200"),
         ((8e17,) * 7, None, INCONCLUSIVE, "more than NVIDIA GH200"),
     ],
@@ -263,7 +263,7 @@ class Heating:
     ("seen", "reasons", "verdict"), [(9, 0x40, FAIL), (1, 0x40, PASS), (9, 0x04, PASS), (0, 0, PASS)]
 )
 def test_a_gpu_that_slows_down_when_it_is_warm_fails(seen, reasons, verdict, tmp_path, monkeypatch):
-    monkeypatch.setattr(throughput, "LoadWatch", functools.partial(LoadWatch, interval_s=0.01))
+    monkeypatch.setattr(throughput, "ThrottleMonitor", functools.partial(ThrottleMonitor, interval_s=0.01))
     heating = Heating(answer(800e12), seen=seen, reasons=reasons)
     (entry,) = [each for each in load_protocol("standard").checks if each.type == "matmul"]
     (found,) = run_check(entry, context(tmp_path, gpus=heating, probes=heating, expected_gpus=1))
@@ -282,7 +282,7 @@ def test_a_gpu_that_slows_down_when_it_is_warm_fails(seen, reasons, verdict, tmp
 def test_throttling_counts_for_the_gpu_that_torch_names_by_uuid_or_index(subject, throttled, tmp_path):
     first, second = gpus(2)
     readings = Readings(first, dataclasses.replace(second, clock_reasons=0x40))
-    with LoadWatch(context(tmp_path, gpus=readings), interval_s=0.001) as watch:
+    with ThrottleMonitor(context(tmp_path, gpus=readings), interval_s=0.001) as watch:
         end = time.monotonic() + 60
         while len(watch._readings["GPU-1"]) < 3 and time.monotonic() < end:
             time.sleep(0.001)
@@ -293,7 +293,7 @@ def test_throttling_counts_for_the_gpu_that_torch_names_by_uuid_or_index(subject
 
 
 def test_the_only_gpu_is_that_of_a_mig_instance(tmp_path):
-    with LoadWatch(context(tmp_path, gpus=Readings(*gpus(1)))) as watch:
+    with ThrottleMonitor(context(tmp_path, gpus=Readings(*gpus(1)))) as watch:
         end = time.monotonic() + 60
         while not watch._readings and time.monotonic() < end:
             time.sleep(0.001)

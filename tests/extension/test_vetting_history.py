@@ -1,4 +1,4 @@
-"""What is remembered of vetting runs: by cluster, readable whatever lies there, and only ever accusing."""
+"""History of vetting runs: one per cluster, robust to invalid files; it can fail nodes, never pass them."""
 
 import os
 import stat
@@ -239,7 +239,7 @@ def test_a_report_is_remembered_and_what_failed_is_excluded_until_it_passes(tmp_
     ) == {"n2"}
     finish(result("n1"), exclude="")
     assert exclusions.read() == ((), "")
-    # A folder that can't be written is a note, and sharing goes on.
+    # A folder that can't be written is a note, and sharing continues.
     (tmp_path / "file").write_text("")
     environment["GIPFEL_VETTING_HISTORY"] = str(tmp_path / "file")
     environment["GIPFEL_SHARE_VETTING"] = "yes"

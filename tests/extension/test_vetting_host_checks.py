@@ -56,11 +56,11 @@ def test_environment_is_exact(tmp_path):
 def test_memory_and_space_are_really_there(tmp_path):
     full = FakeHost(texts={"/proc/meminfo": "MemTotal: 1000 kB\nMemAvailable: 100 kB\n"})
     assert look(tmp_path, "host_memory", host=full).verdict is FAIL
-    assert look(tmp_path, "host_memory", {"least_available": 0.0, "most_swapped": "1 TB"}).verdict is PASS
+    assert look(tmp_path, "host_memory", {"min_available": 0.0, "most_swapped": "1 TB"}).verdict is PASS
     assert look(tmp_path, "host_memory", host=FakeHost(texts={"/proc/meminfo": ""})).verdict is NOT_RUN
-    small = {"folder": str(tmp_path), "least_free": 0, "write": "64 KiB"}
+    small = {"folder": str(tmp_path), "min_free": 0, "write": "64 KiB"}
     assert look(tmp_path, "shared_memory", small).verdict is PASS
-    assert "free" in look(tmp_path, "shared_memory", {**small, "least_free": "1 PB"}).reason
+    assert "free" in look(tmp_path, "shared_memory", {**small, "min_free": "1 PB"}).reason
     assert look(tmp_path, "shared_memory", {**small, "folder": str(tmp_path / "none")}).verdict is NOT_RUN
     assert not list(tmp_path.iterdir()), "nothing is left behind"
 
@@ -83,7 +83,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from test_vetting_host_checks import look
 from pathlib import Path
-size = {"least_free": 0, "write": "8 MiB"} if sys.argv[3] == "shared_memory" else {"bytes": "8 MiB"}
+size = {"min_free": 0, "write": "8 MiB"} if sys.argv[3] == "shared_memory" else {"bytes": "8 MiB"}
 result = look(Path("/tmp"), sys.argv[3], {"folder": sys.argv[2], **size})
 print(result.verdict.value, result.reason)
 """
@@ -134,9 +134,9 @@ def test_mounts_quota_and_storage(tmp_path):
     assert file_system(Path("/ab"), info) == "ext4"
     info += "4 1 0:4 / /odd\\012\\134040 rw - lustre l rw\n"
     assert file_system(Path("/odd\n\\040/x"), info) == "lustre"
-    small = {"folder": str(tmp_path), "least_free": 0, "least_files": 0}
+    small = {"folder": str(tmp_path), "min_free": 0, "min_inodes": 0}
     assert look(tmp_path, "quota", small).verdict is PASS
-    assert look(tmp_path, "quota", {**small, "least_free": "1 EB".replace("E", "P")}).verdict is FAIL
+    assert look(tmp_path, "quota", {**small, "min_free": "1 EB".replace("E", "P")}).verdict is FAIL
     for type_ in ("storage_write", "storage_read"):
         result = look(tmp_path, type_, {"folder": "$DATA", "bytes": 300_000}, environment=environment)
         assert result.verdict is PASS
@@ -151,7 +151,7 @@ def test_names_clocks_and_the_internet(tmp_path):
         port = server.getsockname()[1]
         assert look(tmp_path, "internet", {"host": "127.0.0.1", "port": port}).verdict is PASS
     with socket.socket() as silent:
-        # Bound, so that nobody else answers there, but not listening.
+        # Bound, so that no other process answers there, but not listening.
         silent.bind(("127.0.0.1", 0))
         port = silent.getsockname()[1]
         refused = look(tmp_path, "internet", {"host": "127.0.0.1", "port": port, "seconds": 1})

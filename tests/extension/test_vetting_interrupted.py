@@ -1,4 +1,4 @@
-"""What is left of a vetting run that was cut short: no node is vetted, and none is accused by it."""
+"""Interrupted vetting runs: they neither pass nor fail a node."""
 
 import time
 from collections.abc import Iterator

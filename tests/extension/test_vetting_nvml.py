@@ -1,4 +1,4 @@
-"""Readings through NVML: what it refuses is None, what it calls by older names is found."""
+"""Readings through NVML: refused values are None, and values with older names are found."""
 # ruff: noqa: N802, N815 - NVML's own names
 
 import subprocess

@@ -1,4 +1,4 @@
-"""What becomes of a vetting's verdicts: good nodes, exit status, a table, the next job."""
+"""Outcome of a vetting run: good nodes, exit status, a table, the next job."""
 
 import time
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_of_slow_links_as_few_nodes_as_can_be_are_left_out() -> None:
     ]
     report = _report(*_all_good(), *links)
     assert report.good_nodes == ("n1", "n3")
-    # A link is neither end's own fault: the run goes on without these, but they are not barred.
+    # A link is neither end's own fault: the run continues without these, but they are not barred.
     assert (report.bad_nodes, report.exclude) == (("n2", "n4"), "")
 
 

@@ -1,4 +1,4 @@
-"""Whose a verdict is, and that only a node's own faults bar it from jobs."""
+"""Owner of a verdict; only a node's own faults exclude it from jobs."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a run takes from earlier ones."""
+"""Values that a vetting run takes from earlier ones."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Where a vetting runs, by Slurm's variables, and how lists of nodes are written."""
+"""Location of a vetting run, by Slurm's variables, and the notation of node lists."""
 
 import pytest
 
@@ -14,9 +14,9 @@ _STEP = {
 
 def test_a_place_is_told_by_slurms_variables() -> None:
     place = Location.of(_STEP)
-    assert (place.kind, place.node, place.rank, place.extra) == (LocationKind.STEP, "n3", 2, False)
+    assert (place.kind, place.node, place.rank, place.redundant) == (LocationKind.STEP, "n3", 2, False)
     assert place.nodes == ("n1", "n2", "n3", "n4")
-    assert Location.of(_STEP | {"SLURM_LOCALID": "1"}).extra
+    assert Location.of(_STEP | {"SLURM_LOCALID": "1"}).redundant
     # A batch script's step has a special number; a notebook's container is a step of one task.
     batch = Location.of(_STEP | {"SLURM_STEP_ID": "4294967291"})
     notebook = Location.of(_STEP | {"SLURM_STEP_NUM_TASKS": "1", "GIPFEL_RUN": "/runs/x"})
@@ -38,7 +38,7 @@ def test_a_folded_hostlist_names_the_same_nodes(text: str) -> None:
 
 
 def test_a_list_of_nodes_that_is_shorter_than_the_job_is_no_place() -> None:
-    """Whoever is not on the list would not be vetted, and nobody would notice."""
+    """A node that is missing in the list would not be vetted, without a message."""
     step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURMD_NODENAME": "n1"}
     job = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}
     for broken in (

@@ -1,4 +1,4 @@
-"""Protocols: ours and vetnode's load; what can't be run says where and why, and never passes."""
+"""Protocols: Gipfel's and vetnode's load; invalid ones are reported with their line, and never pass."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Rounds of pairs and the run's time limit: what was measured in time is judged, and nothing else passes."""
+"""Rounds of pairs and the time limit: measurements within it are judged, and nothing else passes."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator

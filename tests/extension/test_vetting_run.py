@@ -1,4 +1,4 @@
-"""A coordinator and its agents over real links, each with what can go wrong around it."""
+"""A coordinator and its agents over real sockets, with failures of each."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -41,12 +41,12 @@ class FakeAgent:
     """Says over a real link what a test wants."""
 
     def __init__(
-        self, listener: CoordinatorSocket, node: str, *, token: str = "", extra: bool = False
+        self, listener: CoordinatorSocket, node: str, *, token: str = "", redundant: bool = False
     ) -> None:
         self.link = AgentSocket(listener.rendezvous, "127.0.0.1")
         self.node = node
         token = token or listener.rendezvous.token
-        self.say(Hello(token=token, node=node, address="127.0.0.1", pid=1, extra=extra))
+        self.say(Hello(token=token, node=node, address="127.0.0.1", pid=1, redundant=redundant))
 
     def say(self, message: Frozen | bytes) -> None:
         self.link.send(message if isinstance(message, bytes) else message.model_dump_json().encode())
@@ -133,7 +133,7 @@ def test_nodes_that_never_come_or_lie_get_verdicts_and_nothing_waits_for_them(
         while agent.link.socket.poll(0):
             message = from_coordinator(agent.link.socket.recv())
             if isinstance(message, RunCheck):
-                # Of another check than it was asked for.
+                # Of a check that was not requested.
                 agent.say(CheckDone(task=message.task, results=(verdict_of("a", "else"),)))
 
     coordinator = Coordinator(
@@ -187,7 +187,7 @@ def test_a_node_that_hangs_in_its_own_checks_does_not_take_the_time_of_the_other
         if {each.check for each in builder.results if each.node == "a"} >= {"env", "shm"} or (
             {"a run_check", "b run_check"} <= told and "a" in slow
         ):
-            # It is late, but not the run's end; that comes where nobody else has ended.
+            # It is late, but not the run's end; that comes if no other agent has ended.
             now[0] = 99.0 if now[0] < 99 else now[0] + 0.5
 
     def ended() -> str:
@@ -323,7 +323,7 @@ def test_a_run_folder_made_by_vetting_is_listed_with_its_kind_and_end(tmp_path: 
     options = session.VettingOptions(protocol=parse_protocol("checks: []"))
     status = session.vet(options, location, environment).report.exit_status
     (run,) = list_runs(environment)
-    assert (run.kind, run.exit_status, run.in_use) == ("vetting", status, "")
+    assert (run.kind, run.exit_status, run.in_use_reason) == ("vetting", status, "")
     assert run.started <= run.ended
 
 

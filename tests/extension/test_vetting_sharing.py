@@ -1,4 +1,4 @@
-"""What of a vetting goes to a site's registry, and what comes from there: only with consent."""
+"""Exchange of vetting results with a site's registry, only with consent."""
 
 import json
 import os

@@ -1,16 +1,15 @@
-"""Workloads: a kind in one file is listed, followed, stopped and started again; run folders are removed."""
+"""Workloads: a kind in one file is listed, followed, stopped and restarted; run folders are removed."""
 
 import json
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from sleep_kind import SleepKind, install_sleep_kind
 
 from gipfel_cluster.scheduler import JobStatus
 from gipfel_cluster.workloads import run_folders
@@ -21,75 +20,18 @@ from gipfel_cluster.workloads.directory import (
     parent_directory,
     write_state,
 )
-from gipfel_cluster.workloads.kinds import DirectoryKind, Report, Workload
 from gipfel_cluster.workloads.run_folders import list_runs, remove_run
 from gipfel_extension.cli.main import gipfel
 from gipfel_extension.training.batch.submitted import SubmittedNotebook, submitted_folder
 from gipfel_extension.training.record.state import LaunchState
 
 _OLD_S = 40 * 86_400
-_SUPERVISOR = """
-import sys, time
-from pathlib import Path
-from gipfel_cluster.workloads.directory import STOP, WorkloadState, hold_supervisor_lock, write_state
-
-folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
-state = WorkloadState(phase="running", name="sleep", title=f"sleep {seconds:g}", created_ns=time.time_ns(),
-                      started_ns=time.time_ns())
-with hold_supervisor_lock(folder), open(folder / "sleep.log", "w", buffering=1) as log:
-    write_state(folder, state)
-    log.write("going to sleep\\n")
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and not (folder / STOP).exists():
-        time.sleep(0.05)
-    stopped = (folder / STOP).exists()
-    log.write("stopped\\n" if stopped else "awake\\n")
-    ended = {"phase": "ended", "outcome": "stopped" if stopped else "completed", "ended_ns": time.time_ns(),
-             "exit_status": 143 if stopped else 0}
-    write_state(folder, state.model_copy(update=ended))
-"""
-
-
-class SleepKind(DirectoryKind):
-    """A workload that sleeps: all that a new kind needs."""
-
-    name = "sleep"
-    directory = "sleeps"
-
-    @classmethod
-    def start(cls, seconds: float, environment: Mapping[str, str]) -> Workload:
-        folder = new_directory(parent_directory(cls.directory, environment))
-        (folder / SPEC).write_text(json.dumps({"seconds": seconds}))
-        subprocess.Popen(
-            (sys.executable, "-c", _SUPERVISOR, str(folder), str(seconds)), start_new_session=True
-        )
-        deadline = time.monotonic() + 30
-        while not (folder / "sleep.log").is_file() or not (folder / "state.json").is_file():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        return cls()._workload(folder)
-
-    def rerun(
-        self,
-        workload: Workload,
-        environment: Mapping[str, str],
-        *,
-        directory: Path,
-        report: Report,
-        kill_holders: bool = False,
-    ) -> Workload:
-        report("it sleeps again")
-        return self.start(json.loads((Path(workload.folder) / SPEC).read_text())["seconds"], environment)
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """The command, with the kind ``sleep`` of another package, and run folders of its own."""
-    package = tmp_path / "site/sleeping-1.0.dist-info"
-    package.mkdir(parents=True)
-    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: sleeping\nVersion: 1.0\n")
-    (package / "entry_points.txt").write_text(f"[gipfel.workloads]\nsleep = {__name__}:SleepKind\n")
-    monkeypatch.syspath_prepend(str(package.parent))
+    monkeypatch.syspath_prepend(str(install_sleep_kind(tmp_path)))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("GIPFEL_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("GIPFEL_SCHEDULER", "local")
@@ -229,13 +171,13 @@ def test_a_run_in_which_a_workload_or_this_process_runs_stays(
         os.utime(each, (then, then))
     assert "nothing to remove" in run("runs", "rm", "--older", "30d", "--yes").stderr
     (found,) = list_runs(os.environ)
-    assert found.in_use == "sleeps/1 is running"
+    assert found.in_use_reason == "sleeps/1 is running"
     with pytest.raises(Exception, match="alps-5 is in use"):
         remove_run(found, os.environ)
     assert run("stop", "alps-5/1").return_value == 0
     monkeypatch.setenv("GIPFEL_RUN", str(folder))
     (found,) = list_runs(os.environ)
-    assert found.in_use == "this process runs in it"
+    assert found.in_use_reason == "this process runs in it"
 
 
 @pytest.mark.parametrize(
@@ -267,4 +209,4 @@ def test_a_run_is_in_use_while_its_job_may_run(
     environment = {"GIPFEL_RUNS": str(tmp_path)}
     _run_folder(tmp_path, "alps-7", age_s=_OLD_S, job_id="7", **({"ended": ended} if ended else {}))
     (found,) = run_folders.check_jobs(list(list_runs(environment)), environment)
-    assert found.in_use == reason
+    assert found.in_use_reason == reason

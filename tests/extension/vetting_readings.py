@@ -1,4 +1,4 @@
-"""Readings of GPUs as NVML gives them on a healthy node, to be changed where a test wants something wrong."""
+"""NVML readings of GPUs on a healthy node, which tests modify."""
 
 import dataclasses
 import sys

@@ -1,4 +1,4 @@
-"""A simulated allocation: what pairs of its nodes measure, with noise, episodes, two modes and busy moments.
+"""A simulated allocation: measurements of its pairs with noise, episodes, two modes and busy moments.
 
 Figures are those of real GH200 nodes: 23.8 GB/s across for a healthy pair with 2 to 3 % of spread, 13.7 to
 22.6 for sick ones, in episodes of minutes or in two modes. All randomness comes from one seed.

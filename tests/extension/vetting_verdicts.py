@@ -1,4 +1,4 @@
-"""A protocol of two checks, and results of checks in few words."""
+"""A protocol with two checks, and short constructors of results."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""pytest's way into this folder: the folder and ours on the path, and a reason where there is no GPU."""
+"""Let pytest import this directory's modules, and skip its tests without a GPU."""
 
 import sys
 from pathlib import Path

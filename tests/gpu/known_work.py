@@ -1,4 +1,4 @@
-"""Work whose load on a GPU is known, and what the score must say of it."""
+"""Work with a known load on a GPU, and the expected score."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from machine import copy, multiply, tiny_kernels, torch
 
-#: What a sample costs to produce where the loader is to be the bottleneck: CPU work of one process.
+#: Cost of a sample where the loader is the bottleneck: CPU work of one process.
 _LOADER_SECONDS = 0.05
 
 

@@ -1,4 +1,4 @@
-"""What the GPU tests share: is there a GPU, a recorder process, and work for the GPU."""
+"""Helpers of the GPU tests: detection of a GPU, a recorder process, and work for the GPU."""
 
 import contextlib
 import os

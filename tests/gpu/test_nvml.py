@@ -1,4 +1,4 @@
-"""The NVML source on a real GPU: against nvidia-smi, as a plain user, and what it costs."""
+"""The NVML source on a real GPU: compared with nvidia-smi, as a plain user, and its cost."""
 
 import json
 import os
@@ -80,7 +80,7 @@ def test_gpm_as_a_plain_user(tmp_path: Path) -> None:
     code = (
         "import os, sys, time, json\n"
         "from gipfel_extension.telemetry.sources import SourceRequest, open_source\n"
-        # Imported before: nobody may not be able to read the interpreter's own folder.
+        # Imported before: the user nobody may not be able to read the interpreter's own folder.
         "import gipfel_extension.telemetry.sources.nvml, pynvml\n"
         f"if os.getuid() == 0: os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"
         "source = open_source('nvml', SourceRequest(environment={}))\n"

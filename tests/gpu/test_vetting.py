@@ -1,4 +1,4 @@
-"""Vetting on a real GPU: figures beside the best that are known, values, and a foreign process."""
+"""Vetting on a real GPU: rates compared with the best known ones, values, and a foreign process."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Runs notebooks as a batch job does, and the code of their launched cells by torchrun alone."""
+"""Run notebooks as a batch job does, and the code of their launched cells with torchrun."""
 
 import json
 import subprocess

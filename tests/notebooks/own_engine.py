@@ -1,4 +1,4 @@
-"""Makes Gipfel's engine the one that papermill takes where none is named, by being imported."""
+"""Make Gipfel's engine papermill's default, on import."""
 
 from papermill.engines import papermill_engines
 

@@ -1,4 +1,4 @@
-"""What holds for each notebook: its form, its parameters, and that the README names it."""
+"""Requirements on every notebook: its form, its parameters, and its line in the README."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The notebooks that look: at nodes, at a job, at ways to store samples."""
+"""The notebooks that inspect nodes, a job, and formats of stored samples."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ description: for this test
 time_limit: 60 s
 checks:
 - {name: affinity, type: affinity, time_limit: 30 s}
-- {name: room, type: shared_memory, time_limit: 30 s, parameters: {least_free: %s, write: 1 MiB}}
+- {name: room, type: shared_memory, time_limit: 30 s, parameters: {min_free: %s, write: 1 MiB}}
 """
 _PLOTLY = "application/vnd.plotly.v1+json"
 

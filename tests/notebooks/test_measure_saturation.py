@@ -1,4 +1,4 @@
-"""The notebook that measures: what papermill reads of it, and what is in it when papermill has run it."""
+"""The notebook that measures: its parameters for papermill, and its outputs after a run."""
 
 import base64
 import os

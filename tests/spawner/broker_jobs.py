@@ -72,7 +72,7 @@ def until(done: Callable[[], Any], limit: float = 30) -> Any:
     return result
 
 
-#: A client in a process of its own: EDF, then the command.
+#: A client in a separate process: EDF, then the command.
 _CLIENT = """
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a ``gipfel`` command costs, measured in a process of its own. It imports nothing large."""
+"""Measure time and imports of a ``gipfel`` command in its own process; this module imports nothing large."""
 
 import os
 import resource

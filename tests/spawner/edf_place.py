@@ -1,4 +1,4 @@
-"""A folder with EDFs, as the tests of their rules write and read them."""
+"""A directory with EDFs, for the tests of their rules."""
 
 import pytest
 

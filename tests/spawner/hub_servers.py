@@ -1,4 +1,4 @@
-"""Servers of a real hub: start one, wait for it, and read what it was given."""
+"""Servers of a real hub: start one, wait for it, and read its environment."""
 
 import json
 import time

@@ -1,8 +1,8 @@
-"""A stand-in for Slurm's commands where no cluster is configured."""
+"""Fake Slurm commands of a machine without a cluster configuration."""
 
 from pathlib import Path
 
-#: What sbatch 24.11 prints where it finds no configuration.
+#: Output of sbatch 24.11 without a configuration.
 FOUND_NOTHING = """\
 echo "sbatch: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host" >&2
 echo "sbatch: error: fetch_config: DNS SRV lookup failed" >&2

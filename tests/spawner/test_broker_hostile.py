@@ -1,4 +1,4 @@
-"""Whatever is said on its socket, the broker goes on, and nothing of it stays."""
+"""Hostile messages on the broker's socket: it continues, and keeps nothing of them."""
 
 import array
 import contextlib

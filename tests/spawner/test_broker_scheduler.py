@@ -1,4 +1,4 @@
-"""The scheduler behind the broker: real jobs of this machine's own scheduler, by typed requests."""
+"""The scheduler behind the broker: real jobs of the local scheduler, through typed requests."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Where a server works and keeps its state."""
+"""Working directory and state directory of a server."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What bash makes of a value, asked of bash itself, and what is refused instead of guessed."""
+"""Expansion of EDF values, compared with bash itself; ambiguous ones are refused."""
 
 import subprocess
 

@@ -1,4 +1,4 @@
-"""The rules that every reader of EDFs must follow, one by one, from a file on disk to its resolved value."""
+"""The rules for readers of EDFs, one by one, from a file on disk to its resolved value."""
 
 import json
 import os

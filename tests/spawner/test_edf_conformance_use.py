@@ -1,4 +1,4 @@
-"""What is made of an EDF: the image asked, the rendering by every engine, and the words of the program."""
+"""Use of an EDF: the image, the rendering by every engine, and the argv of the program."""
 
 import json
 import os
@@ -112,14 +112,14 @@ def test_rendering_keeps_values_to_the_byte(place, name):
     try:
         invocation = engine_invocation(request, engine, python=sys.executable)
     except GipfelError as error:
-        if not engine.missing():
+        if not engine.unavailable_reason():
             raise
         pytest.skip(str(error))
     carried = [*strings([list(invocation.argv), invocation.environment])]
     together = "\0".join(carried)
     assert "\0".join(("program", *AWKWARD)) in together
     if name == "ce":
-        # The engine reads the file itself, which nobody has touched.
+        # The engine reads the file itself, which is unchanged.
         assert f"--environment={edf.path}" in invocation.argv
         assert (place.folder / "x.toml").read_text() == text
         return

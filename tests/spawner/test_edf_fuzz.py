@@ -1,4 +1,4 @@
-"""Malformed EDFs by the thousand: every one gives a value or diagnostics, and none an exception.
+"""Thousands of malformed EDFs: each gives a value or diagnostics, and none an exception.
 
 ``GIPFEL_FUZZ=1000000`` runs as many as that; by default 100 000, which takes about twenty seconds.
 """

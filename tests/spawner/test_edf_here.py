@@ -1,4 +1,4 @@
-"""Images and mounts seen on this machine, without entering them."""
+"""Images and mounts checked on this machine, without entering them."""
 
 import json
 import os

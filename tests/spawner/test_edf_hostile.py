@@ -1,6 +1,6 @@
-"""EDFs that somebody made to cost much: what checking, showing or rendering one takes is bounded.
+"""EDFs that are made to be expensive: the cost of checking, showing and rendering is bounded.
 
-The files are made here and measured in a process of their own: its CPU seconds, its peak memory, its output.
+The files are made here and measured in a separate process: its CPU seconds, its peak memory, its output.
 """
 
 import multiprocessing

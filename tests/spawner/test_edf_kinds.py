@@ -1,4 +1,4 @@
-"""The kinds of EDFs in ``data/edf``: each gives the diagnostics that its comments say, and no others."""
+"""The EDFs in ``data/edf``: each gives the diagnostics in its comments, and no others."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The limits of an EDF: what they refuse, and that nothing below them is lost."""
+"""The limits of an EDF: errors above them, and no loss below them."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Each rule finds its mistake and nothing in what is right; the page about EDFs lists every rule."""
+"""Each rule finds its mistake, and nothing in correct EDFs; the README lists every rule."""
 
 import json
 import string

@@ -1,4 +1,4 @@
-"""What holds for every text: nothing crashes, and no byte of a value is lost."""
+"""Properties of the EDF parser for any text: it does not crash, and no byte of a value is lost."""
 
 import tomllib
 from pathlib import Path

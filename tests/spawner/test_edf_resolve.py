@@ -244,7 +244,7 @@ def test_a_value_comes_through_to_the_byte(tmp_path_factory, value):
 
 
 def as_user(number, question):
-    """The answer of another user, in a process of its own."""
+    """The answer of another user, in a separate process."""
     if os.geteuid() != 0:
         pytest.skip("Only root can become another user.")
     process = os.fork()

@@ -1,4 +1,4 @@
-"""What a command finds in a container that really runs, as root and as a plain user, from file and folder."""
+"""Environment of a command in a real container, as root and as a plain user, from a file and a directory."""
 
 import hashlib
 import json
@@ -16,7 +16,9 @@ from gipfel_cluster.engines.bubblewrap import Bubblewrap
 ROOT_FOLDERS = ("bin", "dev", "etc", "home", "lib", "lib64", "opt", "proc", "run", "sys", "tmp", "usr", "var")
 image, sandboxes = bubblewrap_sandboxes.image, bubblewrap_sandboxes.sandboxes
 shared, user = bubblewrap_sandboxes.shared, bubblewrap_sandboxes.user
-pytestmark = pytest.mark.skipif(Bubblewrap().missing() is not None, reason=str(Bubblewrap().missing()))
+pytestmark = pytest.mark.skipif(
+    Bubblewrap().unavailable_reason() is not None, reason=str(Bubblewrap().unavailable_reason())
+)
 
 
 def digest(image: str) -> str:

@@ -1,4 +1,4 @@
-"""How a container that really runs takes input, variables and signals, and what is left when it ends."""
+"""Input, variables and signals of a real container, and its end."""
 
 import os
 import pty
@@ -14,7 +14,9 @@ from gipfel_cluster.engines.bubblewrap import Bubblewrap
 
 image, sandboxes = bubblewrap_sandboxes.image, bubblewrap_sandboxes.sandboxes
 shared, user = bubblewrap_sandboxes.shared, bubblewrap_sandboxes.user
-pytestmark = pytest.mark.skipif(Bubblewrap().missing() is not None, reason=str(Bubblewrap().missing()))
+pytestmark = pytest.mark.skipif(
+    Bubblewrap().unavailable_reason() is not None, reason=str(Bubblewrap().unavailable_reason())
+)
 
 
 def test_stdin_comes_through(sandboxes, image):

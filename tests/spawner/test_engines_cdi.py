@@ -1,4 +1,4 @@
-"""Specifications of devices that are broken, hostile or not for everybody."""
+"""CDI specifications that are broken, hostile or not readable for every user."""
 
 import os
 import sys

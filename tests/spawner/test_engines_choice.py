@@ -124,7 +124,7 @@ def test_another_package_brings_an_engine(tmp_path):
         "from gipfel_cluster.engines import Invocation\n"
         "class Other:\n"
         "    name = 'other'\n"
-        "    def missing(self): return None\n"
+        "    def unavailable_reason(self): return None\n"
         "    def render(self, request, *, python):\n"
         "        return Invocation(argv=('other', *request.command), environment={})\n"
     )
@@ -157,7 +157,7 @@ def test_a_form_offers_the_engines_that_run_here():
     here = available_engine_names()
     assert "host" in here
     assert set(here) <= set(engine_names())
-    assert ("ce" in here) == (engine_for(IMAGE, "ce").missing() is None)
+    assert ("ce" in here) == (engine_for(IMAGE, "ce").unavailable_reason() is None)
 
 
 def test_the_host_says_what_it_can_not_keep_from_being_changed():

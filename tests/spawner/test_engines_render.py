@@ -1,4 +1,4 @@
-"""What each engine makes of an EDF: argv lists and environments, exact to the byte."""
+"""Rendering of an EDF by each engine: argv lists and environments, exact to the byte."""
 
 import csv
 import hashlib
@@ -255,8 +255,8 @@ def test_the_name_of_an_image_is_written_as_each_engine_wants_it(image, oci, enr
 
 
 def test_an_argv_of_podman_is_one_that_podman_reads(tmp_path):
-    if Podman().missing():
-        pytest.skip(str(Podman().missing()))
+    if Podman().unavailable_reason():
+        pytest.skip(str(Podman().unavailable_reason()))
     given = request(
         tmp_path, env={"A": ODD, "GONE": ""}, workdir="/w", mounts=(Mount(source="/usr", destination="/u"),)
     )

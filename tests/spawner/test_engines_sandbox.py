@@ -1,4 +1,4 @@
-"""How quickly a sandbox can start, by what it imports; and its plan, read as quickly."""
+"""Start of the sandbox: the modules that it imports, and its plan."""
 
 import importlib
 import json
@@ -50,7 +50,9 @@ def imported(*words: str, **options: object) -> set[str]:
     return set(lines) - {"imported package"}
 
 
-@pytest.mark.skipif(Bubblewrap().missing() is not None, reason=str(Bubblewrap().missing()))
+@pytest.mark.skipif(
+    Bubblewrap().unavailable_reason() is not None, reason=str(Bubblewrap().unavailable_reason())
+)
 def test_a_container_starts_without_slow_imports(tmp_path):
     (tmp_path / "image/usr/bin").mkdir(parents=True)
     edf = Edf(

@@ -17,7 +17,9 @@ from gipfel_cluster.job import JOB_VARIABLE, JobSpec
 from gipfel_cluster.model import GipfelError
 
 shared = bubblewrap_sandboxes.shared
-needs_bubblewrap = pytest.mark.skipif(Bubblewrap().missing() is not None, reason=str(Bubblewrap().missing()))
+needs_bubblewrap = pytest.mark.skipif(
+    Bubblewrap().unavailable_reason() is not None, reason=str(Bubblewrap().unavailable_reason())
+)
 
 
 @pytest.fixture(params=["root", "plain"])

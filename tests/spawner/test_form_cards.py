@@ -42,7 +42,7 @@ def test_a_field_with_a_choice_an_error_or_another_value_is_shown() -> None:
     assert not hidden(several, "partition")
     mistake = FieldError(field="nodes", message="no")
     assert not hidden(render_form(FormContent(cluster="c", partitions=(_ONE,), field_error=mistake)), "nodes")
-    two_nodes = FormContent(cluster="c", partitions=(_ONE,), chosen=UserOptions(nodes=2))
+    two_nodes = FormContent(cluster="c", partitions=(_ONE,), initial=UserOptions(nodes=2))
     assert not hidden(render_form(two_nodes), "nodes")
     # Without an answer of the scheduler nothing is known, and so nothing is hidden.
     assert not hidden(render_form(FormContent(cluster="c")), "nodes")

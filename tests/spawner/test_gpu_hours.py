@@ -1,4 +1,4 @@
-"""GPU hours of a user: read from Slurm's accounting, else from the hub's history, and what a limit leaves."""
+"""GPU hours of a user, from Slurm's accounting, else from the hub's history; and the remaining budget."""
 
 import asyncio
 import logging
@@ -73,13 +73,13 @@ def test_hours_are_gpus_times_seconds_also_where_only_types_are_accounted() -> N
 
 def test_what_is_left_is_the_smallest_rest_up_to_the_root() -> None:
     assert parse_budgets(_LIMITS, "nobody") == (
-        GpuBudget(account="course", limit=1.5, left=1.5),
-        GpuBudget(account="physics", limit=1000.0, left=59998 / 60),
+        GpuBudget(account="course", limit=1.5, remaining=1.5),
+        GpuBudget(account="physics", limit=1000.0, remaining=59998 / 60),
     )
     above = _LIMITS.replace("gres/gpu=600000(2)", "gres/gpu=120(90)")
-    assert parse_budgets(above, "nobody")[1] == GpuBudget(account="physics", limit=2.0, left=0.5)
+    assert parse_budgets(above, "nobody")[1] == GpuBudget(account="physics", limit=2.0, remaining=0.5)
     spent = _LIMITS.replace("gres/gpu=60000(2)", "gres/gpu=60000(70000)")
-    assert parse_budgets(spent, "nobody")[1].left == 0
+    assert parse_budgets(spent, "nobody")[1].remaining == 0
     assert parse_budgets(_LIMITS, "other") == ()
     # A parent that names itself ends the path.
     assert parse_budgets(_LIMITS.replace("ParentAccount=lab(3)", "ParentAccount=physics(4)"), "nobody")
@@ -133,7 +133,7 @@ def told(usages: Sequence[tuple[tuple[str, ...], GpuUsage | None]], history: Ses
 def test_accounting_counts_all_jobs_and_the_history_replaces_it(history: SessionHistory) -> None:
     plain = told([(("here",), GpuUsage())], history)
     assert (plain.text, plain.budgets) == ("3 GPU hours used this month by your sessions", ())
-    budget = GpuBudget(account="physics", limit=1000, left=998.25)
+    budget = GpuBudget(account="physics", limit=1000, remaining=998.25)
     accounted = GpuUsage(used=10.5, budgets=(budget,))
     alone = told([(("alps",), accounted)], history)
     assert alone.text == "10.5 GPU hours used this month by your jobs"

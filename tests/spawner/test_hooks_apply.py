@@ -1,4 +1,4 @@
-"""Which hooks are honoured, which are left to the site, and that each of them is named."""
+"""Hooks that are applied, hooks that are left to the site, and a note for each of them."""
 
 from pathlib import Path
 

@@ -139,7 +139,9 @@ def _image(root: Path, library: Path) -> None:
             shutil.copy(os.path.realpath(word), target)
 
 
-@pytest.mark.skipif(Bubblewrap().missing() is not None, reason="This machine can't run bubblewrap.")
+@pytest.mark.skipif(
+    Bubblewrap().unavailable_reason() is not None, reason="This machine can't run bubblewrap."
+)
 @pytest.mark.skipif(not shutil.which("gcc"), reason="There is no gcc.")
 @pytest.mark.skipif(Path(SOCKET).exists(), reason="This machine has a DCGM of its own.")
 def test_a_program_in_a_container_finds_the_library_and_talks_to_the_service(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Public keys out of files as people, and people who mean harm, write them."""
+"""Public keys in well-formed and hostile files."""
 
 import base64
 import os

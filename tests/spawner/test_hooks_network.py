@@ -1,4 +1,4 @@
-"""What NCCL and RCCL are told of a node's network, and how the network is found out."""
+"""Detection of a node's network, and the variables of NCCL and RCCL for it."""
 
 from pathlib import Path
 

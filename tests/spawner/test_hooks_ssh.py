@@ -1,4 +1,4 @@
-"""The ssh hook: what it asks for, and that its start changes nothing about the command."""
+"""The ssh hook: its requirements; its start does not change the command."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a job leaves when it has ended: its score, within a limit, and never at the cost of the job."""
+"""Score of a job that has ended, within a time limit; an error never fails the job."""
 
 import json
 import os

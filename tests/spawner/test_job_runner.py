@@ -1,4 +1,4 @@
-"""The host side of a job, as the batch script starts it: a process of its own, on this machine."""
+"""The host side of a job, as the batch script starts it: a separate process, on this machine."""
 
 import json
 import os

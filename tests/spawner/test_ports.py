@@ -1,4 +1,4 @@
-"""A range of ports: read strictly, used up port by port, never shared."""
+"""A range of ports: parsed strictly, used port by port, never shared."""
 
 import http.server
 import socket
@@ -15,7 +15,7 @@ from gipfel_cluster.ports import PortRange, bind_port, free_ports
 
 
 def free_run(count: int) -> int:
-    """The first of some ports in a row that nobody listens on."""
+    """Return the first of several consecutive free ports."""
     for first in range(20000, 60000, 50):
         held = []
         try:

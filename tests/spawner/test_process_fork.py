@@ -1,4 +1,4 @@
-"""What a forked program has of its parent, and when there may be one; each in a process of one thread."""
+"""State that a forked program inherits, and conditions for a fork; each in a process with one thread."""
 
 import json
 import os

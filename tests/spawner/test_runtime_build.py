@@ -87,7 +87,7 @@ def runtime() -> Runtime:
 
 @pytest.fixture(scope="module")
 def trap(base: Path, runtime: Runtime) -> Path:
-    """A folder of files that are named as the runtime's libraries and break whoever loads them."""
+    """A folder of files that are named as the runtime's libraries and break programs that load them."""
     folder = base / "trap"
     folder.mkdir()
     for library in Path(runtime.root, "lib").glob("*.so*"):

@@ -1,4 +1,4 @@
-"""Which packages go into a runtime, and where their files go."""
+"""Packages that a runtime contains, and the locations of their files."""
 
 import subprocess
 import sys

@@ -38,7 +38,7 @@ MUSL_PROGRAM = '#include <stdio.h>\nint main(void) { puts("of the image"); retur
 
 pytestmark = pytest.mark.skipif(shutil.which("mksquashfs") is None, reason="mksquashfs is not installed")
 needs_engine = pytest.mark.skipif(
-    Bubblewrap().missing() is not None or shutil.which("squashfuse") is None,
+    Bubblewrap().unavailable_reason() is not None or shutil.which("squashfuse") is None,
     reason="bubblewrap or squashfuse is not installed",
 )
 

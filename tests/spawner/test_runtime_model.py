@@ -1,4 +1,4 @@
-"""What a runtime's folder says about itself, and what is refused."""
+"""Description of a runtime in its directory, and the errors for invalid ones."""
 
 import json
 import os

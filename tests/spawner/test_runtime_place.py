@@ -1,4 +1,4 @@
-"""A folder appears complete or not at all, and one builder works at a time."""
+"""A directory that appears complete or not at all, with one builder at a time."""
 
 import shutil
 import subprocess

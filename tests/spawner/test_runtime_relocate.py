@@ -1,4 +1,4 @@
-"""Which shared libraries a runtime takes along."""
+"""Shared libraries that a runtime contains."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""Whether Slurm is configured: by variables, files and daemons, else by what ``sbatch`` itself says."""
+"""Detection of Slurm by variables, files and daemons, else by the output of ``sbatch``."""
 
 import asyncio
 import os

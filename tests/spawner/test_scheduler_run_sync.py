@@ -1,4 +1,4 @@
-"""A scheduler or a broker is asked from a notebook's cell as from anywhere else."""
+"""Scheduler and broker queries from code with and without a running event loop."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The hub's session history: what is stored, summed up, bounded, and survives a damaged or locked file."""
+"""The hub's session history: content, sums, limits, and damaged or locked files."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The audit log: whole lines, its owner's alone, and what culling saved."""
+"""The audit log: whole lines, readable only by its owner, and the GPU hours that culling saved."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""What a server's token can do at the hub: give its port, report, ask for time; nothing gets past that."""
+"""Permissions of a server's token at the hub: report its port and activity, request time, nothing else."""
 
 import json
 import socket

@@ -104,7 +104,7 @@ def test_a_captured_log_has_its_cause(name: str) -> None:
         (Evidence(state="PREEMPTED"), "preempted"),
         (Evidence(state="DEADLINE"), "time-limit"),
         (Evidence(state="FAILED", reason="it could not be launched"), "log-unwritable"),
-        (Evidence(state="FAILED", reason="no node is what it asks for"), "no-such-node"),
+        (Evidence(state="FAILED", reason="no node meets its constraints"), "no-such-node"),
         (Evidence(state="BLOCKED"), "port-blocked"),
         (Evidence(state="SILENT", reason="http://10.1.2.3:8081/hub/api"), "server-silent"),
     ],
@@ -127,7 +127,7 @@ def test_reasons_and_fixes_are_single_sentences_for_people() -> None:
         assert cause.reason[0].isupper()
         assert cause.patterns or cause.states, cause.name
         for word in string.Formatter().parse(cause.reason + cause.fix):
-            assert word[1] in {None, "path", "url", "what", "said"}, cause.name
+            assert word[1] in {None, "path", "url", "what", "detail"}, cause.name
 
 
 def test_a_vetting_that_only_said_how_far_it_is_is_no_cause() -> None:
@@ -146,7 +146,7 @@ def test_any_log_is_read_and_shown_escaped(log: str) -> None:
 
 
 def test_a_hostile_log_stays_text() -> None:
-    log = "the image /<script>alert(1)</script>{0.__class__}{said} does not exist"
+    log = "the image /<script>alert(1)</script>{0.__class__}{detail} does not exist"
     failure = Failure.from_evidence("Job 1 ended.", Evidence(state="FAILED", log=log))
     assert "<script>" not in failure.page()
     assert "{0.__class__}" in failure.page()

@@ -1,4 +1,4 @@
-"""Several clusters of one hub: what a site may set, what a start takes of it, and one that is lost."""
+"""Several clusters of one hub: their settings, the use of them at a start, and one that is lost."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""What the form's page asks of a real hub: who may ask, how often, and what it costs the cluster."""
+"""Requests of the form's page to a real hub: permissions, rate limits, and their cost for the cluster."""
 
 import json
 import os
@@ -95,7 +95,7 @@ def test_an_environment_is_checked_by_a_process_of_the_user(hub: Any) -> None:
     assert answer["edf"]["env"] == {"A": "1"}
     status, answer = ask(hub, browser, "bea", "environment", {"edf": "~/.edf/good.toml"})
     assert answer["valid"]
-    # A name is no option, and no other user's file.
+    # A name is neither an option nor another user's file.
     for edf in ("--help", "../x", "a\nb"):
         assert "problem" in ask(hub, browser, "bea", "environment", {"edf": edf})[1]
 

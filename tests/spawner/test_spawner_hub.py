@@ -113,7 +113,7 @@ def test_the_death_of_a_running_server_is_seen_at_once_and_explained(new_hub: An
     assert "A GPU is used by another process" in page
     assert "&lt;b&gt;bold" in page
     assert "Change and retry" in page
-    # It is told once: the next start begins anew.
+    # It is reported once: the next start clears it.
     start(hub, "nora")
     until(lambda: hub.ready("nora"), 30, hub)
     hub.call("DELETE", "/users/nora/server")

@@ -1,4 +1,4 @@
-"""What a real hub answers: to a starting server that gives its port, and to who opens the form."""
+"""Responses of a real hub to a server that reports its port, and to users who open the form."""
 
 import json
 import re

@@ -52,7 +52,7 @@ def test_notebook_is_offered_where_container_and_host_have_version_7(
 
 def test_the_form_shows_the_choice_only_where_there_is_one() -> None:
     assert 'name="interface"' not in render_form(FormContent(cluster="c"))
-    chosen = FormContent(cluster="c", has_notebook=True, chosen=UserOptions(interface="notebook"))
+    chosen = FormContent(cluster="c", has_notebook=True, initial=UserOptions(interface="notebook"))
     assert '<option value="notebook" selected>Jupyter Notebook' in render_form(chosen)
     # A mistake is shown at its field, also after the administrators removed the package.
     mistake = FieldError(field="interface", message="is not installed")

@@ -1,4 +1,4 @@
-"""A user's mistake is one line for the user, and no stack in the hub's log."""
+"""A user's mistake is one line for the user, without a traceback in the hub's log."""
 
 import threading
 import time

@@ -303,7 +303,7 @@ def test_the_form_escapes_everything_and_keeps_what_was_chosen() -> None:
         FormContent(
             cluster=evil, environments=(evil, "good"), defaults=UserOptions.model_construct(edf=evil),
             problems=(evil,), partitions=(NORMAL.model_copy(update={"name": evil}), DEBUG),
-            chosen=UserOptions(edf="/a&b.toml", nodes=3, time="30", partition="debug"),
+            initial=UserOptions(edf="/a&b.toml", nodes=3, time="30", partition="debug"),
             presets=(Preset(title=evil, description=evil, options=UserOptions(edf="/'\"<b>.toml")),),
             choices=Choices(
                 associations=(Association(account=evil, qos=(evil,)),), default_account=evil,

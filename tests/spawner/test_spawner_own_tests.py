@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-#: What this spawner does otherwise, on purpose.
+#: Intended differences of this spawner.
 OTHERWISE = {
     # A server tells its port with its token: one that the hub does not know is refused before.
     "test_spawner": ("test_spawner_insert_api_token", "test_spawner_bad_api_token"),
-    # Options that nobody knows are refused.
+    # Unknown options are refused.
     "test_named_servers": ("test_named_server_create_server",),
 }
 

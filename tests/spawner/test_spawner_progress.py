@@ -1,4 +1,4 @@
-"""The words of a waiting page, and who reads them when."""
+"""The texts of a waiting page, and the permissions to read them."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta

@@ -42,7 +42,7 @@ def log_of(hub: Any, user: str, job: str) -> str:
 
 
 def free_pair() -> int:
-    """The first of two ports in a row that nobody listens on."""
+    """Return the first of two consecutive free ports."""
     for first in range(FIRST_PORT, FIRST_PORT + 500, 2):
         try:
             for port in (first, first + 1):
@@ -142,7 +142,7 @@ def test_a_server_that_a_restored_database_does_not_know_ends_itself_with_a_line
     hub.end(hard=True)
     (hub.folder / "hub.sqlite").unlink()
     shutil.copy(hub.folder / "backup.sqlite", hub.folder / "hub.sqlite")
-    # A hub that is away ends nobody, for longer than the server bears refusals.
+    # A hub that is down ends no server, even for longer than a server tolerates refusals.
     time.sleep(5)
     assert process.alive
     hub.start()
@@ -213,7 +213,7 @@ def test_an_idle_server_is_warned_and_culled_a_busy_one_is_not(new_hub: Any) -> 
     client.send(json.dumps(message))
     end = time.monotonic() + 17
     while time.monotonic() < end:
-        # An open tab asks all the time; that is no use.
+        # An open tab polls all the time; that does not count as use.
         leaving = ask(hub, "rolf", token, "gipfel/lifetime")
         assert leaving["idle"] is None
         time.sleep(1)
@@ -221,7 +221,7 @@ def test_an_idle_server_is_warned_and_culled_a_busy_one_is_not(new_hub: Any) -> 
     assert row["busy_with"] == ["1 busy kernel"]
     idle = until(lambda: ask(hub, "rolf", token, "gipfel/lifetime")["idle"], 30, hub)
     assert idle["stop_ms"] - idle["since_ms"] >= 12_000
-    ask(hub, "rolf", token, "gipfel/lifetime/stay", content={})
+    ask(hub, "rolf", token, "gipfel/lifetime/keep-alive", content={})
     assert ask(hub, "rolf", token, "gipfel/lifetime")["idle"] is None
     until(lambda: servers(hub, "rolf") == {}, 40, hub)
     lines = [json.loads(line) for line in (hub.folder / "state/audit.jsonl").read_text().splitlines()]

@@ -87,7 +87,7 @@ def test_a_job_that_ends_while_it_is_awaited_again_is_cleaned_up(new_hub: Any) -
     assert keeper.alive
     keeper.signal(15)
     until(lambda: hub.server("dirk") == {}, 30, hub)
-    # The user can start anew.
+    # The user can start again.
     hub.call("POST", "/users/dirk/server", {})
     (hub.user_home("dirk") / "behaviour").unlink()
     until(lambda: hub.ready("dirk"), 30, hub)

@@ -1,4 +1,4 @@
-"""Answers of servers, as hostile and as late as they come."""
+"""Answers of servers, including hostile and late ones."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""What the hub knows of its cluster: Slurm's answers read, kept by age, asked once for everybody."""
+"""The hub's cached view of its cluster: Slurm's output parsed, kept for a time, requested for all users."""
 
 import asyncio
 import threading
@@ -330,7 +330,7 @@ def test_a_scheduler_without_more_to_say_offers_no_choices() -> None:
 
 
 class CountingScheduler(PlainScheduler):
-    """Counts expected starts, and how many are asked for at once."""
+    """Counts expected starts, and how many are requested at once."""
 
     def __init__(self) -> None:
         self.asked = self.now = self.most = 0

@@ -1,4 +1,4 @@
-"""A hub whose Slurm is silent or refuses, with small programs in Slurm's place."""
+"""A hub whose Slurm hangs or refuses, with small programs in place of Slurm's commands."""
 
 import json
 import os

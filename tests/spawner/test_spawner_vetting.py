@@ -26,7 +26,7 @@ def test_the_server_is_the_same_command_after_a_vetting() -> None:
     server = ("-m", "gipfel_extension.singleuser", "--x")
     assert command() == ("{python}", "-I", *server)
     first = ("{python}", "-I", "-m", "gipfel_extension.vet_first")
-    # Where nobody said what else, nodes that are not fit start nothing.
+    # By default, a server does not start on nodes that failed.
     assert command(vet="cpu") == (*first, "cpu", "abort", "--", *server)
     assert command(vet="cpu", vet_action="report") == (*first, "cpu", "report", "--", *server)
     several = command(vet="cpu", vet_action="shrink", nodes=2)
@@ -75,7 +75,7 @@ def test_only_what_the_site_offers_is_run() -> None:
 
 def test_the_form_offers_the_sites_protocols_and_shows_what_was_chosen() -> None:
     chosen = UserOptions(vet="cpu", vet_action="abort")
-    page = render_form(FormContent(cluster="c", vetting=("quick", "cpu"), chosen=chosen))
+    page = render_form(FormContent(cluster="c", vetting=("quick", "cpu"), initial=chosen))
     assert '<option value="cpu" selected>' in page
     assert '<option value="abort" selected>' in page
     assert "Vet the nodes first" in page

@@ -1,4 +1,4 @@
-"""Steps on a machine without Slurm and through a job's broker, and what Slurm would be asked for."""
+"""Steps on a machine without Slurm and through a job's broker, and the arguments of srun."""
 
 import json
 import os
@@ -25,7 +25,7 @@ names = "GIPFEL_TASK GIPFEL_TASKS GIPFEL_LOCAL_TASK RANK SLURM_PROCID MASTER_ADD
 print(*(os.environ.get(name, "-") for name in names.split()), flush=True)
 sys.exit(int(os.environ["GIPFEL_TASK"]))
 """
-_STUBBORN = "trap 'echo told' USR1; trap 'echo asked; exit 7' TERM; echo ready; while :; do sleep 0.1; done"
+_TRAPPING = "trap 'echo told' USR1; trap 'echo asked; exit 7' TERM; echo ready; while :; do sleep 0.1; done"
 
 
 def _environment(**more: str) -> dict[str, str]:
@@ -53,27 +53,27 @@ def test_local_tasks_get_their_rank_but_no_launcher_variables(tmp_path: Path) ->
 
 
 def test_a_step_receives_signals_and_stops_with_all_its_processes(tmp_path: Path) -> None:
-    spec = StepSpec(command=("sh", "-c", _STUBBORN), folder=str(tmp_path), name="long")
+    spec = StepSpec(command=("sh", "-c", _TRAPPING), folder=str(tmp_path), name="long")
     with start_step(spec, _environment()) as step:
         until(lambda: "ready" in _log(tmp_path, "node-0.log"))
         assert step.poll() is None
         step.signal(signal.SIGUSR1)
         until(lambda: "told" in _log(tmp_path, "node-0.log"))
-        below = step.state.supervisor
-        assert below is not None
-        pids = descendants(below.pid)
+        supervisor = step.state.supervisor
+        assert supervisor is not None
+        pids = descendants(supervisor.pid)
         assert step.stop() == 7
     assert "asked" in _log(tmp_path, "node-0.log")
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
-    deaf = spec.model_copy(
-        update={"command": ("sh", "-c", "trap '' TERM; echo deaf; sleep 1000"), "grace_s": 0.2}
+    ignores_term = spec.model_copy(
+        update={"command": ("sh", "-c", "trap '' TERM; echo ignoring; sleep 1000"), "grace_s": 0.2}
     )
-    with start_step(deaf, _environment()) as step:
-        until(lambda: "deaf" in _log(tmp_path, "node-0.log"))
+    with start_step(ignores_term, _environment()) as step:
+        until(lambda: "ignoring" in _log(tmp_path, "node-0.log"))
     assert step.poll() == 137
 
 
-#: A program of its own: this test's process has other threads.
+#: In a separate process, because forking needs a single thread.
 _PROGRAM = """
 import json, os, signal, sys
 from gipfel_cluster.process.fork import allow_forks
@@ -153,10 +153,10 @@ def test_a_container_starts_a_step_through_the_broker_and_ends_it(tmp_path: Path
     write_edf(tmp_path, "other")
     run = tmp_path / "run"
     run.mkdir()
-    with running_broker(tmp_path) as around:
-        inside = _environment(GIPFEL_SOCKETS=around.sockets, GIPFEL_RUN=str(run), GIPFEL_ENGINE="bubblewrap")
+    with running_broker(tmp_path) as broker:
+        inside = _environment(GIPFEL_SOCKETS=broker.sockets, GIPFEL_RUN=str(run), GIPFEL_ENGINE="bubblewrap")
 
-        def client(spec: StepSpec, *words: str) -> subprocess.Popen[str]:
+        def start_client(spec: StepSpec, *words: str) -> subprocess.Popen[str]:
             argv = [sys.executable, "-c", _CLIENT, spec.model_dump_json(), *words]
             return subprocess.Popen(
                 argv, env=inside, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -165,17 +165,17 @@ def test_a_container_starts_a_step_through_the_broker_and_ends_it(tmp_path: Path
         shown = StepSpec(
             command=(IMAGE_PYTHON, "-c", _SHOW), folder=str(run / "a"), edf="other", tasks_per_node=2
         )
-        done = client(shown, "60", "0")
+        done = start_client(shown, "60", "0")
         output, errors = done.communicate(timeout=90)
         assert output == "1\n", errors
         assert _log(run / "a", "rank-1.log") == "1 2 1 - - - the other -\n"
-        kept = StepSpec(command=("sh", "-c", _STUBBORN), folder=str(run / "b"))
-        holder = client(kept, "0", "1000")
+        trapping = StepSpec(command=("sh", "-c", _TRAPPING), folder=str(run / "b"))
+        client = start_client(trapping, "0", "1000")
         until(lambda: "ready" in _log(run / "b", "node-0.log"))
-        holder.kill()
-        holder.communicate(timeout=30)
+        client.kill()
+        client.communicate(timeout=30)
         until(lambda: "asked" in _log(run / "b", "node-0.log"))
-        hidden = client(shown.model_copy(update={"folder": "/proc/self"}), "1", "0")
+        hidden = start_client(shown.model_copy(update={"folder": "/proc/self"}), "1", "0")
         assert "does not see" in hidden.communicate(timeout=60)[1]
 
 

@@ -1,4 +1,4 @@
-"""Stands for a notebook server: binds, tells the hub its port, answers; ~/behaviour says how."""
+"""A fake notebook server: binds a port, reports it to the hub, and answers; ~/behaviour configures it."""
 
 import http.server
 import json

@@ -1,4 +1,4 @@
-"""What the tests in a browser share: a hub as ``make up`` runs it, Chromium, and a place for screenshots."""
+"""Fixtures of the browser tests: a hub as ``make up`` runs it, Chromium, and a directory for screenshots."""
 
 import os
 import shutil
@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module")
 def state() -> Iterator[Path]:
-    """The hub's own folder, with the home folders of users who are no unix users."""
+    """The hub's own folder, with the home directories of users who are not Unix users."""
     folder = Path(tempfile.mkdtemp(prefix="gipfel-ui-", dir="/var/tmp"))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
@@ -54,7 +54,7 @@ def state() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def image(state: Path) -> Path | None:
     """An image without Python, None where this machine can't make or start one."""
-    missing = engine_for(Edf(name="any", path=None, image="/any.sqsh"), "bubblewrap").missing()
+    missing = engine_for(Edf(name="any", path=None, image="/any.sqsh"), "bubblewrap").unavailable_reason()
     built = image_builder.images_folder() / "debian.sqsh"
     if missing or (image_builder.missing() and not built.exists()):
         return None

@@ -1,4 +1,4 @@
-"""The hub's pages as a person uses them: login, spawn form, waiting page."""
+"""Page objects of the hub: login, spawn form, waiting page."""
 
 import contextlib
 import re
@@ -75,7 +75,7 @@ class HubPages:
 
 
 def write_environment(state: Path, user: str, name: str, lines: str) -> None:
-    """Write ``~/.edf/<name>.toml`` of a user who is no unix user."""
+    """Write ``~/.edf/<name>.toml`` of a user who is not a Unix user."""
     folder = state / "users" / user / ".edf"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     (folder / f"{name}.toml").write_text(lines)

@@ -1,4 +1,4 @@
-"""JupyterLab as a person uses it: the panel in the sidebar, a notebook with a widget, the theme."""
+"""Page object of JupyterLab: the panel in the sidebar, a notebook with a widget, the theme."""
 
 import contextlib
 import time

@@ -1,4 +1,4 @@
-"""How much script a page runs, from a performance trace: CPU time of the thread that draws it."""
+"""Measure a page's script time from a performance trace: CPU time of its main thread."""
 
 import time
 from collections.abc import Iterator

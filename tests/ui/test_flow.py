@@ -1,4 +1,4 @@
-"""The main job in a browser: log in, choose an environment, wait, see saturation live in panel and widget."""
+"""The main flow in a browser: log in, choose an environment, wait, see saturation in panel and widget."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

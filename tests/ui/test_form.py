@@ -1,4 +1,4 @@
-"""The spawn form in a browser: presets, keyboard, a new environment, mistakes at their fields."""
+"""The spawn form in a browser: presets, keyboard, a new environment, errors at their fields."""
 
 import contextlib
 import re

@@ -1,4 +1,4 @@
-"""The hub's pages for everybody: axe-core, narrow windows, time zones, and the administrators' table."""
+"""The hub's pages: axe-core, narrow windows, time zones, and the administrators' table."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A launch from a form in a notebook, in a real browser: watched, found again, stopped, and in the panel."""
+"""A launch from a form in a notebook, in a real browser: watched, reopened, stopped, and in the panel."""
 
 import json
 import re
@@ -225,7 +225,7 @@ def test_a_launch_from_the_form_outlives_page_and_kernel(
     expect(row.get_by_role("link", name="Perfetto")).to_have_attribute("href", "https://ui.perfetto.dev")
     here.choose_theme("JupyterLab Dark")
 
-    # The kernel is killed: the launch goes on, and the same cell finds it again.
+    # The kernel is killed: the launch continues, and the same cell finds it again.
     _run_instead(page, "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
     dialog = page.locator(".jp-Dialog")
     expect(dialog).to_contain_text("died", timeout=_LIMIT_MS)

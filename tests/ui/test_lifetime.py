@@ -1,4 +1,4 @@
-"""How a server ends, in a browser: notices in the lab, more time, and the administrators' page."""
+"""End of a server in a browser: notices in JupyterLab, more time, and the administrators' page."""
 
 import os
 import pwd

@@ -1,4 +1,4 @@
-"""``make up`` as a program drives it: its recipe twice on the same state, and on a port in use."""
+"""``make up``: its recipe twice with the same state, and on a port in use."""
 
 import os
 import secrets
@@ -93,7 +93,7 @@ class MakeUp:
 
 @pytest.fixture
 def make_up(state: Path) -> Iterator[MakeUp]:
-    """A ``make up`` that is ended with whatever it started."""
+    """A ``make up`` that is ended with all processes that it started."""
     given = MakeUp(state)
     try:
         yield given
@@ -114,7 +114,7 @@ def test_a_second_start_is_quick_and_finds_the_servers_of_the_first(make_up: Mak
     assert started.status_code in {201, 202}, started.text
     user.progress()
     assert wait_until(lambda: bool((user.server() or {}).get("ready")), _SERVER_LIMIT_S), make_up.text()
-    assert "jupyter-config-data" in user.ask("lab").text
+    assert "jupyter-config-data" in user.request("lab").text
 
     make_up.interrupt()
     assert "Traceback" not in make_up.text()
@@ -127,7 +127,7 @@ def test_a_second_start_is_quick_and_finds_the_servers_of_the_first(make_up: Mak
         assert wait_until(make_up.answers, _SECOND_START_S), make_up.text()
         print(f"second start: {time.monotonic() - before:.1f} s")
         assert (user.server() or {}).get("ready")
-        assert wait_until(lambda: user.ask("lab").status_code == 200, 10)
+        assert wait_until(lambda: user.request("lab").status_code == 200, 10)
     finally:
         user.close()
 

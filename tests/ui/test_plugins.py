@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import sleep_kind
 from lab_page import LabPage
 from lab_server import LabServer
 from playwright.sync_api import Locator, Page, expect
+from sleep_kind import SleepKind, install_sleep_kind
 
 pytestmark = pytest.mark.browser
 
@@ -18,9 +20,13 @@ Screenshot = Callable[[Page, str], Path]
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[LabServer]:
-    with LabServer("synthetic:training:4") as running:
-        yield running
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
+    """A lab where another package has installed a kind of workload."""
+    site = install_sleep_kind(tmp_path_factory.mktemp("sleeping"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join((str(site), str(Path(sleep_kind.__file__).parent))))
+        with LabServer("synthetic:training:4") as running:
+            yield running
 
 
 @pytest.fixture
@@ -91,6 +97,27 @@ def test_the_panel_remembers_which_sections_are_open(lab: LabPage, screenshot: S
     expect(vetting).not_to_have_attribute("open", "", timeout=_LIMIT_MS)
 
 
+def test_a_workload_of_another_packages_kind_is_listed_with_its_log_and_stopped(
+    lab: LabPage, server: LabServer, screenshot: Screenshot
+) -> None:
+    environment = {"GIPFEL_RUNS": str(server.folder / "runs"), "HOME": str(server.folder)}
+    started = SleepKind.start(600, environment)
+    lab.open_panel()
+    workloads = lab.panel.locator("[data-section='workloads']")
+    card = workloads.locator(f"[data-workload='sleep:{started.id}']")
+    expect(card).to_have_attribute("data-state", "running", timeout=_LIMIT_MS)
+    workloads.locator("select[name='kind']").select_option(label="other kinds")
+    card.get_by_role("button", name="Log").click()
+    expect(card.locator("pre")).to_have_text("going to sleep")
+    screenshot(lab.page, "83-other-workload-light")
+    card.get_by_role("button", name="Stop").click()
+    expect(card).to_have_attribute("data-state", "stopped", timeout=_LIMIT_MS)
+    expect(card.locator("pre")).to_contain_text("stopped")
+    expect(card.get_by_role("button", name="Run again")).to_be_visible()
+    lab.choose_theme("JupyterLab Dark")
+    screenshot(lab.page, "83-other-workload-dark")
+
+
 def test_a_site_disables_one_feature_and_keeps_the_others(
     server: LabServer, new_page: Callable[[], Page], screenshot: Screenshot
 ) -> None:
@@ -104,7 +131,8 @@ def test_a_site_disables_one_feature_and_keeps_the_others(
     lab.wait_until_ready()
     lab.decline_news()
     assert sections_of(lab) == ["saturation", "workloads"]
-    expect(lab.panel.locator("select[name='kind']")).to_have_count(0)
+    kinds = lab.panel.locator("select[name='kind'] option")
+    expect(kinds).to_have_text(["all", "batch notebooks", "other kinds"], timeout=_LIMIT_MS)
     expect(lab.page.locator(".jp-LauncherCard", has_text="Training Launch")).to_have_count(0)
     expect(lab.panel.locator(".main-svg").first).to_be_visible(timeout=_LIMIT_MS)
     items = menu_of(lab)

@@ -16,7 +16,7 @@ _PROJECT = str(Path(__file__).resolve().parents[2] / "jupyterhub_config.py")
 _SERVICE = "/services/gipfel-registry/"
 _CONFIG = """\
 exec(compile(open({project!r}).read(), {project!r}, 'exec'), {{**globals(), '__file__': {project!r}}})
-# One who may open the service's pages and still is no operator.
+# A user who may open the service's pages, but is not an operator.
 access = "access:services!service=gipfel-registry"
 c.JupyterHub.load_roles += [{{"name": "visitors", "users": ["paul"], "scopes": [access]}}]
 """
@@ -129,7 +129,7 @@ def test_each_scope_opens_its_own_door(hub: HubProcess, api: Callable[[str], Api
     reader = Api(hub, less.json()["token"])
     assert [reader.get(door).status_code for door in doors[2:]] == [200] * 3
     assert [reader.get("steps").status_code, reader.post("reports", report()).status_code] == [403, 403]
-    # The hub's own service, which may start servers, is nobody here; nor is one who asks for another method.
+    # The hub's own service, which may start servers, has no access here; nor does another method give access.
     assert Api(hub, hub.api_token).get("steps").status_code == 403
     assert httpx.request(
         "PUT", api("olga").url + "reports", headers=api("olga").headers, trust_env=False

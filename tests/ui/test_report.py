@@ -72,7 +72,7 @@ def test_a_report_is_drawn_offline_and_says_values(tmp_path, new_page, screensho
     assert [url for url in asked if not url.startswith(("file://", "blob:", "data:"))] == []
 
 
-#: Where words of a figure lie over its legend, each with what they say.
+#: Script that returns the texts of a figure that overlap its legend.
 _OVERLAPS = """
 plot => {
   const box = node => node.getBoundingClientRect();

@@ -1,4 +1,4 @@
-"""The panel's saturation of 64 GPUs in a browser: what it shows, and that it answers."""
+"""The panel's saturation of 64 GPUs in a browser: its content and its response time."""
 
 import csv
 import re

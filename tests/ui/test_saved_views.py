@@ -1,4 +1,4 @@
-"""A widget in a notebook that is opened again: its saved view first, the live one when the kernel answers."""
+"""A widget in a reopened notebook: first its saved view, then the live one when the kernel answers."""
 
 import json
 import re

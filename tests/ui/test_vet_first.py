@@ -16,7 +16,7 @@ _USER = "vera"
 _QUICK = """\
 name: quick
 checks:
-- {name: shared memory, type: shared_memory, parameters: {least_free: 1 MiB, write: 1 MiB}}
+- {name: shared memory, type: shared_memory, parameters: {min_free: 1 MiB, write: 1 MiB}}
 - name: memory bandwidth
   type: memory_bandwidth
   time_limit: 60 s

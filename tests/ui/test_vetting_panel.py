@@ -21,7 +21,7 @@ _STRICT = """\
 name: strict
 checks:
 - {name: variable, type: environment, parameters: {expected: {NOT_SET_HERE: "1"}}}
-- {name: memory, type: host_memory, parameters: {least_available: 1 %}}
+- {name: memory, type: host_memory, parameters: {min_available: 1 %}}
 """
 
 
@@ -56,7 +56,7 @@ def state(vetting: Locator) -> Locator:
 
 
 def minute(page: Page, asked: list[str]) -> Counter[str]:
-    """Let a minute pass on the page's clock, and count what is asked for by route."""
+    """Let a minute pass on the page's clock, and count what is requested by route."""
     asked.clear()
     for _ in range(30):
         page.clock.run_for(2000)
@@ -149,7 +149,7 @@ def test_a_protocol_is_changed_kept_beside_the_notebook_and_names_the_culprit(
     expect(below).to_contain_text("✗ 'checks' is not a list of checks")
     expect(text).to_have_attribute("aria-invalid", "true")
     text.fill(_STRICT.replace("host_memory", "host_memori"))
-    # A check that can't be run is no mistake of the file: it is told, and never passes.
+    # A check that can't be run is not an error in the file: it is reported, and never passes.
     expect(vetting.locator("#jp-Gipfel-vetting-meaning")).to_contain_text("Did you mean")
     expect(text.locator(".jp-Gipfel-vetting-marked")).to_contain_text("host_memori")
     expect(text.locator(".jp-Gipfel-vetting-message")).to_contain_text("▲")
@@ -183,7 +183,7 @@ def test_a_protocol_is_changed_kept_beside_the_notebook_and_names_the_culprit(
     expect(state(vetting)).to_contain_text("0 of 1 node vetted", timeout=_LIMIT_MS)
     expect(state(vetting)).to_contain_text("✗")
     expect(vetting.locator(".jp-Gipfel-vetting-culprits li").first).to_contain_text("NOT_SET_HERE is not set")
-    # A variable that the user's EDF lacks is no fault of the node.
+    # A variable that the user's EDF lacks is not a fault of the node.
     expect(vetting.locator(".jp-Gipfel-vetting-culprits li").first).to_contain_text("fail (image).")
     expect(vetting.locator("code")).to_have_count(0)
     lab.choose_theme("JupyterLab Dark")
@@ -220,7 +220,7 @@ def test_of_1024_nodes_the_bad_ones_come_first_as_the_report_grows(
     lab: LabPage, vetting: Locator, server: LabServer, screenshot: Callable[[Page, str], object]
 ) -> None:
     (run,) = (server.folder / "runs").glob("local-*")
-    # Of a run that somebody else has started, such as one in a terminal.
+    # Of a run that was started elsewhere, such as in a terminal.
     lab.page.reload()
     lab.wait_until_ready()
     if not lab.panel.is_visible():

@@ -1,4 +1,4 @@
-"""Runs with real recorders, in folders of a test's own."""
+"""Runs with real recorders, in a directory of each test."""
 
 import os
 import time

@@ -89,7 +89,9 @@ def test_one_that_does_not_verify_deletes_no_older_one(alone: Path) -> None:
 
     checkpoints.on_phase = damage
     checkpoints.save(3, {"weights": torch.ones(1000)})
-    with pytest.raises(CheckpointError, match=r"step-3 is damaged: \.metadata has another content") as found:
+    with pytest.raises(
+        CheckpointError, match=r"step-3 is damaged: \.metadata does not have the content"
+    ) as found:
         checkpoints.wait()
     assert "\n" not in str(found.value)
     assert names(alone) == [".step-3.damaged", "step-2"]

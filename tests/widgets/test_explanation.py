@@ -1,4 +1,4 @@
-"""A run explained: its score, a launch's own stretch of time, and what is missing."""
+"""Explanation of a run: its score, a launch's time range, and missing data."""
 
 import json
 import time
@@ -69,7 +69,7 @@ def test_a_launch_is_explained_by_the_time_in_which_it_ran(run: Path) -> None:
     failure = Failure(rank=3, node="n1", message="ValueError: <b>no</b>")
     _launch(run, 2, outcome="failed", started_ns=middle, ended_ns=last, failure=failure)
     assert [each.folder.name for each in whole.launches] == ["2", "1"]
-    # What broke comes before what was slow, and is no markup.
+    # Failures come before slow phases, and are escaped.
     assert "rank 3 on n1" in explain(run).next_steps.rows[0][0]
     assert "<b>no" not in explain(run).next_steps._repr_html_()
 

@@ -1,4 +1,4 @@
-"""Launches from cells: the options, a notebook that papermill runs, values that look like something else."""
+"""Launches from cells: options, a notebook that papermill runs, values that resemble options or syntax."""
 
 import json
 import math
@@ -22,7 +22,7 @@ from gipfel_widgets.launch_options import equivalent, json_value, launch_command
 from gipfel_widgets.launch_static import launch_html, launch_text, launches
 from gipfel_widgets.launch_widget import LaunchWidget
 
-#: What a shell, IPython, a template or a page would take for its own.
+#: Texts with a meaning for a shell, IPython, a template or a page.
 HOSTILE = "{evil} $(touch x) `y` \"; rm 'z' <b>&amp; --nodes=9 %s \\n é"
 _SIZE = 50_000
 

@@ -1,4 +1,4 @@
-"""The form of a launch cell offers to end who holds its GPUs, by name, and ends exactly these."""
+"""The form of a launch cell lists the processes that hold its GPUs, and stops exactly these."""
 
 import os
 import subprocess
@@ -68,7 +68,7 @@ def _until(holds: Callable[[], object]) -> None:
 
 
 class _Form:
-    """A form as somebody sees it."""
+    """The displayed form."""
 
     def __init__(self) -> None:
         self.cell = LaunchCell(script="train.py", launcher="srun", in_job=True, gpus_per_node=1)

@@ -1,4 +1,4 @@
-"""A launch cell with somebody at the kernel: the cell ends at once, and the launch outlives the kernel."""
+"""An interactive launch cell: it returns at once, and the launch outlives the kernel."""
 
 import queue
 import re

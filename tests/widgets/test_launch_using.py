@@ -1,4 +1,4 @@
-"""Options of a launch cell from a dictionary of the kernel, which `parameters` of a notebook fill."""
+"""Options of a launch cell from a dictionary in the kernel, which a notebook's `parameters` fill."""
 
 import pytest
 

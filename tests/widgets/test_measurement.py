@@ -61,7 +61,7 @@ def test_the_runs_recorder_is_shared(recording, recorders, monkeypatch):
         time.sleep(0.5)
     assert work.run.path == job.run.path
     assert not work.own
-    # The recorder that it shares goes on, and what it held back has been written by now.
+    # The shared recorder continues, and its buffered samples have been written.
     assert len(recorders()) == 1
     assert 3 <= work.table().rows <= 9
 

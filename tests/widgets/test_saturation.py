@@ -1,4 +1,4 @@
-"""The live view's Python half, on real recordings; the browser's half has tests of its own."""
+"""The Python half of the live view, on real recordings."""
 
 import base64
 import threading

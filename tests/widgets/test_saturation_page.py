@@ -1,4 +1,4 @@
-"""The live view's browser half in Chromium, with a stand-in for the kernel and plotly.js as it is."""
+"""The browser half of the live view in Chromium, with a fake kernel and the real plotly.js."""
 
 import json
 import shutil
@@ -316,7 +316,7 @@ def test_every_time_is_on_the_readers_clock_with_its_zone_beside_it(open_page, z
     ).all_text_contents()
     assert ticks
     assert all(tick.startswith((hour, f"{(int(hour[:2]) - 1) % 24:02}:59")) for tick in ticks)
-    # A frame of the last ten seconds, pulled on whatever clock, is of those seconds.
+    # A time range that is selected in the last ten seconds is within them, in any time zone.
     first, last = _pull(page, "[data-figure=activity]")
     page.mouse.up()
     page.wait_for_function("document.querySelector('.js-plotly-plot').layout.xaxis.range[0].includes(' ')")

@@ -1,4 +1,4 @@
-"""A vetting in a cell: run for real, returned, and kept as a table."""
+"""A vetting run in a cell: executed, returned, and displayed as a table."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ _STRICT = """\
 name: strict
 checks:
 - {name: variable, type: environment, parameters: {expected: {NOT_SET_HERE: "<b>"}}}
-- {name: memory, type: host_memory, parameters: {least_available: 1 %}}
+- {name: memory, type: host_memory, parameters: {min_available: 1 %}}
 """
 _ESM_BYTES = 50_000
 
@@ -65,13 +65,16 @@ def test_a_cell_shows_the_run_returns_its_report_and_keeps_the_table(home: Path)
     assert "Vetting: 0 of 1 node vetted" in str(notebook.cells[1].outputs[-1].data["text/plain"])
 
 
-def test_what_can_t_be_run_is_one_sentence(home: Path) -> None:
+def test_what_can_t_be_run_is_one_sentence(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(GipfelError, match="There is no protocol 'strct'"):
         vet("strct")
     with pytest.raises(GipfelError, match="not a valid action in a notebook"):
         vet("strict", action="exclude")
     with pytest.raises(GipfelError, match="belongs to no run"):
         Vetting()
+    # A vetting leaves a report when it is interrupted, if it got as far as that.
+    argv = [sys.executable, "-c", "import time; time.sleep(60)"]
+    monkeypatch.setattr("gipfel_widgets.vetting.vet_argv", lambda *_, **__: argv)
     with pytest.raises(GipfelError, match=r"0\.1 s were too short"):
         vet("strict", timeout=0.1, show=False)
 

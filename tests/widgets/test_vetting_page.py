@@ -1,4 +1,4 @@
-"""The browser half of a vetting in a cell, in Chromium with a stand-in for the kernel."""
+"""The browser half of a vetting run in a cell, in Chromium with a fake kernel."""
 
 import json
 import re
@@ -108,7 +108,7 @@ def test_the_grid_grows_says_why_and_keeps_the_focus(page: Page) -> None:
     page.keyboard.press("ArrowRight")
     reason = cell.locator(".jp-Gipfel-vetting-reason")
     expect(reason).to_have_text("✗ nid3 · GPUs: fail. So is nid3.")
-    # The report goes on; who reads it stays where they are.
+    # The report is updated; the selected cell stays.
     page.evaluate("grid => change('grid', grid)", grid(ended=True))
     expect(cell.get_by_role("status").first).to_contain_text(
         re.compile(r"✗ Vetting: 2 of 3 nodes vetted .+ \(quick, 9 s\)")

@@ -1,4 +1,4 @@
-"""Work of a known kind, and the package's import."""
+"""Built-in workloads with known load, and the import of the package."""
 
 import subprocess
 import sys

@@ -12,7 +12,7 @@ from gipfel_extension.telemetry.files import read_json
 
 _MAX_HISTORY_BYTES = 1 << 16
 #: Shortest interval, as a multiple of the seconds that writing takes.
-_LEAST_WRITES = 2.0
+_MIN_WRITES = 2.0
 
 
 class History:
@@ -69,7 +69,7 @@ def interval(stall_s: float, write_s: float, failure_s: float) -> float:
     (doi:10.1145/361147.361115), with the seconds that training waits as the cost d of a checkpoint and the
     seconds between failures as M. No shorter than twice the time that writing one takes in the background.
     """
-    return max(daly(stall_s, failure_s), _LEAST_WRITES * write_s)
+    return max(daly(stall_s, failure_s), _MIN_WRITES * write_s)
 
 
 def write_synced(path: Path, document: Any) -> None:

@@ -109,7 +109,7 @@ class Checkpoints:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.ending = False
         on_gpu = torch.cuda.is_available()
-        # Groups of their own, so that neither waits for, nor is mixed with, the training's collectives.
+        # Separate groups, so that neither waits for, nor is mixed with, the training's collectives.
         self._writers, self._flags = dist.new_group(backend="gloo"), dist.new_group(backend="gloo")
         self._stager = DefaultStager(
             StagingOptions(
@@ -295,7 +295,7 @@ class Checkpoints:
                 delete(path)
 
     def _is_own(self, path: Path) -> bool:
-        """Return whether this run wrote a checkpoint, or nobody finished it."""
+        """Return whether this run wrote a checkpoint, or no run finished it."""
         run = run_of(path)
         unfinished = not (path / MANIFEST_NAME).exists() and not (path / METADATA_NAME).exists()
         return unfinished if run is None else run == self._run

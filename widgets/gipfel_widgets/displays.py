@@ -191,12 +191,12 @@ def _cells(row: SummaryRow) -> tuple[str, ...]:
     return (f"{row.device}{mark}", row.metric, *(_number(number * factor) for number in numbers), unit)
 
 
-def _scale(unit: str, most: float) -> tuple[float, str]:
+def _scale(unit: str, maximum: float) -> tuple[float, str]:
     if unit == "1":
         return 100.0, "%"
     if unit.startswith("B"):
         for size, prefix in _SCALES:
-            if most >= size:
+            if maximum >= size:
                 return 1 / size, prefix + unit
     return 1.0, unit
 

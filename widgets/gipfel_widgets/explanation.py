@@ -31,7 +31,7 @@ from .run import present_run
 __all__ = ["Explanation", "FactTable", "FigureView", "explain"]
 
 _FAILED = "read its traceback first"
-#: What a recorder holds back before it writes, and some more for a slow file system.
+#: Seconds that a recorder buffers samples, with a margin for a slow file system.
 _FLUSH_S = 8.0
 
 
@@ -115,9 +115,11 @@ class Explanation:
     def text(self) -> str:
         """Score, losses and advice as `gipfel score` prints them."""
         scored = self.scored
-        since = scored.since.lines if scored.since else ()
+        effect = scored.advice_effect.lines if scored.advice_effect else ()
         label, notes = scored.recording.label, scored.notes
-        return "\n".join(score_text(scored.job, scored.advice, label=label, notes=notes, since=since))
+        return "\n".join(
+            score_text(scored.job, scored.advice, label=label, notes=notes, advice_effect=effect)
+        )
 
     @property
     def figures(self) -> tuple[FigureView, ...]:

@@ -172,7 +172,7 @@ class LaunchCell:
             return
         finally:
             self._row.children = self._buttons
-            self._show_stop_holders(tuple(each for each in view.held if not each.protected))
+            self._show_stop_holders(tuple(each for each in view.holders if not each.protection_reason))
         if launch is None:
             return
         self._launch = launch
@@ -183,23 +183,23 @@ class LaunchCell:
         self._set_message(f"{note} As a cell: {equivalent(words, code)}".strip(), again=same)
         replace_at_end(launch, view, self._output)
 
-    def _show_stop_holders(self, held: tuple[Holder, ...]) -> None:
+    def _show_stop_holders(self, holders: tuple[Holder, ...]) -> None:
         """Show a button that stops the processes that hold GPUs."""
-        if held:
-            who = ", ".join(str(each) for each in held)
+        if holders:
+            who = ", ".join(str(each) for each in holders)
             button = ipw.Button(description="Stop these processes", button_style="warning")
             button.tooltip = f"Stops {who}; unsaved data in their memory is lost"
-            button.on_click(lambda _: self._on_thread(self._stop_holders, held))
+            button.on_click(lambda _: self._on_thread(self._stop_holders, holders))
             self._row.children = (*self._buttons, button)
 
-    def _stop_holders(self, held: tuple[Holder, ...]) -> None:
-        self._set_message(f"Stopping {', '.join(str(each) for each in held)} …")
-        left = terminate_holders(held)
+    def _stop_holders(self, holders: tuple[Holder, ...]) -> None:
+        self._set_message(f"Stopping {', '.join(str(each) for each in holders)} …")
+        left = terminate_holders(holders)
         if left:
             self._set_message(f"✗ Still running: {', '.join(str(each) for each in left)}.", alert=True)
             return
         self._row.children = self._buttons
-        ended = ", ".join(str(each) for each in held)
+        ended = ", ".join(str(each) for each in holders)
         self._set_message(f"✓ Stopped: {ended}. Press Check or Launch to check again.")
 
     def _request(self) -> LaunchRequest | None:

@@ -15,7 +15,7 @@ from gipfel_extension.vetting.protocol_files import known_protocols
 
 from .launch_options import launch_command
 
-_MOST_NODES = 65536
+_MAX_NODES = 65536
 _KINDS = {"script": "Script", "module": "Module", "notebook": "Notebook", "code": "Code below"}
 _WIDE, _LABEL = {"width": "calc(100% - 8px)"}, {"description_width": "9em"}
 
@@ -35,71 +35,73 @@ class LaunchForm:
         An option does not exist, or a value does not fit its field.
     """
 
-    def __init__(self, given: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, options: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> None:
         environment = os.environ if environment is None else environment
         self._box = ipw.VBox()
-        given = dict(given)
-        kind = next((each for each in ("script", "module", "notebook") if given.get(each)), None)
-        kind = kind or ("code" if given.get("code") else "script")
-        arguments, params = given.pop("args", ()), given.pop("params", {})
+        options = dict(options)
+        kind = next((each for each in ("script", "module", "notebook") if options.get(each)), None)
+        kind = kind or ("code" if options.get("code") else "script")
+        arguments, params = options.pop("args", ()), options.pop("params", {})
         text = arguments if isinstance(arguments, str) else shlex.join(map(str, arguments))
         if not isinstance(params, str):
             params = "\n".join(f"{name}={_typed(value)}" for name, value in params.items())
         params_text = params
-        nodes = str(given.pop("nodes", environment.get("SLURM_JOB_NUM_NODES", "1")))
+        nodes = str(options.pop("nodes", environment.get("SLURM_JOB_NUM_NODES", "1")))
         min_nodes, _, most = nodes.rpartition(":")
         try:
-            self._make_program(given, kind, text, params_text)
-            self._make_fields(given, min_nodes, most, environment)
+            self._make_program(options, kind, text, params_text)
+            self._make_fields(options, min_nodes, most, environment)
         except (ValueError, TypeError) as error:
             raise GipfelError(f"A value does not fit its field: {error}.", "See `%launch --help`.") from None
-        self._given = {name: value for name, value in given.items() if name not in self.fields}
+        self._given = {name: value for name, value in options.items() if name not in self.fields}
         self._more = _arguments_of(self._given)
         self._update_fields()
         self.kind.observe(lambda _: self._update_fields(), names="value")
 
-    def _make_program(self, given: dict[str, Any], kind: str, arguments: str, params: str) -> None:
-        named = [str(given.pop(each, "")) for each in ("script", "module", "notebook")]
+    def _make_program(self, options: dict[str, Any], kind: str, arguments: str, params: str) -> None:
+        named = [str(options.pop(each, "")) for each in ("script", "module", "notebook")]
         target = next((each for each in named if each), "")
         kinds = [(text, name) for name, text in _KINDS.items()]
         self.kind = ipw.Dropdown(options=kinds, value=kind, **_layout("What", typed=False))
         self.target = ipw.Text(target, placeholder="train.py", **_layout("File"))
-        self.code = ipw.Textarea(str(given.pop("code", "")), rows=6, **_layout("Code"))
+        self.code = ipw.Textarea(str(options.pop("code", "")), rows=6, **_layout("Code"))
         self.arguments = ipw.Text(arguments, placeholder="--lr 0.1", **_layout("Arguments"))
         self.params = ipw.Textarea(params, rows=2, placeholder="lr=0.1\nsteps=100", **_layout("Parameters"))
 
     def _make_fields(
-        self, given: dict[str, Any], min_nodes: str, most: str, environment: Mapping[str, str]
+        self, options: dict[str, Any], min_nodes: str, max_nodes: str, environment: Mapping[str, str]
     ) -> None:
-        self.nodes = _count(int(most), 1, "Nodes", "How many nodes the launch runs on")
+        self.nodes = _count(int(max_nodes), 1, "Nodes", "How many nodes the launch runs on")
         self.min_nodes = _count(
-            int(min_nodes) if min_nodes else int(most),
+            int(min_nodes) if min_nodes else int(max_nodes),
             1,
             "Minimum nodes",
             "The fewest nodes it starts with, or continues with",
         )
-        gpus = int(given.pop("gpus_per_node", 0)) or granted_gpus(environment) or 1
+        gpus = int(options.pop("gpus_per_node", 0)) or granted_gpus(environment) or 1
         self.gpus = _count(gpus, 1, "GPUs per node", "Ranks per node; without GPUs they compute on CPUs")
         choices = {each.name: each.type for each in launch_command().params}
         self.fields: dict[str, ipw.Widget] = {
             "edf": ipw.Combobox(
-                value=str(given.get("edf", "")), options=_edfs(environment), placeholder="the job's own",
+                value=str(options.get("edf", "")), options=_edfs(environment), placeholder="the job's own",
                 ensure_option=False, **_layout("Environment"),
             ),
-            "launcher": _choice(choices["launcher"], given.get("launcher", "torchrun"), "Launcher"),
+            "launcher": _choice(choices["launcher"], options.get("launcher", "torchrun"), "Launcher"),
             "restarts": _count(
-                int(given.get("restarts", 0)), 0, "Restarts", "How often failed ranks are started again"
+                int(options.get("restarts", 0)), 0, "Restarts", "How often failed ranks are started again"
             ),
             "vetting": ipw.Combobox(
-                value=str(given.get("vetting", "")), options=tuple(known_protocols(environment)),
+                value=str(options.get("vetting", "")), options=tuple(known_protocols(environment)),
                 placeholder="none", ensure_option=False, **_layout("Vet first"),
             ),
             "checkpoint": ipw.Text(
-                str(given.get("checkpoint", "")), placeholder="none", **_layout("Checkpoints in")
+                str(options.get("checkpoint", "")), placeholder="none", **_layout("Checkpoints in")
             ),
-            "in_job": _job_choice(given.get("in_job")),
-            "time": ipw.Text(str(given.get("time", "")), placeholder="1:00:00", **_layout("Time")),
-            "on_preempt": _choice(choices["on_preempt"], given.get("on_preempt", "requeue"), "If preempted"),
+            "in_job": _job_choice(options.get("in_job")),
+            "time": ipw.Text(str(options.get("time", "")), placeholder="1:00:00", **_layout("Time")),
+            "on_preempt": _choice(
+                choices["on_preempt"], options.get("on_preempt", "requeue"), "If preempted"
+            ),
         }  # fmt: skip
 
     @property
@@ -173,9 +175,9 @@ def _layout(text: str, *, typed: bool = True) -> dict[str, Any]:
     return {**look, "continuous_update": False} if typed else look
 
 
-def _count(value: int, least: int, text: str, tooltip: str) -> ipw.Widget:
+def _count(value: int, minimum: int, text: str, tooltip: str) -> ipw.Widget:
     look = {**_layout(text), "tooltip": tooltip}
-    return ipw.BoundedIntText(value, min=least, max=_MOST_NODES, **look)
+    return ipw.BoundedIntText(value, min=minimum, max=_MAX_NODES, **look)
 
 
 def _choice(kind: click.ParamType, value: Any, text: str) -> ipw.Widget:  # type: ignore[type-arg,unused-ignore]
@@ -194,11 +196,11 @@ def _default(name: str) -> str:
     return "" if found is None else str(found)
 
 
-def _arguments_of(given: Mapping[str, Any]) -> list[str]:
+def _arguments_of(options: Mapping[str, Any]) -> list[str]:
     """Return options that have no field, as arguments."""
     known = {each.name: each for each in launch_command().params}
     words = []
-    for name, value in given.items():
+    for name, value in options.items():
         option = known.get(name)
         if not isinstance(option, click.Option):
             raise GipfelError(f"A launch has no option {name[:80]!r}.", "See `%launch --help`.")

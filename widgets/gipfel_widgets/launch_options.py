@@ -15,8 +15,8 @@ from gipfel_extension.cli.launch import start
 from gipfel_extension.cli.launch_spec import build_spec
 from gipfel_extension.training.record.spec import LaunchSpec
 
-_DEEPEST = 32
-_LONGEST = 1 << 20
+_MAX_DEPTH = 32
+_MAX_CHARACTERS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def json_value(value: Any, name: str = "it", depth: int = 0) -> Any:
     item = getattr(value, "item", None)
     if callable(item) and getattr(value, "ndim", None) == 0:
         value = item()  # NumPy's and torch's scalars
-    if depth > _DEEPEST:
+    if depth > _MAX_DEPTH:
         raise GipfelError(f"{name} is nested too deeply to be passed.", "Write it into a file.")
     if isinstance(value, list | tuple):
         return [json_value(each, name, depth + 1) for each in value]
@@ -165,7 +165,7 @@ def _variable_as_json(name: str, variables: Mapping[str, Any]) -> Any:
             f"There is no variable {name[:80]!r} in this kernel.", "Check the name after --pass."
         )
     found = json_value(variables[name], name)
-    if len(json.dumps(found)) > _LONGEST:
+    if len(json.dumps(found)) > _MAX_CHARACTERS:
         raise GipfelError(f"{name} is too long to be passed.", "Write it into a file and pass the path.")
     return found
 

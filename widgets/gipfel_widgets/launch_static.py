@@ -24,8 +24,8 @@ from gipfel_extension.training.launches.logs import ErrorLines, LogRow, tail_cur
 from gipfel_extension.training.launches.score import launch_advice_effect, launch_score
 from gipfel_extension.training.record.state import find_folder, known_folders
 
-_MOST_LINES = 200
-_MOST_RANKS = 8
+_MAX_SHOWN_LINES = 200
+_MAX_RANKS = 8
 _WIDTH, _HEIGHT = 120, 24
 #: Readable on white and on black; the rank is always printed too.
 COLOURS = ("#1f77b4", "#2e8b57", "#b26a00", "#a64ca6", "#c0392b", "#0f8a8a", "#7a6f00", "#7d6bd0")
@@ -35,10 +35,10 @@ _SHAPES = {
     "not started": "✗", "checked": "✓", "check failed": "✗",
 }  # fmt: skip
 MARKS = {"pass": "✓", "warn": "⚠", "fail": "✗", "unknown": "?"}
-MOST_LINES = 2000
-_SHORTEST_S = 0.4
-_SHARE = 0.05
-_SCORE_S = 15.0
+MAX_KEPT_LINES = 2000
+_MIN_POLL_S = 0.4
+_MAX_CPU_SHARE = 0.05
+_MIN_SCORE_INTERVAL_S = 15.0
 _MAX_LAUNCHES = 50
 
 
@@ -75,14 +75,14 @@ def progress_texts(document: dict[str, Any]) -> list[str]:
 
 def launch_text(document: dict[str, Any], lines: Sequence[LogRow] = ()) -> str:
     """Return the launch as plain text, with the last lines of its log."""
-    parts_of_text = [headline(document)]
+    texts = [headline(document)]
     if document.get("message"):
-        parts_of_text.append(f"  {document['message']}")
-    parts_of_text += [f"  {_outcome(each)}" for each in document.get("preflight", ())]
-    parts_of_text += [f"  {each}" for each in document.get("command", "").splitlines()]
-    parts_of_text += [f"  {each}" for each in document.get("traceback", "").splitlines()]
-    parts_of_text += [f"r{rank} | {text}" for rank, text, _, _ in list(lines)[-20:]]
-    return "\n".join(parts_of_text)
+        texts.append(f"  {document['message']}")
+    texts += [f"  {_outcome(each)}" for each in document.get("preflight", ())]
+    texts += [f"  {each}" for each in document.get("command", "").splitlines()]
+    texts += [f"  {each}" for each in document.get("traceback", "").splitlines()]
+    texts += [f"r{rank} | {text}" for rank, text, _, _ in list(lines)[-20:]]
+    return "\n".join(texts)
 
 
 def launch_html(document: dict[str, Any], lines: Sequence[LogRow] = ()) -> str:
@@ -101,8 +101,8 @@ def launch_html(document: dict[str, Any], lines: Sequence[LogRow] = ()) -> str:
         traceback = f"<pre>{e(document['traceback'])}</pre>"
         parts.append(_details(f"traceback of rank {rank}, the first that failed", traceback, expanded=True))
     if document.get("flight_recorder"):
-        parts_of_text = "".join(f"<li>{e(each)}</li>" for each in document["flight_recorder"])
-        parts.append(_details("torch's flight recorder", f"<ul>{parts_of_text}</ul>"))
+        items = "".join(f"<li>{e(each)}</li>" for each in document["flight_recorder"])
+        parts.append(_details("torch's flight recorder", f"<ul>{items}</ul>"))
     parts += _logs(lines)
     parts.append(_paths_html(document))
     return f"<div>{''.join(parts)}</div>"
@@ -110,25 +110,25 @@ def launch_html(document: dict[str, Any], lines: Sequence[LogRow] = ()) -> str:
 
 def _logs(lines: Sequence[LogRow]) -> list[str]:
     ranks = sorted({line[0] for line in lines})
-    omitted = f", of which {_MOST_RANKS} have a section" if len(ranks) > _MOST_RANKS else ""
-    folds = [(f"log of all {len(ranks)} ranks{omitted}" if omitted else "log of all ranks", list(lines))]
+    omitted = f", of which {_MAX_RANKS} have a section" if len(ranks) > _MAX_RANKS else ""
+    sections = [(f"log of all {len(ranks)} ranks{omitted}" if omitted else "log of all ranks", list(lines))]
     if len(ranks) > 1:
-        folds += [
-            (f"rank {rank}", [each for each in lines if each[0] == rank]) for rank in ranks[:_MOST_RANKS]
+        sections += [
+            (f"rank {rank}", [each for each in lines if each[0] == rank]) for rank in ranks[:_MAX_RANKS]
         ]
     if errors := [each for each in lines if each[3]]:
-        folds.append(("errors", errors))
-    found = []
-    for title, held in folds:
-        if held:
-            shown = held[-_MOST_LINES:]
-            more = f", the last {len(shown)}" if len(shown) < len(held) else ""
-            body = "\n".join(_line(each) for each in shown)
-            clock = ", times in UTC" if any(each[2] for each in shown) else ""
-            found.append(
-                _details(f"{title} ({pluralize(len(held), 'line')}{more}{clock})", f"<pre>{body}</pre>")
+        sections.append(("errors", errors))
+    parts = []
+    for title, rows in sections:
+        if rows:
+            last_rows = rows[-_MAX_SHOWN_LINES:]
+            more = f", the last {len(last_rows)}" if len(last_rows) < len(rows) else ""
+            body = "\n".join(_line(each) for each in last_rows)
+            clock = ", times in UTC" if any(each[2] for each in last_rows) else ""
+            parts.append(
+                _details(f"{title} ({pluralize(len(rows), 'line')}{more}{clock})", f"<pre>{body}</pre>")
             )
-    return found
+    return parts
 
 
 def _line(row: LogRow) -> str:
@@ -167,18 +167,18 @@ def _curve(document: dict[str, Any]) -> str:
 
 def _paths_html(document: dict[str, Any]) -> str:
     folder = str(document.get("folder", ""))
-    parts_of_text = [f"folder {folder}"] if folder else []
+    paths = [f"folder {folder}"] if folder else []
     if document.get("notebook"):
-        parts_of_text.append(f"executed notebook {folder}/notebook.ipynb")
+        paths.append(f"executed notebook {folder}/notebook.ipynb")
     if document.get("dumps"):
-        parts_of_text.append(f"flight recorder's dumps in {folder}/flight_recorder")
-    shown = html.escape(" · ".join(parts_of_text))
+        paths.append(f"flight recorder's dumps in {folder}/flight_recorder")
+    text = html.escape(" · ".join(paths))
     if document.get("traces"):
         ranks = ", ".join(f"rank {rank}" for rank in document["traces"])
         link = f'<a href="{TRACE_VIEWER}" target="_blank" rel="noopener noreferrer">Perfetto</a>'
         where = html.escape(f"{folder}/profile")
-        shown += f"<div>profiler traces ({ranks}) in {where} open in {link}. {html.escape(TRACE_HELP)}</div>"
-    return f"<small>{shown}</small>"
+        text += f"<div>profiler traces ({ranks}) in {where} open in {link}. {html.escape(TRACE_HELP)}</div>"
+    return f"<small>{text}</small>"
 
 
 def _outcome(outcome: dict[str, Any]) -> str:
@@ -198,13 +198,13 @@ class FollowedLaunch:
     def __init__(self, launch: Launch) -> None:
         self.launch = launch
         self.document: dict[str, Any] = {}
-        self.lines: deque[LogRow] = deque(maxlen=MOST_LINES)
+        self.lines: deque[LogRow] = deque(maxlen=MAX_KEPT_LINES)
         self._cursor = tail_cursor(launch.folder)
         self._errors = ErrorLines()
         self._score: dict[str, Any] | None = None
         self._score_after = 0.0
         self._advice_effect: str | None = None
-        self.pause_s = _SHORTEST_S
+        self.pause_s = _MIN_POLL_S
 
     def poll(self) -> tuple[bool, list[LogRow]]:
         """Read the launch; return whether its document has changed, and the new log lines."""
@@ -212,10 +212,10 @@ class FollowedLaunch:
         document = self._document()
         page = self.launch.logs(self._cursor)
         self._cursor = page.cursor
-        fresh = self._errors.mark(page.lines)[-MOST_LINES:]
+        fresh = self._errors.mark(page.lines)[-MAX_KEPT_LINES:]
         self.lines.extend(fresh)
-        self.pause_s = max(_SHORTEST_S, (time.thread_time() - began) / _SHARE)
-        document |= self._scored(ended=document.get("phase") == "ended", says=document.get("message", ""))
+        self.pause_s = max(_MIN_POLL_S, (time.thread_time() - began) / _MAX_CPU_SHARE)
+        document |= self._scored(ended=document.get("phase") == "ended", message=document.get("message", ""))
         changed, self.document = document != self.document, document
         return changed, fresh
 
@@ -230,7 +230,7 @@ class FollowedLaunch:
             return list(self.lines)
         cursor = tail_cursor(self.launch.folder, ranks=(rank,))
         page = self.launch.logs(cursor, ranks=(rank,))
-        return ErrorLines().mark(page.lines)[-MOST_LINES:]
+        return ErrorLines().mark(page.lines)[-MAX_KEPT_LINES:]
 
     def _document(self) -> dict[str, Any]:
         try:
@@ -244,34 +244,34 @@ class FollowedLaunch:
             document["flight_recorder"] = flight_recorder_lines(self.launch.folder)
         return document
 
-    def _scored(self, *, ended: bool, says: str) -> dict[str, Any]:
+    def _scored(self, *, ended: bool, message: str) -> dict[str, Any]:
         """Return the score, which is computed less often, since it takes long with many GPUs."""
         if ended or time.monotonic() >= self._score_after:
             began = time.thread_time()
             with contextlib.suppress(GipfelError):
                 self._score = launch_score(self.launch.state, self.launch.folder)
-            pause = max(_SCORE_S, (time.thread_time() - began) / _SHARE)
+            pause = max(_MIN_SCORE_INTERVAL_S, (time.thread_time() - began) / _MAX_CPU_SHARE)
             self._score_after = time.monotonic() + pause
         score = self._score or {}
         found = {"score": score.get("score"), "bottleneck": score.get("bottleneck")}
         # An ended launch without a message shows the effect of earlier advice.
-        return {**found, "message": self._since()} if ended and not says else found
+        return {**found, "message": self._advice_effect_text()} if ended and not message else found
 
-    def _since(self) -> str:
+    def _advice_effect_text(self) -> str:
         """Return the effect of the advice for the previous launch; empty if there was none."""
         if self._advice_effect is None:
             self._advice_effect = ""
             with contextlib.suppress(GipfelError):
-                since = launch_advice_effect(self.launch.folder, os.environ)
-                self._advice_effect = " ".join(since.lines) if since is not None else ""
+                effect = launch_advice_effect(self.launch.folder, os.environ)
+                self._advice_effect = " ".join(effect.lines) if effect is not None else ""
         return self._advice_effect
 
 
 class LaunchList:
     """Launches, the newest first, shown as a table."""
 
-    def __init__(self, found: list[Launch]) -> None:
-        self._found = found
+    def __init__(self, launches: list[Launch]) -> None:
+        self._found = launches
 
     def __iter__(self) -> Iterator[Launch]:
         return iter(self._found)
@@ -298,9 +298,9 @@ class LaunchList:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def launches(*, everywhere: bool = True) -> LaunchList:
+def launches(*, all_runs: bool = True) -> LaunchList:
     """Return the newest launches, of all runs or only of this kernel's run."""
-    folders = known_folders(os.environ, everywhere=everywhere)
+    folders = known_folders(os.environ, all_runs=all_runs)
     return LaunchList([Launch(each) for each in reversed(folders[-_MAX_LAUNCHES:])])
 
 
@@ -313,7 +313,7 @@ def launch_of(which: int | str = "") -> Launch:
         The launch does not exist.
     """
     if which == "":
-        known = known_folders(os.environ, everywhere=True)
+        known = known_folders(os.environ, all_runs=True)
         if known:
             return Launch.open(known[-1])
     return Launch.open(find_folder(str(which), os.environ))

@@ -17,7 +17,7 @@ from .launch_static import FollowedLaunch, launch_html, launch_text
 from .output import LiveWidget, run_sync, view_files, widget_bundle
 
 #: Lines of one message at most; what is older is in the log's file.
-_MOST_SENT = 500
+_MAX_SENT = 500
 _END_S = 3.0
 _EMPTY: dict[str, Any] = {"phase": "preflight", "status": "preflight", "message": "", "preflight": []}
 
@@ -34,7 +34,7 @@ class LaunchWidget(LiveWidget):
 
     def __init__(self) -> None:
         #: Processes that hold GPUs, of the last pre-flight.
-        self.held: tuple[Holder, ...] = ()
+        self.holders: tuple[Holder, ...] = ()
         self._followed: FollowedLaunch | None = None
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -48,7 +48,7 @@ class LaunchWidget(LiveWidget):
 
     def on_outcome(self, outcome: CheckOutcome) -> None:
         """Show the result of a pre-flight check."""
-        self.held = outcome.holders or self.held
+        self.holders = outcome.holders or self.holders
         self.document = {
             **self.document,
             "preflight": [*self.document.get("preflight", ()), outcome.model_dump()],
@@ -60,7 +60,7 @@ class LaunchWidget(LiveWidget):
 
     def on_planned(self, launch: Launch) -> None:
         """Show the command that is about to be checked and started."""
-        self.held = ()
+        self.holders = ()
         try:
             command = launch.command
         except (OSError, UnicodeDecodeError):
@@ -129,7 +129,7 @@ class LaunchWidget(LiveWidget):
             self._send_lines(self._followed.lines_of(rank), first=True, rank=rank)
 
     def _send_lines(self, lines: list[LogRow], *, first: bool, rank: int | None = None) -> None:
-        self.send({"type": "logs", "first": first, "rank": rank, "lines": lines[-_MOST_SENT:]})
+        self.send({"type": "logs", "first": first, "rank": rank, "lines": lines[-_MAX_SENT:]})
 
     def _publish(self, followed: FollowedLaunch, fresh: list[LogRow], *, changed: bool) -> None:
         """Send changes and new lines to the pages; called on the thread."""

@@ -17,10 +17,10 @@ from typing import Any
 #: Name of the file in a run folder.
 METRICS_FILE = "metrics.jsonl"
 
-_LONGEST_TEXT = 200
-_LONGEST_NAME = 100
+_MAX_TEXT = 200
+_MAX_NAME = 100
 _MAX_VALUES = 64
-_LARGEST = 2**63
+_MAX_INTEGER = 2**63
 #: Time after which writing is retried, such as with a full disk.
 _RETRY_NS = 2 * 10**9
 _NO_RUN = (
@@ -63,12 +63,14 @@ class _Writer:
         self._torn = False
         self._retry_ns = 0
 
-    def write(self, time_ns: int, monotonic_ns: int, given: tuple[Any, ...], values: dict[str, Any]) -> None:
+    def write(
+        self, time_ns: int, monotonic_ns: int, positional: tuple[Any, ...], values: dict[str, Any]
+    ) -> None:
         if not self._path:
             if not self._rank:
                 _warn("nowhere", _NO_RUN)
             return
-        logged = _json_values(given, values)
+        logged = _json_values(positional, values)
         if monotonic_ns < self._retry_ns:
             self._lost += 1
             return
@@ -123,12 +125,12 @@ def _node() -> str:
 def _launch() -> str:
     """Return ``RUN/N`` of the launch that this process is a rank of: several may run in one run."""
     parts = os.environ.get("GIPFEL_LAUNCH", "").rstrip("/").split("/")
-    return f"{parts[-3]}/{parts[-1]}"[:_LONGEST_TEXT] if len(parts) > 3 else ""
+    return f"{parts[-3]}/{parts[-1]}"[:_MAX_TEXT] if len(parts) > 3 else ""
 
 
-def _json_values(given: tuple[Any, ...], values: dict[str, Any]) -> dict[str, Any]:
+def _json_values(positional: tuple[Any, ...], values: dict[str, Any]) -> dict[str, Any]:
     """Return the values as JSON can hold them; None with a warning for what can't be logged."""
-    for each in given:
+    for each in positional:
         if isinstance(each, dict):
             values = {**each, **values}
         else:
@@ -136,7 +138,7 @@ def _json_values(given: tuple[Any, ...], values: dict[str, Any]) -> dict[str, An
     if len(values) > _MAX_VALUES:
         _warn("many", f"log() takes at most {_MAX_VALUES} values per call; the others are dropped.")
         values = dict(list(values.items())[:_MAX_VALUES])
-    return {str(name)[:_LONGEST_NAME]: _value(name, value) for name, value in values.items()}
+    return {str(name)[:_MAX_NAME]: _value(name, value) for name, value in values.items()}
 
 
 def _value(name: Any, value: Any) -> Any:
@@ -145,14 +147,14 @@ def _value(name: Any, value: Any) -> Any:
         # For tensors and NumPy scalars; float() of a tensor warns about its gradient.
         value = item() if callable(item) else value
         kind = type(value)
-        if value is None or kind is bool or (kind is int and -_LARGEST <= value < _LARGEST):
+        if value is None or kind is bool or (kind is int and -_MAX_INTEGER <= value < _MAX_INTEGER):
             return value
         if isinstance(value, str):
-            if len(value) > _LONGEST_TEXT:
-                _warn(f"long {name}", f"log({name}=…) keeps {_LONGEST_TEXT} characters of a string.")
-            return str(value[:_LONGEST_TEXT])
+            if len(value) > _MAX_TEXT:
+                _warn(f"long {name}", f"log({name}=…) keeps {_MAX_TEXT} characters of a string.")
+            return str(value[:_MAX_TEXT])
         number = float(value)
-    except Exception:  # noqa: BLE001 - whatever a tensor's own float() raises
+    except Exception:  # noqa: BLE001 - a tensor's own float() may raise anything
         _warn(f"kind {name}", f"log({name}=…) takes a number or a short string, not {_kind(value)}.")
         return None
     if math.isfinite(number):

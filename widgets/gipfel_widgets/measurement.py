@@ -23,9 +23,9 @@ from .run import KernelRecorder, KernelRun, create_run, present_run
 
 _JUDGE_S = 5.0
 _GLANCE_S = 0.2
-#: What a shared recorder holds back before it writes, and some more for a slow file system.
+#: Seconds that a shared recorder buffers samples, with a margin for a slow file system.
 _FLUSH_S = 8.0
-_SHORTEST_S, _LONGEST_S = 0.01, 3600.0
+_MIN_S, _MAX_S = 0.01, 3600.0
 #: Edge of the square matrices: large enough to saturate, small enough to stop on time.
 _GPU_EDGE, _CPU_EDGE = 8192, 1024
 _GPU_BURST = 8
@@ -47,10 +47,10 @@ class Measurement:
     """
 
     def __init__(self, source: str = "auto", interval: float | None = None) -> None:
-        if interval is not None and not _SHORTEST_S <= interval <= _LONGEST_S:
+        if interval is not None and not _MIN_S <= interval <= _MAX_S:
             raise GipfelError(
                 f"An interval of {interval:g} s can't be kept.",
-                f"Choose one from {_SHORTEST_S:g} to {_LONGEST_S:g} seconds.",
+                f"Choose one from {_MIN_S:g} to {_MAX_S:g} seconds.",
             )
         self.source = source
         self.simulated = source.partition(":")[0] in ("synthetic", "replay")
@@ -141,7 +141,7 @@ class Measurement:
     def metrics(self) -> UserMetrics:
         """Return what this run's processes logged between start and end, or until now.
 
-        A measurement that made a run of its own has that of the run that the kernel is in, too: the work logs
+        A measurement with its own run has that of the kernel's run, too: the work logs
         there.
         """
         folders = {self.run.path, *([] if (present := present_run()) is None else [present.path])}
@@ -246,22 +246,22 @@ def run_workload(name: str, seconds: float, progress: Callable[[str], None] = la
     if name not in WORKLOADS:
         raise GipfelError(f"There is no workload {name!r}.", f"Choose one of {', '.join(WORKLOADS)}.")
     what, turn = ("sleep", _sleep) if name == "sleep" else _matmul()
-    started = told = time.monotonic()
+    started = reported = time.monotonic()
     turns = 0
     progress(f"{what}: 0 of {seconds:g} s")
     while (passed := time.monotonic() - started) < seconds:
         turn(seconds - passed)
         turns += 1
-        if time.monotonic() - told >= 1:
-            told = time.monotonic()
-            progress(f"{what}: {min(seconds, told - started):.0f} of {seconds:g} s")
+        if time.monotonic() - reported >= 1:
+            reported = time.monotonic()
+            progress(f"{what}: {min(seconds, reported - started):.0f} of {seconds:g} s")
     done = f"{what}: {time.monotonic() - started:.1f} s, {turns} turns"
     progress(done)
     return done
 
 
-def _sleep(left: float) -> None:
-    time.sleep(min(_TURN_S, max(0.0, left)))
+def _sleep(seconds: float) -> None:
+    time.sleep(min(_TURN_S, max(0.0, seconds)))
 
 
 def _matmul() -> tuple[str, Callable[[float], object]]:

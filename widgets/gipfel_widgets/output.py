@@ -13,7 +13,7 @@ import anywidget
 from gipfel_cluster.model import GipfelError
 
 Bundle = dict[str, Any]
-#: What the lab extension's renderer of saved widgets is registered for.
+#: MIME type for which the labextension's renderer of saved widgets is registered.
 LIVE = "application/vnd.gipfel.live+json"
 
 
@@ -76,7 +76,7 @@ def is_interactive() -> bool:
         return False
     try:
         content = kernel.get_parent("shell").get("content", {})
-    except Exception:  # noqa: BLE001 - whatever another kernel's own way is
+    except Exception:  # noqa: BLE001 - another kernel may raise anything
         return False
     return content.get("allow_stdin") is True
 
@@ -118,7 +118,7 @@ def run_sync(work: Callable[[], Any]) -> Any:
     def run() -> None:
         try:
             box.append(work())
-        except BaseException as error:  # noqa: BLE001 - raised where it was asked for
+        except BaseException as error:  # noqa: BLE001 - raised where it was requested
             failed.append(error)
 
     thread = threading.Thread(target=run, name="gipfel-run_sync", daemon=True)

@@ -1,4 +1,4 @@
-"""Run of a kernel: the one it was started in, or one of its own with a recorder.
+"""Run of a kernel: the one it was started in, or a new one with its own recorder.
 
 A recorder that a kernel starts itself.
 """
@@ -22,7 +22,7 @@ from gipfel_extension.telemetry.store.segments import read_samples
 
 _FIRST_SAMPLE_S = 20.0
 _END_S = 5.0
-_MOST_LOG = 64 << 10
+_MAX_LOG = 64 << 10
 _GLANCE_S = 0.1
 
 
@@ -89,7 +89,7 @@ def create_run(
     """
     environment = os.environ if environment is None else environment
     node = node_name(environment)
-    # Milliseconds: a kernel may measure twice within a second, and each measurement is a record of its own.
+    # Milliseconds: a kernel may measure twice within a second, and each measurement has its own record.
     job_id = f"{os.getpid()}-{time.time_ns() // 1_000_000}"
     folder = RunFolder.create(runs_root(dict(environment)), "measure", job_id)
     folder.write_record(
@@ -195,7 +195,7 @@ class KernelRecorder:
 
     def _last_words(self) -> str:
         try:
-            line = read_tail(self._log, _MOST_LOG).decode(errors="replace").rstrip().rpartition("\n")[2]
+            line = read_tail(self._log, _MAX_LOG).decode(errors="replace").rstrip().rpartition("\n")[2]
         except OSError:
             return ""
         return line.partition(" recorder: ")[2] or line

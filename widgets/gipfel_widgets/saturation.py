@@ -41,7 +41,7 @@ PLOTS = ("score", "heat", "series", "shares")
 
 _BUCKETS = 400
 _HEAT_BUCKETS = 120
-_SHORTEST_PAUSE_S = 5.0
+_MIN_PAUSE_S = 5.0
 #: Of a core that the kernel shares with the user's own work.
 _SHARE = 0.05
 #: Seconds between two looks, and at least between two messages to the page.
@@ -49,7 +49,7 @@ _POLL_S = 0.5
 #: A page that is opened later, and a saved notebook, begin with a figure at most this old.
 _REDRAW_S = 60.0
 _END_S = 3.0
-_SHORTEST_SPAN_S = 10.0
+_MIN_SPAN_S = 10.0
 _NO_RUN = "Nothing is recorded here. Open the Gipfel panel, or measure with gipfel_widgets.measure()."
 
 
@@ -66,7 +66,7 @@ def document_and_plots(
     job = score_table(table)
     advice = advise(table, job)
     if steady is not None:
-        advice = steady.shown(0.0, table, _advice_of, advice, time.monotonic())
+        advice = steady.displayed(0.0, table, _advice_of, advice, time.monotonic())
     document = document_of(job, advice)
     if not table.gpus:
         return document, {}
@@ -133,7 +133,7 @@ class PlotsThread:
             except ReferenceError:
                 # The view was garbage-collected.
                 return
-            pause = max(_SHORTEST_PAUSE_S, (time.thread_time() - began) / _SHARE)
+            pause = max(_MIN_PAUSE_S, (time.thread_time() - began) / _SHARE)
             end = time.monotonic() + pause
             while not self._ended.wait(0.25) and not self._asked.is_set() and time.monotonic() < end:
                 pass
@@ -307,7 +307,7 @@ def _open(run: KernelRun | Path | str | None, window: float) -> tuple[Saturation
 
 
 def _follow(view: "weakref.ref[Saturation]", feed: SaturationFeed, ended: threading.Event) -> None:
-    """Poll a run until the view is stopped or garbage-collected, whatever its folder does meanwhile."""
+    """Poll a run until the view is stopped or garbage-collected, even if its folder changes meanwhile."""
     devices = feed.devices()
     waiting: list[Sample] = []
     published = redrawn = time.monotonic()
@@ -347,7 +347,7 @@ def _recorded(table: SampleTable, window: float) -> float:
     firsts = [int(times[0]) for d in table.devices if len(times := table[d.uuid]["time_ns"])]
     if not firsts or table.last_ns is None:
         return window
-    return min(window, max(_SHORTEST_SPAN_S, (table.last_ns - min(firsts)) / 1e9))
+    return min(window, max(_MIN_SPAN_S, (table.last_ns - min(firsts)) / 1e9))
 
 
 def _absent(message: str) -> dict[str, Any]:

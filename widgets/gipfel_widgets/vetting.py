@@ -27,7 +27,7 @@ from .run import KernelRun, node_name, present_run
 
 _LOOK_S = 0.5
 _END_S = 20.0
-_MOST_ROWS = 60
+_MAX_ROWS = 60
 
 
 class ReturnedReport(VettingReport):
@@ -50,7 +50,7 @@ class Vetting(LiveWidget):
 
     _esm, _css = view_files("vetting")
 
-    #: What `gipfel_extension.vetting.grid` makes of the report; empty while there is none.
+    #: Result of `gipfel_extension.vetting.grid` for the report; empty while there is none.
     grid = traitlets.Dict().tag(sync=True)
     #: Message where there is no grid, or where it is no longer updated.
     message = traitlets.Unicode().tag(sync=True)
@@ -87,7 +87,7 @@ class Vetting(LiveWidget):
             if not self.message:
                 self.message = "No node of this run was vetted yet: vet('quick')."
         elif changed or not self.grid:
-            self.grid, self.message = make_grid(report, max_rows=_MOST_ROWS).model_dump(), ""
+            self.grid, self.message = make_grid(report, max_rows=_MAX_ROWS).model_dump(), ""
 
     def stop(self) -> None:
         """Stop following the report; the cell keeps the table, which needs no kernel."""
@@ -251,7 +251,7 @@ def _folder(run: KernelRun | Path | str | None) -> Path:
 
 
 def _static(report: VettingReport | None) -> VettingGrid | None:
-    return None if report is None else make_grid(report, max_rows=_MOST_ROWS)
+    return None if report is None else make_grid(report, max_rows=_MAX_ROWS)
 
 
 def _display_view(view: Vetting) -> None:

@@ -60,13 +60,13 @@ def checkpoints(*, place: str, verify: bool, keep: int, as_json: bool) -> int:
     return 0 if found and all(_can_resume(*each) for each in found.items()) else 1
 
 
-def _can_resume(directory: Path, listed: list["Checkpoint"]) -> bool:
+def _can_resume(directory: Path, checkpoints: list["Checkpoint"]) -> bool:
     from ..data.checkpoints import current_run  # noqa: PLC0415
 
     run = current_run(directory)
     finished = [
         each
-        for each in listed
+        for each in checkpoints
         # A damaged manifest names no run.
         if (run is None or each.run == run or (each.state == "damaged" and not each.run))
         and each.state != "writing"
@@ -99,27 +99,27 @@ def _directories(place: str) -> list[Path]:
     return sorted(named)
 
 
-def _print(listed: list["Checkpoint"], old: set[Path]) -> None:
-    rows = [_COLUMNS, *(_row(each, deletable=each.path in old) for each in listed)]
+def _print(checkpoints: list["Checkpoint"], old: set[Path]) -> None:
+    rows = [_COLUMNS, *(_row(each, deletable=each.path in old) for each in checkpoints)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
-    for row in rows if listed else ():
+    for row in rows if checkpoints else ():
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         click.echo("  ".join(cells).rstrip())
-    if not listed:
+    if not checkpoints:
         report_line("There are no checkpoints.")
     elif old:
-        total = sum(each.bytes for each in listed if each.path in old)
+        total = sum(each.bytes for each in checkpoints if each.path in old)
         report_line(f"{len(old)} may be deleted: {size_text(total)}")
 
 
-def _row(found: "Checkpoint", *, deletable: bool) -> tuple[str, ...]:
-    name = "".join(each if each.isprintable() else "?" for each in found.path.name)
+def _row(checkpoint: "Checkpoint", *, deletable: bool) -> tuple[str, ...]:
+    name = "".join(each if each.isprintable() else "?" for each in checkpoint.path.name)
     time = "-"
-    if found.time_ns is not None:
-        time = datetime.fromtimestamp(found.time_ns / 1e9).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+    if checkpoint.time_ns is not None:
+        time = datetime.fromtimestamp(checkpoint.time_ns / 1e9).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
     waited, wrote = (
-        "-" if seconds is None else f"{seconds:.2f} s" for seconds in (found.stall_s, found.write_s)
+        "-" if seconds is None else f"{seconds:.2f} s" for seconds in (checkpoint.stall_s, checkpoint.write_s)
     )
-    note = ", ".join(each for each in (found.problem, "deletable" if deletable else "") if each)
-    ranks = "-" if found.world_size is None else str(found.world_size)
-    return name, time, ranks, size_text(found.bytes), waited, wrote, found.state, note
+    note = ", ".join(each for each in (checkpoint.problem, "deletable" if deletable else "") if each)
+    ranks = "-" if checkpoint.world_size is None else str(checkpoint.world_size)
+    return name, time, ranks, size_text(checkpoint.bytes), waited, wrote, checkpoint.state, note

@@ -49,34 +49,35 @@ def compare(*, names: tuple[str, ...], as_json: bool) -> int:
     return 0
 
 
-def comparison_lines(found: "RunComparison") -> Iterator[str]:
+def comparison_lines(comparison: "RunComparison") -> Iterator[str]:
     """Yield the text of a comparison: tables of what differs, and the commits of each run."""
-    titles = [run.display_name or run.name for run in found.runs]
+    titles = [run.display_name or run.name for run in comparison.runs]
     measured = [
         (
             f"{row.name} ({row.unit})" if row.unit else row.name,
             [_measured(value, change) for value, change in zip(row.values, row.changes, strict=True)],
         )
-        for row in found.measurements
+        for row in comparison.measurements
     ]
     yield from _table("MEASURED", titles, measured)
     yield ""
-    paces = [(title, pace) for title, pace in zip(titles, found.pace, strict=True) if pace is not None]
+    paces = [(title, pace) for title, pace in zip(titles, comparison.pace, strict=True) if pace is not None]
     if paces:
         for title, pace in paces:
             yield _pace_line(title, pace)
         yield ""
     changed = [
-        (row.key, ["-" if value is None else value for value in row.values]) for row in found.configuration
+        (row.key, ["-" if value is None else value for value in row.values])
+        for row in comparison.configuration
     ]
     if changed:
         yield from _table("CONFIGURATION", titles, changed)
-        if found.more:
-            yield f"{found.more} more differences: --json has no more than these, see record.json"
+        if comparison.more:
+            yield f"{comparison.more} more differences: --json has no more than these, see record.json"
     else:
         yield "CONFIGURATION  no difference"
     yield ""
-    for title, row in zip(titles, found.git, strict=True):
+    for title, row in zip(titles, comparison.git, strict=True):
         yield from _git_lines(title, row)
 
 

@@ -105,7 +105,7 @@ def show(*, image: Path, list_files: bool, as_json: bool) -> int:
     Exit status: 0 shown, 2 it can't be read.
     """
     from ..data.layers import required_summary  # noqa: PLC0415
-    from ..data.manifest import shown  # noqa: PLC0415
+    from ..data.manifest import display_path  # noqa: PLC0415
     from ..data.verify import load_entries  # noqa: PLC0415
 
     summary = required_summary(image)
@@ -118,7 +118,7 @@ def show(*, image: Path, list_files: bool, as_json: bool) -> int:
     for line in _summary_lines(summary):
         click.echo(line)
     for entry in entries.values():
-        click.echo(f"{entry.kind:<9} {entry.mode:04o} {entry.size:>12}  {shown(entry.path)}")
+        click.echo(f"{entry.kind:<9} {entry.mode:04o} {entry.size:>12}  {display_path(entry.path)}")
     return 0
 
 

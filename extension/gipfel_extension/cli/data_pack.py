@@ -72,7 +72,7 @@ def _packing_options(command: Any) -> Any:
     default=1000,
     show_default=True,
     metavar="MB",
-    help="Size from which on another shard begins.",
+    help="Size of a shard at which the next one begins.",
 )
 @_packing_options
 def pack(
@@ -219,7 +219,7 @@ class _Progress:
     """Plan and progress on stderr; the estimate of the time left is by bytes."""
 
     def __init__(self) -> None:
-        self._table = LiveTable() if LiveTable.possible() else None
+        self._table = LiveTable() if LiveTable.is_supported() else None
         self._total = self._read = 0
         self._started = self._drawn = time.monotonic()
 

@@ -43,10 +43,10 @@ def diagnose(recording: str, *, roles_file: Path | None, as_document: bool) -> i
     their steps: log(step=…, step_s=…, work_s=…), where work_s is the time that a rank did not wait for
     others. FILE holds JSON lines: {"rank": 0, "step": 1, "time_ns": 0, "step_s": 1.0, "work_s": 0.9}.
 
-    A rank is only accused beside at least three others of equal role. Where something can't be told, the
+    A rank is only accused beside at least three others of equal role. Where a cause can't be determined, the
     verdict is "unknown" and says why.
 
-    Exit status: 0 it could be read, whatever the verdicts, 2 it couldn't.
+    Exit status: 0 it could be read, regardless of the verdicts, 2 it couldn't.
     """
     from ..telemetry.sample import SourceError  # noqa: PLC0415 - numpy, which --help can do without
     from .scored_run import resolve_recording  # noqa: PLC0415
@@ -92,7 +92,7 @@ def _of_run(path: Path, roles_file: Path | None) -> "Diagnosis":
     for gpu, ranks in list(shared.items())[:3]:
         notes = (
             *notes,
-            f"Ranks {', '.join(map(str, ranks[:8]))} share GPU {gpu}: give each rank a GPU of its own.",
+            f"Ranks {', '.join(map(str, ranks[:8]))} share GPU {gpu}: give each rank its own GPU.",
         )
     if steps is None and not (path / "telemetry").is_dir():
         raise SourceError(f"{path} is not a run folder.", "`gipfel runs` lists yours.")

@@ -13,7 +13,7 @@ from .terminal import examples, report_line
 if TYPE_CHECKING:
     from .kernelspec import KernelPython, KernelSpec
 
-_LONGEST_NAME = 200
+_MAX_NAME = 200
 
 
 @click.group(
@@ -140,7 +140,7 @@ def _checked(edf: str, python: str) -> tuple[str, str]:
         return python, ""
     found = probe_container(edf, "python3" if python in {"", "image"} else python)
     if found is not None and found.usable:
-        for line in found.said:
+        for line in found.messages:
             report_line(line)
         return python or "image", found.version
     why = _why_not(found, python)
@@ -150,13 +150,13 @@ def _checked(edf: str, python: str) -> tuple[str, str]:
     return "runtime", ""
 
 
-def _why_not(found: "KernelPython | None", python: str) -> str:
-    if found is None:
+def _why_not(kernel_python: "KernelPython | None", python: str) -> str:
+    if kernel_python is None:
         whose = "The image has no Python on its PATH." if python in {"", "image"} else ""
         return whose or f"There is no {python} in the container."
-    said = " ".join(found.said) or "it has no ipykernel."
-    version = f"Python {found.version}".removesuffix(" ?")
-    return f"The {version} of the image can't be a kernel: {said}"
+    reason = " ".join(kernel_python.messages) or "it has no ipykernel."
+    version = f"Python {kernel_python.version}".removesuffix(" ?")
+    return f"The {version} of the image can't be a kernel: {reason}"
 
 
 def _of_venv(venv: str, display_name: str, *, check: bool) -> tuple[str, "KernelSpec"]:
@@ -184,12 +184,12 @@ def _of_venv(venv: str, display_name: str, *, check: bool) -> tuple[str, "Kernel
     if check:
         found = probe_local(python)
         if not found.usable:
-            said = " ".join(found.said) or "it has no ipykernel."
+            reason = " ".join(found.messages) or "it has no ipykernel."
             raise GipfelError(
-                f"The Python {found.version} of {folder} can't be a kernel: {said}",
+                f"The Python {found.version} of {folder} can't be a kernel: {reason}",
                 f"Install ipykernel into it: {python} -m pip install ipykernel.",
             )
-        for line in found.said:
+        for line in found.messages:
             report_line(line)
         version = found.version
     kind = folder.name if folder.name.strip(".") not in {"venv", "env"} else folder.parent.name
@@ -198,7 +198,7 @@ def _of_venv(venv: str, display_name: str, *, check: bool) -> tuple[str, "Kernel
 
 
 def _is_shown(name: str) -> bool:
-    return not name or (len(name) <= _LONGEST_NAME and name.isprintable())
+    return not name or (len(name) <= _MAX_NAME and name.isprintable())
 
 
 def _directory() -> Path:

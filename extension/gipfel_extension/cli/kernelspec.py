@@ -1,6 +1,6 @@
 """Kernelspecs that ``gipfel kernel`` writes: where Jupyter finds them, and what stands in them.
 
-Whether a Python can be a kernel, asked of that very Python where it will run.
+Check whether a Python can be a kernel, by running that Python where the kernel will run.
 """
 
 import json
@@ -174,14 +174,14 @@ _MAX_OUTPUT_BYTES = 1 << 16
 # For any Python since 3.9: what the runtime's start file says of it, or whether it has an ipykernel.
 _OF_A_PYTHON = """
 import json, os, runpy, sys
-said, usable = [], True
+messages, usable = [], True
 try:
     if os.path.isfile(sys.argv[1]):
-        said = runpy.run_path(sys.argv[1])["prepare"]()
+        messages = runpy.run_path(sys.argv[1])["prepare"]()
     from ipykernel import kernelapp
-except Exception as error:  # noqa: BLE001 - whatever the set-up raises is the answer
-    usable, said = False, ["%s: %s" % (type(error).__name__, error)]
-print(json.dumps({"version": "%d.%d" % sys.version_info[:2], "usable": usable, "said": said}))
+except Exception as error:  # noqa: BLE001 - any error of the set-up is the answer
+    usable, messages = False, ["%s: %s" % (type(error).__name__, error)]
+print(json.dumps({"version": "%d.%d" % sys.version_info[:2], "usable": usable, "messages": messages}))
 """
 
 # For the runtime's Python in the container: it looks for the other one, which may hang, flood, or leave
@@ -214,10 +214,10 @@ if found:
         answer = json.loads(texts[0][-1])
         assert isinstance(answer, dict) and "usable" in answer
     except Exception:
-        said = [line for line in texts[1] if line.strip() and "no Python frame" not in line] or [""]
+        messages = [line for line in texts[1] if line.strip() and "no Python frame" not in line] or [""]
         if process.returncode == 0:
-            why, said = "%s does not answer as a Python does." % found, [""]
-        answer = {"version": "?", "usable": False, "said": [why + " " + said[-1][:300]]}
+            why, messages = "%s does not answer as a Python does." % found, [""]
+        answer = {"version": "?", "usable": False, "messages": [why + " " + messages[-1][:300]]}
 print(json.dumps(answer))  # noqa: T201
 """
 
@@ -227,7 +227,7 @@ class KernelPython(Frozen):
 
     version: str
     usable: bool
-    said: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
 
 
 def probe_container(edf: str, python: str) -> KernelPython | None:
@@ -238,8 +238,8 @@ def probe_container(edf: str, python: str) -> KernelPython | None:
     GipfelError
         The container can't be started.
     """
-    asked = (_OF_A_CONTAINER, python, _OF_A_PYTHON, IMAGE_KERNEL_PROGRAM, str(_LIMIT_S))
-    request = RunRequest(edf=edf, command=(PYTHON, "-I", "-c", *asked))
+    arguments = (_OF_A_CONTAINER, python, _OF_A_PYTHON, IMAGE_KERNEL_PROGRAM, str(_LIMIT_S))
+    request = RunRequest(edf=edf, command=(PYTHON, "-I", "-c", *arguments))
     socket = broker_socket(os.environ)
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors, open(os.devnull) as nothing:  # noqa: PTH123
         files = nothing.fileno(), output.fileno(), errors.fileno()

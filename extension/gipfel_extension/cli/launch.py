@@ -194,13 +194,13 @@ def start(**options: Any) -> int:
 
 
 @launch.command("list", epilog=examples("gipfel launch list --all --json"))
-@click.option("--all", "everywhere", is_flag=True, help="Launches of all runs.")
+@click.option("--all", "all_runs", is_flag=True, help="Launches of all runs.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
-def list_(*, everywhere: bool, as_json: bool) -> int:
+def list_(*, all_runs: bool, as_json: bool) -> int:
     """List the launches of this job; outside of jobs, all of yours."""
     from .launch_view import show_list  # noqa: PLC0415
 
-    return show_list(everywhere=everywhere, as_json=as_json)
+    return show_list(all_runs=all_runs, as_json=as_json)
 
 
 @launch.command(
@@ -225,12 +225,12 @@ def show(*, which: str, as_json: bool) -> int:
 @click.argument("which", default="")
 @click.option("--rank", "ranks", multiple=True, type=click.IntRange(0), metavar="R", help="Only these ranks.")
 @click.option("-n", "--lines", "last", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
-@click.option("-f", "--follow", "following", is_flag=True, help="Keep printing until it ends.")
-def logs(*, which: str, ranks: tuple[int, ...], last: int | None, following: bool) -> int:
+@click.option("-f", "--follow", "follow", is_flag=True, help="Keep printing until it ends.")
+def logs(*, which: str, ranks: tuple[int, ...], last: int | None, follow: bool) -> int:
     """Print the output of the ranks, merged by time, each line prefixed with its rank."""
     from .launch_view import show_logs  # noqa: PLC0415
 
-    return show_logs(which, ranks=ranks, following=following, last=last)
+    return show_logs(which, ranks=ranks, follow_log=follow, last=last)
 
 
 @launch.command(epilog=examples("gipfel launch stop 3", "gipfel launch stop    the newest"))

@@ -19,17 +19,17 @@ from .terminal import report_line
 
 #: Ranks look once a second.
 _DUMP_S = 3.0
-_MOST_FILES = 16
+_MAX_FILES = 16
 # A page of a log that is printed as a whole: of all ranks together, and of one rank at least.
-_PAGE_BYTES, _FEWEST_BYTES = 16 << 20, 1 << 20
+_PAGE_BYTES, _MIN_BYTES = 16 << 20, 1 << 20
 
 
-def row(folder: Path, state: LaunchState, *, everywhere: bool) -> str:
+def row(folder: Path, state: LaunchState, *, all_runs: bool) -> str:
     """Return a launch's line in the list: title, last restart's reason, and the reason of its state.
 
     The name precedes the title unless the title contains it.
     """
-    which = f"{folder.parents[1].name}/{folder.name}" if everywhere else folder.name
+    which = f"{folder.parents[1].name}/{folder.name}" if all_runs else folder.name
     size = f"{pluralize(len(state.nodes), 'node')}, {pluralize(state.ranks, 'rank')}"
     named = "" if state.name in state.title or state.name == "launch" else f"{state.name}: "
     reasons = (*state.restarted[-1:], state.reason) if state.restarts else (state.reason,)
@@ -54,9 +54,9 @@ def follow(launch: Launch, ranks: tuple[int, ...] = (), cursor: Cursor | None = 
     )
 
 
-def show_list(*, everywhere: bool, as_json: bool) -> int:
+def show_list(*, all_runs: bool, as_json: bool) -> int:
     """Print the table of launches."""
-    folders = known_folders(os.environ, everywhere=everywhere)
+    folders = known_folders(os.environ, all_runs=all_runs)
     states = []
     for folder in folders:
         try:
@@ -67,7 +67,7 @@ def show_list(*, everywhere: bool, as_json: bool) -> int:
         click.echo(json.dumps([{"folder": str(f), **state.model_dump(mode="json")} for f, state in states]))
         return 0
     for folder, state in states:
-        click.echo(row(folder, state, everywhere=everywhere))
+        click.echo(row(folder, state, all_runs=all_runs))
     if not folders:
         report_line("There are no launches.")
     return 0
@@ -102,10 +102,10 @@ def show_one(which: str, *, as_json: bool) -> int:
         click.echo("  " + ", ".join(f"{name} {value:g}" for name, value in progress.values.items()))
     if state.failure:
         click.echo(state.failure.traceback.rstrip() or str(state.failure))
-    for rank in traces[:_MOST_FILES]:
+    for rank in traces[:_MAX_FILES]:
         click.echo(f"  profiler trace of rank {rank}: {rank_file(launch.folder, 'trace', rank)}")
     if traces:
-        more = f" of {len(traces)} ranks" if len(traces) > _MOST_FILES else ""
+        more = f" of {len(traces)} ranks" if len(traces) > _MAX_FILES else ""
         click.echo(f"  traces{more} open in {TRACE_VIEWER}: {TRACE_HELP}")
     if dumps:
         place = rank_file(launch.folder, "dump", dumps[0]).parent
@@ -129,7 +129,7 @@ def _since(folder: Path, state: LaunchState) -> tuple[str, ...]:
     return () if found is None else tuple(printable(line, colours=False) for line in found.lines)
 
 
-def show_logs(which: str, *, ranks: tuple[int, ...], following: bool, last: int | None = None) -> int:
+def show_logs(which: str, *, ranks: tuple[int, ...], follow_log: bool, last: int | None = None) -> int:
     """Print the logs of a launch, or their last lines only."""
     launch = Launch.open(find_folder(which, os.environ))
     cursor = None
@@ -137,10 +137,10 @@ def show_logs(which: str, *, ranks: tuple[int, ...], following: bool, last: int 
         lines, cursor = last_lines(launch.folder, last, ranks=ranks)
         for line in lines:
             print_line(line)
-    if following:
+    if follow_log:
         return follow(launch, ranks, cursor)
     if last is None:
-        most = max(_FEWEST_BYTES, _PAGE_BYTES // max(1, len(ranks) or launch.state.ranks))
+        most = max(_MIN_BYTES, _PAGE_BYTES // max(1, len(ranks) or launch.state.ranks))
         print_logs(lambda cursor: read_logs(launch.folder, cursor, ranks=ranks, max_bytes=most))
     return 0
 

@@ -23,7 +23,7 @@ _COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright
 _INTERRUPTED = 130
 _PAUSE_S = 0.5
 #: Maximum characters of a title or reason in a row of a list.
-_LONGEST = 120
+_MAX_CHARACTERS = 120
 
 
 class Status(NamedTuple):
@@ -52,7 +52,7 @@ def printable(text: str, *, colours: bool) -> str:
 def shorten(text: str) -> str:
     """Return a text as one printable line of at most 120 characters, without colours."""
     text = printable(" ".join(text.split()), colours=False)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[: _MAX_CHARACTERS - 1]}…"
 
 
 def print_line(line: "LogLine") -> None:

@@ -193,7 +193,7 @@ def _now() -> str:
 _FLUSH_S = 30.0
 _FIRST_SAMPLE_S = 5.0
 _GLANCE_S = 0.02
-_MOST_LOG = 64 << 10
+_MAX_LOG = 64 << 10
 
 
 class CommandRecorder:
@@ -300,7 +300,7 @@ class CommandRecorder:
 
     def _last_log_line(self) -> str:
         try:
-            line = read_tail(self._log, _MOST_LOG).decode(errors="replace").rstrip().rpartition("\n")[2]
+            line = read_tail(self._log, _MAX_LOG).decode(errors="replace").rstrip().rpartition("\n")[2]
             if not line:
                 self._log.unlink()
         except OSError:

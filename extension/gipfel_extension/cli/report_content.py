@@ -24,8 +24,8 @@ from .scored_run import ScoredRun
 
 _BUCKETS = 400
 _HEAT_CELLS = 120_000
-_MOST_EVENTS = 200
-_MOST_EVIDENCE = 8
+_MAX_EVENTS = 200
+_MAX_EVIDENCE = 8
 #: Maximum number of characters in the page's first two lines; browsers wrap them.
 _WIDTH = 500
 
@@ -42,7 +42,7 @@ def build_content(scored: ScoredRun) -> ReportContent:
         scored.document(),
         tuple(_figures(scored, events)),
         record_lines(record),
-        tuple((_time(e.time_ns), e.node, e.kind, e.message) for e in events[-_MOST_EVENTS:]),
+        tuple((_time(e.time_ns), e.node, e.kind, e.message) for e in events[-_MAX_EVENTS:]),
         f"Made by gipfel on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.",
         _vetting(scored.path),
     )
@@ -86,7 +86,7 @@ def _figures(scored: ScoredRun, events: tuple[Event, ...]) -> Iterator[ReportFig
 def _evidence(scored: ScoredRun, overview: Overview) -> Iterator[ReportFigure]:
     """Yield a figure for the first evidence of each advice, highlighted on the figure of its GPU or host."""
     devices = {device.uuid: device for device in overview.devices}
-    for number, advice in enumerate(scored.advice[:_MOST_EVIDENCE]):
+    for number, advice in enumerate(scored.advice[:_MAX_EVIDENCE]):
         for each in advice.evidence[:1]:
             device = devices.get(each.device)
             if device is None:

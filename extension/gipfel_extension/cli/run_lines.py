@@ -13,14 +13,14 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _WIDEST_NAME = 32
 
 
-def run_lines(found: "Sequence[Run]") -> list[str]:
+def run_lines(runs: "Sequence[Run]") -> list[str]:
     """Return a title line and a line for each run; no lines for no runs. Empty columns are left out."""
-    if not found:
+    if not runs:
         return []
-    table = [(title, right, [text(each) for each in found]) for title, right, text in _COLUMNS]
+    table = [(title, right, [text(each) for each in runs]) for title, right, text in _COLUMNS]
     shown = [(title, right, cells) for title, right, cells in table if any(cells) or title in _ALWAYS]
     lines = []
-    for row in range(-1, len(found)):
+    for row in range(-1, len(runs)):
         parts = []
         for title, right, cells in shown:
             width = max(len(title), *(len(cell) for cell in cells))
@@ -30,28 +30,28 @@ def run_lines(found: "Sequence[Run]") -> list[str]:
     return lines
 
 
-def facts_of(found: "TableRow") -> dict[str, str]:
+def facts_of(row: "TableRow") -> dict[str, str]:
     """Return what `gipfel runs show` prints, by name; ``-`` for what is unknown."""
-    parameters = " ".join(f"{name}={value}" for name, value in found.parameters.items())
+    parameters = " ".join(f"{name}={value}" for name, value in row.parameters.items())
     facts = {
-        "folder": found.folder,
-        "name": found.display_name,
-        "tags": " ".join(found.tags),
-        "note": " ".join(found.note.split()),
-        "pinned": "yes" if found.pinned else "no",
-        "kind": found.kind,
-        "started": found.started,
-        "ended": found.ended or ("-" if found.in_use else "not recorded"),
-        "duration": duration_text(found.duration_s),
-        "exit status": "" if found.exit_status is None else str(found.exit_status),
-        "score": "" if found.score is None else f"{found.score:.0f}",
-        "largest loss": _loss(found),
-        "GPU hours": _number(found.gpu_hours),
-        "energy": _energy(found),
-        "commit": _commit(found, digits=40),
+        "folder": row.folder,
+        "name": row.display_name,
+        "tags": " ".join(row.tags),
+        "note": " ".join(row.note.split()),
+        "pinned": "yes" if row.pinned else "no",
+        "kind": row.kind,
+        "started": row.started,
+        "ended": row.ended or ("-" if row.in_use_reason else "not recorded"),
+        "duration": duration_text(row.duration_s),
+        "exit status": "" if row.exit_status is None else str(row.exit_status),
+        "score": "" if row.score is None else f"{row.score:.0f}",
+        "largest loss": _loss(row),
+        "GPU hours": _number(row.gpu_hours),
+        "energy": _energy(row),
+        "commit": _commit(row, digits=40),
         "parameters": parameters,
-        "size": size_text(found.bytes),
-        "in use": found.in_use or "no",
+        "size": size_text(row.bytes),
+        "in use": row.in_use_reason or "no",
     }
     return {name: text or "-" for name, text in facts.items()}
 
@@ -102,7 +102,7 @@ def _commit(run: "Run", *, digits: int = 8) -> str:
 
 def _end(run: "Run") -> str:
     status = f"exit status {run.exit_status}" if run.exit_status is not None else "ended"
-    return status if run.ended else "in use" if run.in_use else "no end recorded"
+    return status if run.ended else "in use" if run.in_use_reason else "no end recorded"
 
 
 #: Title, whether it is aligned to the right, and the text of each column.

@@ -89,7 +89,7 @@ def list_(
     given = [Condition.parse(each) for each in conditions]
     given += [Condition("tags", "=", tag) for tag in tags]
     given += [Condition("pinned", "=", "yes")] if pinned else []
-    found = run_table(os.environ, conditions=given, sort=sort, descending=reverse, most=limit)
+    found = run_table(os.environ, conditions=given, sort=sort, descending=reverse, max_rows=limit)
     if as_json:
         click.echo(json.dumps([each.model_dump(mode="json") for each in found]))
         return 0
@@ -179,9 +179,9 @@ def rm(*, names: tuple[str, ...], older: int | None, yes: bool) -> int:
         return _remove(_removable(older=older), yes=yes)
     chosen = check_jobs([find_run(name, os.environ) for name in dict.fromkeys(names)], os.environ)
     for each in chosen:
-        if each.in_use:
+        if each.in_use_reason:
             raise GipfelError(
-                f"The run {each.name} is in use: {each.in_use}.", "Stop it first; see `gipfel ps`."
+                f"The run {each.name} is in use: {each.in_use_reason}.", "Stop it first; see `gipfel ps`."
             )
         if each.pinned:
             raise GipfelError(
@@ -210,31 +210,31 @@ def _removable(*, older: int, keep: int | None = None) -> "list[Run]":
     if keep is not None:
         found = [each for each in found[: max(0, len(found) - keep)] if not each.tags]
     limit = time.time() - older
-    old = [each for each in found if each.modified < limit and not each.in_use and not each.pinned]
-    return [each for each in check_jobs(old, os.environ) if not each.in_use]
+    old = [each for each in found if each.modified < limit and not each.in_use_reason and not each.pinned]
+    return [each for each in check_jobs(old, os.environ) if not each.in_use_reason]
 
 
-def _remove(chosen: "list[Run]", *, yes: bool) -> int:
+def _remove(runs: "list[Run]", *, yes: bool) -> int:
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415
     from gipfel_cluster.workloads.run_folders import remove_run  # noqa: PLC0415
 
-    if not chosen:
+    if not runs:
         report_line("There is nothing to remove.")
         return 0
-    for line in run_lines(chosen):
+    for line in run_lines(runs):
         click.echo(line)
-    size = size_text(sum(each.bytes for each in chosen))
-    count = f"{len(chosen)} run{'s' if len(chosen) > 1 else ''}"
+    size = size_text(sum(each.bytes for each in runs))
+    count = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
     if not yes and not click.confirm(f"Remove {count}, {size}?", err=True):
         return 1
     failed = 0
-    for each in chosen:
+    for each in runs:
         try:
             remove_run(each, os.environ)
         except GipfelError as error:
             report_line(str(error))
             failed += 1
-    done = len(chosen) - failed
+    done = len(runs) - failed
     report_line(f"{done} run{'' if done == 1 else 's'} removed.")
     return 1 if failed else 0
 

@@ -27,7 +27,6 @@ _DAY_S = 86400.0
 @click.argument("targets", metavar="MODEL|IMAGE|DIR...", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
     "--fail-on",
-    "bound",
     type=click.Choice(["low", "medium", "high", "critical"]),
     default="high",
     show_default=True,
@@ -53,8 +52,8 @@ _DAY_S = 86400.0
     help="Update only this ecosystem of OSV, such as PyPI; may be repeated.",
 )
 @click.option(
-    "--max-age", "days", type=click.FloatRange(min=0), default=7.0, show_default=True, metavar="DAYS",
-    help="Maximum age of the advisories; with older ones, packages are not judged.",
+    "--max-age", "max_age_days", type=click.FloatRange(min=0), default=7.0, show_default=True, metavar="DAYS",
+    help="Maximum age of the advisories; if they are older, packages are not judged.",
 )  # fmt: skip
 @click.option(
     "--exceptions",
@@ -69,11 +68,11 @@ _DAY_S = 86400.0
 def scan(
     targets: tuple[Path, ...],
     *,
-    bound: "Severity",
+    fail_on: "Severity",
     advisories: Path | None,
     source: str | None,
     ecosystems: tuple[str, ...],
-    days: float,
+    max_age_days: float,
     exceptions_file: Path | None,
     packages_only: bool,
     no_cache: bool,
@@ -112,7 +111,7 @@ def scan(
         document = scan_targets(
             targets,
             advisories=advisories,
-            max_age_s=days * _DAY_S,
+            max_age_s=max_age_days * _DAY_S,
             exceptions=exceptions,
             cache=ScanCache(None if no_cache else cache_folder(os.environ)),
             packages_only=packages_only,
@@ -124,11 +123,11 @@ def scan(
         click.echo(document.model_dump_json())
     else:
         _print(document)
-    return document.exit_status(bound)
+    return document.exit_status(fail_on)
 
 
 def _update(advisories: Path | None, source: str, ecosystems: tuple[str, ...]) -> bool:
-    """Update the mirror; return whether all of it could be."""
+    """Update the mirror; return whether every ecosystem was updated."""
     from gipfel_cluster.model import GipfelError, pluralize  # noqa: PLC0415
 
     from ..gate.advisories.update import update_mirror  # noqa: PLC0415

@@ -19,11 +19,11 @@ _RESOURCES = ("compute", "memory", "interconnect")
 
 
 def parse_weights(
-    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, float]:
     """Return the weights of ``RESOURCE=W`` options, as a click callback."""
     weights = {}
-    for each in given:
+    for each in values:
         resource, _, number = each.partition("=")
         try:
             weight = float(number)
@@ -106,7 +106,7 @@ def _print(scored: "ScoredRun") -> None:
     from ..saturation.report.lines import score_text  # noqa: PLC0415
 
     label, environment = scored.recording.label, _environment(scored.path)
-    since = scored.since.lines if scored.since else ()
+    effect = scored.advice_effect.lines if scored.advice_effect else ()
     energy = scored.energy.sentence
     for line in score_text(
         scored.job,
@@ -114,7 +114,7 @@ def _print(scored: "ScoredRun") -> None:
         label=label,
         environment=environment,
         notes=scored.notes,
-        since=since,
+        advice_effect=effect,
         energy=energy,
     ):
         click.echo(line)

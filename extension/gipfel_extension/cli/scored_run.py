@@ -47,8 +47,10 @@ class ScoredRun:
     advice: Sequence[Advice]
     coarser_score: CoarserScore | None
     workload: Workload = field(default_factory=Workload)
-    kept: Mapping[str, Any] = field(default_factory=lambda: {"observed": {}, "rates": {}, "seconds": None})
-    since: AdviceEffect | None = None
+    run_fields: Mapping[str, Any] = field(
+        default_factory=lambda: {"observed": {}, "rates": {}, "seconds": None}
+    )
+    advice_effect: AdviceEffect | None = None
     energy: RunEnergy = field(default_factory=RunEnergy)
 
     @classmethod
@@ -65,26 +67,28 @@ class ScoredRun:
         SourceError
             The recording can't be read.
         """
-        found = open_recording(path)
+        recording = open_recording(path)
         if gpu:
-            named = (replace(d, name=d.name or gpu) if d.kind == "gpu" else d for d in found.table.devices)
-            found = replace(found, table=replace(found.table, devices=tuple(named)))
+            named = (
+                replace(d, name=d.name or gpu) if d.kind == "gpu" else d for d in recording.table.devices
+            )
+            recording = replace(recording, table=replace(recording.table, devices=tuple(named)))
         settings = Settings(Weights(**dict(weights or {})))
-        job = score_table(found.table, settings, ranks=found.ranks)
+        job = score_table(recording.table, settings, ranks=recording.ranks)
         total = None if job.total is None else job.total.score
-        coarser_score = score_coarser_samples(found.table, total, settings, ranks=found.ranks)
+        coarser_score = score_coarser_samples(recording.table, total, settings, ranks=recording.ranks)
         work = workload_of(program_of_run(path) if path.is_dir() else None)
-        advice = advise(found.table, job, settings, workload=work)
-        energy = energy_of(found.table, found.ranks, os.environ)
+        advice = advise(recording.table, job, settings, workload=work)
+        energy = energy_of(recording.table, recording.ranks, os.environ)
         if not path.is_dir():
-            return cls(path, found, settings, job, advice, coarser_score, work, energy=energy)
-        kept = {
-            "observed": observed_of(found.table, job, settings),
+            return cls(path, recording, settings, job, advice, coarser_score, work, energy=energy)
+        run_fields = {
+            "observed": observed_of(recording.table, job, settings),
             "rates": rates_of_run(path),
             "seconds": seconds_of(path),
         }
-        scored = cls(path, found, settings, job, advice, coarser_score, work, kept, energy=energy)
-        return replace(scored, since=advice_effect(path, scored.document()))
+        scored = cls(path, recording, settings, job, advice, coarser_score, work, run_fields, energy=energy)
+        return replace(scored, advice_effect=advice_effect(path, scored.document()))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -96,19 +100,21 @@ class ScoredRun:
         """Return the document of ``score.json`` and of ``gipfel score --json``."""
         document = document_of(self.job, self.advice, self.workload)
         weights = self.settings.weights
-        used = self.job.utilization
+        utilization = self.job.utilization
         return {
             **document,
             "schema": SCHEMA,
             "run": self.recording.label,
             "source": self.recording.table.source,
-            "utilization": None if used is None else round(used, 4),
+            "utilization": None if utilization is None else round(utilization, 4),
             "weights": {name: weights.of(name) for name in ("compute", "memory", "interconnect")},
             "coarser_score": self.coarser_score.to_json() if self.coarser_score else None,
             "energy": self.energy.to_json(),
             "segments": self._segments(),
-            **self.kept,
-            "advice_effect": None if self.since is None else self.since.model_dump(mode="json"),
+            **self.run_fields,
+            "advice_effect": None
+            if self.advice_effect is None
+            else self.advice_effect.model_dump(mode="json"),
             "notes": [*self.notes, *document["notes"]],
         }
 
@@ -127,13 +133,13 @@ def resolve_recording(recording: str) -> Path:
         ``recording`` is empty, and there is no run.
     """
     if not recording:
-        return _present_run()
+        return _default_run()
     path = Path(recording).expanduser()
     run = runs_root(dict(os.environ)) / recording
     return run if path.name == recording and not path.exists() and run.is_dir() else path
 
 
-def _present_run() -> Path:
+def _default_run() -> Path:
     """Return the run of the current job, else the user's newest one with samples."""
     own = os.environ.get("GIPFEL_RUN", "")
     if own and Path(own, "telemetry").is_dir():

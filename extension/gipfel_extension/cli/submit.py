@@ -111,7 +111,7 @@ def submit(*, wait: bool, dry_run: bool, as_document: bool, **options: Any) -> i
 
     Exit status with --wait: the job's, for a grid the highest; 1 a cell failed, 138 the kernel died.
     """
-    import asyncio  # noqa: PLC0415 - as above
+    import asyncio  # noqa: PLC0415 - --help can do without it
 
     from ..training.batch.job import scheduler_of  # noqa: PLC0415
     from ..training.batch.submitted import submit_notebook  # noqa: PLC0415
@@ -162,7 +162,7 @@ def _show(job: "NotebookJob", *, as_document: bool) -> int:
 
 
 def _wait(scheduler: "Scheduler", job_id: str, job: "NotebookJob") -> int:
-    import asyncio  # noqa: PLC0415 - as above
+    import asyncio  # noqa: PLC0415 - --help can do without it
 
     from ..training.batch.wait import follow_hint, wait_for_job  # noqa: PLC0415
 
@@ -182,7 +182,7 @@ def _table(job_id: str) -> "OnStatus | None":
     from ..training.batch.submitted import now, status_table  # noqa: PLC0415
     from .terminal import LiveTable  # noqa: PLC0415
 
-    if not LiveTable.possible():
+    if not LiveTable.is_supported():
         return None
     live = LiveTable()
 

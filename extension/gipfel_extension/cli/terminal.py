@@ -15,7 +15,7 @@ class LiveTable:
         self._drawn = 0
 
     @staticmethod
-    def possible() -> bool:
+    def is_supported() -> bool:
         """Return whether stderr is a terminal."""
         return sys.stderr.isatty()
 

@@ -130,7 +130,7 @@ def vet(
         return _NO_PROTOCOL if found is None else _show(found)
     _check_options(time_limit, json_file)
     place = checked_location(os.environ)
-    if place.rank or place.extra:
+    if place.rank or place.redundant:
         return run_agent(place, os.environ)
     try:
         found = _load(protocol)

@@ -59,8 +59,8 @@ def ps(*, ended: bool, kind: str, as_json: bool) -> int:
     "--rank", "ranks", multiple=True, type=click.IntRange(0), metavar="R", help="Only these ranks or tasks."
 )
 @click.option("-n", "--lines", "last", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
-@click.option("-f", "--follow", "following", is_flag=True, help="Keep printing until it ends.")
-def logs(*, which: str, ranks: tuple[int, ...], last: int | None, following: bool) -> int:
+@click.option("-f", "--follow", "follow", is_flag=True, help="Keep printing until it ends.")
+def logs(*, which: str, ranks: tuple[int, ...], last: int | None, follow: bool) -> int:
     """Print the output of a workload, merged by time, each line prefixed with its rank or task.
 
     Exit status: 0; with -f that of the workload.
@@ -74,7 +74,7 @@ def logs(*, which: str, ranks: tuple[int, ...], last: int | None, following: boo
         lines, cursor = last_lines(found.logs(workload), last, ranks=ranks)
         for line in lines:
             print_line(line)
-    if following:
+    if follow:
         return _follow(found, workload, ranks, cursor)
     if last is None:
         print_logs(lambda cursor: read_logs(found.logs(workload), cursor, ranks=ranks))
@@ -161,7 +161,9 @@ def _age(start_ns: int, end_ns: int | None) -> str:
     return f"{seconds}s"
 
 
-def _follow(found: "Workloads", workload: "Workload", ranks: tuple[int, ...], cursor: "Cursor | None") -> int:
+def _follow(
+    workloads: "Workloads", workload: "Workload", ranks: tuple[int, ...], cursor: "Cursor | None"
+) -> int:
     from gipfel_cluster.workloads.logs import read_logs  # noqa: PLC0415
 
     name, looked = f"{workload.kind}:{workload.id}", 0.0
@@ -170,12 +172,12 @@ def _follow(found: "Workloads", workload: "Workload", ranks: tuple[int, ...], cu
         nonlocal workload, looked
         # Not more often, because finding a workload may query the scheduler.
         if time.monotonic() - looked > _STATE_S:
-            workload, looked = found.find(name), time.monotonic()
+            workload, looked = workloads.find(name), time.monotonic()
         return Status(_status_line(workload), workload.ended, workload.exit_status)
 
     return follow_logs(
         read_status,
-        lambda cursor: read_logs(found.logs(workload), cursor, ranks=ranks),
+        lambda cursor: read_logs(workloads.logs(workload), cursor, ranks=ranks),
         cursor,
         on_interrupt=f"{workload.kind} {workload.id} keeps running; `gipfel stop {workload.id}` ends it.",
     )

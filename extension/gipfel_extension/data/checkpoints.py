@@ -35,7 +35,7 @@ Format = Literal["gipfel", "dcp", "torch", "safetensors"]
 State = Literal["verified", "whole", "unhashed", "writing", "torn", "damaged"]
 
 _STEP = re.compile(r"step-([0-9]{1,15})")
-#: What a process that was killed while it wrote or deleted has left behind.
+#: Names of files left by a process that was killed while it wrote or deleted a checkpoint.
 LEFTOVER = re.compile(r"\.step-\d{1,15}\.(writing|removing|damaged)")
 _FILE_NAME = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._-]{0,200}")
 _MAX_MANIFEST_BYTES = 64 << 20
@@ -220,7 +220,7 @@ def check_files(path: Path, files: dict[str, Any], *, contents: bool) -> str:
             return f"{Path(str(error.filename or path)).name} can't be read: {error.strerror}"
     for (name, expected), found in zip(files.items(), hashes, strict=True):
         if tuple(expected) != found:
-            return f"{name} has another content than was written"
+            return f"{name} does not have the content that was written"
     return ""
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from gipfel_cluster.model import Frozen, GipfelError
 
 from ..telemetry.files import open_regular
-from .manifest import Entry, shown
-from .source import Found, scan
+from .manifest import Entry, display_path
+from .source import ScannedEntry, scan
 from .verify import load_entries
 
 
@@ -44,24 +44,24 @@ def compare(first: Path, second: Path) -> Difference:
 
 
 def _sorted(paths: set[bytes]) -> tuple[str, ...]:
-    return tuple(shown(each) for each in sorted(paths))
+    return tuple(display_path(each) for each in sorted(paths))
 
 
 def _entries(path: Path) -> dict[bytes, Entry]:
     if not path.is_dir():
         return {name: entry for name, entry in load_entries(path).items() if entry.kind != "removed"}
     source = scan(path, action="compared")
-    return {each.entry.path: _hashed(source.path, each) for each in source.found}
+    return {each.entry.path: _hashed(source.path, each) for each in source.entries}
 
 
-def _hashed(root: Path, found: Found) -> Entry:
-    if found.entry.kind != "file":
-        return found.entry
+def _hashed(root: Path, scanned: ScannedEntry) -> Entry:
+    if scanned.entry.kind != "file":
+        return scanned.entry
     try:
-        with open_regular(root / os.fsdecode(found.entry.path)) as file:
+        with open_regular(root / os.fsdecode(scanned.entry.path)) as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise GipfelError(
-            f"{shown(found.entry.path)} can't be read: {error.strerror}.", "Check the file."
+            f"{display_path(scanned.entry.path)} can't be read: {error.strerror}.", "Check the file."
         ) from error
-    return replace(found.entry, sha256=sha256)
+    return replace(scanned.entry, sha256=sha256)

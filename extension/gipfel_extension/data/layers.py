@@ -1,6 +1,6 @@
 """Layers and mounts: add files to a data set without rewriting it, and mount it in a container.
 
-A layer is an image of its own that names the root hash of the image it extends. Layers of ``data.sqsh`` are
+A layer is a separate image that contains the root hash of the image it extends. Layers of ``data.sqsh`` are
 ``data.1.sqsh``, ``data.2.sqsh`` and so on, and are mounted beside it, at ``/data.1`` and so on: an EDF can't
 merge mounts.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gipfel_cluster.model import GipfelError
 
-from .manifest import Base, Summary, read_summary, shown_list
+from .manifest import Base, Summary, display_paths, read_summary
 from .source import Source
 from .squashfs import SUFFIX, SquashfsFile
 from .verify import load_entries
@@ -48,7 +48,7 @@ def find_layers(base: Path) -> list[Path]:
 
 
 def next_layer(base: Path) -> tuple[Path, Base]:
-    """Return the path of an image's next layer, and what it has to say about the image before it."""
+    """Return the path of an image's next layer, and its reference to the image that it extends."""
     layers = find_layers(base)
     if len(layers) >= _MAX_LAYERS:
         raise GipfelError(f"{base} has {_MAX_LAYERS} layers.", "Pack all of the data again.")
@@ -67,17 +67,17 @@ def refuse_known_paths(base: Path, source: Source) -> None:
     known = {
         path: entry.kind for each in (base, *find_layers(base)) for path, entry in load_entries(each).items()
     }
-    both = [each.entry for each in source.found if each.entry.path in known]
+    both = [each.entry for each in source.entries if each.entry.path in known]
     removed = [each.path for each in both if known[each.path] == "removed"]
     if removed:
         raise GipfelError(
-            f"{base.name} had {shown_list(removed)}, which was removed.",
+            f"{base.name} had {display_paths(removed)}, which was removed.",
             "Leave it out, or pack all of the data again.",
         )
     clashes = [each.path for each in both if {known[each.path], each.kind} != {"directory"}]
     if clashes:
         raise GipfelError(
-            f"{base.name} already has {shown_list(clashes)}.",
+            f"{base.name} already has {display_paths(clashes)}.",
             "Rename them, or pack all of the data again.",
         )
 

@@ -125,16 +125,16 @@ def to_bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def shown(path: bytes) -> str:
-    """Return a path for people: one line, with escapes for what can't be printed."""
+def display_path(path: bytes) -> str:
+    """Return a path for display: one line, with escapes for characters that are not printable."""
     text = path.decode("utf-8", "backslashreplace")
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
-def shown_list(paths: Sequence[bytes], limit: int = 5) -> str:
+def display_paths(paths: Sequence[bytes], limit: int = 5) -> str:
     """Return the first of some paths, and how many more there are."""
     more = f" and {len(paths) - limit} more" if len(paths) > limit else ""
-    return ", ".join(shown(each) for each in paths[:limit]) + more
+    return ", ".join(display_path(each) for each in paths[:limit]) + more
 
 
 def manifest_lines(entries: Iterable[Entry], packing: Packing) -> Iterator[bytes]:
@@ -235,7 +235,7 @@ def read_summary(image: Path) -> Summary | None:
     Raises
     ------
     GipfelError
-        It can't be read or contradicts itself.
+        It can't be read or is inconsistent.
     """
     if is_earlier_image(image):
         return _read_summary(earlier_summary_path(image))

@@ -16,7 +16,7 @@ import pyarrow
 from gipfel_cluster.model import GipfelError
 
 from .manifest import Packing
-from .source import Found, Source
+from .source import ScannedEntry, Source
 
 Access = Literal["random", "sequential"]
 Compression = Literal["auto", "none", "zstd", "gzip"]
@@ -76,20 +76,20 @@ def find_packer() -> Packer:
     return Packer(version[1], frozenset(re.findall(r"^\t+(gzip|zstd)\b", texts[1], re.MULTILINE)))
 
 
-def plan_packing(source: Source, access: Access, wanted: Compression, available: Iterable[str]) -> Plan:
+def plan_packing(source: Source, access: Access, requested: Compression, available: Iterable[str]) -> Plan:
     """Choose how to pack a source; the same content gives the same choice.
 
     Raises
     ------
     GipfelError
-        This mksquashfs lacks the compressor that is asked for.
+        This mksquashfs lacks the requested compressor.
     """
     available = frozenset(available)
-    if wanted not in {"auto", "none"} and wanted not in available:
-        raise GipfelError(f"This mksquashfs was built without {wanted}.", "Use --compression auto.")
-    fraction = 1.0 if wanted == "none" else sample_fraction(source, access)
-    compression: str = wanted
-    if wanted == "auto":
+    if requested not in {"auto", "none"} and requested not in available:
+        raise GipfelError(f"This mksquashfs was built without {requested}.", "Use --compression auto.")
+    fraction = 1.0 if requested == "none" else sample_fraction(source, access)
+    compression: str = requested
+    if requested == "auto":
         fallback = "zstd" if "zstd" in available else "gzip"
         compression = "none" if fraction > _INCOMPRESSIBLE else fallback
     packing = Packing.model_validate(
@@ -132,9 +132,9 @@ def _spread(length: int, count: int) -> list[int]:
     return [int(index * step) for index in range(min(count, length))]
 
 
-def _read_start(source: Source, found: Found, count: int) -> bytes:
+def _read_start(source: Source, scanned: ScannedEntry, count: int) -> bytes:
     try:
-        with source.open(found) as file:
+        with source.open(scanned) as file:
             return file.read(count)
     except OSError:
         return b""

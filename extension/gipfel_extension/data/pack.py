@@ -239,7 +239,7 @@ def _run(
     log = image.with_name("log")
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        # In a session of its own Ctrl-C reaches it through this process alone, which removes what it wrote.
+        # In a separate session, Ctrl-C reaches it through this process alone, which removes what it wrote.
         process = subprocess.Popen(
             argv,
             bufsize=_PIPE_BYTES,

@@ -16,10 +16,10 @@ from gipfel_cluster.model import GipfelError
 
 from ..telemetry.files import open_regular
 from .layers import required_summary
-from .manifest import MANIFEST_NAME, Entry, Removal, Summary, shown_list
+from .manifest import MANIFEST_NAME, Entry, Removal, Summary, display_paths
 from .options import Plan
 from .pack import PackRequest, pack, utc_now
-from .source import Found, Identity, Source
+from .source import FileVersion, ScannedEntry, Source
 from .squashfs import SquashfsFile
 from .tree import Node, read_blocks, root_mode, walk
 from .verify import load_entries, verify
@@ -91,7 +91,7 @@ def without(entries: Mapping[bytes, Entry], paths: Sequence[bytes]) -> list[Entr
     missing = sorted(path for path in wanted if path not in entries or entries[path].kind == "removed")
     if missing or not wanted:
         raise GipfelError(
-            f"The data set has no {shown_list(missing) or 'such path'}.",
+            f"The data set has no {display_paths(missing) or 'such path'}.",
             "List its paths with `gipfel data show --files`.",
         )
     gone = {path for path in entries if wanted & set(_parents(path))}
@@ -121,23 +121,23 @@ class _ImageSource(Source):
     nodes: Mapping[bytes, Node]
     lock: threading.Lock
 
-    def open(self, found: Found) -> BinaryIO:
+    def open(self, scanned: ScannedEntry) -> BinaryIO:
         """Open the content of a file in the image."""
         file = open_regular(self.path, follow=True)
-        blocks = read_blocks(self.image, self.nodes[found.entry.path])
+        blocks = read_blocks(self.image, self.nodes[scanned.entry.path])
         return cast("BinaryIO", io.BufferedReader(_BlockReader(file, blocks, self.lock), _BUFFER_BYTES))
 
     def changed(self) -> list[bytes]:
-        """Return the image's name if it is another file by now."""
-        now = Identity.of(os.stat(self.path))  # noqa: PTH116 - as `identity` was made
-        return [] if now == self.identity else [os.fsencode(self.path.name)]
+        """Return the image's name if it has been replaced."""
+        now = FileVersion.of(os.stat(self.path))  # noqa: PTH116 - as `version` was made
+        return [] if now == self.version else [os.fsencode(self.path.name)]
 
 
-def _image_source(image: SquashfsFile, entries: Sequence[Entry]) -> _ImageSource:
+def _image_source(image: SquashfsFile, manifest: Sequence[Entry]) -> _ImageSource:
     nodes = {node.path: node for node in walk(image) if node.path != MANIFEST_NAME}
-    identity = Identity.of(os.stat(image.path))  # noqa: PTH116
-    found = tuple(Found(entry, identity) for entry in entries)
-    return _ImageSource(image.path, root_mode(image), identity, found, (), image, nodes, threading.Lock())
+    version = FileVersion.of(os.stat(image.path))  # noqa: PTH116
+    entries = tuple(ScannedEntry(entry, version) for entry in manifest)
+    return _ImageSource(image.path, root_mode(image), version, entries, (), image, nodes, threading.Lock())
 
 
 class _BlockReader(io.RawIOBase):

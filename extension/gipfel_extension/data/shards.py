@@ -18,19 +18,19 @@ from pydantic import ValidationError
 from gipfel_cluster.model import GipfelError
 
 from ..telemetry.files import open_regular, read_json
-from .manifest import MANIFEST_NAME, Entry, shown
-from .source import Found, Identity, Source
+from .manifest import MANIFEST_NAME, Entry, display_path
+from .source import FileVersion, ScannedEntry, Source
 from .tree import MAX_DEPTH, MAX_ENTRIES
 from .verify import Verification
 from .webdataset import CROISSANT_NAME, INDEX_NAME, ShardIndex, hash_file, parents_of, root_of_shards
 
 _MAX_INDEX_BYTES = 64 << 20
 _MAX_SHARDS = 100_000
-#: Longer ones are not asked for by any tar header but one with a forged length.
+#: Only a tar header with a forged length makes `tarfile` request longer reads.
 _MAX_READ_BYTES = 1 << 20
 _BLOCK = 512
 _BUFFER_BYTES = 1 << 20
-_NOTHING = Identity(0, 0, 0, 0, 0)
+_NOTHING = FileVersion(0, 0, 0, 0, 0)
 
 
 class ShardReadError(GipfelError):
@@ -50,20 +50,22 @@ class _Place(NamedTuple):
 @dataclass(frozen=True)
 class _ShardSource(Source):
     places: Mapping[bytes, _Place]
-    shards: Mapping[Path, Identity]
+    shards: Mapping[Path, FileVersion]
 
-    def open(self, found: Found) -> BinaryIO:
+    def open(self, scanned: ScannedEntry) -> BinaryIO:
         """Open a member of a shard."""
-        place = self.places[found.entry.path]
+        place = self.places[scanned.entry.path]
         file = open_regular(place.shard)
-        return cast("BinaryIO", io.BufferedReader(_Slice(file, place.start, found.entry.size), _BUFFER_BYTES))
+        return cast(
+            "BinaryIO", io.BufferedReader(_Slice(file, place.start, scanned.entry.size), _BUFFER_BYTES)
+        )
 
     def changed(self) -> list[bytes]:
         """Return the shards that changed since they were scanned."""
         return [
             os.fsencode(path.name)
-            for path, identity in self.shards.items()
-            if not path.exists() or Identity.of(path.lstat()) != identity
+            for path, version in self.shards.items()
+            if not path.exists() or FileVersion.of(path.lstat()) != version
         ]
 
 
@@ -78,7 +80,7 @@ def scan_shards(path: Path) -> Source:
     try:
         path = path.resolve(strict=True)
         names = sorted(each.name for each in path.iterdir() if each.name.endswith(".tar"))
-        identity = Identity.of(path.stat())
+        version = FileVersion.of(path.stat())
     except OSError as error:
         raise ShardReadError(path, error) from error
     if not names or len(names) > _MAX_SHARDS:
@@ -87,21 +89,21 @@ def scan_shards(path: Path) -> Source:
     if index:
         _check_shards(path, index, names)
     places: dict[bytes, _Place] = {}
-    found: dict[bytes, Found] = {}
-    shards = {path / name: Identity.of((path / name).lstat()) for name in names}
+    entries: dict[bytes, ScannedEntry] = {}
+    shards = {path / name: FileVersion.of((path / name).lstat()) for name in names}
     for shard, state in shards.items():
         for entry, start in _members(shard):
-            if len(found) >= MAX_ENTRIES or entry.path in found:
-                problem = "is there twice" if entry.path in found else "is one too many"
-                raise _refused(shard, f"{shown(entry.path)} {problem}")
+            if len(entries) >= MAX_ENTRIES or entry.path in entries:
+                problem = "is there twice" if entry.path in entries else "is one too many"
+                raise _refused(shard, f"{display_path(entry.path)} {problem}")
             places[entry.path] = _Place(shard, start)
-            found[entry.path] = Found(entry, state)
+            entries[entry.path] = ScannedEntry(entry, state)
     if index and index.croissant is not None:
-        places |= _croissant(path, found, shards)
-    _add_directories(path, found)
-    ordered = tuple(found[each] for each in sorted(found))
+        places |= _croissant(path, entries, shards)
+    _add_directories(path, entries)
+    ordered = tuple(entries[each] for each in sorted(entries))
     notes = () if index else (f"There is no {INDEX_NAME}, so the shards' hashes can't be checked",)
-    return _ShardSource(path, 0o755, identity, ordered, notes, places, shards)
+    return _ShardSource(path, 0o755, version, ordered, notes, places, shards)
 
 
 def verify_shards(path: Path) -> Verification:
@@ -139,7 +141,7 @@ def read_index(path: Path) -> ShardIndex | None:
     Raises
     ------
     GipfelError
-        It can't be read, was not written by ``gipfel data pack``, or contradicts itself.
+        It can't be read, was not written by ``gipfel data pack``, or is inconsistent.
     """
     name = path / INDEX_NAME
     try:
@@ -209,30 +211,32 @@ def _entry(shard: Path, member: tarfile.TarInfo, size: int) -> Entry:
     parts = path.split(b"/")
     is_inside = not member.name.startswith("/") and b".." not in parts and path not in {b".", b""}
     if not is_inside or b"\0" in path or len(parts) > MAX_DEPTH or path == MANIFEST_NAME:
-        raise _refused(shard, f"{shown(path)} is not a name in a data set")
+        raise _refused(shard, f"{display_path(path)} is not a name in a data set")
     if not member.isreg() or member.issparse() or member.mode & 0o6000:
-        raise _refused(shard, f"{shown(path)} is a link, a device or another special file")
+        raise _refused(shard, f"{display_path(path)} is a link, a device or another special file")
     if not 0 <= member.size <= size - member.offset_data:
-        raise _refused(shard, f"{shown(path)} is cut off")
+        raise _refused(shard, f"{display_path(path)} is cut off")
     return Entry(path, "file", member.mode & 0o777, member.size)
 
 
-def _croissant(path: Path, found: dict[bytes, Found], shards: dict[Path, Identity]) -> dict[bytes, _Place]:
+def _croissant(
+    path: Path, entries: dict[bytes, ScannedEntry], shards: dict[Path, FileVersion]
+) -> dict[bytes, _Place]:
     name = CROISSANT_NAME.encode()
     try:
         state = (path / CROISSANT_NAME).lstat()
     except OSError as error:
         raise GipfelError(f"{path / CROISSANT_NAME} is missing.", "Copy the shards again.") from error
-    shards[path / CROISSANT_NAME] = Identity.of(state)
-    found[name] = Found(Entry(name, "file", 0o644, state.st_size), Identity.of(state))
+    shards[path / CROISSANT_NAME] = FileVersion.of(state)
+    entries[name] = ScannedEntry(Entry(name, "file", 0o644, state.st_size), FileVersion.of(state))
     return {name: _Place(path / CROISSANT_NAME, 0)}
 
 
-def _add_directories(path: Path, found: dict[bytes, Found]) -> None:
-    for name in {above for each in found for above in parents_of(each)}:
-        if name in found:
-            raise _refused(path, f"{shown(name)} is a file and a directory")
-        found[name] = Found(Entry(name, "directory", 0o755), _NOTHING)
+def _add_directories(path: Path, entries: dict[bytes, ScannedEntry]) -> None:
+    for name in {above for each in entries for above in parents_of(each)}:
+        if name in entries:
+            raise _refused(path, f"{display_path(name)} is a file and a directory")
+        entries[name] = ScannedEntry(Entry(name, "directory", 0o755), _NOTHING)
 
 
 def _refused(path: Path, reason: str) -> GipfelError:

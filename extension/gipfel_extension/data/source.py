@@ -12,17 +12,17 @@ from typing import BinaryIO
 from gipfel_cluster.model import GipfelError
 
 from ..telemetry.files import open_regular
-from .manifest import MANIFEST_NAME, Entry, shown
+from .manifest import MANIFEST_NAME, Entry, display_path
 from .tree import MAX_DEPTH, MAX_ENTRIES
 
 #: Extended attributes that are kept; the others (ACLs, labels, capabilities) are specific to the machine.
 _KEPT_XATTR_PREFIX = "user."
 _MAX_XATTR_BYTES = 32 << 10
-_SHOWN = 10
+_MAX_LISTED = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class FileVersion:
     """One version of a file: it changes if the file is replaced or modified; times in nanoseconds."""
 
     device: int
@@ -32,60 +32,60 @@ class Identity:
     changed: int
 
     @classmethod
-    def of(cls, state: os.stat_result) -> "Identity":
-        """Return the identity of a file."""
+    def of(cls, state: os.stat_result) -> "FileVersion":
+        """Return the version of a file."""
         return cls(state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """An entry of the source, still without its hash."""
+class ScannedEntry:
+    """An entry of the source before its content is hashed."""
 
     entry: Entry
-    identity: Identity
+    version: FileVersion
 
 
 @dataclass(frozen=True)
 class Source:
-    """Data to be packed: entries sorted by path, the identity of its root, and notes for the user.
+    """Data to be packed: entries sorted by path, the version of its root, and notes for the user.
 
     This one is a directory. Subclasses read an image or shards.
     """
 
     path: Path
     mode: int
-    identity: Identity
-    found: tuple[Found, ...]
+    version: FileVersion
+    entries: tuple[ScannedEntry, ...]
     notes: tuple[str, ...]
 
     @property
     def data_bytes(self) -> int:
         """Return the size of all files, each hard-linked one counted once."""
-        return sum(each.entry.size for each in self.found if each.entry.kind == "file")
+        return sum(each.entry.size for each in self.entries if each.entry.kind == "file")
 
-    def files(self) -> list[Found]:
+    def files(self) -> list[ScannedEntry]:
         """Return the regular files, without additional hard links."""
-        return [each for each in self.found if each.entry.kind == "file"]
+        return [each for each in self.entries if each.entry.kind == "file"]
 
-    def open(self, found: Found) -> BinaryIO:
-        """Open a file's content; its descriptor's identity is that of `found` if nothing has changed."""
-        return open_regular(self.path / os.fsdecode(found.entry.path))
+    def open(self, scanned: ScannedEntry) -> BinaryIO:
+        """Open a file's content; its descriptor's version is that of `scanned` if nothing has changed."""
+        return open_regular(self.path / os.fsdecode(scanned.entry.path))
 
     def changed(self) -> list[bytes]:
         """Return the directories that changed since the scan."""
-        directories = [each for each in self.found if each.entry.kind == "directory"]
-        found = []
-        for path, identity in [
-            (b"", self.identity),
-            *((each.entry.path, each.identity) for each in directories),
+        directories = [each for each in self.entries if each.entry.kind == "directory"]
+        changed = []
+        for path, version in [
+            (b"", self.version),
+            *((each.entry.path, each.version) for each in directories),
         ]:
             try:
-                now = Identity.of(os.lstat(self.path / os.fsdecode(path)))
+                now = FileVersion.of(os.lstat(self.path / os.fsdecode(path)))
             except OSError:
                 now = None
-            if now != identity:
-                found.append(path or b".")
-        return found
+            if now != version:
+                changed.append(path or b".")
+        return changed
 
 
 def scan(path: Path, *, action: str = "packed") -> Source:
@@ -110,25 +110,29 @@ def scan(path: Path, *, action: str = "packed") -> Source:
         reason = getattr(error, "strerror", None) or str(error)
         raise GipfelError(f"{path} can't be {action}: {reason}.", "Give a directory.") from error
     scanner = _Scanner(path)
-    found = sorted(scanner.scan(), key=lambda each: each.entry.path)
+    entries = sorted(scanner.scan(), key=lambda each: each.entry.path)
     if scanner.refused:
-        more = f" and {len(scanner.refused) - _SHOWN} more" if len(scanner.refused) > _SHOWN else ""
+        more = f" and {len(scanner.refused) - _MAX_LISTED} more" if len(scanner.refused) > _MAX_LISTED else ""
         raise GipfelError(
-            f"{path} can't be {action}: {', '.join(sorted(scanner.refused)[:_SHOWN])}{more}.",
+            f"{path} can't be {action}: {', '.join(sorted(scanner.refused)[:_MAX_LISTED])}{more}.",
             "Remove them from the directory, or make them readable.",
         )
     return Source(
-        path, stat.S_IMODE(state.st_mode) & 0o777, Identity.of(state), tuple(_linked(found)), scanner.notes()
+        path,
+        stat.S_IMODE(state.st_mode) & 0o777,
+        FileVersion.of(state),
+        tuple(_linked(entries)),
+        scanner.notes(),
     )
 
 
-def _linked(found: list[Found]) -> Iterator[Found]:
+def _linked(entries: list[ScannedEntry]) -> Iterator[ScannedEntry]:
     """Turn additional hard links of a file into links to its first name."""
     first: dict[tuple[int, int], bytes] = {}
-    for each in found:
-        entry, key = each.entry, (each.identity.device, each.identity.inode)
+    for each in entries:
+        entry, key = each.entry, (each.version.device, each.version.inode)
         if entry.kind == "file" and first.setdefault(key, entry.path) != entry.path:
-            yield Found(Entry(entry.path, "hardlink", entry.mode, target=first[key]), each.identity)
+            yield ScannedEntry(Entry(entry.path, "hardlink", entry.mode, target=first[key]), each.version)
         else:
             yield each
 
@@ -138,9 +142,9 @@ class _Scanner:
         self._root = os.fsencode(root)
         self.refused: list[str] = []
         self._dropped: dict[str, int] = {}
-        self._outside: list[bytes] = []
+        self._external_links: list[bytes] = []
 
-    def scan(self) -> Iterator[Found]:
+    def scan(self) -> Iterator[ScannedEntry]:
         waiting = [b""]
         count = 0
         while waiting:
@@ -164,48 +168,48 @@ class _Scanner:
                     raise GipfelError(
                         f"There are more than {MAX_ENTRIES} files.", "Pack it in several parts."
                     )
-                found = self._entry(path)
-                if found is None:
+                scanned = self._entry(path)
+                if scanned is None:
                     continue
-                if found.entry.kind == "directory":
+                if scanned.entry.kind == "directory":
                     waiting.append(path)
-                yield found
+                yield scanned
 
     def notes(self) -> tuple[str, ...]:
-        found = [
+        notes = [
             f"{name} of {count} file{'' if count == 1 else 's'} is not kept"
             for name, count in sorted(self._dropped.items())
         ]
-        if self._outside:
-            first = shown(min(self._outside))
-            found.append(
-                f"{len(self._outside)} symbolic link(s) lead out of the directory, such as {first}: "
+        if self._external_links:
+            first = display_path(min(self._external_links))
+            notes.append(
+                f"{len(self._external_links)} symbolic link(s) lead out of the directory, such as {first}: "
                 "their targets are not packed"
             )
-        return tuple(found)
+        return tuple(notes)
 
     def _refuse(self, path: bytes, reason: str) -> None:
-        self.refused.append(f"{shown(path) or '.'} {reason}")
+        self.refused.append(f"{display_path(path) or '.'} {reason}")
 
-    def _entry(self, path: bytes) -> Found | None:
-        whole = self._root + b"/" + path
+    def _entry(self, path: bytes) -> ScannedEntry | None:
+        full_path = self._root + b"/" + path
         try:
-            state = os.lstat(whole)
-            kind = self._kind(path, whole, state.st_mode)
+            state = os.lstat(full_path)
+            kind = self._kind(path, full_path, state.st_mode)
             if not kind:
                 return None
-            target = os.readlink(whole) if kind == "symlink" else b""  # noqa: PTH115 - bytes
-            xattrs = () if kind == "symlink" else self._xattrs(path, whole)
+            target = os.readlink(full_path) if kind == "symlink" else b""  # noqa: PTH115 - bytes
+            xattrs = () if kind == "symlink" else self._xattrs(path, full_path)
         except OSError as error:
             self._refuse(path, f"can't be read ({error.strerror})")
             return None
-        if target and _leads_out(path, target):
-            self._outside.append(path)
+        if target and _is_outside(path, target):
+            self._external_links.append(path)
         mode = 0o777 if kind == "symlink" else stat.S_IMODE(state.st_mode) & 0o777
         size = state.st_size if kind == "file" else 0
-        return Found(Entry(path, kind, mode, size, "", target, xattrs), Identity.of(state))
+        return ScannedEntry(Entry(path, kind, mode, size, "", target, xattrs), FileVersion.of(state))
 
-    def _kind(self, path: bytes, whole: bytes, mode: int) -> str:
+    def _kind(self, path: bytes, full_path: bytes, mode: int) -> str:
         if stat.S_ISLNK(mode):
             return "symlink"
         if stat.S_ISDIR(mode):
@@ -215,15 +219,15 @@ class _Scanner:
             self._refuse(path, "is a pipe, a socket or a device")
         elif mode & (stat.S_ISUID | stat.S_ISGID):
             self._refuse(path, "is a set-user-id or set-group-id file")
-        elif not os.access(whole, os.R_OK, effective_ids=True):
+        elif not os.access(full_path, os.R_OK, effective_ids=True):
             self._refuse(path, "can't be read (no permission)")
         else:
             return "file"
         return ""
 
-    def _xattrs(self, path: bytes, whole: bytes) -> tuple[tuple[str, bytes], ...]:
+    def _xattrs(self, path: bytes, full_path: bytes) -> tuple[tuple[str, bytes], ...]:
         try:
-            names = os.listxattr(whole, follow_symlinks=False)
+            names = os.listxattr(full_path, follow_symlinks=False)
         except OSError as error:
             if error.errno in {errno.ENOTSUP, errno.ENOSYS}:
                 return ()
@@ -233,14 +237,14 @@ class _Scanner:
             if not name.startswith(_KEPT_XATTR_PREFIX):
                 self._dropped[name] = self._dropped.get(name, 0) + 1
                 continue
-            value = os.getxattr(whole, name, follow_symlinks=False)
+            value = os.getxattr(full_path, name, follow_symlinks=False)
             if "=" in name or not name.isprintable() or len(value) > _MAX_XATTR_BYTES:
                 self._refuse(path, "has an extended attribute whose name or size can't be packed")
             kept.append((name, value))
         return tuple(kept)
 
 
-def _leads_out(path: bytes, target: bytes) -> bool:
+def _is_outside(path: bytes, target: bytes) -> bool:
     if target.startswith(b"/"):
         return True
     joined = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))

@@ -19,8 +19,8 @@ from typing import IO, BinaryIO
 
 from gipfel_cluster.model import GipfelError
 
-from .manifest import MANIFEST_NAME, Entry, Packing, manifest_lines, shown_list, to_text
-from .source import Found, Identity, Source
+from .manifest import MANIFEST_NAME, Entry, Packing, display_paths, manifest_lines, to_text
+from .source import FileVersion, ScannedEntry, Source
 
 #: Called with the bytes read so far.
 Progress = Callable[[int], None]
@@ -68,41 +68,45 @@ class SourceStream:
         entries = []
         with ThreadPoolExecutor(self._readers) as pool:
             try:
-                for found, content in self._contents(pool):
-                    entries.append(self._add(archive, found, content))
+                for scanned, content in self._contents(pool):
+                    entries.append(self._add(archive, scanned, content))
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
         self._changed += self._source.changed()
         if self._changed:
             raise GipfelError(
-                f"The data changed while it was packed: {shown_list(self._changed)}.",
+                f"The data changed while it was packed: {display_paths(self._changed)}.",
                 "Pack it again when nothing writes to it.",
             )
         return entries
 
-    def _contents(self, pool: ThreadPoolExecutor) -> Iterator[tuple[Found, "Future[bytes | None] | None"]]:
+    def _contents(
+        self, pool: ThreadPoolExecutor
+    ) -> Iterator[tuple[ScannedEntry, "Future[bytes | None] | None"]]:
         """Yield all entries in order, small files with their content, which is being read ahead."""
-        waiting: deque[tuple[Found, Future[bytes | None] | None]] = deque()
-        for found in self._source.found:
-            is_small = found.entry.kind == "file" and found.entry.size <= _READ_AHEAD_BYTES
-            waiting.append((found, pool.submit(self._read_small, found) if is_small else None))
+        waiting: deque[tuple[ScannedEntry, Future[bytes | None] | None]] = deque()
+        for scanned in self._source.entries:
+            is_small = scanned.entry.kind == "file" and scanned.entry.size <= _READ_AHEAD_BYTES
+            waiting.append((scanned, pool.submit(self._read_small, scanned) if is_small else None))
             if len(waiting) > _READ_AHEAD_FILES:
                 yield waiting.popleft()
         yield from waiting
 
-    def _read_small(self, found: Found) -> bytes | None:
+    def _read_small(self, scanned: ScannedEntry) -> bytes | None:
         """Return a file's content; None if it is not the file that was scanned."""
         try:
-            with self._source.open(found) as file:
-                content = file.read(found.entry.size + 1)
-                same = Identity.of(os.fstat(file.fileno())) == found.identity
+            with self._source.open(scanned) as file:
+                content = file.read(scanned.entry.size + 1)
+                same = FileVersion.of(os.fstat(file.fileno())) == scanned.version
         except OSError:
             return None
-        return content if same and len(content) == found.entry.size else None
+        return content if same and len(content) == scanned.entry.size else None
 
-    def _add(self, archive: tarfile.TarFile, found: Found, content: "Future[bytes | None] | None") -> Entry:
-        entry = found.entry
+    def _add(
+        self, archive: tarfile.TarFile, scanned: ScannedEntry, content: "Future[bytes | None] | None"
+    ) -> Entry:
+        entry = scanned.entry
         if entry.kind == "removed":
             # A tombstone is in the manifest alone.
             return entry
@@ -111,7 +115,7 @@ class SourceStream:
             archive.addfile(member)
             return entry
         if content is None:
-            return self._add_large(archive, member, found)
+            return self._add_large(archive, member, scanned)
         data = content.result()
         if data is None:
             self._changed.append(entry.path)
@@ -120,21 +124,21 @@ class SourceStream:
         self._advance(entry.size)
         return self._hashed(entry, hashlib.sha256(data).hexdigest())
 
-    def _add_large(self, archive: tarfile.TarFile, member: tarfile.TarInfo, found: Found) -> Entry:
+    def _add_large(self, archive: tarfile.TarFile, member: tarfile.TarInfo, scanned: ScannedEntry) -> Entry:
         try:
-            with self._source.open(found) as file:
+            with self._source.open(scanned) as file:
                 reader = _HashingReader(file, self._advance)
                 archive.addfile(member, reader)  # type: ignore[arg-type] # reads only
-                same = Identity.of(os.fstat(file.fileno())) == found.identity
+                same = FileVersion.of(os.fstat(file.fileno())) == scanned.version
         except BrokenPipeError:
             raise
         except OSError as error:
             raise GipfelError(
-                f"{shown_list([found.entry.path])} can't be read: {error.strerror}.", "Check the file."
+                f"{display_paths([scanned.entry.path])} can't be read: {error.strerror}.", "Check the file."
             ) from error
         if not same or reader.was_short:
-            self._changed.append(found.entry.path)
-        return self._hashed(found.entry, reader.digest.hexdigest())
+            self._changed.append(scanned.entry.path)
+        return self._hashed(scanned.entry, reader.digest.hexdigest())
 
     def _hashed(self, entry: Entry, digest: str) -> Entry:
         if entry.sha256 not in {"", digest} and entry.path not in self._changed:

@@ -16,7 +16,7 @@ from pathlib import Path
 from gipfel_cluster.model import Frozen, GipfelError
 
 from ..telemetry.files import open_regular
-from .manifest import CHUNK_BYTES, MANIFEST_NAME, Entry, Summary, parse_manifest, read_summary, shown
+from .manifest import CHUNK_BYTES, MANIFEST_NAME, Entry, Summary, display_path, parse_manifest, read_summary
 from .pack import hash_chunk
 from .squashfs import ImageReadError, SquashfsFile
 from .tree import MAX_ENTRIES, Node, read_blocks, walk
@@ -28,7 +28,7 @@ _SET_ID = 0o6000
 
 
 class Verification(Frozen):
-    """Result of `verify`; at most 20 problems are listed. `root` is None without a summary."""
+    """Result of `verify`; at most 20 problems are listed. `root` is the root hash, None without a summary."""
 
     valid: bool
     problems: tuple[str, ...]
@@ -191,23 +191,23 @@ def _hash_chunks(path: Path, descriptor: int, numbers: list[int]) -> list[str]:
 def _unsafe_entries(nodes: dict[bytes, Node]) -> Iterator[str]:
     for path, node in nodes.items():
         if node.kind in _SPECIAL:
-            yield f"{shown(path)} is a {node.kind}."
+            yield f"{display_path(path)} is a {node.kind}."
         elif node.kind == "file" and node.mode & _SET_ID:
-            yield f"{shown(path)} is a set-user-id or set-group-id file."
+            yield f"{display_path(path)} is a set-user-id or set-group-id file."
 
 
 def _tree_differences(entries: dict[bytes, Entry], nodes: dict[bytes, Node]) -> Iterator[str]:
     for path in sorted(nodes.keys() - entries.keys() - {MANIFEST_NAME}):
-        yield f"{shown(path)} is not in the manifest."
+        yield f"{display_path(path)} is not in the manifest."
     for path, entry in entries.items():
         node = nodes.get(path)
         if entry.kind == "removed":
             if node is not None:
-                yield f"{shown(path)} was removed, but is in the image."
+                yield f"{display_path(path)} was removed, but is in the image."
         elif node is None:
-            yield f"{shown(path)} is in the manifest, but not in the image."
+            yield f"{display_path(path)} is in the manifest, but not in the image."
         elif not _matches(entry, node, nodes):
-            yield f"{shown(path)} is not as the manifest says: its kind, mode, size or target differs."
+            yield f"{display_path(path)} is not as the manifest says: its kind, mode, size or target differs."
 
 
 def _matches(entry: Entry, node: Node, nodes: dict[bytes, Node]) -> bool:
@@ -238,8 +238,8 @@ def _check_contents(
         except ImageReadError:
             raise
         except GipfelError as error:
-            problems.append(f"{shown(path)}: {error.problem}")
+            problems.append(f"{display_path(path)}: {error.problem}")
             continue
         if digest.hexdigest() != entry.sha256:
-            problems.append(f"{shown(path)} does not have the content in the manifest.")
+            problems.append(f"{display_path(path)} does not have the content in the manifest.")
     return count, problems

@@ -22,9 +22,9 @@ from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.runs import write_atomically
 
 from ..telemetry.files import open_regular
-from .manifest import Digest, Origin, read_croissant, shown, shown_list
+from .manifest import Digest, Origin, display_path, display_paths, read_croissant
 from .pack import READERS, origin_of, sync_directory, work_directory
-from .source import Found, Source, scan
+from .source import ScannedEntry, Source, scan
 from .stream import SourceStream, open_archive
 
 INDEX_NAME = "index.json"
@@ -154,7 +154,7 @@ def _as_files(source: Source) -> Source:
     has_croissant = read_croissant(source.path) is not None
     sizes = {each.entry.path: each.entry.size for each in source.files()}
     refused, files, skipped, seen = [], [], [], set()
-    for each in source.found:
+    for each in source.entries:
         entry = each.entry
         if entry.kind == "directory" or (has_croissant and entry.path == CROISSANT_NAME.encode()):
             continue
@@ -168,20 +168,23 @@ def _as_files(source: Source) -> Source:
         if key is None:
             skipped.append(entry.path)
         size = entry.size if entry.kind == "file" else sizes[entry.target]
-        files.append(Found(replace(entry, kind="file", size=size, target=b"", xattrs=()), each.identity))
+        files.append(
+            ScannedEntry(replace(entry, kind="file", size=size, target=b"", xattrs=()), each.version)
+        )
     if refused:
         raise GipfelError(
-            f"WebDataset can't hold {shown_list(refused)}: symbolic links, names that are not UTF-8 or have "
-            "control characters, and names that differ in the case of their extension alone.",
+            f"WebDataset can't hold {display_paths(refused)}: symbolic links, names that are not UTF-8 "
+            "or have control characters, and names that differ in the case of their extension alone.",
             "Rename or remove them, or pack a SquashFS image.",
         )
     files.sort(key=lambda each: (split_name(each.entry.path) or (each.entry.path,), each.entry.path))
     notes = [*source.notes]
     if skipped:
         notes.append(
-            f"WebDataset's readers skip {len(skipped)} file(s) without a dot, such as {shown(skipped[0])}"
+            f"WebDataset's readers skip {len(skipped)} file(s) without a dot, "
+            f"such as {display_path(skipped[0])}"
         )
-    return replace(source, found=tuple(files), notes=tuple(notes))
+    return replace(source, entries=tuple(files), notes=tuple(notes))
 
 
 def _is_odd(path: bytes) -> bool:
@@ -192,23 +195,23 @@ def _is_odd(path: bytes) -> bool:
 
 
 def _divide(source: Source, limit: int) -> Iterator[Source]:
-    """Yield the source of each shard; a sample larger than the limit has a shard of its own."""
-    part: list[Found] = []
+    """Yield the source of each shard; a sample larger than the limit is alone in its shard."""
+    part: list[ScannedEntry] = []
     size = 0
-    for sample in _samples(source.found):
+    for sample in _samples(source.entries):
         weight = sum(_HEADER_BYTES + each.entry.size for each in sample)
         if part and size + weight > limit:
-            yield replace(source, found=tuple(part))
+            yield replace(source, entries=tuple(part))
             part, size = [], 0
         part += sample
         size += weight
-    yield replace(source, found=tuple(part))
+    yield replace(source, entries=tuple(part))
 
 
-def _samples(found: tuple[Found, ...]) -> Iterator[list[Found]]:
-    sample: list[Found] = []
+def _samples(entries: tuple[ScannedEntry, ...]) -> Iterator[list[ScannedEntry]]:
+    sample: list[ScannedEntry] = []
     before: bytes | None = None
-    for each in found:
+    for each in entries:
         key = (split_name(each.entry.path) or (each.entry.path,))[0]
         if sample and key != before:
             yield sample
@@ -230,8 +233,8 @@ def _write_shard(path: Path, part: Source, request: ShardRequest, before: int) -
     return Shard(
         url=path.name,
         filesize=path.stat().st_size,
-        nsamples=sum(1 for _ in _samples(part.found)),
-        nfiles=len(part.found),
+        nsamples=sum(1 for _ in _samples(part.entries)),
+        nfiles=len(part.entries),
         sha256=hash_file(path),
     )
 

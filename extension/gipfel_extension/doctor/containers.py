@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 
 from gipfel_cluster.broker.context import find_runtime
+from gipfel_cluster.engines.bubblewrap import NAMESPACES_REFUSED
 from gipfel_cluster.model import GipfelError
 
 from .examine import Finding, ProbeTopic
@@ -46,7 +47,7 @@ def engine(name: str) -> tuple[ProbeTopic, Callable[[Machine], Finding]]:
             return topic.ok("Runs containers here.")
         fix = _INSTALL.get(name, "Install the programs that it needs.")
         # The probe of user namespaces prints the fix.
-        fix = fix if "namespaces" not in problem else "See user namespaces below."
+        fix = fix if NAMESPACES_REFUSED not in problem else "See user namespaces below."
         if chosen == name:
             return topic.missing(f"{problem} It is selected by GIPFEL_ENGINE.", fix)
         if not chosen and name == _DEFAULT_ENGINE:

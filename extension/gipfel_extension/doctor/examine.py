@@ -112,7 +112,7 @@ class _Running:
 
 
 _WIDTH = 80
-_NAME = 24
+_NAME_WIDTH = 24
 _SYMBOLS: dict[Status, str] = {"ok": "✓", "missing": "✗", "warning": "!", "not applicable": "–"}  # noqa: RUF001 - a dash
 _ASCII_SYMBOLS: dict[Status, str] = {"ok": "+", "missing": "x", "warning": "!", "not applicable": "-"}
 _PREFIXES: dict[Status, str] = {
@@ -160,14 +160,14 @@ def summary(examination: Examination) -> str:
 
 def _finding_lines(finding: Finding, *, plain: bool) -> Iterator[tuple[str, Status | None]]:
     symbol = (_ASCII_SYMBOLS if plain else _SYMBOLS)[finding.status]
-    indent = " " * (_NAME + 4)
+    indent = " " * (_NAME_WIDTH + 4)
     message = textwrap.wrap(
         f"{_PREFIXES[finding.status]}{finding.message}",
         _WIDTH - len(indent),
         break_long_words=False,
         break_on_hyphens=False,
     ) or [""]
-    yield f"  {symbol} {finding.name:<{_NAME}}{message[0]}", finding.status
+    yield f"  {symbol} {finding.name:<{_NAME_WIDTH}}{message[0]}", finding.status
     yield from ((f"{indent}{line}", None) for line in message[1:])
     # Fixes use the full width, so that commands are broken less often.
     arrow = "->" if plain else "→"

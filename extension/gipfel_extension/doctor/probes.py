@@ -30,7 +30,7 @@ def probes(machine: Machine, *, operator: bool) -> tuple[Probe, ...]:
         Probe(directories.SCRATCH, directories.scratch),
         Probe(directories.LOCAL, directories.local),
         Probe(network.PORTS, network.server_port),
-        Probe(network.BROWSER, network.browser),
+        Probe(network.HUB_PORT, network.hub_port),
         Probe(network.HUB, network.hub),
         Probe(versions.SYSTEM, versions.system),
         Probe(versions.PACKAGES, versions.packages),

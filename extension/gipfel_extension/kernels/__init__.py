@@ -173,11 +173,11 @@ def offer_image_kernel(environment: MutableMapping[str, str], *, runtime: Path |
     return found.problem
 
 
-def _offer(found: ImagePython, data: Path, prefix: Path, image: str) -> None:
-    name = f"{f'Python {found.version}'.removesuffix(' ?')} ({image})"
-    if found.problem:
+def _offer(python: ImagePython, data: Path, prefix: Path, image: str) -> None:
+    name = f"{f'Python {python.version}'.removesuffix(' ?')} ({image})"
+    if python.problem:
         program = [str(prefix / "bin/python3"), "-I", "-m", "gipfel_extension.kernels.unusable"]
-        argv = [*program, found.problem, "-f", "{connection_file}"]
+        argv = [*program, python.problem, "-f", "{connection_file}"]
         write_kernel(data, UNUSABLE_KERNEL, f"{name}: no kernel", argv)
         return
     # The runtime's own kernel first: if it cannot be written, nothing has changed.
@@ -185,7 +185,7 @@ def _offer(found: ImagePython, data: Path, prefix: Path, image: str) -> None:
     if own.is_file():
         _write_spec(data, RUNTIME_KERNEL, own.read_text())
     start = str(prefix / "kernels" / "start.py")
-    write_kernel(data, NATIVE_KERNEL, name, [found.path, start, "-f", "{connection_file}"])
+    write_kernel(data, NATIVE_KERNEL, name, [python.path, start, "-f", "{connection_file}"])
 
 
 def find_image_python(path: str, runtime: Path) -> str | None:

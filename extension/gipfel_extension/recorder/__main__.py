@@ -180,7 +180,7 @@ def _head_senders(options: argparse.Namespace, environment: Mapping[str, str]) -
     if not options.fan_in:
         return []
     try:
-        from ..telemetry.live.fan_in import FanInKeys, FanInSender  # noqa: PLC0415 - as above
+        from ..telemetry.live.fan_in import FanInKeys, FanInSender  # noqa: PLC0415 - needs ZeroMQ, too
 
         keys = FanInKeys.from_environment(environment)
         if keys is None:

@@ -135,7 +135,7 @@ class Recorder:
 
     def close(self) -> None:
         """Write the waiting samples, close the segment, publish the last tick and close the sources."""
-        self.journal.note("recorder_ended", "The recorder was asked to stop.", published=False)
+        self.journal.note("recorder_ended", "The recorder was stopped.", published=False)
         if self._fine is not None:
             self._writer.add(self._fine.drain())
             self._fine.finish()

@@ -1,6 +1,6 @@
 """Writing of samples to segments: `SampleWriter`, and `FineRecording` for samples at 10 Hz.
 
-Samples wait in memory while the disk cannot be written. Fine samples have segments of their own; their
+Samples wait in memory while the disk cannot be written. Fine samples have their own segments; their
 one-second means, with the intermediate results of their score, become samples of the run.
 """
 

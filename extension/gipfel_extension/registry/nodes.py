@@ -189,7 +189,7 @@ def drain_refusal(
 ) -> str:
     """Return why a node may not be drained, in one sentence; empty if it may be.
 
-    All nodes that are out of service count for ``max_share``, whatever the cause. For example, with five of a
+    All nodes that are out of service count for ``max_share``, for any cause. For example, with five of a
     hundred nodes down, a limit of 0.05 refuses the sixth.
     """
     state = nodes.get(node)

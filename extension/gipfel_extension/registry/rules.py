@@ -179,32 +179,32 @@ def next_step(
     )
 
 
-def has_enough_evidence(threshold: EvidenceThreshold, said: Iterable[Observation]) -> bool:
+def has_enough_evidence(threshold: EvidenceThreshold, observations: Iterable[Observation]) -> bool:
     """Return whether the reports suffice: of different users and jobs, or of one trusted source."""
-    said = tuple(said)
-    users = {each.reporter for each in said}
+    observations = tuple(observations)
+    users = {each.reporter for each in observations}
     # Senders can forge job IDs, so a job ID distinguishes jobs of one user only.
-    jobs = {(each.reporter, each.job) for each in said}
-    return any(each.vouched for each in said) or (
+    jobs = {(each.reporter, each.job) for each in observations}
+    return any(each.vouched for each in observations) or (
         len(users) >= threshold.users and len(jobs) >= threshold.jobs
     )
 
 
 def render_text(
-    step: Step, rule: Rule, said: Sequence[Observation], *, cluster: str, node: str, key: str
+    step: Step, rule: Rule, observations: Sequence[Observation], *, cluster: str, node: str, key: str
 ) -> str:
     """Return the step's text with this case's values; line breaks in values are removed."""
-    newest = max(said, key=lambda each: each.received_ns, default=None)
+    newest = max(observations, key=lambda each: each.received_ns, default=None)
     fields = {
         "node": node,
         "cluster": cluster,
         "rule": rule.title,
         "reason": newest.reason if newest else "",
-        "reports": str(len({(each.reporter, each.job) for each in said})),
-        "users": str(len({each.reporter for each in said})),
-        "since": _utc(min((each.received_ns for each in said), default=0)),
+        "reports": str(len({(each.reporter, each.job) for each in observations})),
+        "users": str(len({each.reporter for each in observations})),
+        "since": _utc(min((each.received_ns for each in observations), default=0)),
         "key": key,
-        "models": ", ".join(sorted({each.gpu_model for each in said if each.gpu_model})),
+        "models": ", ".join(sorted({each.gpu_model for each in observations if each.gpu_model})),
     }
     return Template(step.text or _DEFAULT_TEXT).safe_substitute(
         {name: one_line(text) for name, text in fields.items()}

@@ -33,15 +33,16 @@ from .saturation import (
 )
 from .server import (
     ExtendRouteHandler,
+    KeepAliveRouteHandler,
     LifetimeRouteHandler,
     MetricsRouteHandler,
     NotebookRouteHandler,
     NotebooksRouteHandler,
     RunRouteHandler,
     ScriptsRouteHandler,
-    StayRouteHandler,
 )
 from .vetting import ProtocolsRouteHandler, VettingConsentRouteHandler, VettingRouteHandler
+from .workloads import WorkloadActionRouteHandler, WorkloadLogRouteHandler, WorkloadsRouteHandler
 
 ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/metrics", MetricsRouteHandler),
@@ -54,7 +55,7 @@ ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/runs/([A-Za-z0-9][A-Za-z0-9._-]{0,127})/report", RunReportRouteHandler),
     (r"gipfel/lifetime", LifetimeRouteHandler),
     (r"gipfel/lifetime/extend", ExtendRouteHandler),
-    (r"gipfel/lifetime/stay", StayRouteHandler),
+    (r"gipfel/lifetime/keep-alive", KeepAliveRouteHandler),
     (r"gipfel/saturation", SaturationRouteHandler),
     (r"gipfel/saturation/now", ActivityRouteHandler),
     (r"gipfel/saturation/stream", SaturationStreamRouteHandler),
@@ -73,6 +74,9 @@ ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/launches/log", LaunchLogRouteHandler),
     (r"gipfel/launches/(stop|rerun|notebook)", LaunchActionRouteHandler),
     (r"gipfel/launches/(trace|dump)", LaunchFileRouteHandler),
+    (r"gipfel/workloads", WorkloadsRouteHandler),
+    (r"gipfel/workloads/(stop|rerun)", WorkloadActionRouteHandler),
+    (r"gipfel/workloads/log", WorkloadLogRouteHandler),
     (r"gipfel/vetting", VettingRouteHandler),
     (r"gipfel/vetting/protocols", ProtocolsRouteHandler),
     (r"gipfel/vetting/consent", VettingConsentRouteHandler),

@@ -62,6 +62,27 @@ class GipfelRouteHandler(APIHandler):
         try:
             return model.model_validate_json(self.request.body)
         except ValidationError as error:
-            first: dict[str, Any] = dict(error.errors()[0])
-            field = ".".join(str(part) for part in first["loc"])
-            raise GipfelError(one_line(f"The request is not valid: {field} {first['msg']}.")) from error
+            raise _invalid(error) from error
+
+    def query_as(self, model: type[_Body]) -> _Body:
+        """Return the request's query as a frozen model: of each name the last value.
+
+        Other names are ignored, because JupyterLab adds the time to the query so that nothing is cached.
+
+        Raises
+        ------
+        GipfelError
+            The query is not valid for the model.
+        """
+        names = model.model_fields.keys() & self.request.query_arguments.keys()
+        query = {name: self.get_query_argument(name) for name in names}
+        try:
+            return model.model_validate(query)
+        except ValidationError as error:
+            raise _invalid(error) from error
+
+
+def _invalid(error: ValidationError) -> GipfelError:
+    first: dict[str, Any] = dict(error.errors()[0])
+    field = ".".join(str(part) for part in first["loc"])
+    return GipfelError(one_line(f"The request is not valid: {field} {first['msg']}."))

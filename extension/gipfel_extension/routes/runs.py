@@ -114,7 +114,7 @@ class RunReportRouteHandler(GipfelRouteHandler):
 
     @property
     def content_security_policy(self) -> str:
-        """The page runs in an origin of its own."""
+        """Set the headers that give the page its own origin."""
         return _POLICY
 
     @route
@@ -137,7 +137,7 @@ def _rows(query: TableQuery) -> list[dict[str, object]]:
         conditions=conditions,
         sort=query.sort,
         descending=query.descending,
-        most=query.limit,
+        max_rows=query.limit,
     )
     return [row.model_dump(mode="json") for row in found]
 
@@ -145,7 +145,7 @@ def _rows(query: TableQuery) -> list[dict[str, object]]:
 def _remove(names: tuple[str, ...]) -> dict[str, object]:
     removed, kept = [], []
     for run in check_jobs([find_run(name, os.environ) for name in names], os.environ):
-        reason = run.in_use or ("it is pinned" if run.pinned else "")
+        reason = run.in_use_reason or ("it is pinned" if run.pinned else "")
         try:
             if not reason:
                 remove_run(run, os.environ)

@@ -32,7 +32,7 @@ from ..server.telemetry import ServerTelemetry
 from ..server.views import View
 from .base import AUTH_RESOURCE, GipfelRouteHandler, route
 
-_MOST_BYTES = 16_384
+_MAX_BYTES = 16_384
 _WINDOW_S = 600.0
 
 
@@ -111,7 +111,7 @@ class SaturationStreamRouteHandler(WebSocketMixin, WebSocketHandler, JupyterHand
 
     def on_message(self, message: str | bytes) -> None:
         """Change the page's view; close the websocket if the message is not a valid view."""
-        if len(message) > _MOST_BYTES:
+        if len(message) > _MAX_BYTES:
             self.close(1009, "The message is too long.")
             return
         try:

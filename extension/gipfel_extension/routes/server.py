@@ -26,7 +26,7 @@ from ..server.runs import CurrentRun, missing_gpus
 from ..telemetry.files import read_json
 from ..telemetry.prometheus_text import CONTENT_TYPE, JobLabels, prometheus_text
 from ..telemetry.sample import SampleTable
-from ..training.papermill.notebook_file import MOST_NOTEBOOK_BYTES
+from ..training.papermill.notebook_file import MAX_NOTEBOOK_BYTES
 from .base import GipfelRouteHandler, route
 
 #: Seconds of samples in the score of `MetricsRouteHandler`.
@@ -143,13 +143,13 @@ class ExtendRouteHandler(LifetimeRouteHandler):
         self.finish(self.lifetime.describe())
 
 
-class StayRouteHandler(LifetimeRouteHandler):
+class KeepAliveRouteHandler(LifetimeRouteHandler):
     """``POST``: keep an idle server."""
 
     @route
     async def post(self) -> None:
         """Count this request as use, and send the response of `LifetimeRouteHandler`."""
-        await self.lifetime.stay()
+        await self.lifetime.keep_alive()
         self.finish(self.lifetime.describe())
 
 
@@ -208,7 +208,7 @@ def read_notebook(path: Path) -> dict[str, Any]:
         The file can't be read or is not a notebook.
     """
     try:
-        content = read_json(path, MOST_NOTEBOOK_BYTES, follow=True)
+        content = read_json(path, MAX_NOTEBOOK_BYTES, follow=True)
     except (OSError, ValueError) as error:
         raise GipfelError(f"{path} can't be read as a notebook: {error}.", "Install Gipfel again.") from error
     if not isinstance(content, dict) or "cells" not in content:

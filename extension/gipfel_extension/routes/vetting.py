@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 from gipfel_cluster.model import Frozen, GipfelError, OneLine, one_line
 
 from ..server.vetting import (
-    MOST_BYTES,
+    MAX_BYTES,
     ServerVetting,
     describe_protocol,
     list_protocols,
@@ -48,7 +48,7 @@ class VettingQuery(Frozen):
 class ProtocolText(Frozen):
     """Text of a protocol in the editor."""
 
-    text: str = Field(max_length=MOST_BYTES)
+    text: str = Field(max_length=MAX_BYTES)
 
 
 class SavedProtocol(ProtocolText):
@@ -177,6 +177,6 @@ class VettingConsentRouteHandler(_VettingHandler):
     @route
     async def post(self) -> None:
         """Save the consent."""
-        asked = self.body_as(Consent)
-        await asyncio.to_thread(lambda: set_consent(share=asked.share))
+        consent = self.body_as(Consent)
+        await asyncio.to_thread(lambda: set_consent(share=consent.share))
         self.finish({"share": await asyncio.to_thread(has_consent, os.environ)})

@@ -242,12 +242,12 @@ def _with_neighbours(flags: Flags) -> Flags:
     return np.asarray(flags & before & after, np.bool_)
 
 
-def decoder_busy(columns: Columns, least: float) -> Flags:
+def decoder_busy(columns: Columns, minimum: float) -> Flags:
     """Return the samples in which a video decoder is at least so active; False where none is recorded."""
     found = np.zeros(len(columns["time_ns"]), np.bool_)
     for metric in (*VIDEO, "DEC_UTIL"):
         if metric in columns:
-            found |= np.asarray(fractions(columns, metric) >= least, np.bool_)
+            found |= np.asarray(fractions(columns, metric) >= minimum, np.bool_)
     return found
 
 
@@ -275,7 +275,7 @@ def losses_of(
     indicators
         None for a GPU that never worked: it waited for nothing, so its `gpu_idle` is the loss ``idle``.
     before_work
-        True in samples before the job's work began. Their loss is ``start_up``, whatever the indicators show.
+        True in samples before the job's work began. Their loss is ``start_up``, regardless of the indicators.
     """
     zero = np.zeros_like(breakdown.gpu_idle)
     if indicators is None:

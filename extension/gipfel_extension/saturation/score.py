@@ -94,9 +94,9 @@ class _Gpu:
     levels: Levels
     breakdown: LossBreakdown
 
-    def working(self, least: float) -> Flags:
+    def working(self, minimum: float) -> Flags:
         with np.errstate(invalid="ignore"):
-            return self.breakdown.running >= least
+            return self.breakdown.running >= minimum
 
 
 def score_table(

@@ -26,7 +26,7 @@ from .telemetry import ServerTelemetry
 STEP_PROGRAMS = frozenset(("srun", "mpirun", "mpiexec", "torchrun", "papermill"))
 #: Metrics that show GPU activity, the most precise first.
 GPU_ACTIVITY_METRICS = ("SM_ACTIVE", "GR_ENGINE_ACTIVE", "GPU_UTIL")
-_MOST_CORES = 0.5
+_MAX_CORES = 0.5
 _RECENT_S = 60.0
 _WINDOW_S = 60.0
 _SAVED = "gipfel_saved_last_activity"
@@ -87,7 +87,7 @@ def busy_with(indicators: Indicators, gpu_threshold: float) -> tuple[str, ...]:
         unknown = np.isnan(indicators.gpu_share)
         found.append("GPUs without recent samples" if unknown else f"GPU {indicators.gpu_share:.0%}")
     found += [f"a step ({name})" for name in sorted(set(indicators.steps))[:2]]
-    if indicators.cores > _MOST_CORES:
+    if indicators.cores > _MAX_CORES:
         found.append(f"{indicators.cores:.1f} CPU cores")
     return tuple(found)
 

@@ -27,10 +27,10 @@ from ..telemetry.ranks import gpu_uuids_by_rank, read_ranks
 from ..telemetry.sample import SampleTable
 from ..training.results import program_of_run, workload_of
 
-_SHORTEST_PAUSE_S = 5.0
+_MIN_PAUSE_S = 5.0
 #: Largest share of a core that scoring uses.
 _SHARE = 0.1
-_SHORTEST_REQUEST_PAUSE_S = 0.5
+_MIN_REQUEST_PAUSE_S = 0.5
 #: Source of a table whose values are means.
 MEANS = "summaries"
 #: Function that returns the advice of the rules for a table.
@@ -39,7 +39,7 @@ AdviseTable = Callable[[SampleTable], tuple[Advice, ...]]
 DebounceAdvice = Callable[[SampleTable, AdviseTable, tuple[Advice, ...]], tuple[Advice, ...]]
 _FILE = "sharing.json"
 _WINDOW_S = 600.0
-_MOST_BYTES = 64 << 10
+_MAX_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class SaturationAnalysis:
                     self._log.exception("This run can't be scored. Gipfel retries.")
                 failing = True
             spent = time.thread_time() - started
-            self._pause(max(_SHORTEST_PAUSE_S, spent / _SHARE) if windows else _SHORTEST_PAUSE_S, spent)
+            self._pause(max(_MIN_PAUSE_S, spent / _SHARE) if windows else _MIN_PAUSE_S, spent)
 
     def _debounce(
         self,
@@ -159,12 +159,12 @@ class SaturationAnalysis:
         advise_table: AdviseTable,
         advice: tuple[Advice, ...],
     ) -> tuple[Advice, ...]:
-        return self._debouncer.shown(window, table, advise_table, advice, time.monotonic())
+        return self._debouncer.displayed(window, table, advise_table, advice, time.monotonic())
 
     def _pause(self, pause_s: float, spent_s: float) -> None:
         """Wait for the pause or the next request; frequent requests wait in proportion to scoring time."""
         end = time.monotonic() + pause_s
-        soonest = time.monotonic() + min(pause_s, max(_SHORTEST_REQUEST_PAUSE_S, 2 * spent_s))
+        soonest = time.monotonic() + min(pause_s, max(_MIN_REQUEST_PAUSE_S, 2 * spent_s))
         while not self._closing.is_set() and (remaining := end - time.monotonic()) > 0:
             if self._requested.wait(remaining):
                 self._closing.wait(max(0.0, soonest - time.monotonic()))
@@ -180,7 +180,7 @@ class Sharing(Frozen):
 def read_sharing(environment: Mapping[str, str]) -> Sharing:
     """Return the saved consent; no consent if the file is missing or damaged."""
     try:
-        return Sharing.model_validate_json(read_regular(_file(environment), _MOST_BYTES))
+        return Sharing.model_validate_json(read_regular(_file(environment), _MAX_BYTES))
     except (OSError, ValueError):
         return Sharing()
 

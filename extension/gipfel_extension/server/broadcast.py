@@ -26,10 +26,10 @@ from .runs import CurrentRun
 from .views import JobMeans, LiveView, Traces, View, event_texts
 
 #: Longest queue of updates for a slow page; when it is full, the page gets complete figures instead.
-MOST_WAITING = 30
+MAX_WAITING = 30
 _POLL_S = 0.5
 #: Shortest time between two updates, which limits the cost of drawing.
-_SHORTEST_PAUSE_S = 0.5
+_MIN_PAUSE_S = 0.5
 #: Age from which figures are drawn again, because samples that arrive late are missing in them.
 _REDRAW_S = 60.0
 _OPEN_S = 20.0
@@ -64,7 +64,7 @@ class Page:
 
     def put(self, update: FeedUpdate) -> None:
         """Add an update; if the queue is full, drop its content and report that to the page."""
-        if len(self._updates) == MOST_WAITING:
+        if len(self._updates) == MAX_WAITING:
             self._updates.clear()
             self._lost = True
         self._updates.append(update)
@@ -266,7 +266,7 @@ class SaturationBroadcast:
         while not self._closing.is_set():
             try:
                 waiting += feed.poll(_POLL_S)
-                if waiting and time.monotonic() - published < _SHORTEST_PAUSE_S:
+                if waiting and time.monotonic() - published < _MIN_PAUSE_S:
                     continue
                 self._publish_samples(feed, waiting, means)
                 waiting, published, failing = [], time.monotonic(), False

@@ -30,9 +30,9 @@ from ..training.results import saved_advice_effect
 from .analysis import MEANS, score_document
 from .views import BUCKETS, HEAT_BUCKETS, View, event_texts, figures_of, metrics_of
 
-_MOST_RUNS = 4
+_MAX_RUNS = 4
 #: Number of samples from which their means are scored instead.
-_MOST_ROWS = 400_000
+_MAX_ROWS = 400_000
 #: A recorder writes every few seconds; if its file has not changed for this time, the recorder has ended.
 _SILENT_NS = 90 * 10**9
 CONTENT_TYPES = {"parquet": "application/vnd.apache.parquet", "csv": "text/csv", "png": "image/png"}
@@ -48,7 +48,7 @@ class RunMetrics:
     draws again every few seconds.
     """
 
-    def __init__(self, most_runs: int = _MOST_RUNS) -> None:
+    def __init__(self, most_runs: int = _MAX_RUNS) -> None:
         self._most = most_runs
         self._readers: dict[Path, tuple[MetricsReader, threading.Lock]] = {}
         self._lock = threading.Lock()
@@ -140,7 +140,7 @@ class TimeRange:
     def _table(self) -> SampleTable:
         counted = self.overview.count.get("CPU_UTIL"), self.overview.count.get("GPU_UTIL")
         rows = sum(int(np.nansum(each)) for each in counted if each is not None)
-        return self.samples() if rows <= _MOST_ROWS else means_table(self.overview)
+        return self.samples() if rows <= _MAX_ROWS else means_table(self.overview)
 
 
 def means_table(overview: Overview) -> SampleTable:

@@ -17,8 +17,8 @@ from ..training.launch_summary import RankFileKind, rank_file, summarize_or_repo
 from ..training.launches.logs import Cursor, ErrorLines, LogRow, tail_cursor
 from ..training.record.state import LAUNCHES, known_folders
 
-_MOST = 30
-_MOST_LINES = 1000
+_MAX_LAUNCHES = 30
+_MAX_LINES = 1000
 _ID = re.compile(r"(?:([A-Za-z0-9][\w.+@-]{0,199})/)?([0-9]{1,6})")
 
 
@@ -44,7 +44,7 @@ def list_launches(environment: Mapping[str, str], only: str = "") -> list[dict[s
     """
     if only:
         return [summarize_or_report(find_launch(only, environment))]
-    newest = reversed(known_folders(environment, everywhere=True)[-_MOST:])
+    newest = reversed(known_folders(environment, all_runs=True)[-_MAX_LAUNCHES:])
     found = [summarize_or_report(Launch(folder)) for folder in newest]
     return sorted(found, key=lambda each: each["phase"] == "ended")
 
@@ -79,7 +79,7 @@ def log_page(
     errors = ErrorLines(position.in_traceback if position else ())
     rows = errors.mark(page.lines)
     position = LogPosition(offsets=page.cursor.offsets, in_traceback=tuple(sorted(errors.in_traceback)))
-    return rows[-_MOST_LINES:], position, page.more
+    return rows[-_MAX_LINES:], position, page.more
 
 
 def open_rank_file(launch: Launch, kind: RankFileKind, rank: int) -> BinaryIO:

@@ -22,7 +22,7 @@ from gipfel_cluster.model import Frozen, GipfelError
 from .activity import Idleness, Indicators
 
 _ANSWER_S = 30.0
-_LONGEST_LINE = 300
+_MAX_LINE = 300
 
 
 class LifetimeStatus(Frozen):
@@ -111,7 +111,7 @@ def _message(error: urllib.error.HTTPError) -> str:
         message = str(json.loads(error.read())["message"])
     except (OSError, ValueError, KeyError, TypeError):
         message = f"The hub responded with HTTP status {error.code}."
-    return " ".join(message.split())[:_LONGEST_LINE]
+    return " ".join(message.split())[:_MAX_LINE]
 
 
 @dataclass(frozen=True)
@@ -251,7 +251,7 @@ class ServerLifetime:
             "idle": idle,
         }
 
-    async def stay(self) -> None:
+    async def keep_alive(self) -> None:
         """Count this moment as use, and report it to the hub immediately."""
         self._idleness.touch(self._clock())
         await self.report_once()

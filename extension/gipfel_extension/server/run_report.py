@@ -1,4 +1,4 @@
-"""The report of a run as a page, made by ``gipfel report`` in a process of its own."""
+"""The report of a run as a page, made by ``gipfel report`` in a separate process."""
 
 import asyncio
 import os

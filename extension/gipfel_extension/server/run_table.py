@@ -81,7 +81,7 @@ def run_table(
     conditions: Sequence[Condition] = (),
     sort: str = "modified",
     descending: bool = False,
-    most: int | None = None,
+    max_rows: int | None = None,
 ) -> list[TableRow]:
     """Return the runs that meet all conditions, sorted by a column; runs without a value come first.
 
@@ -89,7 +89,7 @@ def run_table(
     ----------
     sort
         A column of `TableRow`, or ``parameters.NAME``.
-    most
+    max_rows
         Number of runs to keep, from the end of the table; None for all.
 
     Raises
@@ -103,7 +103,7 @@ def run_table(
     known = [row for row in kept if value_of(row, sort) not in {None, ""}]
     known.sort(key=lambda row: _key(value_of(row, sort)), reverse=descending)
     ordered = [*(row for row in kept if value_of(row, sort) in {None, ""}), *known]
-    return ordered if most is None else ordered[max(0, len(ordered) - most) :]
+    return ordered if max_rows is None else ordered[max(0, len(ordered) - max_rows) :]
 
 
 def table_row(run: Run) -> TableRow:
@@ -142,14 +142,14 @@ def _check_column(name: str) -> None:
     )
 
 
-def _comparable(value: Value, given: str) -> tuple[Value, Value]:
+def _comparable(value: Value, text: str) -> tuple[Value, Value]:
     """Return both as numbers if both are, else as texts; None for an unknown value."""
     if value is None or value == "":
-        return None, given
+        return None, text
     try:
-        return float(value), float(given)
+        return float(value), float(text)
     except ValueError:
-        return str(value), given
+        return str(value), text
 
 
 def _key(value: Value) -> tuple[bool, float, str]:

@@ -20,7 +20,7 @@ from gipfel_cluster.runs import RunFolder, ScratchFolder, runs_root
 from ..telemetry.redaction import redact_record
 from ..telemetry.sample import Device
 
-_MOST = 200
+_MAX_RUNS = 200
 _NAME = re.compile(r"[A-Za-z0-9][\w.+@-]{0,199}")
 _RUN, _SOCKETS = "GIPFEL_RUN", "GIPFEL_SOCKETS"
 # Cluster name of a run outside a job.
@@ -77,7 +77,7 @@ def newest_runs(root: Path) -> list[Path]:
         ]
     except OSError:
         return []
-    return [path for _, path in sorted(folders, reverse=True)[:_MOST]]
+    return [path for _, path in sorted(folders, reverse=True)[:_MAX_RUNS]]
 
 
 def _has_samples(telemetry: Path) -> bool:

@@ -242,13 +242,52 @@ class BatchJobs(ResponseModel):
     jobs: list[BatchJob]
 
 
+class OtherWorkload(ResponseModel):
+    """A workload of a kind that has no view of its own; times in UTC nanoseconds.
+
+    ``state`` is its outcome if it has ended, else its phase.
+    """
+
+    id: str
+    kind: str
+    name: str
+    title: str
+    state: str
+    ended: bool
+    reason: str
+    nodes: list[str]
+    created_ns: int
+    started_ns: int | None
+    ended_ns: int | None
+    exit_status: int | None
+
+
+class OtherWorkloads(ResponseModel):
+    """Workloads of such kinds, the newest first."""
+
+    workloads: list[OtherWorkload]
+
+
+class LogLine(ResponseModel):
+    """A line that a rank or task wrote."""
+
+    rank: int
+    text: str
+
+
+class WorkloadLog(ResponseModel):
+    """The last lines of a workload's log, ordered by time."""
+
+    lines: list[LogLine]
+
+
 #: Models of the responses that the panel reads, by method and path.
 ROUTE_RESPONSES: dict[tuple[str, str], type[ResponseModel]] = {
     ("GET", "gipfel/run"): RunInfo,
     ("GET", "gipfel/runs"): Runs,
     ("GET", "gipfel/lifetime"): Lifetime,
     ("POST", "gipfel/lifetime/extend"): Lifetime,
-    ("POST", "gipfel/lifetime/stay"): Lifetime,
+    ("POST", "gipfel/lifetime/keep-alive"): Lifetime,
     ("POST", "gipfel/telemetry/source"): SaturationStatus,
     ("DELETE", "gipfel/telemetry/source"): SaturationStatus,
     ("GET", "gipfel/saturation/now"): GpuActivity,
@@ -261,4 +300,6 @@ ROUTE_RESPONSES: dict[tuple[str, str], type[ResponseModel]] = {
     ("POST", "gipfel/launches/log"): LogPage,
     ("GET", "gipfel/batch/form"): BatchForm,
     ("GET", "gipfel/batch/jobs"): BatchJobs,
+    ("GET", "gipfel/workloads"): OtherWorkloads,
+    ("GET", "gipfel/workloads/log"): WorkloadLog,
 }

@@ -18,7 +18,7 @@ from .broadcast import SaturationBroadcast
 from .runs import CurrentRun, current_run, list_runs, run_folder
 
 _END_S = 5.0
-_MOST_LOG = 64 << 10
+_MAX_LOG = 64 << 10
 _SIMULATED = "simulated"
 _FIRST_SAMPLE_S = 20.0
 _POLL_S = 0.1
@@ -98,7 +98,7 @@ class RecorderProcess:
     async def last_log_line(self) -> str:
         """Return the last line of its log without the time; empty without a log."""
         try:
-            content = await asyncio.to_thread(read_tail, self.log, _MOST_LOG)
+            content = await asyncio.to_thread(read_tail, self.log, _MAX_LOG)
         except OSError:
             return ""
         line = content.decode(errors="replace").rstrip().rpartition("\n")[2]

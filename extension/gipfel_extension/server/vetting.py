@@ -28,10 +28,10 @@ LOG = "vetting.log"
 #: A run that has written nothing for this time counts as gone; by default no check takes longer.
 _SILENT_S = 180.0
 _END_S = 20.0
-_MOST_LOG = 4000
-_MOST_FILES = 8
-MOST_BYTES = 256 << 10
-_MOST_PROTOCOLS = 100
+_MAX_LOG = 4000
+_MAX_FILES = 8
+MAX_BYTES = 256 << 10
+_MAX_PROTOCOLS = 100
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 # Identifies a protocol among other YAML files in the notebook's directory.
 _CHECKS = re.compile(rb"^(?:checks|evals)\s*:", re.MULTILINE)
@@ -153,7 +153,7 @@ class ServerVetting:
 
     def _file(self, folder: Path) -> ReportFile:
         if folder not in self._files:
-            while len(self._files) >= _MOST_FILES:
+            while len(self._files) >= _MAX_FILES:
                 del self._files[next(iter(self._files))]
             self._files[folder] = ReportFile(folder)
         return self._files[folder]
@@ -162,7 +162,7 @@ class ServerVetting:
 def _last_log_line(folder: Path) -> str:
     """Return the last line in the log of the run; lines of Gipfel take precedence."""
     with contextlib.suppress(OSError):
-        text = read_tail(folder / LOG, _MOST_LOG).decode(errors="replace")
+        text = read_tail(folder / LOG, _MAX_LOG).decode(errors="replace")
         lines = [one_line(line) for line in text.splitlines() if line.strip()]
         messages = [line.removeprefix("gipfel: ") for line in lines if line.startswith("gipfel: ")]
         if messages or lines:
@@ -205,7 +205,7 @@ def read_protocol(path: Path) -> str:
         The file can't be read, or is not text.
     """
     try:
-        return read_regular(path, MOST_BYTES, follow=True).decode()
+        return read_regular(path, MAX_BYTES, follow=True).decode()
     except OSError as error:
         raise GipfelError(
             f"{path} can't be read: {error.strerror}.", "Choose a file that you can read."
@@ -277,9 +277,9 @@ def _files(folder: Path) -> Iterator[Path]:
         paths = sorted(path for path in folder.iterdir() if path.suffix in {".yaml", ".yml"})
     except OSError:
         return
-    for path in paths[:_MOST_PROTOCOLS]:
+    for path in paths[:_MAX_PROTOCOLS]:
         try:
-            if _CHECKS.search(read_regular(path, MOST_BYTES, follow=True)):
+            if _CHECKS.search(read_regular(path, MAX_BYTES, follow=True)):
                 yield path
         except OSError:
             continue

@@ -24,28 +24,28 @@ if TYPE_CHECKING:
 
 
 #: Longest time range that a page may request, in seconds.
-LONGEST_WINDOW_S = 7 * 86400.0
+MAX_WINDOW_S = 7 * 86400.0
 #: Points of a line; a panel is a few hundred pixels wide.
 BUCKETS = 600
 HEAT_BUCKETS = 120
-_MOST_GPUS = 64
+_MAX_GPUS = 64
 Traces = dict[str, dict[str, list[Any]]]
 #: Intervals that wait for the slowest node; samples that arrive later are drawn with the next figure.
-_MOST_WAITING = 8
+_MAX_WAITING = 8
 
 
 class View(Frozen):
     """Selection of samples on a page.
 
-    ``window`` is the time range in seconds. ``gpus`` are the UUIDs of GPUs with a figure of their own.
+    ``window`` is the time range in seconds. ``gpus`` are the UUIDs of GPUs that have their own figure.
     ``metric`` is the metric of the heat map.
     """
 
     type: Literal["view"] = "view"
-    window: float = Field(600.0, ge=10, le=LONGEST_WINDOW_S, allow_inf_nan=False)
+    window: float = Field(600.0, ge=10, le=MAX_WINDOW_S, allow_inf_nan=False)
     dark: bool = False
     metric: OneLine = "SM_ACTIVE"
-    gpus: tuple[OneLine, ...] = Field((), max_length=_MOST_GPUS)
+    gpus: tuple[OneLine, ...] = Field((), max_length=_MAX_GPUS)
 
     @field_validator("metric")
     @classmethod
@@ -136,9 +136,9 @@ class LiveView:
             if f"gpu/{uuid}" in figures:
                 self._sent[f"gpu/{uuid}"] = newest.get(uuid, 0)
 
-    def new_points(self, samples: Sequence[Sample], job: Traces, own: Traces) -> dict[str, Any]:
+    def new_points(self, samples: Sequence[Sample], job: Traces, gpu_traces: Traces) -> dict[str, Any]:
         """Return new points of lines, and new cells of the heat map; empty where there are none."""
-        traces = {**self._lines(job), **self._lines(own)}
+        traces = {**self._lines(job), **self._lines(gpu_traces)}
         for sample in samples:
             key = f"gpu/{sample.device}"
             if key in self._sent and sample.time_ns > self._sent[key]:
@@ -225,7 +225,7 @@ class JobMeans:
                 trace["x"].append(start_ms)
                 trace["y"].append(round(total if uid in added else total / count, 3))
             self._done = start_ms
-        while len(self._intervals) > _MOST_WAITING:
+        while len(self._intervals) > _MAX_WAITING:
             self._intervals.pop(min(self._intervals))
         return traces
 

@@ -15,7 +15,7 @@ _MAX_BYTES = 64 << 20
 #: Meaning of each kind of event.
 KINDS: Mapping[str, str] = {
     "recorder_started": "a recorder started",
-    "recorder_ended": "a recorder was asked to stop and wrote its last samples",
+    "recorder_ended": "a recorder was stopped and wrote its last samples",
     "recorder_lost": "a recorder died and is restarted",
     "recorder_stalled": "a recorder stalled; samples are missing",
     "second_recorder": "two recorders of the same name write into one directory",

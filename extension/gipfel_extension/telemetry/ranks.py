@@ -19,7 +19,7 @@ SUFFIX = ".ranks.json"
 _MAX_BYTES = 16 << 20
 _SEARCH_INTERVAL_NS = 10 * 10**9
 _MAX_ENVIRONMENT_BYTES = 1 << 20
-#: Slurm's step ids from here on are special: the batch script, an allocation's shell and others.
+#: Slurm's step IDs of at least this number are special: the batch script, an allocation's shell and others.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 
 

@@ -187,9 +187,9 @@ class MetricsReader:
             self._known = self._joined()
         return self._known
 
-    def _begin(self, about: os.stat_result) -> None:
-        self._file = about.st_dev, about.st_ino
-        self._offset = max(0, about.st_size - _MAX_BYTES)
+    def _begin(self, status: os.stat_result) -> None:
+        self._file = status.st_dev, status.st_ino
+        self._offset = max(0, status.st_size - _MAX_BYTES)
         # The last part of a long file starts within a line.
         self._rest, self._skipping = b"", self._offset > 0
         self._parts = {}
@@ -229,9 +229,9 @@ class MetricsReader:
             series.append(UserMetric(name, node, rank, *columns, launch))
         return UserMetrics(tuple(series), self._damaged, self._lost)
 
-    def _read_each(self, whole: bytes) -> dict[_Key, _Part]:
+    def _read_each(self, lines: bytes) -> dict[_Key, _Part]:
         rows: dict[_Key, list[tuple[int, int, float]]] = {}
-        for line in filter(None, whole.split(b"\n")):
+        for line in filter(None, lines.split(b"\n")):
             try:
                 content = json.loads(line)
                 when = _when(content)
@@ -275,11 +275,11 @@ def _part(times: Sequence[int], monotonic: Sequence[int], values: Sequence[float
     return np.array(times, np.int64), np.array(monotonic, np.int64), np.array(values, np.float64)
 
 
-def _read_many(whole: bytes) -> dict[_Key, _Part] | None:
+def _read_many(lines: bytes) -> dict[_Key, _Part] | None:
     """Parse many lines at once, several times as fast; return None where each line must be checked."""
-    if not _is_flat(whole):
+    if not _is_flat(lines):
         return None
-    if whole.count(b"null") != whole.count(b'"rank":null') or b'"lost"' in whole:
+    if lines.count(b"null") != lines.count(b'"rank":null') or b'"lost"' in lines:
         # In a column, a logged null looks like a value that was not logged.
         return None
     import pyarrow.json  # noqa: PLC0415 - most runs have few lines
@@ -287,7 +287,7 @@ def _read_many(whole: bytes) -> dict[_Key, _Part] | None:
     fields = [(name, pa.int64()) for name in ("time_ns", "monotonic_ns", "rank")]
     try:
         table = pyarrow.json.read_json(
-            pa.BufferReader(whole),
+            pa.BufferReader(lines),
             read_options=pyarrow.json.ReadOptions(block_size=1 << 23),
             parse_options=pyarrow.json.ParseOptions(
                 explicit_schema=pa.schema([*fields, ("node", pa.string()), ("launch", pa.string())])
@@ -321,14 +321,14 @@ def _read_many(whole: bytes) -> dict[_Key, _Part] | None:
     return parts
 
 
-def _is_flat(whole: bytes) -> bool:
+def _is_flat(lines: bytes) -> bool:
     """Return whether the lines have few distinct names and no line has many brackets.
 
     Arrow allocates a full column for each name and recurses into each nesting level until it crashes.
     """
-    few_names = len(set(_NAME.findall(whole))) <= _MAX_NAMES
+    few_names = len(set(_NAME.findall(lines))) <= _MAX_NAMES
     return few_names and all(
-        line.count(b"{") + line.count(b"[") <= _MAX_BRACKETS for line in whole.split(b"\n")
+        line.count(b"{") + line.count(b"[") <= _MAX_BRACKETS for line in lines.split(b"\n")
     )
 
 

@@ -49,9 +49,9 @@ from .record.state import (
 __all__ = ["DryRun", "Launch", "find_running_duplicate", "launch"]
 
 _PROGRAMS = {PROGRAM_FILE: "rank_program.py", "run.py": "run_program.py", PROBE_FILE: "probe_program.py"}
-_FIRST_S, _LONGEST_S = 0.2, 2.0
+_FIRST_S, _MAX_S = 0.2, 2.0
 _SILENT_S = 90.0
-_ASK_S = 30.0
+_QUERY_S = 30.0
 _OUTCOMES = TypeAdapter(tuple[CheckOutcome, ...])
 
 
@@ -191,13 +191,13 @@ class Launch:
     ) -> int | None:
         """Wait for the end and return the exit status; None if `timeout` seconds have passed before."""
         end = None if timeout is None else time.monotonic() + timeout
-        pause, asked = _FIRST_S, time.monotonic()
+        pause, last_query = _FIRST_S, time.monotonic()
         while True:
             if on_change is not None:
                 on_change(self)
             state = self.state
-            if time.monotonic() - asked > _ASK_S:
-                asked = time.monotonic()
+            if time.monotonic() - last_query > _QUERY_S:
+                last_query = time.monotonic()
                 state = self.settle()
             if state.ended:
                 if on_change is not None:
@@ -206,7 +206,7 @@ class Launch:
             if end is not None and time.monotonic() > end:
                 return None
             time.sleep(pause)
-            pause = min(pause * 1.2, _LONGEST_S if on_change is None else 0.5)
+            pause = min(pause * 1.2, _MAX_S if on_change is None else 0.5)
 
 
 def launch(
@@ -218,7 +218,7 @@ def launch(
     on_outcome: Callable[[CheckOutcome], None] | None = None,
     on_planned: Callable[["Launch"], None] | None = None,
     kill_holders: bool = False,
-    held: Path | None = None,
+    held_folder: Path | None = None,
 ) -> Launch | DryRun:
     """Check, plan and start a launch; it keeps running when this process ends.
 
@@ -236,7 +236,7 @@ def launch(
         Called with the launch before the checks; its directory has the exact command.
     kill_holders
         Terminate processes of this user in this job that hold its GPUs, after reporting them to `on_outcome`.
-    held
+    held_folder
         Directory of a launch that a failed check held back, to start it now; by default a new directory.
 
     Raises
@@ -251,7 +251,7 @@ def launch(
             "Leave --no-preflight out.",
         )
     context = submission_context(environment)
-    folder = held or new_folder(environment)
+    folder = held_folder or new_folder(environment)
     (folder / EXIT).unlink(missing_ok=True)
     try:
         plan = plan_launch(spec, folder, context, environment, directory or Path.cwd())
@@ -287,7 +287,7 @@ def find_running_duplicate(
     A launch whose supervisor has not updated its state recently does not count.
     """
     started = str((directory / Path(spec.directory or ".").expanduser()).resolve())
-    for folder in reversed(known_folders(environment, everywhere=True)):
+    for folder in reversed(known_folders(environment, all_runs=True)):
         with contextlib.suppress(GipfelError, OSError, ValueError):
             launch = Launch(folder)
             # The process that runs a pre-flight may have ended; a queued launch does not depend on one.

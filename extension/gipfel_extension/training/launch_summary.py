@@ -32,9 +32,9 @@ _NAMES: dict[str, tuple[str, re.Pattern[str], str]] = {
     "trace": ("profile", re.compile(r"rank-(0|[1-9][0-9]{0,6})\.json"), "rank-{}.json"),
     "dump": ("flight_recorder", re.compile(r"rank_(0|[1-9][0-9]{0,6})"), "rank_{}"),
 }
-_MOST_FILES = 64
-_LONGEST = 20_000
-_MOST_NODES = 64
+_MAX_FILES = 64
+_MAX_CHARACTERS = 20_000
+_MAX_NODES = 64
 #: Time limit for reading dumps, because a page waits for the result.
 _FLIGHT_RECORDER_S = 20.0
 
@@ -55,18 +55,18 @@ def summarize(launch: Launch) -> dict[str, Any]:
         "status": "silent" if silent else state.outcome or state.phase,
         "message": status_message(launch),
         "failure": state.failure.model_dump(exclude={"traceback"}) if state.failure else None,
-        "traceback": state.failure.traceback[-_LONGEST:] if state.failure else "",
+        "traceback": state.failure.traceback[-_MAX_CHARACTERS:] if state.failure else "",
         "progress": {**(progress := launch.progress).model_dump(), "fraction": progress.fraction},
         "training_curve": course.model_dump(),
         "preflight": [each.model_dump() for each in launch.preflight],
         "command": "",
         "notebook": (folder / "notebook.ipynb").is_file(),
-        "traces": list(ranks_with(folder, "trace")[:_MOST_FILES]),
-        "dumps": list(ranks_with(folder, "dump")[:_MOST_FILES]),
+        "traces": list(ranks_with(folder, "trace")[:_MAX_FILES]),
+        "dumps": list(ranks_with(folder, "dump")[:_MAX_FILES]),
         "flight_recorder": [],
     }
     with contextlib.suppress(OSError):
-        document["command"] = launch.command[:_LONGEST]
+        document["command"] = launch.command[:_MAX_CHARACTERS]
     with contextlib.suppress(GipfelError, OSError, ValueError):
         spec = launch.spec
         document["kind"], document["vetting"] = spec.kind, spec.vetting
@@ -115,7 +115,7 @@ def flight_recorder_lines(folder: Path) -> list[str]:
     if not _names(folder / "flight_recorder"):
         return []
     try:
-        return [line[:_LONGEST] for line in report_of(folder, limit_s=_FLIGHT_RECORDER_S).lines[:50]]
+        return [line[:_MAX_CHARACTERS] for line in report_of(folder, limit_s=_FLIGHT_RECORDER_S).lines[:50]]
     except (OSError, ValueError, GipfelError) as error:
         return [f"The dumps can't be read: {error}"]
 
@@ -143,7 +143,7 @@ def _head(state: LaunchState, folder: Path) -> dict[str, Any]:
         **state.model_dump(mode="json", exclude=excluded),
         "id": workload_id(folder),
         "folder": str(folder),
-        "nodes": list(state.nodes[:_MOST_NODES]),
+        "nodes": list(state.nodes[:_MAX_NODES]),
         "node_count": len(state.nodes),
         "notes": list(state.notes[-5:]),
     }
@@ -151,7 +151,7 @@ def _head(state: LaunchState, folder: Path) -> dict[str, Any]:
 
 def _names(folder: Path) -> list[str]:
     try:
-        return sorted(each.name for each in folder.iterdir() if each.is_file())[:_MOST_FILES]
+        return sorted(each.name for each in folder.iterdir() if each.is_file())[:_MAX_FILES]
     except OSError:
         return []
 
@@ -163,7 +163,7 @@ class LaunchKind:
 
     def list(self, environment: Mapping[str, str]) -> Iterable[Workload]:
         """Return the user's launches in all runs, the newest last."""
-        for folder in known_folders(environment, everywhere=True):
+        for folder in known_folders(environment, all_runs=True):
             with suppress(GipfelError):
                 yield self._workload(folder)
 
@@ -212,7 +212,7 @@ class LaunchKind:
             directory=directory,
             on_outcome=on_outcome,
             kill_holders=kill_holders,
-            held=held,
+            held_folder=held,
         )
         return self._workload(Path(started.folder))
 

@@ -30,7 +30,7 @@ from .probing import ProbeRunner, ProbeSpec
 _NTP_EPOCH = 2_208_988_800
 _NTP_PORT = 123
 #: Characters that are read of a file in /proc or /sys at most.
-_LARGEST_TEXT = 4_000_000
+_MAX_TEXT_CHARACTERS = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class LocalHost:
     def text(self, path: str) -> str:
         """Return the content of a small file."""
         with Path(path).open(errors="replace") as file:
-            return file.read(_LARGEST_TEXT)
+            return file.read(_MAX_TEXT_CHARACTERS)
 
     def names(self, folder: str) -> list[str]:
         """Return the entries of a directory, sorted."""
@@ -90,7 +90,7 @@ class LocalHost:
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
             raise TimeoutError(f"{argv[0]} did not end within {seconds:g} s.") from error
-        return ProgramResult(done.returncode, done.stdout[:_LARGEST_TEXT].decode(errors="replace"))
+        return ProgramResult(done.returncode, done.stdout[:_MAX_TEXT_CHARACTERS].decode(errors="replace"))
 
     def affinity(self) -> frozenset[int]:
         """Return the CPUs that this process may run on."""

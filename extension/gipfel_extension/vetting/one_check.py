@@ -111,7 +111,7 @@ def _findings(entry: ProtocolCheck, context: CheckContext) -> Sequence[Finding]:
         return [judge(Finding.model_validate(each), entry.threshold, type_=entry.type) for each in findings]
     except (MissingRequirement, ReadingError) as error:
         return [_unfinished(error.problem, error.fix, getattr(error, "owner", None))]
-    # A check may come from another package: whatever it raises must not vet the node.
+    # A check may come from another package: an exception of it must not pass the node.
     except (Exception, SystemExit) as error:  # noqa: BLE001
         text = one_line(f"{type(error).__name__}: {error}")[:400]
         fix = "Report this to the author of the check."

@@ -112,7 +112,7 @@ class VettingProtocol(Frozen):
             if check.problem:
                 prefix = f"Line {check.line}: " if check.line else ""
                 result = check.not_run("all", "", prefix + check.problem, check.fix)
-                # A check that can't be run counts as an error, whatever its severity.
+                # A check that can't be run counts as an error, regardless of its severity.
                 results.append(
                     result.model_copy(update={"severity": Severity.ERROR, "owner": Owner.PROTOCOL})
                 )

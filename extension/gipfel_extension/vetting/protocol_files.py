@@ -222,11 +222,11 @@ def protocol_schema() -> dict[str, Any]:
     }
 
 
-def _entry(type_: str, found: Any, parameters: dict[str, Any]) -> dict[str, Any]:
+def _entry(type_: str, content: Any, parameters: dict[str, Any]) -> dict[str, Any]:
     known: dict[str, Any] = {
         "name": {"type": "string"},
         "type": {"const": type_},
-        "scope": {"enum": [str(each) for each in getattr(found, "scopes", (found.scope,))]},
+        "scope": {"enum": [str(each) for each in getattr(content, "scopes", (content.scope,))]},
         "severity": {"enum": [str(each) for each in Severity]},
         "time_limit": {"type": ["number", "string"]},
         "tolerate_degraded": {"type": "boolean"},

@@ -158,14 +158,14 @@ def judge_nodes(
 
 def _judge_node(
     node: str,
-    own: Sequence[CheckResult],
+    results: Sequence[CheckResult],
     for_all: Sequence[CheckResult],
     entries: Mapping[str, ProtocolCheck],
     running: str,
 ) -> NodeReport:
-    deciding = [each for each in own if each.severity is Severity.ERROR]
+    deciding = [each for each in results if each.severity is Severity.ERROR]
     tested = any(each.applies for each in (*deciding, *for_all))
-    with_result = {each.check for each in (*own, *for_all)}
+    with_result = {each.check for each in (*results, *for_all)}
     missing = [
         entry
         for entry in entries.values()
@@ -283,7 +283,7 @@ def make_report(
 
 
 def _cut_short(node: NodeReport) -> NodeReport:
-    """Return the summary of a node after a run that was cut short: it is not vetted, whatever passed."""
+    """Return the summary of a node after an interrupted run: it is not vetted, even if checks passed."""
     verdict = worst((node.verdict, Verdict.NOT_RUN))
     reasons = node.reasons or ("The run was not completed.",)
     return node.model_copy(update={"verdict": verdict, "vetted": False, "reasons": reasons})

@@ -97,9 +97,9 @@ class Table:
         text = plain if self._plain else symbol
         return f"\033[{color}m{text}\033[0m" if self._color else text
 
-    def _rest(self, nodes: Sequence[NodeReport], shown: Sequence[NodeReport]) -> str:
+    def _rest(self, nodes: Sequence[NodeReport], rows: Sequence[NodeReport]) -> str:
         counts: dict[str, int] = {}
-        names = {each.node for each in shown}
+        names = {each.node for each in rows}
         for node in nodes:
             if node.node not in names:
                 verdict = node.verdict.value.replace("_", " ")

@@ -44,8 +44,8 @@ export class LifetimeModel implements IDisposable {
   }
 
   /** Report that this server is in use; throws an error with a message for the user. */
-  stay(): Promise<void> {
-    return this._act(this._requests.stay());
+  keepAlive(): Promise<void> {
+    return this._act(this._requests.keepAlive());
   }
 
   dispose(): void {

@@ -71,7 +71,7 @@ export class LifetimeNotices {
           {
             label: this._trans.__('Keep it running'),
             displayType: 'accent',
-            callback: () => void this._attempt(() => this._model.stay())
+            callback: () => void this._attempt(() => this._model.keepAlive())
           }
         ]
       }

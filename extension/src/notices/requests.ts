@@ -18,7 +18,7 @@ export class LifetimeRequests {
   }
 
   /** Report that this server is still in use although it is idle. */
-  stay(): Promise<ILifetime> {
-    return requestJson<ILifetime>(this._settings, 'lifetime/stay', 'POST', {});
+  keepAlive(): Promise<ILifetime> {
+    return requestJson<ILifetime>(this._settings, 'lifetime/keep-alive', 'POST', {});
   }
 }

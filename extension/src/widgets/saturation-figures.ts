@@ -6,7 +6,7 @@ import type { IPlotly, PlotlyLoader } from '../views/figures/plotly';
 import type { SampleUpdate } from '../views/figures/updates';
 import type { IWidgetModel } from './host';
 
-/** The name of the figure that new samples extend; the others are drawn anew by the kernel. */
+/** The name of the figure that new samples extend; the kernel redraws the others. */
 export const ACTIVITY = 'activity';
 
 const OFFER = Symbol.for('gipfel.plotly');

@@ -3,6 +3,7 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { IGipfelPanel, IGipfelWorkloads } from '../tokens';
 import { WorkloadList } from './list';
+import { otherKind, OtherWorkloadsModel } from './other';
 import { workloadsSection } from './section';
 
 /** The list of workloads, to which other plugins add their kinds. */
@@ -17,5 +18,18 @@ export const workloadsPlugin: JupyterFrontEndPlugin<IGipfelWorkloads> = {
     const list = new WorkloadList();
     panel.addSection(workloadsSection(list, (translator ?? nullTranslator).load('gipfel')), { rank: 300 });
     return list;
+  }
+};
+
+/** Workloads of the kinds that have no view of their own. */
+export const otherWorkloadsPlugin: JupyterFrontEndPlugin<void> = {
+  id: '@gipfel/extension:other-workloads',
+  description: 'Lists workloads of kinds that other packages install, with their logs.',
+  autoStart: true,
+  requires: [IGipfelWorkloads],
+  optional: [ITranslator],
+  activate: (app: JupyterFrontEnd, workloads: IGipfelWorkloads, translator: ITranslator | null) => {
+    const trans = (translator ?? nullTranslator).load('gipfel');
+    workloads.addKind(otherKind(new OtherWorkloadsModel(app.serviceManager.serverSettings), trans));
   }
 };

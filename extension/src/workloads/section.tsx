@@ -36,10 +36,12 @@ export function workloadsSection(list: WorkloadList, trans: TranslationBundle): 
 
 function Body({ list, trans }: IProps): React.JSX.Element {
   const { rows, shownKinds } = list;
+  // A kind that can't be started from here is offered once there is a workload of it.
+  const offered = list.kinds.filter(each => each.emptyText !== '' || (each.rows() ?? []).length > 0);
   const errors = [...new Set(shownKinds.map(each => each.error()))].filter(each => each !== '');
   return (
     <div className="jp-Gipfel-work">
-      {list.kinds.length > 1 && <KindChoice list={list} trans={trans} />}
+      {offered.length > 1 && <KindChoice list={list} offered={offered} trans={trans} />}
       {errors.map(each => (
         <Notice key={each} shape="✗" text={each} error />
       ))}
@@ -47,9 +49,11 @@ function Body({ list, trans }: IProps): React.JSX.Element {
       {rows?.length === 0 && (
         <>
           <p>{trans.__('None yet.')}</p>
-          {shownKinds.map(each => (
-            <p key={each.id}>{each.emptyText}</p>
-          ))}
+          {shownKinds
+            .filter(each => each.emptyText !== '')
+            .map(each => (
+              <p key={each.id}>{each.emptyText}</p>
+            ))}
         </>
       )}
       {rows?.map(each => (
@@ -61,7 +65,8 @@ function Body({ list, trans }: IProps): React.JSX.Element {
 }
 
 /** The filter by kind. */
-function KindChoice({ list, trans }: IProps): React.JSX.Element {
+function KindChoice(props: IProps & { readonly offered: WorkloadList['kinds'] }): React.JSX.Element {
+  const { list, offered, trans } = props;
   return (
     <label className="jp-Gipfel-work-filter">
       <span>{trans.__('Kind')}</span>
@@ -73,7 +78,7 @@ function KindChoice({ list, trans }: IProps): React.JSX.Element {
         }}
       >
         <option value="">{trans.__('all')}</option>
-        {list.kinds.map(each => (
+        {offered.map(each => (
           <option key={each.id} value={each.id}>
             {each.title}
           </option>

@@ -13,7 +13,7 @@ from typing import TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from ..engines.sandbox.supervise import FORWARDED
-from ..model import Frozen, GipfelError
+from ..model import DEFER_BUILD, Frozen, GipfelError
 from ..scheduler.command import run_sync
 from ..scheduler.protocol import JobRequest, JobStatus, Partition
 from .messages import (
@@ -42,12 +42,12 @@ Answer = TypeVar("Answer", bound=Frozen)
 _LIMIT_S = 75.0
 _CONNECT_S = 10.0
 _PAUSE_S = 0.05
-_REPLIES: TypeAdapter[Refusal | Started | Ended] = TypeAdapter(Refusal | Started | Ended)
+_REPLIES: TypeAdapter[Refusal | Started | Ended] = TypeAdapter(Refusal | Started | Ended, config=DEFER_BUILD)
 _MAX_JOBS = 1000
 
 
 class NoAnswerError(GipfelError):
-    """The broker gave no readable answer; ``sent`` tells whether it may have received the request."""
+    """The broker sent no valid response; ``sent`` is true if it may have received the request."""
 
     def __init__(self, problem: str, fix: str = "", *, sent: bool = True) -> None:
         super().__init__(problem, fix)
@@ -62,7 +62,7 @@ async def send_request(
     Raises
     ------
     GipfelError
-        The broker refused the request, and said why.
+        The broker refused the request, and gave the reason.
     NoAnswerError
         It disconnected, or did not answer within `limit` seconds.
     """

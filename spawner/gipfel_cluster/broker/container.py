@@ -74,7 +74,7 @@ def prepare_run(
     home = context.home
     workspace = workspace_in_container(edf, home) if edf.image else workspace_on_host(edf, home)
     engine = engine_for(edf, context.engine)
-    missing = engine.missing()
+    missing = engine.unavailable_reason()
     if missing:
         raise GipfelError(missing, "Install it on the node, or choose an EDF without an image.")
     runtime = context.runtime_for_images() if edf.image else context.runtime

@@ -344,9 +344,9 @@ def _hub_uid(name: str) -> int:
         ) from None
 
 
-def _allowed(given: argparse.Namespace) -> AllowedUsers:
+def _allowed(arguments: argparse.Namespace) -> AllowedUsers:
     try:
-        return AllowedUsers(min_uid=given.min_uid, max_uid=given.max_uid)
+        return AllowedUsers(min_uid=arguments.min_uid, max_uid=arguments.max_uid)
     except ValidationError:
         raise GipfelError("--min-uid and --max-uid must be uids, 0 or higher.") from None
 

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal, TypeVar
 from pydantic import Field, JsonValue, TypeAdapter, ValidationError, field_validator, model_validator
 
 from ..edf import Diagnostic
-from ..model import Frozen, GipfelError, OneLine, check_command, check_variables
+from ..model import DEFER_BUILD, Frozen, GipfelError, OneLine, check_command, check_variables
 from ..scheduler.protocol import JobRequest, JobStatus, Partition
 
 VERSION: Final = 1
@@ -176,7 +176,9 @@ AnyRequest = (
     | StepRequest
     | SuperviseRequest
 )
-_REQUESTS: TypeAdapter[AnyRequest] = TypeAdapter(Annotated[AnyRequest, Field(discriminator="kind")])
+_REQUESTS: TypeAdapter[AnyRequest] = TypeAdapter(
+    Annotated[AnyRequest, Field(discriminator="kind")], config=DEFER_BUILD
+)
 
 
 class Signal(Frozen):

@@ -290,7 +290,7 @@ def value_too_long() -> ExpansionError:
     return ExpansionError("too-long", message, "Use fewer variables.")
 
 
-#: How each dialect expands a value.
+#: Function that expands a value, by dialect.
 EXPANDERS: dict[Dialect, Callable[[str, Lookup, Lookup], str]] = {
     "ce": expand,
     "pyxis": expand,

@@ -170,9 +170,11 @@ def _layout(image: Path) -> dict[str, Any]:
     return _mapping(config.get("config"))
 
 
-def _variables(listed: object) -> dict[str, str]:
+def _variables(content: object) -> dict[str, str]:
     pairs = (
-        [each.partition("=") for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
+        [each.partition("=") for each in content if isinstance(each, str)]
+        if isinstance(content, list)
+        else []
     )
     return {
         name: value for name, equals, value in pairs if name and equals and _is_valid_variable(name + value)
@@ -255,7 +257,7 @@ def _read(root: Path, name: str, limit: int) -> bytes | None:
         with _opened(root, name) as file:
             if not stat.S_ISREG(os.fstat(file).st_mode):
                 return None
-            # Read the file that was checked, even if its name is another file by now.
+            # Read the file that was checked, even if it has been replaced.
             with Path(f"/proc/self/fd/{file}").open("rb") as content:
                 return content.read(limit)
     except (OSError, ValueError):

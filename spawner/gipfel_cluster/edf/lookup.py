@@ -206,7 +206,7 @@ def read_steps(edf: str) -> tuple[tuple[SetupSteps, ...], list[Diagnostic]]:
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        if os.path.islink(path):  # noqa: PTH114 - as above
+        if os.path.islink(path):  # noqa: PTH114
             return (), [
                 _steps_error(path, "is a broken link", "Create the target of the link, or remove the link.")
             ]

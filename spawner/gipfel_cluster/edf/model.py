@@ -183,11 +183,11 @@ def limit_diagnostics(diagnostics: Iterable[Diagnostic], file: str) -> tuple[Dia
     return (*listed, more)
 
 
-def shortened(text: str, most: int = _MAX_QUOTED) -> str:
+def shortened(text: str, max_characters: int = _MAX_QUOTED) -> str:
     """Return a text with its middle replaced by an ellipsis if it is too long for a message."""
-    if len(text) <= most:
+    if len(text) <= max_characters:
         return text
-    return f"{text[: most * 2 // 3]}…{text[-most // 3 :]}"
+    return f"{text[: max_characters * 2 // 3]}…{text[-max_characters // 3 :]}"
 
 
 def json_length(text: str) -> int:

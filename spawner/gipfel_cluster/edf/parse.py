@@ -26,7 +26,7 @@ _FIXES = (
     (re.compile(r"Illegal character|Unterminated"), "Close the string with its quote on the same line."),
     (re.compile(r"Unescaped|escape|hex"), "Write two backslashes for one, or use single quotes."),
     (re.compile(r"Expected '='|Invalid statement"), 'Write KEY = "value", one on a line.'),
-    (re.compile(r"Expected newline"), 'Strings need quotes, KEY = "value", and each key a line of its own.'),
+    (re.compile(r"Expected newline"), 'Strings need quotes, KEY = "value", and each key its own line.'),
     (re.compile(r"Invalid value"), 'Strings need quotes: KEY = "value".'),
     (re.compile(r"array"), "Close the array with ']' and put commas between its values."),
     (re.compile(r"inline table"), "Keep { … } on one line and close it."),
@@ -91,7 +91,7 @@ class _Reader:
             elif key == "annotations":
                 self._annotations((key,), value)
             elif types is None:
-                if self._has_room((key,)):
+                if self._count_values((key,)):
                     self.diagnostics.append(unknown_key(Entry("", (key,), self._source), type(value)))
             elif list in types:
                 setattr(self.document, key, self._array(key, value, accepts_string=str in types))
@@ -100,7 +100,7 @@ class _Reader:
             else:
                 self._string(key, value)
 
-    def _has_room(self, path: Path, count: int = 1) -> bool:
+    def _count_values(self, path: Path, count: int = 1) -> bool:
         """Count values and return whether they are within the limit; report once if they exceed it."""
         before, self._values = self._values, self._values + count
         if before <= MAX_VALUES < self._values:
@@ -145,7 +145,7 @@ class _Reader:
         if not isinstance(value, list):
             self._refuse((key,), "an array of strings", value, f'Write {key} = ["…"].')
             return ()
-        if not self._has_room((key,), len(value)):
+        if not self._count_values((key,), len(value)):
             return ()
         entries = []
         for position, item in enumerate(value):
@@ -164,18 +164,18 @@ class _Reader:
         if not isinstance(value, dict):
             self._refuse(("env",), "a table", value, 'Write [env] and below it NAME = "value".')
             return
-        if not self._has_room(("env",), len(value)):
+        if not self._count_values(("env",), len(value)):
             return
         for name, item in value.items():
             path: Path = ("env", name)
-            if not _VARIABLE.fullmatch(name) and not self._can_be_named(path, name, item):
+            if not _VARIABLE.fullmatch(name) and not self._check_variable_name(path, name, item):
                 continue
             if not isinstance(item, str):
                 self._refuse(path, "a string", item, f"Write {name} = {_quoted(item)}.")
             elif entry := self._entry(item, path):
                 self.document.env[name] = entry
 
-    def _can_be_named(self, path: Path, name: str, value: object) -> bool:
+    def _check_variable_name(self, path: Path, name: str, value: object) -> bool:
         """Return whether a variable may have this unusual name, and report it as a warning or an error."""
         unusual = _UNUSUAL_VARIABLE.fullmatch(name) and isinstance(value, str)
         self.diagnostics.append(
@@ -199,7 +199,7 @@ class _Reader:
                 self._annotations((*path, name), item)
         elif len(path) == 1:
             self._refuse(path, "a table", value, "Write [annotations].")
-        elif self._has_room(path):
+        elif self._count_values(path):
             self._annotation(path, value)
 
     def _annotation(self, path: Path, value: object) -> None:

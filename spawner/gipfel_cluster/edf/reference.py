@@ -18,7 +18,7 @@ _REGISTRY = re.compile(_REGISTRY_HOST)
 _ANY_SCHEME = re.compile(r"[a-z]+://")
 _MAX_LENGTHS = 255
 _SCHEME = re.compile(r"(docker|dockerd|podman)://")
-#: Where an image is stored: a registry, or the local storage of Docker or podman. Source: Enroot, `import`.
+#: Location of an image: a registry, or the local storage of Docker or podman. Source: Enroot, `import`.
 Store = Literal["registry", "dockerd", "podman"]
 _STORES: Mapping[str, Store] = {"dockerd": "dockerd", "podman": "podman"}
 #: A first path component of this form is a host. Source: distribution/reference, `splitDockerDomain`.

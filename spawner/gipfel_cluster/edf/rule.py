@@ -59,7 +59,7 @@ class Rule(ABC):
     code: ClassVar[str]
     #: The mistake.
     reason: ClassVar[str]
-    #: What the mistake causes.
+    #: Consequence of the mistake.
     consequence: ClassVar[str]
     fix: ClassVar[str]
     severity: ClassVar[Severity] = "warning"

@@ -34,12 +34,12 @@ class InsecureIndex(_VariableRule):
 
     code = "insecure-index"
     reason = "{name} allows an index that is not authenticated"
-    consequence = "whoever is on the way to it chooses what is installed"
+    consequence = "an attacker in the network can choose what is installed"
     fix = "Write an index that begins with https://, and take {name} out."
 
 
 class UnsafeLoad(_VariableRule):
-    """PyTorch told to run the code in checkpoints."""
+    """PyTorch configured to run the code in checkpoints."""
 
     code = "unsafe-load"
     reason = "with {name}, torch.load runs the code in every checkpoint"

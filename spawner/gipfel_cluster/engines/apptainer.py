@@ -26,7 +26,7 @@ class Apptainer:
 
     name = "apptainer"
 
-    def missing(self) -> str | None:
+    def unavailable_reason(self) -> str | None:
         """Return in one line why this machine can't run the engine, or None."""
         if shutil.which("apptainer") is None:
             return "The engine apptainer needs the program apptainer, which is not on PATH."

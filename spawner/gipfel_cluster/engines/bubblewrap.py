@@ -28,6 +28,8 @@ _SUPPORTED_FLAGS = frozenset(("ro", "rw", "sqsh", "bind", "rbind", "private", "r
 _IMPLIED_FLAGS = frozenset(("nosuid", "nodev", "x-create=auto", "x-create=dir", "x-create=file"))
 _PROBE = ("unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--mount-proc", "true")
 _PROBE_SECONDS = 10
+#: Part of the reason of an engine that needs user namespaces where there are none.
+NAMESPACES_REFUSED = "needs user namespaces, which this machine refuses"
 
 
 class Bubblewrap:
@@ -38,7 +40,7 @@ class Bubblewrap:
     def __init__(self, hardware: Hardware = Hardware()) -> None:
         self._hardware = hardware
 
-    def missing(self) -> str | None:
+    def unavailable_reason(self) -> str | None:
         """Return in one line why this machine can't run the engine, or None."""
         if shutil.which("bwrap") is None:
             return "The engine bubblewrap needs the program bwrap (Debian package bubblewrap)."
@@ -71,7 +73,7 @@ def namespace_problem(engine: str) -> str | None:
         return f"The engine {engine} could not be tested on this machine: {error}."
     if probe.returncode:
         reason = probe.stderr.decode(errors="replace").strip()
-        return f"The engine {engine} needs user namespaces, which this machine refuses ({reason})."
+        return f"The engine {engine} {NAMESPACES_REFUSED} ({reason})."
     return None
 
 

@@ -41,13 +41,13 @@ def engine_exists(name: str) -> bool:
 
 def available_engine_names() -> tuple[str, ...]:
     """List the engines that this machine can run, for a form that offers a choice."""
-    return tuple(name for name in engine_names() if _load(name).missing() is None)
+    return tuple(name for name in engine_names() if _load(name).unavailable_reason() is None)
 
 
 def engine_missing(name: str) -> str | None:
     """Return in one line why this machine can't run an engine, or None; ``name`` is one of `engine_names`."""
     try:
-        return _load(name).missing()
+        return _load(name).unavailable_reason()
     except GipfelError as error:
         return str(error)
 

@@ -283,18 +283,18 @@ def _list(value: object) -> list[object]:
 
 
 def host_driver(
-    listed: str, *, machine: str = platform.machine(), which: Callable[[str], str | None] = shutil.which
+    output: str, *, machine: str = platform.machine(), which: Callable[[str], str | None] = shutil.which
 ) -> tuple[DriverFile, ...]:
     """Return the driver's libraries and programs; empty if this machine has no driver.
 
     Parameters
     ----------
-    listed
+    output
         The output of ``ldconfig -p``.
     """
     found: dict[str, None] = {}
     names: set[str] = set()
-    for line in listed.splitlines():
+    for line in output.splitlines():
         match = _LDCONFIG_LINE.fullmatch(line)
         if match and _LIBRARIES.fullmatch(match[1]) and _LDCONFIG_MACHINES.get(machine, "") in match[2]:
             path = os.path.realpath(match[3])

@@ -14,7 +14,7 @@ class Host:
 
     name = "host"
 
-    def missing(self) -> str | None:
+    def unavailable_reason(self) -> str | None:
         """Return None: every machine can run it."""
         return None
 

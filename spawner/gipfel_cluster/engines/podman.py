@@ -38,7 +38,7 @@ class Podman:
         self._hardware = hardware
         self._user = user
 
-    def missing(self) -> str | None:
+    def unavailable_reason(self) -> str | None:
         """Return in one line why this machine can't run the engine, or None."""
         if shutil.which("podman") is None:
             return "The engine podman needs the program podman (Debian package podman)."

@@ -51,7 +51,7 @@ class Engine(Protocol):
 
     name: str
 
-    def missing(self) -> str | None:
+    def unavailable_reason(self) -> str | None:
         """Return the reason why this machine can't run the engine, one line, or None."""
 
     def render(self, request: ContainerRequest, *, python: str | Sequence[str]) -> Invocation:
@@ -157,8 +157,8 @@ def host_value_notes(request: ContainerRequest) -> tuple[str, ...]:
         name
         for name, value in edf.env.items()
         if (name in PATH_VARIABLES or name.startswith("LD_"))
-        and (own := request.environment.get(name))
-        and f":{own}:" in f":{value}:"
+        and (job_value := request.environment.get(name))
+        and f":{job_value}:" in f":{value}:"
     ]
     return tuple(
         f"The image is in a registry, so its {name} can't be read here, and the EDF's ${{{name}}} is this "

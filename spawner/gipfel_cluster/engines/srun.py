@@ -29,7 +29,7 @@ class ContainerEngine:
 
     name = "ce"
 
-    def missing(self) -> str | None:
+    def unavailable_reason(self) -> str | None:
         """Return in one line why this machine can't run the engine, or None."""
         return missing_srun(self.name, "--environment")
 
@@ -84,7 +84,7 @@ class Pyxis:
 
     name = "pyxis"
 
-    def missing(self) -> str | None:
+    def unavailable_reason(self) -> str | None:
         """Return in one line why this machine can't run the engine, or None."""
         return missing_srun(self.name, "--container-image")
 

@@ -160,14 +160,14 @@ class BackgroundDigest:
         return digest
 
 
-def _key(path: str, about: os.stat_result) -> dict[str, Any]:
+def _key(path: str, status: os.stat_result) -> dict[str, Any]:
     """Return the attributes that change with a file's content; device numbers differ between nodes."""
     return {
         "path": os.path.realpath(path),
-        "inode": about.st_ino,
-        "size": about.st_size,
-        "mtime_ns": about.st_mtime_ns,
-        "ctime_ns": about.st_ctime_ns,
+        "inode": status.st_ino,
+        "size": status.st_size,
+        "mtime_ns": status.st_mtime_ns,
+        "ctime_ns": status.st_ctime_ns,
     }
 
 
@@ -175,7 +175,7 @@ def _entry(cache: Path, path: str) -> Path:
     return cache / f"{hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()}.json"
 
 
-def _cached(cache: Path, path: str, about: os.stat_result) -> str | None:
+def _cached(cache: Path, path: str, status: os.stat_result) -> str | None:
     try:
         handle = os.open(_entry(cache, path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(handle, "rb") as file:
@@ -185,12 +185,12 @@ def _cached(cache: Path, path: str, about: os.stat_result) -> str | None:
     if not isinstance(content, dict):
         return None
     digest = content.pop("digest", None)
-    return digest if isinstance(digest, str) and content == _key(path, about) else None
+    return digest if isinstance(digest, str) and content == _key(path, status) else None
 
 
-def _write_cache_entry(cache: Path, path: str, about: os.stat_result, digest: str) -> None:
+def _write_cache_entry(cache: Path, path: str, status: os.stat_result, digest: str) -> None:
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_atomically(_entry(cache, path), json.dumps({**_key(path, about), "digest": digest}))
+    write_atomically(_entry(cache, path), json.dumps({**_key(path, status), "digest": digest}))
     entries = sorted(cache.glob("*.json"), key=lambda each: each.stat().st_mtime_ns, reverse=True)
     for old in entries[_MAX_ENTRIES:]:
         old.unlink(missing_ok=True)
@@ -244,7 +244,7 @@ def describe_run(
 
 
 def _git_state(spec: JobSpec, environment: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return the commit of a notebook's or launch's directory; a server has none of its own."""
+    """Return the commit of a notebook's or launch's directory; a server has none."""
     if spec.kind == "server" or not spec.directory:
         return None
     state = git_state(Path(spec.directory), environment)

@@ -22,7 +22,7 @@ _CHECK_S = 5.0
 #: Seconds that the recorders have to end; part of `scheduler.supervisor.GRACE_SECONDS`.
 END_S = 15.0
 _FIRST_PAUSE_S = 5.0
-_LONGEST_PAUSE_S = 60.0
+_MAX_PAUSE_S = 60.0
 #: A recorder that starts this much later than the job is reported as an event.
 _LATE_S = 60.0
 #: A node whose files did not grow for this time counts as lost; longer if samples are rare.
@@ -160,7 +160,7 @@ class RemoteRecorders:
                 return
             if self._ending.is_set():
                 return
-            if self._clock() - started > _LONGEST_PAUSE_S:
+            if self._clock() - started > _MAX_PAUSE_S:
                 pause, reported = _FIRST_PAUSE_S, ""
             message = f"The recorders of the other nodes ended with status {status}; see {self._log.name}."
             # Report it once, not at each attempt. If all nodes of the step are lost, that is reported
@@ -169,7 +169,7 @@ class RemoteRecorders:
                 self._write_event("recorder_lost", self._local_node, f"{message} They are restarted.")
                 reported = message
             self._wait(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
+            pause = min(2 * pause, _MAX_PAUSE_S)
             # If one node is down, Slurm refuses the whole step.
             nodes = tuple(node for node in self._nodes if node not in self._liveness.lost) or self._nodes
 

@@ -106,7 +106,7 @@ class JobRunner:
         print(f"gipfel: the record of this run is {run.path}", file=sys.stderr, flush=True)  # noqa: T201
         container_edf = Edf(name="", path=None) if edf is None or on_host else edf
         engine = engine_for(container_edf, self.spec.engine)
-        missing = engine.missing()
+        missing = engine.unavailable_reason()
         if missing:
             raise GipfelError(missing, "Install it on the node, or choose an EDF without an image.")
         environment = self._container_environment(run, scratch, workspace, engine.name)

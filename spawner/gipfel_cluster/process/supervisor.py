@@ -22,7 +22,7 @@ from ..environment import without_tokens
 PROGRAM = "gipfel_cluster.process.supervisor"
 
 _FIRST_PAUSE_S = 1.0
-_LONGEST_PAUSE_S = 60.0
+_MAX_PAUSE_S = 60.0
 #: Seconds that a recorder has to flush its samples; part of `scheduler.supervisor.GRACE_SECONDS`.
 FLUSH_S = 15.0
 _POLL_S = 1.0
@@ -100,7 +100,7 @@ class RecorderSupervisor:
                 # It received a signal to end. Slurm signals this process as well, perhaps a moment later.
                 self._ending.wait(pause)
             expected = self._ending.is_set()
-            if time.monotonic() - started > _LONGEST_PAUSE_S:
+            if time.monotonic() - started > _MAX_PAUSE_S:
                 pause = _FIRST_PAUSE_S
             self._unexpected_ends += not expected
             self._write_end(status, expected=expected)
@@ -117,7 +117,7 @@ class RecorderSupervisor:
                 except OSError as error:
                     self._report_lost(f"The recorder can't be restarted: {error.strerror}.")
                     return
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
+            pause = min(2 * pause, _MAX_PAUSE_S)
 
     def _write_end(self, status: int, *, expected: bool) -> None:
         if expected and self._unexpected_ends:

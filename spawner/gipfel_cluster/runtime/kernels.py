@@ -291,13 +291,13 @@ def _report(python: str, requirements: Sequence[str]) -> dict[str, dict[str, Any
 
 
 def _closure(
-    found: Mapping[str, Mapping[str, Any]], requirements: Iterable[str], python: str
+    distributions: Mapping[str, Mapping[str, Any]], requirements: Iterable[str], python: str
 ) -> tuple[set[str], set[str]]:
     """Return the distributions that a Python needs, and the requirements that pip has omitted.
 
     For another version pip chooses the right wheels, but evaluates markers for the running Python.
     """
-    from packaging.requirements import Requirement  # noqa: PLC0415 - as above
+    from packaging.requirements import Requirement  # noqa: PLC0415 - only where runtimes are built
     from packaging.utils import canonicalize_name  # noqa: PLC0415
 
     markers = {"python_version": python, "python_full_version": f"{python}.0"}
@@ -310,14 +310,14 @@ def _closure(
         if requirement.marker and not requirement.marker.evaluate({**markers, "extra": current_extra}):
             continue
         name = canonicalize_name(requirement.name)
-        if name not in found:
+        if name not in distributions:
             requirement.marker = None
             missing.add(str(requirement))
             continue
         for extra in ("", *requirement.extras):
             if (name, extra) not in needed:
                 needed.add((name, extra))
-                todo += [(each, extra) for each in found[name].get("requires_dist", ())]
+                todo += [(each, extra) for each in distributions[name].get("requires_dist", ())]
     return {name for name, _ in needed}, missing
 
 

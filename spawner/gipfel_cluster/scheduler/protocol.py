@@ -314,7 +314,7 @@ class GpuBudget(Frozen):
 
     account: str
     limit: float
-    left: float
+    remaining: float
 
 
 class GpuUsage(Frozen):

@@ -203,13 +203,13 @@ def parse_reservations(output: str) -> tuple[Reservation, ...]:
 def may_use(reservation: Reservation, user: str, accounts: Iterable[str], groups: Iterable[str]) -> bool:
     """Return whether a user may use a reservation; a list of names with a minus is a deny list."""
 
-    def admits(listed: tuple[str, ...], names: set[str]) -> bool | None:
+    def admits(entries: tuple[str, ...], names: set[str]) -> bool | None:
         """Return whether a list admits one of the names; None if there is no restriction."""
-        if not listed:
+        if not entries:
             return None
-        if all(each.startswith("-") for each in listed):
-            return not names & {each[1:] for each in listed}
-        return bool(names & set(listed))
+        if all(each.startswith("-") for each in entries):
+            return not names & {each[1:] for each in entries}
+        return bool(names & set(entries))
 
     if admits(reservation.groups, set(groups)):
         return True

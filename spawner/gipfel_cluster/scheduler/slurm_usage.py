@@ -102,10 +102,10 @@ def parse_budgets(output: str, user: str) -> tuple[GpuBudget, ...]:
         if pairs:
             limit, used = min(pairs, key=lambda pair: pair[0] - pair[1])
             left = max(limit - used, 0) / 60
-            budget = GpuBudget(account=own.account, limit=limit / 60, left=left)
+            budget = GpuBudget(account=own.account, limit=limit / 60, remaining=left)
             # An account may have an association for each partition: the one with the most counts.
             before = budgets.get(own.account)
-            if before is None or before.left < left:
+            if before is None or before.remaining < left:
                 budgets[own.account] = budget
     return tuple(budgets.values())
 

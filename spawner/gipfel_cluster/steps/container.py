@@ -81,7 +81,7 @@ def task_invocation(
         The EDF, the runtime or the engine can't be used.
     """
     engine = engine_for(edf, plan.job.engine)
-    missing = engine.missing()
+    missing = engine.unavailable_reason()
     if missing:
         raise GipfelError(missing, "Install it on the node, or choose an EDF without an image.")
     runtime = _runtime(plan, environment, contained=bool(edf.image))

@@ -31,7 +31,7 @@ from ..broker.messages import (
 )
 from ..edf.model import Mount
 from ..environment import without_tokens
-from ..model import GipfelError
+from ..model import DEFER_BUILD, GipfelError
 from ..process.fork import ForkedProgram, can_fork
 from ..regular_files import read_regular
 from .container import step_job_from_environment
@@ -41,9 +41,9 @@ _DISCONNECTED_STATUS = 1
 _MAX_BYTES = 1 << 20
 # Longer than a supervisor takes to end everything with SIGKILL.
 _END_S = 60.0
-_END_REPLY: TypeAdapter[Ended | Refusal] = TypeAdapter(Ended | Refusal)
+_END_REPLY: TypeAdapter[Ended | Refusal] = TypeAdapter(Ended | Refusal, config=DEFER_BUILD)
 _START_S = 75.0
-_START_REPLY: TypeAdapter[Refusal | Started] = TypeAdapter(Refusal | Started)
+_START_REPLY: TypeAdapter[Refusal | Started] = TypeAdapter(Refusal | Started, config=DEFER_BUILD)
 
 
 class _Channel(Protocol):

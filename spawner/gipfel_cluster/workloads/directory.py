@@ -269,17 +269,17 @@ def new_directory(parent: Path) -> Path:
 
 
 def known_directories(
-    kind: str, environment: Mapping[str, str], *, everywhere: bool = False
+    kind: str, environment: Mapping[str, str], *, all_runs: bool = False
 ) -> tuple[Path, ...]:
     """Return the directories of a kind's workloads, the newest last.
 
     Parameters
     ----------
-    everywhere
+    all_runs
         Include all runs, not only `parent_directory`.
     """
     parents = [parent_directory(kind, environment)]
-    if everywhere:
+    if all_runs:
         root = runs_root(dict(environment))
         parents += [root / kind, *root.glob(f"*/{kind}")]
     modified: dict[Path, float] = {}

@@ -123,7 +123,7 @@ class DirectoryKind:
 
     def list(self, environment: Mapping[str, str]) -> Iterable[Workload]:
         """Return the user's workloads of this kind in all runs, the newest last."""
-        for folder in known_directories(self.directory, environment, everywhere=True):
+        for folder in known_directories(self.directory, environment, all_runs=True):
             # An unreadable directory, which another program may have written, must not hide the others.
             with suppress(GipfelError):
                 yield self._workload(folder)

@@ -35,7 +35,7 @@ _STALE_S, _STALE_WITHOUT_JOB_S = 3600.0, 24 * 3600.0
 class Run(RunNotes, RunSummary):
     """A run folder with its notes and summary; times are ISO 8601, ``bytes`` is its size on disk.
 
-    ``modified`` is the time of the newest file in seconds since 1970; ``in_use`` is the reason why the run
+    ``modified`` is the time of the newest file in seconds since 1970; ``in_use_reason`` says why the run
     folder must not be removed, empty if it may be.
     """
 
@@ -48,7 +48,7 @@ class Run(RunNotes, RunSummary):
     exit_status: int | None = None
     bytes: int = 0
     modified: float = 0.0
-    in_use: str = ""
+    in_use_reason: str = ""
 
 
 def list_runs(environment: Mapping[str, str]) -> Iterator[Run]:
@@ -92,8 +92,8 @@ def _folders(root: Path) -> list[Path]:
 def check_jobs(runs: Sequence[Run], environment: Mapping[str, str]) -> list[Run]:
     """Return the runs, with those marked as in use whose job is running or pending.
 
-    A run whose record has no end is also in use if Slurm does not report that its job has ended. The record
-    of a job that was requeued has an end, although the job is pending.
+    A run whose record has no `ended` time is also in use if Slurm does not report that its job has ended.
+    The record of a job that was requeued has one, although the job is pending.
     """
     job_ids = [each.job_id for each in runs if each.job_id]
     running, unknown = set(), set()
@@ -103,12 +103,12 @@ def check_jobs(runs: Sequence[Run], environment: Mapping[str, str]) -> list[Run]
                 running.add(job_id)
             elif status.answer == "unknown" and name == "slurm":
                 unknown.add(job_id)
-    return [each.model_copy(update={"in_use": _job_in_use(each, running, unknown)}) for each in runs]
+    return [each.model_copy(update={"in_use_reason": _job_in_use(each, running, unknown)}) for each in runs]
 
 
 def _job_in_use(run: Run, running: set[str], unknown: set[str]) -> str:
-    if run.in_use:
-        return run.in_use
+    if run.in_use_reason:
+        return run.in_use_reason
     if run.job_id in running:
         return f"its job {run.job_id} is running or pending"
     if run.job_id in unknown and not run.ended:
@@ -165,7 +165,7 @@ def _run(folder: Path, environment: Mapping[str, str]) -> Run:
         exit_status=status if isinstance(status, int) else None,
         bytes=_size(files),
         modified=newest,
-        in_use=_in_use(folder, record, newest, environment),
+        in_use_reason=_in_use(folder, record, newest, environment),
         **summary.model_dump(),
         **read_notes(folder).model_dump(),
     )
@@ -181,7 +181,7 @@ def _in_use(folder: Path, record: Mapping[str, Any], newest: float, environment:
     limit_s = _STALE_S if record.get("job_id") else _STALE_WITHOUT_JOB_S
     if record.get("ended") or time.time() - newest > limit_s:
         return ""
-    return f"its record has no end, and a file was written within the last {limit_s / 3600:.0f} h"
+    return f"its record has no `ended` time, and a file was written within the last {limit_s / 3600:.0f} h"
 
 
 def _running_workload(folder: Path) -> str:

@@ -16,7 +16,7 @@ from gipfel_cluster.scheduler.protocol import JobStatus, LostJobError, Scheduler
 # Polls in which a possibly submitted job is searched for, once the controller answers again.
 _MAX_ATTEMPTS = 3
 #: Status of a job before the first poll.
-NOT_POLLED = JobStatus(answer="unknown", reason="The scheduler has not been asked yet.")
+NOT_POLLED = JobStatus(answer="unknown", reason="The scheduler has not been queried yet.")
 _MAX_POLL_SECONDS = 60.0
 # Slurm's state of a job whose processes are being ended.
 _ENDING = "COMPLETING"

@@ -63,7 +63,7 @@ JOBS = (
         patterns=(
             r"oom[-_]kill event",
             r"exceeded (?:job|step) memory limit",
-            r"it used more memory than it asked for",
+            r"it used more memory than it requested",
             r"memory cgroup out of memory",
         ),
     ),
@@ -101,7 +101,7 @@ JOBS = (
         name="no-such-node",
         reason="No node of the partition has what the job requests.",
         fix="Request fewer GPUs, CPUs or less memory per node, or pick another partition.",
-        patterns=(r"^no node is what it asks for$",),
+        patterns=(r"^no node meets its constraints$",),
         states=frozenset({"FAILED"}),
     ),
     Cause(
@@ -237,15 +237,15 @@ _UNREACHED = (
 NETWORK = (
     Cause(
         name="hub-unreachable",
-        reason="The node can't reach the hub: {said}",
+        reason="The node can't reach the hub: {detail}",
         fix="Tell the hub's administrators that the nodes must reach the hub's address and port "
         "(JupyterHub.hub_ip, hub_connect_ip).",
         patterns=(
-            r"(?P<said>the hub (?:at \S+ )?(?:can't be reached|did not answer)[^.]*)",
-            r"failed to connect to my hub at (?P<said>\S+)",
-            r"ClientConnector\w*Error: Cannot connect to host (?P<said>\S+)",
-            rf"(?P<said>{_UNREACHED}).{{0,120}}/hub/api",
-            rf"/hub/api.{{0,160}}(?P<said>{_UNREACHED})",
+            r"(?P<detail>the hub (?:at \S+ )?(?:can't be reached|did not answer)[^.]*)",
+            r"failed to connect to my hub at (?P<detail>\S+)",
+            r"ClientConnector\w*Error: Cannot connect to host (?P<detail>\S+)",
+            rf"(?P<detail>{_UNREACHED}).{{0,120}}/hub/api",
+            rf"/hub/api.{{0,160}}(?P<detail>{_UNREACHED})",
         ),
     ),
     Cause(
@@ -272,7 +272,7 @@ NETWORK = (
     ),
     Cause(
         name="server-silent",
-        reason="The server reported no port. Possibly the nodes can't reach the hub at {said}.",
+        reason="The server reported no port. Possibly the nodes can't reach the hub at {detail}.",
         fix="Tell the hub's administrators. The last lines of the log show how far the server got.",
         states=frozenset({"SILENT"}),
     ),

@@ -42,7 +42,7 @@ class Cause(Frozen):
 
     It applies if the job is in one of ``states`` (empty: any state) and a line of the evidence matches one of
     ``patterns`` (empty: no match needed). ``{name}`` in ``reason`` and ``fix`` is replaced by the text of the
-    pattern's group of that name; ``{said}`` is by default the scheduler's reason.
+    pattern's group of that name; ``{detail}`` is by default the scheduler's reason.
     """
 
     name: OneLine
@@ -60,10 +60,10 @@ class Cause(Frozen):
         if self.states and evidence.state not in self.states:
             return None
         if not self.patterns:
-            return self._explanation({"said": evidence.reason})
+            return self._explanation({"detail": evidence.reason})
         # The last match counts, because the program may have recovered from earlier errors.
         groups = next(self._matches(evidence), None)
-        return None if groups is None else self._explanation({"said": evidence.reason} | groups)
+        return None if groups is None else self._explanation({"detail": evidence.reason} | groups)
 
     def _matches(self, evidence: Evidence) -> Iterator[dict[str, str]]:
         for line in reversed(evidence.lines):

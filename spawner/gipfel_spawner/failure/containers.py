@@ -111,12 +111,12 @@ CONTAINERS = (
     ),
     Cause(
         name="container-start",
-        reason="The container engine could not start the container: {said}",
+        reason="The container engine could not start the container: {detail}",
         fix="The last lines of the log have details. Send this report to the administrators.",
         patterns=(
-            r"pyxis: +\[ERROR\] (?P<said>.+)",
-            r"pyxis: container start failed with error code: (?P<said>\d+)",
-            r"pyxis: (?P<said>couldn't start container)",
+            r"pyxis: +\[ERROR\] (?P<detail>.+)",
+            r"pyxis: container start failed with error code: (?P<detail>\d+)",
+            r"pyxis: (?P<detail>couldn't start container)",
         ),
     ),
 )

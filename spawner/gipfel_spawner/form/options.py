@@ -202,11 +202,11 @@ class Preset(Frozen):
         return self.description or describe_options(self.options)
 
 
-def read_presets(given: Sequence[object]) -> tuple[tuple[Preset, ...], tuple[str, ...]]:
+def read_presets(configured: Sequence[object]) -> tuple[tuple[Preset, ...], tuple[str, ...]]:
     """Return the presets of a site's configuration, and one line for each that is not valid."""
     presets: list[Preset] = []
     problems: list[str] = []
-    for number, content in enumerate(given, 1):
+    for number, content in enumerate(configured, 1):
         if not isinstance(content, Mapping):
             problems.append(_problem(number, "It is not a dictionary."))
             continue

@@ -166,7 +166,7 @@ class FormContent(Frozen):
     presets: tuple[Preset, ...] = ()
     last: UserOptions | None = None
     defaults: UserOptions = UserOptions()
-    chosen: UserOptions = UserOptions()
+    initial: UserOptions = UserOptions()
     #: The submitted values, if they were not valid as `UserOptions`.
     typed: dict[str, str] | None = None
     field_error: FieldError | None = None
@@ -210,7 +210,7 @@ def shown_values(content: FormContent) -> dict[str, str]:
     if content.typed is not None:
         empty = dict.fromkeys((*UserOptions.model_fields, "edf_path"), "")
         return empty | {key: value for key, value in content.typed.items() if key in empty}
-    return preset_values(content.chosen, content)
+    return preset_values(content.initial, content)
 
 
 def preset_values(options: UserOptions, content: FormContent) -> dict[str, str]:
@@ -282,10 +282,10 @@ def _gpu_noun(gpus: GpuCount) -> str:
     return gpus.type or ("GPU" if gpus.count == 1 else "GPUs")
 
 
-def _selected_partition(content: FormContent, chosen: str) -> str:
+def _selected_partition(content: FormContent, requested: str) -> str:
     names = {each.name for each in content.partitions}
     default = next((each.name for each in content.partitions if each.default), "")
-    return chosen if chosen in names else default
+    return requested if requested in names else default
 
 
 def _max_gpus(partitions: Sequence[Partition]) -> int:

@@ -41,7 +41,7 @@ def choose_partition(options: UserOptions, partitions: Sequence[Partition]) -> P
 
 
 def assign_group_partition(
-    options: UserOptions, chosen: Partition | None, group: Sequence[str]
+    options: UserOptions, partition: Partition | None, group: Sequence[str]
 ) -> UserOptions:
     """Return the options with a partition of the group, rather than the scheduler's default partition.
 
@@ -54,7 +54,7 @@ def assign_group_partition(
     """
     if not group:
         return options
-    name = chosen.name if chosen else options.partition or group[0]
+    name = partition.name if partition else options.partition or group[0]
     if name not in group:
         raise OptionError(
             f"There is no partition {name}.", f"Pick one of {', '.join(group)}.", field="partition"

@@ -185,7 +185,7 @@ class ValidatedServerHandler(UserServerAPIHandler):
             await super().post(user_name, server_name)
 
     def get_json_body(self) -> Any:
-        """Return the validated body of a change."""
+        """Return the validated body of a PATCH or DELETE request."""
         self._check_body()
         body = super().get_json_body()
         if isinstance(body, dict):
@@ -193,7 +193,7 @@ class ValidatedServerHandler(UserServerAPIHandler):
         return body
 
     def get_server_json_body(self) -> Any:
-        """Return the validated body of a start."""
+        """Return the validated body of a POST request, which starts a server."""
         self._check_body()
         body = super().get_server_json_body()
         self._check_options(body["user_options"])

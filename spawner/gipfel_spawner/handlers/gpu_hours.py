@@ -80,7 +80,8 @@ async def summarize(
         total += used
         place = f" on {', '.join(names)}" if len(usages) > 1 else ""
         budgets += [
-            f"{_number(each.left)} of {_number(each.limit)} GPU hours left in account {each.account}{place}"
+            f"{_number(each.remaining)} of {_number(each.limit)} GPU hours left "
+            f"in account {each.account}{place}"
             for each in usage.budgets
         ]
     if any(usage is None for _, usage in usages):

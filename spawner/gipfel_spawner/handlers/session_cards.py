@@ -47,7 +47,7 @@ class SessionCard(Frozen):
     detail_html: str = ""
     facts: tuple[str, ...] = ()
     ends: str = ""
-    left: str = ""
+    remaining: str = ""
     extend: str = ""
     score: str = ""
     spark: str = ""
@@ -151,7 +151,7 @@ def _card(spawner: EDFSpawner, shared: SharedSaturation | None) -> SessionCard:
             )
         ),
         ends=_iso(ends) if ends else "",
-        left=format_span(ends - time.time()) if ends else "",
+        remaining=format_span(ends - time.time()) if ends else "",
         extend=format_limit(extension) if extension else "",
         score=_score(shared),
         spark=spark_points(shared.activity) if shared and shared.shared else "",

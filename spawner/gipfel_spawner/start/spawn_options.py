@@ -100,7 +100,7 @@ class SpawnOptions:
             presets=presets,
             last=self._last(),
             defaults=defaults,
-            chosen=chosen,
+            initial=chosen,
             typed=typed,
             field_error=field_error,
             cpus_per_gpu=traits.cpus_per_gpu,
@@ -386,7 +386,9 @@ async def offered_engines(
 def _local_engines(default: str) -> tuple[tuple[str, ...], str]:
     """Return the engines that this machine can run, and why it can't run the default one."""
     try:
-        missing = engine_for(Edf(name="any", path=None, image="/any.sqsh"), default).missing() or ""
+        missing = (
+            engine_for(Edf(name="any", path=None, image="/any.sqsh"), default).unavailable_reason() or ""
+        )
     except GipfelError as error:
         missing = str(error)
     return available_engine_names(), missing

@@ -1,4 +1,4 @@
-"""A ``libnvidia-ml.so.1`` that stands in for the driver's: many GPUs with GPM, whose calls take no time.
+"""A fake ``libnvidia-ml.so.1``: many GPUs with GPM, whose calls take no time.
 
 What is measured on it is the cost of our own code, never that of a GPU's driver: a row says so in its name.
 """
@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-#: What a bench row calls the source.
+#: Name of the source in a bench row.
 NAME = "NVML stand-in, calls take no time"
 
 _HERE = Path(__file__).parent

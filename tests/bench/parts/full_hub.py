@@ -1,7 +1,7 @@
-"""CPU of a real hub with many servers, on commands that count themselves: some queued, the others running.
+"""Measure the CPU time of a real hub with many servers; stand-ins for Slurm's commands count their calls.
 
-All servers are one tiny one; the hub checks each, as it would in life, and is told each one's port by its own
-token, which the stand-in for ``sbatch`` leaves in a file.
+All servers are the same small HTTP server. The hub checks each of them, and gets each one's port in a
+request with that server's token, which the stand-in for ``sbatch`` writes to a file.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ _CONFIG = (
     "c.JupyterHub.tornado_settings = {'slow_spawn_timeout': 0}",
 )
 _LIMIT_S = 300.0
-_AT_ONCE = 16
+_CONCURRENCY = 16
 
 
 class _Answer(http.server.BaseHTTPRequestHandler):
@@ -40,11 +40,11 @@ class _Answer(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Nothing to say."""
+        """Suppress the access log."""
 
 
 def load_hubs() -> Any:
-    """The module of the spawner's tests that runs a hub."""
+    """Return the module of the spawner's tests that runs a hub."""
     spec = importlib.util.spec_from_file_location("hubs", TESTS / "conftest.py")
     assert spec
     assert spec.loader
@@ -54,16 +54,16 @@ def load_hubs() -> Any:
 
 
 def hub_cpu(folder: Path, user: str, *, running: int, queued: int, settle_s: float, window_s: float) -> float:
-    """CPU seconds of the hub's process a second, without those of the commands that it runs.
+    """Return the CPU use of the hub's process, in cores, without its child processes.
 
     Parameters
     ----------
     folder
-        Where ``bin`` with the commands is; they number the jobs, and say of the first ones that they run.
+        Directory with ``bin``, whose stand-ins number the jobs and report the first ones as running.
     """
     hubs = load_hubs()
     (folder / "state").mkdir()
-    with _tiny_server() as port:
+    with _http_server() as port:
         hub = hubs.RunningHub(folder, hubs.find_proxy(), _CONFIG, {"PATH_FIRST": str(folder / "bin")})
         hub.start()
         try:
@@ -78,28 +78,28 @@ def hub_cpu(folder: Path, user: str, *, running: int, queued: int, settle_s: flo
                 raise SystemExit(f"{ready} servers run and {pending} start, not {running} and {queued}.")
             return share
         finally:
-            # Nothing runs that the hub would have to end.
+            # There are no jobs to stop, so it can be killed.
             hub.end(hard=True)
 
 
 def _start_all(hub: Any, user: str, tokens: Path, *, running: int, queued: int, port: int) -> None:
     hub.call("POST", f"/users/{user}")
 
-    def ask(number: int) -> None:
+    def request_server(number: int) -> None:
         answer = hub.call("POST", f"/users/{user}/servers/s{number}", {})
         if answer.status not in {201, 202}:
             raise SystemExit(f"A server can't be started: {answer}\n{hub.log()}")
 
-    def submitted() -> list[str]:
+    def tokens_of_jobs() -> list[str]:
         return tokens.read_text().split() if tokens.exists() else []
 
-    with ThreadPoolExecutor(_AT_ONCE) as at_once:
-        list(at_once.map(ask, range(running)))
-        _until(lambda: len(submitted()) == running, hub)
-        list(at_once.map(lambda token: _report(hub, token, port), submitted()))
+    with ThreadPoolExecutor(_CONCURRENCY) as pool:
+        list(pool.map(request_server, range(running)))
+        _until(lambda: len(tokens_of_jobs()) == running, hub)
+        list(pool.map(lambda token: _report(hub, token, port), tokens_of_jobs()))
         _until(lambda: _counts(hub, user)[0] == running, hub)
-        list(at_once.map(ask, range(running, running + queued)))
-    _until(lambda: len(submitted()) == running + queued, hub)
+        list(pool.map(request_server, range(running, running + queued)))
+    _until(lambda: len(tokens_of_jobs()) == running + queued, hub)
 
 
 def _report(hub: Any, token: str, port: int) -> None:
@@ -113,7 +113,7 @@ def _report(hub: Any, token: str, port: int) -> None:
 
 
 def _counts(hub: Any, user: str) -> tuple[int, int]:
-    """Return how many servers are ready, and how many start."""
+    """Return the numbers of ready and starting servers."""
     servers = hub.call("GET", f"/users/{user}").content["servers"].values()
     return sum(bool(each["ready"]) for each in servers), sum(each["pending"] == "spawn" for each in servers)
 
@@ -132,7 +132,7 @@ def _cpu_seconds(pid: int) -> float:
 
 
 @contextlib.contextmanager
-def _tiny_server() -> Iterator[int]:
+def _http_server() -> Iterator[int]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Answer)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:

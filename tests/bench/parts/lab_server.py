@@ -1,4 +1,4 @@
-"""A Jupyter server in folders of its own, and the CPU time that it takes with what it started."""
+"""A Jupyter server with its own home and runtime directories, and its CPU time."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-TOKEN = "a-token-of-the-benches"
+TOKEN = "benchmark-token"
 _START_S = 90.0
 
 
@@ -25,17 +25,17 @@ class LabServer:
     url: str
 
     def cpu_s(self, *others: psutil.Process) -> float:
-        """CPU seconds of the server so far, and of other processes."""
+        """Return the CPU seconds of the server so far, and of other processes."""
         found = (psutil.Process(self.process.pid), *others)
         return sum(sum(each.cpu_times()[:2]) for each in found)
 
-    def children(self, word: str) -> list[psutil.Process]:
-        """Return what the server started whose command line holds a word."""
+    def children(self, text: str) -> list[psutil.Process]:
+        """Return the server's descendants whose command line contains `text`."""
         below = psutil.Process(self.process.pid).children(recursive=True)
-        return [each for each in below if any(word in part for part in each.cmdline())]
+        return [each for each in below if any(text in part for part in each.cmdline())]
 
     def websocket(self, path: str) -> str:
-        """The address of a websocket."""
+        """Return the address of a websocket."""
         return self.url.replace("http", "ws", 1) + path
 
 

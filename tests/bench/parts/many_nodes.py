@@ -1,4 +1,4 @@
-"""A run of many nodes on disk, made quickly: one node is recorded, the others are its copies."""
+"""Create the run folder of many nodes quickly: one node is recorded, the others are copies."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Files of 10 to 100 kB whose content compresses about as text does."""
+"""Files of 10 to 100 kB whose content is about as compressible as text."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One GPU that is always at work: what limits its kernels."""
+"""One GPU that is always busy: limits of its kernels."""
 
 import numpy as np
 

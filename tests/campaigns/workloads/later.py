@@ -230,7 +230,7 @@ def stencil_with_exchange(rng: Rng) -> Job:
     return made
 
 
-@shape("idle", why="three GPUs of four were asked for and never used", bounds={"idle": (65, 76)})
+@shape("idle", why="three GPUs of four were requested and never used", bounds={"idle": (65, 76)})
 def one_of_four_used(rng: Rng) -> Job:
     made = Job(rng, seconds=60.0, gpus=4)
     for number in range(4):

@@ -1,4 +1,4 @@
-"""Phases that programs consist of: counters while one kind of work runs.
+"""Phases of which programs consist: counters during one kind of work.
 
 Levels follow from what the hardware does: a kernel at a pipe's roof keeps that pipe busy in almost every
 cycle; a tiny kernel leaves most SMs without a block; a collective runs on a few SMs and moves bytes over

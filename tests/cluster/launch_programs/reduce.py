@@ -1,4 +1,4 @@
-"""Adds up the ranks, and says what this rank was told."""
+"""Sum the ranks with an all-reduce, and print the variables of this rank."""
 
 import json
 import os

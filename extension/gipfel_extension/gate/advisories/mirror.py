@@ -1,6 +1,6 @@
 """A local mirror of OSV: ``<dir>/<Ecosystem>/all.zip`` as in its bucket, or as osv-scanner keeps it.
 
-A lookup reads an archive once and keeps in memory only what concerns the packages that are asked for, so that
+A lookup reads an archive once and keeps in memory only what concerns the requested packages, so that
 nothing is written beside the mirror.
 """
 
@@ -24,8 +24,8 @@ from .osv import NoVersionsError, match, normalized
 #: An older mirror can't be relied on.
 MAX_AGE_S = 7 * 86400.0
 #: Bytes of one record.
-LARGEST_RECORD = 4 << 20
-MOST_RECORDS = 1_000_000
+MAX_RECORD_BYTES = 4 << 20
+MAX_RECORDS = 1_000_000
 _MODIFIED = re.compile(rb'"modified"\s*:\s*"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)')
 _NAME = re.compile(rb'"name"\s*:\s*"([^"\\]{1,300})"')
 _PLACES = ("", "osv-scanner", "osv-scalibr")
@@ -114,31 +114,31 @@ class Mirror:
         return [path for path in paths if path.is_file()]
 
     def _of_archive(
-        self, file: BinaryIO, path: Path, family: str, wanted: dict[str, list[Package]]
+        self, file: BinaryIO, path: Path, family: str, packages: dict[str, list[Package]]
     ) -> Iterator[Vulnerability]:
         newest = 0.0
         with zipfile.ZipFile(file) as archive:
             entries = [each for each in archive.infolist() if each.filename.endswith(".json")]
-            if not entries or len(entries) > MOST_RECORDS:
+            if not entries or len(entries) > MAX_RECORDS:
                 self.not_judged.append(f"The advisories {path} are empty or too many. Update the mirror.")
                 return
             for entry in entries:
-                if entry.file_size > LARGEST_RECORD:
+                if entry.file_size > MAX_RECORD_BYTES:
                     self.not_judged.append(
                         one_line(f"The advisory {entry.filename[:80]} is too large to read.")
                     )
                     continue
                 content = archive.read(entry)
                 newest = max(newest, modified_s(content))
-                yield from self._of_record(content, entry.filename, family, wanted)
+                yield from self._of_record(content, entry.filename, family, packages)
         # The oldest archive decides how old the answer is.
         self.newest_s = newest if self.newest_s is None else min(self.newest_s, newest)
 
     def _of_record(
-        self, content: bytes, name: str, family: str, wanted: dict[str, list[Package]]
+        self, content: bytes, name: str, family: str, packages: dict[str, list[Package]]
     ) -> Iterator[Vulnerability]:
         named = {normalized(family, each.decode(errors="replace")) for each in _NAME.findall(content)}
-        if named and not named & wanted.keys() and content.rstrip().endswith(b"}"):
+        if named and not named & packages.keys() and content.rstrip().endswith(b"}"):
             # Reading all of them as JSON would take most of the time.
             return
         try:
@@ -146,7 +146,7 @@ class Mirror:
         except (ValueError, RecursionError):
             self.not_judged.append(one_line(f"The advisory {name[:80]} is broken."))
             return
-        for package in _concerned(record, wanted):
+        for package in _concerned(record, packages):
             try:
                 found = match(record, package)
             except NoVersionsError:
@@ -161,7 +161,7 @@ class Mirror:
                 yield found
 
 
-def _concerned(record: Any, wanted: dict[str, list[Package]]) -> Iterator[Package]:
+def _concerned(record: Any, packages: dict[str, list[Package]]) -> Iterator[Package]:
     affected = record.get("affected") if isinstance(record, dict) else None
     seen: set[str] = set()
     for each in affected if isinstance(affected, list) else ():
@@ -170,7 +170,7 @@ def _concerned(record: Any, wanted: dict[str, list[Package]]) -> Iterator[Packag
             name = normalized(str(about.get("ecosystem", "")), str(about.get("name", "")))
             if name not in seen:
                 seen.add(name)
-                yield from wanted.get(name, ())
+                yield from packages.get(name, ())
 
 
 def modified_s(content: bytes) -> float:

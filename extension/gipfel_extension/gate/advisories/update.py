@@ -21,14 +21,14 @@ from typing import BinaryIO, NamedTuple, cast
 from gipfel_cluster.model import Frozen, GipfelError, one_line
 
 from ...telemetry.files import open_regular
-from .mirror import LARGEST_RECORD, MOST_RECORDS, modified_s
+from .mirror import MAX_RECORD_BYTES, MAX_RECORDS, modified_s
 
 #: Ecosystems of images that Gipfel reads. OSV's bucket has an archive for each.
 ECOSYSTEMS = (
     "AlmaLinux", "Alpine", "Debian", "Go", "PyPI", "Rocky Linux", "Ubuntu", "npm", "openSUSE",
 )  # fmt: skip
-_LARGEST_ARCHIVE = 4 << 30
-_LARGEST_CONTENT = 64 << 30
+_MAX_ARCHIVE_BYTES = 4 << 30
+_MAX_CONTENT_BYTES = 64 << 30
 _TIMEOUT_S = 60.0
 _CHUNK = 1 << 20
 _BROKEN = (
@@ -140,8 +140,8 @@ def _copy(source: BinaryIO, target: BinaryIO) -> None:
     count = 0
     while piece := source.read(_CHUNK):
         count += len(piece)
-        if count > _LARGEST_ARCHIVE:
-            raise ValueError(f"the archive is larger than {_LARGEST_ARCHIVE >> 30} GiB")
+        if count > _MAX_ARCHIVE_BYTES:
+            raise ValueError(f"the archive is larger than {_MAX_ARCHIVE_BYTES >> 30} GiB")
         target.write(piece)
     if expected is not None and count != expected:
         raise ValueError(f"only {count} of {expected} bytes arrived")
@@ -153,10 +153,10 @@ def _content(file: BinaryIO) -> _Content:
     with zipfile.ZipFile(file) as archive:
         entries = [each for each in archive.infolist() if each.filename.endswith(".json")]
         total = sum(each.file_size for each in entries)
-        if not entries or len(entries) > MOST_RECORDS or total > _LARGEST_CONTENT:
+        if not entries or len(entries) > MAX_RECORDS or total > _MAX_CONTENT_BYTES:
             raise ValueError("the archive is empty or too large")
         for entry in entries:
-            if entry.file_size > LARGEST_RECORD:
+            if entry.file_size > MAX_RECORD_BYTES:
                 continue
             content = archive.read(entry)
             newest = max(newest, modified_s(content))

@@ -11,7 +11,7 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-_LONGEST = 256
+_MAX_CHARACTERS = 256
 
 
 def compare(ecosystem: str, one: str, other: str) -> int:
@@ -25,7 +25,7 @@ def compare(ecosystem: str, one: str, other: str) -> int:
     family = ecosystem.partition(":")[0]
     if family not in _SCHEMES:
         raise ValueError(f"the order of versions of {family[:40]!r} is not known")
-    if max(len(one), len(other)) > _LONGEST:
+    if max(len(one), len(other)) > _MAX_CHARACTERS:
         raise ValueError("a version is too long")
     return _SCHEMES[family](one.strip(), other.strip())
 

@@ -1,1 +1,1 @@
-"""Files of directories and images that endanger whoever uses them: permissions, secrets, ended support."""
+"""Files of directories and images that endanger their users: permissions, secrets, ended support."""

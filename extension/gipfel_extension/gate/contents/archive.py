@@ -16,11 +16,11 @@ from .permissions import Entry
 from .squashfs import Unreadable
 
 _MANIFEST_LIMIT = 16 << 20
-_LARGEST_CONTENT = 256 << 30
-_MOST_ENTRIES = 2_000_000
+_MAX_CONTENT_BYTES = 256 << 30
+_MAX_ENTRIES = 2_000_000
 #: An index may name an index, also itself.
-_DEEPEST_INDEX = 4
-#: What a build says about an image, which stands beside the images of an index.
+_MAX_INDEX = 4
+#: Attestations of a build, which an index lists beside its images.
 _ATTESTATION = "application/vnd.in-toto+json"
 _STREAM: Final = "r|*"
 _BROKEN = (
@@ -49,19 +49,19 @@ def archive_files(path: Path, *, one_image: bool = False) -> Iterator[tuple[Entr
     Raises
     ------
     Unreadable
-        The archive is broken or too large, or holds several images where `one_image` is asked for.
+        The archive is broken or too large, or holds several images with `one_image`.
     """
     total, count = 0, 0
     broken: Exception | None = None
     with archive_errors(path), open_regular(path, follow=True) as file, tarfile.open(fileobj=file) as archive:
         images, blobs = layers(archive)
         if one_image and images > 1:
-            raise Unreadable(f"{path} holds {images} images; save each to an archive of its own.")
+            raise Unreadable(f"{path} holds {images} images; save each to its own archive.")
         for layer in blobs:
             try:
                 for member, stream in members(layer):
                     total, count = total + member.size, count + 1
-                    if total > _LARGEST_CONTENT or count > _MOST_ENTRIES:
+                    if total > _MAX_CONTENT_BYTES or count > _MAX_ENTRIES:
                         raise Unreadable(f"{path} holds too many files, or files that are too large.")
                     kind = (
                         stat.S_IFREG if member.isreg() else stat.S_IFDIR if member.isdir() else stat.S_IFLNK
@@ -113,7 +113,7 @@ def layers(archive: tarfile.TarFile) -> tuple[int, list[BinaryIO]]:
                 # An index names the images of all platforms, of which an archive may hold one.
                 continue
             manifest = document(name)
-            if depth > _DEEPEST_INDEX:
+            if depth > _MAX_INDEX:
                 raise ValueError("its indexes are nested too deeply")
             left += [(each, depth + 1) for each in manifest.get("manifests", ())]
             images[

@@ -73,7 +73,7 @@ class Permissions:
         if self._usual:
             message = f"Set-uid and set-gid programs of the distribution: {_listed(self._usual)}."
             found.append(
-                _finding("set-uid", "low", message, "None is needed where nobody becomes another user.")
+                _finding("set-uid", "low", message, "None is needed where no process changes its user.")
             )
         return found
 

@@ -18,9 +18,9 @@ from .judge import judge_stream
 from .permissions import Entry, Permissions
 from .squashfs import squashfs_entries, squashfs_files
 
-_MOST_FILES = 1_000_000
-_LARGEST_TEXT = 1 << 20
-_MOST_ITEMS = 10_000
+_MAX_FILES = 1_000_000
+_MAX_TEXT_BYTES = 1 << 20
+_MAX_ITEMS = 10_000
 #: Files of libraries, whose tests and documentation hold keys that open nothing.
 _LIBRARIES = re.compile(
     r"(usr/(share|include|src|lib/(python|ssl|ruby|perl|git-core))|opt/conda/pkgs)(/|\d)|"
@@ -78,7 +78,7 @@ class ContentScan:
                 if _may_hold_secrets(entry):
                     try:
                         with open_regular(path) as file:
-                            self._look(entry, file.read(_LARGEST_TEXT))
+                            self._look(entry, file.read(_MAX_TEXT_BYTES))
                     except OSError as error:
                         self.not_judged.append(one_line(f"{shown(str(path))}: {error.strerror}."))
             return
@@ -95,7 +95,7 @@ class ContentScan:
                 if not is_squashfs:
                     self._permissions.add(entry)
                 if content is not None:
-                    start = content.read(_LARGEST_TEXT)
+                    start = content.read(_MAX_TEXT_BYTES)
                     self._look(entry, start)
                     self._judge(entry, start, content)
 
@@ -113,10 +113,10 @@ class ContentScan:
             self._add(Item(path=self._name(entry), verdict=judgement.verdict, findings=judgement.findings))
 
     def _add(self, item: Item) -> None:
-        if len(self.items) < _MOST_ITEMS:
+        if len(self.items) < _MAX_ITEMS:
             self.items.append(item)
-        elif len(self.items) == _MOST_ITEMS and item.findings:
-            self.not_judged.append(f"{shown(str(self._target))} has more than {_MOST_ITEMS} files to report.")
+        elif len(self.items) == _MAX_ITEMS and item.findings:
+            self.not_judged.append(f"{shown(str(self._target))} has more than {_MAX_ITEMS} files to report.")
 
     def _name(self, entry: Entry) -> str:
         return shown(f"{self._target}!{entry.path}" if self._image else str(self._target / entry.path))
@@ -149,7 +149,7 @@ def _secret(entry: Entry, start: bytes) -> Iterator[Finding]:
 def _may_hold_secrets(entry: Entry) -> bool:
     return (
         stat.S_ISREG(entry.mode)
-        and 0 < entry.size <= _LARGEST_TEXT
+        and 0 < entry.size <= _MAX_TEXT_BYTES
         and not entry.path.endswith(".ipynb")
         and _LIBRARIES.match(entry.path) is None
     )
@@ -168,8 +168,8 @@ def directory_entries(root: Path, problems: list[str]) -> Iterator[tuple[Entry, 
         for name in (*names, *sorted(files)):
             path = Path(folder, name)
             count += 1
-            if count > _MOST_FILES:
-                problems.append(f"{shown(str(root))} has more than {_MOST_FILES} files.")
+            if count > _MAX_FILES:
+                problems.append(f"{shown(str(root))} has more than {_MAX_FILES} files.")
                 return
             try:
                 about = path.lstat()
@@ -180,5 +180,5 @@ def directory_entries(root: Path, problems: list[str]) -> Iterator[tuple[Entry, 
 
 
 def shown(path: str) -> str:
-    """Return a path that JSON and terminals can hold, whatever bytes it has."""
+    """Return a path for display, with escapes for bytes that JSON and terminals can't hold."""
     return path.encode(errors="surrogateescape").decode(errors="replace")

@@ -22,9 +22,9 @@ from .permissions import Entry
 
 _TIMEOUT_S = 120
 _STREAM_S = 900.0
-_LARGEST_LISTING = 512 << 20
-_LARGEST_CONTENT = 256 << 30
-_MOST_ENTRIES = 2_000_000
+_MAX_LISTING_BYTES = 512 << 20
+_MAX_CONTENT_BYTES = 256 << 30
+_MAX_ENTRIES = 2_000_000
 #: MiB that unsquashfs may keep of files and of fragments.
 _QUEUE = "64"
 _LISTED = re.compile(
@@ -56,7 +56,7 @@ def squashfs_entries(path: Path) -> list[Entry]:
     except subprocess.TimeoutExpired:
         raise Unreadable(f"Reading {path} took longer than {_TIMEOUT_S} s.") from None
     lines = done.stdout.split(b"\n")
-    if done.returncode != 0 or len(done.stdout) > _LARGEST_LISTING or len(lines) > _MOST_ENTRIES:
+    if done.returncode != 0 or len(done.stdout) > _MAX_LISTING_BYTES or len(lines) > _MAX_ENTRIES:
         said = done.stderr.decode(errors="replace").strip().splitlines()
         raise Unreadable(f"{path} can't be read: {said[-1][:200] if said else 'unsquashfs failed'}.")
     entries = []
@@ -135,8 +135,8 @@ def squashfs_files(path: Path, entries: list[Entry]) -> Iterator[tuple[Entry, Bi
         The image is broken, too large, or takes too long.
     """
     known = {each.path: each for each in entries if stat.S_ISREG(each.mode)}
-    if sum(each.size for each in known.values()) > _LARGEST_CONTENT:
-        raise Unreadable(f"{path} unpacks to more than {_LARGEST_CONTENT >> 30} GiB.")
+    if sum(each.size for each in known.values()) > _MAX_CONTENT_BYTES:
+        raise Unreadable(f"{path} unpacks to more than {_MAX_CONTENT_BYTES >> 30} GiB.")
     with _stream(path) as stream:
         at = 0
         for each in _definitions(stream, path):
@@ -158,7 +158,7 @@ def _stream(path: Path) -> Iterator[BinaryIO]:
     with subprocess.Popen(
         (*command, str(path.absolute())), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:
-        # A stream that ends too early is not judged, whoever ended it.
+        # A stream that ends too early is not judged, regardless of the cause.
         clock = threading.Timer(_STREAM_S, process.kill)
         clock.start()
         try:
@@ -173,7 +173,7 @@ def _definitions(stream: BinaryIO, path: Path) -> list[_Definition]:
     while not header.endswith(_DATA):
         line = stream.readline(_CHUNK)
         header += line
-        if not line or len(header) > _LARGEST_LISTING:
+        if not line or len(header) > _MAX_LISTING_BYTES:
             raise Unreadable(f"{path} can't be read by unsquashfs. Its content needs version 4.5 or newer.")
     found = []
     for line in bytes(header[: -len(_DATA)]).split(b"\n"):

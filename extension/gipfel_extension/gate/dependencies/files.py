@@ -10,7 +10,7 @@ from ..model import Finding
 from .requirements import name_findings, problem_findings, requirements_findings
 from .settings import lock_findings, npm_lock_findings, pip_findings, project_findings, toml, uv_findings
 
-_MOST_FINDINGS = 50
+_MAX_FINDINGS = 50
 _FROM = re.compile(r"\s*FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?", re.IGNORECASE)
 _RUN = re.compile(r"^\s*(RUN|ENV|ARG)\b", re.IGNORECASE)
 _ADD = re.compile(r"^\s*ADD\s+(?!.*--checksum=)(?:--\S+\s+)*https?://", re.IGNORECASE)
@@ -77,7 +77,7 @@ def dependency_findings(path: str, content: bytes) -> list[Finding]:
         found = dict.fromkeys(kind(content.decode(errors="replace")))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    return [each.model_copy(update={"message": one_line(each.message)}) for each in found][:_MOST_FINDINGS]
+    return [each.model_copy(update={"message": one_line(each.message)}) for each in found][:_MAX_FINDINGS]
 
 
 def _kind(path: str) -> Callable[[str], Iterable[Finding]] | None:

@@ -20,17 +20,19 @@ _NAMES = (
 KNOWN = frozenset(_NAMES.split())
 #: Real packages that are one letter away from one of them.
 _REAL = frozenset(("tensorboardx", "torchx", "torchao", "psycopg"))
-_SHORTEST = 5
+_MIN_CHARACTERS = 5
 
 
 def likely_meant(name: str) -> str:
     """Return the well-known package that a name is one typing error away from; empty if there is none."""
     normal = re.sub(r"[-_.]+", "-", name).lower()
-    if len(normal) < _SHORTEST or normal in KNOWN or normal in _REAL:
+    if len(normal) < _MIN_CHARACTERS or normal in KNOWN or normal in _REAL:
         return ""
     candidates = {normal.replace("-", "")}
     for known in sorted(KNOWN):
-        if len(known) >= _SHORTEST and (_is_one_error(normal, known) or known.replace("-", "") in candidates):
+        if len(known) >= _MIN_CHARACTERS and (
+            _is_one_error(normal, known) or known.replace("-", "") in candidates
+        ):
             return known
     return ""
 

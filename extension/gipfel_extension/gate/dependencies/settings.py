@@ -9,7 +9,7 @@ from typing import Any
 from ..model import Finding
 from .requirements import name_findings
 
-_MOST = 20_000
+_MAX_NAMES = 20_000
 
 
 def pip_findings(text: str) -> Iterator[Finding]:
@@ -63,23 +63,23 @@ def project_findings(document: dict[str, Any]) -> Iterator[Finding]:
     project = document.get("project")
     listed = project.get("dependencies") if isinstance(project, dict) else None
     names = [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
-    yield from name_findings(_name(each) for each in names[:_MOST])
+    yield from name_findings(_name(each) for each in names[:_MAX_NAMES])
 
 
 def lock_findings(document: dict[str, Any]) -> Iterator[Finding]:
     """Yield what is wrong with a ``uv.lock``, a ``poetry.lock`` or a ``pylock.toml``."""
     packages = document.get("package") or document.get("packages")
     listed = [each for each in packages if isinstance(each, dict)] if isinstance(packages, list) else []
-    yield from name_findings(str(each.get("name", "")) for each in listed[:_MOST])
+    yield from name_findings(str(each.get("name", "")) for each in listed[:_MAX_NAMES])
     unhashed = [
         str(each.get("name", ""))[:60]
-        for each in listed[:_MOST]
+        for each in listed[:_MAX_NAMES]
         if _has_files(each) and "hash" not in repr(each)
     ]
     if unhashed:
         message = f"Locked without hashes: {', '.join(unhashed[:4])}."
         yield Finding(rule="no-hashes", severity="medium", message=message, fix="Lock again: uv lock.")
-    http = [str(each.get("name", ""))[:60] for each in listed[:_MOST] if "'http://" in repr(each)]
+    http = [str(each.get("name", ""))[:60] for each in listed[:_MAX_NAMES] if "'http://" in repr(each)]
     if http:
         yield _insecure_index(f"https:// for {', '.join(http[:4])}")
 
@@ -141,5 +141,5 @@ def _extra_index(line: str) -> Finding:
 
 
 def _insecure_index(line: str) -> Finding:
-    message = "An index is not authenticated: whoever is on the way to it chooses what is installed."
+    message = "An index is not authenticated: an attacker in the network can choose what is installed."
     return Finding(rule="insecure-index", severity="high", message=message, fix=f"Write {line}.")

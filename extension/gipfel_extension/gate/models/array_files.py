@@ -9,9 +9,9 @@ from ..model import Finding
 from .judgement import Judgement
 from .streams import NotUnderstoodError
 
-_LARGEST_NPY_HEADER = 1 << 20
-_LARGEST_SAFETENSORS_HEADER = 100_000_000
-_LARGEST_READ_HEADER = 64 << 20
+_MAX_NPY_HEADER_BYTES = 1 << 20
+_MAX_SAFETENSORS_HEADER_BYTES = 100_000_000
+_MAX_READ_HEADER_BYTES = 64 << 20
 
 
 def npy_holds_objects(file: BinaryIO) -> bool:
@@ -28,7 +28,7 @@ def npy_holds_objects(file: BinaryIO) -> bool:
     wide = head[6:7] > b"\x01"
     raw = file.read(4 if wide else 2)
     length = int.from_bytes(raw, "little")
-    if len(head) < 8 or length > _LARGEST_NPY_HEADER:
+    if len(head) < 8 or length > _MAX_NPY_HEADER_BYTES:
         raise NotUnderstoodError("its NumPy header is broken")
     try:
         header = ast.literal_eval(file.read(length).decode("utf-8").strip())
@@ -65,7 +65,7 @@ def scan_safetensors(file: BinaryIO, size: int) -> Judgement:
     Source: the format's description in huggingface/safetensors.
     """
     (length,) = struct.unpack("<Q", file.read(8))
-    if length > min(_LARGEST_SAFETENSORS_HEADER, _LARGEST_READ_HEADER, size - 8):
+    if length > min(_MAX_SAFETENSORS_HEADER_BYTES, _MAX_READ_HEADER_BYTES, size - 8):
         raise NotUnderstoodError("its safetensors header is broken")
     try:
         header = json.loads(file.read(length))

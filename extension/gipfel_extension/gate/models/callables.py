@@ -62,7 +62,7 @@ _ROOTS = (
     "pexpect plumbum IPython ipykernel jupyter_client "
 )
 _DANGEROUS_MODULES = frozenset(_ROOTS.split())
-#: The same, where programs often have modules of their own with a package below: only the module itself.
+#: The same, where programs often have their own packages of this name: only the module itself.
 _ALONE = "code profile trace site glob invoke sh fabric test "
 _DANGEROUS_ALONE = frozenset(_ALONE.split())
 _RUNNERS = (

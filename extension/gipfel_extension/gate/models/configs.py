@@ -12,9 +12,9 @@ from .notebooks import scan_notebook
 from .streams import NotUnderstoodError
 from .templates import template_findings
 
-_LARGEST = 64 << 20
-_LARGEST_TEMPLATE = 4 << 20
-_MOST_VALUES = 2_000_000
+_MAX_BYTES = 64 << 20
+_MAX_TEMPLATE_BYTES = 4 << 20
+_MAX_VALUES = 2_000_000
 _KERAS_ROOTS = ("keras", "tensorflow", "tf_keras", "keras_nlp", "keras_hub", "keras_cv")
 _LAMBDA = re.compile(rb'"class_name"\s*:\s*"(Lambda|TFOpLambda|__lambda__)"')
 _MODULE = re.compile(rb'"module"\s*:\s*"([^"\\\0]{1,200})"')
@@ -28,10 +28,10 @@ Found = Iterator[tuple[Verdict, Finding]]
 
 def scan_json(file: BinaryIO) -> Judgement:
     """Judge a JSON file: a configuration of transformers or Keras, an index, a notebook."""
-    content = file.read(_LARGEST + 1)
-    if len(content) > _LARGEST:
-        raise NotUnderstoodError(f"it is a JSON file of more than {_LARGEST >> 20} MiB")
-    if sum(content.count(each) for each in (b",", b"[", b"{")) > _MOST_VALUES:
+    content = file.read(_MAX_BYTES + 1)
+    if len(content) > _MAX_BYTES:
+        raise NotUnderstoodError(f"it is a JSON file of more than {_MAX_BYTES >> 20} MiB")
+    if sum(content.count(each) for each in (b",", b"[", b"{")) > _MAX_VALUES:
         raise NotUnderstoodError("it holds too many values")
     try:
         document = json.loads(content)
@@ -139,7 +139,7 @@ def scan_hdf5(file: BinaryIO) -> Judgement:
 
 def scan_template(file: BinaryIO, name: str) -> Judgement:
     """Judge a Jinja file, as which models carry their chat template."""
-    content = file.read(_LARGEST_TEMPLATE + 1)
-    if len(content) > _LARGEST_TEMPLATE:
-        raise NotUnderstoodError(f"it is a template of more than {_LARGEST_TEMPLATE >> 20} MiB")
+    content = file.read(_MAX_TEMPLATE_BYTES + 1)
+    if len(content) > _MAX_TEMPLATE_BYTES:
+        raise NotUnderstoodError(f"it is a template of more than {_MAX_TEMPLATE_BYTES >> 20} MiB")
     return Judgement.of(template_findings(content.decode(errors="replace"), name))

@@ -14,8 +14,8 @@ from .templates import template_findings
 #: Bytes of a value by its type; 8 is text and 9 an array.
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _TEXT, _ARRAY = 8, 9
-_MOST_KEYS, _MOST_ELEMENTS = 100_000, 10_000_000
-_LONGEST_KEY, _LONGEST_TEMPLATE = 1 << 16, 4 << 20
+_MAX_KEYS, _MAX_ELEMENTS = 100_000, 10_000_000
+_MAX_KEY, _MAX_TEMPLATE = 1 << 16, 4 << 20
 
 
 def scan_gguf(file: BinaryIO, budget: Budget) -> Judgement:
@@ -29,13 +29,13 @@ def scan_gguf(file: BinaryIO, budget: Budget) -> Judgement:
 
 def _texts(file: BinaryIO, budget: Budget) -> Iterator[tuple[str, str]]:
     _, version, _, keys = _unpack(file, "<4sIQQ")
-    if not 2 <= version <= 3 or keys > _MOST_KEYS:
+    if not 2 <= version <= 3 or keys > _MAX_KEYS:
         raise NotUnderstoodError("its GGUF header is not known")
     for _ in range(keys):
-        key = _text(file, _LONGEST_KEY)
+        key = _text(file, _MAX_KEY)
         (kind,) = _unpack(file, "<I")
         if kind == _TEXT:
-            yield key, _text(file, _LONGEST_TEMPLATE)
+            yield key, _text(file, _MAX_TEMPLATE)
         else:
             _skip_value(file, kind, budget)
 
@@ -49,7 +49,7 @@ def _skip_value(file: BinaryIO, kind: int, budget: Budget) -> None:
     inner, count = _unpack(file, "<IQ")
     if inner in _SIZES:
         _skip(file, _SIZES[inner] * count)
-    elif inner == _TEXT and count <= _MOST_ELEMENTS:
+    elif inner == _TEXT and count <= _MAX_ELEMENTS:
         for index in range(count):
             if index % 4096 == 0:
                 budget.check_time()

@@ -7,8 +7,8 @@ from gipfel_cluster.model import one_line
 
 from ..model import Finding, Verdict, worst
 
-_MOST_FINDINGS = 50
-_LONGEST_MESSAGE = 2000
+_MAX_FINDINGS = 50
+_MAX_MESSAGE = 2000
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,9 @@ class Judgement:
         """Return the judgement that these findings lead to."""
         pairs = list(findings)
         clean = [
-            each.model_copy(update={"message": one_line(each.message)[:_LONGEST_MESSAGE]})
-            for _, each in pairs
+            each.model_copy(update={"message": one_line(each.message)[:_MAX_MESSAGE]}) for _, each in pairs
         ]
-        return cls(worst(verdict for verdict, _ in pairs), tuple(clean[:_MOST_FINDINGS]))
+        return cls(worst(verdict for verdict, _ in pairs), tuple(clean[:_MAX_FINDINGS]))
 
     @classmethod
     def unclear(cls, why: str) -> "Judgement":
@@ -43,7 +42,7 @@ class Judgement:
         """Return the judgement on a whole by those on its parts; findings that repeat count once."""
         found = list(parts)
         findings = dict.fromkeys(finding for part in found for finding in part.findings)
-        return cls(worst(part.verdict for part in found), tuple(findings)[:_MOST_FINDINGS])
+        return cls(worst(part.verdict for part in found), tuple(findings)[:_MAX_FINDINGS])
 
     def inside(self, member: str) -> "Judgement":
         """Return the same with the member's name before each message."""

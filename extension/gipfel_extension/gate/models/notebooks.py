@@ -51,11 +51,11 @@ _COMPILED = [
 ]
 _SCRIPTS = ("application/javascript", "text/html", "image/svg+xml")
 _SCRIPT = re.compile(r"<script|\bon(?:error|load|click)\s*=|javascript:", re.IGNORECASE)
-_LARGEST_TEXT = 4 << 20
+_MAX_TEXT_BYTES = 4 << 20
 
 
 def scan_notebook(document: dict[str, Any]) -> Judgement:
-    """Judge a notebook: what its cells would run stays the reader's choice, and is a finding of its own."""
+    """Judge a notebook: its cells run only if the reader runs them, so each problem is a separate finding."""
     found: dict[str, tuple[Verdict, Finding]] = {}
     for number, cell in enumerate(document["cells"], 1):
         if isinstance(cell, dict):
@@ -99,4 +99,4 @@ def _script(place: str) -> Finding:
 
 def _text(value: Any) -> str:
     parts = value if isinstance(value, list) else [value]
-    return "".join(part for part in parts if isinstance(part, str))[:_LARGEST_TEXT]
+    return "".join(part for part in parts if isinstance(part, str))[:_MAX_TEXT_BYTES]

@@ -34,7 +34,7 @@ _KNOWN_DOMAINS = (
     "ai.onnx.preview",
     "ai.onnx.preview.training",
 )
-_MOST_FIELDS, _DEEPEST, _LONGEST = 5_000_000, 32, 1 << 16
+_MAX_FIELDS, _MAX_DEPTH, _MAX_TEXT_BYTES = 5_000_000, 32, 1 << 16
 
 
 def scan_onnx(file: BinaryIO, size: int, budget: Budget) -> Judgement:
@@ -68,7 +68,7 @@ def _outside(locations: dict[str, None]) -> Iterator[tuple[Verdict, Finding]]:
                     rule="onnx-path",
                     severity="critical",
                     message=f"It reads a tensor from {location[:200]!r}, outside of the model's directory.",
-                    fix="Don't load it; tell whoever provides it.",
+                    fix="Don't load it; report it to its publisher.",
                 ),
             )
 
@@ -97,12 +97,12 @@ class _Reader:
 
     def read(self, message: str, start: int, end: int, depth: int) -> Iterator[tuple[str, str, str]]:
         """Yield message, field and text of each text between two offsets; "external" alone at its end."""
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             raise NotUnderstoodError("its graphs are nested too deeply")
         at = start
         while at < end:
             self._fields += 1
-            if self._fields > _MOST_FIELDS:
+            if self._fields > _MAX_FIELDS:
                 raise NotUnderstoodError("its graph is too large")
             if self._fields % 4096 == 0:
                 self._budget.check_time()
@@ -115,7 +115,7 @@ class _Reader:
                 raise NotUnderstoodError("its protobuf is broken")
             self.has_graph |= inner == "graph" and message == "model"
             if kind == _BYTES and inner.startswith("="):
-                yield message, inner, self._file.read(min(length, _LONGEST)).decode(errors="replace")
+                yield message, inner, self._file.read(min(length, _MAX_TEXT_BYTES)).decode(errors="replace")
             elif kind == _BYTES and inner:
                 yield from self.read(inner, at - length, at, depth + 1)
                 if inner == "external":

@@ -6,7 +6,7 @@ from typing import Any
 from .callables import modern
 from .streams import NotUnderstoodError
 
-LONGEST_TEXT = 4096
+MAX_TEXT = 4096
 PADDING = "numpy_array_alignment_bytes"
 ARRAY = ("joblib.numpy_pickle", "NumpyArrayWrapper")
 LOAD = ("torch.storage", "_load_from_bytes")
@@ -85,7 +85,7 @@ def _keeps_size(dtype: Called, size: int) -> bool:
 
 def text_of(name: str, line: bytes) -> Any:
     """Return the text of an opcode of protocol 0 by its line."""
-    if len(line) > LONGEST_TEXT:
+    if len(line) > MAX_TEXT:
         return UNKNOWN
     if name == "UNICODE":
         return line.decode("raw-unicode-escape")

@@ -1,7 +1,7 @@
 """Read a pickle's opcodes without loading it, and collect the names that loading would look up.
 
-The walk follows the stack and the memo as far as needed to know each name, whatever its disguise: names that
-are put together from the memo, mapped from Python 2, nested in bytes, or registered as an extension. It reads
+The walk follows the stack and the memo as far as needed to know each name even if it is disguised: put
+together from the memo, mapped from Python 2, nested in bytes, or registered as an extension. It reads
 the file forward, keeps at most 256 MiB of its texts and nested files, and follows the unpickler where others
 stop: code before a broken opcode has run by then. Source of the opcodes: ``pickletools.opcodes`` and
 ``pickle._Unpickler`` of Python 3.13.
@@ -18,7 +18,7 @@ from .pickle_values import (
     FROM_TYPE,
     GETATTR,
     LOAD,
-    LONGEST_TEXT,
+    MAX_TEXT,
     PADDING,
     UNKNOWN,
     Called,
@@ -29,13 +29,13 @@ from .pickle_values import (
 )
 from .streams import Budget, NotUnderstoodError, skip
 
-_MOST_OPCODES = 5_000_000
-_MOST_WAITING = 1_000_000
-_LONGEST_NESTED = 64 << 20
-_LONGEST_LINE = 1 << 20
-_MOST_NAMES = 10_000
+_MAX_OPCODES = 5_000_000
+_MAX_WAITING = 1_000_000
+_MAX_NESTED = 64 << 20
+_MAX_LINE = 1 << 20
+_MAX_NAMES = 10_000
 #: Bytes of texts and of files for torch that one walk keeps.
-_MOST_KEPT = 256 << 20
+_MAX_KEPT = 256 << 20
 _NAMES = {opcode.code: opcode.name for opcode in pickletools.opcodes}
 #: Bytes of the argument's length, for opcodes with a counted argument.
 _COUNTED = {
@@ -102,17 +102,17 @@ class Walk:
         self.value = self._stack[-1] if self._stack else UNKNOWN
 
     def _opcodes(self) -> Iterator[tuple[str, Any]]:
-        for count in range(_MOST_OPCODES):
+        for count in range(_MAX_OPCODES):
             code = self._read(1)
             name = _NAMES[code.decode("latin-1")]
             if name == "STOP":
                 return
             if count % 4096 == 0:
                 self._budget.check_time()
-            if len(self._stack) + len(self._marks) + len(self._memo) > _MOST_WAITING * 3:
+            if len(self._stack) + len(self._marks) + len(self._memo) > _MAX_WAITING * 3:
                 break
             yield name, self._argument(name)
-        raise NotUnderstoodError(f"its pickle has more than {_MOST_OPCODES} opcodes")
+        raise NotUnderstoodError(f"its pickle has more than {_MAX_OPCODES} opcodes")
 
     def _read(self, count: int) -> bytes:
         content = self._file.read(count)
@@ -121,7 +121,7 @@ class Walk:
         return content
 
     def _line(self) -> bytes:
-        line = self._file.readline(_LONGEST_LINE)
+        line = self._file.readline(_MAX_LINE)
         if not line.endswith(b"\n"):
             raise NotUnderstoodError("its pickle is cut off")
         return line[:-1]
@@ -140,24 +140,24 @@ class Walk:
 
     def _counted(self, name: str, length: int) -> Any:
         is_text = "UNICODE" in name or "STRING" in name
-        if length > LONGEST_TEXT if is_text else not self._is_kept(name, length):
+        if length > MAX_TEXT if is_text else not self._is_kept(name, length):
             if not skip(self._file, length):
                 raise NotUnderstoodError("its pickle is cut off")
             return UNKNOWN
         content = self._read(length)
         self._kept += length
         if is_text:
-            if self._kept > _MOST_KEPT:
-                raise NotUnderstoodError(f"its pickle holds more than {_MOST_KEPT >> 20} MiB of text")
+            if self._kept > _MAX_KEPT:
+                raise NotUnderstoodError(f"its pickle holds more than {_MAX_KEPT >> 20} MiB of text")
             return content.decode(errors="replace")
         return int.from_bytes(content, "little", signed=True) if name.startswith("LONG") else content
 
     def _is_kept(self, name: str, length: int) -> bool:
         """Return whether bytes may be a file for torch, which the pickle names before it."""
         if name.startswith("LONG"):
-            return length <= LONGEST_TEXT
+            return length <= MAX_TEXT
         # A bytearray can change before it is used.
-        fits = length <= _LONGEST_NESTED and self._kept + length <= _MOST_KEPT
+        fits = length <= _MAX_NESTED and self._kept + length <= _MAX_KEPT
         return fits and name != "BYTEARRAY8" and LOAD in self.names
 
     def _execute(self, name: str, argument: Any) -> None:
@@ -230,8 +230,8 @@ class Walk:
         if (found := Named(module, name)).full != GETATTR:
             # That name is judged by each of its calls.
             self.names.setdefault((module, name))
-        if len(self.names) > _MOST_NAMES:
-            raise NotUnderstoodError(f"its pickle refers to more than {_MOST_NAMES} names")
+        if len(self.names) > _MAX_NAMES:
+            raise NotUnderstoodError(f"its pickle refers to more than {_MAX_NAMES} names")
         return found
 
     def _check_values(self, values: Iterable[Any]) -> None:
@@ -299,7 +299,7 @@ class Walk:
         """Move behind the array that joblib writes into its pickle. Source: ``joblib.numpy_pickle``, 1.4."""
         size = array_size(state)
         if size is None:
-            # joblib writes a pickle of its own here, and continues behind it.
+            # joblib writes a separate pickle here, and continues behind it.
             self.object_array = True
             inner = Walk(self._file, self._budget)
             try:

@@ -14,7 +14,7 @@ from .streams import Budget, NotUnderstoodError
 #: First value of a file that torch wrote before it used zip. Source: ``torch.serialization.MAGIC_NUMBER``.
 _TORCH_LEGACY = 0x1950A86A20F9469CFC6C
 _TORCH_LEGACY_PICKLES = 5
-_MOST_PICKLES = 1000
+_MAX_PICKLES = 1000
 _SHOWN = 12
 _CONVERT = "Save the tensors with safetensors and load that file instead."
 _ASK = "Load it only where you trust its author, or ask for a safetensors file."
@@ -47,7 +47,7 @@ def scan_pickles(
 
 def _walk_all(file: BinaryIO, budget: Budget, walks: list[Walk]) -> str:
     """Walk each pickle; return why the last one could not be read to its end, empty if it could."""
-    limit = _MOST_PICKLES
+    limit = _MAX_PICKLES
     while len(walks) < limit:
         walk = Walk(file, budget)
         walks.append(walk)
@@ -63,7 +63,7 @@ def _walk_all(file: BinaryIO, budget: Budget, walks: list[Walk]) -> str:
             limit = _TORCH_LEGACY_PICKLES
         if not _peek(file):
             return ""
-    return f"it has more than {limit} pickles" if limit == _MOST_PICKLES else ""
+    return f"it has more than {limit} pickles" if limit == _MAX_PICKLES else ""
 
 
 def _is_pickle(walks: Sequence[Walk], problem: str) -> bool:
@@ -87,7 +87,7 @@ def _judge(walks: Sequence[Walk], problem: str) -> Judgement:
     findings: list[tuple[Verdict, Finding]] = []
     if bad:
         message = f"Loading it calls {_shown(bad)}."
-        fix = "Don't load it; delete it, and tell whoever provides it."
+        fix = "Don't load it; delete it, and report it to its publisher."
         findings.append(
             ("malicious", Finding(rule="pickle-code", severity="critical", message=message, fix=fix))
         )

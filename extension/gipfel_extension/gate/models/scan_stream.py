@@ -215,7 +215,7 @@ def _scan_members(file: BinaryIO, budget: Budget, depth: int, total: list[Judgem
             stream = archive.extractfile(member) if member.isreg() else None
             if stream is None:
                 continue
-            # A stream of tarfile in this mode can't seek back, whatever it says.
+            # A stream of tarfile in this mode can't seek back, whatever `seekable` returns.
             forward = cast("BinaryIO", io.BufferedReader(Forward(cast("BinaryIO", stream))))
             found = scan_member(forward, member.name, budget, depth + 1)
             if found.verdict != "plain" or found.findings:

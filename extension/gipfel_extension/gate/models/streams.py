@@ -62,7 +62,7 @@ class Budget:
 
 
 class Window(io.RawIOBase):
-    """Bytes `start` to `start + size` of a seekable file, as a file of its own."""
+    """Bytes `start` to `start + size` of a seekable file, as a separate file."""
 
     def __init__(self, file: BinaryIO, start: int, size: int) -> None:
         self._file, self._start, self._size, self._at = file, start, max(0, size), 0
@@ -146,7 +146,7 @@ def _lzma() -> Any:
     return lzma.LZMADecompressor(memlimit=_LZMA_MEMORY)
 
 
-#: How a further stream of the same file begins.
+#: First bytes of another stream in the same file.
 _FOLLOWS = {"gzip": b"\x1f\x8b", "bzip2": b"BZh", "xz": b"\xfd7zXZ"}
 #: Decompressors by the name of their format.
 DECOMPRESSORS: dict[str, Callable[[], Any]] = {

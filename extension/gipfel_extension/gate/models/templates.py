@@ -26,7 +26,7 @@ _BY_ATTRIBUTE = re.compile(
 )
 _ASSIGNED = re.compile(r"\b(?:set|for)\s+(\w+)\s*(?:=|in\b)(.*)", re.DOTALL)
 _UNDERSCORES = re.compile(r"['\"]_+['\"]")
-_MOST_ROUNDS = 20
+_MAX_ROUNDS = 20
 
 
 def template_findings(text: str, place: str) -> list[tuple[Verdict, Finding]]:
@@ -41,7 +41,7 @@ def template_findings(text: str, place: str) -> list[tuple[Verdict, Finding]]:
                         rule="template-injection",
                         severity="critical",
                         message=message,
-                        fix="Don't use this model; tell whoever provides it.",
+                        fix="Don't use this model; report it to its publisher.",
                     ),
                 )
             ]
@@ -86,7 +86,7 @@ def _computed(text: str) -> str:
 
 def _subscripts(block: str) -> Iterator[str]:
     """Yield what stands in brackets behind a value, the inner ones first; lists leave their content."""
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         found = list(_BRACKETS.finditer(block))
         if not found:
             return
@@ -95,6 +95,6 @@ def _subscripts(block: str) -> Iterator[str]:
     yield "~"
 
 
-def _replace_brackets(found: re.Match[str]) -> str:
-    before = found[1] or ""
-    return before if before and before.strip() not in _BEFORE_LIST else f"{before}({found[2]})"
+def _replace_brackets(match: re.Match[str]) -> str:
+    before = match[1] or ""
+    return before if before and before.strip() not in _BEFORE_LIST else f"{before}({match[2]})"

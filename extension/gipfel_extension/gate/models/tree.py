@@ -12,8 +12,8 @@ from .judgement import Judgement
 from .scan_stream import MODEL_ENDINGS, scan_file
 from .streams import Budget
 
-_MOST_FILES = 200_000
-_DEEPEST = 40
+_MAX_FILES = 200_000
+_MAX_DEPTH = 40
 
 
 class TreeScan:
@@ -54,7 +54,7 @@ class TreeScan:
         count = 0
         for folder, names, files in os.walk(root, onerror=self._on_error):
             names.sort()
-            if len(Path(folder).relative_to(root).parts) >= _DEEPEST:
+            if len(Path(folder).relative_to(root).parts) >= _MAX_DEPTH:
                 self.not_judged.append(f"{_shown(Path(folder))} is nested too deeply.")
                 names.clear()
             for name in sorted(files):
@@ -63,8 +63,8 @@ class TreeScan:
                     self.other_files += 1
                     continue
                 count += 1
-                if count > _MOST_FILES:
-                    self.not_judged.append(f"{_shown(root)} has more than {pluralize(_MOST_FILES, 'file')}.")
+                if count > _MAX_FILES:
+                    self.not_judged.append(f"{_shown(root)} has more than {pluralize(_MAX_FILES, 'file')}.")
                     return
                 # The cache of Hugging Face holds its models as links into the same directory.
                 yield (
@@ -87,5 +87,5 @@ def _judge(path: Path, *, follow: bool) -> Judgement | None:
 
 
 def _shown(path: Path) -> str:
-    """Return a path that JSON and terminals can hold, whatever bytes it has."""
+    """Return a path for display, with escapes for bytes that JSON and terminals can't hold."""
     return str(path).encode(errors="surrogateescape").decode(errors="replace")

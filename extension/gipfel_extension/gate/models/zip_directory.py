@@ -14,7 +14,7 @@ from .streams import Budget, NotUnderstoodError, Window, decompress
 
 _END, _ENTRY, _LOCAL = b"PK\x05\x06", b"PK\x01\x02", b"PK\x03\x04"
 _END64, _LOCATOR64 = b"PK\x06\x06", b"PK\x06\x07"
-_LARGEST_DIRECTORY = 64 << 20
+_MAX_DIRECTORY_BYTES = 64 << 20
 _FULL = 0xFFFFFFFF
 _STORED, _DEFLATED, _BZIP2 = 0, 8, 12
 
@@ -29,7 +29,7 @@ class Member(NamedTuple):
 
 
 def has_directory(file: BinaryIO) -> bool:
-    """Return whether a zip directory ends the file, whatever it begins with."""
+    """Return whether a zip directory ends the file, regardless of its beginning."""
     return _find_end(file) is not None
 
 
@@ -54,7 +54,7 @@ def members(file: BinaryIO, budget: Budget) -> Iterator[tuple[Member, io.Buffere
     if found is None:
         raise NotUnderstoodError("its zip directory is missing or cut off")
     start, size, shift = found
-    if size > _LARGEST_DIRECTORY:
+    if size > _MAX_DIRECTORY_BYTES:
         raise NotUnderstoodError("its zip directory is too large")
     places = [(start, shift)]
     if shift and start - shift >= 0 and _read_at(file, start - shift, 4) == _ENTRY:
@@ -77,7 +77,7 @@ def _find_end(file: BinaryIO) -> tuple[int, int, int] | None:
     length = file.seek(0, io.SEEK_END)
     tail_start = max(0, length - 22 - (1 << 16))
     tail = _read_at(file, tail_start, length - tail_start)
-    # A mark that is cut off at the end is no end record: readers look on before it.
+    # A mark that is cut off at the end is not an end record: readers continue to search before it.
     at = tail.rfind(_END, 0, max(0, len(tail) - 18))
     if at < 0:
         return None

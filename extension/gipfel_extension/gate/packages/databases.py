@@ -8,7 +8,7 @@ from email.parser import HeaderParser
 
 from ..model import Package
 
-_MOST = 200_000
+_MAX_PACKAGES = 200_000
 _SOURCE = re.compile(r"(\S+)(?:\s+\(([^)]+)\))?")
 _NAME, _VERSION, _RELEASE, _EPOCH, _SOURCE_RPM = 1000, 1001, 1002, 1003, 1044
 _DIR_INDEXES, _BASE_NAMES, _DIR_NAMES = 1116, 1117, 1118
@@ -20,7 +20,7 @@ _BY_SOURCE = ("Rocky Linux", "openSUSE")
 def read_dpkg(text: str, ecosystem: str, path: str) -> Iterator[Package]:
     """Yield the installed packages of dpkg's ``status``."""
     parser = HeaderParser()
-    for paragraph in re.split(r"\n\s*\n", text)[:_MOST]:
+    for paragraph in re.split(r"\n\s*\n", text)[:_MAX_PACKAGES]:
         fields = parser.parsestr(paragraph.lstrip("\n"))
         name, version = fields.get("Package"), fields.get("Version")
         # Distroless images have no Status.
@@ -39,7 +39,7 @@ def read_dpkg(text: str, ecosystem: str, path: str) -> Iterator[Package]:
 
 def read_apk(text: str, ecosystem: str, path: str) -> Iterator[tuple[Package, list[str]]]:
     """Yield each package of apk's ``installed`` with the files it owns."""
-    for paragraph in text.split("\n\n")[:_MOST]:
+    for paragraph in text.split("\n\n")[:_MAX_PACKAGES]:
         values: dict[str, str] = {}
         folder, files = "", []
         for line in paragraph.splitlines():
@@ -104,7 +104,7 @@ def _blobs(content: bytes) -> Iterator[bytes]:
         kind = database.execute("SELECT type FROM sqlite_master WHERE name = 'Packages'").fetchone()
         if kind != ("table",):
             raise ValueError("it has no table of packages")
-        for (blob,) in database.execute(f"SELECT blob FROM Packages LIMIT {_MOST}"):  # noqa: S608 - a constant
+        for (blob,) in database.execute(f"SELECT blob FROM Packages LIMIT {_MAX_PACKAGES}"):  # noqa: S608 - a constant
             if not isinstance(blob, bytes):
                 raise ValueError("a header is not bytes")  # noqa: TRY004 - it is about a file's content
             yield blob

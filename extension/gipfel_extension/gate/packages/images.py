@@ -13,10 +13,10 @@ from typing import Any
 from ...telemetry.files import open_regular, read_regular
 from ..contents.archive import archive_errors, archive_files, clean, is_archive
 from ..contents.squashfs import Unreadable, squashfs_entries
-from .locations import LARGEST, MOST_FILES, kind_of
+from .locations import MAX_BYTES, MAX_FILES, kind_of
 
 _TIMEOUT_S = 120
-_LARGEST_TOTAL = 1 << 30
+_MAX_TOTAL_BYTES = 1 << 30
 
 
 def is_image(path: Path) -> bool:
@@ -68,7 +68,7 @@ def _of_squashfs(path: Path, target: Path) -> dict[str, Path]:
     _check_count(dict.fromkeys(wanted))
     if not wanted:
         return {}
-    limits = ("prlimit", f"--fsize={LARGEST}", "--cpu=120") if shutil.which("prlimit") else ()
+    limits = ("prlimit", f"--fsize={MAX_BYTES}", "--cpu=120") if shutil.which("prlimit") else ()
     with tempfile.NamedTemporaryFile("w", errors="surrogateescape") as names:
         names.write("\n".join(wanted) + "\n")
         names.flush()
@@ -101,7 +101,7 @@ def _of_archive(path: Path, target: Path) -> dict[str, Path]:
         if stream is None or not kind_of(entry.path):
             continue
         taken += entry.size
-        if entry.size > LARGEST or taken > _LARGEST_TOTAL:
+        if entry.size > MAX_BYTES or taken > _MAX_TOTAL_BYTES:
             raise Unreadable(f"{path} holds files that are too large.")
         place = target / str(len(found) + taken)
         with archive_errors(path):
@@ -111,7 +111,7 @@ def _of_archive(path: Path, target: Path) -> dict[str, Path]:
     return found
 
 
-def _remove(name: str, found: dict[str, Path]) -> None:
+def _remove(name: str, files: dict[str, Path]) -> None:
     folder, _, last = clean(name).rpartition("/")
     if last == ".wh..wh..opq":
         gone = f"{folder}/"
@@ -120,17 +120,17 @@ def _remove(name: str, found: dict[str, Path]) -> None:
     else:
         # A later layer's entry replaces an earlier one of the same name.
         gone = clean(name)
-        found.pop(gone, None)
+        files.pop(gone, None)
         return
-    for path in [each for each in found if each == gone or each.startswith(gone.rstrip("/") + "/")]:
-        del found[path]
+    for path in [each for each in files if each == gone or each.startswith(gone.rstrip("/") + "/")]:
+        del files[path]
 
 
-def _check_count(found: dict[str, Any]) -> None:
-    if len(found) > MOST_FILES:
-        raise Unreadable(f"It has more than {MOST_FILES} files that describe packages.")
+def _check_count(files: dict[str, Any]) -> None:
+    if len(files) > MAX_FILES:
+        raise Unreadable(f"It has more than {MAX_FILES} files that describe packages.")
 
 
 def image_text(path: Path) -> str:
-    """Return a file of an image as text, whatever its bytes are."""
-    return read_regular(path, LARGEST).decode(errors="replace")
+    """Return a file of an image as text; invalid bytes are replaced."""
+    return read_regular(path, MAX_BYTES).decode(errors="replace")

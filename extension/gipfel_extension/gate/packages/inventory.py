@@ -10,7 +10,7 @@ from ..model import Package
 from .databases import read_apk, read_dpkg, read_rpm
 from .images import image_files, image_text
 from .languages import read_conda, read_go, read_npm, read_npm_lock, read_python
-from .locations import LARGEST, distribution, kind_of, parse_os_release
+from .locations import MAX_BYTES, distribution, kind_of, parse_os_release
 
 
 class Inventory:
@@ -61,13 +61,13 @@ class Inventory:
         if kind == "apk":
             return self._with_files(read_apk(image_text(place), self._distribution, path))
         if kind == "rpm":
-            return self._with_files(read_rpm(read_regular(place, LARGEST), self._distribution, path))
+            return self._with_files(read_rpm(read_regular(place, MAX_BYTES), self._distribution, path))
         if kind == "rpm-old":
             raise ValueError("rpm's databases before SQLite are not read; rpm --rebuilddb converts them")
         return ()
 
-    def _with_files(self, found: Iterator[tuple[Package, list[str]]]) -> Iterator[Package]:
-        for package, files in found:
+    def _with_files(self, packages: Iterator[tuple[Package, list[str]]]) -> Iterator[Package]:
+        for package, files in packages:
             self._own(package.name, files)
             yield package
 
@@ -76,8 +76,8 @@ class Inventory:
             if kind_of(file) in ("python", "npm") or file.endswith((".egg-info", ".dist-info")):
                 self._owners[file] = owner
 
-    def _owned(self, found: Iterable[Package]) -> Iterator[Package]:
-        for package in found:
+    def _owned(self, packages: Iterable[Package]) -> Iterator[Package]:
+        for package in packages:
             folder = package.path.rpartition("/")[0]
             owner = self._owners.get(package.path) or self._owners.get(folder, "")
             yield package.model_copy(update={"owner": owner}) if owner else package
@@ -101,5 +101,5 @@ _LANGUAGES: dict[str, Callable[[Path, str], Iterable[Package]]] = {
     "conda": _one(read_conda),
     "npm": _one(read_npm),
     "npm-lock": lambda place, path: read_npm_lock(image_text(place), path),
-    "go": lambda place, path: read_go(read_regular(place, LARGEST), path),
+    "go": lambda place, path: read_go(read_regular(place, MAX_BYTES), path),
 }

@@ -96,9 +96,9 @@ def read_go(content: bytes, path: str) -> Iterator[Package]:
     yield from _go_module(held, path)
 
 
-def _go_module(held: list[str], path: str) -> Iterator[Package]:
-    if held:
-        yield Package(ecosystem="Go", name=held[0], version=held[1], path=path)
+def _go_module(fields: list[str], path: str) -> Iterator[Package]:
+    if fields:
+        yield Package(ecosystem="Go", name=fields[0], version=fields[1], path=path)
 
 
 def _named(document: Any, ecosystem: str, path: str) -> Package:

@@ -20,9 +20,9 @@ _KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("go", r"(usr/local/bin|usr/local/go/bin|(root/|home/[^/]+/)?go/bin|opt/[^/]+/bin|app)/[^/.]+"),
     )
 )
-MOST_FILES = 50_000
+MAX_FILES = 50_000
 #: Bytes that are read of one file.
-LARGEST = 256 << 20
+MAX_BYTES = 256 << 20
 _OSV_NAMES = {"debian": "Debian", "alpine": "Alpine", "rocky": "Rocky Linux", "almalinux": "AlmaLinux"}
 
 

@@ -22,8 +22,8 @@ from gipfel_cluster.runs import make_private, write_atomically
 from ...telemetry.files import open_regular, read_regular
 from ..model import Item, Package, Vulnerability
 
-_LARGEST_ENTRY = 64 << 20
-_MOST_ENTRIES = 200
+_MAX_ENTRY_BYTES = 64 << 20
+_MAX_ENTRIES = 200
 #: A file that changed so recently may change again without a new time: file systems count in steps.
 _SETTLED_S = 2.0
 
@@ -70,16 +70,16 @@ class ScanCache:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
 
-    def part(self, target: Path, about: os.stat_result, options: str) -> FilePart | None:
+    def part(self, target: Path, status: os.stat_result, options: str) -> FilePart | None:
         """Return the result of a file that has not changed since."""
-        entry = self._read(f"{os.path.realpath(target)} {options}", _key(about))
+        entry = self._read(f"{os.path.realpath(target)} {options}", _key(status))
         return entry.part if entry else None
 
-    def keep_part(self, target: Path, about: os.stat_result, options: str, part: FilePart) -> None:
+    def keep_part(self, target: Path, status: os.stat_result, options: str, part: FilePart) -> None:
         """Keep the result of a file, unless something was not judged or the file may still change."""
-        settled = time.time() - max(about.st_mtime, about.st_ctime) > _SETTLED_S
-        if settled and not part.not_judged and _key(target.stat()) == _key(about):
-            self._write(f"{os.path.realpath(target)} {options}", _Entry(key=_key(about), part=part))
+        settled = time.time() - max(status.st_mtime, status.st_ctime) > _SETTLED_S
+        if settled and not part.not_judged and _key(target.stat()) == _key(status):
+            self._write(f"{os.path.realpath(target)} {options}", _Entry(key=_key(status), part=part))
 
     def matched(self, packages: Sequence[Package], state: str) -> Matched | None:
         """Return the vulnerabilities of packages by a mirror in a state."""
@@ -98,7 +98,7 @@ class ScanCache:
     def _read(self, name: str, key: str) -> _Entry | None:
         path = self._path(name)
         try:
-            entry = _Entry.model_validate_json(read_regular(path, _LARGEST_ENTRY)) if path else None
+            entry = _Entry.model_validate_json(read_regular(path, _MAX_ENTRY_BYTES)) if path else None
         except (OSError, ValidationError):
             return None
         return entry if entry and entry.key == key else None
@@ -112,7 +112,7 @@ class ScanCache:
             make_private(path.parent)
             write_atomically(path, entry.model_dump_json())
             entries = sorted(path.parent.glob("*.json"), key=lambda each: each.stat().st_mtime_ns)
-            for old in entries[:-_MOST_ENTRIES]:
+            for old in entries[:-_MAX_ENTRIES]:
                 old.unlink(missing_ok=True)
 
 
@@ -134,8 +134,8 @@ class Digest:
             self._found = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
-def _key(about: os.stat_result) -> str:
-    fields = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+def _key(status: os.stat_result) -> str:
+    fields = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     return " ".join([*map(str, fields), _code()])
 
 

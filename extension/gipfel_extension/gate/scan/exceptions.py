@@ -14,8 +14,8 @@ from gipfel_cluster.model import Frozen, GipfelError, OneLine
 from ...telemetry.files import read_regular
 from ..model import Excepted, Item, Vulnerability
 
-_LARGEST_FILE = 1 << 20
-_MOST = 2000
+_MAX_FILE_BYTES = 1 << 20
+_MAX_EXCEPTIONS = 2000
 
 
 class ScanException(Frozen):
@@ -68,11 +68,11 @@ class Exceptions:
         return left, excepted
 
     def of_vulnerabilities(
-        self, found: Sequence[Vulnerability]
+        self, vulnerabilities: Sequence[Vulnerability]
     ) -> tuple[list[Vulnerability], list[Excepted]]:
         """Return the vulnerabilities that are not excepted, and what was."""
         left, excepted = [], []
-        for each in found:
+        for each in vulnerabilities:
             names = {each.id, *each.aliases}
             by = next(
                 (
@@ -106,10 +106,10 @@ def read_exceptions(path: Path, *, today: date) -> Exceptions:
         The file can't be read, or an exception has no reason or no last day.
     """
     try:
-        document = tomllib.loads(read_regular(path, _LARGEST_FILE, follow=True).decode())
+        document = tomllib.loads(read_regular(path, _MAX_FILE_BYTES, follow=True).decode())
         entries = document.pop("exception", [])
-        if document or not isinstance(entries, list) or len(entries) > _MOST:
-            raise ValueError(f"it may hold only [[exception]], {_MOST} at most")  # noqa: TRY301
+        if document or not isinstance(entries, list) or len(entries) > _MAX_EXCEPTIONS:
+            raise ValueError(f"it may hold only [[exception]], {_MAX_EXCEPTIONS} at most")  # noqa: TRY301
         return Exceptions((ScanException.model_validate(each) for each in entries), today=today)
     except ValidationError as error:
         first = error.errors()[0]

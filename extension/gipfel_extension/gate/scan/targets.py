@@ -19,7 +19,7 @@ from ..packages.inventory import Inventory
 from .cache import Digest, FilePart, Matched, ScanCache
 from .exceptions import Exceptions
 
-_LARGEST_TEXT = 16 << 20
+_MAX_TEXT_BYTES = 16 << 20
 
 
 def scan_targets(
@@ -119,7 +119,7 @@ def _dependencies(target: Path) -> FilePart:
     """Judge one file of dependencies."""
     name = shown(str(target))
     try:
-        found = dependency_findings(target.name, read_regular(target, _LARGEST_TEXT, follow=True))
+        found = dependency_findings(target.name, read_regular(target, _MAX_TEXT_BYTES, follow=True))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", "") or str(error)
         return FilePart(not_judged=(one_line(f"{name} can't be judged: {reason[:200]}."),))

@@ -12,15 +12,15 @@ HOLD_S = 60.0
 
 @dataclass(frozen=True)
 class TrackedAdvice:
-    """Newest advice of a rule: whether it is found and shown, and since when it is found or not found."""
+    """Newest advice of a rule; `since_s` is the time when `is_found` changed last, in monotonic seconds."""
 
     advice: Advice
-    found: bool
-    shown: bool
+    is_found: bool
+    is_displayed: bool
     since_s: float
 
 
-#: TrackedAdvice advice by the name of its rule.
+#: Tracked advice by the name of its rule.
 History = Mapping[str, TrackedAdvice]
 
 
@@ -42,28 +42,38 @@ def debounce(
         Monotonic time in seconds.
     """
     found = {each.rule: each for each in advice}
-    following = {}
+    next_history = {}
     for rule in dict.fromkeys((*history, *found)):
         tracked = _next(history.get(rule), found.get(rule), now_s, hold_s)
         if tracked is not None:
-            following[rule] = tracked
-    shown = [each.advice for each in following.values() if each.shown]
-    return following, tuple(sorted(shown, key=lambda each: -each.gain))
+            next_history[rule] = tracked
+    shown = [each.advice for each in next_history.values() if each.is_displayed]
+    return next_history, tuple(sorted(shown, key=lambda each: -each.gain))
 
 
 def _next(
     tracked: TrackedAdvice | None, advice: Advice | None, now_s: float, hold_s: float
 ) -> TrackedAdvice | None:
     if tracked is None:
-        return None if advice is None else TrackedAdvice(advice, found=True, shown=hold_s <= 0, since_s=now_s)
-    changed = tracked.found != (advice is not None)
+        return (
+            None
+            if advice is None
+            else TrackedAdvice(advice, is_found=True, is_displayed=hold_s <= 0, since_s=now_s)
+        )
+    changed = tracked.is_found != (advice is not None)
     since_s = now_s if changed else tracked.since_s
     lasted = now_s - since_s >= hold_s
     if advice is not None:
-        return replace(tracked, advice=advice, found=True, shown=tracked.shown or lasted, since_s=since_s)
-    if not tracked.shown or lasted:
+        return replace(
+            tracked,
+            advice=advice,
+            is_found=True,
+            is_displayed=tracked.is_displayed or lasted,
+            since_s=since_s,
+        )
+    if not tracked.is_displayed or lasted:
         return None
-    return replace(tracked, found=False, since_s=since_s)
+    return replace(tracked, is_found=False, since_s=since_s)
 
 
 class DebouncedAdvice:
@@ -79,7 +89,7 @@ class DebouncedAdvice:
         self._hold_s = hold_s
         self._histories: dict[float, History] = {}
 
-    def shown(
+    def displayed(
         self,
         view: float,
         table: SampleTable,
@@ -103,7 +113,8 @@ class DebouncedAdvice:
             at_s, before_ns = now_s - self._hold_s, int(self._hold_s * 1e9)
             earlier = find(table.until(table.last_ns - before_ns)) if before_ns and table.last_ns else ()
             history = {
-                each.rule: TrackedAdvice(each, found=True, shown=False, since_s=at_s) for each in earlier
+                each.rule: TrackedAdvice(each, is_found=True, is_displayed=False, since_s=at_s)
+                for each in earlier
             }
         self._histories[view], found = debounce(history, advice, now_s, self._hold_s)
         return found

@@ -97,7 +97,7 @@ TRAINING = Applicability("training", kind="training")
 PRESENT = 0.1
 #: GPUs whose losses differ by less, as a share of the time, count as alike.
 ALIKE = 0.02
-_MOST_NAMED = 4
+_MAX_NAMED = 4
 
 
 @dataclass(frozen=True)
@@ -225,12 +225,12 @@ class AdviceContext:
         if len(traces) == len(self.scored) > 1:
             return "All GPUs"
         if len(traces) == 1 or len({trace.device.node for trace in traces}) > 1:
-            names = [self.name(trace.device) for trace in traces[:_MOST_NAMED]]
+            names = [self.name(trace.device) for trace in traces[:_MAX_NAMED]]
         else:
-            numbers = [self.name(trace.device).removeprefix("GPU ") for trace in traces[:_MOST_NAMED]]
+            numbers = [self.name(trace.device).removeprefix("GPU ") for trace in traces[:_MAX_NAMED]]
             names = [f"GPUs {numbers[0]}", *numbers[1:]]
-        if len(traces) > _MOST_NAMED:
-            return f"{', '.join(names)} and {len(traces) - _MOST_NAMED} more"
+        if len(traces) > _MAX_NAMED:
+            return f"{', '.join(names)} and {len(traces) - _MAX_NAMED} more"
         return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
     def evidence(self, trace: Trace, mask: Flags, metrics: Sequence[str]) -> Evidence | None:
@@ -274,10 +274,10 @@ def longest_true(mask: Flags) -> tuple[int, int] | None:
     return int(starts[longest]), int(ends[longest])
 
 
-def at_least(values: Floats, least: float = PRESENT) -> Flags:
+def at_least(values: Floats, minimum: float = PRESENT) -> Flags:
     """Return where a value is at least so much; False for missing ones."""
     with np.errstate(invalid="ignore"):
-        return np.asarray(values >= least, np.bool_)
+        return np.asarray(values >= minimum, np.bool_)
 
 
 def time_share(trace: Trace, mask: Flags) -> float:
@@ -285,12 +285,14 @@ def time_share(trace: Trace, mask: Flags) -> float:
     return _mean(trace, mask.astype(np.float64))
 
 
-def gain_in_points(gain: float, least: float = 0.0) -> str:
+def gain_in_points(gain: float, minimum: float = 0.0) -> str:
     """Return a gain in words: points of the score, and how many times faster the same work would be."""
     speed = speedup_of(gain / 100)
-    if round(least) < 1:
+    if round(minimum) < 1:
         return f"up to +{gain:.0f} points (\u2264 {speed:.2f}\u00d7 faster)"
-    return f"+{least:.0f} to +{gain:.0f} points ({speedup_of(least / 100):.2f} to {speed:.2f}\u00d7 faster)"
+    return (
+        f"+{minimum:.0f} to +{gain:.0f} points ({speedup_of(minimum / 100):.2f} to {speed:.2f}\u00d7 faster)"
+    )
 
 
 def time_saved_text(time_saved: float) -> str:

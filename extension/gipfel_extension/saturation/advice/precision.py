@@ -14,7 +14,7 @@ _FP8 = ("H100", "H200", "H800", "H20", "B200", "B300", "L4")
 #: Tensor work that FP8 can't replace: integers and doubles.
 _OTHER_TENSOR = ("PIPE_TENSOR_IMMA_ACTIVE", "PIPE_TENSOR_DFMA_ACTIVE")
 #: Points of ``capped`` from which the clock is the first thing to fix.
-_MOST_CAPPED = 10.0
+_MAX_CAPPED = 10.0
 
 
 class HalfPrecision:
@@ -73,7 +73,7 @@ class QuarterPrecision:
     def find(self, context: AdviceContext) -> Advice | None:
         """Return the advice where tensor pipes are near their ceiling for half of the time, at full clock."""
         able = [trace for trace in context.scored if self._has_fp8(context, trace)]
-        if not able or context.loss("capped") >= _MOST_CAPPED:
+        if not able or context.loss("capped") >= _MAX_CAPPED:
             return None
         trace = max(able, key=lambda each: time_share(each, self._where(context, each)))
         where = self._where(context, trace)

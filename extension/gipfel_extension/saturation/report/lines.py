@@ -58,7 +58,7 @@ def score_text(
     label: str,
     environment: str = "",
     notes: Sequence[str] = (),
-    since: Sequence[str] = (),
+    advice_effect: Sequence[str] = (),
     energy: str = "",
 ) -> Iterator[str]:
     """Yield the text of ``gipfel score`` in lines of at most 80 columns.
@@ -68,7 +68,7 @@ def score_text(
 
     Parameters
     ----------
-    since
+    advice_effect
         Sentences on whether the advice of the previous run helped.
     energy
         The energy of the run in one line; empty where it is unknown.
@@ -76,7 +76,7 @@ def score_text(
     yield from map(_printable, _first_lines(job, _printable(label), _printable(environment)))
     if energy:
         yield from map(_printable, textwrap.wrap(f"energy {energy}", WIDTH, subsequent_indent="  "))
-    yield from map(_printable, _advice_lines(job, advice, notes, since))
+    yield from map(_printable, _advice_lines(job, advice, notes, advice_effect))
 
 
 def _first_lines(job: JobScore, label: str, environment: str) -> Iterator[str]:
@@ -89,7 +89,7 @@ def _first_lines(job: JobScore, label: str, environment: str) -> Iterator[str]:
 
 
 def _advice_lines(
-    job: JobScore, advice: Sequence[Advice], notes: Sequence[str], since: Sequence[str]
+    job: JobScore, advice: Sequence[Advice], notes: Sequence[str], advice_effect: Sequence[str]
 ) -> Iterator[str]:
     listed = ""
     for each in advice:
@@ -97,7 +97,7 @@ def _advice_lines(
         text = each.action if each.sentence == listed else f"{each.sentence} {each.action}"
         yield from textwrap.wrap(f"⚑ {text} ({each.gain_text})", WIDTH, subsequent_indent="  ")
         listed = each.sentence
-    for sentence in since:
+    for sentence in advice_effect:
         yield from textwrap.wrap(f"↺ {sentence}", WIDTH, subsequent_indent="  ")
     bounds = None if job.total is None else (job.total.lower_bound, job.total.upper_bound)
     range_note = range_sentence(bounds, job.scored_interval)

@@ -15,8 +15,8 @@ from ...telemetry.redaction import redact_command_line, redact_record
 from ..settings import LOSSES
 from .lines import range_sentence
 
-_LONGEST_VALUE = 400
-_MOST_RECORD_LINES = 10
+_MAX_VALUE = 400
+_MAX_RECORD_LINES = 10
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class ReportContent:
         Names and values of the run's record, ten at most.
     events
         Time in UTC, node, kind and message of each event.
-    made
+    created
         Time and program version of the report.
     vetting
         Vetting of the run's nodes, as HTML that is already escaped; empty where they were not vetted.
@@ -58,7 +58,7 @@ class ReportContent:
     figures: Sequence[ReportFigure]
     record: Sequence[tuple[str, str]] = ()
     events: Sequence[tuple[str, str, str, str]] = ()
-    made: str = ""
+    created: str = ""
     vetting: str = ""
 
 
@@ -105,7 +105,7 @@ def report_page(
         *([f'<section id="vetting"><h2>Vetting</h2>{content.vetting}</section>'] if content.vetting else []),
         *_events(content.events),
         *_record(content.record),
-        f"<footer>{_escaped_with_times(content.made)}</footer>",
+        f"<footer>{_escaped_with_times(content.created)}</footer>",
         *_scripts(content.figures, plotly),
         "</body></html>",
     ]
@@ -268,9 +268,9 @@ def _number(value: float | None, form: str, unit: str = "") -> str:
 def _escaped_with_times(text: str) -> str:
     """Return escaped text with each time as an element, which the page's script converts to local time."""
 
-    def element(found: re.Match[str]) -> str:
-        zone = " UTC" if found[3] else ""
-        return f'<time datetime="{found[1]}T{found[2]}Z">{found[1]} {found[2]}{zone}</time>'
+    def element(match: re.Match[str]) -> str:
+        zone = " UTC" if match[3] else ""
+        return f'<time datetime="{match[1]}T{match[2]}Z">{match[1]} {match[2]}{zone}</time>'
 
     return _TIME.sub(element, _escaped(text))
 
@@ -282,7 +282,7 @@ def _escaped(value: object) -> str:
 def record_lines(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """Return names and values from ``record.json``, ten at most, without missing ones."""
     return tuple((name, _shortened(value)) for name, value in _record_lines(redact_record(record)) if value)[
-        :_MOST_RECORD_LINES
+        :_MAX_RECORD_LINES
     ]
 
 
@@ -321,4 +321,4 @@ def _as_str(value: Any) -> str:
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"
+    return text if len(text) <= _MAX_VALUE else text[: _MAX_VALUE - 1] + "…"

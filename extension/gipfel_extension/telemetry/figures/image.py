@@ -61,7 +61,7 @@ def static_image(figure: dict[str, Any], *, width: int = 900, scale: float = 1.5
 
 def small_image(image: bytes) -> bytes:
     """Return a PNG with fewer colors for notebook files; it has a fifth of the size."""
-    from PIL import Image  # noqa: PLC0415 - as above
+    from PIL import Image  # noqa: PLC0415 - slow to import, and seldom needed
 
     output = io.BytesIO()
     Image.open(io.BytesIO(image)).convert("RGB").quantize(_FEW_COLORS).save(output, "png", optimize=True)
@@ -70,7 +70,7 @@ def small_image(image: bytes) -> bytes:
 
 def stacked_images(images: Sequence[bytes]) -> bytes:
     """Return PNGs of equal width stacked vertically in one PNG."""
-    from matplotlib.image import imread, imsave  # noqa: PLC0415 - as above
+    from matplotlib.image import imread, imsave  # noqa: PLC0415 - slow to import, and seldom needed
 
     pixels = [imread(io.BytesIO(image), format="png") for image in images]
     output = io.BytesIO()
@@ -170,7 +170,7 @@ def _scale(plot: Any, traces: list[dict[str, Any]]) -> None:
     plot.set_ylim(min(0.0, 1.08 * lowest), max(0.0, 1.08 * highest) or (0.0 if lowest < 0 else 1.0))
     plot.locator_params(axis="y", nbins=3)
     if max(highest, -lowest) >= _LONG_NUMBER:
-        from matplotlib.ticker import EngFormatter  # noqa: PLC0415 - as above
+        from matplotlib.ticker import EngFormatter  # noqa: PLC0415 - slow to import, and seldom needed
 
         plot.yaxis.set_major_formatter(EngFormatter(sep=""))
 
@@ -263,7 +263,7 @@ def _draw_shapes(plot: Any, shapes: Sequence[dict[str, Any]]) -> None:
 
 
 def _legend(page: Any, frame: _Frame, traces: list[dict[str, Any]], legend: dict[str, Any], ink: str) -> None:
-    from matplotlib.lines import Line2D  # noqa: PLC0415 - as above
+    from matplotlib.lines import Line2D  # noqa: PLC0415 - slow to import, and seldom needed
 
     handles = [
         Line2D(

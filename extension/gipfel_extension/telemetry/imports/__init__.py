@@ -105,7 +105,7 @@ def _read_file(path: Path) -> Recording:
         return read_gssr_json(path)
     if begin.startswith(b"timestamp,gpuId"):
         return read_gssr_csv(path)
-    from .prometheus import read_exporter_text  # noqa: PLC0415 - as above
+    from .prometheus import read_exporter_text  # noqa: PLC0415 - needs HTTP, which other files do not
 
     return read_exporter_text(path)
 

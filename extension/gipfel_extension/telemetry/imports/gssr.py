@@ -193,25 +193,25 @@ def _csv_notes(torn: int, zeroed: bool, start_ns: int) -> tuple[str, ...]:  # no
     return tuple(notes)
 
 
-def _recording(name: str, about: Mapping[str, Any], data: Mapping[str, Any]) -> Recording:
-    node, process = str(about.get("hostname", "")), int(_number_or(about.get("proc_id"), 0))
+def _recording(name: str, metadata: Mapping[str, Any], data: Mapping[str, Any]) -> Recording:
+    node, process = str(metadata.get("hostname", "")), int(_number_or(metadata.get("proc_id"), 0))
     devices, columns, interval = [], {}, 0.0
     for gpu, series in data.items():
         uuid = f"{node}:{gpu}"
         index = int(gpu) if str(gpu).isdigit() else None
         devices.append(Device(uuid, "gpu", "", index, node=node))
         length = max((len(values) for values in series.values()), default=0)
-        times, interval = _times(about, length)
+        times, interval = _times(metadata, length)
         values = {
             _JSON_METRICS[each][0]: _padded(series[each], length) * _JSON_METRICS[each][1]
             for each in series
             if each in _JSON_METRICS
         }
         columns[uuid] = gpu_columns(times, values)
-    label = f"job {about.get('job_id', '?')} step {about.get('step_id', '?')}"
+    label = f"job {metadata.get('job_id', '?')} step {metadata.get('step_id', '?')}"
     table = SampleTable(tuple(devices), columns, f"gssr {name}", interval)
     return Recording(
-        table, label, _json_notes(about, len(data)), {process: [device.uuid for device in devices]}
+        table, label, _json_notes(metadata, len(data)), {process: [device.uuid for device in devices]}
     )
 
 
@@ -221,10 +221,10 @@ def _number_or(text: object, fallback: float) -> float:
     return fallback if np.isnan(value) else value
 
 
-def _times(about: Mapping[str, Any], length: int) -> tuple[np.typing.NDArray[np.int64], float]:
+def _times(metadata: Mapping[str, Any], length: int) -> tuple[np.typing.NDArray[np.int64], float]:
     """Return evenly spaced times up to the recording's end, and the seconds between them."""
-    nominal = _number_or(about.get("sampling_time"), 500.0) / 1000.0
-    start, end = (_number_or(about.get(name), 0.0) for name in ("start_time", "end_time"))
+    nominal = _number_or(metadata.get("sampling_time"), 500.0) / 1000.0
+    start, end = (_number_or(metadata.get(name), 0.0) for name in ("start_time", "end_time"))
     if not all(0 <= each < _LATEST_S for each in (nominal, start, end)):
         raise ValueError("its times are not seconds since 1970")
     interval = max(nominal, (end - start) / length) if length and end > start else nominal
@@ -239,13 +239,13 @@ def _padded(values: list[object], length: int) -> np.typing.NDArray[np.float64]:
     return np.array([float("nan")] * (length - len(numbers)) + numbers, np.float64)
 
 
-def _json_notes(about: Mapping[str, Any], held: int) -> tuple[str, ...]:
+def _json_notes(metadata: Mapping[str, Any], count: int) -> tuple[str, ...]:
     notes = [
         "gssr writes no time per sample: they are spread evenly between start and end.",
         "gssr records neither GR_ENGINE_ACTIVE nor the host: waiting for input looks idle.",
         "gssr keeps samples in memory until the end: a killed run has no samples.",
     ]
-    gpus = int(_number_or(about.get("n_gpus"), held))
-    if gpus > held:
-        notes.insert(0, f"gssr wrote {held} of the {gpus} GPUs of its process: the others are missing.")
+    gpus = int(_number_or(metadata.get("n_gpus"), count))
+    if gpus > count:
+        notes.insert(0, f"gssr wrote {count} of the {gpus} GPUs of its process: the others are missing.")
     return tuple(notes)

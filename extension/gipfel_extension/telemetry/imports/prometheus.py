@@ -151,10 +151,10 @@ def read_exporter_text(path: Path) -> Recording:
     return Recording(table, path.name, _notes(table, timed=timed))
 
 
-def _columns(own: list[_Scrape], *, timed: bool) -> dict[str, np.typing.NDArray[np.float64]]:
-    times = [(time or 0) * 10**6 if timed else index * 10**9 for index, (_, time) in enumerate(own)]
-    metrics = dict.fromkeys(metric for values, _ in own for metric in values)
-    held = {m: np.array([values.get(m, np.nan) for values, _ in own], np.float64) for m in metrics}
+def _columns(scrapes: list[_Scrape], *, timed: bool) -> dict[str, np.typing.NDArray[np.float64]]:
+    times = [(time or 0) * 10**6 if timed else index * 10**9 for index, (_, time) in enumerate(scrapes)]
+    metrics = dict.fromkeys(metric for values, _ in scrapes for metric in values)
+    held = {m: np.array([values.get(m, np.nan) for values, _ in scrapes], np.float64) for m in metrics}
     return gpu_columns(np.array(times, np.int64), held)
 
 

@@ -22,7 +22,7 @@ from zmq.utils import z85
 
 from ..sample import SourceError
 from .fan_in import FanInKeys
-from .ticks import LONGEST_PATH
+from .ticks import MAX_PATH
 
 #: Number of tick numbers that are remembered for each sender, to drop duplicates.
 _REMEMBERED = 4096
@@ -49,7 +49,7 @@ class FanInReceiver:
 
     def __init__(self, sockets: Path, keys: FanInKeys, *, address: str = "*", port: int = 0) -> None:
         path = sockets / "fan-in.sock"
-        if len(str(path).encode()) > LONGEST_PATH:
+        if len(str(path).encode()) > MAX_PATH:
             raise SourceError(f"The socket's path {path} is too long.", "Use a directory with a short path.")
         self._seen: OrderedDict[bytes, OrderedDict[int, None]] = OrderedDict()
         self._context = zmq.Context()

@@ -13,7 +13,7 @@ from ..events import Event
 from ..sample import Device, Sample, SourceError
 
 #: Maximum length of a Unix socket's path in bytes (Linux' ``sun_path`` without its terminator).
-LONGEST_PATH = 107
+MAX_PATH = 107
 
 _SCAN_SECONDS = 0.5
 
@@ -29,7 +29,7 @@ class Tick:
     events
         Events since the previous tick.
     ended
-        True in the last tick of a recorder that was asked to stop.
+        True in the last tick of a recorder that was stopped.
     dropped
         Number of ticks that were dropped before they reached the head node; the segments have their samples.
     """
@@ -89,9 +89,9 @@ class Publisher:
 
     def __init__(self, folder: Path, name: str) -> None:
         path = folder / f"{name}.sock"
-        if len(str(path).encode()) > LONGEST_PATH:
+        if len(str(path).encode()) > MAX_PATH:
             raise SourceError(
-                f"The socket's path {path} is longer than {LONGEST_PATH} bytes.",
+                f"The socket's path {path} is longer than {MAX_PATH} bytes.",
                 "Use a directory with a short path.",
             )
         self._context = zmq.Context()

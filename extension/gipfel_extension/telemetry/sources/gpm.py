@@ -26,7 +26,7 @@ GPM_METRICS: Mapping[str, tuple[int, float]] = {
 LATER_METRICS = frozenset({"C2C_TX_ALL_BYTES", "C2C_RX_ALL_BYTES"})
 
 #: Shortest window: NVML needs 100 ms for valid values; a reading at this interval may come slightly early.
-SHORTEST_WINDOW_NS = 90_000_000
+MIN_WINDOW_NS = 90_000_000
 
 
 class GpmWindow:
@@ -69,7 +69,7 @@ class GpmWindow:
 
     def read(self, now_ns: int) -> dict[str, float | None]:
         """Return the metrics since the last read; an empty dictionary within the shortest window."""
-        if now_ns - self._started_ns < SHORTEST_WINDOW_NS:
+        if now_ns - self._started_ns < MIN_WINDOW_NS:
             return {}
         first, second = self._samples
         self._get_sample(second)

@@ -126,10 +126,10 @@ def _replace_content(path: Path, content: bytes) -> None:
         _replace_file(part, path, path.stat())
 
 
-def _replace_file(part: Path, target: Path, about: os.stat_result) -> None:
+def _replace_file(part: Path, target: Path, status: os.stat_result) -> None:
     _sync(part)
     # Keep the modification time: readers of other time ranges skip the file by it.
-    os.utime(part, ns=(about.st_atime_ns, about.st_mtime_ns))
+    os.utime(part, ns=(status.st_atime_ns, status.st_mtime_ns))
     part.replace(target)
 
 

@@ -237,17 +237,17 @@ def _numbers(content: pa.Table, name: str, kind: Any) -> Any:
     return content.column(name).to_numpy().astype(kind)
 
 
-def _time_ranges(whole: pa.Table) -> Iterator[pa.Table]:
+def _time_ranges(table: pa.Table) -> Iterator[pa.Table]:
     """Split a table into time ranges with about the same number of rows, at least one."""
-    count = max(1, round(whole.num_rows / _GROUP_ROWS))
+    count = max(1, round(table.num_rows / _GROUP_ROWS))
     if count == 1:
-        yield whole
+        yield table
         return
-    times = whole.column("time_ns").to_numpy()
-    edges = np.sort(times)[[whole.num_rows * n // count for n in range(1, count)]]
+    times = table.column("time_ns").to_numpy()
+    edges = np.sort(times)[[table.num_rows * n // count for n in range(1, count)]]
     indices = np.searchsorted(edges, times, side="right")
     for index in range(count):
-        yield whole.take(np.flatnonzero(indices == index))
+        yield table.take(np.flatnonzero(indices == index))
 
 
 def _may_overlap(file: Any, group: int, since_ns: int | None, until_ns: int | None) -> bool:

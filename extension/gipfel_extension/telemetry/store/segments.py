@@ -226,18 +226,18 @@ def rounded_metrics(metrics: Sequence[str]) -> NDArray[np.bool_]:
     return np.array([unit_of(metric) in _ESTIMATED for metric in metrics], np.bool_)
 
 
-def round_values(values: NDArray[np.float64], chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return the values with those selected by `chosen` rounded to 13 significant bits; NaN stays NaN.
+def round_values(values: NDArray[np.float64], mask: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return the values with those selected by `mask` rounded to 13 significant bits; NaN stays NaN.
 
     Parameters
     ----------
     values
-        Array whose last axis has the length of `chosen`.
+        Array whose last axis has the length of `mask`.
     """
     bits = np.ascontiguousarray(values, np.float64).view(np.int64)
     half = np.int64(1) << (_DROPPED_BITS - 1)
     nearest = ((bits + half) >> _DROPPED_BITS) << _DROPPED_BITS
-    keep = ~chosen | ~np.isfinite(values)
+    keep = ~mask | ~np.isfinite(values)
     result: NDArray[np.float64] = np.where(keep, bits, nearest).view(np.float64)
     return result
 

@@ -38,8 +38,8 @@ from ..papermill.values import from_yaml, to_yaml
 
 __all__ = ["NotebookJob", "NotebookOptions", "plan_notebook_job", "scheduler_of"]
 
-_LARGEST_SPEC = 96 << 10  # bytes: Linux limits an environment variable to 128 KiB
-_MOST_TASKS = 20
+_MAX_SPEC_BYTES = 96 << 10  # bytes: Linux limits an environment variable to 128 KiB
+_MAX_TASKS = 20
 
 
 class NotebookOptions(Frozen):
@@ -313,7 +313,7 @@ def _request(
     array: tuple[int, int],
 ) -> JobRequest:
     content = spec.model_dump_json()
-    if len(content.encode()) > _LARGEST_SPEC:
+    if len(content.encode()) > _MAX_SPEC_BYTES:
         raise GipfelError("The parameters are too long.", "Put long values into a file and give its path.")
     return JobRequest(
         name="gipfel-notebook",
@@ -363,11 +363,11 @@ def dry_run_lines(job: NotebookJob) -> list[str]:
         if isinstance(pair, list)
     ]
     tasks = list(job.tasks("JOB"))
-    for number, task in enumerate(tasks[:_MOST_TASKS]):
+    for number, task in enumerate(tasks[:_MAX_TASKS]):
         values = "  ".join(f"{name}: {text}" for name, text in task.values.items())
         lines.append(f"output    {task.output}" + (f"  ({number})  {values}" if values else ""))
-    if len(tasks) > _MOST_TASKS:
-        lines.append(f"          and {len(tasks) - _MOST_TASKS} more, {len(tasks)} in all")
+    if len(tasks) > _MAX_TASKS:
+        lines.append(f"          and {len(tasks) - _MAX_TASKS} more, {len(tasks)} in all")
     lines.append(f"log       {job.log}")
     return lines
 

@@ -43,10 +43,10 @@ from .job import (
 )
 
 WIDTH = 80
-_MOST_ROWS = 16
+_MAX_ROWS = 16
 _ORDER = {"FAILED": 0, "RUNNING": 1, "COMPLETING": 1, "CONFIGURING": 1}
 _KEPT_S = 14 * 24 * 3600.0
-_MOST = 200
+_MAX_JOBS = 200
 # Largest difference between the clocks of nodes.
 _SKEW_S = 60.0
 
@@ -139,7 +139,7 @@ def _submitted(environment: Mapping[str, str]) -> list[tuple[Path, SubmittedNote
                     shutil.rmtree(folder)
                 else:
                     found.append((folder, submission))
-    return sorted(found, key=lambda each: -each[1].time)[:_MOST]
+    return sorted(found, key=lambda each: -each[1].time)[:_MAX_JOBS]
 
 
 async def query_tasks(
@@ -147,12 +147,12 @@ async def query_tasks(
 ) -> dict[str, list[TaskView]]:
     """Return the state of the tasks of these jobs, by job ID; with one query to each scheduler."""
     views: dict[str, list[TaskView]] = {}
-    asked: dict[str, list[str]] = {}
+    job_ids_by_scheduler: dict[str, list[str]] = {}
     for submission in submissions:
         for task in submission.tasks:
-            asked.setdefault(submission.scheduler, []).append(task.job_id)
+            job_ids_by_scheduler.setdefault(submission.scheduler, []).append(task.job_id)
     found: dict[str, JobStatus] = {}
-    for name, job_ids in asked.items():
+    for name, job_ids in job_ids_by_scheduler.items():
         if name in schedulers:
             found |= await schedulers[name].query(job_ids)
     for submission in submissions:
@@ -268,7 +268,7 @@ def status_table(job_id: str, views: Sequence[TaskView], *, now: datetime) -> li
         heading,
         f"{'TASK':<6}{'STATE':<11}{'NODE':<14}{'CELLS':<9}{'TIME':<9}{'VALUES' if named else 'CELL'}",
     ]
-    shown = sorted(views, key=lambda view: _ORDER.get(view.job_state, 2))[:_MOST_ROWS]
+    shown = sorted(views, key=lambda view: _ORDER.get(view.job_state, 2))[:_MAX_ROWS]
     lines += [_row(view, now) for view in sorted(shown, key=lambda view: _number(view.task.job_id))]
     if len(views) > len(shown):
         lines.append(f"and {len(views) - len(shown)} more")

@@ -19,7 +19,7 @@ from .job import NotebookJob, NotebookTask
 from .submitted import TaskView, status_line
 
 _FIRST_S = 0.5
-_LONGEST_S = 5.0
+_MAX_S = 5.0
 _LOG_LINES = 15
 _LOG_BYTES = 64 << 10
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
@@ -71,7 +71,7 @@ async def wait_for_job(
                     report(lines[view.task.job_id])
         if all(view.exit_status is not None for view in views):
             break
-        pause = _FIRST_S if changed else min(pause * 1.5, 1.0 if on_status else _LONGEST_S)
+        pause = _FIRST_S if changed else min(pause * 1.5, 1.0 if on_status else _MAX_S)
         await asyncio.sleep(pause)
     for view in views:
         _report_end(view, report)

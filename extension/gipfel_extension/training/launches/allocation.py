@@ -192,7 +192,7 @@ def _run(argv: list[str], environment: Mapping[str, str], folder: Path, stopped:
 
 
 def _report(path: Path) -> dict[str, object]:
-    from ...vetting.report import MAX_REPORT_BYTES  # noqa: PLC0415 - as above
+    from ...vetting.report import MAX_REPORT_BYTES  # noqa: PLC0415 - most launches do not need it
 
     try:
         content = read_json(path, MAX_REPORT_BYTES)

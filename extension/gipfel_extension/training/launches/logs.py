@@ -30,7 +30,7 @@ __all__ = [
 
 TIMES = "times.jsonl"
 _EVERY_S = 1.0
-_MOST_RANKS = 256
+_MAX_RANKS = 256
 #: Rank, text, milliseconds since 1970 or None, and whether the line is about an error.
 LogRow = tuple[int, str, int | None, bool]
 _TRACEBACK = "Traceback (most recent call last)"
@@ -124,7 +124,7 @@ class LogTimes:
         with suppress(OSError):
             for path in self._folder.glob("rank-*.log"):
                 rank = path.stem.removeprefix("rank-")
-                if rank.isdecimal() and int(rank) < _MOST_RANKS:
+                if rank.isdecimal() and int(rank) < _MAX_RANKS:
                     size = path.stat().st_size
                     if size != self._sizes.get(rank):
                         self._sizes[rank] = grown[rank] = size

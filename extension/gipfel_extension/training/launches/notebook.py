@@ -16,7 +16,7 @@ from pathlib import Path
 from gipfel_cluster.model import GipfelError, one_line
 
 from ...telemetry.files import read_json
-from ..papermill.notebook_file import MOST_NOTEBOOK_BYTES, NATIVE, find_kernel, is_native, requested_kernel
+from ..papermill.notebook_file import MAX_NOTEBOOK_BYTES, NATIVE, find_kernel, is_native, requested_kernel
 from ..papermill.run import run_notebook
 from ..record.state import MAX_BYTES
 
@@ -117,7 +117,7 @@ def resumes(notebook: Path, folder: Path, environment: Mapping[str, str]) -> boo
     if not restarted or environment.get("WORLD_SIZE") != "1":
         return False
     try:
-        cells = read_json(notebook, MOST_NOTEBOOK_BYTES, follow=True)["cells"]
+        cells = read_json(notebook, MAX_NOTEBOOK_BYTES, follow=True)["cells"]
         return any("setup" in each.get("metadata", {}).get("tags", ()) for each in cells)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False

@@ -133,7 +133,7 @@ def _has_torch(python: str, environment: Mapping[str, str]) -> bool:
     return done.returncode == 0
 
 
-_LARGEST_SPEC = 64 << 10
+_MAX_SPEC_BYTES = 64 << 10
 _MARGIN_S = 30
 
 
@@ -348,7 +348,7 @@ def _request(
             folders=(plan.host_folder,),
         )
         content = job.model_dump_json()
-        if len(content.encode()) > _LARGEST_SPEC:
+        if len(content.encode()) > _MAX_SPEC_BYTES:
             raise GipfelError(
                 "The spec of the launch is too long.", "Put long values into a file and give its path."
             )

@@ -20,7 +20,7 @@ MetricLine = tuple[int, int, dict[str, float]]
 _TAIL_BYTES = 64 << 10
 _TOTALS = ("total_steps", "max_steps", "steps")
 _CURVE_TAIL_BYTES = 256 << 10
-_MOST = 120
+_MAX_POINTS = 120
 _LOSSES = ("loss", "train_loss", "train/loss")
 _RATES = ("tokens_per_s", "samples_per_s", "images_per_s")
 #: Number of the last lines from which steps per second are computed.
@@ -134,7 +134,7 @@ def _training_curve(lines: list[tuple[int, dict[str, float]]]) -> TrainingCurve:
         steps_per_s = steps_per_s if math.isfinite(steps_per_s) else None
     found = [(name, values[name]) for _, values in lines for name in _RATES if name in values]
     rate = found[-1] if found else ("", None)
-    every = max(1, -(-len(losses) // _MOST))
+    every = max(1, -(-len(losses) // _MAX_POINTS))
     return TrainingCurve(
         losses=tuple(losses[::-every][::-1]), steps_per_s=steps_per_s, rate=rate[1], rate_name=rate[0]
     )

@@ -16,7 +16,7 @@ from ...telemetry.files import read_tail
 _FIRST, _LAST = 20000, 32000
 _TRIES = 200
 _PROBE_S = 60.0
-_MOST_LOG_BYTES = 64 << 10
+_MAX_LOG_BYTES = 64 << 10
 _PROBE = (
     "import random, socket\n"
     "for _ in range(200):\n"
@@ -106,7 +106,7 @@ def free_port(node: str, setting: StepJob, folder: Path, environment: Mapping[st
 
 def _log_lines(log: Path) -> list[str]:
     try:
-        return read_tail(log, _MOST_LOG_BYTES).decode(errors="replace").splitlines()
+        return read_tail(log, _MAX_LOG_BYTES).decode(errors="replace").splitlines()
     except OSError:
         return []
 

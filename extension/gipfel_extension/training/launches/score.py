@@ -27,13 +27,13 @@ from ...telemetry.user_metrics import METRICS_FILE, UserMetrics, read_metrics
 from ..record.state import LaunchState, known_folders, read_state
 from ..results import observed_of, program_of_launch, workload_of
 from ..results.advice_effect import AdviceEffect, compare_results
-from ..results.result import MOST_BYTES, MOST_METRICS_BYTES, Rates, Result, SavedResult, rates_of
+from ..results.result import MAX_BYTES, MAX_METRICS_BYTES, Rates, Result, SavedResult, rates_of
 
 #: Longest time range that is scored: the last hour of a launch.
-_MOST_NS = 3600 * 10**9
+_MAX_NS = 3600 * 10**9
 SCORE = "score.json"
 #: Largest number of launches that are searched, the newest first.
-_MOST = 300
+_MAX_LAUNCHES = 300
 #: Time after the end of a launch by which recorders have written all samples.
 _SETTLED_NS = 60 * 10**9
 
@@ -72,7 +72,7 @@ def scored_launch(state: LaunchState, folder: Path | None = None) -> ScoredLaunc
     try:
         table = read_finest(
             telemetry,
-            since_ns=max(state.started_ns, end - _MOST_NS),
+            since_ns=max(state.started_ns, end - _MAX_NS),
             until_ns=state.ended_ns,
             # Samples of a simulated source do not belong to the launch.
             simulated=False,
@@ -101,7 +101,7 @@ def launch_advice_effect(folder: Path, environment: Mapping[str, str]) -> Advice
     now = _result(folder, read_state(folder))
     if now is None:
         return None
-    for other in reversed(known_folders(environment, everywhere=True)[-_MOST:]):
+    for other in reversed(known_folders(environment, all_runs=True)[-_MAX_LAUNCHES:]):
         with suppress(GipfelError):
             state, program = read_state(other), program_of_launch(other)
             if program is None or program.name != now.program.name or other == folder.resolve():
@@ -128,7 +128,7 @@ def _result(folder: Path, state: LaunchState) -> Result | None:
 def _document(folder: Path, state: LaunchState) -> dict[str, Any] | None:
     """Return the result of a launch, and save it in the launch's directory once all samples are written."""
     with suppress(OSError, ValueError):
-        saved = read_json(folder / SCORE, MOST_BYTES)
+        saved = read_json(folder / SCORE, MAX_BYTES)
         if isinstance(saved, dict) and saved.get("schema_version") == SCHEMA_VERSION:
             return saved
     scored = scored_launch(state, folder)
@@ -151,7 +151,7 @@ def _logged_rates(folder: Path, state: LaunchState) -> Rates:
     named = f"{folder.parents[1].name}/{folder.name}"
     with suppress(OSError, ValueError):
         path = Path(state.run)
-        if (path / METRICS_FILE).stat().st_size <= MOST_METRICS_BYTES:
+        if (path / METRICS_FILE).stat().st_size <= MAX_METRICS_BYTES:
             logged = read_metrics(path).between(state.started_ns or 0, state.ended_ns or 2**63 - 1)
             return rates_of(UserMetrics(tuple(each for each in logged.series if each.launch == named)))
     return {}

@@ -42,7 +42,7 @@ _MARGIN_S = 15.0
 _SILENT = ("Unable to contact slurm controller", "Socket timed out", "Communication connection failure")
 _SILENT_TRIES, _SILENT_S = 24, 5.0
 #: Longest reason of a restart in characters, and number of the last restarts whose reasons are kept.
-_LONGEST, _MOST_REASONS = 300, 20
+_MAX_REASON_CHARACTERS, _MAX_REASONS = 300, 20
 STOPPED, TIMEOUT = 143, 124
 
 
@@ -273,9 +273,7 @@ class Supervisor:
                 self._warned = "the job's time limit is near"
             if (self._warned or self._stop_signal) and deadline is None:
                 (self._folder / "signal").touch()
-                self._change(
-                    reason=f"Ranks were asked to write a checkpoint: {self._warned or 'the job is ending'}."
-                )
+                self._change(reason=f"Ranks write a checkpoint: {self._warned or 'the job is ending'}.")
                 deadline = now + self._plan.spec.grace_s
             if self._stop_requested() or (deadline is not None and now > deadline):
                 running.stop()
@@ -295,15 +293,15 @@ class Supervisor:
         for start, failure in first_failures(self._folder, self._state.attempt).items():
             number = self._earlier_restarts + start + 1
             if number <= count:
-                self._reasons[number] = f"restart {number}: {str(failure)[:_LONGEST]}"
+                self._reasons[number] = f"restart {number}: {str(failure)[:_MAX_REASON_CHARACTERS]}"
         if count and count not in self._reasons:
             why = (
                 other
                 or last_line(self._folder / "steps" / "node-0.log")
                 or "the ranks ended without a message"
             )
-            self._reasons[count] = f"restart {count}: {why[:_LONGEST]}"
-        kept = tuple(text for _, text in sorted(self._reasons.items())[-_MOST_REASONS:])
+            self._reasons[count] = f"restart {count}: {why[:_MAX_REASON_CHARACTERS]}"
+        kept = tuple(text for _, text in sorted(self._reasons.items())[-_MAX_REASONS:])
         if (count, kept) != (self._state.restarts, self._state.restarted):
             self._change(restarts=count, restarted=kept)
 

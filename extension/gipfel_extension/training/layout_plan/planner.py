@@ -8,8 +8,8 @@ from gipfel_cluster.model import Frozen, GipfelError
 from ...saturation.advice.checkpoint import daly
 from .layout import BYTES, Layout, Machine, Memory, StepWork, Traffic, Transformer, machine_of
 
-_MOST_SHOWN = 5
-_LARGEST = 1e15
+_MAX_SHOWN = 5
+_MAX_VALUE = 1e15
 #: Note of every plan.
 ESTIMATE = "an estimate: memory within 10 % of torch's tracker, times are not measured"
 
@@ -102,7 +102,7 @@ def plan(
     if gpus < 1 or sequence < 1 or micro < 1 or batch < 0 or not size >= 1:
         raise GipfelError("GPUs, sequence and sizes must be at least 1.", "Give larger numbers.")
     if not (
-        size <= _LARGEST and all(0 <= each < _LARGEST for each in (network_gbps, storage_gbps, memory_gb))
+        size <= _MAX_VALUE and all(0 <= each < _MAX_VALUE for each in (network_gbps, storage_gbps, memory_gb))
     ):
         raise GipfelError("A size or a rate is out of range.", "Give smaller numbers.")
     machine = machine_of(
@@ -131,7 +131,7 @@ def plan(
         work=work,
         machine=machine,
         gpus=gpus,
-        candidates=tuple(best[:_MOST_SHOWN]),
+        candidates=tuple(best[:_MAX_SHOWN]),
         traffic=best[0].layout.traffic(work, machine),
         checkpoint=_checkpoint(work, machine, gpus),
         scaling=_scaling(best[0].layout, work, machine),

@@ -20,7 +20,7 @@ from gipfel_cluster.runs import RunFolder
 
 from ...telemetry.files import read_json
 from .grid import Grid
-from .notebook_file import MOST_NOTEBOOK_BYTES, kernel_of
+from .notebook_file import MAX_NOTEBOOK_BYTES, kernel_of
 from .run import run_notebook
 from .values import from_yaml
 
@@ -117,7 +117,7 @@ def _task_number(environment: Mapping[str, str]) -> int:
 
 def _run_of(output: Path) -> str:
     try:
-        return str(read_json(output, MOST_NOTEBOOK_BYTES, follow=True)["metadata"]["gipfel"]["run"])
+        return str(read_json(output, MAX_NOTEBOOK_BYTES, follow=True)["metadata"]["gipfel"]["run"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 

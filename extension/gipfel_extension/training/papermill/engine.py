@@ -29,8 +29,8 @@ from .parameters import check_names, check_types, known_parameters
 from .progress import Progress
 from .resume import ResumePlan, plan_resume
 
-_MOST_BYTES = 256 << 10
-_MOST_READ_BYTES = 64 << 20
+_MAX_BYTES = 256 << 10
+_MAX_READ_BYTES = 64 << 20
 _RECORD = (
     "kind", "cluster", "job_id", "started", "node", "nodes", "edf_digest", "image", "engine", "runtime",
     "options", "versions", "notes",
@@ -64,7 +64,7 @@ def run_metadata(folder: Path) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = read_json(path, _MOST_READ_BYTES)
+        content = read_json(path, _MAX_READ_BYTES)
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
@@ -72,7 +72,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _shorten(document: dict[str, Any]) -> dict[str, Any]:
     """Return the document, without nested lists and objects if it is too long."""
-    if len(json.dumps(document)) <= _MOST_BYTES:
+    if len(json.dumps(document)) <= _MAX_BYTES:
         return document
     plain = {name: value for name, value in document.items() if not isinstance(value, list | dict)}
     return {**plain, "shortened": True}

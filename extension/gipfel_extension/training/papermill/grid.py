@@ -16,11 +16,11 @@ from gipfel_cluster.model import Frozen, GipfelError
 from .parameters import Parameter, guess
 from .values import check_size, from_yaml, to_yaml, wants_text
 
-MOST_POINTS = 10_000
+MAX_POINTS = 10_000
 
 _RANGE = re.compile(r"(-?\d{1,9})\.\.(-?\d{1,9})(?:\.\.(\d{1,9}))?")
 _ODD = re.compile(r"[^A-Za-z0-9.+_=-]+")
-_LONGEST_VALUE, _LONGEST_NAME = 40, 200
+_MAX_VALUE, _MAX_NAME = 40, 200
 
 
 class Axis(Frozen):
@@ -64,7 +64,7 @@ class Grid(Frozen):
             return (template,)
         axes = [[(axis.name, _short(text)) for text in axis.values] for axis in self.axes]
         found = tuple(_filled(template, point) for point in product(*axes))
-        if len(set(found)) == len(found) and max(map(len, found)) <= _LONGEST_NAME:
+        if len(set(found)) == len(found) and max(map(len, found)) <= _MAX_NAME:
             return found
         stem, ending = _plain(template, [axis.name for axis in self.axes]).rsplit(".", 1)
         return tuple(f"{stem}-{number}.{ending}" for number in range(len(self)))
@@ -111,33 +111,33 @@ def grid_of(axes: Sequence[Axis], fixed: Mapping[str, Any]) -> Grid:
         if names.count(name) > 1 or name in fixed:
             raise GipfelError(f"{name} is given twice.", "Give it once, by -p or by --grid.")
     grid = Grid(axes=tuple(axes))
-    if len(grid) > MOST_POINTS:
+    if len(grid) > MAX_POINTS:
         raise GipfelError(
-            f"The grid has {len(grid)} points, but at most {MOST_POINTS} are possible.", "Use fewer values."
+            f"The grid has {len(grid)} points, but at most {MAX_POINTS} are possible.", "Use fewer values."
         )
     return grid
 
 
-def _values(name: str, given: str, *, as_text: bool) -> tuple[str, ...]:
+def _values(name: str, text: str, *, as_text: bool) -> tuple[str, ...]:
     found: list[Any]
-    if given.startswith("["):
+    if text.startswith("["):
         try:
-            found = list(from_yaml(given))
+            found = list(from_yaml(text))
         except Exception as error:
             raise GipfelError(
                 f"The values of {name} are not a YAML list.", "Write them as [a, b]."
             ) from error
-    elif match := _RANGE.fullmatch(given):
+    elif match := _RANGE.fullmatch(text):
         first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
         count = abs(last - first) // step + 1 if step else 0
-        if not 0 < count <= MOST_POINTS:
+        if not 0 < count <= MAX_POINTS:
             raise GipfelError(
-                f"The range {given} of {name} can't be used.", "Write first..last or first..last..step."
+                f"The range {text} of {name} can't be used.", "Write first..last or first..last..step."
             )
         direction = step if last >= first else -step
         found = [first + direction * each for each in range(count)]
     else:
-        found = [part.strip() for part in given.split(",")]
+        found = [part.strip() for part in text.split(",")]
         found = found if as_text else [guess(part) for part in found]
     if not found or "" in found:
         raise GipfelError(
@@ -165,4 +165,4 @@ def _plain(template: str, names: Sequence[str]) -> str:
 
 
 def _short(text: str) -> str:
-    return _ODD.sub("_", text.strip("'\"")).strip("_")[:_LONGEST_VALUE] or "_"
+    return _ODD.sub("_", text.strip("'\"")).strip("_")[:_MAX_VALUE] or "_"

@@ -12,7 +12,7 @@ from gipfel_cluster.model import GipfelError, one_line
 from ...telemetry.files import read_json
 
 #: Largest notebook; outputs with images are large, but browsers can't open larger files.
-MOST_NOTEBOOK_BYTES = 512 << 20
+MAX_NOTEBOOK_BYTES = 512 << 20
 #: First format with cells at the top level.
 _FORMAT = 4
 # Characters that Slurm interprets in the path of a log.
@@ -44,7 +44,7 @@ def read_content(path: Path) -> dict[str, Any]:
         The file is missing, unreadable, not JSON or not a notebook.
     """
     try:
-        content = read_json(path, MOST_NOTEBOOK_BYTES, follow=True)
+        content = read_json(path, MAX_NOTEBOOK_BYTES, follow=True)
     except FileNotFoundError:
         raise GipfelError(f"The notebook {path} does not exist.", "Check the path.") from None
     except OSError as error:

@@ -12,8 +12,8 @@ from gipfel_cluster.model import Frozen, GipfelError, one_line
 from .values import is_of_type, read_file, read_mapping, wants_text
 
 _TAG = "parameters"
-_SHORTEST = 3
-_LONGEST_SOURCE = 256 << 10
+_MIN_CHARACTERS = 3
+_MAX_SOURCE = 256 << 10
 _BLANKS = re.compile(r"[^\S\n]{100,}")
 # Parameters of papermill's option --inject-paths.
 _PATH_PARAMETERS = frozenset({"PAPERMILL_INPUT_PATH", "PAPERMILL_OUTPUT_PATH"})
@@ -68,7 +68,7 @@ def known_parameters(
 
 def _inspected(source: str) -> str:
     """Return a cell with shortened runs of blanks, for which papermill's patterns take quadratic time."""
-    return _BLANKS.sub(" ", source[:_LONGEST_SOURCE])
+    return _BLANKS.sub(" ", source[:_MAX_SOURCE])
 
 
 def has_parameters_cell(notebook: Any) -> bool:
@@ -86,7 +86,7 @@ def check_names(
     """Check the names of parameters that are passed to a notebook.
 
     A name that the notebook's ``parameters`` cell does not set is allowed, because papermill adds it in a
-    cell of its own. A misspelt name is an error.
+    separate cell. A misspelt name is an error.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def is_misspelt(name: str, known: str) -> bool:
     purpose.
     """
     one, other = name.lower(), known.lower()
-    if min(len(one), len(other)) < _SHORTEST or abs(len(one) - len(other)) > 1:
+    if min(len(one), len(other)) < _MIN_CHARACTERS or abs(len(one) - len(other)) > 1:
         return False
     for _ in range(2):
         # Remove the common beginning and reverse; the second pass removes the common end.
@@ -182,7 +182,7 @@ class ParameterArgs(Frozen):
     raw: tuple[tuple[str, str], ...] = ()
 
 
-def parameter_values(given: ParameterArgs, known: Sequence[Parameter] | None) -> dict[str, Any]:
+def parameter_values(arguments: ParameterArgs, known: Sequence[Parameter] | None) -> dict[str, Any]:
     """Return the values of typed parameters: from files, YAML, ``-p`` and ``-r``; later ones take precedence.
 
     A value of ``-p`` for a parameter that is annotated as text remains text, even if it looks like a number.
@@ -194,13 +194,13 @@ def parameter_values(given: ParameterArgs, known: Sequence[Parameter] | None) ->
     """
     types = {each.name: each.type for each in known or ()}
     values: dict[str, Any] = {}
-    for path in given.files:
+    for path in arguments.files:
         values |= read_mapping(read_file(path), f"The file {path}")
-    for text in given.yaml_texts:
+    for text in arguments.yaml_texts:
         values |= read_mapping(text, "The text of -y")
-    for name, text in given.typed:
+    for name, text in arguments.typed:
         values[name] = text if wants_text(types.get(name, "")) else guess(text)
-    values |= dict(given.raw)
+    values |= dict(arguments.raw)
     return values
 
 

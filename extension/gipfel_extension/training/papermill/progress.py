@@ -12,8 +12,8 @@ from gipfel_cluster.model import Frozen, one_line
 from ...telemetry.files import read_regular
 
 State = Literal["running", "completed", "failed", "died", "interrupted"]
-_LONGEST_LINE = 80
-_MOST_BYTES = 1 << 20
+_MAX_LINE = 80
+_MAX_BYTES = 1 << 20
 #: Exit statuses of the command that runs a notebook; 138 is papermill's own for a dead kernel.
 STATUS: dict[State, int] = {"completed": 0, "failed": 1, "died": 138, "interrupted": 130}
 
@@ -82,7 +82,7 @@ def write_progress(output: Path, progress: Progress) -> None:
 def read_progress(output: Path) -> Progress | None:
     """Return the progress of a notebook's run; None if the file is missing or unreadable."""
     try:
-        return Progress.model_validate_json(read_regular(progress_file(output), _MOST_BYTES))
+        return Progress.model_validate_json(read_regular(progress_file(output), _MAX_BYTES))
     except (OSError, ValidationError):
         return None
 
@@ -90,4 +90,4 @@ def read_progress(output: Path) -> Progress | None:
 def first_code_line(source: str) -> str:
     """Return the first non-blank line of a cell, at most 80 characters."""
     lines = (one_line(line) for line in source.splitlines())
-    return next((line for line in lines if line), "")[:_LONGEST_LINE]
+    return next((line for line in lines if line), "")[:_MAX_LINE]

@@ -9,9 +9,9 @@ from typing import Any
 
 from gipfel_cluster.model import GipfelError, one_line
 
-_LONGEST_FILE = 1 << 20
+_MAX_FILE_BYTES = 1 << 20
 # Largest number of values after all aliases are expanded, as they are written to a cell.
-_MOST_VALUES = 100_000
+_MAX_VALUES = 100_000
 # PyYAML writes these characters unescaped, but parses them as line breaks.
 _READ_AS_BREAKS = ("\x85", "\u2028", "\u2029")
 _PLAIN: dict[str, Callable[[Any], bool]] = {
@@ -91,9 +91,9 @@ def check_size(name: str, value: Any) -> None:
             f"The value of {name!r} can't be used: it contains itself, or a number that is too long.",
             "Put it into a file and give its path.",
         ) from None
-    if count > _MOST_VALUES:
+    if count > _MAX_VALUES:
         raise GipfelError(
-            f"The value of {name!r} has {count:.3g} values, but at most {_MOST_VALUES} are possible.",
+            f"The value of {name!r} has {count:.3g} values, but at most {_MAX_VALUES} are possible.",
             "Put them into a file and give its path.",
         )
 
@@ -111,12 +111,12 @@ def read_file(path: str) -> str:
         with open(path, "rb") as file:  # noqa: PTH123 - as typed
             if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):
                 raise GipfelError(f"The file of parameters {path} is a device.", check)
-            content = file.read(_LONGEST_FILE + 1)
+            content = file.read(_MAX_FILE_BYTES + 1)
         text = content.decode()
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "it is not text"
         raise GipfelError(f"The file of parameters {path} can't be read: {why}.", check) from error
-    if len(content) > _LONGEST_FILE:
+    if len(content) > _MAX_FILE_BYTES:
         raise GipfelError(
             f"The file of parameters {path} is longer than 1 MiB.", "Give the path of large data as a value."
         )

@@ -20,7 +20,7 @@ from ..launches.launchers import launcher_of
 from ..record.spec import LaunchPlan
 
 _LIMIT_S = 60.0
-_MOST_LOG_BYTES = 16 << 20
+_MAX_LOG_BYTES = 16 << 20
 
 
 class FreeSpace(Frozen):
@@ -52,14 +52,14 @@ class ProbeResult(Frozen, extra="ignore"):
 class Holder(Frozen):
     """A process that holds a GPU.
 
-    ``process`` is its identity, None if it is not visible from this process. ``protected`` is the reason why
-    Gipfel does not terminate it, empty if it may. ``is_caller`` is true for the current process.
+    ``process`` is its identity, None if it is not visible from this process. ``protection_reason`` says
+    why Gipfel does not terminate it, empty if it may. ``is_caller`` is true for the current process.
     """
 
     pid: int
     name: str
     process: Process | None = None
-    protected: str = ""
+    protection_reason: str = ""
     is_caller: bool = False
 
     def __str__(self) -> str:
@@ -115,7 +115,7 @@ def run_probe(
 
 def _lines(log: Path) -> list[str]:
     try:
-        return read_tail(log, _MOST_LOG_BYTES).decode(errors="replace").splitlines()
+        return read_tail(log, _MAX_LOG_BYTES).decode(errors="replace").splitlines()
     except OSError:
         return []
 

@@ -68,13 +68,13 @@ class GpuCheck:
             check=self.name, verdict="pass", message=f"{uses}{nodes}. nvidia-smi shows no process on them."
         )
 
-    def _busy(self, context: Context, chosen: Mapping[str, str]) -> CheckOutcome | None:
+    def _busy(self, context: Context, compute_modes: Mapping[str, str]) -> CheckOutcome | None:
         """Return the outcome if processes use the chosen GPUs, which are compute modes by UUID."""
         rows = context.probe.gpus if context.probe else ()
-        busy = [row for row in rows if row[:1] == ("process",) and len(row) > 2 and row[2] in chosen]
+        busy = [row for row in rows if row[:1] == ("process",) and len(row) > 2 and row[2] in compute_modes]
         if not busy or context.probe is None:
             return None
-        exclusive = any("exclusive" in chosen[row[2]].lower() for row in busy)
+        exclusive = any("exclusive" in compute_modes[row[2]].lower() for row in busy)
         holders = holders_of(busy, context.probe, context.environment)
         who = ", ".join(str(each) for each in holders[:_MAX_LISTED]) or "processes that can't be identified"
         mode = ", and their compute mode is exclusive" if exclusive else ""
@@ -116,7 +116,7 @@ def free_gpus(context: Context, on_outcome: Callable[[CheckOutcome], None]) -> C
         Called with the names of the processes before they are terminated.
     """
     found = GpuCheck().run(context)
-    unprotected = [each for each in found.holders if not each.protected] if found else []
+    unprotected = [each for each in found.holders if not each.protection_reason] if found else []
     if not unprotected:
         return context
     who = ", ".join(str(each) for each in unprotected)
@@ -152,7 +152,7 @@ def terminate_holders(
     left = []
     try:
         for holder in holders:
-            if holder.protected or holder.process is None:
+            if holder.protection_reason or holder.process is None:
                 continue
             try:
                 handle = os.pidfd_open(holder.pid)
@@ -203,16 +203,20 @@ def _holder(pid: int, name: str, probe: ProbeResult, environment: Mapping[str, s
         Process.of(pid) if probe.pid_namespace and probe.pid_namespace == local_pid_namespace() else None
     )
     if process is None or str(process.start) != probe.start_ticks.get(str(pid)):
-        return Holder(pid=pid, name=name, protected="it is not visible from this process")
+        return Holder(pid=pid, name=name, protection_reason="it is not visible from this process")
     variables = _variables(pid)
     session = variables.get("JPY_SESSION_NAME", "").encode(errors="replace").decode()[-200:]
     name = f"the kernel of {session}" if session else name
     is_caller = pid == os.getpid()
-    protected = "it is the current process" if is_caller else _protected(pid, variables, environment)
-    return Holder(pid=pid, name=name, process=process, protected=protected, is_caller=is_caller)
+    protection_reason = (
+        "it is the current process" if is_caller else _protection_reason(pid, variables, environment)
+    )
+    return Holder(
+        pid=pid, name=name, process=process, protection_reason=protection_reason, is_caller=is_caller
+    )
 
 
-def _protected(pid: int, variables: Mapping[str, str], environment: Mapping[str, str]) -> str:
+def _protection_reason(pid: int, variables: Mapping[str, str], environment: Mapping[str, str]) -> str:
     if not _is_own_user(pid):
         return "it belongs to another user"
     if pid in _ancestors():
@@ -269,14 +273,16 @@ def _ancestors() -> frozenset[int]:
 def _fix(holders: tuple[Holder, ...]) -> str:
     """Return instructions to free the GPUs, for each kind of holder."""
     sentences = []
-    freed = [f"pid {each.pid}" for each in holders if not each.protected]
+    freed = [f"pid {each.pid}" for each in holders if not each.protection_reason]
     if freed:
         who = ", ".join(freed[:_MAX_LISTED])
         sentences.append(f"`--kill-holders`, or Stop these processes in the form, terminates {who}.")
     if any(each.is_caller for each in holders):
         sentences.append("To free the GPUs of this kernel, choose Kernel > Restart Kernel.")
     others = [
-        f"pid {each.pid}: {each.protected}" for each in holders if each.protected and not each.is_caller
+        f"pid {each.pid}: {each.protection_reason}"
+        for each in holders
+        if each.protection_reason and not each.is_caller
     ]
     if others:
         sentences.append(f"Not terminated by Gipfel: {', '.join(others[:_MAX_LISTED])}.")

@@ -21,7 +21,7 @@ from .state import MAX_BYTES, PLAN
 LaunchKind = Literal["script", "module", "notebook", "cell"]
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY", re.IGNORECASE)
-_MOST_CODE = 1 << 20
+_MAX_CODE = 1 << 20
 _RANGE = re.compile(r"([0-9]{1,5})(?::([0-9]{1,5}))?")
 #: A path as the user's process sees it, which may be in a container.
 _Path = Annotated[OneLine, Field(max_length=4096)]
@@ -38,7 +38,7 @@ class LaunchSpec(Placement):
 
     kind: LaunchKind = "script"
     target: _Path = ""
-    code: str = Field("", max_length=_MOST_CODE)
+    code: str = Field("", max_length=_MAX_CODE)
     arguments: tuple[str, ...] = Field((), max_length=4096)
     parameters: dict[str, JsonValue] = Field(default_factory=dict)
     name: Annotated[OneLine, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$")] = "launch"

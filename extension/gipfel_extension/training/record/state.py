@@ -52,10 +52,10 @@ __all__ = [
 ]
 
 PLAN = "plan.json"
-_MOST_ERROR_BYTES = 1 << 20
-_MOST_ERRORS = 10_000
-_MOST_BYTES = 64 << 10
-_MOST_RANKS = 100_000
+_MAX_ERROR_BYTES = 1 << 20
+_MAX_ERRORS = 10_000
+_MAX_BYTES = 64 << 10
+_MAX_RANKS = 100_000
 
 
 class Failure(Frozen, extra="ignore"):
@@ -134,10 +134,10 @@ def first_failure(folder: Path, attempt: int) -> Failure | None:
 def first_failures(folder: Path, attempt: int) -> dict[int, Failure]:
     """Return the first failure after each restart of an attempt, by the number of the restart."""
     found: dict[int, list[Failure]] = {}
-    for path in islice((folder / "errors").glob(f"{attempt}-*-*.json"), _MOST_ERRORS):
+    for path in islice((folder / "errors").glob(f"{attempt}-*-*.json"), _MAX_ERRORS):
         try:
             restart = int(path.stem.split("-")[1])
-            failure = Failure.model_validate_json(read_regular(path, _MOST_ERROR_BYTES))
+            failure = Failure.model_validate_json(read_regular(path, _MAX_ERROR_BYTES))
             found.setdefault(restart, []).append(failure)
         except (OSError, ValueError):
             continue
@@ -169,9 +169,9 @@ class RankRecord(Frozen, extra="ignore"):
 def read_rank_records(folder: Path) -> dict[int, RankRecord]:
     """Return the newest record of each rank."""
     found = {}
-    for path in islice((folder / "ranks").glob("*.json"), _MOST_RANKS):
+    for path in islice((folder / "ranks").glob("*.json"), _MAX_RANKS):
         try:
-            note = RankRecord.model_validate_json(read_regular(path, _MOST_BYTES))
+            note = RankRecord.model_validate_json(read_regular(path, _MAX_BYTES))
         except (OSError, ValidationError):
             continue
         found[note.rank] = note
@@ -204,9 +204,9 @@ def new_folder(environment: Mapping[str, str]) -> Path:
     return new_directory(launches_folder(environment))
 
 
-def known_folders(environment: Mapping[str, str], *, everywhere: bool = False) -> tuple[Path, ...]:
-    """Return the directories of launches, the newest last: of this run or outside of runs, or everywhere."""
-    return known_directories(LAUNCHES, environment, everywhere=everywhere)
+def known_folders(environment: Mapping[str, str], *, all_runs: bool = False) -> tuple[Path, ...]:
+    """Return the directories of launches, the newest last: of this run or outside of runs, or of all runs."""
+    return known_directories(LAUNCHES, environment, all_runs=all_runs)
 
 
 def find_folder(word: str, environment: Mapping[str, str]) -> Path:

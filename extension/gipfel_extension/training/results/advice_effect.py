@@ -13,7 +13,7 @@ from ...saturation.report.document import SCHEMA_VERSION
 from ...telemetry.files import read_json
 from .indicators import LOSS_OF, changed_options, data_indicator, option_indicator, other_options
 from .program import RULE_OPTIONS
-from .result import MOST_BYTES, STEPS, Result, SavedAdvice, SavedResult, earlier_result, result_of
+from .result import MAX_BYTES, STEPS, Result, SavedAdvice, SavedResult, earlier_result, result_of
 
 #: Rates that are comparable even if the steps of two runs differ.
 _RATES = ("tokens_per_s", "samples_per_s", "images_per_s")
@@ -21,12 +21,12 @@ _CERTAIN = 0.5
 #: Half the width of a 95 % interval, in standard errors.
 _SIGMAS = 1.96
 #: Speedup from which the runs must have done different work.
-_MOST = 1e6
+_MAX_RATIO = 1e6
 #: Largest half width of the interval of a speedup's logarithm.
 _WIDEST = 10.0
 _ABOVE = 1.02
 DURATION = "duration"
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 
 Verdict = Literal["tried", "not tried", "cannot tell"]
 
@@ -84,7 +84,7 @@ def advice_effect(run: Path, document: Mapping[str, Any]) -> AdviceEffect | None
 def saved_advice_effect(run: Path) -> AdviceEffect | None:
     """Return the effect of the earlier advice from a run's ``score.json``; None if it has none."""
     with suppress(OSError, ValueError):
-        document = read_json(run / "score.json", MOST_BYTES)
+        document = read_json(run / "score.json", MAX_BYTES)
         if isinstance(document, dict) and document.get("schema_version") == SCHEMA_VERSION:
             return AdviceEffect.model_validate(document.get("advice_effect"))
     return None
@@ -132,20 +132,20 @@ def _differences(before: Result, now: Result, rules: set[str]) -> Iterator[str]:
         yield "their images differ"
     others = other_options(before, now, rules)
     if others:
-        more = " and more" if len(others) > _MOST_NAMED else ""
-        names = ", ".join(others[:_MOST_NAMED]) + more
+        more = " and more" if len(others) > _MAX_NAMED else ""
+        names = ", ".join(others[:_MAX_NAMED]) + more
         yield f"they differ in options that the advice does not mention: {names}"
     if second.score is None:
         yield "the later one has no score"
 
 
-def _checks(given: Sequence[SavedAdvice], before: Result, now: Result) -> Iterator[CheckedAdvice]:
-    by_option = {each.rule: option_indicator(each.rule, before, now) for each in given}
+def _checks(advice: Sequence[SavedAdvice], before: Result, now: Result) -> Iterator[CheckedAdvice]:
+    by_option = {each.rule: option_indicator(each.rule, before, now) for each in advice}
     # If an option explains a lower loss, the loss doesn't count as evidence for other changes.
     explained = {LOSS_OF.get(rule) for rule, indicator in by_option.items() if indicator} - {None}
     groups: dict[tuple[str, ...], list[SavedAdvice]] = {}
     untried = []
-    for each in given:
+    for each in advice:
         data = data_indicator(each.rule, before, now)
         option = by_option[each.rule]
         if not option and LOSS_OF.get(each.rule) in explained:
@@ -220,7 +220,7 @@ def _by_rate(first: SavedResult, second: SavedResult, *, same_step: bool) -> Spe
         rates.append(STEPS)
     for name in rates:
         (a, error_a), (b, error_b) = first.rates[name], second.rates[name]
-        if a > 0 and b > 0 and 1 / _MOST < b / a < _MOST:
+        if a > 0 and b > 0 and 1 / _MAX_RATIO < b / a < _MAX_RATIO:
             spread = math.exp(min(_WIDEST, _SIGMAS * math.hypot(error_a / a, error_b / b)))
             lower, value, upper = (round(each, 4) for each in (b / a / spread, b / a, b / a * spread))
             return Speedup(value=value, lower=lower, upper=upper, measured_by=name)

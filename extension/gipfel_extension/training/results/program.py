@@ -33,7 +33,7 @@ _ASSIGNED = re.compile(r"\+{0,2}(?P<name>[A-Za-z_][\w./-]*)=(?P<value>.*)", re.D
 _RANKS_A_NODE = re.compile(r"--(?:nproc[_-]per[_-]node|ntasks-per-node)(?:=(?P<value>\d+))?")
 _RANKS = re.compile(r"(?:-n|-np|--ntasks|--num_processes|--np)(?:=(?P<value>\d+))?")
 _NODES = re.compile(r"(?:-N|--nodes|--nnodes)(?:=(?P<value>\d+))?")
-_MOST_WORDS = 4096
+_MAX_WORDS = 4096
 #: Values that switch an option off.
 _FALSE = frozenset(("", "0", "false", "no", "none", "off"))
 #: Rules about an option that is on or off; they give no advice if it is on.
@@ -156,7 +156,7 @@ def program_of_command(arguments: Sequence[str], directory: str) -> Program | No
     directory
         Working directory of the command; empty if unknown.
     """
-    arguments = arguments[:_MOST_WORDS]
+    arguments = arguments[:_MAX_WORDS]
     starter = ""
     for index, argument in enumerate(arguments):
         program_name = argument.rpartition("/")[2]
@@ -224,8 +224,8 @@ def _plain(name: str) -> str:
     return name.lower().replace("-", "_").replace("/", ".")
 
 
-def _pairs(given: Any) -> dict[str, str]:
-    pairs = given if isinstance(given, list) else []
+def _pairs(value: Any) -> dict[str, str]:
+    pairs = value if isinstance(value, list) else []
     return {_plain(str(each[0])): str(each[1]) for each in pairs if isinstance(each, list) and len(each) == 2}
 
 

@@ -26,21 +26,21 @@ from ...telemetry.sample import SampleTable
 from ...telemetry.user_metrics import METRICS_FILE, UserMetric, UserMetrics, read_metrics
 from .program import Program, program_of_run
 
-MOST_BYTES = 16 << 20
+MAX_BYTES = 16 << 20
 #: Largest number of runs that are searched for one of the same program, the newest first.
-_MOST_RUNS = 300
-_MOST_FOLDERS = 20_000
+_MAX_RUNS = 300
+_MAX_FOLDERS = 20_000
 _Share = float | None
 #: Name to mean and standard error.
 Rates = dict[str, tuple[float, float]]
 STEPS = "steps_per_s"
 _ENDINGS = ("_per_s", "_per_sec", "_per_second", "/s")
 #: Size from which a file takes too long to read at the end of a job.
-MOST_METRICS_BYTES = 64 << 20
-_MOST_RATES = 16
+MAX_METRICS_BYTES = 64 << 20
+_MAX_RATES = 16
 #: Share of the log that is warm-up: compilation, caches, the loader's first batches.
 _WARM_UP = 0.25
-_FEWEST = 8
+_MIN_VALUES = 8
 
 
 class SavedSetting(Frozen, extra="ignore"):
@@ -154,7 +154,7 @@ def seconds_of(run: Path) -> float | None:
 def rates_of_run(run: Path) -> Rates:
     """Return the rates that a run's processes have logged; empty without any, or if the file is too large."""
     with suppress(OSError, ValueError):
-        if (run / METRICS_FILE).stat().st_size <= MOST_METRICS_BYTES:
+        if (run / METRICS_FILE).stat().st_size <= MAX_METRICS_BYTES:
             return rates_of(read_metrics(run))
     return {}
 
@@ -167,13 +167,13 @@ def rates_of(metrics: UserMetrics) -> Rates:
 def _results(runs: Path, without: str) -> Iterator[Result]:
     written = []
     with suppress(OSError):
-        for folder in islice(runs.iterdir(), _MOST_FOLDERS):
+        for folder in islice(runs.iterdir(), _MAX_FOLDERS):
             with suppress(OSError):
                 if folder.name != without:
                     written.append(((folder / "score.json").lstat().st_mtime, folder))
-    for _, folder in sorted(written, reverse=True)[:_MOST_RUNS]:
+    for _, folder in sorted(written, reverse=True)[:_MAX_RUNS]:
         with suppress(OSError, ValueError):
-            document = read_json(folder / "score.json", MOST_BYTES)
+            document = read_json(folder / "score.json", MAX_BYTES)
             if not isinstance(document, dict) or document.get("schema_version") != SCHEMA_VERSION:
                 continue
             if (result := result_of(folder, document)) is not None and result.saved.score is not None:
@@ -196,10 +196,10 @@ def _steady_rates(metrics: UserMetrics) -> Iterator[tuple[str, tuple[float, floa
     if step is not None and (found := _slope(step)) is not None:
         yield STEPS, found
     named = [name for name in metrics.names if name.endswith(_ENDINGS) and name != STEPS]
-    for name in named[:_MOST_RATES]:
+    for name in named[:_MAX_RATES]:
         rate = metrics.find(name)
         values = _steady(rate.values[np.isfinite(rate.values)]) if rate is not None else np.zeros(0)
-        if len(values) >= _FEWEST and values.mean() > 0:
+        if len(values) >= _MIN_VALUES and values.mean() > 0:
             means = [float(block.mean()) for block in np.array_split(values, _blocks(values))]
             yield name, (float(values.mean()), _error(means))
 
@@ -207,7 +207,12 @@ def _steady_rates(metrics: UserMetrics) -> Iterator[tuple[str, tuple[float, floa
 def _slope(step: UserMetric) -> tuple[float, float] | None:
     known = np.isfinite(step.values)
     times, steps = _steady(step.time_ns[known] / 1e9), _steady(step.values[known])
-    if len(steps) < _FEWEST or (np.diff(steps) < 0).any() or times[-1] <= times[0] or steps[-1] <= steps[0]:
+    if (
+        len(steps) < _MIN_VALUES
+        or (np.diff(steps) < 0).any()
+        or times[-1] <= times[0]
+        or steps[-1] <= steps[0]
+    ):
         return None
     edges = np.linspace(0, len(steps) - 1, _blocks(steps) + 1).round().astype(int)
     spans = np.diff(times[edges])

@@ -103,7 +103,7 @@ def _verdict(  # noqa: PLR0911 - one return for each kind of verdict
     return _unclear_verdict(node, state, evidence)
 
 
-def _unmeasured(node: str, own: Sequence[Reading], state: PairState) -> tuple[Verdict, str, str] | None:
+def _unmeasured(node: str, readings: Sequence[Reading], state: PairState) -> tuple[Verdict, str, str] | None:
     """Return the verdict on a node without measurements; None where it has measurements."""
     silent = [each for each in state.measurements if node in each.accused]
     if silent:
@@ -113,20 +113,20 @@ def _unmeasured(node: str, own: Sequence[Reading], state: PairState) -> tuple[Ve
         if state.cut_short:
             return Verdict.INCONCLUSIVE, "None of its pairs finished before the time was up.", _MORE_TIME
         return Verdict.NOT_RUN, "It was not measured with another node.", "Vet it together with other nodes."
-    if not any(each.measurement.samples for each in own):
+    if not any(each.measurement.samples for each in readings):
         fix = "Vet it again."
         if any(each.samples for each in state.measurements if node in (each.first, each.second)):
             return Verdict.INCONCLUSIVE, "It was slow, but only while the whole fabric was busy.", fix
-        return Verdict.INCONCLUSIVE, f"None of its pairs gave a measurement: {_first_error(own)}", fix
+        return Verdict.INCONCLUSIVE, f"None of its pairs gave a measurement: {_first_error(readings)}", fix
     return None
 
 
 def _absolute_verdict(
-    own: Sequence[Reading], state: PairState, evidence: Evidence
+    readings: Sequence[Reading], state: PairState, evidence: Evidence
 ) -> tuple[Verdict, str, str] | None:
     """Return a verdict that needs no comparison of pairs: below the floor, or all pairs slow; else None."""
     settings, reference = state.settings, evidence.reference or 0.0
-    best = max(statistics.median(each.measurement.samples) for each in own if each.measurement.samples)
+    best = max(statistics.median(each.measurement.samples) for each in readings if each.measurement.samples)
     if settings.floor and best < settings.floor:
         floor = with_unit(settings.floor, state.unit)
         text = f"Its best pair reaches {with_unit(best, state.unit)}, less than {floor}."
@@ -315,8 +315,10 @@ def _below(readings: Sequence[Reading]) -> float:
     return statistics.median([each.below for each in readings]) if readings else 0.0
 
 
-def _first_error(own: Sequence[Reading]) -> str:
-    return next((each.measurement.error for each in own if each.measurement.error), "there were no samples.")
+def _first_error(readings: Sequence[Reading]) -> str:
+    return next(
+        (each.measurement.error for each in readings if each.measurement.error), "there were no samples."
+    )
 
 
 def _evidence(

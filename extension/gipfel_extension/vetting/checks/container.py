@@ -15,7 +15,7 @@ from .gpus import failed, passed
 
 
 class Container(Frozen):
-    """The user has a name, glibc is new enough, and torch can use the GPUs.
+    """Check that the user has a name, glibc is new enough, and torch can use the GPUs.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def _new_enough(libc: str, required: str) -> bool:
 
 
 class EnvironmentValues(Frozen):
-    """Each variable has exactly the expected value, or is not set.
+    """Check that each variable has exactly the expected value, or is not set.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def compare_environment(expected: Mapping[str, str | None], environment: Mapping
 
 
 class NetworkStack(Frozen):
-    """Variables have the values that fit the version of the mounted network stack.
+    """Check that variables have the values for the version of the mounted network stack.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ class NetworkStack(Frozen):
 
 
 class Libraries(Frozen):
-    """All shared libraries in a directory of the image can be loaded.
+    """Check that all shared libraries in a directory of the image can be loaded.
 
     Parameters
     ----------

@@ -28,7 +28,7 @@ _SUPERCHIPS = ("GH200", "GB200")
 
 
 class Ecc(Frozen):
-    """ECC is on, and there are no uncorrected and not too many corrected errors.
+    """Check that ECC is on, without uncorrected errors, and with few corrected ones.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Ecc(Frozen):
 
 
 class RemappedRows(Frozen):
-    """No remapping of memory rows failed or is pending.
+    """Check that no remapping of memory rows failed or is pending.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ class RemappedRows(Frozen):
 
 
 class Xid(Frozen):
-    """The kernel log has no serious XID of the last hours, and reaches back so far or to boot.
+    """Check that the kernel log of the last hours, or since boot, has no serious XID.
 
     Parameters
     ----------
@@ -218,7 +218,7 @@ def _kernel_log(host: Host) -> str:
 
 
 class NvLinks(Frozen):
-    """All NVLinks are up, with few replays and recoveries.
+    """Check that all NVLinks are up, with few replays and recoveries.
 
     Parameters
     ----------
@@ -285,7 +285,7 @@ def _is_card(model: str) -> bool:
 
 
 class Pcie(Frozen):
-    """The PCIe link has its full width; its generation is judged only if one is set.
+    """Check that the PCIe link has its full width, and a generation only if one is set.
 
     An idle link runs at a lower generation.
 

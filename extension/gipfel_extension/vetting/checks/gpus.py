@@ -68,7 +68,7 @@ def failed(reason: str, fix: str, measurement: float | None = None, unit: str = 
 
 
 class GpuCount(Frozen):
-    """The node has as many GPUs as the job has on it, all of one model.
+    """Check that the node has the number of GPUs that the job has on it, all of one model.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class GpuCount(Frozen):
 
 
 class GpuMemory(Frozen):
-    """Little of a GPU's memory is in use before the run.
+    """Check that little of a GPU's memory is in use before the run.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ class GpuMemory(Frozen):
 
 
 class GpuProcesses(Frozen):
-    """No process uses the GPU: one of another job fails the check, one of this job is degraded."""
+    """Check that no process uses the GPU: one of another job is a fail, one of this job degraded."""
 
     type: ClassVar[str] = "gpu_processes"
     scope: ClassVar[Scope] = Scope.GPU
@@ -185,7 +185,7 @@ def _describe(process: Process, host: Host) -> str:
 
 
 class ComputeMode(Frozen):
-    """The compute mode is one of the allowed ones.
+    """Check that the compute mode is one of the allowed ones.
 
     Parameters
     ----------

@@ -21,11 +21,11 @@ _FIELD = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
 
 
 class HostMemory(Frozen):
-    """Enough main memory is available, and little swap is in use.
+    """Check that enough main memory is available, and little swap is in use.
 
     Parameters
     ----------
-    least_available
+    min_available
         Required share of available memory.
     most_swapped
         Allowed bytes of swap in use.
@@ -35,7 +35,7 @@ class HostMemory(Frozen):
     scope: ClassVar[Scope] = Scope.NODE
     time_limit_s: ClassVar[float] = 10.0
 
-    least_available: Annotated[Quantity, Field(ge=0, le=1)] = 0.5
+    min_available: Annotated[Quantity, Field(ge=0, le=1)] = 0.5
     most_swapped: Annotated[Quantity, Field(ge=0)] = 2.0**30
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
@@ -51,8 +51,8 @@ class HostMemory(Frozen):
         share = available / total
         text = f"{with_unit(available, 'B')} of {with_unit(total, 'B')} are available"
         fix = "Other processes use this node's memory. Use another node."
-        if share < self.least_available:
-            return [failed(f"{text}, less than {self.least_available:.0%}.", fix, share)]
+        if share < self.min_available:
+            return [failed(f"{text}, less than {self.min_available:.0%}.", fix, share)]
         swapped = fields.get("SwapTotal", 0) - fields.get("SwapFree", 0)
         if swapped > self.most_swapped:
             return [failed(f"{with_unit(swapped, 'B')} are swapped out.", fix, share)]
@@ -60,7 +60,7 @@ class HostMemory(Frozen):
 
 
 class Affinity(Frozen):
-    """The job may use enough CPUs, some of them close to each GPU.
+    """Check that the job may use enough CPUs, some of them close to each GPU.
 
     Parameters
     ----------
@@ -121,11 +121,11 @@ def cpu_list(text: str) -> frozenset[int]:
 
 
 class SharedMemory(Frozen):
-    """Shared memory is free and can be written; a memory limit may allow less than the file system reports.
+    """Check that shared memory is free and can be written: a memory limit may be below its size.
 
     Parameters
     ----------
-    least_free
+    min_free
         Required free bytes.
     write
         Bytes that the check writes and deletes.
@@ -136,7 +136,7 @@ class SharedMemory(Frozen):
     time_limit_s: ClassVar[float] = 30.0
 
     folder: OneLine = "/dev/shm"  # noqa: S108 - it is the subject
-    least_free: Annotated[Quantity, Field(ge=0)] = 2.0**30
+    min_free: Annotated[Quantity, Field(ge=0)] = 2.0**30
     write: Annotated[Quantity, Field(ge=4096, le=2**36)] = 64.0 * 2**20
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
@@ -147,8 +147,8 @@ class SharedMemory(Frozen):
         fix = (
             "Delete files of earlier jobs there, use another node, or give the container more shared memory."
         )
-        if free < self.least_free:
-            return [lacks_space(folder, free, self.least_free, fix)]
+        if free < self.min_free:
+            return [lacks_space(folder, free, self.min_free, fix)]
         size = int(self.write)
         with temporary_file(folder) as (descriptor, _):
             try:
@@ -179,7 +179,7 @@ _STATUS_LIMIT_S = 5.0
 
 
 class Dns(Frozen):
-    """Each host name resolves within the limit.
+    """Check that each host name resolves within the limit.
 
     Parameters
     ----------
@@ -217,7 +217,7 @@ class Dns(Frozen):
 
 
 class ClockOffset(Frozen):
-    """The clock is close to an NTP server's, or to what the node's own time service reports.
+    """Check that the clock is close to an NTP server's, or to that of the node's time service.
 
     Parameters
     ----------
@@ -275,7 +275,7 @@ class ClockOffset(Frozen):
 
 
 class Internet(Frozen):
-    """A TCP connection to a host can be opened within the limit.
+    """Check that a TCP connection to a host can be opened within the limit.
 
     Parameters
     ----------

@@ -165,9 +165,9 @@ def file_system_usage(folder: Path) -> os.statvfs_result:
         ) from error
 
 
-def lacks_space(folder: Path, free: float, least_free: float, fix: str) -> Finding:
+def lacks_space(folder: Path, free: float, min_free: float, fix: str) -> Finding:
     """Return the finding on a file system with fewer free bytes than required."""
-    problem = f"{folder} has {with_unit(free, 'B')} free, not {with_unit(least_free, 'B')}."
+    problem = f"{folder} has {with_unit(free, 'B')} free, not {with_unit(min_free, 'B')}."
     return failed(problem, fix, free, "B")
 
 
@@ -341,9 +341,9 @@ class Quota(Frozen):
     ----------
     folder
         Absolute, or beginning with ``$VARIABLE``.
-    least_free
+    min_free
         Required free bytes of the file system.
-    least_files
+    min_inodes
         Required free inodes, where the file system counts them.
     write
         Bytes that the check writes and deletes.
@@ -354,8 +354,8 @@ class Quota(Frozen):
     time_limit_s: ClassVar[float] = 60.0
 
     folder: OneLine
-    least_free: Annotated[Quantity, Field(ge=0)] = 10e9
-    least_files: Annotated[int, Field(ge=0)] = 1000
+    min_free: Annotated[Quantity, Field(ge=0)] = 10e9
+    min_inodes: Annotated[int, Field(ge=0)] = 1000
     write: Annotated[Quantity, Field(ge=4096, le=2**36)] = 2.0**20
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
@@ -363,9 +363,9 @@ class Quota(Frozen):
         folder = resolve_path(self.folder, context)
         disk = file_system_usage(folder)
         free, fix = float(disk.f_bavail * disk.f_frsize), _FULL_FIX
-        if free < self.least_free:
-            return [lacks_space(folder, free, self.least_free, fix)]
-        if disk.f_files and disk.f_favail < self.least_files:
+        if free < self.min_free:
+            return [lacks_space(folder, free, self.min_free, fix)]
+        if disk.f_files and disk.f_favail < self.min_inodes:
             return [failed(f"{folder} has only {disk.f_favail} free inodes.", fix, free, "B")]
         with temporary_file(folder) as (descriptor, _):
             try:

@@ -45,9 +45,9 @@ class Clocks(Frozen):
 
     Parameters
     ----------
-    least_limit
+    min_sm_clock_ratio
         Required share of the maximum SM clock for the configured application clock.
-    least_memory
+    min_memory_clock_ratio
         Required share of the maximum memory clock, unless the GPU is idle.
     """
 
@@ -55,8 +55,8 @@ class Clocks(Frozen):
     scope: ClassVar[Scope] = Scope.GPU
     time_limit_s: ClassVar[float] = 30.0
 
-    least_limit: Annotated[Quantity, Field(ge=0, le=1)] = 0.85
-    least_memory: Annotated[Quantity, Field(ge=0, le=1)] = 0.95
+    min_sm_clock_ratio: Annotated[Quantity, Field(ge=0, le=1)] = 0.85
+    min_memory_clock_ratio: Annotated[Quantity, Field(ge=0, le=1)] = 0.95
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding per GPU."""
@@ -73,18 +73,18 @@ class Clocks(Frozen):
             fix = "Use another node, and tell the operators: heat or power of this one is the cause."
             return failed(f"Throttled: {', '.join(names)}.", fix, gpu.sm_clock_mhz, "MHz")
         most, limit = gpu.sm_clock_max_mhz, gpu.sm_clock_limit_mhz
-        if most and limit is not None and limit < self.least_limit * most:
+        if most and limit is not None and limit < self.min_sm_clock_ratio * most:
             fix = "Ask the operators to reset the application clocks, or use another node."
             return failed(f"The SM clock is limited to {limit:.0f} of {most:.0f} MHz.", fix, limit, "MHz")
         memory, top = gpu.memory_clock_mhz, gpu.memory_clock_max_mhz
-        if top and top < self.least_memory * model_max:
+        if top and top < self.min_memory_clock_ratio * model_max:
             fix = "Use another node, and tell the operators."
             reason = (
                 f"The memory clock is limited to {top:.0f} MHz; another GPU here allows {model_max:.0f} MHz."
             )
             return failed(reason, fix, top, "MHz")
         busy = not gpu.clock_reasons & _IDLE_BIT
-        if busy and memory is not None and top and memory < self.least_memory * top:
+        if busy and memory is not None and top and memory < self.min_memory_clock_ratio * top:
             fix = "Use another node, and tell the operators."
             return failed(f"The memory clock is {memory:.0f} of {top:.0f} MHz.", fix, memory, "MHz")
         reason = (
@@ -139,7 +139,7 @@ class PowerLimit(Frozen):
 
     Parameters
     ----------
-    least
+    min_ratio
         Required share of the board's default limit.
     """
 
@@ -147,7 +147,7 @@ class PowerLimit(Frozen):
     scope: ClassVar[Scope] = Scope.GPU
     time_limit_s: ClassVar[float] = 30.0
 
-    least: Annotated[Quantity, Field(ge=0, le=1)] = 0.95
+    min_ratio: Annotated[Quantity, Field(ge=0, le=1)] = 0.95
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding per GPU."""
@@ -157,13 +157,13 @@ class PowerLimit(Frozen):
         limit, default = gpu.power_limit_w, gpu.power_default_w
         if limit is None or not default:
             return not_reported("the power limit")
-        if limit < self.least * default:
-            fix = "Ask the operators whether the limit is intended. If so, set 'least' in the protocol."
+        if limit < self.min_ratio * default:
+            fix = "Ask the operators whether the limit is intended. If so, set 'min_ratio' in the protocol."
             return failed(f"The power limit is {limit:.0f} of {default:.0f} W.", fix, limit, "W")
         return passed(f"The power limit is {limit:.0f} of {default:.0f} W.", limit, "W")
 
 
-class LoadWatch:
+class ThrottleMonitor:
     """Context manager that reads the GPUs of the node once a second while a probe runs.
 
     Parameters
@@ -178,7 +178,7 @@ class LoadWatch:
         self._readings: dict[str, list[GpuReading]] = defaultdict(list)
         self._thread = threading.Thread(target=self._watch, daemon=True, name="gipfel-clocks")
 
-    def __enter__(self) -> "LoadWatch":
+    def __enter__(self) -> "ThrottleMonitor":
         self._thread.start()
         return self
 

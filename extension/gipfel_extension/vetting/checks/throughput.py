@@ -17,7 +17,7 @@ from ..model import Finding, Owner, Scope, Verdict
 from ..probing import ProbeAnswer, ProbeSpec, probe_file
 from ..quantities import Quantity, with_unit
 from ..statistics import summary
-from .thermal import LoadWatch
+from .thermal import ThrottleMonitor
 
 #: A probe gets this share of a check's time limit, so that it is killed before the check is.
 _PROBE_SHARE = 0.9
@@ -130,7 +130,7 @@ class Matmul(Frozen):
         request = {"device": device, "shapes": shapes, "samples": self.samples, "seconds": self.seconds}
         if device != "cuda" or not self.heat:
             return measure(context, "matmul", request)  # type: ignore[arg-type]
-        with LoadWatch(context) as watch:
+        with ThrottleMonitor(context) as watch:
             found = measure(context, "matmul", {**request, "heat": self.heat})  # type: ignore[dict-item]
         return watch.judge(found)
 
@@ -176,7 +176,7 @@ class HostCopy(Frozen):
         Size of the copy.
     seconds
         Per sample, at most.
-    least_back
+    min_to_host_ratio
         Required rate to the host, as a share of that to the GPU; superchips are slower in this direction.
     """
 
@@ -188,7 +188,7 @@ class HostCopy(Frozen):
     bytes: Annotated[Quantity, Field(ge=2**20, le=2**33)] = 2.0**28
     samples: Annotated[int, Field(ge=5, le=200)] = 7
     seconds: Annotated[float, Field(gt=0, le=60)] = 0.1
-    least_back: Annotated[Quantity, Field(ge=0, le=1)] = 0.6
+    min_to_host_ratio: Annotated[Quantity, Field(ge=0, le=1)] = 0.6
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding per GPU."""
@@ -205,7 +205,7 @@ class HostCopy(Frozen):
             reason = "The direction to the host was not measured."
             return finding.model_copy(update={"verdict": Verdict.INCONCLUSIVE, "reason": reason})
         numbers = summary(to_host)
-        if min(numbers.median, numbers.p10) >= self.least_back * finding.measurement:
+        if min(numbers.median, numbers.p10) >= self.min_to_host_ratio * finding.measurement:
             return finding
         low, to_gpu = with_unit(numbers.p10, finding.unit), with_unit(finding.measurement, finding.unit)
         reason = f"{low} to the host (tenth percentile) is too little for {to_gpu} to the GPU."

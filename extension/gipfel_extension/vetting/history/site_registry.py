@@ -248,7 +248,7 @@ def site_baselines(
 
 
 def _fetch(
-    cluster: str, models: list[str], environment: Mapping[str, str], limit_s: float, found: list[Baseline]
+    cluster: str, models: list[str], environment: Mapping[str, str], limit_s: float, baselines: list[Baseline]
 ) -> None:
     for model in models:
         query = urllib.parse.urlencode({"model": model, "days": 30})
@@ -259,4 +259,4 @@ def _fetch(
         except (OSError, ValueError, RecursionError, http.client.HTTPException):
             # Without the registry, the user's own baselines are used.
             return
-        found += [each for each in content.baselines if each.gpu_model == model]
+        baselines += [each for each in content.baselines if each.gpu_model == model]

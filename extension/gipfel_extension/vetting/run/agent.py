@@ -58,7 +58,7 @@ class Agent:
         Returns the rendezvous of the coordinator; None while it is unknown.
     rank
         The number of its Slurm task; -1 without one.
-    extra
+    redundant
         Whether this agent only waits for the end, because another task is the node's agent.
     parent
         Process ID of the coordinator if it started this agent; it is killed if it does not respond.
@@ -70,12 +70,12 @@ class Agent:
         *,
         node: str,
         rank: int = -1,
-        extra: bool = False,
+        redundant: bool = False,
         parent: int | None = None,
         environment: Mapping[str, str],
     ) -> None:
         self._find = find
-        self._node, self._rank, self._extra, self._parent = node, rank, extra, parent
+        self._node, self._rank, self._redundant, self._parent = node, rank, redundant, parent
         self._environment = {key: each for key, each in environment.items() if key != RENDEZVOUS_VARIABLE}
         self._link: AgentSocket | None = None
         self._rendezvous: Rendezvous | None = None
@@ -156,7 +156,7 @@ class Agent:
                 rank=self._rank,
                 gpus=gpus or 0,
                 switch=switch_name(self._environment),
-                extra=self._extra,
+                redundant=self._redundant,
             )
         )
         return True

@@ -203,7 +203,7 @@ def start_program(
             start_new_session=True,
             preexec_fn=die_with_parent,  # noqa: PLW1509 - there is one thread
         )
-    assert process.stdout is not None  # noqa: S101 - pipes were asked for
+    assert process.stdout is not None  # noqa: S101 - pipes were requested
     assert process.stderr is not None  # noqa: S101
     output, errors = os.dup(process.stdout.fileno()), os.dup(process.stderr.fileno())
     process.stdout.close()

@@ -138,7 +138,7 @@ class AgentPool:
             return
         node = hello.node
         if identity not in self._by_identity and identity not in self._idle:
-            if hello.extra or node in self.present or node in self.lost:
+            if hello.redundant or node in self.present or node in self.lost:
                 self._idle.add(identity)
             elif node not in self._nodes:
                 self._idle.add(identity)

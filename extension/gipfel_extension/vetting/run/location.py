@@ -36,7 +36,7 @@ class Location(Frozen):
         Nodes to vet, in the order of the allocation.
     rank
         Number of this task; task 0 is the coordinator.
-    extra
+    redundant
         Whether another task on this node is its agent.
     attempt
         Identifies the run among others in the same run folder.
@@ -46,7 +46,7 @@ class Location(Frozen):
     node: str
     nodes: tuple[str, ...]
     rank: int = 0
-    extra: bool = False
+    redundant: bool = False
     cluster: str
     job: str = ""
     attempt: str = ""
@@ -72,7 +72,7 @@ class Location(Frozen):
                 node=node,
                 nodes=nodes or (node,),
                 rank=_number(environment, "SLURM_PROCID"),
-                extra=_number(environment, "SLURM_LOCALID") > 0,
+                redundant=_number(environment, "SLURM_LOCALID") > 0,
                 cluster=cluster,
                 job=job,
                 attempt=attempt,

@@ -28,7 +28,7 @@ class Hello(Frozen):
         Number of GPUs that the job has on this node.
     switch
         Name of its switch, where Slurm provides it.
-    extra
+    redundant
         True if another task of the node is its agent; this one only waits for the end.
     """
 
@@ -40,13 +40,13 @@ class Hello(Frozen):
     rank: int = -1
     gpus: Annotated[int, Field(ge=0, le=1024)] = 0
     switch: OneLine = ""
-    extra: bool = False
+    redundant: bool = False
 
 
 class Heartbeat(Frozen):
     """The sender is alive; both sides send this once a second."""
 
-    kind: Literal["beat"] = "beat"
+    kind: Literal["heartbeat"] = "heartbeat"
 
 
 class CheckDone(Frozen):
@@ -90,7 +90,7 @@ class RankResult(Frozen):
 class RanksFinished(Frozen):
     """Results of all ranks of a probe on this node."""
 
-    kind: Literal["ranks_done"] = "ranks_done"
+    kind: Literal["ranks_finished"] = "ranks_finished"
     task: int
     results: tuple[RankResult, ...]
 
@@ -106,7 +106,7 @@ class RankDied(Frozen):
 class AgentEnded(Frozen):
     """An agent ends; `reason` is empty if the coordinator has ended the run."""
 
-    kind: Literal["leaving"] = "leaving"
+    kind: Literal["agent_ended"] = "agent_ended"
     reason: str = ""
 
 
@@ -171,7 +171,7 @@ class Stop(Frozen):
 class EndRun(Frozen):
     """The run has ended; `status` is the exit status for the agent's task."""
 
-    kind: Literal["bye"] = "bye"
+    kind: Literal["end_run"] = "end_run"
     status: int
 
 

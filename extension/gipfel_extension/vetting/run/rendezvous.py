@@ -76,7 +76,7 @@ class Rendezvous(Frozen):
 
     @classmethod
     def ended(cls) -> "Rendezvous":
-        """Return a rendezvous that tells late agents that the run has ended."""
+        """Return a rendezvous that reports the end of the run to late agents."""
         return cls(hosts=(), port=0, key="", token="")
 
     def reachable(self) -> tuple[str, str] | None:

@@ -74,7 +74,7 @@ def run_agent(location: Location, environment: Mapping[str, str]) -> int:
         rendezvous_reader(location.rendezvous(folder)),
         node=location.node,
         rank=location.rank,
-        extra=location.extra,
+        redundant=location.redundant,
         environment=environment,
     )
     return agent.run()
@@ -93,7 +93,7 @@ def vet(
     environment: Mapping[str, str],
     show: Callable[[VettingReport], None] = lambda _: None,
 ) -> Session:
-    """Vet the nodes of a location and return the session, whatever happens to the nodes.
+    """Vet the nodes of a location and return the session, even if nodes fail.
 
     Parameters
     ----------
@@ -230,7 +230,7 @@ def _finish(
 
 
 def _delete_node_lists(folder: Path) -> None:
-    """Delete an earlier run's lists of nodes, so that nobody takes them for this run's."""
+    """Delete an earlier run's lists of nodes, so that they are not mistaken for this run's."""
     for name in (GOOD_NODES, BAD_NODES):
         with contextlib.suppress(OSError):
             (folder / name).unlink(missing_ok=True)

@@ -36,7 +36,7 @@ export interface IFigureListener {
 /** How a figure is drawn. */
 export interface IFigureOptions {
   /**
-   * True if nobody draws the figure for a zoom: it keeps the user's zoom while it grows, and its axis has the
+   * True if no server redraws the figure for a zoom: it keeps the user's zoom while it grows, and its axis has the
    * length of what was recorded, at most that of the window.
    */
   readonly standalone?: boolean;

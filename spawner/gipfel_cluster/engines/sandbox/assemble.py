@@ -231,7 +231,7 @@ def bwrap_options(
     options += ["--bind" if writable else "--ro-bind", root, "/"]
     options += _device_options(devices)
     options += ["--bind", "/proc", "/proc", "--ro-bind", "/sys", "/sys"]
-    options += ["--perms", "1777", "--tmpfs", "/tmp"]  # noqa: S108 - as above
+    options += ["--perms", "1777", "--tmpfs", "/tmp"]  # noqa: S108 - the container's own, in memory
     for mount in mounts:
         options += ["--ro-bind" if mount.read_only else "--bind", mount.source, mount.destination]
         source = real_path(mount.source).rstrip("/")

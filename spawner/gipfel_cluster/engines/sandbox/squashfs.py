@@ -28,7 +28,7 @@ def mount_squashfs(program: str, image: str, target: str, *, allow_other: bool =
     Raises
     ------
     SandboxError
-        It can't be mounted within 30 s, or this process is asked to end meanwhile.
+        It can't be mounted within 30 s, or this process gets a signal to end meanwhile.
     """
     server = SquashfsServer(program, image, target, allow_other=allow_other)
     server.wait()
@@ -64,7 +64,7 @@ class SquashfsServer:
         Raises
         ------
         SandboxError
-            It can't be mounted within 30 s, or this process is asked to end meanwhile.
+            It can't be mounted within 30 s, or this process gets a signal to end meanwhile.
         """
         end = time.monotonic() + _MOUNT_SECONDS
         poll = select.poll()

@@ -1,4 +1,4 @@
-"""A cluster that a process keeps: the command line of `one_machine`."""
+"""Command line of `one_machine`: start and stop a cluster that a background process keeps alive."""
 
 import argparse
 import contextlib
@@ -19,7 +19,7 @@ _SCRIPT = Path(__file__).with_name("one_machine.py")
 
 
 def _started(pid: int) -> int | None:
-    """When a process started, in ticks since boot; None when there is none or it is a zombie."""
+    """Return the start time of a process in ticks since boot; None if there is none or it is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -29,7 +29,7 @@ def _started(pid: int) -> int | None:
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into the end of this block, so that everything is put away."""
+    """Turn SIGTERM and SIGHUP into the end of this block, so that everything is cleaned up."""
 
     def end(number: int, _frame: object) -> None:
         raise SystemExit(128 + number)
@@ -43,16 +43,16 @@ def ended_by_signals() -> Iterator[None]:
 
 
 def _run(folder: Path, nodes: int, gpus: int, command: Sequence[str]) -> int:
-    """Keep a cluster for as long as a command runs, or until a signal; returns the command's exit status."""
+    """Keep a cluster alive while a command runs, or until a signal; return the command's exit status."""
     with ended_by_signals(), OneMachine(folder, nodes=nodes, gpus=gpus) as machine:
-        state = folder / "state.json"
-        facts = {
+        state_file = folder / "state.json"
+        state = {
             "environment": machine.environment,
             "hub_address": machine.hub_address,
             "addresses": machine.addresses,
         }
         keeper = {"pid": os.getpid(), "started": _started(os.getpid())}
-        write_atomically(state, json.dumps(keeper | facts))
+        write_atomically(state_file, json.dumps(keeper | state))
         print(f"Slurm is up: export SLURM_CONF={machine.environment['SLURM_CONF']}", flush=True)
         try:
             if not command:
@@ -72,7 +72,7 @@ def _run(folder: Path, nodes: int, gpus: int, command: Sequence[str]) -> int:
         except KeyboardInterrupt:
             return 128 + signal.SIGINT
         finally:
-            state.unlink(missing_ok=True)
+            state_file.unlink(missing_ok=True)
 
 
 def _up(folder: Path, nodes: int, gpus: int) -> int:
@@ -80,7 +80,7 @@ def _up(folder: Path, nodes: int, gpus: int) -> int:
     if reason:
         raise GipfelError(reason)
     state = folder / "state.json"
-    if state.exists() and _keeper(state):
+    if state.exists() and _keeper_pid(state):
         raise GipfelError(
             f"A cluster runs in {folder} already.", f"End it: {_SCRIPT.name} down --folder {folder}"
         )
@@ -111,15 +111,15 @@ def _up(folder: Path, nodes: int, gpus: int) -> int:
     return 0
 
 
-def _keeper(state: Path) -> int | None:
-    """The process that keeps the cluster of a state file, or None when it is gone."""
-    facts = json.loads(state.read_text())
-    return facts["pid"] if _started(facts["pid"]) == facts["started"] else None
+def _keeper_pid(state: Path) -> int | None:
+    """Return the PID of the process that keeps the cluster of a state file alive, None if it has ended."""
+    keeper = json.loads(state.read_text())
+    return keeper["pid"] if _started(keeper["pid"]) == keeper["started"] else None
 
 
 def _down(folder: Path) -> int:
     state = folder / "state.json"
-    pid = _keeper(state) if state.exists() else None
+    pid = _keeper_pid(state) if state.exists() else None
     if pid is None:
         state.unlink(missing_ok=True)
         OneMachine(folder).close()
@@ -133,7 +133,7 @@ def _down(folder: Path) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line: ``up``, ``down``, ``run``."""
+    """Run the command ``up``, ``down`` or ``run``."""
     parser = argparse.ArgumentParser(description="A real Slurm cluster on this machine.")
     actions = parser.add_subparsers(dest="action", required=True)
     for action in ("up", "down", "run"):

@@ -1,0 +1,90 @@
+"""``gipfel/workloads``: workloads of the kinds that have no routes of their own."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from gipfel_cluster.model import Frozen
+from gipfel_cluster.workloads.kinds import Workload, Workloads
+from gipfel_cluster.workloads.logs import last_lines
+
+from .base import GipfelRouteHandler, route
+
+#: Largest number of workloads in a response, and of lines of a log.
+MAX_WORKLOADS, MAX_LINES = 200, 200
+#: ``ID`` or ``RUN/ID``.
+_ID = "^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?$"
+_FIELDS = {
+    *("id", "kind", "name", "title", "state", "ended", "reason", "nodes"),
+    *("created_ns", "started_ns", "ended_ns", "exit_status"),
+}
+
+
+class WorkloadRequest(Frozen):
+    """Kind and ID of a workload, as `gipfel ps` lists them."""
+
+    kind: str = Field(min_length=1, max_length=64, pattern="^[A-Za-z][A-Za-z0-9_-]*$")
+    id: str = Field(min_length=1, max_length=300, pattern=_ID)
+
+
+class WorkloadsRouteHandler(GipfelRouteHandler):
+    """``GET``: the user's workloads of these kinds."""
+
+    @route
+    async def get(self) -> None:
+        """Send the newest workloads, the newest first."""
+        found = await asyncio.to_thread(lambda: _workloads().list(ended=True))
+        newest = found[: -MAX_WORKLOADS - 1 : -1]
+        self.finish({"workloads": [each.model_dump(mode="json", include=_FIELDS) for each in newest]})
+
+
+class WorkloadActionRouteHandler(GipfelRouteHandler):
+    """``POST``: stop or rerun one workload."""
+
+    @route
+    async def post(self, action: Literal["stop", "rerun"]) -> None:
+        """Request the end of a workload, or start it again; send the workload's ID."""
+        request = self.body_as(WorkloadRequest)
+        started = await asyncio.to_thread(_stop if action == "stop" else _rerun, request)
+        self.finish({"id": started.id, "kind": started.kind})
+
+
+class WorkloadLogRouteHandler(GipfelRouteHandler):
+    """``GET``: the end of a workload's log."""
+
+    @route
+    async def get(self) -> None:
+        """Send the last lines of all ranks or tasks, ordered by time."""
+        request = self.query_as(WorkloadRequest)
+        self.finish({"lines": await asyncio.to_thread(_log, request)})
+
+
+def _workloads() -> Workloads:
+    # Launches and batch notebooks are built in, and have routes of their own.
+    return Workloads(os.environ, {})
+
+
+def _find(found: Workloads, request: WorkloadRequest) -> Workload:
+    return found.find(f"{request.kind}:{request.id}")
+
+
+def _stop(request: WorkloadRequest) -> Workload:
+    found = _workloads()
+    workload = _find(found, request)
+    if not workload.ended:
+        found.stop(workload)
+    return workload
+
+
+def _rerun(request: WorkloadRequest) -> Workload:
+    found = _workloads()
+    return found.rerun(_find(found, request), directory=Path.home(), report=lambda _: None)
+
+
+def _log(request: WorkloadRequest) -> list[dict[str, Any]]:
+    found = _workloads()
+    lines, _ = last_lines(found.logs(_find(found, request)), MAX_LINES)
+    return [{"rank": line.rank, "text": line.text} for line in lines]
