@@ -1,5 +1,6 @@
 import './base.css';
 import './views/base.css';
+import './views/saturation.css';
 import './saturation.css';
 import './workloads.css';
 import './batch.css';

@@ -40,7 +40,6 @@ _ALLOWED = {
     "spawner/gipfel_cluster/steps/broker.py": "appends to the log of a supervisor that it starts",
     "spawner/gipfel_cluster/steps/tasks.py": "appends to the logs of tasks that it starts",
     "extension/gipfel_extension/saturation/report/page.py": "a script of this package",
-    "widgets/gipfel_widgets/saturation.py": "scripts of this package",
     "extension/gipfel_extension/vetting/checks/probes/": "run in the image, with its standard library",
 }
 #: Files of the kernel and of packages, which no user can replace.

@@ -79,7 +79,7 @@ def test_a_saved_view_is_there_while_its_kernel_is_busy_and_lives_afterwards(
     page = new_page()
     lab = LabPage(page)
     output = page.locator(".jp-Notebook .jp-OutputArea-output").first
-    live, saved = output.locator(".gipfel-figure"), output.locator(".jp-Gipfel-renderedPlotly")
+    live, saved = output.locator("[data-figure=activity]"), output.locator(".jp-Gipfel-renderedPlotly")
     launch = page.locator(".jp-Notebook .jp-Gipfel-widget article")
     card = page.locator(".jp-Notebook .jp-Gipfel-savedLaunch article")
     broken = page.locator(".jp-Notebook").get_by_text(re.compile("Loading widget|Error displaying"))

@@ -12,9 +12,9 @@ import plotly
 import pytest
 from playwright.sync_api import Browser, Page, Route, sync_playwright
 
-import gipfel_widgets
 from gipfel_extension.telemetry.figures.activity import figure_delta, saturation_figure
 from gipfel_extension.telemetry.figures.image import static_image
+from gipfel_extension.telemetry.figures.saved import CLOCK_SCRIPT
 from gipfel_extension.telemetry.sample import Device, Sample, SampleTable
 from gipfel_widgets import Saturation
 from gipfel_widgets.saturation import document_and_plots
@@ -24,7 +24,6 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no Chromium on this machine"),
 ]
 
-_HERE = Path(gipfel_widgets.__file__).parent
 _PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 _START_NS = 1_800_000_000 * 10**9
 #: Far from UTC, so that a time that is taken for another zone's is seen.
@@ -32,7 +31,7 @@ _ZONE = "America/Los_Angeles"
 _GPUS = [Device(f"GPU-{n}:x/{n}", "gpu", "NVIDIA GH200", n, simulated=True) for n in (0, 1)]
 
 _PAGE = """
-<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="saturation.css">
+<!doctype html><meta charset="utf-8">{plotly}<link rel="stylesheet" href="saturation.css">
 <style>
   :root { --jp-layout-color1: #fff; --jp-ui-font-color1: #222; --jp-border-color2: #ddd; }
   .dark { --jp-layout-color1: rgb(17 17 17); --jp-ui-font-color1: #eee; --jp-border-color2: #444; }
@@ -106,12 +105,13 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
             "status": {**_STATUS, **(status or {})},
             "dark_colours": {"SM_ACTIVE": "#56b4e9"},
         }
-        script = f'<script src="plotly.js"></script>{_PAGE}' if offered else _PAGE
+        plotly_tag = '<script src="plotly.js"></script>' if offered else ""
         answers = {
-            "page.html": ("text/html", script),
+            "page.html": ("text/html", _PAGE.replace("{plotly}", plotly_tag).lstrip()),
             "plotly.js": ("text/javascript", _PLOTLY.read_text()),
             "saturation.js": ("text/javascript", str(Saturation._esm)),
-            "saturation.css": ("text/css", (_HERE / "saturation.css").read_text()),
+            "saturation.css": ("text/css", str(Saturation._css)),
+            "clock.js": ("text/javascript", CLOCK_SCRIPT.read_text()),
             "state.json": ("application/json", json.dumps(state)),
         }
 
@@ -141,7 +141,7 @@ def _plot(page: Page, what: str) -> Any:
 
 def test_it_draws_says_live_and_marks_simulated(open_page):
     page = open_page()
-    words = page.locator(".gipfel-status").inner_text()
+    words = page.locator(".jp-Gipfel-status").inner_text()
     assert "simulated" in words
     assert "live every 1 s" in words
     assert "●" in words
@@ -193,14 +193,14 @@ def test_a_frame_that_is_pulled_while_samples_come_in_is_kept(open_page):
     send = "traces => emit('msg:custom', {type: 'samples', traces})"
     page.evaluate(send, figure_delta(_samples(20, 5)))
     page.wait_for_function(f"document.querySelector('.js-plotly-plot').data[0].x.at(-1) === '{_text(24)}'")
-    first, last = _pull(page, ".gipfel-figure")
+    first, last = _pull(page, "[data-figure=activity]")
     # A new figure in the middle, as when a recorder joins, and samples before and after it.
     page.evaluate(send, figure_delta(_samples(25, 5)))
     _settle(page)
     page.evaluate("figure => change('figure', figure)", _figure(30))
     page.evaluate(send, figure_delta(_samples(30, 5)))
     _settle(page)
-    assert page.locator(".gipfel-figure .zoomlayer path").count() > 0
+    assert page.locator("[data-figure=activity] .zoomlayer path").count() > 0
     assert _plot(page, "layout.xaxis.range.map(Date.parse)") == [first, last]
     page.mouse.up()
     # What came meanwhile is there afterwards, and the axis stays where the frame was pulled.
@@ -215,14 +215,14 @@ def test_a_frame_across_another_plot_is_kept_while_its_plot_comes_anew(open_page
     page = open_page()
     page.evaluate("plots => change('plots', plots)", {"series": _figure(20)})
     page.get_by_label("Which plot is shown").select_option("series")
-    page.wait_for_function("document.querySelector('.gipfel-other').data?.length === 8")
-    _pull(page, ".gipfel-other")
+    page.wait_for_function("document.querySelector('[data-figure=series]').data?.length === 8")
+    _pull(page, "[data-figure=series]")
     page.evaluate("plots => change('plots', plots)", {"series": _figure(40)})
     _settle(page)
-    assert page.locator(".gipfel-other .zoomlayer path").count() > 0
-    assert page.evaluate("document.querySelector('.gipfel-other').data[0].x.length") == 20
+    assert page.locator("[data-figure=series] .zoomlayer path").count() > 0
+    assert page.evaluate("document.querySelector('[data-figure=series]').data[0].x.length") == 20
     page.mouse.up()
-    page.wait_for_function("document.querySelector('.gipfel-other').data[0].x.length === 40")
+    page.wait_for_function("document.querySelector('[data-figure=series]').data[0].x.length === 40")
 
 
 def test_a_new_figure_with_other_devices_replaces_the_old_one(open_page):
@@ -264,26 +264,26 @@ def test_without_plotly_it_shows_the_kernels_image_and_says_how_to_get_the_live_
     page.evaluate(
         "bytes => emit('msg:custom', {type: 'image'}, [new DataView(new Uint8Array(bytes).buffer)])", data
     )
-    page.wait_for_function("document.querySelector('.gipfel-image').naturalWidth > 100")
-    assert "JupyterLab" in page.locator(".gipfel-note").inner_text()
-    assert page.locator(".gipfel-image").get_attribute("alt")
-    assert not page.locator(".gipfel-figure").is_visible()
+    page.wait_for_function("document.querySelector('.jp-Gipfel-still').naturalWidth > 100")
+    assert "JupyterLab" in page.locator(".jp-Gipfel-notice").inner_text()
+    assert page.locator(".jp-Gipfel-still").get_attribute("alt")
+    assert not page.locator("[data-figure=activity]").is_visible()
 
 
 def test_a_saved_view_does_not_claim_to_be_live(open_page):
     page = open_page()
-    silent = "document.querySelector('.gipfel-status').dataset.state === 'silent'"
+    silent = "document.querySelector('.jp-Gipfel-status').dataset.state === 'silent'"
     page.wait_for_function(silent, timeout=12_000)
-    assert "not live" in page.locator(".gipfel-status").inner_text()
+    assert "not live" in page.locator(".jp-Gipfel-status").inner_text()
     page.evaluate("emit('msg:custom', {type: 'samples', traces: {}})")
-    assert page.locator(".gipfel-status").get_attribute("data-state") == "live"
+    assert page.locator(".jp-Gipfel-status").get_attribute("data-state") == "live"
 
 
 def test_absence_is_a_sentence(open_page):
     page = open_page(
         status={"state": "absent", "simulated": False, "gpus": 0, "message": "Nothing is recorded."}
     )
-    words = page.locator(".gipfel-status").inner_text()
+    words = page.locator(".jp-Gipfel-status").inner_text()
     assert "Nothing is recorded." in words
     assert "simulated" not in words
 
@@ -307,15 +307,17 @@ def _text(second: int) -> str:
 )
 def test_every_time_is_on_the_readers_clock_with_its_zone_beside_it(open_page, zone, hour, name):
     page = open_page(zone=zone, status={"state": "stale", "message": "It ended at 2027-01-15 08:00:19 UTC."})
-    assert f"{hour[:2]}:00 {name}." in page.locator(".gipfel-status").inner_text()
+    assert f"{hour[:2]}:00 {name}." in page.locator(".jp-Gipfel-status").inner_text()
     assert _plot(page, "data[0].x.slice(0, 2)") == [f"2027-01-15T{hour}:0{second}.000" for second in (0, 1)]
-    titles = page.locator(".gipfel-figure .x2title").all_text_contents()
+    titles = page.locator("[data-figure=activity] .x2title").all_text_contents()
     assert name in titles
-    ticks = page.locator(".gipfel-figure .xtick text, .gipfel-figure .x2tick text").all_text_contents()
+    ticks = page.locator(
+        "[data-figure=activity] .xtick text, [data-figure=activity] .x2tick text"
+    ).all_text_contents()
     assert ticks
     assert all(tick.startswith((hour, f"{(int(hour[:2]) - 1) % 24:02}:59")) for tick in ticks)
     # A time range that is selected in the last ten seconds is within them, in any time zone.
-    first, last = _pull(page, ".gipfel-figure")
+    first, last = _pull(page, "[data-figure=activity]")
     page.mouse.up()
     page.wait_for_function("document.querySelector('.js-plotly-plot').layout.xaxis.range[0].includes(' ')")
     begin, end = _plot(page, "layout.xaxis.range.map(Date.parse)")
@@ -330,7 +332,7 @@ def test_a_clock_that_is_changed_in_between_moves_no_sample(open_page):
     page = open_page(zone="Europe/Zurich")
     moved = page.evaluate(
         """async () => {
-          const { localTimeFigure, parseUtcMs, formatTimeRange } = await import('./saturation.js');
+          const { localTimeFigure, parseUtcMs, formatTimeRange } = await import('./clock.js');
           const change = Date.UTC(2027, 9, 31, 1);
           const x = [-2, -1, 0, 1].map(hours => change + 3_600_000 * hours);
           const axis = { type: 'date', range: [x[0], x[3]], hoverformat: '%H:%M:%S UTC' };
@@ -348,7 +350,7 @@ def test_a_clock_that_is_changed_in_between_moves_no_sample(open_page):
 
 def test_score_and_other_plots_stand_beside_the_lines(open_page):
     page = open_page()
-    assert not page.locator(".gipfel-score").is_visible()
+    assert not page.locator(".jp-Gipfel-score").is_visible()
     table = SampleTable.from_samples(
         [Sample(s.time_ns, 0, s.device, {**s.values, "GR_ENGINE_ACTIVE": 1.0}) for s in _samples(0, 30)],
         _GPUS,
@@ -357,11 +359,15 @@ def test_score_and_other_plots_stand_beside_the_lines(open_page):
     document, plots = document_and_plots(table, dark=False)
     page.evaluate("score => change('score', score)", document)
     page.evaluate("plots => change('plots', plots)", plots)
-    assert "of 100" in page.locator(".gipfel-words").inner_text()
+    assert "= 100)" in page.locator(".jp-Gipfel-sum").inner_text()
+    assert page.locator(".jp-Gipfel-advice li").count() == min(3, len(document["advice"]))
     for name, kind in (("score", "bar"), ("heat", "heatmap"), ("series", "scatter"), ("shares", "scatter")):
         page.get_by_label("Which plot is shown").select_option(name)
-        page.wait_for_function(f"document.querySelector('.gipfel-other').data?.[0].type === '{kind}'")
+        page.wait_for_function(f"document.querySelector('[data-figure={name}]').data?.[0].type === '{kind}'")
     assert {"type": "plots", "dark": False} in page.evaluate("asked")
-    assert not page.locator(".gipfel-figure").is_visible()
+    assert not page.locator("[data-figure=activity]").is_visible()
+    # The kernel draws these in the colours of the page.
+    page.evaluate("document.documentElement.className = 'dark'; document.body.dataset.jpThemeLight = 'false'")
+    page.wait_for_function("asked.at(-1).dark === true")
     page.get_by_label("Which plot is shown").select_option("activity")
-    assert page.locator(".gipfel-figure").is_visible()
+    assert page.locator("[data-figure=activity]").is_visible()

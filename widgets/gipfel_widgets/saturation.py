@@ -1,4 +1,4 @@
-"""Live view of a run in a notebook's cell; its browser half is ``saturation.js``.
+"""Live view of a run in a notebook's cell, drawn as in the panel.
 
 A thread follows the lines; score, heat map, time series and shares are drawn by `PlotsThread` at a pace of
 their own.
@@ -25,7 +25,7 @@ from gipfel_extension.telemetry.figures.image import small_image, stacked_images
 from gipfel_extension.telemetry.figures.lines import LINES, coarsened
 from gipfel_extension.telemetry.figures.metric_rows import MetricsFeed
 from gipfel_extension.telemetry.figures.run_figures import time_series_figure
-from gipfel_extension.telemetry.figures.saved import CLOCK_SCRIPT, saved_figure
+from gipfel_extension.telemetry.figures.saved import saved_figure
 from gipfel_extension.telemetry.figures.score_figures import score_figure, shares_figure
 from gipfel_extension.telemetry.live.feed import SaturationFeed
 from gipfel_extension.telemetry.sample import Sample, SampleTable
@@ -33,7 +33,7 @@ from gipfel_extension.telemetry.store.overview import Overview
 from gipfel_extension.telemetry.user_metrics import METRICS_FILE, UserMetrics, read_metrics
 
 from .displays import SaturationPlot, describe
-from .output import LiveWidget, ViewOutput, widget_bundle
+from .output import LiveWidget, ViewOutput, view_files, widget_bundle
 from .run import KernelRun, present_run, run_at
 
 #: Names of the plots, as the view offers them.
@@ -44,7 +44,6 @@ _HEAT_BUCKETS = 120
 _MIN_PAUSE_S = 5.0
 #: Of a core that the kernel shares with the user's own work.
 _SHARE = 0.05
-_BESIDE = Path(__file__).parent
 #: Seconds between two looks, and at least between two messages to the page.
 _POLL_S = 0.5
 #: A page that is opened later, and a saved notebook, begin with a figure at most this old.
@@ -154,11 +153,7 @@ class Saturation(LiveWidget):
         A run folder, or the ``run`` of a measurement; None for the run that this kernel belongs to.
     """
 
-    # One module for the browser, which can't fetch a second one from here.
-    _esm = "\n".join(
-        path.read_text() for path in (CLOCK_SCRIPT, _BESIDE / "figure.js", _BESIDE / "saturation.js")
-    )
-    _css = _BESIDE / "saturation.css"
+    _esm, _css = view_files("saturation")
 
     figure = traitlets.Dict().tag(sync=True)
     status = traitlets.Dict().tag(sync=True)

@@ -1,23 +1,6 @@
 import type { PartialJSONObject } from '@lumino/coreutils';
 
-/** The part of plotly.js that the extension uses and offers to widgets. */
-export interface IPlotly {
-  react(
-    node: HTMLElement,
-    data: readonly PartialJSONObject[],
-    layout?: PartialJSONObject,
-    config?: PartialJSONObject
-  ): Promise<unknown>;
-  addFrames(node: HTMLElement, frames: readonly PartialJSONObject[]): Promise<unknown>;
-  purge(node: HTMLElement): void;
-  readonly Plots: { resize(node: HTMLElement): Promise<unknown> };
-}
-
-/** A node with a plot of plotly.js. */
-export interface IPlotlyNode extends HTMLElement {
-  on(event: 'plotly_relayout', listener: (change: Readonly<Record<string, unknown>>) => void): void;
-  on(event: 'plotly_click', listener: (click: { points: { pointNumber?: number[] }[] }) => void): void;
-}
+import type { IPlotly } from '../views/figures/plotly';
 
 let loading: Promise<IPlotly> | null = null;
 

@@ -4,8 +4,9 @@ import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 
 import { localTimeFigure } from '../common/clock';
-import { plotlyFor, type IPlotly } from './plotly';
-import { themedFigure } from './theme';
+import type { IPlotly } from '../views/figures/plotly';
+import { themedFigure } from '../views/figures/theme';
+import { plotlyFor } from './plotly';
 
 /** Value of `uirevision` in figures of Gipfel. */
 const OWN = 'gipfel';

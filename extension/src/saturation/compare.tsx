@@ -4,7 +4,8 @@ import * as React from 'react';
 import type { IComparison, IFigure, IRunName } from '../api';
 import { errorMessage } from '../common/error-message';
 import { Notice } from '../common/notice';
-import { FigureView } from '../figures/plot';
+import { loadPlotly } from '../figures/plotly';
+import { FigureView } from '../views/figures/plot';
 import type { SaturationModel } from './model';
 import { runLabel } from './toolbar';
 
@@ -143,7 +144,7 @@ function ComparisonFigure(props: { figure: IFigure; label: string }): React.JSX.
     if (!node.current) {
       return undefined;
     }
-    const view = new FigureView(node.current);
+    const view = new FigureView(node.current, loadPlotly);
     view.set(props.figure);
     void view.draw().catch(() => undefined);
     return (): void => {

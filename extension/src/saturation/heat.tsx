@@ -2,7 +2,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import { HEAT_METRICS } from '../api';
-import { Figure } from './figure';
+import { Figure } from '../views/figures/figure';
 import type { SaturationModel } from './model';
 
 /** Heat map of all GPUs of the job over time; a click on a row shows the plots of its GPU. */
@@ -35,7 +35,7 @@ export function Heat(props: { model: SaturationModel; trans: TranslationBundle }
         </label>
       </div>
       <Figure
-        model={model}
+        source={model.figures}
         name="heat"
         label={trans.__('Heat map: a row per GPU, a column per time interval')}
         trans={trans}

@@ -3,9 +3,10 @@ import { Debouncer } from '@lumino/polling';
 import { Signal, type ISignal } from '@lumino/signaling';
 
 import type { IDevice, IFigure, IRunEvent, IRunInfo, ISaturationStatus, IScore, StreamMessage } from '../api';
-import type { Figures, SampleUpdate } from '../figures/updates';
-import { DrawQueue } from '../figures/draw-queue';
 import type { IGipfelPanel } from '../tokens';
+import type { IFigureSource } from '../views/figures/figure';
+import type { Figures, SampleUpdate } from '../views/figures/updates';
+import { SaturationFigures } from './figures';
 import { GrowingRun } from './growing-run';
 import type { SaturationRequests, IRangeQuery } from './requests';
 import { ViewSelection } from './view-selection';
@@ -40,8 +41,8 @@ export class SaturationModel implements IDisposable {
   /** The run, time, GPUs and metric that the user has selected. */
   readonly selection = new ViewSelection();
 
-  /** Draws the plots of the page one after the other. */
-  readonly queue = new DrawQueue();
+  /** The plots of the section. */
+  readonly figures: IFigureSource = new SaturationFigures(this);
 
   /** Emitted when anything except the figures' points has changed. */
   get stateChanged(): ISignal<this, void> {

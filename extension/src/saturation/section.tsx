@@ -1,5 +1,5 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
-import { UseSignal } from '@jupyterlab/ui-components';
+import { closeIcon, UseSignal } from '@jupyterlab/ui-components';
 import type { CommandRegistry } from '@lumino/commands';
 import * as React from 'react';
 
@@ -7,14 +7,14 @@ import type { IRunName } from '../api';
 import { CommandIDs } from '../common/commands';
 import { Notice } from '../common/notice';
 import type { ISection } from '../tokens';
-import { AdviceList } from './advice';
+import { Figure } from '../views/figures/figure';
+import { AdviceList } from '../views/saturation/advice';
+import { Gpus } from '../views/saturation/gpus';
+import { Score } from '../views/saturation/score';
 import { Compare } from './compare';
 import { Events } from './events';
-import { Figure } from './figure';
-import { Gpus } from './gpus';
 import { Heat } from './heat';
 import type { SaturationModel } from './model';
-import { Score } from './score';
 import { Sharing } from './sharing';
 import { Notices, StatusLine } from './status';
 import { Toolbar } from './toolbar';
@@ -129,23 +129,35 @@ function Plots(props: { model: SaturationModel; trans: TranslationBundle }): Rea
   const { model, trans } = props;
   const hasGpus = model.selection.gpus.length > 0;
   const host = (
-    <Figure model={model} name="host" label={trans.__('CPU, memory, input and output')} trans={trans} />
+    <Figure
+      source={model.figures}
+      name="host"
+      label={trans.__('CPU, memory, input and output')}
+      trans={trans}
+    />
   );
   return (
     <>
       {(hasGpus || (model.figure('job')?.data.length ?? 0) > 0) && (
-        <Figure model={model} name="job" label={trans.__('Means over the GPUs of the job')} trans={trans} />
+        <Figure
+          source={model.figures}
+          name="job"
+          label={trans.__('Means over the GPUs of the job')}
+          trans={trans}
+        />
       )}
       {model.score && (
         <AdviceList
           advice={model.score.advice}
           since={model.score.advice_effect?.lines ?? []}
-          model={model}
+          onShow={(span, evidence) => {
+            model.selection.setTimeSpan(span, evidence);
+          }}
           trans={trans}
         />
       )}
       {hasGpus && <Heat model={model} trans={trans} />}
-      {hasGpus && <Gpus model={model} trans={trans} />}
+      {hasGpus && <GpuPlots model={model} trans={trans} />}
       {model.figure('host')?.data.length ? (
         hasGpus ? (
           <Collapsible title={trans.__('Host')}>{host}</Collapsible>
@@ -155,6 +167,27 @@ function Plots(props: { model: SaturationModel; trans: TranslationBundle }): Rea
       ) : null}
       <Events events={model.events} model={model} trans={trans} />
     </>
+  );
+}
+
+/** The plots of each selected GPU. */
+function GpuPlots(props: { model: SaturationModel; trans: TranslationBundle }): React.JSX.Element {
+  const { model, trans } = props;
+  return (
+    <Gpus
+      selection={model.selection}
+      score={model.score}
+      plot={(gpu, name) => (
+        <Figure
+          source={model.figures}
+          name={`gpu/${gpu.uuid}`}
+          label={trans.__('Activity, links, clock and power of %1', name)}
+          trans={trans}
+        />
+      )}
+      closeIcon={<closeIcon.react tag="span" height="16px" width="16px" />}
+      trans={trans}
+    />
   );
 }
 

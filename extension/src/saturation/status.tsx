@@ -3,6 +3,7 @@ import * as React from 'react';
 
 import { inLocalTime } from '../common/clock';
 import { Notice } from '../common/notice';
+import { StateLine } from '../views/saturation/state';
 import type { SaturationModel } from './model';
 
 const TICK_MS = 1000;
@@ -18,34 +19,15 @@ export function StatusLine(props: IStatusProps): React.JSX.Element {
   const { status, connection } = model;
   const live = connection === 'open' && status ? status.state : connection;
   const state = model.selection.live || connection === 'retrying' ? live : model.growing ? 'growing' : 'past';
-  const [shape, word] = {
-    live: ['●', trans.__('live')],
-    starting: ['◐', trans.__('starting')],
-    stale: ['▲', trans.__('stale')],
-    absent: ['○', trans.__('no samples')],
-    open: ['◐', trans.__('starting')],
-    connecting: ['◐', trans.__('connecting')],
-    retrying: ['▲', trans.__('disconnected')],
-    paused: ['‖', trans.__('paused')],
-    past: ['◇', trans.__('history')],
-    growing: ['●', trans.__('being recorded')]
-  }[state] as [string, string];
   const simulated = model.selection.live ? status?.simulated === true : model.score?.simulated === true;
   return (
-    <span className="jp-Gipfel-status" data-state={state} title={inLocalTime(status?.message ?? '')}>
-      <span role="status">
-        {simulated && (
-          <span className="jp-Gipfel-badge">
-            <span aria-hidden="true">◇</span> {trans.__('simulated')}
-          </span>
-        )}
-        <span className="jp-Gipfel-shape" aria-hidden="true">
-          {shape}
-        </span>{' '}
-        {word}
-      </span>
-      {state === 'live' && <Age model={model} trans={trans} />}
-    </span>
+    <StateLine
+      state={state}
+      simulated={simulated}
+      title={inLocalTime(status?.message ?? '')}
+      beside={state === 'live' && <Age model={model} trans={trans} />}
+      trans={trans}
+    />
   );
 }
 

@@ -4,7 +4,7 @@ import * as React from 'react';
 
 import type { IRunName } from '../api';
 import { formatTimeRange } from '../common/clock';
-import type { ITimeSpan } from '../figures/plot';
+import type { ITimeSpan } from '../views/figures/plot';
 import type { SaturationModel } from './model';
 
 const SIZE = { tag: 'span', height: '16px', width: '16px' } as const;

@@ -1,7 +1,7 @@
 import { Signal, type ISignal } from '@lumino/signaling';
 
 import type { IDevice, IEvidence, IView } from '../api';
-import type { ITimeSpan } from '../figures/plot';
+import type { ITimeSpan } from '../views/figures/plot';
 
 /** Number of GPUs whose plots are shown before the user selects any. */
 const MAX_DEFAULT_GPUS = 2;

@@ -4,8 +4,8 @@ import { createRoot } from 'react-dom/client';
 /** What anywidget passes to a view: the state that the kernel sends, and messages. */
 export interface IWidgetModel {
   get(name: string): unknown;
-  on(event: string, listener: (message: never) => void): void;
-  off(event: string, listener: (message: never) => void): void;
+  on(event: string, listener: (message: never, buffers?: never) => void): void;
+  off(event: string, listener: (message: never, buffers?: never) => void): void;
   send(message: unknown): void;
 }
 

@@ -46,13 +46,20 @@ export class FakeWidgetModel implements IWidgetModel {
   }
 
   /** Run a task, and draw what it has changed. */
-  async rendered<T>(task: () => T): Promise<T> {
+  async rendered<T>(task: () => T | Promise<T>): Promise<T> {
     let found: T | undefined;
-    await act(() => {
-      found = task();
-      return Promise.resolve();
+    await act(async () => {
+      found = await task();
     });
     return found as T;
+  }
+
+  /** Draw until a condition is true, for 4 s at most. */
+  async renderedUntil(done: () => boolean): Promise<void> {
+    for (let waited = 0; !done() && waited < 200; waited += 1) {
+      await this.rendered(() => new Promise<void>(resolve => setTimeout(resolve, 20)));
+    }
+    expect(done()).toBe(true);
   }
 
   private _listeners: readonly { event: string; listener: (message: never) => void }[] = [];

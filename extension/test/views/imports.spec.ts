@@ -2,7 +2,11 @@ import { readFileSync, readdirSync } from 'node:fs';
 import path from 'node:path';
 
 const SOURCE = path.join(__dirname, '../../src');
-const ROOTS = readdirSync(path.join(SOURCE, 'widgets')).map(name => path.join(SOURCE, 'widgets', name));
+const ROOTS = ['widgets', 'views'].flatMap(directory =>
+  readdirSync(path.join(SOURCE, directory), { recursive: true, encoding: 'utf8' })
+    .filter(name => /\.tsx?$/.test(name))
+    .map(name => path.join(SOURCE, directory, name))
+);
 
 /** The modules that a file imports when it runs: types are erased. */
 function importsOf(file: string): string[] {
@@ -21,7 +25,7 @@ function exists(file: string): boolean {
   return readdirSync(path.dirname(file)).includes(path.basename(file));
 }
 
-describe('the views of widgets', () => {
+describe('the views and the widgets that host them', () => {
   it('import React and files of their own, and nothing of JupyterLab', () => {
     const packages = new Set<string>();
     const pending = [...ROOTS];
@@ -42,5 +46,6 @@ describe('the views of widgets', () => {
     }
     expect([...packages].sort()).toEqual(['react', 'react-dom/client']);
     expect([...seen].some(file => file.endsWith('grid.tsx'))).toBe(true);
+    expect([...seen].some(file => file.endsWith('views/figures/plot.ts'))).toBe(true);
   });
 });

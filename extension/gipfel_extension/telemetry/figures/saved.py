@@ -23,7 +23,7 @@ _MAX_INTERPOLATED = 2
 _DIGITS = 3
 Floats = NDArray[np.float64]
 
-#: ES module without imports, so that it can be concatenated with the script of a widget or page.
+#: ES module without imports, so that it can be concatenated with the script of a page.
 CLOCK_SCRIPT = Path(__file__).with_name("clock.js")
 
 

@@ -3,38 +3,42 @@ import type { PartialJSONObject } from '@lumino/coreutils';
 /** Return the layout in the colours of the page's theme. */
 export function themed(layout: PartialJSONObject, node: HTMLElement): PartialJSONObject {
   const style = getComputedStyle(node);
-  const colour = (name: string): string => style.getPropertyValue(name).trim();
+  const colour = (name: string, otherwise: string): string =>
+    style.getPropertyValue(name).trim() || otherwise;
   const result: PartialJSONObject = {
     ...layout,
     autosize: true,
     // The figure's margins already include the legend; plotly.js would add its size again.
     margin: { ...(layout.margin as PartialJSONObject | undefined), autoexpand: false },
     hoverlabel: {
-      bgcolor: colour('--jp-layout-color1'),
-      bordercolor: colour('--jp-border-color1'),
-      font: { color: colour('--jp-ui-font-color1') }
+      bgcolor: colour('--jp-layout-color1', '#ffffff'),
+      bordercolor: colour('--jp-border-color1', '#bdbdbd'),
+      font: { color: colour('--jp-ui-font-color1', '#303030') }
     },
     modebar: {
       bgcolor: 'rgba(0,0,0,0)',
-      color: colour('--jp-ui-font-color2'),
-      activecolor: colour('--jp-brand-color1')
+      color: colour('--jp-ui-font-color2', '#616161'),
+      activecolor: colour('--jp-brand-color1', '#1976d2')
     },
     paper_bgcolor: 'rgba(0,0,0,0)',
     plot_bgcolor: 'rgba(0,0,0,0)',
     font: {
       ...(layout.font as PartialJSONObject | undefined),
-      color: colour('--jp-ui-font-color1'),
-      family: colour('--jp-ui-font-family')
-    }
+      color: colour('--jp-ui-font-color1', '#303030'),
+      family: colour('--jp-ui-font-family', 'sans-serif')
+    },
+    annotations: ((layout.annotations ?? []) as PartialJSONObject[]).map(note =>
+      note.name === 'simulated' ? withFont(note, 'font', colour('--jp-warn-color1', '#a04000')) : note
+    )
   };
   delete result.width;
   for (const [key, value] of Object.entries(layout)) {
     if (/^[xy]axis\d*$/.test(key)) {
       result[key] = {
         ...(value as PartialJSONObject),
-        gridcolor: colour('--jp-border-color2'),
-        linecolor: colour('--jp-border-color1'),
-        zerolinecolor: colour('--jp-border-color2')
+        gridcolor: colour('--jp-border-color2', '#dedede'),
+        linecolor: colour('--jp-border-color1', '#bdbdbd'),
+        zerolinecolor: colour('--jp-border-color2', '#dedede')
       };
     }
   }
@@ -48,10 +52,6 @@ export function themedFigure(
 ): { data: PartialJSONObject[]; layout: PartialJSONObject } {
   const style = getComputedStyle(node);
   const colour = (name: string): string => style.getPropertyValue(name).trim();
-  const withFont = (part: PartialJSONObject, key: string, color: string): PartialJSONObject => ({
-    ...part,
-    [key]: { ...(part[key] as PartialJSONObject | undefined), color }
-  });
   const layout = themed(figure.layout, node);
   layout.annotations = ((layout.annotations ?? []) as PartialJSONObject[]).map(note =>
     withFont(note, 'font', colour(note.name === 'simulated' ? '--jp-warn-color1' : '--jp-ui-font-color1'))
@@ -65,4 +65,22 @@ export function themedFigure(
         }
   );
   return { data, layout };
+}
+
+function withFont(part: PartialJSONObject, key: string, color: string): PartialJSONObject {
+  return { ...part, [key]: { ...(part[key] as PartialJSONObject | undefined), color } };
+}
+
+/** Return true if the page around a node has a dark theme. */
+export function isDark(node: HTMLElement): boolean {
+  const ground = getComputedStyle(node).getPropertyValue('--jp-layout-color1').trim();
+  // A canvas parses every notation of CSS colours.
+  const canvas = ground ? document.createElement('canvas').getContext('2d') : null;
+  if (!canvas) {
+    return false;
+  }
+  canvas.fillStyle = ground;
+  canvas.fillRect(0, 0, 1, 1);
+  const [red = 255, green = 255, blue = 255] = canvas.getImageData(0, 0, 1, 1).data;
+  return red + green + blue < 384;
 }

@@ -1,13 +1,13 @@
-import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import type { IScore } from '../api';
+import type { IScore } from '../../api';
+import type { ITranslation } from '../translation';
 
 /** Difference of the bounds of a score, in points, from which they are shown. */
 const MIN_RANGE = 5;
 
 /** The score and its losses, together 100, with the loss breakdown. */
-export function Score(props: { score: IScore; trans: TranslationBundle }): React.JSX.Element {
+export function Score(props: { score: IScore; trans: ITranslation }): React.JSX.Element {
   const { score, trans } = props;
   if (score.integer_points === null) {
     return (
@@ -56,7 +56,7 @@ export function Score(props: { score: IScore; trans: TranslationBundle }): React
 }
 
 /** The bounds of a score at the interval of the samples. */
-function Bounds(props: { score: IScore; trans: TranslationBundle }): React.JSX.Element | null {
+function Bounds(props: { score: IScore; trans: ITranslation }): React.JSX.Element | null {
   const { score, trans } = props;
   return score.range && score.range[1] - score.range[0] >= MIN_RANGE ? (
     <p className="jp-Gipfel-small">
@@ -105,7 +105,7 @@ function LossBreakdown(props: { points: number; lost: readonly [string, number][
   );
 }
 
-function ScoreDetails(props: { score: IScore; trans: TranslationBundle }): React.JSX.Element {
+function ScoreDetails(props: { score: IScore; trans: ITranslation }): React.JSX.Element {
   const { score, trans } = props;
   const parts = [
     trans.__('confidence %1', (score.confidence ?? 0).toFixed(2)),
@@ -142,7 +142,7 @@ function range(score: IScore): [number, number] {
   return [Math.round(worst), Math.round(worst + gap)];
 }
 
-function bottleneckText(score: IScore, trans: TranslationBundle): string {
+function bottleneckText(score: IScore, trans: ITranslation): string {
   const name = score.bottleneck;
   if (name === null) {
     return trans.__('bottleneck unclear at %1 s samples', score.interval_s);

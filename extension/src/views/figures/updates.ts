@@ -1,4 +1,4 @@
-import type { IFigure, ISamplesMessage } from '../api';
+import type { IFigure, ISamplesMessage } from '../../api';
 
 /** Samples since the last message. */
 export type SampleUpdate = Pick<ISamplesMessage, 'traces' | 'cells'>;

@@ -1,6 +1,6 @@
 import type { PartialJSONObject } from '@lumino/coreutils';
 
-import type { ICells, IPoints } from '../api';
+import type { ICells, IPoints } from '../../api';
 import type { Traces } from './updates';
 
 /** The parts of a trace that are extended here. */

@@ -1,21 +1,25 @@
-import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import type { IAdvice } from '../api';
-import type { SaturationModel } from './model';
+import type { IAdvice, IEvidence } from '../../api';
+import type { ITimeSpan } from '../figures/plot';
+import type { ITranslation } from '../translation';
 
 /** Number of pieces shown before "more" is clicked. */
 const FIRST = 3;
 const MARGIN = 0.5;
 
+/** Shows a time span, with the evidence of an advice highlighted in it. */
+export type ShowEvidence = (span: ITimeSpan, evidence: IEvidence) => void;
+
 /** The advice, each with a button that shows its evidence. */
 export function AdviceList(props: {
   advice: readonly IAdvice[];
   since: readonly string[];
-  model: SaturationModel;
-  trans: TranslationBundle;
+  /** Without it, there is no button that shows the evidence. */
+  onShow?: ShowEvidence | undefined;
+  trans: ITranslation;
 }): React.JSX.Element | null {
-  const { advice, since, model, trans } = props;
+  const { advice, since, onShow, trans } = props;
   const [all, setAll] = React.useState(false);
   if (advice.length === 0 && since.length === 0) {
     return null;
@@ -30,7 +34,7 @@ export function AdviceList(props: {
       ))}
       <ul className="jp-Gipfel-advice">
         {shown.map(each => (
-          <Item key={each.rule} advice={each} model={model} trans={trans} />
+          <Item key={each.rule} advice={each} onShow={onShow} trans={trans} />
         ))}
       </ul>
       {advice.length > FIRST && (
@@ -50,10 +54,10 @@ export function AdviceList(props: {
 
 function Item(props: {
   advice: IAdvice;
-  model: SaturationModel;
-  trans: TranslationBundle;
+  onShow: ShowEvidence | undefined;
+  trans: ITranslation;
 }): React.JSX.Element {
-  const { advice, model, trans } = props;
+  const { advice, onShow, trans } = props;
   return (
     <li>
       <p>
@@ -65,26 +69,28 @@ function Item(props: {
           {advice.knob.name}
         </a>
       </p>
-      <button
-        className="jp-Gipfel-button jp-mod-small"
-        onClick={() => {
-          show(advice, model);
-        }}
-      >
-        {trans.__('Show')}
-        <span className="jp-Gipfel-hidden"> {trans.__('the evidence on the plots')}</span>
-      </button>
+      {onShow && (
+        <button
+          className="jp-Gipfel-button jp-mod-small"
+          onClick={() => {
+            show(advice, onShow);
+          }}
+        >
+          {trans.__('Show')}
+          <span className="jp-Gipfel-hidden"> {trans.__('the evidence on the plots')}</span>
+        </button>
+      )}
     </li>
   );
 }
 
 /** Zoom to the evidence, with some time before and after it. */
-function show(advice: IAdvice, model: SaturationModel): void {
+function show(advice: IAdvice, onShow: ShowEvidence): void {
   const evidence = advice.evidence[0];
   if (!evidence) {
     return;
   }
   const [since, until] = [evidence.start_ns / 1e6, evidence.end_ns / 1e6];
   const around = Math.max(10_000, MARGIN * (until - since));
-  model.selection.setTimeSpan({ sinceMs: since - around, untilMs: until + around }, evidence);
+  onShow({ sinceMs: since - around, untilMs: until + around }, evidence);
 }

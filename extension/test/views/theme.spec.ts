@@ -1,4 +1,4 @@
-import { themedFigure } from '../../src/figures/theme';
+import { themedFigure } from '../../src/views/figures/theme';
 
 const LIGHT_PAGE_TEXT = '#303030';
 

@@ -1,19 +1,40 @@
-import type { TranslationBundle } from '@jupyterlab/translation';
-import { closeIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
-import type { IDevice } from '../api';
-import { Figure } from './figure';
-import type { SaturationModel } from './model';
+import type { IDevice, IScore } from '../../api';
+import type { ITranslation } from '../translation';
 
 const FLASH_MS = 1500;
 
+/** The GPUs whose plots the user has selected, and those that are in view. */
+export interface IGpuSelection {
+  /** The GPUs of the run. */
+  readonly gpus: readonly IDevice[];
+  /** UUIDs of the GPUs whose plots are shown. */
+  readonly selected: readonly string[];
+  /** True to show the plots of all GPUs. */
+  readonly all: boolean;
+  toggleGpu(uuid: string): void;
+  toggleAll(): void;
+  setInView(uuid: string, inView: boolean): void;
+  /** Return true once if the plots of a GPU are to be scrolled into view. */
+  consumeReveal(uuid: string): boolean;
+}
+
+interface IGpusProps {
+  readonly selection: IGpuSelection;
+  readonly score: IScore | null;
+  /** Draws the plots of a GPU with this name. */
+  readonly plot: (gpu: IDevice, name: string) => React.ReactNode;
+  readonly closeIcon: React.ReactNode;
+  readonly trans: ITranslation;
+}
+
 /** The plots of each selected GPU; only those in view are requested and drawn. */
-export function Gpus(props: { model: SaturationModel; trans: TranslationBundle }): React.JSX.Element {
-  const { model, trans } = props;
-  const several = new Set(model.selection.gpus.map(gpu => gpu.node)).size > 1;
-  const shown = model.selection.gpus.filter(gpu => model.selection.selected.includes(gpu.uuid));
-  const others = model.selection.gpus.filter(gpu => !model.selection.selected.includes(gpu.uuid));
+export function Gpus(props: IGpusProps): React.JSX.Element {
+  const { selection, trans } = props;
+  const several = new Set(selection.gpus.map(gpu => gpu.node)).size > 1;
+  const shown = selection.gpus.filter(gpu => selection.selected.includes(gpu.uuid));
+  const others = selection.gpus.filter(gpu => !selection.selected.includes(gpu.uuid));
   return (
     <section className="jp-Gipfel-view" aria-label={trans.__('GPU by GPU')}>
       <div className="jp-Gipfel-viewHead">
@@ -24,7 +45,7 @@ export function Gpus(props: { model: SaturationModel; trans: TranslationBundle }
             <select
               value=""
               onChange={event => {
-                model.selection.toggleGpu(event.target.value);
+                selection.toggleGpu(event.target.value);
               }}
             >
               <option value="">{trans.__('show…')}</option>
@@ -36,52 +57,50 @@ export function Gpus(props: { model: SaturationModel; trans: TranslationBundle }
             </select>
           </label>
         )}
-        {model.selection.gpus.length > 1 && (
+        {selection.gpus.length > 1 && (
           <label className="jp-Gipfel-check">
             <input
               type="checkbox"
-              checked={model.selection.all}
+              checked={selection.all}
               onChange={() => {
-                model.selection.toggleAll();
+                selection.toggleAll();
               }}
             />
-            {trans.__('all %1', model.selection.gpus.length)}
+            {trans.__('all %1', selection.gpus.length)}
           </label>
         )}
       </div>
       {shown.map(gpu => (
-        <Gpu key={gpu.uuid} gpu={gpu} name={gpuName(gpu, several)} model={model} trans={trans} />
+        <Gpu key={gpu.uuid} gpu={gpu} name={gpuName(gpu, several)} {...props} />
       ))}
     </section>
   );
 }
 
-interface IGpuProps {
+interface IGpuProps extends IGpusProps {
   readonly gpu: IDevice;
   readonly name: string;
-  readonly model: SaturationModel;
-  readonly trans: TranslationBundle;
 }
 
 function Gpu(props: IGpuProps): React.JSX.Element {
-  const { gpu, name, model, trans } = props;
+  const { gpu, name, selection, trans } = props;
   const node = React.useRef<HTMLDivElement>(null);
   const inView = useInView(node);
   React.useEffect(() => {
-    model.selection.setInView(gpu.uuid, inView);
+    selection.setInView(gpu.uuid, inView);
     return (): void => {
-      model.selection.setInView(gpu.uuid, false);
+      selection.setInView(gpu.uuid, false);
     };
-  }, [model, gpu.uuid, inView]);
+  }, [selection, gpu.uuid, inView]);
   React.useEffect(() => {
-    if (node.current && model.selection.consumeReveal(gpu.uuid)) {
+    if (node.current && selection.consumeReveal(gpu.uuid)) {
       node.current.scrollIntoView({ block: 'nearest' });
       const colour = getComputedStyle(node.current).getPropertyValue('--jp-brand-color3');
       node.current.animate([{ backgroundColor: colour }, { backgroundColor: 'transparent' }], FLASH_MS);
     }
   });
 
-  const score = model.score?.gpus.find(each => each.uuid === gpu.uuid)?.score;
+  const score = props.score?.gpus.find(each => each.uuid === gpu.uuid)?.score;
   return (
     <div className="jp-Gipfel-gpu" data-gpu={gpu.uuid} ref={node}>
       <div className="jp-Gipfel-gpuHead">
@@ -90,27 +109,20 @@ function Gpu(props: IGpuProps): React.JSX.Element {
           {gpu.name.replace(/^NVIDIA /, '')}
           {typeof score === 'number' && ` · ${trans.__('score %1', Math.round(score))}`}
         </span>
-        {!model.selection.all && (
+        {!selection.all && (
           <button
             className="jp-Gipfel-icon"
             title={trans.__('Hide %1', name)}
             aria-label={trans.__('Hide %1', name)}
             onClick={() => {
-              model.selection.toggleGpu(gpu.uuid);
+              selection.toggleGpu(gpu.uuid);
             }}
           >
-            <closeIcon.react tag="span" height="16px" width="16px" />
+            {props.closeIcon}
           </button>
         )}
       </div>
-      {inView && (
-        <Figure
-          model={model}
-          name={`gpu/${gpu.uuid}`}
-          label={trans.__('Activity, links, clock and power of %1', name)}
-          trans={trans}
-        />
-      )}
+      {inView && props.plot(gpu, name)}
     </div>
   );
 }

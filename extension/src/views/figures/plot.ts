@@ -1,11 +1,11 @@
 import type { PartialJSONObject } from '@lumino/coreutils';
 
-import type { IFigure } from '../api';
-import { utcOffsetMs, localTimeLayout, localTimes, parseUtcMs, localTimeText } from '../common/clock';
-import type { SampleUpdate } from './updates';
-import { loadPlotly, type IPlotly, type IPlotlyNode } from './plotly';
-import { themed } from './theme';
+import type { IFigure } from '../../api';
+import { utcOffsetMs, localTimeLayout, localTimes, parseUtcMs, localTimeText } from '../../common/clock';
+import type { IPlotly, IPlotlyNode, PlotlyLoader } from './plotly';
+import { isDark, themed } from './theme';
 import { extendHeat, extendLines, newestOf, type ITrace } from './traces';
+import type { SampleUpdate } from './updates';
 
 /** Shortest time axis: a few points should not fill the whole width. */
 const SHORTEST_SPAN_MS = 60_000;
@@ -33,11 +33,24 @@ export interface IFigureListener {
   onRow?(row: number): void;
 }
 
+/** How a figure is drawn. */
+export interface IFigureOptions {
+  /**
+   * True if no server redraws the figure for a zoom: it keeps the user's zoom while it grows, and its axis has the
+   * length of what was recorded, at most that of the window.
+   */
+  readonly standalone?: boolean;
+  /** Colours of lines on a dark page by metric; those of the figure are for a light one. */
+  readonly darkColours?: Readonly<Record<string, string>>;
+}
+
 /** A figure in a node: set once, then extended; drawn by a call of `draw`. */
 export class FigureView {
   constructor(
     private readonly node: HTMLElement,
-    private readonly listener: IFigureListener = {}
+    private readonly loadPlotly: PlotlyLoader,
+    private readonly listener: IFigureListener = {},
+    private readonly options: IFigureOptions = {}
   ) {
     this._observer = new ResizeObserver(() => {
       void this._fit();
@@ -52,6 +65,7 @@ export class FigureView {
     const { data, layout, config } = structuredClone(figure);
     this._traces = data as ITrace[];
     this._byUid = new Map(this._traces.map(trace => [trace.uid, trace]));
+    this._metrics = this._traces.map(trace => trace.uid.slice(trace.uid.lastIndexOf('/') + 1));
     for (const trace of this._traces) {
       // plotly.js uses it in a CSS selector when the trace is removed, and throws if that is invalid.
       trace.uid = trace.uid.replace(/[^\w-]/g, '_');
@@ -60,7 +74,7 @@ export class FigureView {
     this._drawn = this._traces.map(trace => ({ ...trace }));
     this._given = layout;
     this._config = { ...CONFIG, ...config };
-    this._moves = false;
+    this._moves = this.options.standalone === true;
   }
 
   /** Append new samples to the traces with these uids; return true if this figure has any of them. */
@@ -84,7 +98,7 @@ export class FigureView {
 
   /** Draw the figure, after a drag has ended: the selection of a drag refers to the axis at its start. */
   async draw(): Promise<void> {
-    const plotly = await loadPlotly();
+    const plotly = await this.loadPlotly();
     await this._held;
     if (this._disposed || !this._given) {
       return;
@@ -94,7 +108,7 @@ export class FigureView {
     const own = themed(this._given, this.node);
     this._setRange(own);
     this._setMark(own);
-    const layout = this._onReadersClock(own);
+    const layout = this._withZoom(this._onReadersClock(own));
     // The arrays are the same objects as before; the revision tells plotly.js that they changed.
     layout.datarevision = ++this._revision;
     await plotly.react(this.node, this._drawn, layout, this._config);
@@ -141,10 +155,28 @@ export class FigureView {
       this._texts.clear();
       this._utcOffsetMs = offsetMs;
     }
+    const colours = this.options.darkColours;
+    const dark = colours && isDark(this.node) ? colours : {};
     this._traces.forEach((trace, place) => {
-      Object.assign(this._drawn[place] ?? {}, trace, localTimes(trace, layout, offsetMs, this._text));
+      const times = localTimes(trace, layout, offsetMs, this._text);
+      const color = dark[this._metrics[place] ?? ''];
+      const line = color ? { line: { ...(trace.line as PartialJSONObject), color } } : {};
+      Object.assign(this._drawn[place] ?? {}, trace, times, line);
     });
     return localTimeLayout(layout, offsetMs);
+  }
+
+  /** Return the layout with the user's zoom, as plotly.js reported it. */
+  private _withZoom(layout: PartialJSONObject): PartialJSONObject {
+    const zoom = this._zoom;
+    return zoom === null
+      ? layout
+      : Object.fromEntries(
+          Object.entries(layout).map(([key, value]) => [
+            key,
+            /^xaxis\d*$/.test(key) ? { ...(value as PartialJSONObject), range: [...zoom] } : value
+          ])
+        );
   }
 
   /** Return the text of a time from a cache: lines of a figure share their times, and most were drawn before. */
@@ -196,11 +228,13 @@ export class FigureView {
           Object.entries(event).find(([key]) => new RegExp(`^xaxis\\d*\\.range\\[${end}\\]$`).test(key))?.[1]
       );
       if (from !== undefined && to !== undefined) {
+        this._zoom = this.options.standalone ? [from as string, to as string] : null;
         this.listener.onZoom?.({
           sinceMs: parseUtcMs(from, this._utcOffsetMs),
           untilMs: parseUtcMs(to, this._utcOffsetMs)
         });
       } else if (Object.keys(event).some(key => /^xaxis\d*\.autorange$/.test(key))) {
+        this._zoom = null;
         this.listener.onZoom?.(null);
       }
     });
@@ -246,6 +280,8 @@ export class FigureView {
   private _given: PartialJSONObject | null = null;
   private _config: PartialJSONObject = CONFIG;
   private _span: ITimeSpan | null = null;
+  private _metrics: readonly string[] = [];
+  private _zoom: readonly string[] | null = null;
   private _moves = false;
   private _revision = 0;
   private _disposed = false;

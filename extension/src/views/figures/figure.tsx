@@ -1,0 +1,123 @@
+import * as React from 'react';
+
+import type { IFigure } from '../../api';
+import { Notice } from '../../common/notice';
+import type { ITranslation } from '../translation';
+import type { DrawQueue } from './draw-queue';
+import { FigureView, type IFigureOptions, type ITimeSpan } from './plot';
+import type { PlotlyLoader } from './plotly';
+import type { SampleUpdate } from './updates';
+
+/** Called with what changes in a figure. */
+export interface IFigureFollower {
+  /** There is a new figure. */
+  replaced(): void;
+  /** There are new samples, for this or other figures. */
+  extended(update: SampleUpdate): void;
+  /** The page has another theme. */
+  restyled(): void;
+}
+
+/** Provides figures by name, and what changes in them. */
+export interface IFigureSource {
+  readonly loadPlotly: PlotlyLoader;
+  /** Draws the figures one after the other. */
+  readonly queue: DrawQueue;
+  /** The time span to highlight; null for none. */
+  readonly marked: ITimeSpan | null;
+  /** Return a figure; null if there is none. */
+  figure(name: string): IFigure | null;
+  /** Return how a figure is drawn. */
+  options?(name: string): IFigureOptions;
+  /** Report what changes in a figure until the returned function is called. */
+  follow(name: string, follower: IFigureFollower): () => void;
+  /** Show a time span that the user has zoomed to; null for the moving window. */
+  zoom(span: ITimeSpan | null): void;
+}
+
+interface IFigureProps {
+  readonly source: IFigureSource;
+  /** The name of the figure in the source. */
+  readonly name: string;
+  /** Description for screen readers. */
+  readonly label: string;
+  readonly trans: ITranslation;
+  readonly onRow?: (row: number) => void;
+}
+
+/** A figure of a source. React only creates its node; plotly.js draws into it. */
+export function Figure(props: IFigureProps): React.JSX.Element {
+  const { source, name, label, trans } = props;
+  const node = React.useRef<HTMLDivElement>(null);
+  const onRow = React.useRef(props.onRow);
+  const [failed, setFailed] = React.useState(false);
+  React.useEffect(() => {
+    onRow.current = props.onRow;
+  });
+
+  React.useEffect(
+    () =>
+      node.current
+        ? show(node.current, source, name, { row: row => onRow.current?.(row), failed: setFailed })
+        : undefined,
+    [source, name]
+  );
+
+  return (
+    <>
+      {failed && (
+        <Notice error shape="✗" text={trans.__('This plot could not be drawn. Reload this page.')} />
+      )}
+      <div className="jp-Gipfel-scroll">
+        <div className="jp-Gipfel-figure" role="figure" aria-label={label} data-figure={name} ref={node} />
+      </div>
+    </>
+  );
+}
+
+interface IFigureCallbacks {
+  readonly row: (row: number) => void;
+  readonly failed: (failed: boolean) => void;
+}
+
+/** Draw a figure of the source into a node until the returned function is called. */
+function show(node: HTMLElement, source: IFigureSource, name: string, on: IFigureCallbacks): () => void {
+  const onZoom = (span: ITimeSpan | null): void => {
+    source.zoom(span);
+  };
+  const view = new FigureView(node, source.loadPlotly, { onZoom, onRow: on.row }, source.options?.(name));
+  const draw = async (): Promise<void> => {
+    try {
+      await view.draw();
+      on.failed(false);
+    } catch (reason) {
+      on.failed(true);
+      throw reason;
+    }
+  };
+  const setFigure = (): void => {
+    const figure = source.figure(name);
+    if (figure) {
+      view.set(figure);
+      view.mark(source.marked);
+      source.queue.request(name, draw, true);
+    }
+  };
+  setFigure();
+  const unfollow = source.follow(name, {
+    replaced: setFigure,
+    extended: update => {
+      if (view.extend(update)) {
+        source.queue.request(name, draw);
+      }
+    },
+    restyled: () => {
+      source.queue.request(name, draw, true);
+    }
+  });
+  return () => {
+    unfollow();
+    source.queue.drop(name);
+    view.dispose();
+  };
+}

@@ -1,0 +1,138 @@
+import { renderToStaticMarkup } from 'react-dom/server';
+import * as React from 'react';
+
+import type { IFigure, IScore } from '../../src/api';
+import { ENGLISH } from '../../src/views/translation';
+import { AdviceList } from '../../src/views/saturation/advice';
+import { StateLine } from '../../src/views/saturation/state';
+import saturation from '../../src/widgets/saturation';
+import { FakeWidgetModel } from './fake-widget-model';
+
+const OFFER = Symbol.for('gipfel.plotly');
+const page = globalThis as unknown as Record<symbol, unknown>;
+const START_MS = 1_800_000_000_000;
+
+const figure: IFigure = {
+  data: [{ uid: 'GPU-0/SM_ACTIVE', x: [START_MS, START_MS + 1000], y: [10, 20], line: { color: '#0072b2' } }],
+  layout: { xaxis: { type: 'date', hoverformat: '%H:%M:%S UTC' }, meta: { window_s: 60 } }
+};
+
+const score: IScore = {
+  score: 42.3,
+  bottleneck: 'memory',
+  range: [40, 50],
+  binding: { memory: 0.8 },
+  losses: { input: 57.7 },
+  integer_points: { score: 42, input: 58 },
+  advice: [
+    {
+      rule: 'workers',
+      sentence: 'The GPUs wait for input.',
+      action: 'Use more workers.',
+      gain: 20,
+      gain_text: 'about 20 points',
+      knob: { name: 'num_workers', link: 'https://pytorch.org/docs/' },
+      evidence: [{ device: 'GPU-0', metrics: ['SM_ACTIVE'], start_ns: 0, end_ns: 1e9 }]
+    }
+  ],
+  confidence: 0.9,
+  gpus: [],
+  spread: null,
+  startup_s: 0,
+  interval_s: 1,
+  simulated: false,
+  notes: []
+};
+
+const status = {
+  state: 'live',
+  source: 'synthetic:training',
+  simulated: true,
+  gpus: 1,
+  interval: 1,
+  last_ns: null,
+  message: ''
+};
+
+/** Records what is drawn. */
+class FakePlotly {
+  readonly drawn: { data: { x: string[] }[]; layout: Record<string, unknown> }[] = [];
+
+  react(node: HTMLElement, data: { x: string[] }[], layout: Record<string, unknown>): Promise<void> {
+    Object.assign(node, { on: () => undefined });
+    this.drawn.push({ data: data.map(trace => ({ ...trace, x: [...trace.x] })), layout });
+    return Promise.resolve();
+  }
+
+  purge(): void {
+    this.purged += 1;
+  }
+
+  purged = 0;
+}
+
+describe('the saturation in a cell', () => {
+  const plotly = new FakePlotly();
+
+  beforeAll(() => {
+    page[OFFER] = () => Promise.resolve(plotly);
+    // jsdom leaves these out.
+    Object.assign(performance, { measure: () => undefined, clearMeasures: () => undefined });
+    Object.assign(globalThis, {
+      ResizeObserver: class {
+        observe = (): void => undefined;
+        disconnect = (): void => undefined;
+      },
+      structuredClone: (value: unknown): unknown => JSON.parse(JSON.stringify(value))
+    });
+  });
+
+  afterAll(() => {
+    // eslint-disable-next-line @typescript-eslint/no-dynamic-delete
+    delete page[OFFER];
+  });
+
+  it("draws the kernel's figure, score and advice, takes in new samples, and leaves nothing behind", async () => {
+    const kernel = new FakeWidgetModel({ figure, status, score: {}, plots: {}, dark_colours: {} });
+    const el = document.body.appendChild(document.createElement('div'));
+    const leave = await kernel.rendered(() => saturation.render({ model: kernel, el }));
+    await kernel.renderedUntil(() => plotly.drawn.length > 0);
+    expect(kernel.sent).toEqual([{ type: 'figure' }]);
+    expect(el.querySelector('.jp-Gipfel-status')?.textContent).toContain('simulated');
+    expect(el.querySelector('.jp-Gipfel-status')?.textContent).toContain('live every 1 s');
+    expect(el.querySelector('.jp-Gipfel-score')).toBeNull();
+
+    await kernel.rendered(() => {
+      kernel.set('score', score);
+      kernel.set('plots', { score: figure });
+    });
+    expect(el.querySelector('.jp-Gipfel-sum')?.textContent).toBe('(42 + 58 = 100)');
+    expect(el.querySelector('.jp-Gipfel-advice')?.textContent).toContain('Use more workers.');
+
+    const traces = { 'GPU-0/SM_ACTIVE': { x: [START_MS + 2000], y: [30] } };
+    await kernel.rendered(() => {
+      kernel.emit('msg:custom', { type: 'samples', traces });
+    });
+    await kernel.renderedUntil(() => plotly.drawn.at(-1)?.data[0]?.x.length === 3);
+
+    await kernel.rendered(leave);
+    expect(kernel.listeners).toBe(0);
+    expect(plotly.purged).toBe(1);
+    expect(el.innerHTML).toBe('');
+  });
+});
+
+describe('the views of saturation', () => {
+  it('offer the evidence of an advice only where there is a plot that can show it', () => {
+    const of = (onShow?: () => void): string =>
+      renderToStaticMarkup(<AdviceList advice={score.advice} since={[]} onShow={onShow} trans={ENGLISH} />);
+    expect(of(() => undefined)).toContain('<button');
+    expect(of()).not.toContain('<button');
+  });
+
+  it('do not call a silent kernel live', () => {
+    const text = renderToStaticMarkup(<StateLine state="silent" simulated={false} trans={ENGLISH} />);
+    expect(text).toContain('not live');
+    expect(text).not.toContain('simulated');
+  });
+});
