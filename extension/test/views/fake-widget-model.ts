@@ -54,9 +54,9 @@ export class FakeWidgetModel implements IWidgetModel {
     return found as T;
   }
 
-  /** Draw until a condition is true, for 4 s at most. */
+  /** Draw until a condition is true, for 14 s at most. */
   async renderedUntil(done: () => boolean): Promise<void> {
-    for (let waited = 0; !done() && waited < 200; waited += 1) {
+    for (let waited = 0; !done() && waited < 700; waited += 1) {
       await this.rendered(() => new Promise<void>(resolve => setTimeout(resolve, 20)));
     }
     expect(done()).toBe(true);

@@ -119,7 +119,8 @@ describe('the saturation in a cell', () => {
     expect(kernel.listeners).toBe(0);
     expect(plotly.purged).toBe(1);
     expect(el.innerHTML).toBe('');
-  });
+    // The draws wait for their share of the main thread.
+  }, 20_000);
 });
 
 describe('the views of saturation', () => {
