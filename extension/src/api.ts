@@ -169,9 +169,10 @@ export interface IKnob {
   readonly link: string;
 }
 
-/** One piece of advice. */
+/** One piece of advice; `loss` is the loss that it lowers, empty where it is about none or several. */
 export interface IAdvice {
   readonly rule: string;
+  readonly loss?: string;
   readonly sentence: string;
   readonly action: string;
   readonly gain: number;

@@ -192,12 +192,14 @@ def test_the_gain_is_a_computed_range_of_speed_too():
     workers = found({gpu(): waiting(), host(): {"CPU_CORES_USED": 7.0, "CPU_UTIL": 0.4}})["loader-workers"]
     # Half of the time is waited for, and twice the workers give all of it back.
     assert workers.speedup == pytest.approx((2.0, 2.0))
+    assert workers.loss == "input"
     assert workers.to_json()["speedup"] == [2.0, 2.0]
     eighth = found({gpu(): WELL})["quarter-precision"]
     # Near its ceiling all the time: FP8 takes half of it at best.
     assert eighth.speedup == pytest.approx((1.0, 2.0))
     assert "(\u2264 2.00\u00d7 faster)" in eighth.gain_text
-    assert found({gpu(): busy(tensor=0.3, dram=0.3, active=0.9)})["unaddressed-unexplained"].speedup is None
+    profile = found({gpu(): busy(tensor=0.3, dram=0.3, active=0.9)})["unaddressed-unexplained"]
+    assert (profile.speedup, profile.loss) == (None, "unexplained")
 
 
 @pytest.mark.parametrize("rule", SPEAKS)

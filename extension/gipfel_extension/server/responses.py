@@ -143,9 +143,10 @@ class Knob(ResponseModel):
 
 
 class Advice(ResponseModel):
-    """One piece of advice."""
+    """One piece of advice; ``loss`` is the loss that it lowers, empty where it is about none or several."""
 
     rule: str
+    loss: str = ""
     sentence: str
     action: str
     gain: float

@@ -4,6 +4,7 @@ import * as React from 'react';
 import type { IFigure, IScore } from '../../src/api';
 import { ENGLISH } from '../../src/views/translation';
 import { AdviceList } from '../../src/views/saturation/advice';
+import { Score } from '../../src/views/saturation/score';
 import { StateLine } from '../../src/views/saturation/state';
 import saturation from '../../src/widgets/saturation';
 import { FakeWidgetModel } from './fake-widget-model';
@@ -27,6 +28,7 @@ const score: IScore = {
   advice: [
     {
       rule: 'workers',
+      loss: 'input',
       sentence: 'The GPUs wait for input.',
       action: 'Use more workers.',
       gain: 20,
@@ -129,6 +131,17 @@ describe('the views of saturation', () => {
       renderToStaticMarkup(<AdviceList advice={score.advice} since={[]} onShow={onShow} trans={ENGLISH} />);
     expect(of(() => undefined)).toContain('<button');
     expect(of()).not.toContain('<button');
+  });
+
+  it('begin with the largest loss and its remedy', () => {
+    const html = (given: Partial<IScore>): string =>
+      renderToStaticMarkup(<Score score={{ ...score, ...given }} trans={ENGLISH} />).replace(/<[^>]*>/g, ' ');
+    expect(html({})).toMatch(/42\s+of 100 · fair/);
+    expect(html({})).toContain('Most is lost to input: 58 points.  Use more workers.');
+    expect(html({ advice: [] })).toContain('58 points.  No safe remedy is known.');
+    const busy = html({ integer_points: { score: 97, input: 3 } });
+    expect(busy).toMatch(/97\s+of 100 · very good/);
+    expect(busy).not.toContain('Most is lost');
   });
 
   it('do not call a silent kernel live', () => {

@@ -17,7 +17,7 @@ from .kernels import (
     CudaGraphs,
     FusedOptimizer,
 )
-from .losses import LossRule, UnusedGpu, unaddressed_losses
+from .losses import UnusedGpu, unaddressed_losses
 from .model import Advice, AdviceContext, Evidence, Knob, Rule, Workload
 from .precision import HalfPrecision, QuarterPrecision
 
@@ -66,13 +66,7 @@ def advise(
         return ()
     context = AdviceContext(table, job, settings or Settings())
     found = list(_advice_of_rules(context, workload or Workload(), rules))
-    covered = {
-        rule.loss
-        for rule in rules
-        for advice in found
-        if isinstance(rule, LossRule) and advice.rule == rule.name
-    }
-    found += unaddressed_losses(context, covered)
+    found += unaddressed_losses(context, {each.loss for each in found})
     return tuple(sorted(found, key=lambda advice: -advice.gain))
 
 

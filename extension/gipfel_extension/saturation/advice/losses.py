@@ -52,6 +52,7 @@ class LossRule(ABC):
             tuple(each for each in all_evidence if each is not None),
             self.applies.text,
             least,
+            loss=self.loss,
         )
 
     def where(self, context: AdviceContext, trace: Trace) -> Flags:  # noqa: ARG002 - subclasses use it
@@ -178,4 +179,5 @@ def unaddressed_losses(context: AdviceContext, covered: Collection[str]) -> Iter
                 "no gain is known",
                 knob,
                 (evidence,),
+                loss=loss,
             )

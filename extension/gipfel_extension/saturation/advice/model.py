@@ -140,6 +140,8 @@ class Advice:
         Largest share of the time by which the same work may become shorter, where the score gains no points.
     gain_text
         The gain in words.
+    loss
+        The loss that it lowers; empty where it is about none, or about several.
     certain
         True where the launch shows that it applies; else the action begins with "If this is …".
     """
@@ -155,6 +157,7 @@ class Advice:
     gain_least: float = 0.0
     time_saved: float = 0.0
     certain: bool = True
+    loss: str = ""
 
     @property
     def speedup(self) -> tuple[float, float] | None:

@@ -3,6 +3,15 @@ import * as React from 'react';
 import type { IScore } from '../../api';
 import type { ITranslation } from '../translation';
 
+/** Words for scores from these points on, the highest first. */
+const GRADES: readonly (readonly [number, (trans: ITranslation) => string])[] = [
+  [80, trans => trans.__('very good')],
+  [60, trans => trans.__('good')],
+  [40, trans => trans.__('fair')],
+  [20, trans => trans.__('low')]
+];
+/** Points of the largest loss from which it is named first. */
+const MIN_LOSS = 5;
 /** Difference of the bounds of a score, in points, from which they are shown. */
 const MIN_RANGE = 5;
 
@@ -25,12 +34,12 @@ export function Score(props: { score: IScore; trans: ITranslation }): React.JSX.
   return (
     <div className="jp-Gipfel-score">
       <div className="jp-Gipfel-scoreLine">
-        <strong className="jp-Gipfel-points" title={trans.__('points of 100')}>
-          {points}
-        </strong>
+        <strong className="jp-Gipfel-points">{points}</strong>
+        <span className="jp-Gipfel-grade">{trans.__('of 100 · %1', gradeOf(points, trans))}</span>
         <Bar points={points} lost={lost} label={trans.__('%1 of 100 points', points)} />
         <span>{bottleneckText(score, trans)}</span>
       </div>
+      <LargestLoss score={score} lost={lost} trans={trans} />
       <p className="jp-Gipfel-lost">
         {trans.__('lost:')}{' '}
         {lost.length > 0
@@ -52,6 +61,30 @@ export function Score(props: { score: IScore; trans: ITranslation }): React.JSX.
         <ScoreDetails score={score} trans={trans} />
       </details>
     </div>
+  );
+}
+
+function gradeOf(points: number, trans: ITranslation): string {
+  return GRADES.find(([from]) => points >= from)?.[1](trans) ?? trans.__('very low');
+}
+
+/** The largest loss with its remedy, for whoever reads no further. */
+function LargestLoss(props: {
+  score: IScore;
+  lost: readonly [string, number][];
+  trans: ITranslation;
+}): React.JSX.Element | null {
+  const { score, lost, trans } = props;
+  const [name, points] = lost[0] ?? ['', 0];
+  if (points < MIN_LOSS) {
+    return null;
+  }
+  const remedy = score.advice.find(each => each.loss === name);
+  return (
+    <p className="jp-Gipfel-largest">
+      <strong>{trans.__('Most is lost to %1: %2 points.', name.replace('_', '-'), points)}</strong>{' '}
+      {remedy?.action ?? trans.__('No safe remedy is known.')}
+    </p>
   );
 }
 
