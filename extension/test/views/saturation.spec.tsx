@@ -139,6 +139,8 @@ describe('the views of saturation', () => {
     expect(html({})).toMatch(/42\s+of 100 · fair/);
     expect(html({})).toContain('Most is lost to input: 58 points.  Use more workers.');
     expect(html({ advice: [] })).toContain('58 points.  No safe remedy is known.');
+    const unknown = html({ integer_points: { score: 50, unexplained: 30, input: 20 } });
+    expect(unknown).toContain('No recorded metric explains 30 of the lost points.');
     const busy = html({ integer_points: { score: 97, input: 3 } });
     expect(busy).toMatch(/97\s+of 100 · very good/);
     expect(busy).not.toContain('Most is lost');

@@ -82,10 +82,16 @@ function LargestLoss(props: {
   const remedy = score.advice.find(each => each.loss === name);
   return (
     <p className="jp-Gipfel-largest">
-      <strong>{trans.__('Most is lost to %1: %2 points.', name.replace('_', '-'), points)}</strong>{' '}
+      <strong>{largestText(name, points, trans)}</strong>{' '}
       {remedy?.action ?? trans.__('No safe remedy is known.')}
     </p>
   );
+}
+
+function largestText(name: string, points: number, trans: ITranslation): string {
+  return name === 'unexplained'
+    ? trans.__('No recorded metric explains %1 of the lost points.', points)
+    : trans.__('Most is lost to %1: %2 points.', name.replace('_', '-'), points);
 }
 
 /** The bounds of a score at the interval of the samples. */
