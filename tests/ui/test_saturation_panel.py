@@ -101,6 +101,8 @@ def test_a_row_that_is_clicked_shows_its_gpu_and_only_rows_in_view_are_drawn(lab
     expect(shown.locator(".js-plotly-plot, .main-svg").first).to_be_visible(timeout=_SOON_MS)
     lab.panel.get_by_label("all 64").check()
     expect(lab.panel.locator("[data-gpu]")).to_have_count(64)
+    # The check box may be the last thing in view.
+    lab.panel.locator("[data-gpu]").first.scroll_into_view_if_needed()
     drawn = lab.panel.locator("[data-gpu] [data-figure]")
     expect(drawn.first).to_be_visible(timeout=_SOON_MS)
     # Others would follow by now.

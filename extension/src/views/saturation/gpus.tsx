@@ -4,6 +4,8 @@ import type { IDevice, IScore } from '../../api';
 import type { ITranslation } from '../translation';
 
 const FLASH_MS = 1500;
+/** Distance from the visible part at which the plots of a GPU are drawn. */
+const MARGIN = '120px 0px';
 
 /** The GPUs whose plots the user has selected, and those that are in view. */
 export interface IGpuSelection {
@@ -138,8 +140,8 @@ function useInView(node: React.RefObject<HTMLElement | null>): boolean {
       entries => {
         setInView(entries.some(entry => entry.isIntersecting));
       },
-      // A margin, so that the plot is drawn before it is scrolled into view.
-      { rootMargin: '120px 0px' }
+      // Margins of page and panel, so that the plot is drawn before it is scrolled into view.
+      { rootMargin: MARGIN, scrollMargin: MARGIN } as IntersectionObserverInit
     );
     observer.observe(node.current);
     return (): void => {
