@@ -13,16 +13,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
-#: What runs beside the rest: each waits for Slurm, browsers and time-outs more than it computes. The first
-#: has a cluster for each of its two processes.
-BESIDE = {
-    "cluster": ("tests/cluster", "-n", "2", "--dist", "loadfile"),
-    "pages": ("tests/ui", "tests/widgets", "tests/notebooks"),
-}
-#: The rest: what starts servers or containers, and the core as `make quick` runs it, in two processes.
-REST = {"others": ("-m", "integration"), "core": ("-m", "not integration", "-n", "2", "--dist", "loadfile")}
-#: The core computes more than it waits: it yields to the parts whose waits have a limit.
-_NICE = {"core": 5}
+#: What runs beside the rest: each waits for Slurm, browsers and time-outs more than it computes.
+BESIDE = {"cluster": ("tests/cluster",), "pages": ("tests/ui", "tests/widgets", "tests/notebooks")}
 _PROGRESS = re.compile(r"\[ *\d+%\]$")
 _END_LIMIT_S = 120
 #: More failing files than this are not explained by a busy machine.
@@ -42,8 +34,7 @@ class Part:
         shutil.rmtree(self._cache, ignore_errors=True)
         # The XML has the time of each test: what to share or to drop next.
         kept = ["-o", f"cache_dir={self._cache}", "--durations=15", f"--junitxml={self._cache}.xml"]
-        nice = ["nice", "-n", str(_NICE[name])] if name in _NICE else []
-        argv = [*nice, sys.executable, "-m", "pytest", "-q", "--color=no", *kept, *arguments]
+        argv = [sys.executable, "-m", "pytest", "-q", "--color=no", *kept, *arguments]
         self._process = subprocess.Popen(
             argv, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, errors="replace",
@@ -89,10 +80,9 @@ class Part:
 
 
 def _all(environment: dict[str, str]) -> int:
-    parts = [Part(name, list(arguments), environment) for name, arguments in BESIDE.items()]
-    apart = [each for arguments in BESIDE.values() for each in arguments if each.startswith("tests/")]
-    rest = ["tests", *(f"--ignore={folder}" for folder in apart)]
-    parts += [Part(name, [*rest, *chosen], environment) for name, chosen in REST.items()]
+    apart = [folder for folders in BESIDE.values() for folder in folders]
+    parts = [Part(name, list(folders), environment) for name, folders in BESIDE.items()]
+    parts.append(Part("others", ["tests", *(f"--ignore={folder}" for folder in apart)], environment))
     try:
         statuses = []
         for part in parts:
