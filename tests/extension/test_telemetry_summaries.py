@@ -1,6 +1,8 @@
 """Summaries and overviews: the same figure from samples, summaries and packed summaries."""
 
 import os
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,6 +42,22 @@ def record(folder: Path, first: int, seconds: int, *, close: bool = True, origin
     return writer.path
 
 
+@pytest.fixture(scope="module")
+def copy_recording(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., None]:
+    """Copies a closed or packed recording into a folder; each is made once."""
+    made = tmp_path_factory.mktemp("recordings")
+
+    def copy(folder: Path, seconds: int, *, packed: bool = False) -> None:
+        source = made / f"{seconds}-{packed}"
+        if not source.exists():
+            record(source, START, seconds)
+            if packed:
+                assert compact(source).converted == 1
+        shutil.copytree(source, folder, dirs_exist_ok=True)
+
+    return copy
+
+
 def close_to(one: Overview, other: Overview) -> None:
     np.testing.assert_array_equal(one.time_ns, other.time_ns)
     assert one.bucket_ns == other.bucket_ns
@@ -53,15 +71,15 @@ def close_to(one: Overview, other: Overview) -> None:
 
 @pytest.mark.parametrize("state", ["open", "closed", "packed", "two segments", "summaries gone"])
 @pytest.mark.parametrize(("seconds", "level"), [(3600, 10), (20_000, 60)])
-def test_overview_of_summaries_matches_that_of_samples(tmp_path, state, seconds, level):
+def test_overview_of_summaries_matches_that_of_samples(tmp_path, copy_recording, state, seconds, level):
     if state == "two segments":
         # A bucket that two segments share.
         record(tmp_path, START, seconds // 2 + 3)
         record(tmp_path, START + seconds // 2 + 3, seconds - seconds // 2 - 3)
+    elif state == "open":
+        record(tmp_path, START, seconds, close=False)
     else:
-        record(tmp_path, START, seconds, close=state != "open")
-    if state == "packed":
-        assert compact(tmp_path).converted == 1
+        copy_recording(tmp_path, seconds, packed=state == "packed")
     if state == "summaries gone":
         for path in tmp_path.glob("*.summary"):
             path.unlink()
@@ -128,11 +146,9 @@ def test_a_summary_is_cut_anywhere_and_repeats_nothing(tmp_path):
 
 @settings(max_examples=150, deadline=None)
 @given(place=st.integers(0, 5000), value=st.integers(0, 255), packed=st.booleans())
-def test_flipped_byte_damages_at_most_a_summary(tmp_path_factory, place, value, packed):
+def test_flipped_byte_damages_at_most_a_summary(tmp_path_factory, copy_recording, place, value, packed):
     folder = tmp_path_factory.mktemp("flipped")
-    record(folder, START, 900)
-    if packed:
-        compact(folder)
+    copy_recording(folder, 900, packed=packed)
     for path in folder.glob("*.summary"):
         content = bytearray(path.read_bytes())
         content[min(place, len(content) - 1)] = value
