@@ -136,7 +136,8 @@ def _scale(style: LineStyle, *, dark: bool) -> dict[str, Any]:
         "outlinewidth": 0,
         "x": 1.0,
         "xanchor": "right",
-        "xpad": 0,
+        # Room for half of the last label, which would end at the picture's edge.
+        "xpad": 16,
         "y": 1.0,
         "yanchor": "bottom",
         "ypad": 2,
