@@ -1,5 +1,6 @@
 """JupyterHub's own tests of spawners and of named servers, run with this spawner."""
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -7,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 HERE = Path(__file__).parent
@@ -17,6 +19,18 @@ OTHERWISE = {
     # Unknown options are refused.
     "test_named_servers": ("test_named_server_create_server",),
 }
+
+
+def _end_all(folder: str) -> None:
+    """Kill the processes whose environment names this folder."""
+    found = []
+    for process in psutil.process_iter():
+        # Others' processes, and those that end meanwhile.
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("GIPFEL_OWN_TESTS") == folder:
+                process.kill()
+                found.append(process)
+    psutil.wait_procs(found, timeout=10)
 
 
 @pytest.mark.parametrize("module", ["test_spawner", "test_named_servers"])
@@ -43,10 +57,14 @@ def test_jupyterhubs_own_tests_pass(module: str, tmp_path: Path, proxy: str) -> 
     ]
     others = [f"not ({name} and not {name}_)" for name in OTHERWISE[module]]
     argv += ["-k", " and ".join(others)]
-    done = subprocess.run(
-        argv, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False,
-        stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            argv, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    finally:
+        # Some of these tests end with a server that is running.
+        _end_all(environment["GIPFEL_OWN_TESTS"])
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed
