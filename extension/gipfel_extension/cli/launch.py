@@ -258,7 +258,7 @@ def flight_recorder(*, which: str, now: bool, as_json: bool) -> int:
     On the host side, a rank has not made a call in which others wait; on the device side, it has, and its
     GPU does not finish. Dumps are never unpickled.
 
-    Exit status: 0 a cause, or nobody waits; 1 it can't be told from these dumps; 2 they can't be read.
+    Exit status: 0 a cause is found, or no rank waits; 1 the dumps don't show one; 2 they can't be read.
     """
     from .launch_view import show_flight  # noqa: PLC0415
 

@@ -53,7 +53,7 @@ secrets, so it must be readable by you alone (chmod 600). Leave out what you don
 
 Write it in your home directory on the cluster: in a container that does not mount it, use a login node. The
 node of a job sends the message, so it must reach the service. Anyone who knows a topic of a public ntfy
-server can read it: choose one that nobody can guess.
+server can read it: choose a name that can't be guessed.
 """
 
 

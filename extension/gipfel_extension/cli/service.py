@@ -181,7 +181,7 @@ def url(*, name: str) -> int:
     "--header", is_flag=True, help="As a header that curl reads from a file: Authorization: Bearer …"
 )
 def token(*, name: str, header: bool) -> int:
-    """Print a service's token, from a file that you alone can read; whoever has it can use the service."""
+    """Print the token that gives access to a service; it is kept in a file that only you can read."""
     from ..services.supervisor import read_token  # noqa: PLC0415 - pydantic
 
     secret = read_token(_folder(name))

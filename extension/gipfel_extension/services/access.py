@@ -1,4 +1,4 @@
-"""Who may use a service: whoever has its token.
+"""Access to a service by its token.
 
 Programs send ``Authorization: Bearer TOKEN``; browsers get a form for the token and then a cookie. A secret
 in a URL is ignored.

@@ -110,7 +110,7 @@ class Part(Frozen):
 
 
 class Resources(Frozen):
-    """What the service's job asks for; empty or 0 for the cluster's default."""
+    """Resources of the service's job; empty or 0 for the cluster's default."""
 
     gpus: Annotated[int, Field(ge=0, le=64)] = 0
     cpus: Annotated[int, Field(ge=0, le=1024)] = 0

@@ -40,7 +40,7 @@ _NO_BODY = frozenset((204, 304))
 
 
 class Route(Frozen):
-    """What the front door needs to know of a service; see `blueprint.Part`."""
+    """Socket and path rules of a service behind the front door; see `blueprint.Part`."""
 
     socket: str
     prefix: str = "/"

@@ -1,4 +1,4 @@
-"""What the front door lets pass: pure rules for paths, headers, cookies and redirects.
+"""Rules of the front door for paths, headers, cookies and redirects, as pure functions.
 
 The service is not trusted with the credentials of visitors, and not trusted to change what else the browser
 does on the same origin, where the hub is: cookies are limited to the service's path, and headers that concern

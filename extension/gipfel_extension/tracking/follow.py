@@ -13,7 +13,7 @@ _JSON_LINES = next(kind for kind in KINDS if kind.name == "JSON lines")
 
 @dataclass
 class FileSummary:
-    """What was read of one file.
+    """Summary of a file that was read.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class Follower:
 
     @property
     def files(self) -> list[FileSummary]:
-        """What was read of each file."""
+        """Return the summary of each file."""
         return [each.summary for each in self._files.values()]
 
     def search(self, directory: Path, *, exclude: Path | None = None) -> None:

@@ -7,7 +7,7 @@ from .scalar import Scalar
 
 @dataclass
 class _Series:
-    """What was read of one name: number of values, a hash of the first and a chained hash of all."""
+    """Values of one name: their number, a hash of the first and a chained hash of all."""
 
     count: int = 0
     first: int = 0
