@@ -24,6 +24,18 @@ print("imported")
 
 _HUB = {"jupyterhub", "batchspawner"}
 _SERVER = {"jupyter_server", "jupyterlab", "tornado"}
+#: What every package of the notebook-server side that routes and server use must do without.
+_ABOVE = {
+    "gipfel_spawner",
+    "gipfel_widgets",
+    "gipfel_extension.app",
+    "gipfel_extension.routes",
+    "gipfel_extension.server",
+    *_HUB,
+    *_SERVER,
+    "ipywidgets",
+    "torch",
+}
 
 FLOORS = {
     "a cluster": (
@@ -66,81 +78,23 @@ FLOORS = {
     ),
     "vetting": (
         ["gipfel_extension.vetting"],
-        {
-            "gipfel_spawner",
-            "gipfel_widgets",
-            "gipfel_extension.app",
-            "gipfel_extension.routes",
-            "gipfel_extension.server",
-            "gipfel_extension.training",
-            "gipfel_extension.registry",
-            *_HUB,
-            *_SERVER,
-            "ipywidgets",
-            "torch",
-        },
+        _ABOVE | {"gipfel_extension.training", "gipfel_extension.registry"},
     ),
     "data": (
         ["gipfel_extension.data"],
-        {
-            "gipfel_spawner",
-            "gipfel_widgets",
-            "gipfel_extension.app",
-            "gipfel_extension.routes",
-            "gipfel_extension.server",
-            "gipfel_extension.training",
-            "gipfel_extension.vetting",
-            *_HUB,
-            *_SERVER,
-            "ipywidgets",
-            "torch",
-        },
+        _ABOVE | {"gipfel_extension.training", "gipfel_extension.vetting"},
     ),
     "the doctor": (
         ["gipfel_extension.doctor"],
-        {
-            "gipfel_spawner",
-            "gipfel_widgets",
-            "gipfel_extension.app",
-            "gipfel_extension.routes",
-            "gipfel_extension.server",
-            *_HUB,
-            *_SERVER,
-            "ipywidgets",
-            "torch",
-        },
+        _ABOVE,
     ),
     "the gate": (
         ["gipfel_extension.gate"],
-        {
-            "gipfel_spawner",
-            "gipfel_widgets",
-            "gipfel_extension.app",
-            "gipfel_extension.routes",
-            "gipfel_extension.server",
-            "gipfel_extension.training",
-            *_HUB,
-            *_SERVER,
-            "ipywidgets",
-            "numpy",
-            "torch",
-        },
+        _ABOVE | {"gipfel_extension.training", "numpy"},
     ),
     "services": (
         ["gipfel_extension.services"],
-        {
-            "gipfel_spawner",
-            "gipfel_widgets",
-            "gipfel_extension.app",
-            "gipfel_extension.routes",
-            "gipfel_extension.server",
-            "gipfel_extension.training",
-            *_HUB,
-            *_SERVER,
-            "ipywidgets",
-            "numpy",
-            "torch",
-        },
+        _ABOVE | {"gipfel_extension.training", "numpy"},
     ),
     "the registry": (
         ["gipfel_extension.registry"],

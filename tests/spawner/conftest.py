@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from notify_servers import mail, webhook  # noqa: F401 - fixtures
 
 from gipfel_cluster.scheduler.local import LocalScheduler
 

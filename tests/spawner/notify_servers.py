@@ -1,4 +1,4 @@
-"""Stand-ins for a webhook and a mail server on free loopback ports, for tests of messages."""
+"""Stand-ins for a webhook and a mail server on free loopback ports, with fixtures, for tests of messages."""
 
 import json
 import socketserver
@@ -9,6 +9,10 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
+
+import pytest
+
+from gipfel_cluster.notify.settings import NotifySettings
 
 
 class Webhook(ThreadingHTTPServer):
@@ -108,6 +112,20 @@ class _MailHandler(socketserver.StreamRequestHandler):
         return b"550 no" if server.refuse and word == b"MAIL" else b"250 ok"
 
 
+@pytest.fixture
+def webhook() -> Iterator[Webhook]:
+    server = Webhook()
+    with running(server):
+        yield server
+
+
+@pytest.fixture
+def mail() -> Iterator[MailServer]:
+    server = MailServer()
+    with running(server):
+        yield server
+
+
 @contextmanager
 def running(server: socketserver.BaseServer) -> Iterator[None]:
     """Serve until the end of the block."""
@@ -119,6 +137,11 @@ def running(server: socketserver.BaseServer) -> Iterator[None]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def slack_settings(url: str) -> NotifySettings:
+    """Return settings with a webhook alone."""
+    return NotifySettings.model_validate({"slack": {"url": url}})
 
 
 def write_settings(home: Path, text: str, mode: int = 0o600) -> Path:

@@ -9,11 +9,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from notify_servers import MailServer, Webhook, running, write_settings
+from notify_servers import MailServer, Webhook, running, slack_settings, write_settings
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.notify.event import Event, Message, message_of
@@ -27,26 +26,8 @@ SECRET = "T0PSECRET"
 
 
 @pytest.fixture
-def webhook() -> Iterator[Webhook]:
-    server = Webhook()
-    with running(server):
-        yield server
-
-
-@pytest.fixture
-def mail() -> Iterator[MailServer]:
-    server = MailServer()
-    with running(server):
-        yield server
-
-
-@pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     return {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
-
-
-def _slack(url: str) -> NotifySettings:
-    return NotifySettings.model_validate({"slack": {"url": url}})
 
 
 # ----- the file
@@ -125,7 +106,7 @@ def test_a_mistake_is_named_with_its_line_and_a_fix(
 
 
 def test_a_secret_is_not_in_the_settings_text() -> None:
-    settings = _slack(f"https://hooks.slack.com/services/{SECRET}")
+    settings = slack_settings(f"https://hooks.slack.com/services/{SECRET}")
     assert SECRET not in f"{settings!r} {settings}"
     assert SECRET not in settings.model_dump_json()
 
@@ -243,10 +224,14 @@ def test_a_redirect_is_not_followed(webhook: Webhook, environment: dict[str, str
     other = Webhook()
     with running(other):
         webhook.status, webhook.location = 307, f"{other.url}/stolen"
-        outcome = send_to_all(_slack(f"{webhook.url}/{SECRET}"), Message(title="x", body=""), environment)
+        outcome = send_to_all(
+            slack_settings(f"{webhook.url}/{SECRET}"), Message(title="x", body=""), environment
+        )
         assert "redirects (HTTP status 307)" in outcome["slack"].problem
         webhook.status = 302
-        outcome = send_to_all(_slack(f"{webhook.url}/{SECRET}"), Message(title="x", body=""), environment)
+        outcome = send_to_all(
+            slack_settings(f"{webhook.url}/{SECRET}"), Message(title="x", body=""), environment
+        )
         assert "redirects (HTTP status 302)" in outcome["slack"].problem
         assert other.received == []
     assert SECRET not in (state_directory(environment) / "state.json").read_text()
@@ -272,14 +257,18 @@ def test_a_service_that_does_not_respond_keeps_no_other_waiting(
 
 def test_an_endless_response_is_not_read_to_its_end(webhook: Webhook, environment: dict[str, str]) -> None:
     webhook.drip_s = 60.0
-    found = send_to_all(_slack(webhook.url + "/x"), Message(title="x", body=""), environment, limit_s=0.5)
+    found = send_to_all(
+        slack_settings(webhook.url + "/x"), Message(title="x", body=""), environment, limit_s=0.5
+    )
     assert found["slack"].problem == "It did not respond in 0.5 s."
 
 
 def test_a_server_that_is_not_there_is_named(environment: dict[str, str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
-    found = send_to_all(_slack(f"http://127.0.0.1:{port}/{SECRET}"), Message(title="x", body=""), environment)
+    found = send_to_all(
+        slack_settings(f"http://127.0.0.1:{port}/{SECRET}"), Message(title="x", body=""), environment
+    )
     assert found["slack"].problem == "127.0.0.1 can't be reached: Connection refused."
 
 

@@ -9,11 +9,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from notify_servers import MailServer, Webhook, running, write_settings
+from notify_servers import MailServer, Webhook, slack_settings, write_settings
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.notify.event import Event, Message
@@ -32,26 +31,8 @@ def _short_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def webhook() -> Iterator[Webhook]:
-    server = Webhook()
-    with running(server):
-        yield server
-
-
-@pytest.fixture
-def mail() -> Iterator[MailServer]:
-    server = MailServer()
-    with running(server):
-        yield server
-
-
-@pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     return {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
-
-
-def _slack(webhook: Webhook) -> NotifySettings:
-    return NotifySettings.model_validate({"slack": {"url": f"{webhook.url}/x"}})
 
 
 def _email(port: int, **more: object) -> NotifySettings:
@@ -67,13 +48,13 @@ def test_only_what_was_certainly_not_accepted_is_sent_again_and_once(
     webhook: Webhook, environment: dict[str, str], status: int, requests: int
 ) -> None:
     webhook.status = status
-    send_to_all(_slack(webhook), MESSAGE, environment)
+    send_to_all(slack_settings(f"{webhook.url}/x"), MESSAGE, environment)
     assert len(webhook.received) == requests
 
 
 def test_a_service_that_is_back_gets_the_message(webhook: Webhook, environment: dict[str, str]) -> None:
     webhook.status, webhook.next_status = 503, 200
-    assert send_to_all(_slack(webhook), MESSAGE, environment)["slack"].problem == ""
+    assert send_to_all(slack_settings(f"{webhook.url}/x"), MESSAGE, environment)["slack"].problem == ""
     assert len(webhook.received) == 2
 
 
@@ -91,7 +72,7 @@ def test_a_temporary_refusal_of_a_mail_server_is_tried_again(
 
 def test_no_retry_begins_after_the_time_for_a_message(webhook: Webhook, environment: dict[str, str]) -> None:
     webhook.status = 503
-    send_to_all(_slack(webhook), MESSAGE, environment, limit_s=0.04)
+    send_to_all(slack_settings(f"{webhook.url}/x"), MESSAGE, environment, limit_s=0.04)
     time.sleep(0.3)
     assert len(webhook.received) == 1
 
@@ -216,7 +197,7 @@ def test_a_full_disk_does_not_silence_messages_or_their_limit(webhook: Webhook, 
     environment = {"HOME": str(home), "PATH": os.environ["PATH"]}
     try:
         write_settings(home, f'per_hour = 3\n[slack]\nurl = "{webhook.url}/x"\n')
-        send_to_all(_slack(webhook), MESSAGE, environment)
+        send_to_all(slack_settings(f"{webhook.url}/x"), MESSAGE, environment)
         with (home / "ballast").open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(bytes(4096))
