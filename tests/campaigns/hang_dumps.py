@@ -129,15 +129,15 @@ class Simulation:
     """A job up to its hang."""
 
     def __init__(self, layout: Layout, rng: random.Random, *, steps: int = 6, fault: str = "nothing") -> None:
-        self.layout, self.fault = layout, fault
+        self.fault = fault
         self.groups = layout.groups()
         self.ranks = {rank: _Rank(ops) for rank, ops in programs(layout, steps).items()}
         self.ahead = rng.choice((1, 2, 4))
         self.rank = rng.randrange(layout.ranks)
         self.truth: tuple[int, ...] = ()
         #: A call that no member finishes, and one that all but a rank finish.
-        self.blocked: tuple[str, bool, int] | None = None
-        self.late: tuple[str, bool, int] | None = None
+        self.blocked: tuple[str, int] | None = None
+        self.late: tuple[str, int] | None = None
         self._clock = _START_NS
         self._inject(rng)
         self._run()
@@ -148,7 +148,7 @@ class Simulation:
         collectives = [i for i, op in enumerate(victim.program) if op.peer < 0 and i >= at]
         at = collectives[0] if collectives and self.fault not in ("host", "missing") else at
         op = victim.program[at]
-        key = op.group, False, op.sequence
+        key = op.group, op.sequence
         if self.fault in ("host", "missing"):
             victim.stop, self.truth = at, (self.rank,)
         elif self.fault == "device":
@@ -182,14 +182,10 @@ class Simulation:
     def _run(self) -> None:
         while self._make_calls() | self._finish_calls():
             pass
-        for rank in self.ranks.values():
-            for op in rank.program[rank.done : rank.made]:
-                op.state = "scheduled"
 
     def _make_calls(self) -> bool:
         moved = False
-        for number in self.ranks:
-            rank = self.ranks[number]
+        for rank in self.ranks.values():
             while rank.made < min(len(rank.program), rank.stop, rank.done + self.ahead):
                 rank.made += 1
                 self._clock += 1_000_000
@@ -198,7 +194,7 @@ class Simulation:
         return moved
 
     def _finish_calls(self) -> bool:
-        heads: dict[tuple[str, bool, int], list[int]] = {}
+        heads: dict[tuple[str, int], list[int]] = {}
         moved = False
         for number, rank in self.ranks.items():
             if rank.done < min(rank.made, rank.hold):
@@ -207,7 +203,7 @@ class Simulation:
                 if peer >= 0:
                     moved |= self._exchange(number, peer)
                 else:
-                    heads.setdefault((op.group, False, op.sequence), []).append(number)
+                    heads.setdefault((op.group, op.sequence), []).append(number)
         for key, found in heads.items():
             if len(found) < len(self.groups[key[0]][1]) or key == self.blocked:
                 continue

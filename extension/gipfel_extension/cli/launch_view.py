@@ -13,7 +13,7 @@ from gipfel_cluster.model import GipfelError, pluralize
 from ..training.launch import Launch
 from ..training.launch_summary import TRACE_HELP, TRACE_VIEWER, rank_file, ranks_with
 from ..training.launches.logs import Cursor, last_lines, read_logs
-from ..training.record.state import LaunchState, find_folder, known_folders
+from ..training.record.state import STATE, LaunchState, find_folder, known_folders
 from .log_view import Status, follow_logs, print_line, print_logs, printable, shorten
 from .terminal import report_line
 
@@ -191,7 +191,7 @@ def show_flight(which: str, *, now: bool, as_json: bool) -> int:
 
 
 def _request_dumps(folder: Path) -> None:
-    if not (folder / "state.json").exists():
+    if not (folder / STATE).exists():
         raise GipfelError(f"{folder} is not a launch.", "--now is for launches: name one by its ID.")
     (folder / "dump").touch(mode=0o600)
     time.sleep(_DUMP_S)

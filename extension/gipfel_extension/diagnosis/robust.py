@@ -201,8 +201,7 @@ def _sigma(values: Floats) -> Floats:
     # much, the median row shows.
     apart = np.abs(np.diff(values, axis=1))
     apart = np.fmin(apart, _FAR * median(apart, axis=1)[:, None])
-    there = ~np.isnan(apart)
-    differences = np.where(there, apart, 0).sum(axis=1) / np.maximum(1, there.sum(axis=1))
+    differences = _mean(apart)
     usual = median(around)
     with np.errstate(invalid="ignore", divide="ignore"):
         own = differences * np.nan_to_num(usual / median(differences), posinf=1.0)

@@ -52,7 +52,6 @@ def report_of(folder: Path, *, limit_s: float = math.inf) -> FlightReport:
     check_one_job(source, found.dumps)
     records = read_rank_records(folder)
     locations = {
-        rank: RankLocation(rank=rank, node=note.node, gpu=note.gpu, pid=note.pid)
-        for rank, note in records.items()
+        rank: RankLocation(rank=rank, node=note.node, gpu=note.gpu) for rank, note in records.items()
     }
     return analyse(found.dumps, locations, found.unreadable, found.damaged)

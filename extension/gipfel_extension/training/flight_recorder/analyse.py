@@ -20,6 +20,7 @@ from .wait_for import (
     Job,
     collective_edges,
     core,
+    held_by,
     odd_ones,
     p2p_edges,
     shortest_circle,
@@ -127,10 +128,10 @@ class _Search:
         if not self.is_mismatched:
             self._search_orders(core(collectives))
         stuck = self._stuck_calls()
-        held = {rank for rank in sinks(self.edges) if self._is_held(rank)}
-        reached = {rank: self._waiters_of(rank) for rank in sinks(self.edges) if rank in self.job.dumps}
-        excused = {rank for rank, waiters in reached.items() if self._is_excused(rank, waiters, stuck)}
-        for rank, found in sinks(self.edges).items():
+        ends = sinks(self.edges)
+        held = {rank for rank in ends if self._is_held(rank)}
+        excused = {rank for rank in ends if rank in self.job.dumps and self._is_excused(rank, stuck)}
+        for rank, found in ends.items():
             if rank in any_group:
                 # The rank waits for its own GPU.
                 self._accuse_device(rank, any_group[rank])
@@ -154,13 +155,9 @@ class _Search:
                 oldest[call.group] = call
         return [each for each in oldest.values() if self.job.have_all_called(each)]
 
-    def _waiters_of(self, rank: int) -> set[int]:
-        left = stuck_edges(self.edges, [rank])
-        others = {each.waiter for each in left} | {each.target for each in left}
-        return {each.waiter for each in self.edges} - others
-
-    def _is_excused(self, rank: int, waiters: set[int], stuck: Sequence[Call]) -> bool:
+    def _is_excused(self, rank: int, stuck: Sequence[Call]) -> bool:
         """Return whether a call that all have made, with none that waits for the rank, holds the rank."""
+        waiters = held_by(self.edges, [rank]) - {rank}
         held = {call.group for who, call in self.open_calls if who == rank and not call.is_p2p}
         return any(
             call.group in held and not waiters.intersection(self.job.members[call.group]) for call in stuck

@@ -9,7 +9,7 @@ empty.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 _LARGEST = 1 << 63
@@ -305,11 +305,6 @@ def user_frame(frames: Any) -> str:
             inside = f" in {function}" if isinstance(function, str) and function else ""
             return f"{file[-200:]}:{_number(frame.get('line')) or '?'}{inside[:_MAX_NAME]}"
     return ""
-
-
-def at_file_time(dump: Dump, written_ns: int) -> Dump:
-    """Return the dump with the time at which its file was written."""
-    return replace(dump, written_ns=written_ns)
 
 
 def _list(value: Any) -> list[Any] | tuple[Any, ...]:

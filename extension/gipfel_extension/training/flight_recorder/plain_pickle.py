@@ -37,8 +37,6 @@ def plain_value(content: bytes) -> Any:
         raise ValueError(f"it is larger than {MAX_BYTES >> 20} MiB")
     try:
         return _Machine(content).run()
-    except ValueError:
-        raise
     except (IndexError, struct.error) as error:
         raise ValueError("it is cut off, or it is not a pickle") from error
     except (TypeError, KeyError, OverflowError) as error:

@@ -2,19 +2,18 @@
 
 import json
 import math
-import os
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from gipfel_cluster.model import GipfelError
 
-from ...telemetry.files import open_regular
-from .dump import Dump, at_file_time, dump_of
+from ...telemetry.files import read_regular
+from .dump import Dump, dump_of
 from .plain_pickle import MAX_BYTES, plain_value
 
 _RANK = re.compile(r"(.*?)(\d{1,7})(?:\.json|\.pickle|\.pkl)?$")
@@ -68,10 +67,7 @@ def read_dumps(folder: Path, *, limit_s: float = math.inf) -> DumpDirectory:
             damaged.add(rank)
             continue
         if rank in dumps and dumps[rank][0] != match[1]:
-            raise GipfelError(
-                f"{folder} has dumps of several jobs: two are of rank {rank} ({path.name}).",
-                "Keep the dumps of one job in a directory of their own.",
-            )
+            raise _several_jobs(folder, f"two are of rank {rank} ({path.name})")
         dumps[rank] = (match[1], dump)
     found = tuple(dumps[rank][1] for rank in sorted(dumps))
     return DumpDirectory(found, tuple(unreadable), frozenset(damaged - set(dumps)))
@@ -80,14 +76,11 @@ def read_dumps(folder: Path, *, limit_s: float = math.inf) -> DumpDirectory:
 def _read(path: Path, rank: int, end: float) -> Dump:
     if time.monotonic() > end:
         raise ValueError("reading the earlier files took too long")
-    with open_regular(path) as file:
-        status = os.fstat(file.fileno())
-        content = b"" if status.st_size > MAX_BYTES else file.read(MAX_BYTES + 1)
-    if status.st_size > MAX_BYTES or len(content) > MAX_BYTES:
-        raise ValueError(f"it is larger than {MAX_BYTES >> 20} MiB")
+    written_ns = path.lstat().st_mtime_ns
+    content = read_regular(path, MAX_BYTES)
     if not content:
         raise ValueError("it is empty")
-    return at_file_time(read_dump(content, rank), status.st_mtime_ns)
+    return replace(read_dump(content, rank), written_ns=written_ns)
 
 
 def read_dump(content: bytes, rank: int) -> Dump:

@@ -11,12 +11,11 @@ _IN_DOCUMENT = {"verdict", "reason", "culprits", "waiting", "mismatches", "missi
 
 
 class RankLocation(Frozen):
-    """Node, GPU and process of a rank; empty if unknown."""
+    """Node and GPU of a rank; empty if unknown."""
 
     rank: int
     node: str = ""
     gpu: str = ""
-    pid: int = 0
 
     def __str__(self) -> str:
         label = [f"rank {self.rank}"]
@@ -123,7 +122,7 @@ class FlightReport(Frozen):
                 lines.append(f"  and {len(self.culprits) - _MAX_LINES} more; --json lists all")
         skipped = int(self.verdict == "cause" and not self.culprits)
         lines += [each.line for each in self.mismatches[skipped:_MAX_LINES]]
-        if self.missing_dumps and self.ranks:
+        if self.missing_dumps:
             lines.append(f"There is no dump of {name_ranks(self.missing_dumps)}.")
         lines += [
             f"{each.location} is {each.behind_ms:.1f} ms behind the first rank, the median of "

@@ -28,8 +28,7 @@ class Edge:
 class Job:
     """All dumps by process group.
 
-    ``members`` are the ranks of each group, ``logs`` the calls of those that have a dump. A rank of which the
-    ring buffer may have lost the calls of a group is in ``unknown``.
+    ``members`` are the ranks of each group, ``logs`` the calls of those that have a dump.
     """
 
     dumps: dict[int, Dump]
@@ -166,8 +165,8 @@ def sinks(edges: Sequence[Edge]) -> dict[int, list[Edge]]:
     return found
 
 
-def stuck_edges(edges: Sequence[Edge], known: Iterable[int]) -> list[Edge]:
-    """Return the edges between ranks that do not wait, through others, for one of the known ranks."""
+def held_by(edges: Sequence[Edge], known: Iterable[int]) -> set[int]:
+    """Return the known ranks, and those that wait for one of them, also through others."""
     inwards: dict[int, list[int]] = {}
     for edge in edges:
         inwards.setdefault(edge.target, []).append(edge.waiter)
@@ -178,7 +177,13 @@ def stuck_edges(edges: Sequence[Edge], known: Iterable[int]) -> list[Edge]:
             if waiter not in explained:
                 explained.add(waiter)
                 queue.append(waiter)
-    return [each for each in edges if each.waiter not in explained and each.target not in explained]
+    return explained
+
+
+def stuck_edges(edges: Sequence[Edge], known: Iterable[int]) -> list[Edge]:
+    """Return the edges between ranks that do not wait, through others, for one of the known ranks."""
+    explained = held_by(edges, known)
+    return [each for each in edges if each.waiter not in explained]
 
 
 def core(edges: Sequence[Edge]) -> list[Edge]:
