@@ -52,6 +52,13 @@ def test_a_wait_in_the_queue_is_reported_when_it_ends(tmp_path: Path) -> None:
     assert event.workload == "batch:7"
 
 
+def test_a_service_is_named_by_its_own_name(tmp_path: Path) -> None:
+    job = Job(tmp_path, kind="service", options={"service": "board"})
+    job.notices.report_end(1)
+    [event] = job.events()
+    assert (event.kind, event.title, event.workload) == ("failed", "Service board (alps-7)", "service:board")
+
+
 def test_a_job_that_starts_at_once_reports_no_wait(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.begin(SLURM_RESTART_COUNT="0").start()

@@ -252,6 +252,8 @@ def _what(spec: JobSpec) -> str:
         return "Notebook server"
     if spec.kind == "launch":
         return f"Launch {spec.options.get('name') or ''}".strip()
+    if spec.kind == "service":
+        return f"Service {spec.options.get('service') or ''}".strip()
     return f"Batch notebook {Path(str(spec.options.get('notebook') or '')).name}".strip()
 
 
@@ -259,6 +261,8 @@ def _workload(spec: JobSpec, job_id: str) -> str:
     """Return the ID of the workload that the job was made for; empty for a server."""
     if spec.kind == "notebook":
         return f"batch:{job_id}"
+    if spec.kind == "service":
+        return f"service:{spec.options.get('service') or ''}"
     folder = Path(str(spec.options.get("launch") or ""))
     if spec.kind != "launch" or not folder.is_absolute() or len(folder.parents) < 2:
         return ""
