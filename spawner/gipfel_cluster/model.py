@@ -9,7 +9,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict
 #: Placeholder for the first word of a command: the interpreter of the runtime inside the container.
 PYTHON = "{python}"
 
-_BREAKS = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
+#: Line breaks and control characters.
+BREAKS = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
 _MAX_VARIABLES_BYTES = 32 << 10
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # These would change the host's programs that start the container, or the resources that the scheduler
@@ -54,7 +55,7 @@ class GipfelError(Exception):
 
 def one_line(text: str) -> str:
     """Return a text in which a space replaces white space, line breaks and control characters."""
-    return " ".join(_BREAKS.sub(" ", text).split())
+    return " ".join(BREAKS.sub(" ", text).split())
 
 
 def pluralize(number: int, noun: str) -> str:
@@ -63,7 +64,7 @@ def pluralize(number: int, noun: str) -> str:
 
 
 def _unbroken(value: str) -> str:
-    if _BREAKS.search(value):
+    if BREAKS.search(value):
         raise ValueError("must not contain a line break or a control character")
     return value
 

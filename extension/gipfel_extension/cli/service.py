@@ -16,7 +16,9 @@ from .workloads import logs, ps, stop
 if TYPE_CHECKING:
     from ..services.plan import ServiceSpec
 
-_PAUSE_S = 0.3
+_PAUSE_S, _QUEUED_PAUSE_S = 0.3, 2.0
+#: Age from which the state of a queued service is asked of the scheduler.
+_SOON_NS = 30 * 10**9
 
 
 @click.group(
@@ -145,7 +147,7 @@ def up(
         document["url"] = _wait_until_running(started.id)
         if not as_json:
             click.echo(document["url"])
-            for line in _how_to_connect(started.id):
+            for line in _how_to_connect(Path(started.folder)):
                 report_line(line)
     if as_json:
         click.echo(json.dumps(document))
@@ -169,8 +171,9 @@ def url(*, name: str) -> int:
     """Print the address of a running service, as seen from its node."""
     from ..services.start import service_url  # noqa: PLC0415 - pydantic
 
-    click.echo(service_url(_folder(name)))
-    for line in _how_to_connect(name):
+    folder = _folder(name)
+    click.echo(service_url(folder))
+    for line in _how_to_connect(folder):
         report_line(line)
     return 0
 
@@ -264,17 +267,19 @@ def _wait_until_running(name: str) -> str:
         if status != reported:
             reported = status
             report_line(status)
-        time.sleep(_PAUSE_S)
+        # Later, each look at a job that has not started queries the scheduler.
+        is_soon = found.started_ns or time.time_ns() - found.created_ns < _SOON_NS
+        time.sleep(_PAUSE_S if is_soon else _QUEUED_PAUSE_S)
 
 
-def _how_to_connect(name: str) -> tuple[str, ...]:
+def _how_to_connect(folder: Path) -> tuple[str, ...]:
     """Return how a browser reaches a running service: through ssh, and with its token."""
     from ..services.supervisor import read_service_state  # noqa: PLC0415 - pydantic
 
-    state = read_service_state(_folder(name))
+    state = read_service_state(folder)
     port, node = state.port, state.nodes[0] if state.nodes else "NODE"
     return (
-        f"it asks for a token, which `gipfel service token {name}` prints",
+        f"it asks for a token, which `gipfel service token {folder.name}` prints",
         f"from another machine: ssh -L {port}:127.0.0.1:{port} {node}, then open it in your browser",
     )
 

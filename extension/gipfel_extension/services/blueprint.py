@@ -7,7 +7,7 @@ dollar sign. Nothing is passed to a shell.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -184,14 +184,14 @@ def cross_problems(blueprint: Blueprint) -> Iterator[BlueprintProblem]:
         )
     if blueprint.front and blueprint.front not in names:
         yield BlueprintProblem(
-            path=("front",), problem=f"there is no part {blueprint.front!r}", fix=_list(names)
+            path=("front",), problem=f"there is no part {blueprint.front!r}", fix=_list(sorted(names))
         )
     for name, part in blueprint.parts.items():
         for number, needed in enumerate(part.needs):
             if needed not in names or needed == name:
                 path = ("parts", name, "needs", number)
                 problem = f"{needed!r} is not another part"
-                yield BlueprintProblem(path=path, problem=problem, fix=_list(names - {name}))
+                yield BlueprintProblem(path=path, problem=problem, fix=_list(sorted(names - {name})))
         for where, text in part.texts():
             for problem, fix in _reference_problems(blueprint, part, text):
                 yield BlueprintProblem(path=("parts", name, *where), problem=problem, fix=fix)
@@ -225,6 +225,6 @@ def _reference_problems(blueprint: Blueprint, part: Part, text: str) -> Iterator
         yield "a '$' starts no reference", "Write ${NAME}, or $$ for a dollar sign."
 
 
-def _list(names: object) -> str:
-    known = sorted(names) if isinstance(names, set) else list(names)  # type: ignore[call-overload]
-    return f"Use one of: {', '.join(known)}." if known else "Remove it."
+def _list(names: Iterable[str]) -> str:
+    known = ", ".join(names)
+    return f"Use one of: {known}." if known else "Remove it."

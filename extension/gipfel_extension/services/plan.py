@@ -6,7 +6,6 @@ secrets that it may read.
 """
 
 import os
-import re
 import shutil
 import stat
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from gipfel_cluster.model import Frozen, GipfelError
+from gipfel_cluster.model import BREAKS, Frozen, GipfelError
 from gipfel_cluster.regular_files import open_regular
 from gipfel_cluster.runs import write_atomically
 from gipfel_cluster.yaml_document import suggestion
@@ -25,7 +24,6 @@ SERVICES, TOKEN, STORAGE, SECRETS = "services", "token", "storage", "secrets"
 _MAX_SECRET_BYTES = 64 << 10
 _MAX_TEXT = 4096
 _BOOLS = {"true": True, "false": False}
-_CONTROL = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
 
 
 class ServiceSpec(Frozen):
@@ -129,7 +127,7 @@ def _read_secret(path: Path) -> bytes:
 
 
 def _converted(name: str, text: str, parameter: Parameter) -> ParameterValue:
-    if _CONTROL.search(text) or len(text) > _MAX_TEXT:
+    if BREAKS.search(text) or len(text) > _MAX_TEXT:
         raise GipfelError(
             f"The value of {name!r} has a line break or a control character, or is too long.", "Correct it."
         )
@@ -141,9 +139,9 @@ def _converted(name: str, text: str, parameter: Parameter) -> ParameterValue:
             value = int(text) if parameter.type == "int" else float(text)
     except ValueError:
         value = None
-    if not has_type(value, parameter.type):
+    if value is None or not has_type(value, parameter.type):
         raise GipfelError(f"The value of {name!r} is not of type {parameter.type}.", parameter.help)
     if parameter.choices and value not in parameter.choices:
         choices = ", ".join(parameter.choices)
         raise GipfelError(f"{text[:80]!r} is not a choice of {name!r}.", f"Choose one of: {choices}.")
-    return value if value is not None else ""
+    return value

@@ -22,7 +22,6 @@ from gipfel_cluster.workloads.directory import (
     STOP,
     hold_supervisor_lock,
     is_supervised,
-    read_state,
     refresh_queued_state,
     refresh_state,
     write_state,
@@ -32,7 +31,7 @@ from gipfel_cluster.workloads.logs import LogFiles
 from gipfel_cluster.workloads.submission import SCHEDULERS, SubmissionContext, submission_context
 
 from .plan import SECRETS, TOKEN, ServiceSpec, copy_secrets, remove_secrets, service_directory
-from .supervisor import ServiceState, read_spec
+from .supervisor import ServiceState, read_service_state, read_spec
 
 JOB_LOG = "job.log"
 _MODULE = "gipfel_extension.services.supervisor"
@@ -172,7 +171,7 @@ class ServiceKind:
         """Ask its supervisor to end it; cancel the job of a queued one."""
         folder = Path(workload.folder)
         (folder / STOP).touch(mode=0o600)
-        state = read_state(folder, ServiceState, "service")
+        state = read_service_state(folder)
         if state.phase == "queued" and state.job_id:
             run_sync(submission_context(environment).scheduler(state.scheduler).cancel(state.job_id))
             if not is_supervised(folder):
@@ -205,7 +204,7 @@ class ServiceKind:
         GipfelError
             Its state can't be read.
         """
-        state = refresh_state(folder, read_state(folder, ServiceState, "service"))
+        state = refresh_state(folder, read_service_state(folder))
         if state.phase == "queued" and state.job_id:
             with suppress(GipfelError):
                 scheduler = submission_context(os.environ).scheduler(state.scheduler)
@@ -218,7 +217,7 @@ class ServiceKind:
 def _remove_left_secrets(folder: Path) -> None:
     """Remove the copies of secrets that a killed supervisor has left, unless the service is started again."""
     with suppress(GipfelError), hold_supervisor_lock(folder):
-        if read_state(folder, ServiceState, "service").ended:
+        if read_service_state(folder).ended:
             remove_secrets(folder)
 
 
@@ -230,7 +229,7 @@ def service_url(folder: Path) -> str:
     GipfelError
         It does not run.
     """
-    state = refresh_state(folder, read_state(folder, ServiceState, "service"))
+    state = refresh_state(folder, read_service_state(folder))
     if state.phase != "running" or not state.port:
         fix = f"See `gipfel logs service:{folder.name}`." if state.ended else "Wait until it runs."
         verb = _VERBS.get(state.outcome, f"is {state.outcome or state.phase}")

@@ -60,9 +60,10 @@ class ServiceSupervisor:
         self._folder = folder
         self._environment = dict(environment)
         self._spec = read_spec(folder)
-        self._state = read_state(folder, ServiceState, "service")
+        self._state = read_service_state(folder)
         self._parts: dict[str, asyncio.subprocess.Process] = {}
         self._ending: signal.Signals | None = None
+        self._written = 0.0
 
     def run(self) -> int:
         """Run the service to its end, and return its exit status."""
@@ -147,7 +148,6 @@ class ServiceSupervisor:
         ready = part.ready
         target = self._spec.prefix.rstrip("/") + ready.path if part.path == "keep" else ready.path
         deadline = time.monotonic() + ready.timeout_s
-        heartbeat = time.monotonic()
         while not await is_ready(path, target, ready.status, _PROBE_S):
             if await self._is_stopping():
                 raise GipfelError("It was stopped before it was ready.")
@@ -155,10 +155,7 @@ class ServiceSupervisor:
             if time.monotonic() > deadline:
                 why = last_line(self._log(name)) or "it wrote nothing"
                 raise GipfelError(f"The part {name} was not ready after {ready.timeout_s:g} s: {why}")
-            if time.monotonic() - heartbeat > _HEARTBEAT_S:
-                heartbeat = time.monotonic()
-                await asyncio.to_thread(self._write)
-            await asyncio.sleep(_POLL_S)
+            await self._pause()
         # Another program's umask may let others connect; the directory does not let them in.
         with suppress(OSError):
             os.chmod(path, 0o600)  # noqa: PTH101 - in an async function, where ruff takes Path.chmod for I/O
@@ -178,13 +175,15 @@ class ServiceSupervisor:
         return door
 
     async def _watch(self) -> None:
-        heartbeat = time.monotonic()
         while not await self._is_stopping():
             self._check_parts()
-            if time.monotonic() - heartbeat > _HEARTBEAT_S:
-                heartbeat = time.monotonic()
-                await asyncio.to_thread(self._write)
-            await asyncio.sleep(_POLL_S)
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Wait; from time to time, show before that the supervisor runs."""
+        if time.monotonic() - self._written > _HEARTBEAT_S:
+            await asyncio.to_thread(self._write)
+        await asyncio.sleep(_POLL_S)
 
     async def _is_stopping(self) -> bool:
         # The directory may be on a network file system: streams continue while it does not answer.
@@ -217,6 +216,7 @@ class ServiceSupervisor:
         self._ending = signal.Signals(number)
 
     def _write(self, **changes: object) -> None:
+        self._written = time.monotonic()
         # A full disk must not end a service.
         self._state = self._state.model_copy(update=changes)
         with suppress(OSError):
