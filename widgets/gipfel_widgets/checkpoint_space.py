@@ -4,11 +4,10 @@ import errno
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from gipfel_extension.telemetry.events import Event, append_event
+from gipfel_extension.telemetry.events import report_to_job
 
 _GIB = 1 << 30
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
@@ -26,8 +25,7 @@ class SpaceWatch:
 
     def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
         self._directory = directory
-        self._run = environment.get("GIPFEL_RUN", "")
-        self._node = environment.get("GIPFEL_NODE") or os.uname().nodename.partition(".")[0]
+        self._environment = environment
         self._reported = False
 
     def check(self, checkpoint: Path) -> bool:
@@ -76,9 +74,7 @@ class SpaceWatch:
 
     def _report(self, message: str) -> None:
         sys.stderr.write(f"gipfel: {message}\n")
-        if self._run:
-            event = Event(time.time_ns(), self._node, "checkpoint_space", "", message)
-            append_event(Path(self._run) / "telemetry", event, "checkpoints")
+        report_to_job(self._environment, "checkpoint_space", message, "checkpoints")
 
 
 def _has_full_error(error: BaseException | None) -> bool:

@@ -14,7 +14,7 @@ from .files import open_log, read_regular
 #: Ending of the files that hold events.
 SUFFIX = ".events.jsonl"
 _MAX_BYTES = 64 << 20
-_MAX_REASON = 2000
+_MAX_MESSAGE = 2000
 
 #: Meaning of each kind of event.
 KINDS: Mapping[str, str] = {
@@ -116,13 +116,18 @@ def append_event(telemetry: Path, event: Event, writer: str) -> None:
             os.close(handle)
 
 
-def report_failure(environment: Mapping[str, str], reason: str) -> None:
-    """Record in the run folder of this process's job why its workload failed; do nothing outside of jobs."""
+def report_to_job(environment: Mapping[str, str], kind: str, message: str, writer: str) -> None:
+    """Record an event in the run folder of this process's job; do nothing outside of jobs."""
     run = environment.get("GIPFEL_RUN")
     if run:
         node = environment.get("GIPFEL_NODE") or os.uname().nodename.partition(".")[0]
-        event = Event(time.time_ns(), node, "workload_failed", "", reason[:_MAX_REASON])
-        append_event(Path(run) / "telemetry", event, "workload")
+        event = Event(time.time_ns(), node, kind, "", message[:_MAX_MESSAGE])
+        append_event(Path(run) / "telemetry", event, writer)
+
+
+def report_failure(environment: Mapping[str, str], reason: str) -> None:
+    """Record in the run folder of this process's job why its workload failed; do nothing outside of jobs."""
+    report_to_job(environment, "workload_failed", reason, "workload")
 
 
 def read_event_files(telemetry: Path) -> Events:

@@ -9,28 +9,20 @@ import csv
 from .growing_file import GrowingFile
 from .json_lines import RANKS, STEPS, TIMES
 from .repeats import Repeats
-from .scalar import Names, Scalar, nanoseconds, plausible_time, step_number
-from .text_lines import TextLines
+from .scalar import Scalar, nanoseconds, plausible_time, step_number
+from .text_lines import LineReader
 
 _MAX_COLUMNS = 1000
 
 
-class CsvReader:
+class CsvReader(LineReader):
     """Reader of a CSV file whose first line is its header."""
 
     def __init__(self, file: GrowingFile, rank: int | None = None) -> None:
-        self._lines = TextLines(file)
-        self._rank = rank
-        self._names = Names()
+        super().__init__(file, rank)
         self._repeats = Repeats()
         self._restarts = 0
         self._header: list[str] | None = None
-        self._bad = 0
-
-    @property
-    def damaged(self) -> int:
-        """Number of rows and columns that were dropped."""
-        return self._bad + self._lines.dropped
 
     def read(self, *, last: bool = False) -> list[Scalar] | None:
         """Return the scalars of the next rows; None where there are no more."""

@@ -3,10 +3,11 @@
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from ..telemetry.files import open_regular
 from .csv_table import CsvReader
@@ -14,7 +15,7 @@ from .growing_file import GrowingFile
 from .json_lines import STEPS, TIMES, JsonLinesReader
 from .mlflow_store import MlflowReader, run_directory
 from .scalar import Reader
-from .tensorboard import TensorBoardReader
+from .tensorboard import open_tensorboard
 from .trainer_state import STATE_FILE, TrainerStateReader, output_directory
 
 _MAX_DEPTH = 12
@@ -85,7 +86,7 @@ KINDS = (
     Kind(
         "TensorBoard",
         _is_event_file,
-        lambda path, rank: TensorBoardReader(GrowingFile(path), rank),
+        open_tensorboard,
         lambda path: path.parent,
     ),
     Kind("trainer_state.json", _is_state, TrainerStateReader, output_directory),
@@ -113,24 +114,28 @@ class Search:
     """Result of :func:`search`: files with their formats, and whether there were more than it may look at."""
 
     files: list[tuple[Path, Kind]]
-    cut: bool = False
+    cut: bool
 
 
-def search(directory: Path, *, exclude: Path | None = None) -> Search:
+def search(
+    directory: Path, *, exclude: Path | None = None, known: Mapping[Path, Kind] = MappingProxyType({})
+) -> Search:
     """Return the metric files below a directory, sorted by path; links are not followed.
 
     Parameters
     ----------
     exclude
         Directory that is left out, such as the run folder to which the values are copied.
+    known
+        Formats of files that were found before: their first lines are not read again.
 
     Raises
     ------
     OSError
         The directory itself cannot be read.
     """
-    found = Search([])
-    states: set[Path] = set()
+    files: dict[Path, Kind] = {}
+    cut = False
     left_out = exclude and exclude.resolve()
     waiting = [(directory.resolve(), 0)]
     looked_at = 0
@@ -145,8 +150,8 @@ def search(directory: Path, *, exclude: Path | None = None) -> Search:
                 raise
             continue
         looked_at += len(entries)
-        if looked_at > _MAX_ENTRIES or len(found.files) >= MAX_FILES:
-            found.cut = True
+        if looked_at > _MAX_ENTRIES or len(files) >= MAX_FILES:
+            cut = True
             break
         for entry in entries:
             path = place / entry.name
@@ -154,16 +159,12 @@ def search(directory: Path, *, exclude: Path | None = None) -> Search:
                 if entry.is_dir(follow_symlinks=False):
                     if depth < _MAX_DEPTH and entry.name not in _NO_METRICS and entry.name[0] != ".":
                         waiting.append((path, depth + 1))
-                elif entry.is_file(follow_symlinks=False) and (kind := kind_of(path)) is not None:
+                elif entry.is_file(follow_symlinks=False) and (kind := known.get(path) or kind_of(path)):
                     if kind.opener is TrainerStateReader:
                         # All checkpoints of one training have one history, which is read as one file.
                         path = output_directory(path) / STATE_FILE
-                        if path in states:
-                            continue
-                        states.add(path)
-                    found.files.append((path, kind))
-    found.files.sort(key=lambda each: each[0])
-    return found
+                    files[path] = kind
+    return Search(sorted(files.items(), key=lambda each: each[0]), cut)
 
 
 def _first_line(path: Path) -> bytes:

@@ -20,7 +20,7 @@ class FileSummary:
     source
         File or directory whose values of one name are one series.
     rank
-        The rank that its path or its writer names.
+        The rank that its path names.
     scalars
         Number of values.
     problem
@@ -57,6 +57,7 @@ class Follower:
     def __init__(self, *, since_ns: int | None = None) -> None:
         self._since_ns = since_ns
         self._files: dict[Path, _File] = {}
+        self._kinds: dict[Path, Kind] = {}
         self.notes: list[str] = []
 
     @property
@@ -72,22 +73,23 @@ class Follower:
         OSError
             The directory cannot be read.
         """
-        found = search(directory, exclude=exclude)
+        found = search(directory, exclude=exclude, known=self._kinds)
         for path, kind in found.files:
             self.add(path, kind)
         note = f"{directory} has more files than are looked at. Name a directory within it."
         if found.cut and note not in self.notes:
             self.notes.append(note)
 
-    def add(self, path: Path, kind: Kind | None = None, rank: int | None = None) -> None:
+    def add(self, path: Path, kind: Kind | None = None) -> None:
         """Add a file; one whose format its name does not show is read as JSON lines."""
         if path not in self._files:
             chosen = kind or kind_of(path) or _JSON_LINES
-            of_rank = rank_of(path) if rank is None else rank
-            summary = FileSummary(path, chosen.name, chosen.source(path), of_rank)
-            reader = chosen.opener(path, of_rank)
+            rank = rank_of(path)
+            summary = FileSummary(path, chosen.name, chosen.source(path), rank)
+            reader = chosen.opener(path, rank)
             old = self._since_ns is not None and _modified_ns(path, reader) < self._since_ns
             self._files[path] = _File(summary, reader, old)
+            self._kinds[path] = chosen
 
     def poll(self, *, last: bool = False) -> Iterator[tuple[FileSummary, list[Scalar]]]:
         """Yield what is new in each file, in pieces.

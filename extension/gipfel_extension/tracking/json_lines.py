@@ -11,9 +11,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .growing_file import GrowingFile
-from .scalar import Names, Scalar, nanoseconds, number, step_number
-from .text_lines import TextLines
+from .scalar import Scalar, nanoseconds, number, step_number
+from .text_lines import LineReader
 
 STEPS = ("step", "global_step", "_step", "iteration", "iter")
 TIMES = ("time_ns", "timestamp", "time", "_timestamp", "wall_time")
@@ -25,19 +24,8 @@ _MAX_DEPTH = 3
 _MAX_VALUES = 1000
 
 
-class JsonLinesReader:
+class JsonLinesReader(LineReader):
     """Reader of a file of JSON lines; lines that are no objects are dropped and counted."""
-
-    def __init__(self, file: GrowingFile, rank: int | None = None) -> None:
-        self._lines = TextLines(file)
-        self._rank = rank
-        self._names = Names()
-        self._bad = 0
-
-    @property
-    def damaged(self) -> int:
-        """Number of lines and names that were dropped."""
-        return self._bad + self._lines.dropped
 
     def read(self, *, last: bool = False) -> list[Scalar] | None:
         """Return the scalars of the next lines; None where there are no more."""

@@ -7,28 +7,21 @@ Source: mlflow/store/tracking/file_store.py, ``_log_run_metric`` and ``_get_metr
 from pathlib import Path
 
 from .growing_file import GrowingFile
-from .scalar import Names, Scalar, plausible_time, step_number
-from .text_lines import TextLines
+from .scalar import Scalar, plausible_time, step_number
+from .text_lines import LineReader
 
 _METRICS = "metrics"
 _RUN_FILE = "meta.yaml"
 _MAX_FIELDS = 5
 
 
-class MlflowReader:
+class MlflowReader(LineReader):
     """Reader of one metric of one run."""
 
     def __init__(self, path: Path, rank: int | None = None) -> None:
-        self._lines = TextLines(GrowingFile(path))
-        self._rank = rank
+        super().__init__(GrowingFile(path), rank)
         run = run_directory(path)
-        self._name = Names().get(str(path.relative_to(run / _METRICS)) if run else path.name)
-        self._bad = 0
-
-    @property
-    def damaged(self) -> int:
-        """Number of lines that were dropped."""
-        return self._bad + self._lines.dropped
+        self._name = self._names.get(str(path.relative_to(run / _METRICS)) if run else path.name)
 
     def read(self, *, last: bool = False) -> list[Scalar] | None:
         """Return the scalars of the next lines; None where there are no more."""

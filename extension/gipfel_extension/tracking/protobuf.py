@@ -18,14 +18,14 @@ def fields(message: bytes) -> Iterator[tuple[int, int, int | bytes]]:
     """
     position, end = 0, len(message)
     while position < end:
-        key, position = _varint(message, position)
+        key, position = varint(message, position)
         kind = key & 7
         if kind == 0:
-            value, position = _varint(message, position)
+            value, position = varint(message, position)
             yield key >> 3, kind, value
             continue
         if kind == 2:
-            length, position = _varint(message, position)
+            length, position = varint(message, position)
         elif kind in (1, 5):
             length = 8 if kind == 1 else 4
         else:
@@ -42,7 +42,8 @@ def signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def _varint(message: bytes, position: int) -> tuple[int, int]:
+def varint(message: bytes, position: int) -> tuple[int, int]:
+    """Return the unsigned integer at a position, and where it ends; raise ValueError if it is cut off."""
     result = shift = 0
     for offset in range(_MAX_VARINT_BYTES):
         if position + offset >= len(message):

@@ -12,7 +12,7 @@ import struct
 from pathlib import Path
 
 from .growing_file import GrowingFile
-from .protobuf import fields, signed
+from .protobuf import fields, signed, varint
 from .scalar import Names, Scalar, nanoseconds
 from .tfrecord import split_frames
 
@@ -75,7 +75,7 @@ class TensorBoardReader:
                     self.damaged += 1
                     return
                 time_ns = nanoseconds(_DOUBLE.unpack(time)[0])
-                number = _step(step) if step else 0
+                number = signed(varint(step, 0)[0]) if step else 0
                 found.append(Scalar(name, number, time_ns, _FLOAT.unpack(simple)[0], self._rank))
                 return
         try:
@@ -141,13 +141,6 @@ def _last_long(piece: bytes) -> int:
         position = whole
 
 
-def _step(varint: bytes) -> int:
-    value = 0
-    for shift, byte in enumerate(varint):
-        value |= (byte & 0x7F) << 7 * shift
-    return signed(value)
-
-
 def _plugin(metadata: bytes) -> bytes:
     """Return ``SummaryMetadata.plugin_data.plugin_name``."""
     for number, kind, value in fields(metadata):
@@ -169,7 +162,7 @@ def _only_element(tensor: bytes) -> float | None:
     place, layout = _DTYPES[dtype]
     content = parts.get(place, b"")
     if place in _VARINTS and content:
-        whole = content if isinstance(content, int) else _first_varint(content)
+        whole = content if isinstance(content, int) else varint(content, 0)[0]
         if place == 13:
             raw = whole.to_bytes(4, "little")[:2] if whole < 1 << 16 else b""
         else:
@@ -182,9 +175,3 @@ def _only_element(tensor: bytes) -> float | None:
         layout, raw = "<f", b"\0\0" + raw if len(raw) == 2 else b""
     size = struct.calcsize(layout)
     return float(struct.unpack(layout, raw)[0]) if len(raw) == size else math.nan
-
-
-def _first_varint(content: bytes) -> int:
-    # As a field of its own, the first integer of a packed list.
-    _, _, value = next(fields(b"\x08" + content))
-    return value if isinstance(value, int) else 0

@@ -1,6 +1,7 @@
-"""Whole lines of a text file that may still grow."""
+"""Whole lines of a text file that may still grow, and the base class of their readers."""
 
 from .growing_file import GrowingFile
+from .scalar import Names
 
 #: Longer lines hold no metrics; they are dropped and counted. Shorter than a piece of the file.
 MAX_LINE_BYTES = 1 << 20
@@ -58,3 +59,18 @@ class TextLines:
         kept = [line for line in lines if line and len(line) <= MAX_LINE_BYTES]
         self.dropped += sum(len(line) > MAX_LINE_BYTES for line in lines)
         return kept
+
+
+class LineReader:
+    """Base class of readers of text files: the file's lines, its names, and what was dropped."""
+
+    def __init__(self, file: GrowingFile, rank: int | None = None) -> None:
+        self._lines = TextLines(file)
+        self._rank = rank
+        self._names = Names()
+        self._bad = 0
+
+    @property
+    def damaged(self) -> int:
+        """Number of lines, cells and names that were dropped."""
+        return self._bad + self._lines.dropped

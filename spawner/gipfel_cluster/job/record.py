@@ -26,6 +26,7 @@ from ..runs import write_atomically
 from ..runtime import Runtime
 from ..scheduler.notation import expand_hostlist
 from . import JobSpec
+from .time_limit import time_limit_end
 
 _PIECE_BYTES = 1 << 20
 #: Wait until the container has started, since it reads the same file.
@@ -252,8 +253,8 @@ def _git_state(spec: JobSpec, environment: Mapping[str, str]) -> dict[str, Any] 
 
 
 def _ends(environment: Mapping[str, str]) -> str | None:
-    seconds = environment.get("SLURM_JOB_END_TIME") or environment.get("GIPFEL_JOB_END_TIME") or ""
-    return datetime.fromtimestamp(int(seconds), UTC).isoformat() if seconds.isdigit() else None
+    end = time_limit_end(environment)
+    return None if end is None else datetime.fromtimestamp(end, UTC).isoformat()
 
 
 def _versions() -> dict[str, str]:

@@ -36,11 +36,13 @@ def append_event(event: Event, environment: Mapping[str, str]) -> bool:
             tail = read_tail(path, _KEPT_BYTES).partition(b"\n")[2]
             write_atomically(path, tail + line)
             return True
-        # A full disk may have cut the last line.
-        line = line if _last_byte(path) in {b"", b"\n"} else b"\n" + line
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         descriptor = os.open(path, flags, 0o600)
         try:
+            end = os.fstat(descriptor).st_size
+            # A full disk may have cut the last line.
+            if end and os.pread(descriptor, 1, end - 1) != b"\n":
+                line = b"\n" + line
             os.write(descriptor, line)
         finally:
             os.close(descriptor)
@@ -60,13 +62,6 @@ def read_events(environment: Mapping[str, str], since_ns: int = 0) -> tuple[Even
             if event.time_ns > since_ns:
                 events.append(event)
     return tuple(events)
-
-
-def _last_byte(path: Path) -> bytes:
-    try:
-        return read_tail(path, 1)
-    except OSError:
-        return b""
 
 
 def _size(path: Path) -> int:
