@@ -54,7 +54,7 @@ def test_a_wait_in_the_queue_is_reported_when_it_ends(tmp_path: Path) -> None:
 
 def test_a_service_is_named_by_its_own_name(tmp_path: Path) -> None:
     job = Job(tmp_path, kind="service", options={"service": "board"})
-    job.notices.report_end(1)
+    job.notices.report_end(1, stopped=False)
     [event] = job.events()
     assert (event.kind, event.title, event.workload) == ("failed", "Service board (alps-7)", "service:board")
 
