@@ -41,7 +41,7 @@ export class JobNotices {
     // Not the time of the newest: the clocks of a cluster's nodes differ, and events arrive in any order.
     const keys = events.map(keyOf);
     const seen = this._seen ?? keys;
-    for (const each of events.filter((_, index) => !seen.includes(keys[index] ?? '')).slice(-MAX_AT_ONCE)) {
+    for (const each of events.filter(each => !seen.includes(keyOf(each))).slice(-MAX_AT_ONCE)) {
       this._notify(each, now_ms);
     }
     if (this._seen?.join('\n') !== keys.join('\n')) {

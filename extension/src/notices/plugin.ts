@@ -77,6 +77,6 @@ async function openWorkload(
     app.shell.add(view, 'main');
     app.shell.activateById(view.id);
   } else if (app.commands.hasCommand(CommandIDs.openPanel)) {
-    await app.commands.execute(CommandIDs.openPanel);
+    await app.commands.execute(CommandIDs.openPanel, { section: 'workloads' });
   }
 }

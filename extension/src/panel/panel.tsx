@@ -136,7 +136,7 @@ export class GipfelPanel extends ReactWidget implements IGipfelPanel {
         selected={selected}
         visible={this._visible}
         onSelect={section => {
-          this.selectedSection.select(section.id);
+          this.selectSection(section.id);
         }}
         trans={this.trans}
       />

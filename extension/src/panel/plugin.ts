@@ -49,9 +49,7 @@ export const panelPlugin: JupyterFrontEndPlugin<IGipfelPanel> = {
     restorer?.add(panel, panel.id);
     if (shell !== null) {
       // Not in Jupyter Notebook, whose list of files has no tabs beside it that would close the panel.
-      void showAtFirstVisit(app, state, panel.id, () => {
-        panel.tour.go(0);
-      });
+      void showAtFirstVisit(app, state);
     }
 
     addCommands(app, panel, trans);

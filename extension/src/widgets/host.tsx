@@ -14,6 +14,15 @@ export interface IWidgetModule {
   render(page: { model: IWidgetModel; el: HTMLElement }): () => void;
 }
 
+/** Send the kernel a message; without a kernel, the view stays as it was saved. */
+export function notify(model: IWidgetModel, message: unknown): void {
+  try {
+    model.send(message);
+  } catch {
+    // There is no kernel.
+  }
+}
+
 /**
  * Host a view in a notebook's cell, without JupyterLab.
  *

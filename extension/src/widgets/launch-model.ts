@@ -2,7 +2,7 @@ import type { ILaunch } from '../api';
 import type { ILaunchDetails, ILaunchDocument } from '../views/launch/document';
 import { detailsOf, launchOf } from '../views/launch/document';
 import { NO_LINES, appendLines, type ILogLines, type LogLine } from '../views/launch/log-lines';
-import type { IWidgetModel, IWidgetViewModel } from './host';
+import { notify, type IWidgetModel, type IWidgetViewModel } from './host';
 
 /** Lines of the log: its end if `first`, of a rank or of all; else new lines of all ranks. */
 interface ILogsMessage {
@@ -68,7 +68,7 @@ export class LaunchCellModel implements IWidgetViewModel {
   /** Show the lines of one rank, or of all for null. */
   chooseRank(rank: number | null): void {
     this._rank = rank;
-    this._notify({ type: 'logs', rank });
+    notify(this._kernel, { type: 'logs', rank });
     this._changed();
   }
 
@@ -76,7 +76,7 @@ export class LaunchCellModel implements IWidgetViewModel {
   stop(): void {
     this._stopping = true;
     this._error = '';
-    this._notify({ type: 'stop' });
+    notify(this._kernel, { type: 'stop' });
     this._changed();
   }
 
@@ -115,16 +115,7 @@ export class LaunchCellModel implements IWidgetViewModel {
       this._log = NO_LINES;
       this._stopping = false;
       this._error = '';
-      this._notify({ type: 'logs', rank: this._rank });
-    }
-  }
-
-  /** Send the kernel a message. */
-  private _notify(message: unknown): void {
-    try {
-      this._kernel.send(message);
-    } catch {
-      // Without a kernel, the view stays as it was saved.
+      notify(this._kernel, { type: 'logs', rank: this._rank });
     }
   }
 

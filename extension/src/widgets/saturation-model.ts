@@ -2,7 +2,7 @@ import type { IFigure, ISaturationStatus, IScore } from '../api';
 import { isDark } from '../views/figures/theme';
 import type { Traces } from '../views/figures/updates';
 import type { SampleState } from '../views/saturation/state';
-import type { IWidgetModel, IWidgetViewModel } from './host';
+import { notify, type IWidgetModel, type IWidgetViewModel } from './host';
 import { ACTIVITY, CellFigures, offeredPlotly } from './saturation-figures';
 
 /** Time without a response after which the kernel counts as busy or gone. */
@@ -106,7 +106,7 @@ export class SaturationCellModel implements IWidgetViewModel {
       if (plotly) {
         this._figures = new CellFigures(this._kernel, plotly, this._requestPlots);
         // A page that was opened later needs the whole figure.
-        this._send({ type: 'figure' });
+        notify(this._kernel, { type: 'figure' });
       } else {
         this._still = true;
         this._followImage();
@@ -120,23 +120,31 @@ export class SaturationCellModel implements IWidgetViewModel {
   /** Ask for the plots besides the activity, if one is shown, in the colours of the page. */
   private readonly _requestPlots = (): void => {
     if (this._chosen !== ACTIVITY) {
-      this._send({ type: 'plots', dark: isDark(document.body) });
+      notify(this._kernel, { type: 'plots', dark: isDark(document.body) });
     }
   };
 
   private _followImage(): void {
-    this._send({ type: 'image' });
+    notify(this._kernel, { type: 'image' });
     this._imageTimer = window.setInterval(() => {
       if (this.status.state === 'live') {
-        this._send({ type: 'image' });
+        notify(this._kernel, { type: 'image' });
       }
     }, IMAGE_MS);
   }
 
   private readonly _onMessage = (message: KernelMessage, buffers?: readonly BlobPart[]): void => {
     if (message.type === 'samples') {
+      // The figures take them in by themselves; of the rest, only the state may change.
+      const before = this.state;
       this._figures?.extend({ traces: message.traces });
-    } else if (this._still && buffers?.[0]) {
+      this._heardMs = Date.now();
+      if (this.state !== before) {
+        this._changed();
+      }
+      return;
+    }
+    if (this._still && buffers?.[0]) {
       this._setImage(new Blob([buffers[0]], { type: 'image/png' }));
     }
     this._hear();
@@ -153,15 +161,6 @@ export class SaturationCellModel implements IWidgetViewModel {
     this._heardMs = Date.now();
     this._changed();
   };
-
-  /** Send the kernel a message; without a kernel, the view stays as it was saved. */
-  private _send(message: unknown): void {
-    try {
-      this._kernel.send(message);
-    } catch {
-      // There is no kernel.
-    }
-  }
 
   private get _plots(): Readonly<Record<string, IFigure>> {
     return (this._kernel.get('plots') ?? {}) as Readonly<Record<string, IFigure>>;

@@ -23,13 +23,17 @@ export class OtherWorkloadsModel extends WorkModel<IOtherWorkload> {
   }
 
   /** Show or hide the log of a workload. */
-  toggleLog(workload: IOtherWorkload): Promise<void> {
-    const key = keyOf(workload);
-    if (this._logs.delete(key)) {
+  async toggleLog(workload: IOtherWorkload): Promise<void> {
+    if (this._logs.delete(keyOf(workload))) {
       this.emit();
-      return Promise.resolve();
+      return;
     }
-    return this.act(key, () => this._readLog(workload));
+    try {
+      await this._readLog(workload);
+      this.emit();
+    } catch (error) {
+      this.fail(error);
+    }
   }
 
   /** Request that a workload ends. */
@@ -53,9 +57,10 @@ export class OtherWorkloadsModel extends WorkModel<IOtherWorkload> {
     return workloads;
   }
 
-  private async _readLog({ kind, id }: IOtherWorkload): Promise<void> {
+  private async _readLog(workload: IOtherWorkload): Promise<void> {
+    const { kind, id } = workload;
     const query = URLExt.objectToQueryString({ kind, id });
-    this._logs.set(`${kind}:${id}`, await requestJson(this._settings, `workloads/log${query}`));
+    this._logs.set(keyOf(workload), await requestJson(this._settings, `workloads/log${query}`));
   }
 
   private _post(action: 'rerun' | 'stop', workload: IOtherWorkload): Promise<void> {

@@ -50,18 +50,17 @@ export function themedFigure(
   figure: { readonly data: readonly PartialJSONObject[]; readonly layout: PartialJSONObject },
   node: HTMLElement
 ): { data: PartialJSONObject[]; layout: PartialJSONObject } {
-  const style = getComputedStyle(node);
-  const colour = (name: string): string => style.getPropertyValue(name).trim();
   const layout = themed(figure.layout, node);
-  layout.annotations = ((layout.annotations ?? []) as PartialJSONObject[]).map(note =>
-    withFont(note, 'font', colour(note.name === 'simulated' ? '--jp-warn-color1' : '--jp-ui-font-color1'))
+  const { color } = layout.font as { color: string };
+  layout.annotations = (layout.annotations as PartialJSONObject[]).map(note =>
+    note.name === 'simulated' ? note : withFont(note, 'font', color)
   );
   const data = figure.data.map(trace =>
     trace.colorbar === undefined
       ? trace
       : {
           ...trace,
-          colorbar: withFont(trace.colorbar as PartialJSONObject, 'tickfont', colour('--jp-ui-font-color1'))
+          colorbar: withFont(trace.colorbar as PartialJSONObject, 'tickfont', color)
         }
   );
   return { data, layout };
@@ -71,9 +70,19 @@ function withFont(part: PartialJSONObject, key: string, color: string): PartialJ
   return { ...part, [key]: { ...(part[key] as PartialJSONObject | undefined), color } };
 }
 
+/** The background that was judged last: a figure asks at each draw, and reading a canvas is slow. */
+let last = { ground: '', dark: false };
+
 /** Return true if the page around a node has a dark theme. */
 export function isDark(node: HTMLElement): boolean {
   const ground = getComputedStyle(node).getPropertyValue('--jp-layout-color1').trim();
+  if (ground !== last.ground) {
+    last = { ground, dark: isDarkColour(ground) };
+  }
+  return last.dark;
+}
+
+function isDarkColour(ground: string): boolean {
   // A canvas parses every notation of CSS colours.
   const canvas = ground ? document.createElement('canvas').getContext('2d') : null;
   if (!canvas) {
