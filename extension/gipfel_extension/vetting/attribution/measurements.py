@@ -10,7 +10,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Literal
 
@@ -171,23 +171,24 @@ class Reading:
         Whether the median is low, samples form a lower mode, or there are no samples.
     mixed
         Whether only a lower mode of the samples is slow, not the median.
+    nodes
+        The two nodes.
+    pair
+        The two nodes, sorted by name.
     """
 
     measurement: PairMeasurement
     below: float
     slow: bool
     mixed: bool
+    nodes: tuple[str, str] = field(init=False)
+    pair: tuple[str, str] = field(init=False)
 
-    @property
-    def nodes(self) -> tuple[str, str]:
-        """Return the two nodes."""
-        return self.measurement.first, self.measurement.second
-
-    @property
-    def pair(self) -> tuple[str, str]:
-        """Return the two nodes, sorted by name."""
-        first, second = self.nodes
-        return (first, second) if first < second else (second, first)
+    def __post_init__(self) -> None:
+        # Stored, because the evidence of large allocations reads them millions of times.
+        nodes = self.measurement.first, self.measurement.second
+        object.__setattr__(self, "nodes", nodes)
+        object.__setattr__(self, "pair", nodes if nodes[0] < nodes[1] else nodes[::-1])
 
     def other(self, node: str) -> str:
         """Return the partner of `node` in this pair."""

@@ -55,6 +55,9 @@ def _log_binomial(total: int, count: int) -> float:
     return math.lgamma(total + 1) - math.lgamma(count + 1) - math.lgamma(total - count + 1)
 
 
+_Counts = dict[str, list[int]]
+
+
 @dataclass
 class Ledger:
     """Index of the readings that count, by node and by pair.
@@ -67,6 +70,13 @@ class Ledger:
         Readings by node.
     pairs
         Number of slow readings and of all readings by pair.
+    partners
+        Whether a node is slow in most readings with a partner, by node and partner.
+    fast
+        Nodes with at least one reading that was not slow.
+    one_way
+        Position (0 first, 1 second) in pairs at which alone a node is slow with most partners: such a node is
+        slow only in sending, or only in receiving.
     """
 
     nodes: tuple[str, ...]
@@ -75,36 +85,40 @@ class Ledger:
     pairs: dict[tuple[str, str], list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
 
     def __post_init__(self) -> None:
+        # Per node and position, the number of slow readings and of all readings by partner.
+        self._sides: dict[str, tuple[_Counts, _Counts]] = {node: ({}, {}) for node in self.nodes}
+        self.fast: set[str] = set()
         for each in self.readings:
-            for node in each.nodes:
+            first, second = nodes = each.nodes
+            for position, node in enumerate(nodes):
                 self.own[node].append(each)
+                count = self._sides[node][position].setdefault(nodes[1 - position], [0, 0])
+                count[0] += each.slow
+                count[1] += 1
             count = self.pairs[each.pair]
             count[0] += each.slow
             count[1] += 1
+            if not each.slow:
+                self.fast |= {first, second}
+        self._slow = sum(slow for slow, _ in self.pairs.values())
+        self._total = sum(total for _, total in self.pairs.values())
         self.partners: dict[str, dict[str, bool]] = defaultdict(dict)
         for (first, second), (slow, total) in self.pairs.items():
             self.partners[first][second] = self.partners[second][first] = 2 * slow > total
         self.one_way = {node: side for node in self.nodes if (side := self._one_way(node)) is not None}
-        self.fast = {node for each in self.readings if not each.slow for node in each.nodes}
 
     def _one_way(self, node: str) -> int | None:
-        """Return the position (0 first, 1 second) in pairs at which alone a node is slow with most partners.
-
-        Such a node is slow only in sending, or only in receiving.
-        """
-        sides: tuple[dict[str, list[bool]], ...] = ({}, {})
-        for each in self.own[node]:
-            sides[each.nodes.index(node)].setdefault(each.other(node), []).append(each.slow)
-        for side in (0, 1):
-            slow = sum(2 * sum(each) > len(each) for each in sides[side].values())
-            other_side = sides[1 - side].values()
+        sides = self._sides[node]
+        for position in (0, 1):
+            slow = sum(2 * slow > total for slow, total in sides[position].values())
+            other_side = sides[1 - position].values()
             if (
                 slow >= _MIN_ONE_WAY
-                and 2 * slow > len(sides[side])
+                and 2 * slow > len(sides[position])
                 and len(other_side) >= _MIN_PARTNERS
-                and not any(any(each) for each in other_side)
+                and not any(slow for slow, _ in other_side)
             ):
-                return side
+                return position
         return None
 
     def tests(self, node: str) -> int:
@@ -113,27 +127,25 @@ class Ledger:
 
     def pool(self, without: Iterable[str], links: Iterable[tuple[str, str]] = ()) -> tuple[int, int]:
         """Return the number of slow readings and of all readings, without some nodes and pairs."""
-        excluded, pairs = set(without), set(links)
-        slow = total = 0
-        for pair, (times, count) in self.pairs.items():
-            if pair not in pairs and pair[0] not in excluded and pair[1] not in excluded:
-                slow, total = slow + times, total + count
-        return slow, total
+        excluded = set(without)
+        pairs = set(links)
+        for node in excluded:
+            pairs.update(_sorted_pair(node, other) for other in self.partners.get(node, ()))
+        counts = [self.pairs[pair] for pair in pairs if pair in self.pairs]
+        return self._slow - sum(slow for slow, _ in counts), self._total - sum(total for _, total in counts)
 
     def of_node(
         self, node: str, without: Iterable[str], links: Iterable[tuple[str, str]] = ()
     ) -> tuple[int, int]:
         """Return the numbers of slow and of all readings of one node, without some partners and pairs."""
-        excluded, pairs = set(without), set(links)
-        side = self.one_way.get(node)
-        counted = [
-            each
-            for each in self.own[node]
-            if each.other(node) not in excluded
-            and each.pair not in pairs
-            and side in (None, each.nodes.index(node))
-        ]
-        return sum(each.slow for each in counted), len(counted)
+        excluded = {*without, *(other for pair in links if node in pair for other in pair if other != node)}
+        slow = total = 0
+        for position, partners in enumerate(self._sides[node]):
+            if self.one_way.get(node, position) == position:
+                for other, (times, count) in partners.items():
+                    if other not in excluded:
+                        slow, total = slow + times, total + count
+        return slow, total
 
 
 @dataclass(frozen=True)
