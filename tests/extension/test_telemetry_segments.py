@@ -16,11 +16,11 @@ from gipfel_extension.telemetry.sample import Device, Sample, SampleTable
 from gipfel_extension.telemetry.store.segments import (
     Provenance,
     SegmentWriter,
+    dropped_bits,
     read_parquet,
     read_samples,
     read_segment,
     round_values,
-    rounded_metrics,
     write_parquet,
 )
 
@@ -30,11 +30,11 @@ ORIGIN = Provenance("nid001", "job", "host, nvml+gpm", simulated=False, interval
 
 
 def gpu_sample(second: int, **values: float | None) -> Sample:
-    return Sample(second * 10**9, 5 * 10**9 + second, GPU.uuid, dict(values))
+    return Sample(second * 10**9, 5 * 10**9 + second * 1000, GPU.uuid, dict(values))
 
 
 def host_sample(second: int, **values: float | None) -> Sample:
-    return Sample(second * 10**9, 5 * 10**9 + second, HOST.uuid, dict(values))
+    return Sample(second * 10**9, 5 * 10**9 + second * 1000, HOST.uuid, dict(values))
 
 
 def written(folder: Path, batches: list[list[Sample]], origin: Provenance = ORIGIN) -> SegmentWriter:
@@ -59,7 +59,7 @@ def test_reads_back_values_devices_and_what_is_missing(tmp_path):
     assert table.devices == (HOST, GPU)
     gpu = table[GPU.uuid]
     assert gpu["time_ns"].tolist() == [10**9]
-    assert gpu["monotonic_ns"].tolist() == [5 * 10**9 + 1]
+    assert gpu["monotonic_ns"].tolist() == [5 * 10**9 + 1000]
     assert gpu["SM_ACTIVE"].tolist() == [0.5]
     assert gpu["PCIE_TX_BYTES"].tolist() == [25 * 2.0**30]
     assert np.isnan(gpu["FB_USED"][0])
@@ -220,14 +220,23 @@ def test_a_recording_of_before_a_metric_was_known_still_reads(tmp_path):
 @settings(max_examples=200, deadline=None)
 @given(value=st.floats(allow_nan=False, allow_infinity=False, width=64))
 def test_estimates_are_kept_to_13_bits_and_counts_exactly(value):
-    metrics = ("SM_ACTIVE", "PCIE_TX_BYTES", "FB_USED", "CLOCKS_EVENT_REASONS")
-    kept = round_values(np.full(4, value), rounded_metrics(metrics))
-    assert kept[2:].tolist() == [value, value]
+    metrics = ("SM_ACTIVE", "PCIE_TX_BYTES", "FB_USED", "CLOCKS_EVENT_REASONS", "SCORE_BUSY")
+    dropped = dropped_bits(metrics)
+    kept = round_values(np.full(5, value), dropped)
+    assert kept[2:4].tolist() == [value, value]
     if abs(value) > 1e-300 and abs(value) < 1e300:
         assert abs(kept[0] - value) <= abs(value) * 2.0**-13
-    again = round_values(kept, rounded_metrics(metrics))
-    np.testing.assert_array_equal(again, kept)
-    assert np.isnan(round_values(np.array([np.nan]), np.array([True]))[0])
+        assert abs(kept[4] - value) <= abs(value) * 2.0**-12
+    np.testing.assert_array_equal(round_values(kept, dropped), kept)
+    assert np.isnan(round_values(np.array([np.nan]), dropped[:1])[0])
+
+
+def test_the_two_clocks_are_kept_a_whole_number_of_microseconds_apart(tmp_path):
+    sample = gpu_sample(1, SM_ACTIVE=0.5)
+    written(tmp_path, [[replace(sample, monotonic_ns=sample.time_ns - 5_000_000_123_456)]]).close()
+    columns = read_samples(tmp_path)[GPU.uuid]
+    assert columns["time_ns"].tolist() == [sample.time_ns]
+    assert (columns["time_ns"] - columns["monotonic_ns"]).tolist() == [5_000_000_123_000]
 
 
 def test_a_range_is_read_alone_and_a_clock_that_was_set_back_hides_nothing(tmp_path):
