@@ -109,7 +109,7 @@ def test_a_run_takes_what_its_ranks_logged_and_its_own_roles(gipfel, tmp_path):
     assert "unknown" in json.loads(out)["verdicts"][0]["evidence"]
     places[1]["gpu_uuid"] = "GPU-0"
     (run / "telemetry" / "n1-job.ranks.json").write_text(json.dumps(places))
-    assert "Ranks 0, 1 share GPU GPU-0" in gipfel("alps-1")[2]
+    assert "Ranks 0-1 use one GPU, GPU-0" in gipfel("alps-1")[2]
 
 
 def test_ranks_of_the_roles_without_a_step_are_named(gipfel):

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 # Imported here, since a later import of the module `log` would replace the function.
-from .log import log
+from .log import log, roles
 
 if TYPE_CHECKING:
     from .checkpoints import Checkpoints
@@ -41,6 +41,7 @@ __all__ = [
     "measure",
     "plan",
     "present_run",
+    "roles",
     "run_workload",
     "vet",
 ]

@@ -1,4 +1,4 @@
-"""Logging of a training loop's metrics: ``log(step=step, tokens_per_s=rate, loss=loss)``.
+"""Logging of a training loop's metrics, ``log(step=step, loss=loss)``, and of roles of its ranks.
 
 Each call appends one line to ``metrics.jsonl`` in the run folder, on the clocks of the recorder's samples. It
 runs with any CPython since 3.9 and imports the standard library only.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import socket
 import sys
 import time
@@ -16,11 +17,16 @@ from typing import Any
 
 #: Name of the file in a run folder.
 METRICS_FILE = "metrics.jsonl"
+#: Name of the file with the ranks' roles in a run folder.
+ROLES_FILE = "roles.jsonl"
 
 _MAX_TEXT = 200
 _MAX_NAME = 100
 _MAX_VALUES = 64
 _MAX_INTEGER = 2**63
+_MAX_AXES = 8
+_AXIS = re.compile(r"[a-z][a-z0-9_]{0,15}")
+_APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 #: Time after which writing is retried, such as with a full disk.
 _RETRY_NS = 2 * 10**9
 _NO_RUN = (
@@ -40,14 +46,95 @@ def log(*given: Any, **values: Any) -> None:
     given
         A dictionary of values, for names that are not Python names: ``log({"train/loss": 0.5})``.
     values
-        Numbers, booleans, short strings, or values that ``float()`` accepts; a tensor on a GPU is
+        ``roles`` with a dictionary reports the rank's coordinates, as :func:`gipfel_widgets.roles` does. Else
+        numbers, booleans, short strings, or values that ``float()`` accepts; a tensor on a GPU is
         synchronized. NaN and infinity are logged as missing.
     """
     time_ns, monotonic_ns = time.time_ns(), time.monotonic_ns()
     try:
+        if values.get("roles") is not None:
+            _log_roles(values.pop("roles"))
+            if not given and not values:
+                return
         _writer().write(time_ns, monotonic_ns, given, values)
     except Exception as error:  # noqa: BLE001 - logging must not stop the training
         _warn(f"bug {type(error).__name__}", f"log() failed: {type(error).__name__}: {error}")
+
+
+def roles(rank: int | None = None, world_size: int | None = None, **coordinates: int) -> None:
+    """Report the coordinates of this rank in the job's parallel layout, such as ``roles(dp=0, pp=1, tp=0)``.
+
+    The job page and ``gipfel diagnose`` group ranks by them. Call it once on every rank, with the same axes.
+    It appends one line to ``roles.jsonl`` in the run folder and never raises: problems are reported once on
+    stderr. Outside of a run nothing is written.
+
+    Parameters
+    ----------
+    rank, world_size
+        This rank and the number of ranks; by default ``RANK`` and ``WORLD_SIZE``, which launchers set.
+    coordinates
+        Axis to the position of this rank on it, from 0: dp, pp, tp, ep, cp or any name.
+    """
+    try:
+        _report_roles(rank, world_size, coordinates)
+    except Exception as error:  # noqa: BLE001 - reporting must not stop the training
+        _warn("roles bug", f"roles() failed: {type(error).__name__}: {error}")
+
+
+def _log_roles(given: Any) -> None:
+    if isinstance(given, dict):
+        roles(**{str(name): value for name, value in given.items()})
+    else:
+        _warn("roles kind", f"log(roles=…) takes a dictionary such as {{'dp': 0}}, not {_kind(given)}.")
+
+
+def _report_roles(rank: int | None, world_size: int | None, coordinates: dict[str, Any]) -> None:
+    environment = os.environ
+    run = environment.get("GIPFEL_RUN") or ""
+    number = _number(rank, ("RANK", "SLURM_PROCID"))
+    if not run:
+        _warn("roles nowhere", "roles() writes to a run, but this process does not belong to one.")
+        return
+    if number is None:
+        _warn("roles rank", "roles() needs a rank: set RANK, or call roles(rank=…, dp=…).")
+        return
+    valid = [name for name, value in coordinates.items() if _is_coordinate(name, value)]
+    if len(valid) < len(coordinates) or len(valid) > _MAX_AXES:
+        name = next((str(each)[:40] for each in coordinates if each not in valid), "…")
+        _warn("roles axis", f"roles({name}=…) takes up to {_MAX_AXES} axes with whole numbers from 0.")
+        return
+    content = {
+        "time_ns": time.time_ns(),
+        "rank": number,
+        "world_size": _number(world_size, ("WORLD_SIZE", "SLURM_NTASKS")),
+        "node": _node(),
+        "pid": os.getpid(),
+        "launch": _launch(),
+        "source": "rank",
+        "roles": {name: int(value) for name, value in coordinates.items()},
+    }
+    path = os.path.join(run, ROLES_FILE)  # noqa: PTH118 - quick to import
+    try:
+        file = os.open(path, _APPEND, 0o600)
+        try:
+            # One write, so that lines of several ranks don't mix.
+            os.write(file, json.dumps(content).encode() + b"\n")
+        finally:
+            os.close(file)
+    except OSError as error:
+        _warn("roles disk", f"{path} can't be written: {error.strerror}. The work continues without it.")
+
+
+def _number(given: Any, names: tuple[str, ...]) -> int | None:
+    if given is not None:
+        return int(given)
+    text = next((os.environ[name] for name in names if os.environ.get(name)), "")
+    return int(text) if text.isdecimal() else None
+
+
+def _is_coordinate(name: Any, value: Any) -> bool:
+    is_axis = isinstance(name, str) and _AXIS.fullmatch(name) is not None and name != "rank"
+    return is_axis and not isinstance(value, bool) and 0 <= int(value) < _MAX_INTEGER and int(value) == value
 
 
 class _Writer:
@@ -92,8 +179,7 @@ class _Writer:
 
     def _append(self, line: bytes) -> None:
         if self._file is None:
-            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-            self._file = os.open(self._path, flags, 0o600)
+            self._file = os.open(self._path, _APPEND, 0o600)
             end = os.fstat(self._file).st_size
             self._torn = end > 0 and os.pread(self._file, 1, end - 1) != b"\n"
         # One write, so that lines of several ranks don't mix; a line that was cut is ended first.

@@ -11,11 +11,10 @@ import click
 from .terminal import examples, report_line
 
 if TYPE_CHECKING:
-    from ..diagnosis import Diagnosis, Roles
+    from ..diagnosis import Diagnosis
     from ..telemetry.sample import SampleTable
 
 _UNREADABLE = 2
-_ROLES_FILE = "roles.json"
 
 
 @click.command(
@@ -79,49 +78,24 @@ def _of_file(path: Path, roles_file: Path | None) -> "Diagnosis":
 
 def _of_run(path: Path, roles_file: Path | None) -> "Diagnosis":
     from ..diagnosis import diagnose  # noqa: PLC0415
+    from ..diagnosis.roles import read_roles  # noqa: PLC0415
     from ..diagnosis.step_file import steps_of_run  # noqa: PLC0415
-    from ..telemetry.ranks import gpu_uuids_by_rank, read_ranks  # noqa: PLC0415
+    from ..job.run_roles import roles_of_run  # noqa: PLC0415
+    from ..telemetry.ranks import gpu_uuids_by_rank  # noqa: PLC0415
     from ..telemetry.sample import SourceError  # noqa: PLC0415
 
     steps, damaged = steps_of_run(path)
-    locations = read_ranks(path / "telemetry")
-    known = (int(rank) for rank in steps.ranks) if steps is not None else (each.rank for each in locations)
-    roles, notes = _roles_of_run(path, roles_file, tuple(known))
-    notes = (*notes, *damaged)
-    shared = roles.with_places(locations).shared_gpus()
-    for gpu, ranks in list(shared.items())[:3]:
-        notes = (
-            *notes,
-            f"Ranks {', '.join(map(str, ranks[:8]))} share GPU {gpu}: give each rank its own GPU.",
-        )
     if steps is None and not (path / "telemetry").is_dir():
         raise SourceError(f"{path} is not a run folder.", "`gipfel runs` lists yours.")
-    found = diagnose(
-        steps, roles.with_places(locations), samples=lambda: _samples(path), gpus=gpu_uuids_by_rank(locations)
-    )
-    return _with_notes(found, notes)
-
-
-def _roles_of_run(
-    path: Path, roles_file: Path | None, ranks: tuple[int, ...]
-) -> "tuple[Roles, tuple[str, ...]]":
-    """Return the roles that were given, else those in the run folder if they fit, and notes."""
-    from ..diagnosis import Roles  # noqa: PLC0415
-    from ..diagnosis.roles import read_roles  # noqa: PLC0415
-    from ..telemetry.sample import SourceError  # noqa: PLC0415
-
+    found = roles_of_run(path, seen=() if steps is None else (int(rank) for rank in steps.ranks))
+    roles, problems = found.roles, tuple(str(each) for each in found.problems)
     if roles_file:
         roles = read_roles(roles_file)
-        roles.check(ranks)
-        return roles, ()
-    if not (path / _ROLES_FILE).exists():
-        return Roles(), ()
-    try:
-        roles = read_roles(path / _ROLES_FILE, follow=False)
-        roles.check(ranks)
-    except SourceError as error:
-        return Roles(), (f"{error} Until then roles are taken as unknown.",)
-    return roles, ()
+        roles.check(found.present if steps is None else (int(rank) for rank in steps.ranks))
+        roles = roles.with_places(found.locations)
+    gpus = gpu_uuids_by_rank(found.locations)
+    verdicts = diagnose(steps, roles, samples=lambda: _samples(path), gpus=gpus)
+    return _with_notes(verdicts, (*problems, *damaged))
 
 
 def _samples(path: Path) -> "SampleTable | None":

@@ -143,6 +143,13 @@ class _StartCommand(click.Command):
     help="Elastic: how long to wait for more nodes.",
 )
 @click.option(
+    "--layout",
+    default="",
+    metavar="SIZES",
+    help="Parallel layout for the job page and `gipfel diagnose`, such as pp=2,dp=4; the last axis changes "
+    "fastest from rank to rank.",
+)
+@click.option(
     "--profile",
     is_flag=True,
     help="Profile a few steps of every rank; the traces are in profile/ of its folder.",

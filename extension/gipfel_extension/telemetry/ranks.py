@@ -35,6 +35,8 @@ class RankLocation:
         The GPU or MIG instance that the process uses; None where it uses none.
     name
         Name of the process.
+    numa
+        The NUMA node that holds all cores the process may use; None where it may use those of several.
     """
 
     rank: int
@@ -42,6 +44,7 @@ class RankLocation:
     pid: int
     gpu_uuid: str | None
     name: str
+    numa: int | None = None
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "RankLocation":
@@ -53,13 +56,14 @@ class RankLocation:
             The dictionary is not a rank's location.
         """
         try:
-            gpu = content["gpu_uuid"]
+            gpu, numa = content["gpu_uuid"], content.get("numa")
             return cls(
                 int(content["rank"]),
                 str(content["node"]),
                 int(content["pid"]),
                 None if gpu is None else str(gpu),
                 str(content["name"]),
+                None if numa is None else int(numa),
             )
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"not a rank's location: {error!r}") from error
@@ -105,6 +109,7 @@ class _Process:
     parent: int
     name: str
     rank: int
+    numa: int | None
 
 
 class RankFinder:
@@ -119,12 +124,18 @@ class RankFinder:
     """
 
     def __init__(
-        self, path: Path, node: str, environment: Mapping[str, str], proc: Path = Path("/proc")
+        self,
+        path: Path,
+        node: str,
+        environment: Mapping[str, str],
+        proc: Path = Path("/proc"),
+        numa_nodes: Path = Path("/sys/devices/system/node"),
     ) -> None:
         self._path = path
         self._node = node
         self._job = environment.get("SLURM_JOB_ID", "")
         self._proc = proc
+        self._numa_cores = _numa_cores(numa_nodes)
         self._due_ns = 0
         self._known: dict[int, tuple[RankLocation, ...]] = {}
 
@@ -170,14 +181,14 @@ class RankFinder:
         found: dict[int, tuple[RankLocation, ...]] = {}
         for pid, uuid in sorted(set(holders)):
             if process := processes.get(pid):
-                location = RankLocation(process.rank, self._node, pid, uuid, process.name)
+                location = RankLocation(process.rank, self._node, pid, uuid, process.name, process.numa)
                 found[process.rank] = (*found.get(process.rank, ()), location)
         for process in sorted(processes.values(), key=lambda each: each.pid):
             parent = processes.get(process.parent)
             # A rank's child processes, such as data loader workers, inherit its environment.
             if process.rank not in found and (parent is None or parent.rank != process.rank):
                 found[process.rank] = (
-                    RankLocation(process.rank, self._node, process.pid, None, process.name),
+                    RankLocation(process.rank, self._node, process.pid, None, process.name, process.numa),
                 )
         return found
 
@@ -203,7 +214,32 @@ class RankFinder:
         if rank is None:
             return None
         name, _, rest = (folder / "stat").read_text(errors="replace").rpartition(")")
-        return _Process(pid, int(rest.split()[1]), name.partition("(")[2], rank)
+        return _Process(pid, int(rest.split()[1]), name.partition("(")[2], rank, self._numa(folder))
+
+    def _numa(self, folder: Path) -> int | None:
+        """Return the NUMA node of a process's cores; None for those of several."""
+        lines = (folder / "status").read_text(errors="replace").splitlines()
+        allowed = next((line.split(":")[1] for line in lines if line.startswith("Cpus_allowed_list:")), "")
+        cores = _cores(allowed)
+        return next((node for node, own in self._numa_cores.items() if cores and cores <= own), None)
+
+
+def _numa_cores(folder: Path) -> dict[int, frozenset[int]]:
+    """Return the cores of each NUMA node of this machine; empty where the kernel does not tell."""
+    found = {}
+    for path in sorted(folder.glob("node[0-9]*/cpulist")):
+        with suppress(OSError, ValueError):
+            found[int(path.parent.name.removeprefix("node"))] = _cores(path.read_text())
+    return found
+
+
+def _cores(text: str) -> frozenset[int]:
+    """Return the cores of a list such as ``0-3,8``."""
+    found: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
 
 
 def _rank(environment: Mapping[bytes, bytes]) -> int | None:

@@ -63,6 +63,7 @@ def run_user() -> int:
     """Run the script, module, or notebook; write an exception for the launch and for torch."""
     plan = attempt()
     profile = start_profiler(plan)
+    watch_device_mesh()
     threading.Thread(target=_watch_for_requests, daemon=True).start()
     try:
         _execute(plan)
@@ -172,6 +173,76 @@ def _write_exception(error: BaseException) -> None:
 
 def _is_internal(name: str) -> bool:
     return name == __file__ or "runpy" in name
+
+
+class _MeshFinder:
+    """Import hook that runs once, when torch's device mesh is imported."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG002 - a finder's
+        """Return the module's spec, whose loader also makes meshes report this rank's role."""
+        if name != "torch.distributed.device_mesh":
+            return None
+        import importlib.util  # noqa: PLC0415
+
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        loader = spec.loader if spec else None
+        if loader is None:
+            return None
+        execute = loader.exec_module
+
+        def execute_and_watch(module: Any) -> None:
+            execute(module)
+            _watch_meshes(module)
+
+        loader.exec_module = execute_and_watch  # type: ignore[method-assign]
+        return spec
+
+
+def watch_device_mesh() -> None:
+    """Report this rank's role to the run when the program makes a named device mesh of all ranks."""
+    if os.environ.get("GIPFEL_RUN"):
+        sys.meta_path.insert(0, _MeshFinder())
+
+
+def _watch_meshes(module: Any) -> None:
+    original = module.DeviceMesh.__init__
+    largest = [0]
+
+    def initialize(self: Any, *arguments: Any, **named: Any) -> None:
+        original(self, *arguments, **named)
+        try:
+            names, world = self.mesh_dim_names, int(os.environ.get("WORLD_SIZE") or 0)
+            place = self.get_coordinate() if names and self.size() == world else None
+            # Of several meshes, the one with most axes: others are parts or views of it.
+            if place and len(names) > largest[0]:
+                largest[0] = len(names)
+                _report_roles(dict(zip(map(str.lower, names), map(int, place))))  # noqa: B905 - Python 3.9
+        except Exception as error:  # noqa: BLE001 - the training must not depend on it
+            sys.stderr.write(f"gipfel: the device mesh could not be read: {error}\n")
+
+    module.DeviceMesh.__init__ = initialize
+
+
+def _report_roles(roles: dict[str, int]) -> None:
+    parts = FOLDER.split("/")
+    content = {
+        "time_ns": time.time_ns(),
+        "rank": int(os.environ["RANK"]),
+        "world_size": int(os.environ["WORLD_SIZE"]),
+        "node": os.environ.get("GIPFEL_NODE") or os.uname().nodename,
+        "pid": os.getpid(),
+        "launch": f"{parts[-3]}/{parts[-1]}" if len(parts) > 3 else "",
+        "source": "mesh",
+        "roles": roles,
+    }
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    file = os.open(os.path.join(os.environ["GIPFEL_RUN"], "roles.jsonl"), flags, 0o600)  # noqa: PTH118
+    try:
+        # One write, so that lines of several ranks don't mix.
+        os.write(file, json.dumps(content).encode() + b"\n")
+    finally:
+        os.close(file)
 
 
 def start_profiler(plan: dict[str, Any]) -> Any:

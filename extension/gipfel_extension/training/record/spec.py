@@ -74,6 +74,8 @@ class LaunchSpec(Placement):
     """Seconds before the time limit at which ranks get SIGUSR1, and seconds that they then have to end."""
     join_timeout_s: float = Field(30.0, ge=0, le=3600)
     """Seconds for which an elastic launch waits for more nodes after ``nodes_min`` have joined."""
+    layout: OneLine = Field("", max_length=200)
+    """Sizes of parallel axes, such as ``pp=2,dp=4``, the last of which changes fastest from rank to rank."""
     profile: bool = False
     """Write a trace of torch's profiler for every rank."""
     preflight: bool = True
@@ -119,9 +121,22 @@ class LaunchSpec(Placement):
             raise ValueError("only a notebook has a kernel")
         if self.nodes_min is not None and self.nodes_min > self.nodes:
             raise ValueError("the smallest number of nodes is larger than the largest")
+        if self.layout:
+            self._check_layout()
         if self.elastic and self.launcher != "torchrun":
             raise ValueError(f"the launcher {self.launcher} does not support elastic launches; use torchrun")
         return self
+
+    def _check_layout(self) -> None:
+        from ...diagnosis.role_layout import check_size, parse_layout  # noqa: PLC0415 - numpy
+        from ...telemetry.sample import SourceError  # noqa: PLC0415
+
+        try:
+            sizes = parse_layout(self.layout)
+            if not self.elastic:
+                check_size(sizes, self.ranks)
+        except SourceError as error:
+            raise ValueError(str(error).rstrip(".")) from error
 
     @property
     def elastic(self) -> bool:

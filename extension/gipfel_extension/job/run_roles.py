@@ -1,0 +1,183 @@
+"""Roles of a run's ranks, from all that tells them, and what contradicts in it.
+
+In this order: a layout that a person typed, ``roles.json`` of the run folder, and what ranks reported, be it
+by themselves, by torch's device mesh or by their launch.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..diagnosis.reported_roles import REPORTS_FILE, RoleReports, read_reports
+from ..diagnosis.role_layout import check_size, parse_layout, roles_of_layout
+from ..diagnosis.roles import Roles, read_roles, roles_of
+from ..diagnosis.verdict import named
+from ..telemetry.ranks import RankLocation, read_ranks
+from ..telemetry.sample import SourceError
+from .launch_ranks import recorded_ranks
+
+#: Table in a run folder that a person wrote.
+ROLES_FILE = "roles.json"
+_UNTIL_THEN = "Until then roles are taken as unknown."
+#: GPUs that several ranks claim, of which each is named.
+_MOST_SHARED = 3
+
+
+@dataclass(frozen=True)
+class RunRoles:
+    """Ranks of a run, their roles and where they run.
+
+    Parameters
+    ----------
+    roles
+        Roles with the nodes and GPUs of the ranks.
+    source
+        ``typed``, ``file``, ``rank``, ``mesh`` or ``launch``; empty where roles are unknown.
+    world_size
+        Number of ranks; None where neither ranks nor roles tell it.
+    problems
+        What contradicts: what, and what to do.
+    """
+
+    roles: Roles
+    source: str = ""
+    world_size: int | None = None
+    locations: tuple[RankLocation, ...] = ()
+    reports: RoleReports = RoleReports()  # noqa: RUF009 - frozen
+    problems: tuple[SourceError, ...] = ()
+
+    @property
+    def present(self) -> tuple[int, ...]:
+        """Ranks that were seen as a process or that reported themselves."""
+        return tuple(sorted({*self.reports.ranks, *(each.rank for each in self.locations)}))
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Ranks of the job that were never seen; empty where the world size is unknown."""
+        return tuple(sorted(set(range(self.world_size or 0)).difference(self.present)))
+
+
+def roles_of_run(
+    run: Path, layout: str = "", launch: str | None = None, *, seen: Iterable[int] = ()
+) -> RunRoles:
+    """Return the ranks of a run and their roles; never fails for what a file holds.
+
+    Parameters
+    ----------
+    layout
+        Sizes of axes that a person typed, see ``diagnosis.role_layout.parse_layout``.
+    launch
+        ``RUN/N`` of one of several launches in the run; by default the one that reported last.
+    seen
+        Ranks that are known from elsewhere, such as those that logged steps.
+    """
+    problems: list[SourceError] = []
+    try:
+        reports = read_reports(run, launch, recorded_ranks(run, launch))
+    except OSError as error:
+        reports = RoleReports()
+        reason = error.strerror or str(error)
+        problems.append(SourceError(f"{REPORTS_FILE} can't be read: {reason}.", "Check its permissions."))
+    locations = _current(read_ranks(run / "telemetry"), reports)
+    known = {*seen, *reports.ranks, *(each.rank for each in locations)}
+    size = reports.world_size
+    roles, source = Roles(), ""
+    for name, read in _sources(run, layout, reports):
+        try:
+            roles, source = _checked(read(), size, known, name), name
+            break
+        except SourceError as error:
+            problems.append(error)
+            roles = Roles()
+    if size is None:
+        size = max({*roles.coordinates, *roles.places, *known}, default=-1) + 1 or None
+    roles = _with_nodes(roles.with_places(locations), reports)
+    problems += _shared(roles)
+    return RunRoles(roles, source if roles.known else "", size, locations, reports, tuple(problems))
+
+
+def _sources(run: Path, layout: str, reports: RoleReports) -> list[tuple[str, Callable[[], Roles]]]:
+    """Return the readers of what is there, the one that counts most first."""
+    found: list[tuple[str, Callable[[], Roles]]] = []
+    if layout.strip():
+        found.append(("typed", lambda: _of_layout(layout, reports.world_size)))
+    if (run / ROLES_FILE).exists():
+        found.append(("file", lambda: read_roles(run / ROLES_FILE, follow=False)))
+    if reports.table:
+        found.append((reports.source, lambda: _of_reports(reports)))
+    return found
+
+
+def _of_layout(text: str, world_size: int | None) -> Roles:
+    sizes = parse_layout(text)
+    if world_size is not None:
+        check_size(sizes, world_size)
+    return roles_of_layout(sizes)
+
+
+def _of_reports(reports: RoleReports) -> Roles:
+    try:
+        found = roles_of(reports.table)
+    except ValueError as error:
+        raise SourceError(
+            f"The roles that ranks reported contradict each other: {error}.",
+            f"Call roles(…) with the same axes on every rank, or write {ROLES_FILE} into the run folder.",
+        ) from error
+    silent = tuple(sorted(set(reports.ranks) - set(found.coordinates)))
+    if found.known and silent:
+        raise SourceError(
+            f"{_sentence(silent)} reported no role. {_UNTIL_THEN}",
+            "Call roles(…) on every rank.",
+        )
+    return found
+
+
+def _checked(roles: Roles, world_size: int | None, seen: set[int], source: str) -> Roles:
+    """Return roles that fit the job."""
+    ranks = set(roles.coordinates) | set(roles.places)
+    if source != "file":
+        return roles
+    if roles.known and world_size is not None and ranks != set(range(world_size)):
+        many = f"{len(ranks)} rank{'' if len(ranks) == 1 else 's'}"
+        raise SourceError(
+            f"{ROLES_FILE} does not fit the job: it names {many}, and the job has {world_size}.",
+            f"Give the roles of ranks 0 to {world_size - 1}. {_UNTIL_THEN}",
+        )
+    roles.check(seen)
+    return roles
+
+
+def _current(locations: tuple[RankLocation, ...], reports: RoleReports) -> tuple[RankLocation, ...]:
+    """Return locations without those of earlier launches: a rank is on the node that it reported last."""
+    return tuple(
+        each
+        for each in locations
+        if (reported := reports.ranks.get(each.rank)) is None or reported.node in ("", each.node)
+    )
+
+
+def _with_nodes(roles: Roles, reports: RoleReports) -> Roles:
+    """Return roles with the nodes that ranks reported, where no recorder found them."""
+    own = {rank: {"node": each.node} for rank, each in reports.ranks.items() if each.node}
+    places = {rank: {**own.get(rank, {}), **roles.places.get(rank, {})} for rank in {*own, *roles.places}}
+    return Roles(roles.coordinates, places)
+
+
+def _shared(roles: Roles) -> list[SourceError]:
+    shared = list(roles.shared_gpus().items())
+    found = [
+        SourceError(
+            f"{_sentence(tuple(ranks))} use one GPU, {gpu}.",
+            "Give each rank its own: --gpus-per-node as many as ranks, or torch.cuda.set_device(local rank).",
+        )
+        for gpu, ranks in shared[:_MOST_SHARED]
+    ]
+    if len(shared) > _MOST_SHARED:
+        rest = len(shared) - _MOST_SHARED
+        found.append(SourceError(f"{rest} more GPUs are each used by several ranks."))
+    return found
+
+
+def _sentence(ranks: tuple[int, ...]) -> str:
+    text = named(ranks)
+    return text[0].upper() + text[1:]
