@@ -10,6 +10,7 @@ from .history import (
     RunsRouteHandler,
     ScoreRouteHandler,
 )
+from .job import JobFiguresRouteHandler, JobRouteHandler
 from .launches import (
     LaunchActionRouteHandler,
     LaunchesRouteHandler,
@@ -74,6 +75,8 @@ ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/launches/log", LaunchLogRouteHandler),
     (r"gipfel/launches/(stop|rerun|notebook)", LaunchActionRouteHandler),
     (r"gipfel/launches/(trace|dump)", LaunchFileRouteHandler),
+    (r"gipfel/job", JobRouteHandler),
+    (r"gipfel/job/figures", JobFiguresRouteHandler),
     (r"gipfel/workloads", WorkloadsRouteHandler),
     (r"gipfel/workloads/(stop|rerun)", WorkloadActionRouteHandler),
     (r"gipfel/workloads/log", WorkloadLogRouteHandler),

@@ -19,7 +19,7 @@ _MAX_ROWS = 3
 _MAX_LAUNCHES = 6
 _MAX_RANKS = 8
 #: Metrics that are not drawn: step counters and their totals.
-_COUNTERS = frozenset({"step", "global_step", "iteration", "iter", "epoch", "batch"}) | {
+COUNTERS = frozenset({"step", "global_step", "iteration", "iter", "epoch", "batch"}) | {
     f"{most}{counted}"
     for most in ("", "total_", "max_", "num_")
     for counted in ("steps", "iterations", "iters", "epochs", "batches")
@@ -99,7 +99,7 @@ def metric_rows(metrics: UserMetrics) -> list[MetricRow]:
     The newest few launches are drawn; of all but the newest only the lowest rank.
     """
     found = []
-    for name in [name for name in metrics.names if name not in _COUNTERS][:_MAX_ROWS]:
+    for name in [name for name in metrics.names if name not in COUNTERS][:_MAX_ROWS]:
         launches = metrics.launches(name)
         series = [
             each

@@ -1,0 +1,96 @@
+"""Figures of users' metrics by rank, on the time axis of the samples."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..telemetry.figures.lines import plain_text
+from ..telemetry.figures.metric_rows import COUNTERS
+from ..telemetry.figures.stack import Plot, stacked
+from ..telemetry.user_metrics import UserMetric, UserMetrics
+from .figures import band_traces
+from .statistics import on_grid
+
+#: Metrics that are drawn where none is chosen, and the most that may be chosen.
+_FIRST, MOST_METRICS = 3, 12
+_BUCKETS = 300
+#: Ranks that are drawn as a line each where nothing is selected.
+_MOST_LINES = 8
+
+
+def metric_names(metrics: UserMetrics, launch: str) -> tuple[str, ...]:
+    """Return the names of the metrics that a launch's ranks logged, counters last."""
+    names = dict.fromkeys(each.name for each in _of_launch(metrics, launch))
+    return tuple(sorted(names, key=lambda name: name in COUNTERS))
+
+
+def metrics_figure(
+    metrics: UserMetrics,
+    launch: str,
+    names: Sequence[str],
+    chosen: Collection[int] | None,
+    span_ns: tuple[int, int],
+    *,
+    dark: bool = False,
+) -> dict[str, Any]:
+    """Return a plot per metric: a line per rank up to eight ranks, else bands, outliers and selected ranks.
+
+    Parameters
+    ----------
+    names
+        Metrics to draw; empty for the first three.
+    chosen
+        Selected ranks; None if all are.
+    span_ns
+        The time range of the axis, UTC.
+    """
+    own = _of_launch(metrics, launch)
+    plots = []
+    for name in (names or metric_names(metrics, launch)[:_FIRST])[:MOST_METRICS]:
+        series = sorted(
+            (each for each in own if each.name == name and len(each.time_ns)),
+            key=lambda each: -1 if each.rank is None else each.rank,
+        )
+        if series:
+            plots.append(_plot(name, series, chosen, span_ns, dark=dark))
+    return stacked(
+        plots,
+        title="",
+        span_ms=(span_ns[0] // 1_000_000, span_ns[1] // 1_000_000),
+        dark=dark,
+        empty="No metrics in this time. Log them with log(step=…, loss=…).",
+    )
+
+
+def _plot(
+    name: str,
+    series: Sequence[UserMetric],
+    chosen: Collection[int] | None,
+    span_ns: tuple[int, int],
+    *,
+    dark: bool,
+) -> Plot:
+    first, last = span_ns
+    usual = max((_interval(each) for each in series), default=0.0)
+    bucket = max(1, (last - first) // _BUCKETS, round(usual))
+    buckets = max(1, -(-(last - first) // bucket))
+    grid = on_grid([(each.time_ns, each.values) for each in series], first, bucket, buckets)
+    times = [(first + (place * bucket) + bucket // 2) // 1_000_000 for place in range(buckets)]
+    labels = ["no rank" if each.rank is None else f"rank {each.rank}" for each in series]
+    drawn = [place for place, each in enumerate(series) if chosen is not None and each.rank in chosen]
+    if chosen is None and len(series) <= _MOST_LINES:
+        drawn = list(range(len(series)))
+    traces = band_traces(times, grid, labels, drawn, uid=f"metrics/{plain_text(name)}", unit="", dark=dark)
+    title = plain_text(name) if len(series) == 1 else f"{plain_text(name)} of {len(series)} ranks"
+    return Plot(title, traces, pixels=110)
+
+
+def _interval(metric: UserMetric) -> float:
+    return float(np.median(np.diff(metric.time_ns))) if len(metric.time_ns) > 1 else 0.0
+
+
+def _of_launch(metrics: UserMetrics, launch: str) -> list[UserMetric]:
+    """Return the series of a launch; where it logged none, those outside of launches."""
+    found = [each for each in metrics.series if each.launch == launch]
+    return found or [each for each in metrics.series if not each.launch]

@@ -1,0 +1,46 @@
+"""``gipfel/job``: the ranks of a run, and figures of all of them for the job page."""
+
+import asyncio
+import json
+from typing import Any
+
+from pydantic import ValidationError
+
+from gipfel_cluster.model import GipfelError, one_line
+
+from ..server.job import JobQuery, JobView, job_document, job_figures
+from .base import GipfelRouteHandler, route
+
+
+class JobRouteHandler(GipfelRouteHandler):
+    """``GET``: ranks of a run, with roles, places, logs and failures, and what contradicts."""
+
+    @route
+    async def get(self) -> None:
+        """Send ranks, events and the names of users' metrics."""
+        query = self.query_as(JobQuery)
+        folder = await self.telemetry.run_named(query.run)
+        self.finish(await asyncio.to_thread(job_document, folder, query))
+
+
+class JobFiguresRouteHandler(GipfelRouteHandler):
+    """``GET``: bands, heat map and users' metrics of all ranks between two times."""
+
+    @route
+    async def get(self) -> None:
+        """Send the figures; the heat map's values are bytes."""
+        view = self._view()
+        folder = await self.telemetry.run_named(view.run)
+        text = await asyncio.to_thread(
+            lambda: json.dumps(job_figures(folder, view), allow_nan=False, separators=(",", ":"))
+        )
+        self.set_header("Content-Type", "application/json")
+        self.finish(text)
+
+    def _view(self) -> JobView:
+        known = (JobView.model_fields.keys() - {"names"}) & self.request.query_arguments.keys()
+        values: dict[str, Any] = {name: self.get_query_argument(name) for name in known}
+        try:
+            return JobView.model_validate({**values, "names": tuple(self.get_query_arguments("name"))})
+        except ValidationError as error:
+            raise GipfelError(one_line(f"The query is not valid: {error.errors()[0]['msg']}.")) from error
