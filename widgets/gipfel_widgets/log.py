@@ -26,7 +26,6 @@ _MAX_VALUES = 64
 _MAX_INTEGER = 2**63
 _MAX_AXES = 8
 _AXIS = re.compile(r"[a-z][a-z0-9_]{0,15}")
-_APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 #: Time after which writing is retried, such as with a full disk.
 _RETRY_NS = 2 * 10**9
 _NO_RUN = (
@@ -115,7 +114,7 @@ def _report_roles(rank: int | None, world_size: int | None, coordinates: dict[st
     }
     path = os.path.join(run, ROLES_FILE)  # noqa: PTH118 - quick to import
     try:
-        file = os.open(path, _APPEND, 0o600)
+        file = _open_to_append(path)
         try:
             # One write, so that lines of several ranks don't mix.
             os.write(file, json.dumps(content).encode() + b"\n")
@@ -135,6 +134,11 @@ def _number(given: Any, names: tuple[str, ...]) -> int | None:
 def _is_coordinate(name: Any, value: Any) -> bool:
     is_axis = isinstance(name, str) and _AXIS.fullmatch(name) is not None and name != "rank"
     return is_axis and not isinstance(value, bool) and 0 <= int(value) < _MAX_INTEGER and int(value) == value
+
+
+def _open_to_append(path: str) -> int:
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    return os.open(path, flags, 0o600)
 
 
 class _Writer:
@@ -179,7 +183,7 @@ class _Writer:
 
     def _append(self, line: bytes) -> None:
         if self._file is None:
-            self._file = os.open(self._path, _APPEND, 0o600)
+            self._file = _open_to_append(self._path)
             end = os.fstat(self._file).st_size
             self._torn = end > 0 and os.pread(self._file, 1, end - 1) != b"\n"
         # One write, so that lines of several ranks don't mix; a line that was cut is ended first.

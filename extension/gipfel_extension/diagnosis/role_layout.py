@@ -8,7 +8,7 @@ from ..telemetry.sample import SourceError
 from .roles import LEVELS, Roles
 
 #: A larger job is refused before its table is built.
-_MOST_RANKS = 1 << 20
+_MOST_RANKS = 1 << 17
 _MOST_AXES = 8
 _TERM = re.compile(r"([a-z][a-z0-9_]{0,15})=([0-9]{1,8})")
 _FIX = "Give sizes whose product is the number of ranks, the fastest axis last, such as pp=4,dp=2,tp=2."
