@@ -35,6 +35,9 @@ export function themed(layout: PartialJSONObject, node: HTMLElement): PartialJSO
   for (const [key, value] of Object.entries(layout)) {
     if (/^[xy]axis\d*$/.test(key)) {
       result[key] = {
+        // plotly.js would measure each label in each draw, to hide those beyond the figure; above and below a plot
+        // there is always space for half a label.
+        ...(key.startsWith('y') ? { ticklabeloverflow: 'allow' } : {}),
         ...(value as PartialJSONObject),
         gridcolor: colour('--jp-border-color2', '#dedede'),
         linecolor: colour('--jp-border-color1', '#bdbdbd'),
