@@ -322,6 +322,15 @@ export interface IStatusMessage {
   readonly status: ISaturationStatus;
 }
 
+/**
+ * Message that what a page lists has changed, so that the page requests it again. `activity` is the value
+ * itself, null while there is none.
+ */
+export interface IChangeMessage {
+  readonly topic: 'activity' | 'batch' | 'launches' | 'lifetime' | 'other' | 'vetting';
+  readonly activity?: IGpuActivity | null;
+}
+
 /** One check on one node. */
 export interface IGridCell {
   readonly verdict: CellVerdict;

@@ -3,6 +3,7 @@ import { CommandRegistry } from '@lumino/commands';
 import { Signal } from '@lumino/signaling';
 import type { Widget } from '@lumino/widgets';
 import plugins from '../src/index';
+import { FakeSocket } from './common/fake-socket';
 import * as lab from './jupyterlab';
 import { sectionsOf } from './sections';
 
@@ -17,7 +18,7 @@ async function activate(
   const app = {
     commands,
     restored: Promise.resolve(),
-    serviceManager: { serverSettings: {} },
+    serviceManager: { serverSettings: { wsUrl: 'ws://lab/', WebSocket: FakeSocket } },
     docRegistry: { addWidgetExtension: (): void => undefined },
     shell: { currentWidget: null, add: (widget: Widget) => added.push(widget) }
   };

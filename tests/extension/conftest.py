@@ -55,9 +55,12 @@ class JupyterServer:
 
     def stream(self, query: str = "window=60", **options: Any) -> websocket.WebSocket:
         """The stream's websocket; with the token unless `header` is given."""
+        return self.socket(f"gipfel/saturation/stream?{query}", **options)
+
+    def socket(self, path: str, **options: Any) -> websocket.WebSocket:
+        """A websocket; with the token unless `header` is given."""
         options.setdefault("header", [f"Authorization: token {_TOKEN}"])
-        url = self.url.replace("http", "ws") + f"gipfel/saturation/stream?{query}"
-        return websocket.create_connection(url, timeout=20, **options)
+        return websocket.create_connection(self.url.replace("http", "ws") + path, timeout=20, **options)
 
     def cookie(self) -> str:
         """Return what a browser sends after the login."""

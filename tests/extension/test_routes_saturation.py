@@ -3,6 +3,9 @@ import time
 
 import pytest
 import websocket
+from pydantic import TypeAdapter
+
+from gipfel_extension.server.responses import ChangeMessage
 
 
 def messages(stream, seconds):
@@ -43,12 +46,23 @@ def test_a_query_out_of_range_is_refused_in_one_line(server, query):
     assert refused.value.status_code == 400
 
 
-def test_the_current_activity_is_asked_for_without_counting_as_use(server):
+def test_changes_are_pushed_without_counting_as_use(server):
     before = server.call("api/status")[1]["last_activity"]
-    status, found = server.call("gipfel/saturation/now")
-    assert status == 200
-    assert (found["share"] is None) == (found["gpus"] == 0)
+    changes = server.socket("gipfel/changes")
+    topics = {"activity", "batch", "launches", "lifetime", "other", "vetting"}
+    found = {}
+    while found.keys() < topics:
+        message = first(changes, lambda _: True)
+        TypeAdapter(ChangeMessage).validate_python(message)
+        found[message["topic"]] = message
+    assert found["activity"]["activity"]["gpus"] == 0
+    # Another page soon gets the value that is known, too.
+    again = server.socket("gipfel/changes")
+    assert first(again, lambda message: message["topic"] == "activity") == found["activity"]
     assert server.call("api/status")[1]["last_activity"] == before
+    with pytest.raises(websocket.WebSocketBadStatusException) as refused:
+        server.socket("gipfel/changes", header=[])
+    assert refused.value.status_code == 403
 
 
 def test_the_stream_sends_figures_and_then_only_newer_points(server):

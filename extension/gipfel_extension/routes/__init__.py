@@ -3,6 +3,7 @@
 from tornado.web import RequestHandler
 
 from .batch import BatchFormRouteHandler, BatchJobRouteHandler, BatchJobsRouteHandler
+from .changes import ChangesRouteHandler
 from .history import (
     CompareRouteHandler,
     DownloadRouteHandler,
@@ -25,7 +26,6 @@ from .runs import (
     RunTableRouteHandler,
 )
 from .saturation import (
-    ActivityRouteHandler,
     SaturationRouteHandler,
     SaturationStreamRouteHandler,
     SharedSaturationRouteHandler,
@@ -58,7 +58,7 @@ ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/lifetime/extend", ExtendRouteHandler),
     (r"gipfel/lifetime/keep-alive", KeepAliveRouteHandler),
     (r"gipfel/saturation", SaturationRouteHandler),
-    (r"gipfel/saturation/now", ActivityRouteHandler),
+    (r"gipfel/changes", ChangesRouteHandler),
     (r"gipfel/saturation/stream", SaturationStreamRouteHandler),
     (r"gipfel/saturation/range", RangeRouteHandler),
     (r"gipfel/saturation/score", ScoreRouteHandler),

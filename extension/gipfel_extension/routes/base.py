@@ -1,15 +1,19 @@
-"""Base of all routes: authentication, authorization, and errors as one line of JSON."""
+"""Base of all routes: authentication, authorization, and errors as one line of JSON; base of websockets."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import wraps
 from typing import Any, TypeVar
 
 from jupyter_core.utils import ensure_async
-from jupyter_server.auth.decorator import authorized
-from jupyter_server.base.handlers import APIHandler
+from jupyter_server.auth.decorator import authorized, ws_authenticated
+from jupyter_server.base.handlers import APIHandler, JupyterHandler
+from jupyter_server.base.websocket import WebSocketMixin
 from pydantic import ValidationError
 from tornado import web
 from tornado.iostream import StreamClosedError
+from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from gipfel_cluster.model import Frozen, GipfelError, one_line
 
@@ -80,6 +84,53 @@ class GipfelRouteHandler(APIHandler):
             return model.model_validate(query)
         except ValidationError as error:
             raise _invalid(error) from error
+
+
+class GipfelSocketHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
+    """Websocket that sends the messages of a subclass to an authenticated and authorized user."""
+
+    auth_resource = AUTH_RESOURCE
+    _sending: asyncio.Task[None] | None = None
+
+    def set_default_headers(self) -> None:
+        """Skip the HTML page headers on a websocket."""
+
+    @ws_authenticated
+    async def get(self, *arguments: Any, **keywords: Any) -> None:
+        """Open the websocket."""
+        allowed = self.authorizer.is_authorized(self, self.current_user, "read", AUTH_RESOURCE)
+        if not await ensure_async(allowed):
+            raise web.HTTPError(403)
+        self.parse_query()
+        await super().get(*arguments, **keywords)
+
+    def parse_query(self) -> None:
+        """Raise ``HTTPError(400)`` if the query is not valid."""
+
+    def messages(self) -> AsyncIterator[dict[str, Any]]:
+        """Yield the messages as JSON-serializable values."""
+        raise NotImplementedError
+
+    def open(self, *arguments: Any, **keywords: Any) -> None:
+        """Start sending."""
+        super().open(*arguments, **keywords)
+        self._sending = asyncio.ensure_future(self._send())
+
+    def on_message(self, message: str | bytes) -> None:
+        """Ignore messages of the page."""
+
+    def on_close(self) -> None:
+        """Stop sending."""
+        if self._sending:
+            self._sending.cancel()
+
+    async def _send(self) -> None:
+        try:
+            async for message in self.messages():
+                text = await asyncio.to_thread(json.dumps, message, allow_nan=False)
+                await self.write_message(text)
+        except WebSocketClosedError:
+            return
 
 
 def _invalid(error: ValidationError) -> GipfelError:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jupyter_server.base.handlers import JupyterHandler
 from jupyter_server.utils import ApiPath, to_os_path
 from pydantic import Field
 
@@ -71,10 +72,7 @@ class BatchJobsRouteHandler(GipfelRouteHandler):
     @route
     async def get(self) -> None:
         """Send the batch notebooks of the last two weeks with their current state, the newest first."""
-        submissions = await asyncio.to_thread(list_submitted, os.environ)
-        schedulers = await asyncio.to_thread(_schedulers, submissions)
-        views = await query_tasks(submissions, schedulers)
-        self.finish({"jobs": [_job(self, each, views[each.job_id]) for each in submissions]})
+        self.finish({"jobs": await batch_jobs(root_directory(self))})
 
     @route
     async def post(self) -> None:
@@ -126,6 +124,14 @@ class BatchJobRouteHandler(GipfelRouteHandler):
             )
         await schedulers[found.scheduler].cancel(job_id)
         self.finish({"job_id": job_id})
+
+
+async def batch_jobs(root: Path) -> list[dict[str, Any]]:
+    """Return the user's batch notebooks for a server with this root directory, the newest first."""
+    submissions = await asyncio.to_thread(list_submitted, os.environ)
+    schedulers = await asyncio.to_thread(_schedulers, submissions)
+    views = await query_tasks(submissions, schedulers)
+    return [_job(each, views[each.job_id], root) for each in submissions]
 
 
 def _form(path: Path) -> dict[str, Any]:
@@ -182,18 +188,20 @@ def _file_of(handler: GipfelRouteHandler, path: str) -> Path:
     GipfelError
         The path is not below the server's root directory.
     """
-    contents: Any = handler.contents_manager
-    root = Path(getattr(contents, "root_dir", ".")).resolve()
     if "\0" in path or ".." in Path(path).parts:
         raise GipfelError(
             "This path is not below the server's root directory.", "Choose a file in the file browser."
         )
-    return Path(to_os_path(ApiPath(path), str(root)))
+    return Path(to_os_path(ApiPath(path), str(root_directory(handler))))
 
 
-def _job(handler: GipfelRouteHandler, submission: SubmittedNotebook, views: list[TaskView]) -> dict[str, Any]:
+def root_directory(handler: JupyterHandler) -> Path:
+    """Return the server's root directory."""
     contents: Any = handler.contents_manager
-    root = Path(getattr(contents, "root_dir", ".")).resolve()
+    return Path(getattr(contents, "root_dir", ".")).resolve()
+
+
+def _job(submission: SubmittedNotebook, views: list[TaskView], root: Path) -> dict[str, Any]:
     return {
         "job_id": submission.job_id,
         "scheduler": submission.scheduler,

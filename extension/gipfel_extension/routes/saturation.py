@@ -1,24 +1,18 @@
 """``gipfel/saturation``: figures, the stream of new points, sharing of the score, and simulated sources."""
 
 import asyncio
-import json
 import os
-import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from jupyter_core.utils import ensure_async
-from jupyter_server.auth.decorator import ws_authenticated
 from jupyter_server.base.handlers import JupyterHandler
-from jupyter_server.base.websocket import WebSocketMixin
 from pydantic import ValidationError
 from tornado import web
-from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from gipfel_cluster.model import Frozen, GipfelError, OneLine, one_line
 from gipfel_cluster.runs import runs_root
 
-from ..server.activity import WINDOW_S, current_activity
 from ..server.analysis import (
     Sharing,
     mean_activity,
@@ -30,7 +24,7 @@ from ..server.analysis import (
 from ..server.broadcast import Page, absent_status
 from ..server.telemetry import ServerTelemetry
 from ..server.views import View
-from .base import AUTH_RESOURCE, GipfelRouteHandler, route
+from .base import GipfelRouteHandler, GipfelSocketHandler, route
 
 _MAX_BYTES = 16_384
 _WINDOW_S = 600.0
@@ -68,46 +62,17 @@ class SaturationRouteHandler(GipfelRouteHandler):
         self.finish({"figures": drawn.figures, "status": broadcast.status})
 
 
-class ActivityRouteHandler(GipfelRouteHandler):
-    """``GET``: GPU activity for the status bar; its polling does not count as use of the server."""
-
-    _track_activity = False
-
-    @route
-    async def get(self) -> None:
-        """Send the current GPU activity."""
-        _, broadcast = await self.telemetry.ensure_started()
-        devices = await broadcast.devices()
-        table = await broadcast.table(WINDOW_S)
-        self.finish(await asyncio.to_thread(current_activity, table, devices, time.time_ns()))
-
-
-class SaturationStreamRouteHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
+class SaturationStreamRouteHandler(GipfelSocketHandler):
     """Websocket that sends figures, then new points and scores; a page sends its view."""
 
-    auth_resource = AUTH_RESOURCE
-    _sending: asyncio.Task[None] | None = None
     _page: Page
 
-    def set_default_headers(self) -> None:
-        """Skip the HTML page headers on a websocket."""
-
-    @ws_authenticated
-    async def get(self, *arguments: Any, **keywords: Any) -> None:
-        """Open the websocket for an authenticated and authorized user."""
-        allowed = self.authorizer.is_authorized(self, self.current_user, "read", AUTH_RESOURCE)
-        if not await ensure_async(allowed):
-            raise web.HTTPError(403)
+    def parse_query(self) -> None:
+        """Parse the first view."""
         try:
             self._page = Page(parse_view(self))
         except GipfelError as error:
             raise web.HTTPError(400, "%s", error) from error
-        await super().get(*arguments, **keywords)
-
-    def open(self, *arguments: Any, **keywords: Any) -> None:
-        """Start sending."""
-        super().open(*arguments, **keywords)
-        self._sending = asyncio.ensure_future(self._send())
 
     def on_message(self, message: str | bytes) -> None:
         """Change the page's view; close the websocket if the message is not a valid view."""
@@ -119,23 +84,16 @@ class SaturationStreamRouteHandler(WebSocketMixin, WebSocketHandler, JupyterHand
         except ValidationError:
             self.close(1007, "The message is not a valid view.")
 
-    def on_close(self) -> None:
-        """Stop sending."""
-        if self._sending:
-            self._sending.cancel()
-
-    async def _send(self) -> None:
+    async def messages(self) -> AsyncIterator[dict[str, Any]]:
+        """Yield the messages of the broadcast."""
         telemetry: ServerTelemetry = self.settings["gipfel"]
         try:
             _, broadcast = await telemetry.ensure_started()
             async for message in broadcast.messages(self._page):
-                text = await asyncio.to_thread(json.dumps, message, allow_nan=False)
-                await self.write_message(text)
-        except WebSocketClosedError:
-            return
+                yield message
         except GipfelError as error:
             # The websocket stays open: otherwise the page would reconnect and get the same error.
-            await self.write_message(json.dumps({"type": "status", "status": absent_status(str(error))}))
+            yield {"type": "status", "status": absent_status(str(error))}
 
 
 class SharingRouteHandler(GipfelRouteHandler):

@@ -37,9 +37,7 @@ class WorkloadsRouteHandler(GipfelRouteHandler):
     @route
     async def get(self) -> None:
         """Send the newest workloads, the newest first."""
-        found = await asyncio.to_thread(_list)
-        newest = found[: -MAX_WORKLOADS - 1 : -1]
-        self.finish({"workloads": [each.model_dump(mode="json", include=_FIELDS) for each in newest]})
+        self.finish({"workloads": await asyncio.to_thread(other_workloads)})
 
 
 class WorkloadActionRouteHandler(GipfelRouteHandler):
@@ -67,12 +65,13 @@ def _workloads() -> Workloads:
     return Workloads(os.environ, {})
 
 
-def _list() -> list[Workload]:
-    """Return the workloads of these kinds, the newest last; do not query the scheduler about others."""
+def other_workloads() -> list[dict[str, Any]]:
+    """Return the workloads of these kinds, the newest first; do not query the scheduler about others."""
     found = _workloads()
     kinds = (kind for kind in found.kinds if kind not in _WITH_OWN_ROUTES)
     listed = (each for kind in kinds for each in found.list(ended=True, kind=kind))
-    return sorted(listed, key=lambda each: each.created_ns)
+    newest = sorted(listed, key=lambda each: each.created_ns, reverse=True)[:MAX_WORKLOADS]
+    return [each.model_dump(mode="json", include=_FIELDS) for each in newest]
 
 
 def _find(found: Workloads, request: WorkloadRequest) -> Workload:

@@ -314,3 +314,13 @@ class StatusMessage(ResponseModel):
 
 
 StreamMessage = FiguresMessage | SamplesMessage | ScoreMessage | StatusMessage
+
+
+class ChangeMessage(ResponseModel):
+    """Message that what a page lists has changed, so that the page requests it again.
+
+    ``activity`` is the value itself, null while there is none.
+    """
+
+    topic: Literal["activity", "batch", "launches", "lifetime", "other", "vetting"]
+    activity: GpuActivity | None = None

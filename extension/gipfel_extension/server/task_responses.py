@@ -7,7 +7,6 @@ from ..training.papermill.parameters import Parameter
 from .launches import LogPosition
 from .responses import (
     Comparison,
-    GpuActivity,
     Lifetime,
     ResponseModel,
     RunInfo,
@@ -290,7 +289,6 @@ ROUTE_RESPONSES: dict[tuple[str, str], type[ResponseModel]] = {
     ("POST", "gipfel/lifetime/keep-alive"): Lifetime,
     ("POST", "gipfel/telemetry/source"): SaturationStatus,
     ("DELETE", "gipfel/telemetry/source"): SaturationStatus,
-    ("GET", "gipfel/saturation/now"): GpuActivity,
     ("GET", "gipfel/saturation/range"): TimeRange,
     ("GET", "gipfel/saturation/score"): Score,
     ("GET", "gipfel/saturation/compare"): Comparison,

@@ -1,11 +1,15 @@
 import type { IBatchJob, IBatchRequest } from '../api';
+import type { IPushed } from '../common/server-changes';
 import { WorkModel } from '../workloads/model';
 import type { BatchRequests } from './requests';
 
 /** The user's batch jobs, the newest first. */
 export class BatchModel extends WorkModel<IBatchJob> {
-  constructor(readonly requests: BatchRequests) {
-    super();
+  constructor(
+    readonly requests: BatchRequests,
+    changes: IPushed | null = null
+  ) {
+    super(changes);
   }
 
   /** Submit a notebook and update the list; throws an error with a message for the user. */

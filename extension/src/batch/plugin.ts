@@ -5,6 +5,7 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { CommandIDs, NO_ARGUMENTS } from '../common/commands';
 import { batchIcon } from '../common/icon';
+import { serverChanges } from '../common/server-changes';
 import { IGipfelWorkloads } from '../tokens';
 import { batchKind } from './kind';
 import { BatchModel } from './model';
@@ -26,7 +27,11 @@ export const batchPlugin: JupyterFrontEndPlugin<void> = {
     translator: ITranslator | null
   ) => {
     const trans = (translator ?? nullTranslator).load('gipfel');
-    const model = new BatchModel(new BatchRequests(app.serviceManager.serverSettings));
+    const { serverSettings } = app.serviceManager;
+    const model = new BatchModel(
+      new BatchRequests(serverSettings),
+      serverChanges(serverSettings).of('batch')
+    );
     const open = (path: string): void => {
       void app.commands.execute('docmanager:open', { path });
     };

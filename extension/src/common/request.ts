@@ -1,6 +1,17 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 
+/** Return the URL of a websocket below `gipfel`. */
+export function socketUrl(
+  settings: ServerConnection.ISettings,
+  path: string,
+  query: Readonly<Record<string, string>> = {}
+): string {
+  // Only across origins: on the server's own page the cookie suffices, and URLs end up in logs.
+  const token = settings.appendToken && settings.token ? { token: settings.token } : {};
+  return URLExt.join(settings.wsUrl, 'gipfel', path) + URLExt.objectToQueryString({ ...query, ...token });
+}
+
 /**
  * Send a request to a route of the server extension and return the JSON of its response.
  *

@@ -1,19 +1,29 @@
 import type { IDisposable } from '@lumino/disposable';
 import { Poll } from '@lumino/polling';
 
+import type { IPushed } from './server-changes';
+
 const FIRST_MS = 1_000;
 const LONGEST_RETRY_MS = 30_000;
 
-/** Polls the server while a view is visible, and more slowly while the server does not respond. */
+/**
+ * Polls the server while a view is visible, and more slowly while the server does not respond.
+ *
+ * With changes that the server pushes, it also sends a request at each of them.
+ */
 export class ViewPoll implements IDisposable {
   /**
    * @param name Name of the poll, without the prefix of the extension.
-   * @param ask Sends one request; returns the milliseconds until the next one, or null to wait for `refresh`.
+   * @param ask Sends one request; returns the milliseconds until the next one, or null to wait for `refresh` or
+   * a pushed change.
+   * @param _changes What the server pushes about the view; null if it is only polled.
    */
   constructor(
     name: string,
-    private readonly _ask: () => Promise<number | null>
+    private readonly _ask: () => Promise<number | null>,
+    private readonly _changes: IPushed | null = null
   ) {
+    _changes?.changed.connect(this._onChanged);
     this._poll = new Poll({
       auto: false,
       name: `@gipfel/extension:${name}`,
@@ -25,6 +35,11 @@ export class ViewPoll implements IDisposable {
 
   get isDisposed(): boolean {
     return this._poll.isDisposed;
+  }
+
+  /** True while the server pushes changes, so that `ask` may return null. */
+  get pushed(): boolean {
+    return this._changes?.open === true;
   }
 
   /** True while the view is visible. */
@@ -58,8 +73,15 @@ export class ViewPoll implements IDisposable {
   }
 
   dispose(): void {
+    this._changes?.changed.disconnect(this._onChanged);
     this._poll.dispose();
   }
+
+  private readonly _onChanged = (): void => {
+    if (this._visible) {
+      void this.refresh();
+    }
+  };
 
   private async _turn(): Promise<void> {
     const { tick } = this._poll;

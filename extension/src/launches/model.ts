@@ -1,4 +1,5 @@
 import type { ILaunch, ILogPage, ILogPosition } from '../api';
+import type { IPushed } from '../common/server-changes';
 import { ViewPoll } from '../common/view-poll';
 import { NO_LINES, appendLines, type ILogLines } from '../views/launch/log-lines';
 import { WorkModel } from '../workloads/model';
@@ -13,9 +14,10 @@ export class LaunchesModel extends WorkModel<ILaunch> {
   /** @param _only The ID of the only launch to show; empty for all. */
   constructor(
     readonly requests: LaunchRequests,
-    private readonly _only = ''
+    private readonly _only = '',
+    changes: IPushed | null = null
   ) {
-    super();
+    super(changes);
   }
 
   /** The ID of the launch whose log is open; empty for none. */

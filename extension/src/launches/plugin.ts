@@ -5,6 +5,7 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { CommandIDs, NO_ARGUMENTS } from '../common/commands';
 import { mountainIcon } from '../common/icon';
+import { serverChanges } from '../common/server-changes';
 import { IGipfelLaunches, IGipfelWorkloads } from '../tokens';
 import type { ILaunchActions } from './actions';
 import { launchKind } from './kind';
@@ -29,8 +30,10 @@ export const launchesPlugin: JupyterFrontEndPlugin<IGipfelLaunches> = {
     translator: ITranslator | null
   ): IGipfelLaunches => {
     const trans = (translator ?? nullTranslator).load('gipfel');
-    const requests = new LaunchRequests(app.serviceManager.serverSettings);
-    const model = new LaunchesModel(requests);
+    const { serverSettings } = app.serviceManager;
+    const requests = new LaunchRequests(serverSettings);
+    const changes = serverChanges(serverSettings).of('launches');
+    const model = new LaunchesModel(requests, '', changes);
     const actions = actionsOf(app, model);
     workloads.addKind(launchKind(model, trans, actions));
     // The widget of a launch cell, outside of JupyterLab, uses these to open its notebook and to link its files.
@@ -51,7 +54,7 @@ export const launchesPlugin: JupyterFrontEndPlugin<IGipfelLaunches> = {
     launcher?.add({ command, category, rank: 1 });
     return {
       createView: async id => {
-        const own = new LaunchesModel(requests, id);
+        const own = new LaunchesModel(requests, id, changes);
         await own.refresh();
         return own.items === null ? null : new SavedLaunch(own, trans, actionsOf(app, own));
       }

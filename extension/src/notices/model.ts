@@ -2,20 +2,29 @@ import type { IDisposable } from '@lumino/disposable';
 import { Signal, type ISignal } from '@lumino/signaling';
 
 import type { ILifetime } from '../api';
+import type { IPushed } from '../common/server-changes';
 import { ViewPoll } from '../common/view-poll';
 import type { LifetimeRequests } from './requests';
 
 const POLL_MS = 30_000;
+/** Longest wait of a timer in a browser is 24 days. */
+const LONGEST_TIMER_MS = 24 * 3_600_000;
 /** Delay after a notice is due, since timers may fire early. */
 const LATE_MS = 250;
 
 /**
- * The end of this server, polled every half minute and when a notice is due.
+ * The end of this server, requested when the server pushes a change and when a notice is due, else every half
+ * minute.
  *
  * Polling stops while the page is hidden, and resumes when it becomes visible.
  */
 export class LifetimeModel implements IDisposable {
-  constructor(private readonly _requests: LifetimeRequests) {
+  constructor(
+    private readonly _requests: LifetimeRequests,
+    changes: IPushed | null = null
+  ) {
+    // JupyterLab itself reports a server that does not respond.
+    this._poll = new ViewPoll('lifetime', async () => this._take(await this._requests.lifetime()), changes);
     document.addEventListener('visibilitychange', this._onVisibility);
   }
 
@@ -55,31 +64,32 @@ export class LifetimeModel implements IDisposable {
   }
 
   private async _act(answer: Promise<ILifetime>): Promise<void> {
-    this._poll.wait(this._take(await answer));
+    const wait = this._take(await answer);
+    if (wait !== null) {
+      this._poll.wait(wait);
+    }
   }
 
-  /** Handle a response, and return the milliseconds until the next request. */
-  private _take(lifetime: ILifetime): number {
+  /** Handle a response; return the milliseconds until the next request, null to wait for a pushed change. */
+  private _take(lifetime: ILifetime): number | null {
     this._aheadMs = lifetime.now_ms - Date.now();
     this._changed.emit(lifetime);
     return this._untilNextNotice(lifetime);
   }
 
-  private _untilNextNotice(lifetime: ILifetime): number {
-    if (lifetime.ends_ms === null) {
-      return POLL_MS;
-    }
-    const leftMs = this.leftMs(lifetime.ends_ms);
+  private _untilNextNotice(lifetime: ILifetime): number | null {
+    const longest = this._poll.pushed ? [] : [POLL_MS];
+    const leftMs = lifetime.ends_ms === null ? 0 : this.leftMs(lifetime.ends_ms);
     const waits = lifetime.notices_s.map(notice => leftMs - notice * 1000 + LATE_MS).filter(wait => wait > 0);
-    return Math.min(POLL_MS, ...waits);
+    const next = Math.min(...longest, ...waits, LONGEST_TIMER_MS);
+    return this._poll.pushed && waits.length === 0 ? null : next;
   }
 
   private readonly _onVisibility = (): void => {
     this._poll.setVisible(document.visibilityState === 'visible');
   };
 
-  // JupyterLab itself reports a server that does not respond.
-  private readonly _poll = new ViewPoll('lifetime', async () => this._take(await this._requests.lifetime()));
+  private readonly _poll: ViewPoll;
   private readonly _changed = new Signal<this, ILifetime>(this);
   private _aheadMs = 0;
 }

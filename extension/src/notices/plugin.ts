@@ -4,6 +4,7 @@ import { IStateDB } from '@jupyterlab/statedb';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { CommandIDs } from '../common/commands';
+import { serverChanges } from '../common/server-changes';
 import { IGipfelLaunches, IGipfelPanel } from '../tokens';
 import { JobNotices, type IJobActions } from './job-notices';
 import { LifetimeModel } from './model';
@@ -29,7 +30,11 @@ export const noticesPlugin: JupyterFrontEndPlugin<void> = {
     translator: ITranslator | null
   ) => {
     const trans = (translator ?? nullTranslator).load('gipfel');
-    const model = new LifetimeModel(new LifetimeRequests(app.serviceManager.serverSettings));
+    const { serverSettings } = app.serviceManager;
+    const model = new LifetimeModel(
+      new LifetimeRequests(serverSettings),
+      serverChanges(serverSettings).of('lifetime')
+    );
     new LifetimeNotices(model, trans, () => void panel?.refreshRun());
     void fetchSeen(state).then(seen => {
       new JobNotices(model, trans, actionsOf(app, launches, state), seen);

@@ -3,6 +3,7 @@ import { Debouncer } from '@lumino/polling';
 import { Signal, type ISignal } from '@lumino/signaling';
 
 import type { IDevice, IFigure, IRunEvent, IRunInfo, ISaturationStatus, IScore, StreamMessage } from '../api';
+import { ReconnectingSocket, type Connection } from '../common/reconnecting-socket';
 import type { IGipfelPanel } from '../tokens';
 import type { IFigureSource } from '../views/figures/figure';
 import type { Figures, SampleUpdate } from '../views/figures/updates';
@@ -10,7 +11,6 @@ import { SaturationFigures } from './figures';
 import { GrowingRun } from './growing-run';
 import type { SaturationRequests, IRangeQuery } from './requests';
 import { ViewSelection } from './view-selection';
-import { SaturationStream, sameStatus, type Connection } from './stream';
 
 /** Changes within this time are sent as one request. */
 const SETTLE_MS = 120;
@@ -26,7 +26,10 @@ export class SaturationModel implements IDisposable {
     private readonly _source: IRunSource
   ) {
     const url = (): string => requests.streamUrl(this.selection.view());
-    this._stream = new SaturationStream(url, address => new requests.settings.WebSocket(address));
+    this._stream = new ReconnectingSocket<StreamMessage>(
+      url,
+      address => new requests.settings.WebSocket(address)
+    );
     this._stream.received.connect((_, message) => {
       this._onMessage(message);
     });
@@ -245,8 +248,11 @@ export class SaturationModel implements IDisposable {
       }
     }
     if (message.type === 'figures' && this.selection.live) {
+      const known = this.selection.gpus.map(gpu => gpu.uuid).sort();
       this._setFigures(message.figures, message.gpus, message.complete);
-      if (message.complete) {
+      const found = this.selection.gpus.map(gpu => gpu.uuid).sort();
+      if (message.complete && (found.join() !== known.join() || before === null)) {
+        // Its devices are those of the run.
         void this._source.refreshRun();
       }
     } else if (!sameStatus(before, message.status)) {
@@ -268,7 +274,7 @@ export class SaturationModel implements IDisposable {
   private readonly _stateChanged = new Signal<this, void>(this);
   private readonly _figuresChanged = new Signal<this, readonly string[]>(this);
   private readonly _samplesReceived = new Signal<this, SampleUpdate>(this);
-  private readonly _stream: SaturationStream;
+  private readonly _stream: ReconnectingSocket<StreamMessage>;
   private _status: ISaturationStatus | null = null;
   private _score: IScore | null = null;
   private _events: readonly IRunEvent[] = [];
@@ -283,4 +289,9 @@ export class SaturationModel implements IDisposable {
   }, SETTLE_MS);
   private readonly _growing = new GrowingRun(() => this._readRange());
   private _requestNumber = 0;
+}
+
+/** Return true if two statuses look the same in the panel. */
+function sameStatus(a: ISaturationStatus | null, b: ISaturationStatus): boolean {
+  return a?.state === b.state && a.simulated === b.simulated && a.gpus === b.gpus && a.message === b.message;
 }

@@ -2,7 +2,7 @@ import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 
 import type { IComparison, IRunName, ISaturationStatus, IScore, ITimeRange, IView } from '../api';
-import { requestJson } from '../common/request';
+import { requestJson, socketUrl } from '../common/request';
 
 /** A time range of a run: an empty name is the current run, a null time the beginning or the end of the run. */
 export interface IRangeQuery {
@@ -66,18 +66,9 @@ export class SaturationRequests {
 
   /** Return the URL of the stream. */
   streamUrl(view: IView): string {
-    const query: Record<string, string> = {
-      window: String(view.window),
-      dark: view.dark ? '1' : '0',
-      metric: view.metric
-    };
-    // Only across origins: on the server's own page the cookie suffices, and URLs end up in logs.
-    if (this.settings.appendToken && this.settings.token) {
-      query.token = this.settings.token;
-    }
-    const address = URLExt.join(this.settings.wsUrl, 'gipfel', 'saturation', 'stream');
+    const query = { window: String(view.window), dark: view.dark ? '1' : '0', metric: view.metric };
     const gpus = view.gpus.map(uuid => `&gpu=${encodeURIComponent(uuid)}`).join('');
-    return address + URLExt.objectToQueryString(query) + gpus;
+    return socketUrl(this.settings, 'saturation/stream', query) + gpus;
   }
 
   private _request<T>(path: string, method = 'GET', body?: unknown): Promise<T> {

@@ -1,61 +1,44 @@
 import type { IDisposable } from '@lumino/disposable';
-import { Poll } from '@lumino/polling';
 import { Signal, type ISignal } from '@lumino/signaling';
 
 import type { IGpuActivity } from '../api';
+import type { ServerChanges } from '../common/server-changes';
 
-const POLL_MS = 5_000;
-const LONGEST_RETRY_MS = 60_000;
-
-/** The activity of the GPUs, polled every few seconds while the page is visible. */
+/** The activity of the GPUs, which the server pushes every few seconds while the page is visible. */
 export class ActivityModel implements IDisposable {
-  constructor(ask: () => Promise<IGpuActivity>) {
-    this._poll = new Poll({
-      name: '@gipfel/extension:status-bar',
-      frequency: { interval: POLL_MS, backoff: true, max: LONGEST_RETRY_MS },
-      standby: 'when-hidden',
-      factory: async () => {
-        try {
-          this._set(await ask());
-        } catch (error) {
-          // Otherwise an old value would look current.
-          this._set(null);
-          throw error;
-        }
-      }
-    });
+  constructor(private readonly _changes: ServerChanges) {
+    _changes.of('activity').changed.connect(this._onChanged);
   }
 
-  /** Emitted with every response. */
+  /** Emitted when the activity has changed. */
   get changed(): ISignal<this, void> {
     return this._changed;
   }
 
-  /** The last response; null while the server does not respond. */
+  /** The last activity; null while the server does not respond. */
   get activity(): IGpuActivity | null {
-    return this._activity;
+    return this._changes.activity;
   }
 
   /** Whether there is a GPU to show. */
   get active(): boolean {
-    return (this._activity?.gpus ?? 0) > 0;
+    return (this.activity?.gpus ?? 0) > 0;
   }
 
   get isDisposed(): boolean {
-    return this._poll.isDisposed;
+    return this._disposed;
   }
 
   dispose(): void {
-    this._poll.dispose();
+    this._disposed = true;
+    this._changes.of('activity').changed.disconnect(this._onChanged);
     Signal.clearData(this);
   }
 
-  private _set(activity: IGpuActivity | null): void {
-    this._activity = activity;
+  private readonly _onChanged = (): void => {
     this._changed.emit();
-  }
+  };
 
   private readonly _changed = new Signal<this, void>(this);
-  private readonly _poll: Poll;
-  private _activity: IGpuActivity | null = null;
+  private _disposed = false;
 }

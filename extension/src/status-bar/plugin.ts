@@ -2,9 +2,8 @@ import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/applica
 import { IStatusBar } from '@jupyterlab/statusbar';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
-import type { IGpuActivity } from '../api';
 import { CommandIDs } from '../common/commands';
-import { requestJson } from '../common/request';
+import { serverChanges } from '../common/server-changes';
 import { IGipfelPanel } from '../tokens';
 import { ActivityItem } from './item';
 import { ActivityModel } from './model';
@@ -23,8 +22,7 @@ export const statusBarPlugin: JupyterFrontEndPlugin<void> = {
     translator: ITranslator | null
   ) => {
     const trans = (translator ?? nullTranslator).load('gipfel');
-    const { serverSettings } = app.serviceManager;
-    const model = new ActivityModel(() => requestJson<IGpuActivity>(serverSettings, 'saturation/now'));
+    const model = new ActivityModel(serverChanges(app.serviceManager.serverSettings));
     const item = new ActivityItem(model, trans, () => {
       void app.commands.execute(CommandIDs.openPanel, { section: 'saturation' });
     });

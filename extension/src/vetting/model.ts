@@ -3,6 +3,7 @@ import { Signal, type ISignal } from '@lumino/signaling';
 
 import type { IGrid, IProtocolContent, IProtocolListing, IVetting } from '../api';
 import { errorMessage } from '../common/error-message';
+import type { IPushed } from '../common/server-changes';
 import { ViewPoll } from '../common/view-poll';
 import type { ProtocolRef, VettingRequests } from './requests';
 
@@ -21,15 +22,18 @@ export interface IDraft {
   readonly changed: boolean;
 }
 
-/** The state of vetting, polled while the section is visible. */
+/** The state of vetting, requested when the server pushes a change; else polled while the section is visible. */
 export class VettingModel {
   /**
    * @param directory Returns the directory of the current notebook, as a path of the server.
    */
   constructor(
     readonly requests: VettingRequests,
-    private readonly _directory: () => string
-  ) {}
+    private readonly _directory: () => string,
+    changes: IPushed | null = null
+  ) {
+    this._poll = new ViewPoll('vetting', () => this._look(), changes);
+  }
 
   /** Emitted when any property has changed. */
   get changed(): ISignal<this, void> {
@@ -183,7 +187,7 @@ export class VettingModel {
     });
   }
 
-  private async _look(): Promise<number> {
+  private async _look(): Promise<number | null> {
     let found: IVetting;
     try {
       found = await this.requests.look(this.grid ? (this.vetting?.version ?? '') : '', this._rows);
@@ -199,7 +203,7 @@ export class VettingModel {
     if (!same) {
       this._changed.emit();
     }
-    return this.isRunning ? RUNNING_MS : IDLE_MS;
+    return this._poll.pushed ? null : this.isRunning ? RUNNING_MS : IDLE_MS;
   }
 
   private async _check(): Promise<void> {
@@ -228,7 +232,7 @@ export class VettingModel {
   }
 
   private readonly _changed = new Signal<this, void>(this);
-  private readonly _poll = new ViewPoll('vetting', () => this._look());
+  private readonly _poll: ViewPoll;
   private readonly _checks = new Debouncer(() => this._check(), CHECK_MS);
   private _rows = FEW_ROWS;
   private _listing = 0;

@@ -4,6 +4,7 @@ import { PathExt } from '@jupyterlab/coreutils';
 import { INotebookTracker } from '@jupyterlab/notebook';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
+import { serverChanges } from '../common/server-changes';
 import { IGipfelPanel } from '../tokens';
 import { VettingModel } from './model';
 import { VettingRequests } from './requests';
@@ -24,8 +25,13 @@ export const vettingPlugin: JupyterFrontEndPlugin<void> = {
     translator: ITranslator | null
   ) => {
     const trans = (translator ?? nullTranslator).load('gipfel');
+    const { serverSettings } = app.serviceManager;
     const directory = (): string => PathExt.dirname(notebooks?.currentWidget?.context.path ?? '');
-    const model = new VettingModel(new VettingRequests(app.serviceManager.serverSettings), directory);
+    const model = new VettingModel(
+      new VettingRequests(serverSettings),
+      directory,
+      serverChanges(serverSettings).of('vetting')
+    );
     panel.addSection(vettingSection(model, trans, services), { rank: 300 });
   }
 };

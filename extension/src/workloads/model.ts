@@ -1,14 +1,23 @@
 import { Signal, type ISignal } from '@lumino/signaling';
 
 import { errorMessage } from '../common/error-message';
+import type { IPushed } from '../common/server-changes';
 import { ViewPoll } from '../common/view-poll';
 import type { IWorkloads } from '../tokens';
 
 const POLL_MS = 3_000;
 const REST_MS = 30_000;
 
-/** A list of the user's workloads, polled while it is visible: often while one is running, else rarely. */
+/**
+ * A list of the user's workloads, requested when the server pushes a change; without that it is polled while it is
+ * visible: often while one is running, else rarely.
+ */
 export abstract class WorkModel<T> implements IWorkloads<T> {
+  /** @param changes What the server pushes about the list; null if it is only polled. */
+  constructor(changes: IPushed | null = null) {
+    this._poll = new ViewPoll('work', () => this._ask(), changes);
+  }
+
   /** Emitted when the list or its state has changed. */
   get changed(): ISignal<this, void> {
     return this._changed;
@@ -81,7 +90,7 @@ export abstract class WorkModel<T> implements IWorkloads<T> {
     this._changed.emit();
   }
 
-  private async _ask(): Promise<number> {
+  private async _ask(): Promise<number | null> {
     try {
       this._items = await this.list();
     } catch (error) {
@@ -91,10 +100,10 @@ export abstract class WorkModel<T> implements IWorkloads<T> {
     this._updatedMs = Date.now();
     this._error = '';
     this.emit();
-    return this.running > 0 ? POLL_MS : REST_MS;
+    return this._poll.pushed ? null : this.running > 0 ? POLL_MS : REST_MS;
   }
 
-  private readonly _poll = new ViewPoll('work', () => this._ask());
+  private readonly _poll: ViewPoll;
   private readonly _changed = new Signal<this, void>(this);
   private readonly _busy = new Set<string>();
   private _items: readonly T[] | null = null;

@@ -5,6 +5,7 @@ import * as React from 'react';
 
 import type { IOtherWorkload, IOtherWorkloads, IWorkloadLog } from '../api';
 import { requestJson } from '../common/request';
+import type { IPushed } from '../common/server-changes';
 import type { IWorkloadKind } from '../tokens';
 import { ActionButton, StateLabel, joinParts } from '../views/elements';
 import { WorkModel } from './model';
@@ -13,8 +14,11 @@ const SHAPES: Readonly<Record<string, string>> = { completed: 'âœ“', running: 'â
 
 /** Workloads of the kinds that have no view of their own, such as those of other packages. */
 export class OtherWorkloadsModel extends WorkModel<IOtherWorkload> {
-  constructor(private readonly _settings: ServerConnection.ISettings) {
-    super();
+  constructor(
+    private readonly _settings: ServerConnection.ISettings,
+    changes: IPushed | null = null
+  ) {
+    super(changes);
   }
 
   /** Return the last lines of the log that is shown; null if it is hidden. */

@@ -1,6 +1,7 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
+import { serverChanges } from '../common/server-changes';
 import { IGipfelPanel, IGipfelWorkloads } from '../tokens';
 import { WorkloadList } from './list';
 import { otherKind, OtherWorkloadsModel } from './other';
@@ -30,6 +31,9 @@ export const otherWorkloadsPlugin: JupyterFrontEndPlugin<void> = {
   optional: [ITranslator],
   activate: (app: JupyterFrontEnd, workloads: IGipfelWorkloads, translator: ITranslator | null) => {
     const trans = (translator ?? nullTranslator).load('gipfel');
-    workloads.addKind(otherKind(new OtherWorkloadsModel(app.serviceManager.serverSettings), trans));
+    const { serverSettings } = app.serviceManager;
+    workloads.addKind(
+      otherKind(new OtherWorkloadsModel(serverSettings, serverChanges(serverSettings).of('other')), trans)
+    );
   }
 };

@@ -1,3 +1,5 @@
+import { Signal } from '@lumino/signaling';
+
 import { ViewPoll } from '../../src/common/view-poll';
 
 jest.useFakeTimers();
@@ -79,5 +81,26 @@ describe('ViewPoll', () => {
     void poll.refresh();
     await passed(60_000);
     expect(ask).toHaveBeenCalledTimes(2);
+  });
+
+  it('asks at a pushed change and not in between, and again in pauses when pushing stops', async () => {
+    const changed = new Signal<object, void>({});
+    const pushed = { open: true, changed };
+    const ask = jest.fn(() => Promise.resolve(poll.pushed ? null : 1_000));
+    const poll: ViewPoll = new ViewPoll('test', ask, pushed);
+    changed.emit();
+    await passed(60_000);
+    expect(ask).toHaveBeenCalledTimes(0);
+    poll.setVisible(true);
+    await passed(600_000);
+    expect(ask).toHaveBeenCalledTimes(1);
+    changed.emit();
+    await passed(600_000);
+    expect(ask).toHaveBeenCalledTimes(2);
+    pushed.open = false;
+    changed.emit();
+    await passed(2_500);
+    expect(ask).toHaveBeenCalledTimes(5);
+    poll.dispose();
   });
 });

@@ -1,7 +1,7 @@
 import type { ITimeRange } from '../../src/api';
 import { SaturationModel } from '../../src/saturation/model';
 import type { SaturationRequests } from '../../src/saturation/requests';
-import { FakeSocket } from './fake-socket';
+import { FakeSocket } from '../common/fake-socket';
 
 jest.useFakeTimers();
 

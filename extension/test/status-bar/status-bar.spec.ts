@@ -1,11 +1,14 @@
+import type { ServerConnection } from '@jupyterlab/services';
+
 import type { IGpuActivity } from '../../src/api';
+import { ServerChanges } from '../../src/common/server-changes';
 import { textOf } from '../../src/status-bar/item';
 import { ActivityModel } from '../../src/status-bar/model';
+import { FakeSocket } from '../common/fake-socket';
 import { nullTranslator } from '../jupyterlab';
 
 jest.useFakeTimers();
 
-const passed = (ms: number): Promise<void> => jest.advanceTimersByTimeAsync(ms);
 const activity = (changes: Partial<IGpuActivity> = {}): IGpuActivity => ({
   gpus: 4,
   share: 0.524,
@@ -25,27 +28,32 @@ describe('the status bar', () => {
     expect(textOf(found, nullTranslator.load() as never)).toBe(text);
   });
 
-  it('is there where there is a GPU, and asks every five seconds', async () => {
-    const ask = jest.fn(() => Promise.resolve(activity()));
-    const model = new ActivityModel(ask);
+  it('is there where there is a GPU, and shows no old number while the server does not respond', () => {
+    const sockets: FakeSocket[] = [];
+    const settings = {
+      wsUrl: 'ws://lab/',
+      WebSocket: class extends FakeSocket {
+        constructor() {
+          super();
+          sockets.push(this);
+        }
+      }
+    };
+    const model = new ActivityModel(new ServerChanges(settings as unknown as ServerConnection.ISettings));
+    const changed = jest.fn();
+    model.changed.connect(changed);
+    const push = (found: IGpuActivity): void =>
+      sockets[0]?.onmessage?.({ data: JSON.stringify({ topic: 'activity', activity: found }) });
     expect(model.active).toBe(false);
-    await passed(10);
+    push(activity());
     expect(model.active).toBe(true);
-    await passed(10_000);
-    expect(ask).toHaveBeenCalledTimes(3);
-    ask.mockResolvedValue(activity({ gpus: 0 }));
-    await passed(5_000);
+    expect(model.activity?.share).toBe(0.524);
+    push(activity({ gpus: 0 }));
     expect(model.active).toBe(false);
-    model.dispose();
-  });
-
-  it('shows no old number while the server does not answer', async () => {
-    const ask = jest.fn(() => Promise.resolve(activity()));
-    const model = new ActivityModel(ask);
-    await passed(10);
-    ask.mockRejectedValue(new Error('gone'));
-    await passed(5_000);
+    push(activity());
+    sockets[0]?.onclose?.();
     expect(model.activity).toBeNull();
+    expect(changed).toHaveBeenCalledTimes(4);
     model.dispose();
   });
 });

@@ -1,14 +1,15 @@
-import { SaturationStream } from '../../src/saturation/stream';
+import type { StreamMessage } from '../../src/api';
+import { ReconnectingSocket } from '../../src/common/reconnecting-socket';
 import { FakeSocket } from './fake-socket';
 
 jest.useFakeTimers();
 
 const STATUS = '{"type":"status","status":{"state":"live"}}';
 
-function streamOf(): { stream: SaturationStream; sockets: FakeSocket[]; states: string[] } {
+function streamOf(): { stream: ReconnectingSocket<StreamMessage>; sockets: FakeSocket[]; states: string[] } {
   const sockets: FakeSocket[] = [];
   const states: string[] = [];
-  const stream = new SaturationStream(
+  const stream = new ReconnectingSocket<StreamMessage>(
     () => 'ws://lab/gipfel',
     () => {
       const socket = new FakeSocket();
@@ -20,7 +21,7 @@ function streamOf(): { stream: SaturationStream; sockets: FakeSocket[]; states: 
   return { stream, sockets, states };
 }
 
-describe('SaturationStream', () => {
+describe('ReconnectingSocket', () => {
   beforeEach(() => jest.spyOn(Math, 'random').mockReturnValue(0.5));
 
   it('is open once the server has spoken', () => {

@@ -2,16 +2,14 @@ import type { JSONObject } from '@lumino/coreutils';
 import type { IDisposable } from '@lumino/disposable';
 import { Signal, type ISignal } from '@lumino/signaling';
 
-import type { ISaturationStatus, StreamMessage } from '../api';
-
 /** State of the connection to the notebook server. */
 export type Connection = 'connecting' | 'open' | 'retrying' | 'paused';
 
 const FIRST_WAIT_MS = 1_000;
 const LONGEST_WAIT_MS = 30_000;
 
-/** A websocket that reconnects with growing delays, and that can be paused. */
-export class SaturationStream implements IDisposable {
+/** A websocket with JSON messages that reconnects with growing delays, and that can be paused. */
+export class ReconnectingSocket<T> implements IDisposable {
   constructor(
     private readonly url: () => string,
     private readonly open: (url: string) => WebSocket
@@ -25,7 +23,7 @@ export class SaturationStream implements IDisposable {
     return this._connectionChanged;
   }
 
-  get received(): ISignal<this, StreamMessage> {
+  get received(): ISignal<this, T> {
     return this._received;
   }
 
@@ -45,7 +43,7 @@ export class SaturationStream implements IDisposable {
     socket.onmessage = (event: MessageEvent<string>): void => {
       this._lost = 0;
       this._set('open');
-      this._received.emit(JSON.parse(event.data) as StreamMessage);
+      this._received.emit(JSON.parse(event.data) as T);
     };
     socket.onclose = (): void => {
       this._retry();
@@ -106,15 +104,10 @@ export class SaturationStream implements IDisposable {
   }
 
   private readonly _connectionChanged = new Signal<this, Connection>(this);
-  private readonly _received = new Signal<this, StreamMessage>(this);
+  private readonly _received = new Signal<this, T>(this);
   private _connection: Connection = 'paused';
   private _socket: WebSocket | null = null;
   private _timer = 0;
   private _lost = 0;
   private _disposed = false;
-}
-
-/** Return true if two statuses look the same in the panel. */
-export function sameStatus(a: ISaturationStatus | null, b: ISaturationStatus): boolean {
-  return a?.state === b.state && a.simulated === b.simulated && a.gpus === b.gpus && a.message === b.message;
 }

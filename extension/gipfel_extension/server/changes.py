@@ -1,0 +1,124 @@
+"""Changes of what pages list, pushed to them: the server observes each topic while a page is connected.
+
+An observation costs the same however many pages are open, and a page that gets no message sends no request.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gipfel_cluster.model import GipfelError
+
+#: Share of a core that the observations of one topic may take.
+_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class Topic:
+    """What is observed, and how often.
+
+    Parameters
+    ----------
+    observe
+        Returns what a page shows of the topic, as JSON-serializable values without the current time.
+    interval_s, busy_interval_s
+        Seconds between observations; the latter while `is_busy` holds for the last observation.
+    sends_value
+        True to send the value itself; otherwise only its change is sent, and pages request what they need.
+    """
+
+    observe: Callable[[], Awaitable[Any]]
+    interval_s: float
+    busy_interval_s: float = 0.0
+    is_busy: Callable[[Any], bool] = lambda _: False
+    sends_value: bool = False
+
+
+class _Listener:
+    """Topics whose change one page has not been sent yet: bounded, however slow the page is."""
+
+    def __init__(self, topics: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+        #: Topics to report after the next observation even without a change: the page may have requested them
+        #: before that.
+        self.unheard = set(topics)
+        self.changed = dict(known)
+        self.ready = asyncio.Event()
+        if self.changed:
+            self.ready.set()
+
+    def report(self, name: str, value: Any) -> None:
+        """Report the value of a topic to the page."""
+        self.unheard.discard(name)
+        self.changed[name] = value
+        self.ready.set()
+
+
+class ServerChanges:
+    """Observes topics while at least one page listens, and reports each change to all of them."""
+
+    def __init__(self, topics: Mapping[str, Topic], log: logging.Logger) -> None:
+        self._topics = topics
+        self._log = log
+        self._listeners: set[_Listener] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._values: dict[str, Any] = {}
+
+    async def messages(self) -> AsyncIterator[dict[str, Any]]:
+        """Yield a message for each changed topic, as `responses.ChangeMessage` declares it.
+
+        There is one for each topic soon after the start, changed or not.
+        """
+        known = {name: value for name, value in self._values.items() if self._topics[name].sends_value}
+        listener = _Listener(self._topics, known)
+        self._listeners.add(listener)
+        if not self._tasks:
+            self._tasks = [asyncio.ensure_future(self._watch(name)) for name in self._topics]
+        try:
+            while True:
+                await listener.ready.wait()
+                listener.ready.clear()
+                changed, listener.changed = listener.changed, {}
+                for name, value in changed.items():
+                    yield {"topic": name, **({name: value} if self._topics[name].sends_value else {})}
+        finally:
+            self._listeners.discard(listener)
+            if not self._listeners:
+                self.close()
+
+    def close(self) -> None:
+        """Stop observing."""
+        for task in self._tasks:
+            task.cancel()
+        self._tasks, self._values = [], {}
+
+    async def _watch(self, name: str) -> None:
+        topic = self._topics[name]
+        failing = False
+        while True:
+            waiting = [each for each in self._listeners if name in each.unheard]
+            began = time.monotonic()
+            try:
+                value = await topic.observe()
+                failing = False
+            except (GipfelError, OSError, ValueError) as error:
+                if not failing:
+                    self._log.warning("Changes of %s can't be observed: %s", name, error)
+                failing, value = True, None
+            spent = time.monotonic() - began
+            changed = _text(value) != _text(self._values.get(name))
+            self._values[name] = value
+            for listener in tuple(self._listeners) if changed else waiting:
+                listener.report(name, value)
+            busy = topic.busy_interval_s > 0 and value is not None and topic.is_busy(value)
+            await asyncio.sleep(max(topic.busy_interval_s if busy else topic.interval_s, spent / _SHARE))
+
+
+def _text(value: Any) -> str:
+    with contextlib.suppress(TypeError):
+        return json.dumps(value, sort_keys=True, default=str)
+    return repr(value)
