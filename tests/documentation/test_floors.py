@@ -59,6 +59,7 @@ FLOORS = {
             "gipfel_extension.diagnosis",
             "gipfel_extension.recorder",
             "gipfel_extension.tracking",
+            "gipfel_extension.topology.collect",
         ],
         {
             "gipfel_spawner",

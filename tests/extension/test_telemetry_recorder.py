@@ -17,6 +17,7 @@ import pytest
 from gipfel_extension.recorder import Recorder, Settings
 from gipfel_extension.telemetry.sample import Device, Sample, SourceError
 from gipfel_extension.telemetry.store.segments import read_samples
+from gipfel_extension.topology.read import read_topology
 
 
 class SetClock:
@@ -187,11 +188,13 @@ def test_after_sigkill_everything_up_to_the_last_flush_reads_back(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_it_with_a_complete_segment(tmp_path, number):
-    with running("--telemetry", tmp_path, "--node", "n1", "--interval", 0.1, "--source", "host") as process:
-        rows(tmp_path, 1)
+    folder = tmp_path / "telemetry"
+    with running("--telemetry", folder, "--node", "n1", "--interval", 0.1, "--source", "host") as process:
+        rows(folder, 1)
         process.send_signal(number)
         assert process.wait(10) == 0
-    assert [state.state for state in read_samples(tmp_path).segments] == ["closed"]
+    assert [state.state for state in read_samples(folder).segments] == ["closed"]
+    assert read_topology(tmp_path).nodes["n1"].numa[0].cores
 
 
 def test_unavailable_source_is_logged_and_others_are_recorded(tmp_path):

@@ -27,6 +27,7 @@ from .score import score
 from .service import service
 from .submit import submit
 from .terminal import examples, report_line
+from .topology import topology
 from .vet import vet
 from .workloads import logs, ps, rerun, stop
 
@@ -87,6 +88,7 @@ gipfel.add_command(score)
 gipfel.add_command(service)
 gipfel.add_command(stop)
 gipfel.add_command(submit)
+gipfel.add_command(topology)
 gipfel.add_command(vet)
 
 

@@ -4,7 +4,7 @@ In this order: a layout that a person typed, ``roles.json`` of the run folder, a
 by themselves, by torch's device mesh or by their launch.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from ..diagnosis.roles import Roles, read_roles, roles_of
 from ..diagnosis.verdict import named
 from ..telemetry.ranks import RankLocation, read_ranks
 from ..telemetry.sample import SourceError
+from ..topology.read import read_topology
 from .launch_ranks import recorded_ranks
 
 #: Table in a run folder that a person wrote.
@@ -30,7 +31,7 @@ class RunRoles:
     Parameters
     ----------
     roles
-        Roles with the nodes and GPUs of the ranks.
+        Roles with the nodes, GPUs, NICs and switches of the ranks.
     source
         ``typed``, ``file``, ``rank``, ``mesh`` or ``launch``; empty where roles are unknown.
     world_size
@@ -91,7 +92,7 @@ def roles_of_run(
             roles = Roles()
     if size is None:
         size = max({*roles.coordinates, *roles.places, *known}, default=-1) + 1 or None
-    roles = _with_nodes(roles.with_places(locations), reports)
+    roles = _with_hardware(run, _with_nodes(roles.with_places(locations), reports), locations)
     problems += _shared(roles)
     return RunRoles(roles, source if roles.known else "", size, locations, reports, tuple(problems))
 
@@ -160,6 +161,25 @@ def _with_nodes(roles: Roles, reports: RoleReports) -> Roles:
     """Return roles with the nodes that ranks reported, where no recorder found them."""
     own = {rank: {"node": each.node} for rank, each in reports.ranks.items() if each.node}
     places = {rank: {**own.get(rank, {}), **roles.places.get(rank, {})} for rank in {*own, *roles.places}}
+    return Roles(roles.coordinates, places)
+
+
+def _with_hardware(run: Path, roles: Roles, locations: Iterable[RankLocation]) -> Roles:
+    """Return roles with the switch and the NIC of each rank, as far as the run's topology tells them."""
+    nodes = {own["node"] for own in roles.places.values() if own.get("node")}
+    topology = read_topology(run, nodes)
+    gpus: dict[int, list[str]] = {}
+    numa: dict[int, int | None] = {}
+    for each in locations:
+        numa.setdefault(each.rank, each.numa)
+        if each.gpu_uuid:
+            gpus.setdefault(each.rank, []).append(each.gpu_uuid)
+    places: dict[int, Mapping[str, str]] = {}
+    for rank, own in roles.places.items():
+        node = own.get("node", "")
+        used = [own["gpu"]] if "gpu" in own else gpus.get(rank, [])
+        found = {"switch": topology.leaf(node), "nic": topology.nic(node, used, numa.get(rank))}
+        places[rank] = {**{level: name for level, name in found.items() if name}, **own}
     return Roles(roles.coordinates, places)
 
 

@@ -18,6 +18,7 @@ from ..telemetry.metric_table import EXTRA_METRICS, GPU_METRICS
 from ..telemetry.sample import SourceError
 from ..telemetry.sources import Clock, Source, SourceRequest, SystemClock, open_source
 from ..telemetry.store.fine import FineRetention
+from ..topology.collect import record_topology
 from .loop import MetricsFollower, Recorder, TickSink
 from .metrics_file import MetricsFile
 from .sample_files import ScoreParts, Settings, fine_sources
@@ -27,6 +28,8 @@ log = logging.getLogger("gipfel.recorder")
 
 #: Default seconds between the samples that are kept permanently and streamed.
 _DEFAULT_INTERVAL = 1.0
+#: Seconds that a recorder, at its end, waits for the topology of its node.
+_TOPOLOGY_END_S = 3.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -75,7 +78,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "second_recorder",
             f"A recorder {recorder_name.requested!r} is already running; this one is {recorder_name.name!r}.",
         )
+    # Slurm's controller may take seconds to answer, and no sample must wait for it.
+    topology = threading.Thread(
+        target=record_topology,
+        args=(options.telemetry.parent, node, environment, clock.time_ns()),
+        name="topology",
+        daemon=True,
+    )
+    topology.start()
     recorder.run(ended, parent=parent)
+    topology.join(_TOPOLOGY_END_S)
     return 0
 
 

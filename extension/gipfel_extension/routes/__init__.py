@@ -11,7 +11,7 @@ from .history import (
     RunsRouteHandler,
     ScoreRouteHandler,
 )
-from .job import JobFiguresRouteHandler, JobRouteHandler
+from .job import JobFiguresRouteHandler, JobRouteHandler, JobTopologyRouteHandler
 from .launches import (
     LaunchActionRouteHandler,
     LaunchesRouteHandler,
@@ -77,6 +77,7 @@ ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/launches/(trace|dump)", LaunchFileRouteHandler),
     (r"gipfel/job", JobRouteHandler),
     (r"gipfel/job/figures", JobFiguresRouteHandler),
+    (r"gipfel/job/topology", JobTopologyRouteHandler),
     (r"gipfel/workloads", WorkloadsRouteHandler),
     (r"gipfel/workloads/(stop|rerun)", WorkloadActionRouteHandler),
     (r"gipfel/workloads/log", WorkloadLogRouteHandler),

@@ -1,4 +1,4 @@
-"""``gipfel/job``: the ranks of a run, and figures of all of them for the job page."""
+"""``gipfel/job``: ranks, figures and topology of a run for the job page."""
 
 import asyncio
 import json
@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from gipfel_cluster.model import GipfelError, one_line
 
 from ..server.job import JobQuery, JobView, job_document, job_figures
+from ..server.topology import TopologyQuery, topology_document
 from .base import GipfelRouteHandler, route
 
 
@@ -44,3 +45,14 @@ class JobFiguresRouteHandler(GipfelRouteHandler):
             return JobView.model_validate({**values, "names": tuple(self.get_query_arguments("name"))})
         except ValidationError as error:
             raise GipfelError(one_line(f"The query is not valid: {error.errors()[0]['msg']}.")) from error
+
+
+class JobTopologyRouteHandler(GipfelRouteHandler):
+    """``GET``: switches, nodes, GPUs and NICs of a run, with its ranks and a selection of them."""
+
+    @route
+    async def get(self) -> None:
+        """Send the topology."""
+        query = self.query_as(TopologyQuery)
+        folder = await self.telemetry.run_named(query.run)
+        self.finish(await asyncio.to_thread(topology_document, folder, query))

@@ -100,6 +100,26 @@ def read_json(path: Path, max_bytes: int, *, follow: bool = False) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
+def replace_file(path: Path, text: str) -> None:
+    """Write a text to a file, mode 0600, in one step: a reader sees the former content or all of the new.
+
+    Raises
+    ------
+    OSError
+        It can't be written; the former content stays.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(temporary, flags, 0o600), "w") as file:
+            file.write(text)
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
 def read_record_file(run: Path) -> dict[str, Any]:
     """Return a run's ``record.json``; an empty dictionary where it is missing or unreadable."""
     with suppress(OSError, ValueError):

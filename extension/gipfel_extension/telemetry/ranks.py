@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .events import file_name
-from .files import read_json
+from .files import read_json, replace_file
 
 #: Ending of the files that hold the locations of ranks.
 SUFFIX = ".ranks.json"
@@ -163,16 +163,7 @@ class RankFinder:
         if found == self._known:
             return
         locations = [location for _, own in sorted(found.items()) for location in own]
-        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        try:
-            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with os.fdopen(handle, "w") as file:
-                file.write(ranks_json(locations))
-            temporary.replace(self._path)
-        except OSError:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
+        replace_file(self._path, ranks_json(locations))
         self._known = found
 
     def find(self, holders: Sequence[tuple[int, str]]) -> dict[int, tuple[RankLocation, ...]]:

@@ -18,6 +18,7 @@ import zmq
 from gipfel_cluster.model import Frozen, GipfelError, one_line
 from gipfel_cluster.process.tree import adopt_orphans, end_descendants
 
+from ...topology.model import slurm_place
 from ..probing import ProbeAnswer
 from .location import node_name
 from .messages import (
@@ -288,10 +289,8 @@ def count_gpus(environment: Mapping[str, str]) -> int | None:
 
 
 def switch_name(environment: Mapping[str, str]) -> str:
-    """Return the switch of this node from Slurm's topology variables; empty without them."""
-    kinds = environment.get("SLURM_TOPOLOGY_ADDR_PATTERN", "").split(".")
-    names = environment.get("SLURM_TOPOLOGY_ADDR", "").split(".")
-    switches = [name for kind, name in zip(kinds, names, strict=False) if kind == "switch"]
+    """Return the leaf switch or block of this node from Slurm's topology variables; empty without them."""
+    switches, _ = slurm_place(environment)
     return one_line(switches[-1]) if switches else ""
 
 

@@ -1,0 +1,157 @@
+"""Reading of a run's topology: the nodes' files and Slurm's switches as one model."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from ..telemetry.files import read_json, read_regular
+from .model import FOLDER, MOST_SLURM_BYTES, SLURM_FILE, Gpu, NodeTopology
+from .slurm import Fabric, cabinet_path, parse_fabric
+
+_MOST_FILES = 16_384
+_MOST_BYTES = 1 << 20
+_MOST_PROBLEMS = 8
+#: Source of the switches, as people read it.
+SOURCES: Mapping[str, str] = {
+    "tree": "Slurm's switches",
+    "block": "Slurm's blocks",
+    "cabinet": "cabinets and chassis, from HPE Cray's names of the nodes",
+    "": "unknown: neither Slurm nor the nodes' names tell it",
+}
+#: What a leaf is, by source.
+LEAVES: Mapping[str, str] = {"tree": "leaf switch", "block": "block", "cabinet": "chassis", "": "leaf switch"}
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Hardware of all nodes of a run that stored it, and the switches above them.
+
+    Parameters
+    ----------
+    paths
+        Node to its switches, from the root to the leaf; nodes without known switches are left out.
+    source
+        Key of :data:`SOURCES`.
+    sizes
+        Number of the cluster's nodes on each leaf; empty where unknown.
+    problems
+        What could not be read, a sentence each.
+    """
+
+    nodes: Mapping[str, NodeTopology] = field(default_factory=dict)
+    paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    source: str = ""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+    def leaf(self, node: str) -> str:
+        """Return the leaf switch of a node; empty where unknown."""
+        path = self.paths.get(node, ())
+        return path[-1] if path else ""
+
+    def gpu(self, node: str, uuid: str) -> Gpu | None:
+        """Return a GPU of a node; None where the node did not store it."""
+        return next((gpu for gpu in self._gpus(node) if gpu.uuid == uuid), None)
+
+    def nic(self, node: str, gpus: Iterable[str], numa: int | None = None) -> str:
+        """Return ``NIC@NODE`` for a process: nearest to its GPUs, else of its NUMA node; empty where unclear.
+
+        Parameters
+        ----------
+        gpus
+            UUIDs of the process's GPUs.
+        numa
+            NUMA node of its cores, for a process without a known GPU.
+        """
+        own = self.nodes.get(node)
+        if own is None:
+            return ""
+        known = [gpu for uuid in gpus if (gpu := self.gpu(node, uuid)) is not None]
+        found = {own.nic_of(gpu) for gpu in known} or {own.nic_of_numa(numa)}
+        nic = next(iter(found)) if len(found) == 1 else None
+        return f"{nic.name}@{node}" if nic else ""
+
+    def _gpus(self, node: str) -> tuple[Gpu, ...]:
+        own = self.nodes.get(node)
+        return own.gpus if own else ()
+
+
+def read_topology(run: Path, nodes: Iterable[str] = ()) -> Topology:
+    """Return the topology in a run folder; never fails for what its files hold.
+
+    Parameters
+    ----------
+    nodes
+        Further nodes of the run, which may have stored nothing.
+    """
+    folder = run / FOLDER
+    try:
+        changed_ns = folder.stat().st_mtime_ns
+    except OSError:
+        stored: tuple[tuple[NodeTopology, ...], Fabric, tuple[str, ...]] = ((), Fabric(), ())
+    else:
+        stored = _stored(folder, changed_ns)
+    return merge(stored[0], stored[1], nodes, stored[2])
+
+
+def merge(
+    found: Iterable[NodeTopology], fabric: Fabric, nodes: Iterable[str] = (), problems: Iterable[str] = ()
+) -> Topology:
+    """Return one model of nodes and the cluster's switches.
+
+    Slurm's list of switches counts most, since it has those of all nodes; then what Slurm told each node;
+    then cabinets and chassis in HPE Cray's names.
+    """
+    by_name = {each.node: each for each in found}
+    names = dict.fromkeys((*by_name, *nodes))
+    paths = {name: path for name in names if (path := fabric.path(name))}
+    if paths:
+        return Topology(by_name, paths, fabric.kind, fabric.sizes, tuple(problems))
+    paths = {name: each.switches for name, each in by_name.items() if each.switches}
+    if paths:
+        kinds = {each.plugin for each in by_name.values() if each.switches}
+        return Topology(by_name, paths, kinds.pop() if len(kinds) == 1 else "tree", {}, tuple(problems))
+    placed = {name: (by_name[name].xname if name in by_name else "") or name for name in names}
+    paths = {name: path for name, text in placed.items() if (path := cabinet_path(text))}
+    return Topology(by_name, paths, "cabinet" if paths else "", {}, tuple(problems))
+
+
+# A page asks every few seconds; replacing a file changes the directory's time.
+@lru_cache(maxsize=8)
+def _stored(folder: Path, changed_ns: int) -> tuple[tuple[NodeTopology, ...], Fabric, tuple[str, ...]]:  # noqa: ARG001
+    problems: list[str] = []
+    found = []
+    for path in sorted(folder.glob("[!.]*.json"))[:_MOST_FILES]:
+        try:
+            node = _adapter().validate_python(read_json(path, _MOST_BYTES))
+        except ValidationError as error:
+            place = ".".join(map(str, error.errors()[0]["loc"]))
+            problems.append(f"{path.name} is not a node's topology: {place} is not valid.")
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            problems.append(f"{path.name} can't be read: {reason}.")
+        else:
+            found.append(replace(node, node=node.node or path.stem))
+    fabric, slurm_problem = _fabric(folder / SLURM_FILE)
+    problems += slurm_problem
+    if len(problems) > _MOST_PROBLEMS:
+        problems[_MOST_PROBLEMS:] = [f"{len(problems) - _MOST_PROBLEMS} more files can't be read."]
+    return tuple(found), fabric, tuple(problems)
+
+
+def _fabric(path: Path) -> tuple[Fabric, list[str]]:
+    try:
+        return parse_fabric(read_regular(path, MOST_SLURM_BYTES).decode(errors="replace")), []
+    except FileNotFoundError:
+        return Fabric(), []
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        return Fabric(), [f"{path.name} can't be read: {reason}."]
+
+
+@cache
+def _adapter() -> "TypeAdapter[NodeTopology]":
+    return TypeAdapter(NodeTopology)
