@@ -93,6 +93,10 @@ FLOORS = {
         ["gipfel_extension.gate"],
         _ABOVE | {"gipfel_extension.training", "numpy"},
     ),
+    "rules": (
+        ["gipfel_extension.rules"],
+        _ABOVE | {"gipfel_extension.vetting"},
+    ),
     "services": (
         ["gipfel_extension.services"],
         _ABOVE | {"gipfel_extension.training", "numpy"},

@@ -11,8 +11,13 @@ import yaml
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.cli.main import main
 from gipfel_extension.services.blueprint import Blueprint
-from gipfel_extension.services.blueprint_file import blueprint_schema, check_blueprint, read_blueprint
-from gipfel_extension.services.lookup import find_blueprint, known_blueprints
+from gipfel_extension.services.lookup import (
+    blueprint_schema,
+    check_blueprint,
+    find_blueprint,
+    known_blueprints,
+    read_blueprint,
+)
 from gipfel_extension.services.plan import (
     ServiceSpec,
     copy_secrets,

@@ -17,7 +17,7 @@ import pytest
 from gipfel_cluster.process.tree import Process, descendants
 from gipfel_cluster.workloads.directory import new_directory, write_state
 from gipfel_cluster.workloads.kinds import Workload, Workloads
-from gipfel_extension.services.blueprint_file import read_blueprint
+from gipfel_extension.services.lookup import read_blueprint
 from gipfel_extension.services.plan import ServiceSpec
 from gipfel_extension.services.start import ServiceKind
 from gipfel_extension.services.supervisor import ServiceState, read_service_state

@@ -20,6 +20,7 @@ from .open_run import open_run
 from .plan import plan
 from .record import record
 from .report import export, report
+from .rules import rules
 from .runs import run_alias, runs
 from .runtime import runtime
 from .scan import scan
@@ -52,6 +53,7 @@ _INTERRUPTED = 130
         "gipfel runs                              list runs with score, GPU hours and energy",
         "gipfel compare alps-48812 alps-48910     compare runs",
         "gipfel diagnose alps-48812               find slow ranks and changes of speed",
+        "gipfel rules list                        list rules about what is recorded",
         "gipfel metrics runs/llama-7b             list metrics of TensorBoard, Lightning and others",
         "gipfel vet quick                         test every node of this job",
     ),
@@ -80,6 +82,7 @@ gipfel.add_command(ps)
 gipfel.add_command(record)
 gipfel.add_command(report)
 gipfel.add_command(rerun)
+gipfel.add_command(rules)
 gipfel.add_command(run_alias)
 gipfel.add_command(runs)
 gipfel.add_command(runtime)

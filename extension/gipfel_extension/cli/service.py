@@ -77,32 +77,16 @@ def check(*, files: tuple[Path, ...], as_json: bool) -> int:
 
     Exit status: 0 all can be used; 1 otherwise.
     """
-    from ..services.blueprint_file import check_blueprint  # noqa: PLC0415 - pydantic
+    from ..services.lookup import check_blueprint  # noqa: PLC0415 - pydantic
+    from .definitions import report_checked  # noqa: PLC0415
 
-    checked = [(path, *check_blueprint(path)) for path in files]
-    if as_json:
-        document = [
-            {
-                "file": str(path),
-                "valid": found is not None,
-                "problems": [each.model_dump() for each in problems],
-            }
-            for path, found, problems in checked
-        ]
-        click.echo(json.dumps(document))
-    else:
-        for path, found, problems in checked:
-            for each in problems:
-                click.echo(f"{each}\n  {each.fix}")
-            if found is not None:
-                click.echo(f"{path}: can be used.")
-    return 0 if all(found is not None for _, found, _ in checked) else 1
+    return report_checked([(path, *check_blueprint(path)) for path in files], as_document=as_json)
 
 
 @service.command(epilog=examples("gipfel service schema > blueprint.schema.json"))
 def schema() -> int:
     """Print the JSON Schema of blueprints, for editors."""
-    from ..services.blueprint_file import blueprint_schema  # noqa: PLC0415 - pydantic
+    from ..services.lookup import blueprint_schema  # noqa: PLC0415 - pydantic
 
     click.echo(json.dumps(blueprint_schema(), indent=2))
     return 0

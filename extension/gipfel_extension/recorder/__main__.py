@@ -21,6 +21,7 @@ from ..telemetry.store.fine import FineRetention
 from ..topology.collect import record_topology
 from .loop import MetricsFollower, Recorder, TickSink
 from .metrics_file import MetricsFile
+from .rule_monitor import load_rules
 from .sample_files import ScoreParts, Settings, fine_sources
 
 _MAX_NAMES = 100
@@ -72,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metrics=_metrics_follower(options, node, clock),
         environment=environment,
         score=None if fine is None else _score_parts(),
+        rules=None if options.no_rules else lambda: load_rules(environment),
     )
     if recorder_name.changed:
         recorder.journal.note(
@@ -259,6 +261,7 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         help="bytes of that file that belong to an earlier run (default: its present size)",
     )
+    parser.add_argument("--no-rules", action="store_true", help="apply no rules to the samples")
     parser.add_argument("--root-pid", type=int, help="root of the job's process tree (default: this process)")
     parser.add_argument(
         "--with-parent", nargs="?", type=int, const=0, help="end when the parent process, with this id, ends"

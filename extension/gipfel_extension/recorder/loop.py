@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
+from ..diagnosis.rules import Rule
 from ..telemetry.metric_table import METRICS, SCORE_PARTS
 from ..telemetry.ranks import RankFinder, ranks_file
 from ..telemetry.sample import FINE_INTERVAL, Device, Sample
@@ -13,6 +14,7 @@ from ..telemetry.sources import Clock, EventSource, ProcessSource, Source, Syste
 from ..telemetry.store.segments import Provenance
 from .idle_watch import IdleWatch
 from .journal import ClockWatch, Journal, ThrottleWatch
+from .rule_monitor import RuleMonitor
 from .sample_files import FineRecording, SampleWriter, ScoreParts, Settings, fine_sources
 
 if TYPE_CHECKING:
@@ -60,6 +62,8 @@ class Recorder:
     score
         Function that computes the intermediate results of the score of fine samples. Without it, or without a
         fast source, every source is read at the interval of the settings.
+    rules
+        Function that reads the rules that are applied to the samples; None for none.
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class Recorder:
         metrics: MetricsFollower | None = None,
         environment: Mapping[str, str] = os.environ,
         score: ScoreParts | None = None,
+        rules: Callable[[], list[Rule]] | None = None,
     ) -> None:
         self._sources = tuple(sources)
         self._settings = settings
@@ -107,6 +112,18 @@ class Recorder:
         self._idleness = IdleWatch(self.journal, self._provenance.devices)
         ranks = ranks_file(settings.telemetry, settings.node, settings.name)
         self._ranks = RankFinder(ranks, settings.node, environment)
+        self._rules = (
+            RuleMonitor(
+                settings.telemetry.parent,
+                settings.node,
+                devices=self._provenance.devices,
+                journal=self.journal,
+                load=rules,
+                locations=lambda: self._ranks.locations,
+            )
+            if rules is not None
+            else None
+        )
         self._seq = 0
 
     def run(self, ended: threading.Event, *, parent: int | None = None) -> None:
@@ -180,7 +197,7 @@ class Recorder:
         return samples
 
     def _run_monitors(self, samples: list[Sample]) -> None:
-        """Check throttling, events, user metrics and ranks; log errors without ending the recording."""
+        """Check throttling, events, rules, user metrics and ranks; log errors and continue."""
         with self.journal.log_errors("clocks' event reasons"):
             self._throttling.check(samples)
         with self.journal.log_errors("GPUs' activity"):
@@ -190,6 +207,9 @@ class Recorder:
                 with self.journal.log_errors(f"events of {source.name}"):
                     for event in source.events():
                         self.journal.add(event)
+        if self._rules is not None:
+            with self.journal.log_errors("values for rules"):
+                self._rules.check(samples, self._clock.time_ns())
         if self._metrics is not None:
             with self.journal.log_errors("metrics file"):
                 self._metrics.poll()

@@ -1,52 +1,59 @@
-"""Find blueprints: the user's, the site's, those of installed packages, and those of Gipfel, in this order.
+"""Read and find blueprints: the user's, the site's, those of packages, and Gipfel's, in this order.
 
 The user's are in ``~/.gipfel/blueprints``, the site's in the directories of ``$GIPFEL_BLUEPRINTS``. A package
 names a module whose directory has blueprints, as an entry point of the group ``gipfel.blueprints``.
 """
 
-import os
-from collections.abc import Iterator, Mapping
-from importlib.metadata import entry_points
-from importlib.util import find_spec
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from gipfel_cluster.definition_files import (
+    SUFFIXES,
+    DefinitionFile,
+    FileDiagnostic,
+    definition_directories,
+    definition_paths,
+)
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.yaml_document import suggestion
 
-from .blueprint import Blueprint
-from .blueprint_file import SUFFIXES, BlueprintDiagnostic, check_blueprint, read_blueprint
+from .blueprint import Blueprint, cross_problems
 
-ENTRY_POINTS = "gipfel.blueprints"
 VARIABLE = "GIPFEL_BLUEPRINTS"
 _SHIPPED = Path(__file__).parent / "catalogue"
-_MAX_FILES = 500
+_FILE = DefinitionFile(Blueprint, "blueprint", "Write 'name', 'title' and 'parts'.", cross_problems)
 
 
-def blueprint_directories(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
-    """Yield the directories of blueprints, each with its origin; the first one that has a name wins."""
-    yield "user", Path(environment.get("HOME") or Path.home()) / ".gipfel" / "blueprints"
-    for each in environment.get(VARIABLE, "").split(os.pathsep):
-        if each:
-            yield "site", Path(each).expanduser()
-    for point in sorted(entry_points(group=ENTRY_POINTS)):
-        # The module is located, not imported: a blueprint is data.
-        try:
-            spec = find_spec(point.module)
-        except (ImportError, ValueError):
-            continue
-        for directory in (spec.submodule_search_locations or ()) if spec else ():
-            yield point.name, Path(directory)
-    yield "gipfel", _SHIPPED
+def read_blueprint(path: Path) -> Blueprint:
+    """Return the blueprint of a file.
+
+    Raises
+    ------
+    GipfelError
+        The file can't be read or has a mistake; the message is about the first one.
+    """
+    return _FILE.read(path)
+
+
+def check_blueprint(path: Path) -> tuple[Blueprint | None, tuple[FileDiagnostic, ...]]:
+    """Return a file's blueprint, or None and its mistakes, at most 20, in the order of their lines."""
+    return _FILE.check(path)
+
+
+def blueprint_schema() -> dict[str, Any]:
+    """Return the JSON Schema of blueprints, for editors."""
+    return _FILE.json_schema("Blueprint of gipfel service")
 
 
 def known_blueprints(
     environment: Mapping[str, str],
-) -> tuple[dict[str, tuple[str, Blueprint]], tuple[BlueprintDiagnostic, ...]]:
+) -> tuple[dict[str, tuple[str, Blueprint]], tuple[FileDiagnostic, ...]]:
     """Return all blueprints by name, each with its origin, and the mistakes in files that can't be used."""
     found: dict[str, tuple[str, Blueprint]] = {}
-    problems: list[BlueprintDiagnostic] = []
-    for origin, directory in blueprint_directories(environment):
-        for path in _files(directory):
+    problems: list[FileDiagnostic] = []
+    for origin, directory in definition_directories("blueprints", VARIABLE, _SHIPPED, environment):
+        for path in definition_paths(directory):
             blueprint, diagnostics = check_blueprint(path)
             problems += diagnostics
             if blueprint is not None:
@@ -74,11 +81,3 @@ def find_blueprint(name: str, *, directory: Path, environment: Mapping[str, str]
         raise GipfelError(str(broken), broken.fix)
     fix = suggestion(name, known) or "See `gipfel service blueprints`."
     raise GipfelError(f"There is no blueprint {name[:80]!r}.", fix)
-
-
-def _files(directory: Path) -> list[Path]:
-    try:
-        listed = sorted(each for each in directory.iterdir() if each.suffix in SUFFIXES)
-    except OSError:
-        return []
-    return listed[:_MAX_FILES]

@@ -37,6 +37,7 @@ KINDS: Mapping[str, str] = {
     "throttle": "a GPU is throttled because of its temperature or power supply",
     "gpus_idle": "all GPUs of a node have been idle for 20 minutes",
     "checkpoint_space": "the next checkpoint won't fit on its file system",
+    "rule": "a rule's condition held",
     "workload_failed": "a notebook or a launch failed",
 }
 

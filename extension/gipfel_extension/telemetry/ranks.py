@@ -139,6 +139,11 @@ class RankFinder:
         self._due_ns = 0
         self._known: dict[int, tuple[RankLocation, ...]] = {}
 
+    @property
+    def locations(self) -> tuple[RankLocation, ...]:
+        """Ranks of this node that were found so far."""
+        return tuple(location for own in self._known.values() for location in own)
+
     def due(self, now_ns: int) -> bool:
         """Return whether the next search is due."""
         if now_ns < self._due_ns:

@@ -1,0 +1,145 @@
+"""Files of rules: format, JSON Schema, and the directories in which they are found."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator, model_validator
+
+from gipfel_cluster.definition_files import (
+    DefinitionFile,
+    FileDiagnostic,
+    definition_directories,
+    definition_paths,
+)
+from gipfel_cluster.model import Frozen, OneLine
+from gipfel_cluster.yaml_document import suggestion
+
+from ..diagnosis.role_selection import parse_selection
+from ..diagnosis.rule_condition import ConditionError, parse_condition
+from ..diagnosis.rules import Rule
+from ..telemetry.metric_table import TABLE
+from ..telemetry.sample import SourceError
+
+#: Environment variable with the directories of a site's rules.
+VARIABLE = "GIPFEL_RULES"
+_SHIPPED = Path(__file__).parent / "catalogue"
+_MOST_RULES = 200
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+_SHORTEST_S, _LONGEST_S = 10, 6 * 3600
+
+
+class RuleEntry(Frozen):
+    """One rule of a file.
+
+    ``metric`` is the name of a recorded metric (`gipfel catalogue`), or of one that the program logs, in
+    which ``*`` stands for any characters. ``where`` selects ranks: ``pp=6,7 & dp=0``, ``rank=0-7``,
+    ``node=nid001``.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9](?:-?[a-z0-9]){0,39}$")]
+    metric: Annotated[str, Field(min_length=1, max_length=200)]
+    condition: Annotated[str, Field(max_length=200)]
+    window: Annotated[str, Field(pattern=r"^[0-9]{1,6}(?:\.[0-9]{1,3})?[smh]$")] = "60s"
+    sentence: Annotated[OneLine, Field(min_length=1, max_length=300)]
+    link: Annotated[str, Field(pattern=r"^(?:https?://[\x21-\x7e]{1,400})?$")] = ""
+    where: Annotated[str, Field(max_length=1000)] = ""
+    enabled: bool = True
+
+    @field_validator("metric")
+    @classmethod
+    def _check_metric(cls, value: str) -> str:
+        if any(ord(each) < 32 for each in value) or value.count("*") > 3:
+            raise ValueError("a metric is one line with at most three '*'")
+        known = suggestion(value, TABLE) if value.isupper() and value not in TABLE else ""
+        if known:
+            raise ValueError(f"{value!r} is not a recorded metric | {known} `gipfel catalogue` lists all.")
+        return value
+
+    @field_validator("window")
+    @classmethod
+    def _check_window(cls, value: str) -> str:
+        if not _SHORTEST_S <= window_seconds(value) <= _LONGEST_S:
+            raise ValueError("a window is from 10s to 6h | Write such as 30s, 10m or 1h.")
+        return value
+
+    @field_validator("where")
+    @classmethod
+    def _check_where(cls, value: str) -> str:
+        try:
+            parse_selection(value)
+        except SourceError as error:
+            raise ValueError(f"{error.problem.rstrip('.')} | {error.fix}") from error
+        return value
+
+    @field_validator("condition")
+    @classmethod
+    def _check_condition(cls, value: str, info: Any) -> str:
+        if "metric" in info.data:
+            try:
+                parse_condition(value, info.data["metric"])
+            except ConditionError as error:
+                raise ValueError(f"{error.problem} | {error.fix}") from error
+        return value
+
+    def compiled(self) -> Rule:
+        """Return the rule, ready for use."""
+        condition = parse_condition(self.condition, self.metric)
+        window = window_seconds(self.window)
+        return Rule(self.name, self.metric, condition, window, self.sentence, self.link, self.where)
+
+
+class RuleList(Frozen):
+    """A file of rules."""
+
+    rules: tuple[RuleEntry, ...]
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> "RuleList":
+        names = [each.name for each in self.rules]
+        if not 0 < len(names) <= _MOST_RULES:
+            raise ValueError(f"a file has 1 to {_MOST_RULES} rules | Write a list of rules below 'rules:'.")
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice:
+            raise ValueError(f"there are two rules {twice!r} | Rename one of them.")
+        return self
+
+
+FILE = DefinitionFile(RuleList, "list of rules", "Write 'rules:', and a list of rules below it.")
+
+
+class KnownRule(Frozen):
+    """A rule with its origin: ``user``, ``site``, the name of a package, or ``gipfel``."""
+
+    origin: str
+    file: str
+    entry: RuleEntry
+
+
+def known_rules(
+    environment: Mapping[str, str],
+) -> tuple[dict[str, KnownRule], tuple[FileDiagnostic, ...]]:
+    """Return all rules by name, and the mistakes in files that can't be used.
+
+    The first rule with a name counts: the user's, the site's, those of packages, Gipfel's. So a user or a
+    site changes a rule, or disables it with ``enabled: false``.
+    """
+    found: dict[str, KnownRule] = {}
+    problems: list[FileDiagnostic] = []
+    for origin, directory in definition_directories("rules", VARIABLE, _SHIPPED, environment):
+        for path in definition_paths(directory):
+            listed, diagnostics = FILE.check(path)
+            problems += diagnostics
+            for each in listed.rules if listed is not None else ():
+                found.setdefault(each.name, KnownRule(origin=origin, file=str(path), entry=each))
+    return dict(list(found.items())[:_MOST_RULES]), tuple(problems)
+
+
+def enabled_rules(known: Mapping[str, KnownRule]) -> list[Rule]:
+    """Return the rules that are enabled, ready for use."""
+    return [each.entry.compiled() for each in known.values() if each.entry.enabled]
+
+
+def window_seconds(text: str) -> float:
+    """Return the seconds of a window such as ``30s``, ``10m`` or ``1h``."""
+    return float(text[:-1]) * _UNITS[text[-1]]
