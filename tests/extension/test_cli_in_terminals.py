@@ -1,9 +1,11 @@
 """The command and the environment's PATH in the terminals of a server."""
 
 import os
+import pty
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -118,3 +120,60 @@ def test_a_folder_that_cant_be_written_to_is_one_line(
     assert prepare_terminals(environment, prefix=prefix)
     assert environment["PATH"] == before
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+_ZSH = """
+compdef() { : }
+_describe() { print -l -- $completions_with_descriptions; }
+source "$1"
+words=(gipfel op) CURRENT=2
+_gipfel_completion
+"""
+_COMPLETED = {
+    "bash": '. "$1"; COMP_WORDS=(gipfel op); COMP_CWORD=1; _gipfel_completion gipfel; echo "${COMPREPLY[@]}"',
+    "zsh": _ZSH,
+    "fish": "source $argv[1]; complete -C 'gipfel op'",
+}
+#: What is typed, and what is then shown.
+_FOUND = {
+    "bash": ("complete -p gipfel && echo mine=$MINE", "_gipfel_completion gipfel\nmine=1"),
+    "zsh": ("print -l -- $fpath", "{}\n"),
+    "fish": ("complete -C 'gipfel op'", "open"),
+}
+
+
+@pytest.mark.parametrize("shell", _COMPLETED)
+def test_terminals_complete_the_command_in_bash_zsh_and_fish(
+    environment: dict[str, str], tmp_path: Path, shell: str
+) -> None:
+    found = shutil.which(shell)
+    if found is None:
+        pytest.skip(f"{shell} is not installed.")
+    (tmp_path / ".bashrc").write_text("MINE=1\n")
+    environment |= {"HOME": str(tmp_path), "PATH": f"{Path(sys.executable).parent}:{environment['PATH']}"}
+    arguments = prepare_terminals(environment)
+    folder = Path(environment["JUPYTER_RUNTIME_DIR"], "completions")
+    script = {"bash": "bashrc", "zsh": "_gipfel", "fish": "fish/vendor_completions.d/gipfel.fish"}[shell]
+    first = ["-c", _COMPLETED[shell], *([] if shell == "fish" else [shell]), str(folder / script)]
+    said = subprocess.run(
+        [found, *first], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert said.stdout.split()[0].partition(":")[0] == "open", said
+    assert not said.stderr
+    # The shell of a terminal finds it.
+    typed, shown = _FOUND[shell]
+    words = shell_command(arguments)
+    words = [found, "-c", typed] if shell == "fish" else [found, *words[1:3], found, *words[4:]]
+    assert shown.format(folder) in typed_in_terminal(words, typed, environment)
+
+
+def typed_in_terminal(words: list[str], line: str, environment: dict[str, str]) -> str:
+    """Type a line into an interactive shell, and return all that it shows."""
+    own, its = pty.openpty()
+    try:
+        with subprocess.Popen(words, env=environment, stdin=its, stdout=subprocess.PIPE, stderr=its) as shell:
+            os.write(own, f"{line}\nexit\n".encode())
+            return shell.communicate(timeout=60)[0].decode()
+    finally:
+        os.close(own)
+        os.close(its)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .completion import complete_runs
 from .run_lines import size_text
 from .terminal import examples, report_line
 
@@ -27,7 +28,7 @@ _COLUMNS = ("checkpoint", "written", "ranks", "size", "stall", "write", "state",
         "gipfel checkpoints . --verify --keep 3 --json",
     )
 )
-@click.argument("place", metavar="RUN|DIR")
+@click.argument("place", metavar="RUN|DIR", shell_complete=complete_runs(or_files=True))
 @click.option("--verify", is_flag=True, help="Read every byte that has a hash.")
 @click.option("--keep", type=click.IntRange(1), default=2, show_default=True, metavar="N",
               help="Number of verified checkpoints that are not deletable.")  # fmt: skip

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .completion import complete_runs
 from .terminal import examples
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ _SHOWN_COMMITS, _SHOWN_FILES = 5, 10
         "gipfel compare baseline fused --json",
     )
 )
-@click.argument("names", metavar="RUN RUN...", nargs=-1, required=True)
+@click.argument("names", metavar="RUN RUN...", nargs=-1, required=True, shell_complete=complete_runs())
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
 def compare(*, names: tuple[str, ...], as_json: bool) -> int:
     """Compare runs with the first one: configuration, commits, score, losses, energy and your metrics.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .completion import complete_runs
 from .terminal import examples, report_line
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _UNREADABLE = 2
         """echo '{"0": {"dp": 0, "pp": 0}, "1": {"dp": 1, "pp": 0}}' > roles.json""",
     )
 )
-@click.argument("recording", metavar="[RUN|FILE]", default="")
+@click.argument("recording", metavar="[RUN|FILE]", default="", shell_complete=complete_runs(or_files=True))
 @click.option(
     "--roles",
     "roles_file",

@@ -8,6 +8,7 @@ import click
 
 from .checkpoints import checkpoints
 from .compare import compare
+from .completion import completion, print_completions
 from .data import data
 from .diagnose import diagnose
 from .doctor import doctor
@@ -65,6 +66,7 @@ def gipfel() -> None:
 
 gipfel.add_command(checkpoints)
 gipfel.add_command(compare)
+gipfel.add_command(completion)
 gipfel.add_command(data)
 gipfel.add_command(diagnose)
 gipfel.add_command(doctor)
@@ -111,8 +113,7 @@ _set_short_help(gipfel)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status: 2 for a wrong command line, 1 for any other error."""
     try:
-        with gipfel.make_context("gipfel", list(sys.argv[1:] if arguments is None else arguments)) as context:
-            return int(gipfel.invoke(context) or 0)
+        return _run(list(sys.argv[1:] if arguments is None else arguments))
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except click.ClickException as error:
@@ -127,6 +128,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _print_error(error)
     finally:
         _flush_stdout()
+
+
+def _run(arguments: list[str]) -> int:
+    completed = print_completions(gipfel, os.environ)
+    if completed is not None:
+        return completed
+    with gipfel.make_context("gipfel", arguments) as context:
+        return int(gipfel.invoke(context) or 0)
 
 
 def _flush_stdout() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .completion import complete_runs
 from .terminal import examples, report_line
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _MAX_NOTES = 20
         "gipfel record --metrics outputs/ -- python train.py    (adds them to the run, live)",
     )
 )
-@click.argument("path", metavar="[RUN|DIR|FILE]", default="")
+@click.argument("path", metavar="[RUN|DIR|FILE]", default="", shell_complete=complete_runs(or_files=True))
 @click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
 @click.option("--watch", default="", metavar="NAME", help="Print new values of this metric until Ctrl-C.")
 def metrics(path: str, *, as_document: bool, watch: str) -> int:

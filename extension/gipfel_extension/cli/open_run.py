@@ -8,11 +8,12 @@ from urllib.parse import quote
 
 import click
 
+from .completion import complete_runs
 from .terminal import examples, report_line
 
 
 @click.command("open", epilog=examples("gipfel open alps-48812", "gipfel open baseline --browser"))
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", shell_complete=complete_runs())
 @click.option("--browser", is_flag=True, help="Open the link in a browser on this machine, too.")
 def open_run(*, run: str, browser: bool) -> int:
     """Print the link to a run's report: score, losses, advice, figures, events and record.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .completion import complete_runs
 from .score import parse_weights
 from .terminal import examples, report_line
 
@@ -28,7 +29,7 @@ _UNREADABLE = 2
         "gipfel report alps-48812 -o report.html --static",
     )
 )
-@click.argument("recording", metavar="[RUN|FILE]", default="")
+@click.argument("recording", metavar="[RUN|FILE]", default="", shell_complete=complete_runs(or_files=True))
 @click.option(
     "-o",
     "--output",
@@ -112,7 +113,7 @@ _FORMATS = (".parquet", ".csv")
         "gipfel export gssr_report/daint_123456 -o samples.csv",
     )
 )
-@click.argument("recording", metavar="RUN|FILE")
+@click.argument("recording", metavar="RUN|FILE", shell_complete=complete_runs(or_files=True))
 @click.option(
     "-o",
     "--output",

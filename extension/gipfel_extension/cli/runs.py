@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .completion import complete_runs
 from .run_lines import facts_of, run_lines, size_text
 from .terminal import examples, report_line
 
@@ -110,7 +111,7 @@ def list_(
         "gipfel runs note baseline --untag sweep-3 --note ''",
     )
 )
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", shell_complete=complete_runs())
 @click.option("--name", "display_name", metavar="NAME", help="Name of the run; empty removes it.")
 @click.option("--note", metavar="TEXT", help="Text about the run; empty removes it.")
 @click.option("--tag", "add_tags", multiple=True, metavar="TAG", help="Add a tag. Repeatable.")
@@ -138,7 +139,7 @@ def note(*, run: str, as_json: bool, **options: Any) -> int:
 
 
 @runs.command(epilog=examples("gipfel runs show alps-48812"))
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", shell_complete=complete_runs())
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
 def show(*, run: str, as_json: bool) -> int:
     """Show one run: notes, times, score, energy, commit, parameters, end and size on disk."""
@@ -160,7 +161,7 @@ def show(*, run: str, as_json: bool) -> int:
         "gipfel runs rm alps-48812", "gipfel runs rm --older 30d", "gipfel runs rm --older 90d --yes"
     )
 )
-@click.argument("names", metavar="[RUN]...", nargs=-1)
+@click.argument("names", metavar="[RUN]...", nargs=-1, shell_complete=complete_runs())
 @click.option(
     "--older", type=_Age(), metavar="AGE", help="Runs without a change for AGE, such as 12h or 30d."
 )

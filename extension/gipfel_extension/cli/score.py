@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .completion import complete_runs
 from .terminal import examples, report_line
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def parse_weights(
         "gipfel score gssr_report/daint_123456 --gpu GH200",
     )
 )
-@click.argument("recording", metavar="[RUN|FILE]", default="")
+@click.argument("recording", metavar="[RUN|FILE]", default="", shell_complete=complete_runs(or_files=True))
 @click.option(
     "--weight",
     "weights",
