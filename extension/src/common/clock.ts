@@ -1,5 +1,7 @@
 /** Conversion of times to the browser's time zone, shared by panel, widgets and report; see the re-exported file. */
 export {
+  chooseUtc,
+  isUtcChosen,
   utcOffsetMs,
   formatLocalTime,
   formatTimeRange,

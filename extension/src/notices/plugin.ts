@@ -1,9 +1,9 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
-import { URLExt } from '@jupyterlab/coreutils';
 import { IStateDB } from '@jupyterlab/statedb';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { CommandIDs } from '../common/commands';
+import { openReport } from '../common/report';
 import { serverChanges } from '../common/server-changes';
 import { IGipfelLaunches, IGipfelPanel } from '../tokens';
 import { JobNotices, type IJobActions } from './job-notices';
@@ -56,7 +56,7 @@ function actionsOf(
   return {
     openWorkload: id => void openWorkload(app, launches, id),
     openReport: path => {
-      window.open(URLExt.join(app.serviceManager.serverSettings.baseUrl, path), '_blank', 'noopener');
+      openReport(app.serviceManager.serverSettings, path);
     },
     saveSeen: keys => void state?.save(SEEN_KEY, [...keys]).catch(() => undefined)
   };

@@ -6,9 +6,11 @@ import {
 } from '@jupyterlab/application';
 import { ICommandPalette } from '@jupyterlab/apputils';
 import { ILauncher } from '@jupyterlab/launcher';
+import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStateDB } from '@jupyterlab/statedb';
 import { ITranslator, nullTranslator, type TranslationBundle } from '@jupyterlab/translation';
 
+import { chooseUtc } from '../common/clock';
 import { CommandIDs, NO_ARGUMENTS } from '../common/commands';
 import { mountainIcon } from '../common/icon';
 import { IGipfelPanel } from '../tokens';
@@ -26,7 +28,7 @@ export const panelPlugin: JupyterFrontEndPlugin<IGipfelPanel> = {
   description: 'Adds the Gipfel panel to the right sidebar.',
   autoStart: true,
   provides: IGipfelPanel,
-  optional: [ICommandPalette, ILayoutRestorer, ILauncher, IStateDB, ITranslator, ILabShell],
+  optional: [ICommandPalette, ILayoutRestorer, ILauncher, IStateDB, ITranslator, ILabShell, ISettingRegistry],
   activate: (
     app: JupyterFrontEnd,
     palette: ICommandPalette | null,
@@ -34,7 +36,8 @@ export const panelPlugin: JupyterFrontEndPlugin<IGipfelPanel> = {
     launcher: ILauncher | null,
     state: IStateDB | null,
     translator: ITranslator | null,
-    shell: ILabShell | null
+    shell: ILabShell | null,
+    settings: ISettingRegistry | null
   ): IGipfelPanel => {
     const trans = (translator ?? nullTranslator).load('gipfel');
     const selectedSection = new SelectedSection(state);
@@ -53,6 +56,7 @@ export const panelPlugin: JupyterFrontEndPlugin<IGipfelPanel> = {
     }
 
     addCommands(app, panel, trans);
+    void followClock(panel, settings);
     const command = CommandIDs.openPanel;
     const category = trans.__('Gipfel');
     palette?.addItem({ command, category });
@@ -62,6 +66,20 @@ export const panelPlugin: JupyterFrontEndPlugin<IGipfelPanel> = {
     return panel;
   }
 };
+
+/** Follow the setting of the clock: what is drawn next is on it, and the panel's texts are drawn now. */
+async function followClock(panel: GipfelPanel, registry: ISettingRegistry | null): Promise<void> {
+  const settings = await registry?.load(panelPlugin.id);
+  // Local time is the default, which leaves the choice on the hub's pages as it is.
+  if (settings?.composite.clock === 'UTC') {
+    chooseUtc(true);
+    panel.update();
+  }
+  settings?.changed.connect(() => {
+    chooseUtc(settings.composite.clock === 'UTC');
+    panel.update();
+  });
+}
 
 function addCommands(app: JupyterFrontEnd, panel: GipfelPanel, trans: TranslationBundle): void {
   app.commands.addCommand(CommandIDs.openPanel, {

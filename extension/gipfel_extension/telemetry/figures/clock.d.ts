@@ -1,5 +1,7 @@
 import type { PartialJSONObject, PartialJSONValue } from '@lumino/coreutils';
 
+export declare function isUtcChosen(): boolean;
+export declare function chooseUtc(chosen: boolean): void;
 export declare function utcOffsetMs(timeMs: number): number;
 export declare function zoneName(timeMs: number): string;
 export declare function formatTimeOfDay(timeMs: number): string;

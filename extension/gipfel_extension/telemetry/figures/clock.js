@@ -1,21 +1,53 @@
 /**
- * Display of times in the browser's time zone, for panel, widgets and report.
+ * Display of times in the browser's time zone, or in UTC where the user chose it, for panel, widgets and report.
  *
  * Times are UTC in milliseconds since the epoch and are shown in the browser's time zone, in 24 hours, with the
  * zone's name. plotly.js interprets numbers in the browser's zone but returns and labels times without a zone.
  * Therefore `localTimeFigure` gives it local times as text, and `parseUtcMs` converts the times that it returns.
  */
 
-/** Return the browser's offset from UTC at a time, in milliseconds. */
-export function utcOffsetMs(timeMs) {
-  const minutes = new Date(timeMs).getTimezoneOffset();
-  return Number.isFinite(minutes) ? -60000 * minutes : 0;
+/** Key of the choice in `localStorage`, which pages and widgets of an origin share; the hub's pages read it, too. */
+const CLOCK = 'gipfel.clock';
+/** A language has names for the zones of its own countries only, and offsets for all others. */
+const LANGUAGES = ['en', 'en-GB', 'en-US', 'en-AU', 'en-IN'];
+const OFFSET = /^(GMT|UTC)[+\-\u2212]/;
+
+/** Return true if the user chose UTC in this browser; a page without storage, as a report, has it after its `#`. */
+export function isUtcChosen() {
+  try {
+    return localStorage.getItem(CLOCK) === 'UTC' || location.hash === '#utc';
+  } catch {
+    return globalThis.location?.hash === '#utc';
+  }
 }
 
-/** Return the short name of the browser's time zone at a time, such as `GMT+1`, `PST` or `UTC`. */
+/** Choose UTC, or the browser's time zone. */
+export function chooseUtc(chosen) {
+  try {
+    if (chosen) {
+      localStorage.setItem(CLOCK, 'UTC');
+    } else {
+      localStorage.removeItem(CLOCK);
+    }
+  } catch {
+    // Times stay in the browser's zone.
+  }
+}
+
+/** Return the offset from UTC of the times that are shown at a time, in milliseconds. */
+export function utcOffsetMs(timeMs) {
+  const minutes = isUtcChosen() ? 0 : new Date(timeMs).getTimezoneOffset();
+  return Number.isFinite(minutes) ? 60000 * (0 - minutes) : 0;
+}
+
+/** Return the short name of the time zone at a time, such as `CET`, `PST` or `UTC`; `GMT+5:45` if it has none. */
 export function zoneName(timeMs) {
-  const parts = new Intl.DateTimeFormat('en', { timeZoneName: 'short' }).formatToParts(timeMs);
-  return parts.find(part => part.type === 'timeZoneName')?.value ?? '';
+  const zone = isUtcChosen() ? { timeZone: 'UTC' } : {};
+  const names = LANGUAGES.map(language => {
+    const parts = new Intl.DateTimeFormat(language, { timeZoneName: 'short', ...zone }).formatToParts(timeMs);
+    return parts.find(part => part.type === 'timeZoneName')?.value ?? '';
+  });
+  return names.find(name => !OFFSET.test(name)) ?? names[0];
 }
 
 /** Return a local time of day with seconds and without zone, `14:53:07`. */
@@ -23,14 +55,14 @@ export function formatTimeOfDay(timeMs) {
   return localTimeText(timeMs, utcOffsetMs(timeMs)).slice(11, 19);
 }
 
-/** Return a local time to the minute with its zone, `14:53 GMT+1`, and with the date unless it is that of `nowMs`. */
+/** Return a local time to the minute with its zone, `14:53 CET`, and with the date unless it is that of `nowMs`. */
 export function formatLocalTime(timeMs, nowMs = Date.now()) {
   const [day, time] = localTimeText(timeMs, utcOffsetMs(timeMs)).split('T');
   const today = localTimeText(nowMs, utcOffsetMs(nowMs)).startsWith(day);
   return `${today ? '' : `${day} `}${time.slice(0, 5)} ${zoneName(timeMs)}`;
 }
 
-/** Return a local time range with its zone, `14:53:07 – 14:55:00 GMT+1`, and with dates other than `nowMs`'s. */
+/** Return a local time range with its zone, `14:53:07 – 14:55:00 CET`, and with dates other than `nowMs`'s. */
 export function formatTimeRange(sinceMs, untilMs, nowMs = Date.now()) {
   const offsetMs = utcOffsetMs(sinceMs);
   const [first, last] = [sinceMs, untilMs].map(time => localTimeText(time, offsetMs).split('T'));
