@@ -9,6 +9,7 @@ import jsonschema
 import numpy as np
 import pytest
 import yaml
+from recorded_runs import START_NS, hot_run
 from recorder_process import OneGpu, TwoClocks, until
 
 from gipfel_extension.cli.main import main
@@ -16,17 +17,14 @@ from gipfel_extension.diagnosis.rule_condition import ConditionError, parse_cond
 from gipfel_extension.diagnosis.rule_run import hits_of
 from gipfel_extension.diagnosis.rule_watch import Place, Reading, RuleWatch
 from gipfel_extension.diagnosis.rules import Rule
-from gipfel_extension.recorder.journal import Journal
 from gipfel_extension.recorder.loop import Recorder
 from gipfel_extension.recorder.rule_monitor import load_rules
-from gipfel_extension.recorder.sample_files import SampleWriter, Settings
+from gipfel_extension.recorder.sample_files import Settings
 from gipfel_extension.rules.rule_file import FILE, enabled_rules, known_rules
 from gipfel_extension.telemetry.events import append_event, read_events
-from gipfel_extension.telemetry.ranks import RankLocation, ranks_file, ranks_json
-from gipfel_extension.telemetry.sample import Device, Provenance, Sample, SampleTable
-from gipfel_extension.telemetry.sources import SystemClock
+from gipfel_extension.telemetry.ranks import RankLocation
+from gipfel_extension.telemetry.sample import Device, Sample, SampleTable
 
-START_NS = 1_800_000_000 * 10**9
 GOOD = """\
 rules:
   - name: hot
@@ -191,7 +189,8 @@ def test_a_rule_of_the_user_replaces_one_of_gipfel(tmp_path, capsys, monkeypatch
     assert "gpu-hot  (site, disabled)" in capsys.readouterr().out
 
 
-def test_a_run_is_judged_by_role_and_hits_are_saved_once(tmp_path, capsys, recorded_hot_run):
+def test_a_run_is_judged_by_role_and_hits_are_saved_once(tmp_path, capsys):
+    recorded_hot_run = hot_run(tmp_path)
     rules = tmp_path / "mine.yaml"
     rules.write_text(GOOD.replace("20s", "10s") + "    where: dp=1\n")
     arguments = ["rules", "run", str(recorded_hot_run), "--file", str(rules)]
@@ -208,28 +207,6 @@ def test_a_run_is_judged_by_role_and_hits_are_saved_once(tmp_path, capsys, recor
     append_event(recorded_hot_run / "telemetry", events[0], "recorder")
     assert main([*arguments, "--save"]) == 0
     assert "0 of 1 hits were added" in capsys.readouterr().err
-
-
-@pytest.fixture
-def recorded_hot_run(tmp_path):
-    """Return a run of two ranks whose GPUs are hot all the time."""
-    run = tmp_path / "site-1"
-    telemetry = run / "telemetry"
-    telemetry.mkdir(parents=True)
-    devices = tuple(Device(uuid, "gpu", "GPU", i, "n1") for i, uuid in enumerate(("GPU-a", "GPU-b")))
-    settings = Settings(telemetry, "n1", "job", 1.0, 5.0)
-    origin = Provenance("n1", "job", "test", False, 1.0, devices)
-    journal = Journal(telemetry, "n1", "job", SystemClock())
-    writer = SampleWriter(settings, origin, journal, SystemClock())
-    writer.add(
-        [Sample(START_NS + s * 10**9, s, d.uuid, {"GPU_TEMP": 90.0}) for s in range(60) for d in devices]
-    )
-    writer.flush()
-    writer.finish()
-    where = [RankLocation(rank, "n1", 100 + rank, d.uuid, "python") for rank, d in enumerate(devices)]
-    ranks_file(telemetry, "n1", "job").write_text(ranks_json(where))
-    (run / "roles.json").write_text('{"0": {"dp": 0}, "1": {"dp": 1}}')
-    return run
 
 
 def test_a_recorder_applies_rules_live_to_samples_and_logged_metrics(tmp_path, monkeypatch):

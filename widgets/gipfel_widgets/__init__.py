@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .explanation import Explanation, explain
     from .launch_cell import LaunchCell, launch
     from .launch_static import LaunchList, launches
+    from .loading import load
     from .measurement import Measurement, measure, run_workload
     from .run import KernelRun, present_run
     from .saturation import Saturation
@@ -37,6 +38,7 @@ __all__ = [
     "explain",
     "launch",
     "launches",
+    "load",
     "log",
     "measure",
     "plan",
@@ -61,6 +63,7 @@ _MODULES = {
     "explain": "explanation",
     "launch": "launch_cell",
     "launches": "launch_static",
+    "load": "loading",
     "measure": "measurement",
     "plan": "displays",
     "present_run": "run",

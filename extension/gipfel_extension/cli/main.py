@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from .catalogue import catalogue
 from .checkpoints import checkpoints
 from .compare import compare
 from .completion import completion, print_completions
@@ -55,6 +56,7 @@ _INTERRUPTED = 130
         "gipfel compare alps-48812 alps-48910     compare runs",
         "gipfel diagnose alps-48812               find slow ranks and changes of speed",
         "gipfel rules list                        list rules about what is recorded",
+        "gipfel catalogue                         list everything that a run records",
         "gipfel metrics runs/llama-7b             list metrics of TensorBoard, Lightning and others",
         "gipfel vet quick                         test every node of this job",
     ),
@@ -64,6 +66,7 @@ def gipfel() -> None:
     """Run notebooks and training on a GPU cluster, in containers defined by EDFs."""
 
 
+gipfel.add_command(catalogue)
 gipfel.add_command(checkpoints)
 gipfel.add_command(compare)
 gipfel.add_command(completion)

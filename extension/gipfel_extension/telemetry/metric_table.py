@@ -9,6 +9,7 @@ Names are DCGM's classic names without ``DCGM_FI_DEV_`` and ``DCGM_FI_PROF_``. F
 header since 1.x. Units: "1" is a fraction from 0 to 1, "bits" a bit mask.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -231,6 +232,86 @@ SCORE_PARTS: Mapping[str, str] = dict.fromkeys(
     ),
     "1",
 )
+
+
+#: Meaning of each metric; ``#`` stands for a number in its name.
+_MEANINGS: Mapping[str, str] = {
+    "GPU_UTIL": "share of time in which at least one kernel ran, however few units it used",
+    "GR_ENGINE_ACTIVE": "share of time in which the graphics or compute engine was busy",
+    "SM_ACTIVE": "share of time in which a multiprocessor had at least one warp, mean of all",
+    "SM_OCCUPANCY": "resident warps over the most that fit, mean of all multiprocessors",
+    "PIPE_TENSOR_ACTIVE": "share of cycles in which the tensor cores were busy",
+    "DRAM_ACTIVE": "share of cycles in which the GPU memory's interface moved data",
+    "PIPE_FP64_ACTIVE": "share of cycles in which the FP64 pipe was busy",
+    "PIPE_FP32_ACTIVE": "share of cycles in which the FP32 pipe was busy",
+    "PIPE_FP16_ACTIVE": "share of cycles in which the FP16 pipe was busy, without tensor cores",
+    "PIPE_INT_ACTIVE": "share of cycles in which the integer pipe was busy",
+    "PIPE_TENSOR_IMMA_ACTIVE": "share of cycles in which tensor cores were busy with integers",
+    "PIPE_TENSOR_HMMA_ACTIVE": "share of cycles in which tensor cores were busy with half precision",
+    "PIPE_TENSOR_DFMA_ACTIVE": "share of cycles in which tensor cores were busy with FP64",
+    "PCIE_TX_BYTES": "bytes that the GPU sent over PCIe",
+    "PCIE_RX_BYTES": "bytes that the GPU received over PCIe",
+    "NVLINK_TX_BYTES": "bytes that the GPU sent over all NVLinks",
+    "NVLINK_RX_BYTES": "bytes that the GPU received over all NVLinks",
+    "NVLINK_L#_TX_BYTES": "bytes that the GPU sent over NVLink #",
+    "NVLINK_L#_RX_BYTES": "bytes that the GPU received over NVLink #",
+    "C2C_TX_ALL_BYTES": "bytes that the GPU sent to its CPU over NVLink-C2C",
+    "C2C_RX_ALL_BYTES": "bytes that the GPU received from its CPU over NVLink-C2C",
+    "C2C_TX_DATA_BYTES": "the same without protocol, sent",
+    "C2C_RX_DATA_BYTES": "the same without protocol, received",
+    "FB_USED": "GPU memory in use, without what the driver reserves",
+    "FB_TOTAL": "GPU memory",
+    "FB_FREE": "GPU memory that is free",
+    "FB_RESERVED": "GPU memory that the driver reserves",
+    "POWER_USAGE": "power of the GPU's board",
+    "TOTAL_ENERGY": "energy since the driver was loaded; a counter",
+    "GPU_TEMP": "temperature of the GPU",
+    "MEMORY_TEMP": "temperature of the GPU's memory",
+    "SM_CLOCK": "clock of the multiprocessors",
+    "MAX_SM_CLOCK": "highest clock of the multiprocessors",
+    "MEM_CLOCK": "clock of the GPU's memory",
+    "CLOCKS_EVENT_REASONS": "why the clock is below its highest value, bits of nvmlClocksEventReasons",
+    "MEM_COPY_UTIL": "share of time in which GPU memory was read or written",
+    "ENC_UTIL": "share of time in which the video encoders were busy",
+    "DEC_UTIL": "share of time in which the video decoders were busy",
+    "NVDEC#_ACTIVE": "share of time in which video decoder # was busy",
+    "NVJPG#_ACTIVE": "share of time in which JPEG decoder # was busy",
+    "NVOFA#_ACTIVE": "share of time in which optical flow engine # was busy",
+    "HOSTMEM_CACHE_HIT": "share of accesses to host memory that the GPU's cache answered",
+    "HOSTMEM_CACHE_MISS": "share of accesses to host memory that the GPU's cache did not answer",
+    "PEERMEM_CACHE_HIT": "share of accesses to other GPUs' memory that the GPU's cache answered",
+    "PEERMEM_CACHE_MISS": "share of accesses to other GPUs' memory that the GPU's cache did not answer",
+    "CPU_UTIL": "share of the job's CPU cores that were busy",
+    "CPU_CORES_USED": "CPU cores that were busy",
+    "MEMORY_USED": "host memory of the job",
+    "MEMORY_TOTAL": "host memory that the job may use",
+    "IO_READ_BYTES": "bytes that the job read from storage",
+    "IO_WRITE_BYTES": "bytes that the job wrote to storage",
+    "PRESSURE_CPU": "share of time in which processes of the job waited for a core",
+    "PRESSURE_MEMORY": "share of time in which processes of the job waited for memory",
+    "PRESSURE_IO": "share of time in which processes of the job waited for storage",
+    "NET_TX_BYTES": "bytes that the node sent, of all networks",
+    "NET_RX_BYTES": "bytes that the node received, of all networks",
+    "PAGE_FAULTS_MINOR": "page faults without reading from storage",
+    "PAGE_FAULTS_MAJOR": "page faults that read from storage",
+    "LUSTRE_READ_BYTES": "bytes that the node read from Lustre",
+    "LUSTRE_WRITE_BYTES": "bytes that the node wrote to Lustre",
+    "LUSTRE_METADATA_OPS": "operations of the node on Lustre's metadata server",
+    "NFS_READ_BYTES": "bytes that the node read from NFS",
+    "NFS_WRITE_BYTES": "bytes that the node wrote to NFS",
+    "HOST_POWER": "power of the node's processors and memory",
+}
+
+
+def meaning_of(metric: str) -> str:
+    """Return the meaning of a metric as a clause; an empty string for an unknown metric."""
+    if metric in SCORE_PARTS:
+        return "intermediate result of the score of fine samples"
+    if metric not in TABLE:
+        return ""
+    number = re.search(r"\d+(?=_)", metric)
+    text = _MEANINGS.get(metric) or _MEANINGS.get(re.sub(r"\d+(?=_)", "#", metric), "")
+    return text.replace("#", number[0]) if number else text
 
 
 def unit_of(metric: str) -> str:

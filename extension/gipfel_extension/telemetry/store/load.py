@@ -1,0 +1,173 @@
+"""Anything that a run records, loaded by name as an Arrow table."""
+
+import difflib
+import fnmatch
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ..events import read_events
+from ..metric_table import HOST_METRICS, SCORE_PARTS, TABLE, unit_of
+from ..ranks import gpu_uuids_by_rank, read_ranks
+from ..sample import SampleTable, SourceError, metric_names
+from ..user_metrics import UserMetrics, read_metrics
+from .fine import read_finest
+from .segments import read_samples
+
+#: Name under which events are loaded.
+EVENTS = "events"
+_SCHEMA = pa.schema(
+    [
+        ("time", pa.timestamp("ns", tz="UTC")),
+        ("metric", pa.dictionary(pa.int32(), pa.string())),
+        ("node", pa.dictionary(pa.int32(), pa.string())),
+        ("device", pa.dictionary(pa.int32(), pa.string())),
+        ("rank", pa.int32()),
+        ("value", pa.float64()),
+    ]
+)
+
+
+def load_run(
+    run: Path,
+    names: Sequence[str],
+    *,
+    ranks: Collection[int] | None = None,
+    gpus: Collection[str] | None = None,
+    since_ns: int | None = None,
+    until_ns: int | None = None,
+    fine: bool = False,
+) -> pa.Table:
+    """Return the values of metrics, sorted by metric, node, device, rank and time.
+
+    Columns are ``time``, ``metric``, ``node``, ``device`` (UUID of a GPU, or a host), ``rank`` (null
+    where there is none; the lowest where several ranks use a GPU) and ``value`` (null where it is missing).
+    Those of ``events`` are ``time``, ``node``, ``kind``, ``device`` and ``message``. Units are in the
+    schema's metadata.
+
+    Parameters
+    ----------
+    names
+        Names of the catalogue or of logged metrics; ``*`` stands for any characters. Or ``("events",)``.
+    ranks, gpus
+        Ranks, and UUIDs of GPUs, that are wanted; None for all.
+    fine
+        Whether fine samples (ten per second) are returned where all of them still exist.
+
+    Raises
+    ------
+    SourceError
+        Nothing has this name in the run, or the run can't be read.
+    """
+    if not (run / "telemetry").is_dir() and not (run / "metrics.jsonl").is_file():
+        raise SourceError(f"{run} is not a run folder.", "`gipfel runs` lists yours.")
+    try:
+        if tuple(names) == (EVENTS,):
+            return _events(run, since_ns, until_ns)
+        logged = read_metrics(run)
+        wanted = [each for each in (*TABLE, *SCORE_PARTS) if _is_wanted(each, names)]
+        read = read_finest if fine else read_samples
+        recorded = (
+            read(run / "telemetry", since_ns=since_ns, until_ns=until_ns, metrics=wanted)
+            if wanted
+            else SampleTable()
+        )
+    except OSError as error:
+        raise SourceError(f"{run} can't be read: {error.strerror}.", "Check its permissions.") from error
+    first, last = since_ns or 0, 2**63 - 1 if until_ns is None else until_ns - 1
+    own = {uuid: rank for rank, uuids in _reversed(run) for uuid in uuids}
+    parts = [
+        *_of_devices(recorded, wanted, own, ranks, gpus),
+        *(_of_ranks(logged.between(first, last), names, ranks) if gpus is None else ()),
+    ]
+    for name in names:
+        if not any(fnmatch.fnmatchcase(part["metric"][0].as_py(), name) for part in parts):
+            raise _unknown(name, logged)
+    found = pa.concat_tables(parts).unify_dictionaries()
+    present = found.column("metric").unique().to_pylist()
+    return found.replace_schema_metadata({f"unit:{name}": unit_of(name) for name in present if unit_of(name)})
+
+
+def _reversed(run: Path) -> list[tuple[int, list[str]]]:
+    """Return GPUs by rank, the lowest rank last."""
+    return sorted(gpu_uuids_by_rank(read_ranks(run / "telemetry")).items(), reverse=True)
+
+
+def _is_wanted(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, each) for each in patterns)
+
+
+def _of_devices(
+    table: SampleTable,
+    wanted: Sequence[str],
+    own: dict[str, int],
+    ranks: Collection[int] | None,
+    gpus: Collection[str] | None,
+) -> Iterator[pa.Table]:
+    for name in wanted:
+        for device in (*table.gpus, *table.hosts):
+            columns = table[device.uuid]
+            rank = own.get(device.uuid)
+            is_selected = (gpus is None or device.uuid in gpus) and (ranks is None or rank in ranks)
+            if (
+                is_selected
+                and name in metric_names(columns)
+                and (name in HOST_METRICS) == (device.kind == "host")
+            ):
+                part = _part(columns["time_ns"], columns[name], name, (device.node, device.uuid, rank))
+                if part is not None:
+                    yield part
+
+
+def _of_ranks(logged: UserMetrics, names: Sequence[str], ranks: Collection[int] | None) -> Iterator[pa.Table]:
+    for each in logged.series:
+        if _is_wanted(each.name, names) and (ranks is None or each.rank in ranks):
+            part = _part(each.time_ns, each.values, each.name, (each.node, "", each.rank))
+            if part is not None:
+                yield part
+
+
+def _part(
+    times: NDArray[np.int64], values: NDArray[np.float64], metric: str, where: tuple[str, str, int | None]
+) -> pa.Table | None:
+    node, device, rank = where
+    count = len(times)
+    if not count:
+        return None
+    indices = pa.array(np.zeros(count, np.int32))
+    texts = [pa.DictionaryArray.from_arrays(indices, pa.array([text])) for text in (metric, node, device)]
+    number = pa.nulls(count, pa.int32()) if rank is None else pa.array(np.full(count, rank, np.int32))
+    when = pa.array(times).cast(_SCHEMA.field("time").type)
+    return pa.Table.from_arrays([when, *texts, number, pa.array(values, from_pandas=True)], schema=_SCHEMA)
+
+
+def _events(run: Path, since_ns: int | None, until_ns: int | None) -> pa.Table:
+    found = [
+        each
+        for each in read_events(run / "telemetry")
+        if (since_ns or 0) <= each.time_ns < (2**63 if until_ns is None else until_ns)
+    ]
+    return pa.table(
+        {
+            "time": pa.array([each.time_ns for each in found], pa.int64()).cast(_SCHEMA.field("time").type),
+            **{
+                name: pa.array([getattr(each, name) for each in found], pa.string())
+                for name in ("node", "kind", "device", "message")
+            },
+        }
+    )
+
+
+def _unknown(name: str, logged: UserMetrics) -> SourceError:
+    if name in TABLE:
+        return SourceError(f"{name} was not recorded here.", "`gipfel catalogue` says when it is.")
+    similar = difflib.get_close_matches(name, [*TABLE, *logged.names, EVENTS], 3, 0.5)
+    fix = (
+        f"Did you mean {' or '.join(similar)}?"
+        if similar
+        else "`gipfel catalogue` and `gipfel metrics` list all."
+    )
+    return SourceError(f"This run has no {name[:80]!r}.", fix)
