@@ -1,7 +1,7 @@
 """Generate `src/api.ts`: TypeScript interfaces of the data that the panel and the server exchange.
 
-Run ``python generate_api.py`` after a change of `gipfel_extension/server/responses.py`, of
-`gipfel_extension/server/task_responses.py` or of a model of requests. json-schema-to-typescript is not used,
+Run ``python generate_api.py`` after a change of `responses.py`, `task_responses.py` or `job_responses.py` in
+`gipfel_extension/server/`, or of a model of requests. json-schema-to-typescript is not used,
 because it needs a JSON Schema and writes neither `readonly` nor names that begin with I.
 """
 
@@ -13,8 +13,11 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from gipfel_extension.job.ranks import JobRank, Problem
+from gipfel_extension.job.rows import ORDERS
 from gipfel_extension.routes.batch import BatchRequest
-from gipfel_extension.server import responses, task_responses
+from gipfel_extension.server import job_responses, responses, task_responses
+from gipfel_extension.server.job import JobDocument
 from gipfel_extension.server.launches import LogPosition
 from gipfel_extension.server.views import View
 from gipfel_extension.telemetry.figures.heat import HEAT_METRICS
@@ -29,7 +32,7 @@ _HEAD = """\
 import type { PartialJSONObject } from '@lumino/coreutils';
 """
 #: Models outside of the modules of responses that the panel reads or sends.
-_OTHERS = (Device, Parameter, LogPosition, View, BatchRequest)
+_OTHERS = (Device, Parameter, LogPosition, View, BatchRequest, Problem, JobRank, JobDocument)
 _PRIMITIVES = {str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}
 _WIDTH = 110
 
@@ -37,7 +40,7 @@ _WIDTH = 110
 def _models() -> list[type[Any]]:
     declared = [
         each
-        for module in (responses, task_responses)
+        for module in (responses, task_responses, job_responses)
         for each in vars(module).values()
         if inspect.isclass(each)
         and issubclass(each, responses.ResponseModel)
@@ -118,12 +121,14 @@ def generate() -> str:
     messages = " | ".join(_name(each) for each in get_args(responses.StreamMessage))
     metrics = ",\n".join(f"  ['{name}', '{metric.label}']" for name, metric in HEAT_METRICS.items())
     heat = f"export const HEAT_METRICS: readonly (readonly [string, string])[] = [\n{metrics}\n];\n"
+    orders = ", ".join(f"'{name}'" for name in ORDERS)
     parts = [
         _HEAD,
         f"/** Verdict of a check on a node, or its state. */\nexport type CellVerdict =\n  {verdicts};\n",
         *(_interface(model) for model in _models()),
         f"/** Messages of the stream. */\nexport type StreamMessage = {messages};\n",
         f"/** Metrics of the heat map, with their labels. */\n{heat}",
+        f"/** Orders of the rows of a job's heat map. */\nexport const ROW_ORDERS = [{orders}] as const;\n",
     ]
     return "\n".join(parts)
 

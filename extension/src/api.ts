@@ -62,6 +62,53 @@ export interface IBatchRequest {
   readonly resume: boolean;
 }
 
+/** What contradicts, and what to do. */
+export interface IProblem {
+  readonly text: string;
+  readonly fix: string;
+}
+
+/**
+ * One rank: where it runs, its role, and its state. `gpus` are UUIDs. `numa` is the NUMA node that holds all
+ * cores of the process, null if several do. `role` has its coordinates. `log` is true if its launch has a log
+ * of it. `failure` is one line.
+ */
+export interface IJobRank {
+  readonly rank: number;
+  readonly state: 'seen' | 'ended' | 'failed' | 'missing';
+  readonly role: Readonly<Record<string, number>>;
+  readonly node: string;
+  readonly switch: string;
+  readonly nic: string;
+  readonly numa: number | null;
+  readonly pid: number | null;
+  readonly process: string;
+  readonly gpus: readonly string[];
+  readonly log: boolean;
+  readonly failure: string;
+}
+
+/**
+ * Ranks of a run for the page, with events and the names of the metrics that its ranks logged. `steps` has
+ * the last step that each rank logged. `growing` is true while samples are recorded.
+ */
+export interface IJobDocument {
+  readonly run: string;
+  readonly launch: string;
+  readonly launches: readonly string[];
+  readonly world_size: number | null;
+  readonly source: string;
+  readonly axes: Readonly<Record<string, number>>;
+  readonly ranks: readonly IJobRank[];
+  readonly missing: readonly number[];
+  readonly problems: readonly IProblem[];
+  readonly version: string;
+  readonly events: readonly IRunEvent[];
+  readonly metrics: readonly string[];
+  readonly steps: Readonly<Record<string, number>>;
+  readonly growing: boolean;
+}
+
 /**
  * State of the samples that the server reads. `interval` is the number of seconds between two samples.
  * `last_ns` is the time of the newest sample in UTC nanoseconds, rounded to a double. `message` is one line
@@ -565,6 +612,50 @@ export interface IWorkloadLog {
   readonly lines: readonly ILogLine[];
 }
 
+/**
+ * What a selection resolves to. `ranks`, `nodes` and `devices` (UUIDs) are empty if nothing is selected.
+ * `group` has the ranks of the role expression, also while another rank is picked.
+ */
+export interface IJobSelected {
+  readonly ranks: readonly number[];
+  readonly nodes: readonly string[];
+  readonly devices: readonly string[];
+  readonly group: readonly number[];
+}
+
+/** Figures of a job by name: `bands`, `heat`, `metrics`; the heat map's values are bytes. */
+export interface IJobFigures {
+  readonly run: string;
+  readonly version: string;
+  readonly figures: Readonly<Record<string, IFigure>>;
+  readonly selected: IJobSelected;
+}
+
+/**
+ * What a diagnosis found about a job; `since_ms` is UTC. `title` is one sentence without a full stop.
+ * `severity` 2 ends the job or keeps it from running, 1 costs time, 0 is for information. `unit` is what the
+ * ranks share, such as `node nid001`.
+ */
+export interface IJobVerdict {
+  readonly kind: string;
+  readonly title: string;
+  readonly evidence: string;
+  readonly severity: number;
+  readonly ranks: readonly number[];
+  readonly stage: number | null;
+  readonly unit: string;
+  readonly since_ms: number | null;
+  readonly confidence: number;
+  readonly source: 'record' | 'steps' | 'flight_recorder';
+}
+
+/** Verdicts on a job, the worst first; `notes` say what the data lack. */
+export interface IJobVerdicts {
+  readonly version: string;
+  readonly verdicts: readonly IJobVerdict[];
+  readonly notes: readonly string[];
+}
+
 /** Messages of the stream. */
 export type StreamMessage = IFiguresMessage | ISamplesMessage | IScoreMessage | IStatusMessage;
 
@@ -581,3 +672,6 @@ export const HEAT_METRICS: readonly (readonly [string, string])[] = [
   ['GPU_TEMP', 'temperature'],
   ['SM_CLOCK', 'SM clock']
 ];
+
+/** Orders of the rows of a job's heat map. */
+export const ROW_ORDERS = ['rank', 'role', 'node', 'switch', 'median'] as const;

@@ -2,6 +2,7 @@ import type { JupyterFrontEndPlugin } from '@jupyterlab/application';
 
 import { batchPlugin } from './batch/plugin';
 import { figuresPlugin } from './figures/plugin';
+import { jobPlugin } from './job/plugin';
 import { launchesPlugin } from './launches/plugin';
 import { notebooksPlugin } from './notebooks/plugin';
 import { noticesPlugin } from './notices/plugin';
@@ -19,6 +20,7 @@ const plugins: JupyterFrontEndPlugin<unknown>[] = [
   panelPlugin,
   saturationPlugin,
   vettingPlugin,
+  jobPlugin,
   workloadsPlugin,
   launchesPlugin,
   batchPlugin,

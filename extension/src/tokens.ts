@@ -4,7 +4,7 @@ import type { ISignal } from '@lumino/signaling';
 import type { Widget } from '@lumino/widgets';
 import type * as React from 'react';
 
-import type { IRunInfo } from './api';
+import type { IJobDocument, IJobVerdicts, IRunInfo } from './api';
 
 /** A section of the panel. */
 export interface ISection {
@@ -109,4 +109,130 @@ export interface IGipfelWorkloads {
 export const IGipfelWorkloads = new Token<IGipfelWorkloads>(
   '@gipfel/extension:IGipfelWorkloads',
   'The list of workloads in the Gipfel panel, for adding kinds to it.'
+);
+
+/** What ranks, rows and parts of the network are named by, as in the expression `node=nid001`. */
+export type JobUnit = 'rank' | 'node' | 'gpu' | 'nic' | 'switch';
+
+/** What was clicked on the job page: units of one kind. */
+export interface IJobPick {
+  readonly unit: JobUnit;
+  /** Ranks as digits, else names. */
+  readonly names: readonly string[];
+}
+
+/** A time range, UTC in milliseconds. */
+export interface IJobSpan {
+  readonly sinceMs: number;
+  readonly untilMs: number;
+}
+
+/**
+ * What is selected on the job page, for all of its tabs: change it anywhere, and all tabs and the URL follow.
+ *
+ * The expression selects by role; a pick, of what was clicked, counts in its place until it is cleared.
+ */
+export interface IJobSelection {
+  /** Emitted when anything but the cursor has changed. */
+  readonly changed: ISignal<IJobSelection, void>;
+  /** Emitted when the cursor has moved. */
+  readonly cursorMoved: ISignal<IJobSelection, void>;
+  /** The name of the run; empty for the run of this server. */
+  readonly run: string;
+  /** `RUN/N` of a launch; empty for the newest one of the run. */
+  readonly launch: string;
+  /** Sizes of axes that the user typed, such as `pp=2,dp=4`; empty for what ranks and launch report. */
+  readonly layout: string;
+  /** The role expression, such as `pp=6,7 & dp=0`; empty for all ranks. */
+  readonly expression: string;
+  readonly pick: IJobPick | null;
+  /** The time range; null for the whole run. */
+  readonly span: IJobSpan | null;
+  /** The time under the pointer, in all plots; null while the pointer is elsewhere. */
+  readonly cursorMs: number | null;
+  /** The ranks that pick or expression select, as the server resolved them; empty if nothing is selected. */
+  readonly ranks: readonly number[];
+  /** The nodes of these ranks. */
+  readonly nodes: readonly string[];
+  /** UUIDs of the devices that are selected. */
+  readonly devices: readonly string[];
+  /** The ranks of the expression alone; empty without one. */
+  readonly group: readonly number[];
+  /** True if the theme is dark. */
+  readonly dark: boolean;
+  /** Show a run, and one of its launches; keeps nothing of the selection before. */
+  show(run: string, launch?: string): void;
+  setLayout(layout: string): void;
+  setExpression(expression: string): void;
+  /** Select what was clicked, add it to the pick if `add` is true, or clear the pick if it is all of it. */
+  choose(unit: JobUnit, names: readonly string[], add?: boolean): void;
+  /** Clear the pick, or the expression if nothing is picked. */
+  clear(): void;
+  setSpan(span: IJobSpan | null): void;
+  setCursor(timeMs: number | null): void;
+}
+
+/** The job that the page shows; `changed` is emitted with each new answer of the server. */
+export interface IJobState {
+  readonly changed: ISignal<IJobState, void>;
+  /** Ranks, events and names of metrics; null before the first response. */
+  readonly job: IJobDocument | null;
+  /** Verdicts, the worst first; null before the first response. */
+  readonly verdicts: IJobVerdicts | null;
+  /** The last error, in one line; empty if the last request succeeded. */
+  readonly error: string;
+  /** When the server last answered, by the browser's clock; 0 before. */
+  readonly receivedMs: number;
+}
+
+/** Properties of what a tab shows. */
+export interface IJobTabProps {
+  readonly selection: IJobSelection;
+  readonly state: IJobState;
+}
+
+/** A tab of the job page. */
+export interface IJobTab {
+  /** ID in the page and in its URL: letters, digits and hyphens. */
+  readonly id: string;
+  /** The text of its tab, translated. */
+  readonly title: string;
+  /** The content; mounted only while the tab is selected and rendered again when selection or job change. */
+  readonly Body: React.ComponentType<IJobTabProps>;
+  /** Called when the tab becomes visible or not; pause polling while it is not. */
+  setVisible?(visible: boolean): void;
+}
+
+/** A part below the content of a tab, folded until the user opens it. */
+export interface IJobPart extends Pick<IJobTab, 'id' | 'title' | 'Body'> {
+  /** The ID of the tab. */
+  readonly tab: string;
+  /** True if it is open from the beginning. */
+  readonly open?: boolean;
+}
+
+/**
+ * The job page in the main area: all ranks of a run.
+ *
+ * An extension that requires it adds a tab, or a part of a tab, of its own:
+ *
+ *     requires: [IGipfelJob],
+ *     activate: (app: JupyterFrontEnd, job: IGipfelJob) => {
+ *       job.addTab({ id: 'topology', title: 'Topology', Body: Topology }, { rank: 30 });
+ *     }
+ */
+export interface IGipfelJob {
+  readonly selection: IJobSelection;
+  readonly state: IJobState;
+  /** Add a tab, and remove it when the returned object is disposed; the tab with the lowest rank is first. */
+  addTab(tab: IJobTab, options?: { readonly rank?: number }): IDisposable;
+  /** Add a part below the content of a tab, in the order of `rank`. */
+  addPart(part: IJobPart, options?: { readonly rank?: number }): IDisposable;
+  /** Open the page with a run, and one of its launches; without a run, with what it showed last. */
+  open(run?: string, launch?: string): void;
+}
+
+export const IGipfelJob = new Token<IGipfelJob>(
+  '@gipfel/extension:IGipfelJob',
+  'The job page in the main area, for adding tabs to it.'
 );

@@ -4,6 +4,7 @@ import './views/saturation.css';
 import './saturation.css';
 import './workloads.css';
 import './batch.css';
+import './job.css';
 import './views/vetting.css';
 import './vetting.css';
 import './views/launch.css';

@@ -12,6 +12,7 @@ export const ILauncher = token('ILauncher');
 export const ILayoutRestorer = token('ILayoutRestorer');
 export const INotebookTracker = token('INotebookTracker');
 export const IRenderMimeRegistry = token('IRenderMimeRegistry');
+export const IRouter = token('IRouter');
 export const ISettingRegistry = token('ISettingRegistry');
 export const IStateDB = token('IStateDB');
 export const IStatusBar = token('IStatusBar');
@@ -29,6 +30,15 @@ export const nullTranslator = { load: () => trans };
 
 export abstract class ReactWidget extends Widget {
   protected abstract render(): React.JSX.Element;
+}
+
+export class WidgetTracker {
+  add(): Promise<void> {
+    return Promise.resolve();
+  }
+  save(): Promise<void> {
+    return Promise.resolve();
+  }
 }
 
 export function UseSignal(props: { children: () => React.JSX.Element }): React.JSX.Element {

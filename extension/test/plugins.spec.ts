@@ -55,19 +55,21 @@ describe('the plugins', () => {
 
   it('add their sections in the order of the panel', async () => {
     const { panel } = await activate(FEATURES);
-    expect(sectionsOf(panel)).toEqual(['saturation', 'workloads', 'vetting']);
+    expect(sectionsOf(panel)).toEqual(['saturation', 'workloads', 'vetting', 'job']);
   });
 
   it.each(['saturation', 'vetting'])('leave out %s alone where a site disables it', async name => {
     const { panel } = await activate(FEATURES.filter(each => each !== `@gipfel/extension:${name}`));
-    expect(sectionsOf(panel)).toEqual(['saturation', 'workloads', 'vetting'].filter(each => each !== name));
+    expect(sectionsOf(panel)).toEqual(
+      ['saturation', 'workloads', 'vetting', 'job'].filter(each => each !== name)
+    );
   });
 
   it.each(['launches', 'batch', 'notices', 'status-bar', 'notebooks', 'figures', 'outputs'])(
     'leave the panel as it is without %s',
     async name => {
       const { panel } = await activate(FEATURES.filter(each => each !== `@gipfel/extension:${name}`));
-      expect(sectionsOf(panel)).toHaveLength(3);
+      expect(sectionsOf(panel)).toHaveLength(4);
     }
   );
 

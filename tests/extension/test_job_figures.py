@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from gipfel_extension.job.statistics import MISSING, bands, on_grid, outliers, to_bytes, worst_bins
+from gipfel_extension.server.job import JobDocument
+from gipfel_extension.server.job_responses import JobFigures, JobVerdicts
 from gipfel_extension.telemetry.ranks import RankLocation, ranks_file, ranks_json
 
 VALUES = np.random.default_rng(7)
@@ -148,3 +150,29 @@ def test_what_is_not_valid_is_one_line(recorded, query, reason) -> None:
 def test_nobody_reads_a_job_without_a_token(recorded) -> None:
     assert recorded.call("gipfel/job", Authorization="")[0] in (401, 403)
     assert recorded.call("gipfel/job/figures", Authorization="")[0] in (401, 403)
+
+
+def test_an_unchanged_job_is_not_sent_again_and_a_change_on_disk_is(recorded) -> None:
+    run = Path(recorded.call("gipfel/run")[1]["run"])
+    # Of a fixed time range, which new samples don't change, only what is on disk counts.
+    first = recorded.call("gipfel/job/verdicts")[1]
+    again = recorded.call(f"gipfel/job/verdicts?have={first['version']}")[1]
+    assert again == {"version": first["version"], "unchanged": True}
+    assert JobVerdicts.model_validate(first).verdicts == sorted(
+        JobVerdicts.model_validate(first).verdicts, key=lambda each: -each.severity
+    )
+    (run / "roles.json").write_text(json.dumps({str(r): {"pp": r % 2, "dp": r // 2} for r in range(16)}))
+    assert recorded.call("gipfel/job")[1]["axes"] == {"pp": 2, "dp": 8}
+    (run / "roles.json").write_text(json.dumps({str(r): {"pp": r // 4, "dp": r % 4} for r in range(16)}))
+    job = recorded.call("gipfel/job")[1]
+    assert job["axes"] == {"pp": 4, "dp": 4}
+    JobDocument.model_validate(job)
+
+
+def test_a_pick_counts_in_place_of_the_roles_which_are_kept(recorded) -> None:
+    query = f"layout={quote('pp=4,dp=4')}&select={quote('pp=1')}&pick={quote('rank=3')}&figure=heat"
+    answer = recorded.call(f"gipfel/job/figures?{query}")[1]
+    assert answer["selected"]["ranks"] == [3]
+    assert answer["selected"]["group"] == [4, 5, 6, 7]
+    assert list(answer["figures"]) == ["heat"]
+    JobFigures.model_validate(answer)

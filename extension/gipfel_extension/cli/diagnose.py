@@ -13,7 +13,6 @@ from .terminal import examples, report_line
 
 if TYPE_CHECKING:
     from ..diagnosis import Diagnosis
-    from ..telemetry.sample import SampleTable
 
 _UNREADABLE = 2
 
@@ -48,12 +47,13 @@ def diagnose(recording: str, *, roles_file: Path | None, as_document: bool) -> i
 
     Exit status: 0 it could be read, regardless of the verdicts, 2 it couldn't.
     """
-    from ..telemetry.sample import SourceError  # noqa: PLC0415 - numpy, which --help can do without
+    from ..job.run_diagnosis import diagnose_run  # noqa: PLC0415 - numpy, which --help can do without
+    from ..telemetry.sample import SourceError  # noqa: PLC0415
     from .scored_run import resolve_recording  # noqa: PLC0415
 
     try:
         path = resolve_recording(recording)
-        found = _of_run(path, roles_file) if path.is_dir() else _of_file(path, roles_file)
+        found = diagnose_run(path, roles_file=roles_file) if path.is_dir() else _of_file(path, roles_file)
     except SourceError as error:
         report_line(str(error))
         return _UNREADABLE
@@ -75,38 +75,6 @@ def _of_file(path: Path, roles_file: Path | None) -> "Diagnosis":
     steps, notes = read_step_file(path)
     roles.check(int(rank) for rank in steps.ranks)
     return _with_notes(diagnose(steps, roles), notes)
-
-
-def _of_run(path: Path, roles_file: Path | None) -> "Diagnosis":
-    from ..diagnosis import diagnose  # noqa: PLC0415
-    from ..diagnosis.roles import read_roles  # noqa: PLC0415
-    from ..diagnosis.step_file import steps_of_run  # noqa: PLC0415
-    from ..job.run_roles import roles_of_run  # noqa: PLC0415
-    from ..telemetry.ranks import gpu_uuids_by_rank  # noqa: PLC0415
-    from ..telemetry.sample import SourceError  # noqa: PLC0415
-
-    steps, damaged = steps_of_run(path)
-    if steps is None and not (path / "telemetry").is_dir():
-        raise SourceError(f"{path} is not a run folder.", "`gipfel runs` lists yours.")
-    found = roles_of_run(path, seen=() if steps is None else (int(rank) for rank in steps.ranks))
-    roles, problems = found.roles, tuple(str(each) for each in found.problems)
-    if roles_file:
-        roles = read_roles(roles_file)
-        roles.check(found.present if steps is None else (int(rank) for rank in steps.ranks))
-        roles = roles.with_places(found.locations)
-    gpus = gpu_uuids_by_rank(found.locations)
-    verdicts = diagnose(steps, roles, samples=lambda: _samples(path), gpus=gpus)
-    return _with_notes(verdicts, (*problems, *damaged))
-
-
-def _samples(path: Path) -> "SampleTable | None":
-    from ..telemetry.imports import open_recording  # noqa: PLC0415
-    from ..telemetry.sample import SourceError  # noqa: PLC0415
-
-    try:
-        return open_recording(path).table
-    except SourceError:
-        return None
 
 
 def _with_notes(found: "Diagnosis", notes: tuple[str, ...]) -> "Diagnosis":

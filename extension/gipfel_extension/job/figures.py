@@ -192,7 +192,7 @@ def heat_bytes(
         uint8[rows, columns] (255 is missing), with ``low`` and ``high`` of the scale, and of each row
         ``labels``, ``ranks``, ``nodes`` and ``uuids``.
     """
-    style = HEAT_METRICS[metric]
+    style = style_of(metric)
     values = values_of(overview, metric)[[row.index for row in rows]]
     if not np.isfinite(values).any():
         note = empty_plot(f"{style.label} was not recorded in this time.", dark=dark)

@@ -25,6 +25,17 @@ def metric_names(metrics: UserMetrics, launch: str) -> tuple[str, ...]:
     return tuple(sorted(names, key=lambda name: name in COUNTERS))
 
 
+def last_steps(metrics: UserMetrics, launch: str) -> dict[int, int]:
+    """Return the last step that each rank of a launch logged."""
+    found = {}
+    for each in _of_launch(metrics, launch):
+        if each.name == "step" and each.rank is not None:
+            known = each.values[np.isfinite(each.values)]
+            if len(known):
+                found[each.rank] = int(known[-1])
+    return found
+
+
 def metrics_figure(
     metrics: UserMetrics,
     launch: str,

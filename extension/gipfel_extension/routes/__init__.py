@@ -11,7 +11,12 @@ from .history import (
     RunsRouteHandler,
     ScoreRouteHandler,
 )
-from .job import JobFiguresRouteHandler, JobRouteHandler, JobTopologyRouteHandler
+from .job import (
+    JobFiguresRouteHandler,
+    JobRouteHandler,
+    JobTopologyRouteHandler,
+    JobVerdictsRouteHandler,
+)
 from .launches import (
     LaunchActionRouteHandler,
     LaunchesRouteHandler,
@@ -78,6 +83,7 @@ ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/job", JobRouteHandler),
     (r"gipfel/job/figures", JobFiguresRouteHandler),
     (r"gipfel/job/topology", JobTopologyRouteHandler),
+    (r"gipfel/job/verdicts", JobVerdictsRouteHandler),
     (r"gipfel/workloads", WorkloadsRouteHandler),
     (r"gipfel/workloads/(stop|rerun)", WorkloadActionRouteHandler),
     (r"gipfel/workloads/log", WorkloadLogRouteHandler),

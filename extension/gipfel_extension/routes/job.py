@@ -9,8 +9,11 @@ from pydantic import ValidationError
 from gipfel_cluster.model import GipfelError, one_line
 
 from ..server.job import JobQuery, JobView, job_document, job_figures
+from ..server.job_verdicts import JobVerdicts
 from ..server.topology import TopologyQuery, topology_document
 from .base import GipfelRouteHandler, route
+
+_verdicts = JobVerdicts()
 
 
 class JobRouteHandler(GipfelRouteHandler):
@@ -39,10 +42,14 @@ class JobFiguresRouteHandler(GipfelRouteHandler):
         self.finish(text)
 
     def _view(self) -> JobView:
-        known = (JobView.model_fields.keys() - {"names"}) & self.request.query_arguments.keys()
+        several = {"names": "name", "bands": "band", "figures": "figure"}
+        known = (JobView.model_fields.keys() - several) & self.request.query_arguments.keys()
         values: dict[str, Any] = {name: self.get_query_argument(name) for name in known}
+        for field, name in several.items():
+            if given := self.get_query_arguments(name):
+                values[field] = tuple(given)
         try:
-            return JobView.model_validate({**values, "names": tuple(self.get_query_arguments("name"))})
+            return JobView.model_validate(values)
         except ValidationError as error:
             raise GipfelError(one_line(f"The query is not valid: {error.errors()[0]['msg']}.")) from error
 
@@ -56,3 +63,14 @@ class JobTopologyRouteHandler(GipfelRouteHandler):
         query = self.query_as(TopologyQuery)
         folder = await self.telemetry.run_named(query.run)
         self.finish(await asyncio.to_thread(topology_document, folder, query))
+
+
+class JobVerdictsRouteHandler(GipfelRouteHandler):
+    """``GET``: verdicts on a job, the worst first."""
+
+    @route
+    async def get(self) -> None:
+        """Send the verdicts of ``gipfel diagnose``, of dumps of a hang, and the launch's failures."""
+        query = self.query_as(JobQuery)
+        folder = await self.telemetry.run_named(query.run)
+        self.finish(await asyncio.to_thread(_verdicts.document, folder, query))

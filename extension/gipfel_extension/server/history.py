@@ -103,7 +103,7 @@ class TimeRange:
             "events": event_texts(self.events),
             "devices": [device.to_json() for device in overview.devices],
             "bucket_s": overview.bucket_ns / 1e9,
-            "growing": self.end_ns is None and _is_recorded(self.telemetry),
+            "growing": self.end_ns is None and is_recorded(self.telemetry),
         }
 
     def document(self) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def means_table(overview: Overview) -> SampleTable:
     return SampleTable(overview.devices, columns, MEANS, overview.bucket_ns / 1e9)
 
 
-def _is_recorded(telemetry: Path) -> bool:
+def is_recorded(telemetry: Path) -> bool:
     """Return whether a recorder on any node has recently written here; clocks of nodes may differ."""
     now_ns = time.time_ns()
     files = segment_files(telemetry)

@@ -1,8 +1,9 @@
 """Job page: the ranks of a run, and figures of all of them between two times."""
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Hashable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
@@ -11,9 +12,9 @@ from gipfel_cluster.model import Frozen, GipfelError, OneLine
 
 from ..diagnosis.role_selection import RoleSelection, parse_selection
 from ..job.figures import HIGH_IS_BAD, HOST_METRICS, OVERVIEW_METRICS, bands_figure, heat_bytes, values_of
-from ..job.metric_figures import MOST_METRICS, metric_names, metrics_figure
-from ..job.ranks import JobContent, read_job
-from ..job.rows import Order, device_rows, ordered, selected_rows
+from ..job.metric_figures import MOST_METRICS, last_steps, metric_names, metrics_figure
+from ..job.ranks import Job, JobContent, read_job
+from ..job.rows import DeviceRow, Order, device_rows, ordered, selected_rows
 from ..telemetry.events import read_events
 from ..telemetry.figures.heat import HEAT_METRICS
 from ..telemetry.figures.lines import gpus_of
@@ -21,27 +22,38 @@ from ..telemetry.figures.stack import with_events
 from ..telemetry.sample import SourceError
 from ..telemetry.store.overview import Overview, read_overview
 from ..telemetry.user_metrics import UserMetrics
-from .history import metrics_of_run
+from .history import is_recorded, metrics_of_run
+from .job_cache import StampedCache, metrics_stamp, ranks_stamp, samples_stamp
+from .responses import RunEvent
 from .views import event_texts
 
 _BUCKETS, _MOST_ROWS = 240, 512
 #: A larger job is not drawn by the page.
 MOST_DEVICES = 16_384
+FigureName = Literal["bands", "heat", "metrics"]
+#: Jobs, and time ranges of their samples, that pages show at the same time.
+_contents: StampedCache[JobContent] = StampedCache(8)
+_overviews: StampedCache[Overview] = StampedCache(4)
 
 
 class JobQuery(Frozen):
-    """Run of the page; ``layout`` are sizes of axes that a person typed, ``launch`` is ``RUN/N``."""
+    """Run of the page; ``layout`` are sizes of axes that a person typed, ``launch`` is ``RUN/N``.
+
+    ``have`` is the version that the page has: if nothing has changed since, it is not sent again.
+    """
 
     run: OneLine = Field("", max_length=200)
     layout: OneLine = Field("", max_length=200)
     launch: OneLine | None = Field(None, max_length=220)
+    have: OneLine = Field("", max_length=64)
 
 
 class JobView(JobQuery):
     """What the page shows: times in UTC milliseconds, the order of rows, and selected ranks.
 
-    ``select`` is an expression such as ``pp=6,7 & dp=0``. ``names`` are users' metrics. ``rows`` is the
-    height of the heat map in pixels.
+    ``select`` is an expression such as ``pp=6,7 & dp=0``, ``pick`` one of what was clicked, which counts in
+    its place. ``names`` are users' metrics, ``bands`` metrics of devices, ``figures`` what to draw. ``rows``
+    is the height of the heat map in pixels.
     """
 
     since: int | None = Field(None, ge=0, le=2**53 - 1)
@@ -49,8 +61,11 @@ class JobView(JobQuery):
     metric: OneLine = "SM_ACTIVE"
     order: Order = "rank"
     select: str = Field("", max_length=1000)
+    pick: str = Field("", max_length=1000)
     rows: int = Field(_MOST_ROWS, ge=16, le=_MOST_ROWS)
     names: tuple[OneLine, ...] = Field((), max_length=MOST_METRICS)
+    bands: tuple[OneLine, ...] = Field((), max_length=len(HEAT_METRICS))
+    figures: tuple[FigureName, ...] = Field(("bands", "heat", "metrics"), max_length=3)
     dark: bool = False
 
     @field_validator("metric")
@@ -60,6 +75,13 @@ class JobView(JobQuery):
             raise ValueError(f"the metrics of the heat map are {', '.join(HEAT_METRICS)}")
         return value
 
+    @field_validator("bands")
+    @classmethod
+    def _are_known(cls, values: tuple[str, ...]) -> tuple[str, ...]:
+        for value in values:
+            cls._is_known(value)
+        return values
+
     @model_validator(mode="after")
     def _in_order(self) -> "JobView":
         if self.since is not None and self.until is not None and self.since >= self.until:
@@ -67,55 +89,87 @@ class JobView(JobQuery):
         return self
 
 
+class JobDocument(Job):
+    """Ranks of a run for the page, with events and the names of the metrics that its ranks logged.
+
+    ``steps`` has the last step that each rank logged. ``growing`` is true while samples are recorded.
+    """
+
+    version: str
+    events: tuple[RunEvent, ...]
+    metrics: tuple[str, ...]
+    steps: dict[int, int]
+    growing: bool
+
+
 def job_document(folder: Path, query: JobQuery) -> dict[str, Any]:
-    """Return the ranks of a run, its events, and the names of the metrics that its ranks logged."""
-    content = read_job(folder, layout=query.layout, launch=query.launch)
+    """Return the content of a `JobDocument`, or only ``version`` and ``unchanged`` if the page has it."""
+    growing = is_recorded(folder / "telemetry")
+    version = version_of(ranks_stamp(folder), samples_stamp(folder), metrics_stamp(folder), query, growing)
+    if query.have == version:
+        return {"version": version, "unchanged": True}
+    content = read_content(folder, query)
     metrics = metrics_of_run(folder) or UserMetrics()
     return {
         **content.job.model_dump(mode="json"),
+        "version": version,
         "events": event_texts(read_events(folder / "telemetry")),
         "metrics": metric_names(metrics, content.job.launch),
+        "steps": last_steps(metrics, content.job.launch),
+        "growing": growing,
     }
 
 
+def read_content(folder: Path, query: JobQuery) -> JobContent:
+    """Return the ranks of a run; from memory unless something on disk has changed."""
+    key = (folder, query.layout, query.launch)
+    return _contents.get(
+        key, ranks_stamp(folder), lambda: read_job(folder, layout=query.layout, launch=query.launch)
+    )
+
+
 def job_figures(folder: Path, view: JobView) -> dict[str, Any]:
-    """Return the figures ``bands``, ``heat`` and ``metrics``, and the selected ranks and devices.
+    """Return the figures of a view by name, and the selected ranks, nodes and devices.
+
+    If the page has the version, only ``version`` and ``unchanged`` are returned.
 
     Raises
     ------
     GipfelError
         The selection is not valid for this job, or the job is too large.
     """
-    content = read_job(folder, layout=view.layout, launch=view.launch)
-    selection = _selection(view.select)
-    start, end = (None if ms is None else ms * 1_000_000 for ms in (view.since, view.until))
-    wanted = dict.fromkeys((*OVERVIEW_METRICS, *HOST_METRICS, view.metric))
-    overview = read_overview(
-        folder / "telemetry", start_ns=start, end_ns=end, buckets=_BUCKETS, metrics=wanted
-    )
-    if len(overview.devices) > MOST_DEVICES:
-        raise GipfelError(
-            f"The run has {len(overview.devices)} devices.", f"The job page draws up to {MOST_DEVICES}."
-        )
+    version = version_of(ranks_stamp(folder), samples_stamp(folder), metrics_stamp(folder), view)
+    if view.have == version:
+        return {"version": version, "unchanged": True}
+    content = read_content(folder, view)
+    group, selection = _selection(view.select), _selection(view.pick or view.select)
+    overview = _overview(folder, view)
     try:
-        ranks = selection.ranks((each.rank for each in content.job.ranks), content.roles)
-        drawn = _device_figures(content, overview, view, selection)
+        known = [each.rank for each in content.job.ranks]
+        ranks, members = selection.ranks(known, content.roles), group.ranks(known, content.roles)
+        rows = device_rows(content, overview)
+        lit = selected_rows(rows, selection, content) if selection.terms else None
     except SourceError as error:
         raise GipfelError(error.problem, error.fix) from error
     chosen = set(ranks) if selection.terms else None
-    span = _span(overview, start, end)
-    metrics = metrics_of_run(folder) or UserMetrics()
-    own = metrics_figure(metrics, content.job.launch, view.names, chosen, span, dark=view.dark)
-    events = read_events(folder / "telemetry")
+    nodes = {each.node for each in content.job.ranks if chosen is not None and each.rank in chosen}
     return {
         "run": folder.name,
-        "figures": {
-            "bands": with_events(drawn["bands"], events, dark=view.dark),
-            "heat": drawn["heat"],
-            "metrics": with_events(own, events, dark=view.dark),
+        "version": version,
+        "figures": _figures(folder, view, content, overview, rows, lit, chosen),
+        "selected": {
+            "ranks": list(ranks),
+            "devices": sorted(lit or ()),
+            "nodes": sorted(nodes - {""}),
+            "group": list(members) if group.terms else [],
         },
-        "selected": {"ranks": list(ranks), "devices": drawn["devices"]},
     }
+
+
+def version_of(*parts: object) -> str:
+    """Return a name for the state of the files and the query that an answer is made from."""
+    named = [part.model_copy(update={"have": ""}) if isinstance(part, JobQuery) else part for part in parts]
+    return hashlib.blake2b(repr(named).encode(), digest_size=12).hexdigest()
 
 
 def _selection(text: str) -> RoleSelection:
@@ -125,19 +179,54 @@ def _selection(text: str) -> RoleSelection:
         raise GipfelError(error.problem, error.fix) from error
 
 
-def _device_figures(
-    content: JobContent, overview: Overview, view: JobView, selection: RoleSelection
+def _range(view: JobView) -> tuple[int | None, int | None]:
+    since, until = view.since, view.until
+    return None if since is None else since * 1_000_000, None if until is None else until * 1_000_000
+
+
+def _overview(folder: Path, view: JobView) -> Overview:
+    start, end = _range(view)
+    wanted = tuple(dict.fromkeys((*(view.bands or OVERVIEW_METRICS), *HOST_METRICS, view.metric)))
+    stamp: Hashable = samples_stamp(folder)
+    found = _overviews.get(
+        (folder, start, end, wanted),
+        stamp,
+        lambda: read_overview(
+            folder / "telemetry", start_ns=start, end_ns=end, buckets=_BUCKETS, metrics=wanted
+        ),
+    )
+    if len(found.devices) > MOST_DEVICES:
+        raise GipfelError(
+            f"The run has {len(found.devices)} devices.", f"The job page draws up to {MOST_DEVICES}."
+        )
+    return found
+
+
+def _figures(  # noqa: PLR0917 - all that one answer is drawn from
+    folder: Path,
+    view: JobView,
+    content: JobContent,
+    overview: Overview,
+    rows: Sequence[DeviceRow],
+    lit: frozenset[str] | None,
+    chosen: set[int] | None,
 ) -> dict[str, Any]:
-    rows = device_rows(content, overview)
-    lit = selected_rows(rows, selection, content) if selection.terms else None
-    named: Sequence[str] = OVERVIEW_METRICS if gpus_of(overview) else HOST_METRICS
-    values = values_of(overview, view.metric)
-    in_order = ordered(rows, view.order, values, highest=view.metric in HIGH_IS_BAD)
-    return {
-        "bands": bands_figure(overview, rows, named, lit or (), dark=view.dark),
-        "heat": heat_bytes(overview, in_order, view.metric, lit, dark=view.dark, most_rows=view.rows),
-        "devices": sorted(lit or ()),
-    }
+    events = read_events(folder / "telemetry")
+    found: dict[str, Any] = {}
+    if "bands" in view.figures:
+        named: Sequence[str] = (view.bands or OVERVIEW_METRICS) if gpus_of(overview) else HOST_METRICS
+        figure = bands_figure(overview, rows, named, lit or (), dark=view.dark)
+        found["bands"] = with_events(figure, events, dark=view.dark)
+    if "heat" in view.figures:
+        metric = view.metric if gpus_of(overview) else HOST_METRICS[0]
+        in_order = ordered(rows, view.order, values_of(overview, metric), highest=metric in HIGH_IS_BAD)
+        found["heat"] = heat_bytes(overview, in_order, metric, lit, dark=view.dark, most_rows=view.rows)
+    if "metrics" in view.figures:
+        metrics = metrics_of_run(folder) or UserMetrics()
+        span = _span(overview, *_range(view))
+        own = metrics_figure(metrics, content.job.launch, view.names, chosen, span, dark=view.dark)
+        found["metrics"] = with_events(own, events, dark=view.dark)
+    return found
 
 
 def _span(overview: Overview, start: int | None, end: int | None) -> tuple[int, int]:

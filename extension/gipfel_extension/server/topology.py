@@ -8,13 +8,12 @@ from pydantic import Field
 from gipfel_cluster.model import GipfelError
 
 from ..diagnosis.role_selection import parse_selection
-from ..job.ranks import read_job
 from ..job.topology import JobTopology, Vetted, job_topology
 from ..telemetry.sample import SourceError
 from ..telemetry.store.overview import read_overview
 from ..topology.read import read_topology
 from ..vetting.report import read_report
-from .job import JobQuery
+from .job import JobQuery, read_content
 
 
 class TopologyQuery(JobQuery):
@@ -42,7 +41,7 @@ def topology_of_run(folder: Path, query: TopologyQuery) -> JobTopology:
     GipfelError
         The selection is not valid for this job.
     """
-    content = read_job(folder, layout=query.layout, launch=query.launch)
+    content = read_content(folder, query)
     devices = read_overview(folder / "telemetry", buckets=1, metrics=()).devices
     nodes = {*(each.node for each in content.job.ranks), *(each.node for each in devices)} - {""}
     try:

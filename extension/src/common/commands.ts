@@ -2,6 +2,10 @@
 export const CommandIDs = {
   /** Show the panel. */
   openPanel: 'gipfel:open-panel',
+  /** Show the job page, with a run and one of its launches if they are given. */
+  openJob: 'gipfel:open-job',
+  /** Show what JupyterLab's URL tells of the job page. */
+  openJobFromUrl: 'gipfel:open-job-from-url',
   /** Explain the panel step by step. */
   takeTour: 'gipfel:take-tour',
   /** Open the documentation in a new tab of the browser. */

@@ -10,11 +10,15 @@ interface ITabsProps {
   readonly visible: boolean;
   readonly onSelect: (section: ISection) => void;
   readonly trans: TranslationBundle;
+  /** Description of the list for screen readers; by default that of the panel. */
+  readonly label?: string;
+  /** Prefix of the IDs in the page; by default that of the panel. */
+  readonly prefix?: string;
 }
 
-/** The panel's sections, one of them shown at a time: arrow keys, Home and End select a tab. */
+/** Sections, such as those of the panel, one of them shown at a time: arrow keys, Home and End select a tab. */
 export function Tabs(props: ITabsProps): React.JSX.Element {
-  const { sections, selected, visible, onSelect, trans } = props;
+  const { sections, selected, visible, onSelect, trans, prefix = 'gipfel' } = props;
   const list = React.useRef<HTMLDivElement>(null);
   const onKeyDown = (event: React.KeyboardEvent): void => {
     const next = neighbour(event.key, sections.indexOf(selected), sections.length);
@@ -24,7 +28,7 @@ export function Tabs(props: ITabsProps): React.JSX.Element {
       // JupyterLab has shortcuts for some of these keys.
       event.stopPropagation();
       onSelect(section);
-      list.current?.querySelector<HTMLElement>(`#${tabId(section)}`)?.focus();
+      list.current?.querySelector<HTMLElement>(`#${tabId(prefix, section)}`)?.focus();
     }
   };
   return (
@@ -33,11 +37,17 @@ export function Tabs(props: ITabsProps): React.JSX.Element {
         ref={list}
         className="jp-Gipfel-tabs"
         role="tablist"
-        aria-label={trans.__('Sections of the Gipfel panel')}
+        aria-label={props.label ?? trans.__('Sections of the Gipfel panel')}
         onKeyDown={onKeyDown}
       >
         {sections.map(section => (
-          <Tab key={section.id} section={section} selected={section === selected} onSelect={onSelect} />
+          <Tab
+            key={section.id}
+            section={section}
+            selected={section === selected}
+            prefix={prefix}
+            onSelect={onSelect}
+          />
         ))}
       </div>
       {sections.map(section => (
@@ -45,6 +55,7 @@ export function Tabs(props: ITabsProps): React.JSX.Element {
           key={section.id}
           section={section}
           selected={section === selected}
+          prefix={prefix}
           visible={visible && (section === selected || section.Badge !== undefined)}
         />
       ))}
@@ -55,17 +66,18 @@ export function Tabs(props: ITabsProps): React.JSX.Element {
 function Tab(props: {
   section: ISection;
   selected: boolean;
+  prefix: string;
   onSelect: (section: ISection) => void;
 }): React.JSX.Element {
-  const { section, selected, onSelect } = props;
+  const { section, selected, prefix, onSelect } = props;
   const { Badge } = section;
   return (
     <button
       type="button"
       role="tab"
-      id={tabId(section)}
+      id={tabId(prefix, section)}
       aria-selected={selected}
-      aria-controls={panelId(section)}
+      aria-controls={panelId(prefix, section)}
       tabIndex={selected ? 0 : -1}
       onClick={() => {
         onSelect(section);
@@ -78,8 +90,13 @@ function Tab(props: {
 }
 
 /** The content of a section; empty while another tab is selected. */
-function TabPanel(props: { section: ISection; selected: boolean; visible: boolean }): React.JSX.Element {
-  const { section, selected, visible } = props;
+function TabPanel(props: {
+  section: ISection;
+  selected: boolean;
+  prefix: string;
+  visible: boolean;
+}): React.JSX.Element {
+  const { section, selected, prefix, visible } = props;
   const { Summary, Body } = section;
   React.useEffect(() => {
     section.setVisible?.(visible);
@@ -93,10 +110,10 @@ function TabPanel(props: { section: ISection; selected: boolean; visible: boolea
   return (
     <div
       role="tabpanel"
-      id={panelId(section)}
+      id={panelId(prefix, section)}
       className="jp-Gipfel-section"
       data-section={section.id}
-      aria-labelledby={tabId(section)}
+      aria-labelledby={tabId(prefix, section)}
       hidden={!selected}
     >
       <h2 className="jp-Gipfel-hidden">{section.title}</h2>
@@ -110,12 +127,12 @@ function TabPanel(props: { section: ISection; selected: boolean; visible: boolea
   );
 }
 
-function tabId(section: ISection): string {
-  return `gipfel-tab-${section.id}`;
+function tabId(prefix: string, section: ISection): string {
+  return `${prefix}-tab-${section.id}`;
 }
 
-function panelId(section: ISection): string {
-  return `gipfel-section-${section.id}`;
+function panelId(prefix: string, section: ISection): string {
+  return `${prefix}-section-${section.id}`;
 }
 
 /** Return the position that a key selects, from the one that is selected now; null for other keys. */

@@ -3,6 +3,7 @@ import * as React from 'react';
 import type { IFigure } from '../../api';
 import { Notice } from '../../common/notice';
 import type { ITranslation } from '../translation';
+import { attachCursor, type ITimeCursor } from './cursor';
 import type { DrawQueue } from './draw-queue';
 import { FigureView, type IFigureOptions, type ITimeSpan } from './plot';
 import type { PlotlyLoader } from './plotly';
@@ -25,6 +26,8 @@ export interface IFigureSource {
   readonly queue: DrawQueue;
   /** The time span to highlight; null for none. */
   readonly marked: ITimeSpan | null;
+  /** The cursor that its figures share, if any. */
+  readonly cursor?: ITimeCursor;
   /** Return a figure; null if there is none. */
   figure(name: string): IFigure | null;
   /** Return how a figure is drawn. */
@@ -42,23 +45,29 @@ interface IFigureProps {
   /** Description for screen readers. */
   readonly label: string;
   readonly trans: ITranslation;
-  readonly onRow?: (row: number) => void;
+  readonly onRow?: (row: number, add: boolean) => void;
+  /** Called with the name of a line that was clicked. */
+  readonly onLine?: (name: string, add: boolean) => void;
 }
 
 /** A figure of a source. React only creates its node; plotly.js draws into it. */
 export function Figure(props: IFigureProps): React.JSX.Element {
   const { source, name, label, trans } = props;
   const node = React.useRef<HTMLDivElement>(null);
-  const onRow = React.useRef(props.onRow);
+  const on = React.useRef(props);
   const [failed, setFailed] = React.useState(false);
   React.useEffect(() => {
-    onRow.current = props.onRow;
+    on.current = props;
   });
 
   React.useEffect(
     () =>
       node.current
-        ? show(node.current, source, name, { row: row => onRow.current?.(row), failed: setFailed })
+        ? show(node.current, source, name, {
+            row: (row, add) => on.current.onRow?.(row, add),
+            line: (line, add) => on.current.onLine?.(line, add),
+            failed: setFailed
+          })
         : undefined,
     [source, name]
   );
@@ -76,7 +85,8 @@ export function Figure(props: IFigureProps): React.JSX.Element {
 }
 
 interface IFigureCallbacks {
-  readonly row: (row: number) => void;
+  readonly row: (row: number, add: boolean) => void;
+  readonly line: (name: string, add: boolean) => void;
   readonly failed: (failed: boolean) => void;
 }
 
@@ -85,7 +95,9 @@ function show(node: HTMLElement, source: IFigureSource, name: string, on: IFigur
   const onZoom = (span: ITimeSpan | null): void => {
     source.zoom(span);
   };
-  const view = new FigureView(node, source.loadPlotly, { onZoom, onRow: on.row }, source.options?.(name));
+  const listener = { onZoom, onRow: on.row, onLine: on.line };
+  const view = new FigureView(node, source.loadPlotly, listener, source.options?.(name));
+  const uncursor = source.cursor && attachCursor(node, source.cursor, () => view.utcOffsetMs);
   const draw = async (): Promise<void> => {
     try {
       await view.draw();
@@ -117,6 +129,7 @@ function show(node: HTMLElement, source: IFigureSource, name: string, on: IFigur
   });
   return () => {
     unfollow();
+    uncursor?.();
     source.queue.drop(name);
     view.dispose();
   };

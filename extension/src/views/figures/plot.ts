@@ -2,6 +2,7 @@ import type { PartialJSONObject } from '@lumino/coreutils';
 
 import type { IFigure } from '../../api';
 import { utcOffsetMs, localTimeLayout, localTimes, parseUtcMs, localTimeText } from '../../common/clock';
+import { reportClick, type IClickListener } from './click';
 import type { IPlotly, IPlotlyNode, PlotlyLoader } from './plotly';
 import { isDark, themed } from './theme';
 import { extendHeat, extendLines, newestOf, type ITrace } from './traces';
@@ -26,11 +27,9 @@ export interface ITimeSpan {
 }
 
 /** Callbacks for what the user does with a figure. */
-export interface IFigureListener {
+export interface IFigureListener extends IClickListener {
   /** The user zoomed or moved the time axis; null returns to the moving window. */
   onZoom?(span: ITimeSpan | null): void;
-  /** The user clicked a row of the heat map. */
-  onRow?(row: number): void;
 }
 
 /** How a figure is drawn. */
@@ -57,6 +56,11 @@ export class FigureView {
     });
     this._observer.observe(node);
     node.addEventListener('mousedown', this._hold, true);
+  }
+
+  /** The offset from UTC of the times on the axis that was drawn. */
+  get utcOffsetMs(): number {
+    return this._utcOffsetMs;
   }
 
   /** Set the figure; the next `draw` draws it. */
@@ -239,10 +243,7 @@ export class FigureView {
       }
     });
     node.on('plotly_click', click => {
-      const row = click.points[0]?.pointNumber?.[0];
-      if (row !== undefined) {
-        this.listener.onRow?.(row);
-      }
+      reportClick(click, this.listener);
     });
   }
 

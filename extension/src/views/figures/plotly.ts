@@ -1,5 +1,7 @@
 import type { PartialJSONObject } from '@lumino/coreutils';
 
+import type { IPlotlyClick } from './click';
+
 /** The part of plotly.js that figures need; the extension offers it to widgets. */
 export interface IPlotly {
   react(
@@ -19,5 +21,5 @@ export type PlotlyLoader = () => Promise<IPlotly>;
 /** A node with a plot of plotly.js. */
 export interface IPlotlyNode extends HTMLElement {
   on(event: 'plotly_relayout', listener: (change: Readonly<Record<string, unknown>>) => void): void;
-  on(event: 'plotly_click', listener: (click: { points: { pointNumber?: number[] }[] }) => void): void;
+  on(event: 'plotly_click', listener: (click: IPlotlyClick) => void): void;
 }

@@ -1,0 +1,111 @@
+"""Cache of what the job page reads from a run folder, so that a polled page reads only what has changed."""
+
+import os
+import threading
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from ..diagnosis.reported_roles import REPORTS_FILE
+from ..job.run_roles import ROLES_FILE
+from ..telemetry.user_metrics import METRICS_FILE
+from ..topology.model import FOLDER as TOPOLOGY
+from ..training.record.state import LAUNCHES
+
+_Value = TypeVar("_Value")
+#: State of a file or directory on disk; None where there is none.
+Stamp = tuple[int, int, int] | None
+_MOST_LAUNCHES = 200
+
+
+@dataclass
+class _Slot(Generic[_Value]):
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    stamp: Hashable = None
+    value: _Value | None = None
+
+
+class StampedCache(Generic[_Value]):
+    """Bounded cache of values by key, each valid while its stamp is the same; thread-safe.
+
+    Parameters
+    ----------
+    most
+        Number of values that are kept; the least recently used one is dropped first.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._slots: dict[Hashable, _Slot[_Value]] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, stamp: Hashable, make: Callable[[], _Value]) -> _Value:
+        """Return the value of a key, made again if its stamp has changed; others wait for one that makes it.
+
+        Parameters
+        ----------
+        stamp
+            State of what the value is made from, taken before this call.
+        """
+        slot = self._slot(key)
+        with slot.lock:
+            if slot.value is None or slot.stamp != stamp:
+                slot.value, slot.stamp = make(), stamp
+            return slot.value
+
+    def _slot(self, key: Hashable) -> _Slot[_Value]:
+        with self._lock:
+            found = self._slots.pop(key, None)
+            if found is None:
+                while len(self._slots) >= self._most:
+                    del self._slots[next(iter(self._slots))]
+                found = _Slot()
+            # The end of the dictionary is the most recently used value.
+            self._slots[key] = found
+            return found
+
+
+def stamp_of(path: Path) -> Stamp:
+    """Return the state of a file or directory: inode, time of the last change in nanoseconds, size."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def ranks_stamp(run: Path) -> Hashable:
+    """Return the state of all that tells a run's ranks, roles, launches and failures."""
+    launches = run / LAUNCHES
+    folders = sorted((name for name in _names(launches) if name.isdecimal()), key=int)[-_MOST_LAUNCHES:]
+    files = (REPORTS_FILE, ROLES_FILE)
+    return (
+        *(stamp_of(run / name) for name in files),
+        stamp_of(run / TOPOLOGY),
+        # Their files are replaced by new ones, which changes the directory.
+        *((name, stamp_of(launches / name), stamp_of(launches / name / "ranks")) for name in folders),
+        *_telemetry(run, ".ranks.json"),
+    )
+
+
+def samples_stamp(run: Path) -> Hashable:
+    """Return the state of all samples and events of a run."""
+    return _telemetry(run, "")
+
+
+def metrics_stamp(run: Path) -> Hashable:
+    """Return the state of the metrics that processes of a run logged."""
+    return stamp_of(run / METRICS_FILE)
+
+
+def _telemetry(run: Path, suffix: str) -> tuple[Hashable, ...]:
+    folder = run / "telemetry"
+    return tuple((name, stamp_of(folder / name)) for name in sorted(_names(folder)) if name.endswith(suffix))
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return [entry.name for entry in os.scandir(folder)]
+    except OSError:
+        return []

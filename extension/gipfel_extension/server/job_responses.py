@@ -1,0 +1,54 @@
+"""Models of the responses about a job's ranks, which the job page reads; see `responses`."""
+
+from typing import Literal
+
+from .responses import Figure, ResponseModel
+
+
+class JobSelected(ResponseModel):
+    """What a selection resolves to.
+
+    ``ranks``, ``nodes`` and ``devices`` (UUIDs) are empty if nothing is selected. ``group`` has the ranks of
+    the role expression, also while another rank is picked.
+    """
+
+    ranks: list[int]
+    nodes: list[str]
+    devices: list[str]
+    group: list[int]
+
+
+class JobFigures(ResponseModel):
+    """Figures of a job by name: ``bands``, ``heat``, ``metrics``; the heat map's values are bytes."""
+
+    run: str
+    version: str
+    figures: dict[str, Figure]
+    selected: JobSelected
+
+
+class JobVerdict(ResponseModel):
+    """What a diagnosis found about a job; ``since_ms`` is UTC.
+
+    ``title`` is one sentence without a full stop. ``severity`` 2 ends the job or keeps it from running, 1
+    costs time, 0 is for information. ``unit`` is what the ranks share, such as ``node nid001``.
+    """
+
+    kind: str
+    title: str
+    evidence: str
+    severity: int
+    ranks: list[int]
+    stage: int | None
+    unit: str
+    since_ms: int | None
+    confidence: float
+    source: Literal["record", "steps", "flight_recorder"]
+
+
+class JobVerdicts(ResponseModel):
+    """Verdicts on a job, the worst first; ``notes`` say what the data lack."""
+
+    version: str
+    verdicts: list[JobVerdict]
+    notes: list[str]

@@ -1,0 +1,179 @@
+"""Verdicts on a job for its page: failures of its launch, the diagnosis of its steps, and dumps of a hang."""
+
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gipfel_cluster.model import GipfelError
+
+from ..diagnosis.verdict import Verdict, named
+from ..job.launch_ranks import launch_folder
+from ..job.ranks import Job
+from ..job.run_diagnosis import diagnose_run
+from ..telemetry.sample import SourceError
+from ..training.flight_recorder import FlightReport, report_of
+from .job import JobQuery, read_content, version_of
+from .job_cache import StampedCache, metrics_stamp, ranks_stamp, samples_stamp, stamp_of
+
+#: Sentence of each kind without its full stop; `who` are the ranks, or what they share.
+_TITLES = {
+    "slow_rank": "{who} {is_are} slower than ranks of the same role",
+    "uneven_stage": "Stage {stage} has more work than the others",
+    "uneven_samples": "Work differs from sample to sample, no rank is at fault",
+    "more_work": "{who} {is_are} given more work than ranks of the same role",
+    "host": "The GPU of {who} waits for its process",
+    "clock": "The GPU of {who} runs at a lower clock than its peers",
+    "link": "Communication takes longer",
+    "change": "The pace of the steps changed",
+    "hang": "The others wait for {who}",
+}
+_SEVERITY = {"hang": 2, "unknown": 0}
+_MOST_FAILED, _MOST_FOLDED = 8, 64
+_DUMPS_S = 20.0
+#: A diagnosis is repeated at the earliest after this time, and after so many times what it took.
+_LEAST_AGE_S, _TIMES = 15.0, 10.0
+
+
+@dataclass(frozen=True)
+class _Made:
+    verdicts: list[dict[str, Any]]
+    notes: list[str]
+    stamp: Hashable
+    again: float
+
+
+class JobVerdicts:
+    """Verdicts of the jobs that pages show; made again when their files have changed, but not all the time.
+
+    Parameters
+    ----------
+    clock
+        Returns seconds; monotonic.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._cache: StampedCache[_Made] = StampedCache(8)
+        self._last: dict[Hashable, _Made] = {}
+
+    def document(self, folder: Path, query: JobQuery) -> dict[str, Any]:
+        """Return the content of a `job_responses.JobVerdicts`, or that it is unchanged; may take seconds."""
+        key = (folder, query.layout, query.launch)
+        stamp: Hashable = (ranks_stamp(folder), metrics_stamp(folder), samples_stamp(folder), _dumps(folder))
+        last = self._last.get(key)
+        if last is not None and self._clock() < last.again:
+            stamp = last.stamp
+        made = self._cache.get(key, stamp, lambda: self._make(folder, query, stamp))
+        if len(self._last) > 64:
+            self._last.clear()
+        self._last[key] = made
+        version = version_of(made.verdicts, made.notes)
+        if version == query.have:
+            return {"version": version, "unchanged": True}
+        return {"version": version, "verdicts": made.verdicts, "notes": made.notes}
+
+    def _make(self, folder: Path, query: JobQuery, stamp: Hashable) -> _Made:
+        started = self._clock()
+        job = read_content(folder, query).job
+        found, notes = _failures(job), []
+        for look in (_of_dumps, _of_steps):
+            verdicts, said = look(folder, query, job)
+            found += verdicts
+            notes += said
+        found.sort(key=lambda each: (-each["severity"], each["kind"] == "change", each["since_ms"] or 0))
+        ended = self._clock()
+        return _Made(found, notes, stamp, ended + max(_LEAST_AGE_S, _TIMES * (ended - started)))
+
+
+def _dumps(folder: Path) -> Hashable:
+    launch = launch_folder(folder, None)
+    return None if launch is None else (launch.name, stamp_of(launch / "flight_recorder"))
+
+
+def _failures(job: Job) -> list[dict[str, Any]]:
+    failed = [each for each in job.ranks if each.failure]
+    return [
+        _verdict("failed", f"Rank {each.rank} failed", each.failure, 2, [each.rank], source="record")
+        for each in failed[:_MOST_FAILED]
+    ]
+
+
+def _of_steps(folder: Path, query: JobQuery, _: Job) -> tuple[list[dict[str, Any]], list[str]]:
+    try:
+        found = diagnose_run(folder, layout=query.layout, launch=query.launch)
+    except SourceError as error:
+        return [], [str(error)]
+    return [_of_diagnosis(each) for each in found.verdicts], list(found.notes)
+
+
+def _of_diagnosis(verdict: Verdict) -> dict[str, Any]:
+    ranks, evidence = list(verdict.ranks), verdict.evidence
+    # A GPU is known to people by its rank.
+    unit = "" if ranks and (verdict.unit or "").startswith("gpu ") else verdict.unit or ""
+    several = len(ranks) > 1 and not unit
+    if verdict.kind == "unknown":
+        title, evidence = evidence.rstrip("."), ""
+    else:
+        who = unit or (named(verdict.ranks) if ranks else "a rank")
+        text = _TITLES[verdict.kind].format(who=who, stage=verdict.stage, is_are="are" if several else "is")
+        title = text[0].upper() + text[1:]
+    severity = _SEVERITY.get(verdict.kind, 1)
+    found = _verdict(verdict.kind, title, evidence, severity, ranks, source="steps")
+    return found | {
+        "stage": verdict.stage,
+        "unit": verdict.unit or "",
+        "since_ms": verdict.since // 1_000_000 if verdict.since else None,
+        "confidence": round(verdict.confidence, 4),
+    }
+
+
+def _of_dumps(folder: Path, _: JobQuery, job: Job) -> tuple[list[dict[str, Any]], list[str]]:
+    launch = launch_folder(folder, job.launch or None)
+    if launch is None or not (launch / "flight_recorder").is_dir():
+        return [], []
+    try:
+        report = report_of(launch, limit_s=_DUMPS_S)
+    except GipfelError as error:
+        return [], [str(error)]
+    return _of_report(report, launch), []
+
+
+def _of_report(report: FlightReport, launch: Path) -> list[dict[str, Any]]:
+    try:
+        since = (launch / "flight_recorder").stat().st_mtime_ns // 1_000_000
+    except OSError:
+        since = None
+    found = []
+    if report.culprits:
+        ranks = [each.rank for each in report.culprits[:_MOST_FOLDED]]
+        waiting = f" {len(report.waiting)} ranks wait." if report.waiting else ""
+        evidence = "; ".join(each.why for each in report.culprits[:3]) + "." + waiting
+        title = f"The others wait for {named(tuple(ranks))}"
+        found.append(_verdict("hang", title, evidence, 2, ranks, source="flight_recorder"))
+    elif report.verdict == "unknown":
+        title = f"Cannot tell who hangs, because {report.reason}".rstrip(".")
+        found.append(_verdict("unknown", title, "", 1, [], source="flight_recorder"))
+    for mismatch in report.mismatches[:_MOST_FAILED]:
+        ranks = [rank for side in mismatch.sides[1:] for rank in side.ranks][:_MOST_FOLDED]
+        title = f"Ranks made different calls in {mismatch.group}"
+        found.append(_verdict("hang", title, mismatch.line, 2, ranks, source="flight_recorder"))
+    return [each | {"since_ms": since} for each in found]
+
+
+def _verdict(
+    kind: str, title: str, evidence: str, severity: int, ranks: list[int], *, source: str
+) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "title": title,
+        "evidence": evidence,
+        "severity": severity,
+        "ranks": ranks,
+        "stage": None,
+        "unit": "",
+        "since_ms": None,
+        "confidence": 1.0,
+        "source": source,
+    }

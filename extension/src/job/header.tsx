@@ -1,0 +1,210 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import * as React from 'react';
+
+import type { IRunName } from '../api';
+import { formatTimeOfDay, formatTimeRange, zoneName } from '../common/clock';
+import { requestJson } from '../common/request';
+import type { JobModel } from './model';
+
+interface IProps {
+  readonly model: JobModel;
+  readonly trans: TranslationBundle;
+}
+
+/** Run, launch, roles and time range of the page. */
+export function Header(props: IProps): React.JSX.Element {
+  const { model, trans } = props;
+  return (
+    <header className="jp-Gipfel-job-header">
+      <RunChoice {...props} />
+      <RoleField
+        label={trans.__('Roles')}
+        hint={roleHint(model, trans)}
+        value={model.selection.expression}
+        onValue={value => {
+          model.selection.setExpression(value);
+        }}
+      />
+      <Selected {...props} />
+      <TimeRange {...props} />
+      <Freshness {...props} />
+    </header>
+  );
+}
+
+function RunChoice(props: IProps): React.JSX.Element {
+  const { model, trans } = props;
+  const { selection } = model;
+  const [runs, setRuns] = React.useState<readonly IRunName[]>([]);
+  const readRuns = (): void => {
+    void requestJson<{ runs: readonly IRunName[] }>(model.requests.settings, 'runs').then(
+      answer => {
+        setRuns(answer.runs);
+      },
+      () => undefined
+    );
+  };
+  const names = runs.filter(each => !each.current).map(each => each.run);
+  const { run } = selection;
+  const known = run === '' || names.includes(run) ? names : [run, ...names];
+  return (
+    <>
+      <label>
+        <span>{trans.__('Run')}</span>
+        <select
+          name="run"
+          value={run}
+          onFocus={readRuns}
+          onChange={event => {
+            selection.show(event.target.value);
+          }}
+        >
+          <option value="">{trans.__('this server')}</option>
+          {known.map(name => (
+            <option key={name}>{name}</option>
+          ))}
+        </select>
+      </label>
+      <LaunchChoice {...props} />
+    </>
+  );
+}
+
+function LaunchChoice(props: IProps): React.JSX.Element | null {
+  const { model, trans } = props;
+  const { selection, job } = model;
+  return job === null || job.launches.length < 2 ? null : (
+    <label>
+      <span>{trans.__('Launch')}</span>
+      <select
+        name="launch"
+        value={job.launch}
+        onChange={event => {
+          selection.show(selection.run, event.target.value);
+        }}
+      >
+        {job.launches.map(name => (
+          <option key={name} value={name}>
+            #{name.replace(/^.*\//, '')}
+          </option>
+        ))}
+      </select>
+    </label>
+  );
+}
+
+/** Return an expression of this job's own axes as an example. */
+function roleHint(model: JobModel, trans: TranslationBundle): string {
+  const axes = Object.keys(model.job?.axes ?? {});
+  const terms = axes.slice(0, 2).map(axis => `${axis}=0`);
+  return terms.length > 0 ? trans.__('such as %1', terms.join(' & ')) : trans.__('such as rank=0-7');
+}
+
+/** A field that is applied with Enter or when it loses the focus. */
+export function RoleField(props: {
+  label: string;
+  hint: string;
+  value: string;
+  onValue: (value: string) => void;
+}): React.JSX.Element {
+  const { label, hint, value, onValue } = props;
+  const [typed, setTyped] = React.useState<string | null>(null);
+  const apply = (): void => {
+    if (typed !== null && typed !== value) {
+      onValue(typed.trim());
+    }
+    setTyped(null);
+  };
+  return (
+    <label>
+      <span>{label}</span>
+      <input
+        type="search"
+        name="roles"
+        size={18}
+        spellCheck={false}
+        placeholder={hint}
+        value={typed ?? value}
+        onChange={event => {
+          setTyped(event.target.value);
+          if (event.target.value === '' && value !== '') {
+            onValue('');
+            setTyped(null);
+          }
+        }}
+        onBlur={apply}
+        onKeyDown={event => {
+          if (event.key === 'Enter') {
+            apply();
+          }
+          event.stopPropagation();
+        }}
+      />
+    </label>
+  );
+}
+
+/** How many ranks are selected, and what was clicked. */
+function Selected(props: IProps): React.JSX.Element | null {
+  const { model, trans } = props;
+  const { selection } = model;
+  if (!selection.some) {
+    return null;
+  }
+  const count = selection.ranks.length;
+  return (
+    <span className="jp-Gipfel-job-selected" role="status">
+      <span aria-hidden="true">■</span> {selection.pick && <code>{shortened(selection.pickExpression)}</code>}{' '}
+      {trans._n('%1 rank selected', '%1 ranks selected', count)}{' '}
+      <button
+        className="jp-Gipfel-button jp-mod-small"
+        onClick={() => {
+          selection.clear();
+        }}
+      >
+        {selection.pick ? trans.__('Back to roles') : trans.__('Clear')}
+      </button>
+    </span>
+  );
+}
+
+function shortened(text: string): string {
+  return text.length > 40 ? `${text.slice(0, 39)}…` : text;
+}
+
+function TimeRange(props: IProps): React.JSX.Element | null {
+  const { selection } = props.model;
+  const { span } = selection;
+  return span === null ? null : (
+    <span>
+      {formatTimeRange(span.sinceMs, span.untilMs)}{' '}
+      <button
+        className="jp-Gipfel-button jp-mod-small"
+        onClick={() => {
+          selection.setSpan(null);
+        }}
+      >
+        {props.trans.__('Whole run')}
+      </button>
+    </span>
+  );
+}
+
+/** How fresh the page is, by the clock of the reader. */
+function Freshness(props: IProps): React.JSX.Element {
+  const { model, trans } = props;
+  const { receivedMs } = model;
+  const text =
+    receivedMs === 0
+      ? ''
+      : model.stale
+        ? trans.__('⚠ stale: last answer %1', formatTimeOfDay(receivedMs))
+        : model.job?.growing
+          ? trans.__('● live, %1', formatTimeOfDay(receivedMs))
+          : trans.__('○ nothing is recorded now');
+  return (
+    <span className="jp-Gipfel-job-fresh" title={trans.__('Time zone of this page')}>
+      {text} {receivedMs === 0 ? '' : zoneName(receivedMs)}
+    </span>
+  );
+}

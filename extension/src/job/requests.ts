@@ -1,0 +1,67 @@
+import { URLExt } from '@jupyterlab/coreutils';
+import type { ServerConnection } from '@jupyterlab/services';
+
+import type { IJobDocument, IJobFigures, IJobVerdicts } from '../api';
+import { requestJson } from '../common/request';
+
+/** The answer if nothing has changed since the version that the page has. */
+export interface IUnchanged {
+  readonly version: string;
+  readonly unchanged: true;
+}
+
+/** A job, as the server's routes take it. */
+export interface IJobQuery {
+  readonly run: string;
+  readonly launch: string;
+  readonly layout: string;
+}
+
+/** What is to be drawn of a job. */
+export interface IFiguresQuery extends IJobQuery {
+  readonly sinceMs: number | null;
+  readonly untilMs: number | null;
+  readonly select: string;
+  readonly pick: string;
+  readonly order: string;
+  readonly metric: string;
+  readonly names: readonly string[];
+  readonly bands: readonly string[];
+  readonly figures: readonly string[];
+  readonly dark: boolean;
+}
+
+/** Requests to `gipfel/job`. */
+export class JobRequests {
+  constructor(readonly settings: ServerConnection.ISettings) {}
+
+  document(query: IJobQuery, have: string): Promise<IJobDocument | IUnchanged> {
+    return requestJson(this.settings, `job${jobWords(query, have)}`);
+  }
+
+  verdicts(query: IJobQuery, have: string): Promise<IJobVerdicts | IUnchanged> {
+    return requestJson(this.settings, `job/verdicts${jobWords(query, have)}`);
+  }
+
+  figures(query: IFiguresQuery, have: string): Promise<IJobFigures | IUnchanged> {
+    const { select, pick, order, metric, sinceMs, untilMs } = query;
+    const words = { select, pick, order, metric, dark: query.dark ? '1' : '0' };
+    const times = Object.entries({ since: sinceMs, until: untilMs }).flatMap(([name, ms]) =>
+      ms === null ? [] : [[name, String(Math.round(ms))] as const]
+    );
+    const several = { name: query.names, band: query.bands, figure: query.figures };
+    const lists = Object.entries(several).flatMap(([name, values]) =>
+      values.map(value => `&${name}=${encodeURIComponent(value)}`)
+    );
+    const own = URLExt.objectToQueryString({ ...words, ...Object.fromEntries(times) }).replace('?', '&');
+    return requestJson(this.settings, `job/figures${jobWords(query, have)}${own}${lists.join('')}`);
+  }
+}
+
+function jobWords(query: IJobQuery, have: string): string {
+  const given: Record<string, string> = { run: query.run, layout: query.layout, have };
+  if (query.launch !== '') {
+    given.launch = query.launch;
+  }
+  return URLExt.objectToQueryString(given);
+}

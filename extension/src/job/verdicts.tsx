@@ -1,0 +1,82 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import * as React from 'react';
+
+import type { IJobDocument, IJobVerdict } from '../api';
+import { formatLocalTime } from '../common/clock';
+import type { IJobSelection, IJobState } from '../tokens';
+
+const SHAPES = ['○', '⚑', '✗'];
+const MOST_NAMED = 8;
+/** Time before and after a verdict that a zoom to it shows. */
+export const AROUND_MS = 60_000;
+
+/** Return the symbol of a verdict; its text says the same. */
+export function verdictShape(verdict: IJobVerdict): string {
+  return SHAPES[verdict.severity] ?? '⚑';
+}
+
+/** Select what a verdict names, and show the time around its beginning. */
+export function chooseVerdict(selection: IJobSelection, verdict: IJobVerdict): void {
+  const [unit, name] = /^(node|gpu|nic|switch) (\S+)$/.exec(verdict.unit)?.slice(1) ?? [];
+  if (verdict.ranks.length > 0) {
+    selection.choose('rank', verdict.ranks.map(String));
+  } else if (unit !== undefined && name !== undefined) {
+    selection.choose(unit as 'node', [name]);
+  } else if (verdict.stage !== null) {
+    selection.setExpression(`pp=${verdict.stage}`);
+  }
+}
+
+/** The worst verdict in one sentence, else that nothing stands out. */
+export function Headline(props: {
+  model: IJobState;
+  trans: TranslationBundle;
+  onShow: (verdict: IJobVerdict) => void;
+}): React.JSX.Element | null {
+  const { model, trans, onShow } = props;
+  const { job, verdicts } = model;
+  if (job === null) {
+    return null;
+  }
+  const [worst, ...others] = verdicts?.verdicts ?? [];
+  const missing = missingText(job, trans);
+  return (
+    <div className="jp-Gipfel-job-headline" role="status" data-severity={worst?.severity ?? 0}>
+      {verdicts === null && !missing && <p>◐ {trans.__('Looking at the steps of all ranks…')}</p>}
+      {missing && <p>✗ {missing}</p>}
+      {worst && (
+        <p>
+          <span aria-hidden="true">{verdictShape(worst)}</span>{' '}
+          {worst.since_ms !== null && `${formatLocalTime(worst.since_ms)} `}
+          <strong>{worst.title}.</strong> {worst.evidence}{' '}
+          <button
+            className="jp-Gipfel-button jp-mod-small"
+            onClick={() => {
+              onShow(worst);
+            }}
+          >
+            {trans.__('Show')}
+          </button>
+          {others.length > 0 && ` ${trans._n('and %1 more verdict', 'and %1 more verdicts', others.length)}`}
+        </p>
+      )}
+      {verdicts !== null && !worst && !missing && <p>✓ {trans.__('Nothing stands out.')}</p>}
+    </div>
+  );
+}
+
+/** Return which ranks were never seen; empty if all were. */
+export function missingText(job: IJobDocument, trans: TranslationBundle): string {
+  const { missing } = job;
+  const named = missing.slice(0, MOST_NAMED).join(', ');
+  const rest = missing.length > MOST_NAMED ? trans.__(' and %1 more', missing.length - MOST_NAMED) : '';
+  return missing.length === 0
+    ? ''
+    : trans._n(
+        'Rank %2 of %3 was never seen.',
+        'Ranks %2 of %3 were never seen.',
+        missing.length,
+        `${named}${rest}`,
+        job.world_size ?? missing.length
+      );
+}
