@@ -10,6 +10,8 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
+from .model import GipfelError
+
 
 def read_regular(path: Path, max_bytes: int) -> bytes:
     """Return the content of a file.
@@ -57,3 +59,28 @@ def open_regular(path: Path) -> BinaryIO:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return os.fdopen(handle, "rb")
+
+
+def read_secret(path: Path, max_bytes: int = 64 << 10) -> bytes:
+    """Return the content of a file with a secret, which its owner alone may read (0600).
+
+    Raises
+    ------
+    GipfelError
+        It can't be read, is larger than `max_bytes`, or other users may read it.
+    """
+    try:
+        with open_regular(path) as file:
+            mode = os.fstat(file.fileno()).st_mode
+            content = file.read(max_bytes + 1)
+    except OSError as error:
+        fix = f"Write the secret into this file, then: chmod 600 {path}"
+        raise GipfelError(f"The secret {path} can't be read: {error.strerror or error}.", fix) from error
+    if stat.S_IMODE(mode) & 0o077:
+        raise GipfelError(f"Other users may read the secret {path}.", f"Run: chmod 600 {path}")
+    if len(content) > max_bytes:
+        limit = max_bytes >> 10
+        raise GipfelError(
+            f"The secret {path} is larger than {limit} KiB.", "Keep only the secret in this file."
+        )
+    return content

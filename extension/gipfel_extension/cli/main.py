@@ -31,6 +31,7 @@ from .service import service
 from .submit import submit
 from .terminal import examples, report_line
 from .topology import topology
+from .track import track
 from .vet import vet
 from .workloads import logs, ps, rerun, stop
 
@@ -57,6 +58,7 @@ _INTERRUPTED = 130
         "gipfel diagnose alps-48812               find slow ranks and changes of speed",
         "gipfel rules list                        list rules about what is recorded",
         "gipfel catalogue                         list everything that a run records",
+        "gipfel track alps-48812 --to URI         make a run an MLflow run",
         "gipfel metrics runs/llama-7b             list metrics of TensorBoard, Lightning and others",
         "gipfel vet quick                         test every node of this job",
     ),
@@ -97,6 +99,7 @@ gipfel.add_command(service)
 gipfel.add_command(stop)
 gipfel.add_command(submit)
 gipfel.add_command(topology)
+gipfel.add_command(track)
 gipfel.add_command(vet)
 
 

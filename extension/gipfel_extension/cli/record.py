@@ -149,9 +149,10 @@ def _end(run: "RecordedRun | None", recorder: "CommandRecorder | None", status: 
     if problem:
         _say(problem)
     if run.first:
-        from gipfel_cluster.job.recording import close_run  # noqa: PLC0415
+        from gipfel_cluster.job.recording import close_run, track_runs  # noqa: PLC0415
 
         close_run(run.path, os.environ, limit_s=_SCORE_S)
+        track_runs(os.environ)
         hint = f"`gipfel score {_quote(run.path)}` shows its score"
         files = (run.path / "telemetry").glob("*")
         recorded = any(each.suffix in {".arrows", ".parquet"} for each in files)

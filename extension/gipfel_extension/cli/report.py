@@ -4,6 +4,7 @@
 """
 
 import importlib.util
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +60,6 @@ def report(recording: str, *, output: Path, weights: dict[str, float], gpu: str,
     """
     from gipfel_cluster.runs import write_atomically  # noqa: PLC0415
 
-    from ..saturation.report import report_page  # noqa: PLC0415
     from ..telemetry.sample import SourceError  # noqa: PLC0415 - numpy, which --help can do without
     from .report_content import build_content  # noqa: PLC0415
     from .scored_run import ScoredRun, resolve_recording  # noqa: PLC0415
@@ -69,15 +69,34 @@ def report(recording: str, *, output: Path, weights: dict[str, float], gpu: str,
     except SourceError as error:
         report_line(str(error))
         return _UNREADABLE
-    plotly = None if static else _plotly()
-    images = _images(content) if plotly is None else None
-    page = report_page(content, plotly=plotly, images=images)
+    page = _page(content, static=static)
     try:
         write_atomically(output, page.encode(errors="replace"))
     except OSError as error:
         raise _write_error(output, error) from error
     click.echo(f"{output}: {len(page) / 1e6:.1f} MB")
     return 0
+
+
+def static_report(run: Path) -> bytes:
+    """Return the page of ``gipfel report --static`` of a run folder.
+
+    Raises
+    ------
+    SourceError
+        The run has no samples, or they can't be read.
+    """
+    from .report_content import build_content  # noqa: PLC0415 - numpy
+    from .scored_run import ScoredRun  # noqa: PLC0415
+
+    return _page(build_content(ScoredRun.of(run)), static=True).encode(errors="replace")
+
+
+def _page(content: "ReportContent", *, static: bool) -> str:
+    from ..saturation.report import report_page  # noqa: PLC0415
+
+    plotly = None if static else _plotly()
+    return report_page(content, plotly=plotly, images=_images(content) if plotly is None else None)
 
 
 def _write_error(output: Path, error: OSError) -> "GipfelError":
@@ -111,6 +130,7 @@ _FORMATS = (".parquet", ".csv")
     epilog=examples(
         "gipfel export alps-48812 -o samples.parquet",
         "gipfel export gssr_report/daint_123456 -o samples.csv",
+        "gipfel export alps-48812 -o run.zip --to rocrate",
     )
 )
 @click.argument("recording", metavar="RUN|FILE", shell_complete=complete_runs(or_files=True))
@@ -120,9 +140,17 @@ _FORMATS = (".parquet", ".csv")
     required=True,
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="File to write; its name ends with .parquet or .csv.",
+    help="File to write; its name ends with .parquet or .csv, that of an RO-Crate with .zip.",
 )
-def export(recording: str, *, output: Path) -> int:
+@click.option(
+    "--to",
+    "form",
+    type=click.Choice(["samples", "rocrate"]),
+    default="samples",
+    show_default=True,
+    help="Samples as a table, or the whole run except its samples as an RO-Crate.",
+)
+def export(recording: str, *, output: Path, form: str) -> int:
     """Write all samples of a run into one file, with a row per device and time and a column per metric.
 
     Names and units are those of DCGM's fields: fractions from 0 to 1, rates in bytes per second. time_ns is
@@ -130,8 +158,13 @@ def export(recording: str, *, output: Path) -> int:
     CSV. Parquet has the devices in its metadata, and gipfel can read it again. RUN and FILE are as for
     gipfel score.
 
+    With --to rocrate, write a Process Run Crate: record, EDF, score, vetting, metrics, launches with the ends
+    of their logs, and their description as linked data. Secrets in parameters are hidden.
+
     Exit status: 0 written, 1 the file can't be written, 2 the recording can't be read.
     """
+    if form == "rocrate":
+        return _export_crate(recording, output)
     from ..telemetry.imports import open_recording  # noqa: PLC0415
     from ..telemetry.sample import SourceError  # noqa: PLC0415 - numpy, which --help can do without
     from ..telemetry.store.parquet import write_export  # noqa: PLC0415
@@ -151,4 +184,23 @@ def export(recording: str, *, output: Path) -> int:
     except OSError as error:
         raise _write_error(output, error) from error
     click.echo(f"{output}: {rows} samples of {len(found.table.devices)} devices")
+    return 0
+
+
+def _export_crate(recording: str, output: Path) -> int:
+    from gipfel_cluster.workloads.run_folders import find_run  # noqa: PLC0415 - pydantic
+
+    from ..exporters.rocrate import write_crate  # noqa: PLC0415
+    from ..exporters.run_document import describe, user_name  # noqa: PLC0415
+
+    if output.suffix != ".zip":
+        raise click.UsageError(f"{output.name!r} does not end with .zip.")
+    document = describe(find_run(Path(recording).name, os.environ))
+    try:
+        skipped = write_crate(document, output, user=user_name())
+    except OSError as error:
+        raise _write_error(output, error) from error
+    for each in skipped:
+        report_line(f"left out: {each}")
+    click.echo(f"{output}: {document.key} with {len(document.children)} launches")
     return 0

@@ -5,23 +5,20 @@ The directory is ``~/.gipfel/services/NAME``, accessible to its owner alone. ``s
 secrets that it may read.
 """
 
-import os
 import shutil
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import Field
 
 from gipfel_cluster.model import BREAKS, Frozen, GipfelError
-from gipfel_cluster.regular_files import open_regular
+from gipfel_cluster.regular_files import read_secret
 from gipfel_cluster.runs import write_atomically
 from gipfel_cluster.yaml_document import suggestion
 
 from .blueprint import NAME, REFERENCE, Blueprint, Parameter, ParameterValue, Part, has_type
 
 SERVICES, TOKEN, STORAGE, SECRETS = "services", "token", "storage", "secrets"
-_MAX_SECRET_BYTES = 64 << 10
 _MAX_TEXT = 4096
 _BOOLS = {"true": True, "false": False}
 
@@ -101,7 +98,7 @@ def copy_secrets(spec: ServiceSpec, folder: Path, environment: Mapping[str, str]
     """
     source = Path(environment.get("HOME") or Path.home()) / ".gipfel" / SECRETS
     for name in sorted({each for part in spec.blueprint.parts.values() for each in part.secrets}):
-        content = _read_secret(source / name)
+        content = read_secret(source / name)
         (folder / SECRETS).mkdir(mode=0o700, exist_ok=True)
         write_atomically(folder / SECRETS / name, content)
 
@@ -109,21 +106,6 @@ def copy_secrets(spec: ServiceSpec, folder: Path, environment: Mapping[str, str]
 def remove_secrets(folder: Path) -> None:
     """Remove the copies of the secrets."""
     shutil.rmtree(folder / SECRETS, ignore_errors=True)
-
-
-def _read_secret(path: Path) -> bytes:
-    try:
-        with open_regular(path) as file:
-            status = os.fstat(file.fileno())
-            content = file.read(_MAX_SECRET_BYTES + 1)
-    except OSError as error:
-        fix = f"Write the secret into this file, then: chmod 600 {path}"
-        raise GipfelError(f"The secret {path} can't be read: {error.strerror or error}.", fix) from error
-    if stat.S_IMODE(status.st_mode) & 0o077:
-        raise GipfelError(f"Other users may read the secret {path}.", f"Run: chmod 600 {path}")
-    if len(content) > _MAX_SECRET_BYTES:
-        raise GipfelError(f"The secret {path} is larger than 64 KiB.", "Keep only the secret in this file.")
-    return content
 
 
 def _converted(name: str, text: str, parameter: Parameter) -> ParameterValue:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,11 @@ from .remote_recorders import RemoteRecorders, remote_nodes
 
 #: Time limit for the score when a job ends; a missing score is computed on request.
 SCORE_S = 10.0
+#: Time limit for sending runs to a tracking server when a job ends.
+TRACK_S = 20.0
+#: Address of the MLflow server to which jobs send their runs.
+TRACK_TO = "GIPFEL_TRACK_TO"
+_TRACK_TOKENS = ("GIPFEL_TRACK_TOKEN_FILE", "MLFLOW_TRACKING_TOKEN")
 _READY_S = 30.0
 _END_S = 5.0
 
@@ -36,11 +41,32 @@ def close_run(run: Path, environment: Mapping[str, str], *, limit_s: float = SCO
     bool
         Whether it succeeded within the limit.
     """
-    argv = [sys.executable, "-I", "-m", "gipfel_extension.cli", "score", str(run), "--save", "--json"]
+    return _run_command(("score", str(run), "--save", "--json"), without_tokens(environment), limit_s)
+
+
+def track_runs(environment: Mapping[str, str], *, limit_s: float = TRACK_S) -> bool:
+    """Run ``gipfel track --pending`` if ``$GIPFEL_TRACK_TO`` names a server; a later job sends the rest.
+
+    Returns
+    -------
+    bool
+        Whether all ended runs are on the server.
+    """
+    if not environment.get(TRACK_TO):
+        return False
+    variables = without_tokens(environment)
+    # In the environment of a run, that run counts as running, and only ended ones are sent.
+    variables.pop("GIPFEL_RUN", None)
+    variables |= {name: environment[name] for name in _TRACK_TOKENS if name in environment}
+    return _run_command(("track", "--pending", "--json"), variables, limit_s)
+
+
+def _run_command(arguments: Sequence[str], environment: Mapping[str, str], limit_s: float) -> bool:
+    argv = [sys.executable, "-I", "-m", "gipfel_extension.cli", *arguments]
     try:
         process = subprocess.Popen(
             argv,
-            env=without_tokens(environment),
+            env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

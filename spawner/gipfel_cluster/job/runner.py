@@ -27,7 +27,7 @@ from . import JOB_VARIABLE, JobSpec
 from .broker import broker_process
 from .notices import JobNotices
 from .record import BackgroundDigest, cache_folder, describe_run, job_id_of, now
-from .recording import Recording, close_run
+from .recording import Recording, close_run, track_runs
 
 _END_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
@@ -85,6 +85,7 @@ class JobRunner:
             if self._recorded:
                 # Last, because it takes the longest; a later request computes a missing score.
                 close_run(run.path, self.environment)
+            track_runs(self.environment)
 
     def _edf(self) -> Edf | None:
         if not self.spec.edf:

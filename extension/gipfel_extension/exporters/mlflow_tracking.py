@@ -1,0 +1,237 @@
+"""Track a run in MLflow: once, resumed after an interruption, and repeated without duplicates.
+
+The run folder is the truth, so a server that is down costs nothing: ``tracking.json`` in the run folder says
+what is there already, and the next call continues. On the server the tag ``gipfel.key`` identifies a run.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field
+
+from gipfel_cluster.model import Frozen, GipfelError, OneLine
+from gipfel_cluster.regular_files import read_regular
+from gipfel_cluster.runs import write_atomically
+from gipfel_cluster.workloads.run_folders import Run, list_runs
+
+from .mlflow_client import MlflowClient, MlflowRun, Point
+from .run_document import RunDocument, describe, user_name
+from .series import Series, hardware_series, metric_name, user_series
+
+STATE_FILE = "tracking.json"
+_MAX_STATE_BYTES = 1 << 20
+_MAX_NAME = 250
+#: Values of other ranks may be written this much later than those of the first; the server drops duplicates.
+_OVERLAP_NS = 120 * 10**9
+#: MLflow's names of tags that its pages show, by the names of `RunDocument`.
+_MLFLOW_TAGS: Mapping[str, str] = {
+    "program": "mlflow.source.name",
+    "commit": "mlflow.source.git.commit",
+    "image": "mlflow.docker.image.uri",
+    "image_digest": "mlflow.docker.image.id",
+    "note": "mlflow.note.content",
+}
+
+#: Called with the number of points that were sent so far, and of all points.
+Progress = Callable[[int, int], None]
+
+
+class TrackedRun(Frozen):
+    """Content of ``tracking.json``, and the result of `Tracker.track`.
+
+    ``until_ns`` is the time of the newest user metric on the server; ``complete`` says that the run had ended
+    when it was tracked, so that there is nothing to add.
+    """
+
+    uri: OneLine = Field(max_length=2000)
+    experiment: OneLine = Field(max_length=500)
+    experiment_id: OneLine = Field("", max_length=200)
+    run_id: OneLine = Field("", max_length=200)
+    until_ns: int = 0
+    points: int = Field(0, ge=0)
+    files: int = Field(0, ge=0)
+    complete: bool = False
+    skipped: tuple[OneLine, ...] = ()
+
+    @property
+    def url(self) -> str:
+        """Return the address of the run's page."""
+        return f"{self.uri.rstrip('/')}/#/experiments/{self.experiment_id}/runs/{self.run_id}"
+
+
+def read_tracked(run: Path) -> TrackedRun | None:
+    """Return where a run was tracked; None if it never was, or if the file can't be read."""
+    try:
+        return TrackedRun.model_validate_json(read_regular(run / STATE_FILE, _MAX_STATE_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def pending_runs(uri: str, environment: Mapping[str, str]) -> Iterator[Run]:
+    """Yield the ended runs that are not completely on a server, the oldest first."""
+    for run in list_runs(environment):
+        tracked = read_tracked(Path(run.folder))
+        is_complete = tracked is not None and tracked.complete and tracked.uri == uri
+        if not is_complete and not run.in_use_reason:
+            yield run
+
+
+@dataclass(frozen=True)
+class _Target:
+    """A run on the server with its document and the series to send."""
+
+    document: RunDocument
+    run: MlflowRun
+    series: tuple[Series, ...]
+
+
+@dataclass(frozen=True)
+class Tracker:
+    """Makes runs, and their launches as child runs, runs of an MLflow server.
+
+    Parameters
+    ----------
+    experiment
+        Name of the experiment; it is created if the server has none.
+    files
+        Upload record, score, vetting report and ends of logs as artifacts.
+    make_report
+        Returns the page of ``gipfel report`` of a run folder, which is uploaded too.
+    progress
+        Called while metrics are sent.
+    """
+
+    client: MlflowClient
+    experiment: str
+    files: bool = True
+    make_report: Callable[[Path], bytes] | None = None
+    progress: Progress | None = None
+
+    def track(self, run: Run) -> TrackedRun:
+        """Send what is missing on the server, and return where the run is.
+
+        A run that has not ended gets its parameters and user metrics, and the rest by a later call.
+
+        Raises
+        ------
+        GipfelError
+            The server can't be reached or refuses something. What it has so far is kept.
+        """
+        folder = Path(run.folder)
+        document = describe(run)
+        before = read_tracked(folder)
+        if before is None or (before.uri, before.experiment) != (self.client.uri, self.experiment):
+            before = TrackedRun(uri=self.client.uri, experiment=self.experiment)
+        experiment_id = self.client.experiment(self.experiment)
+        targets = list(self._targets(experiment_id, document, folder))
+        found = {"experiment_id": experiment_id, "run_id": targets[0].run.run_id, "skipped": ()}
+        state = before.model_copy(update=found)
+        _save(folder, state)
+        since_ns = before.until_ns - (0 if before.complete else _OVERLAP_NS)
+        sent = self._send(targets, since_ns)
+        newest = [int(each.time_ns[-1]) for target in targets for each in target.series if len(each.time_ns)]
+        state = state.model_copy(update={"until_ns": max([state.until_ns, *newest]), "points": sent})
+        _save(folder, state)
+        uploaded, skipped = self._upload(targets, folder) if self.files and document.has_ended else (0, [])
+        # The parent last: once it has ended, nothing is missing below it.
+        for target in reversed(targets):
+            each = target.document
+            self.client.finish(target.run.run_id, each.status, each.ended_ms, each.title[:_MAX_NAME])
+        done = {"complete": document.has_ended, "files": uploaded, "skipped": tuple(skipped)}
+        state = state.model_copy(update=done)
+        _save(folder, state)
+        return state
+
+    def _targets(self, experiment_id: str, document: RunDocument, folder: Path) -> Iterator[_Target]:
+        """Yield the run, then its launches, found or created on the server with parameters and tags."""
+        parent = self._prepared(experiment_id, document, folder)
+        series = [*user_series(folder), *(hardware_series(folder) if document.has_ended else ())]
+        yield _Target(document, parent, tuple(series))
+        for child in document.children:
+            run = self._prepared(experiment_id, child, folder, parent.run_id)
+            yield _Target(child, run, tuple(user_series(folder, child.launch)))
+
+    def _prepared(
+        self, experiment_id: str, document: RunDocument, folder: Path, parent: str = ""
+    ) -> MlflowRun:
+        user, title = user_name(), document.title[:_MAX_NAME]
+        tags = {
+            "mlflow.user": user,
+            "mlflow.source.type": "JOB",
+            "mlflow.runName": title,
+            # Folders of other users may have the same name.
+            "gipfel.key": f"{user}:{document.key}",
+            **({"mlflow.parentRunId": parent} if parent else {}),
+            **{_MLFLOW_TAGS.get(name, name): value for name, value in document.tags.items()},
+        }
+        found = self.client.find_run(experiment_id, tags["gipfel.key"])
+        if found is not None:
+            self.client.set_tags(found.run_id, tags)
+            return found
+        started = document.started_ms or round(folder.stat().st_mtime * 1000)
+        found = self.client.create_run(experiment_id, title, started_ms=started, tags=tags)
+        parameters = {metric_name(name): value for name, value in document.parameters.items()}
+        self.client.log_parameters(found.run_id, parameters)
+        return found
+
+    def _send(self, targets: list[_Target], since_ns: int) -> int:
+        """Send the metrics of all targets that are newer than `since_ns`; return their number."""
+        total = sum(_count(each, since_ns) for each in targets)
+        sent = 0
+        for target in targets:
+            for count in self.client.log_metrics(target.run.run_id, _points(target, since_ns)):
+                sent += count
+                if self.progress is not None:
+                    self.progress(sent, total)
+        return sent
+
+    def _upload(self, targets: list[_Target], folder: Path) -> tuple[int, list[str]]:
+        """Upload the files of all targets; return their number, and what was skipped with the reason."""
+        uploaded, skipped = 0, []
+        if self.make_report is not None:
+            self.client.upload(targets[0].run, "gipfel/report.html", self.make_report(folder))
+            uploaded += 1
+        for target in targets:
+            for file in target.document.files:
+                try:
+                    content = file.read()
+                except OSError as error:
+                    skipped.append(f"{file.path}: {error.strerror or error}")
+                    continue
+                self.client.upload(target.run, file.path, content)
+                uploaded += 1
+        return uploaded, skipped
+
+
+def _count(target: _Target, since_ns: int) -> int:
+    count = sum(int((each.time_ns > since_ns).sum()) for each in target.series)
+    return count + (len(target.document.results) if target.document.has_ended else 0)
+
+
+def _points(target: _Target, since_ns: int) -> Iterator[Point]:
+    for series in target.series:
+        first = int(series.time_ns.searchsorted(since_ns, side="right"))
+        rows = zip(
+            series.values[first:].tolist(),
+            (series.time_ns[first:] // 10**6).tolist(),
+            series.step[first:].tolist(),
+            strict=True,
+        )
+        for value, when, step in rows:
+            yield series.name, value, when, step
+    if target.document.has_ended:
+        when = target.document.ended_ms or round(time.time() * 1000)
+        for name, value in target.document.results.items():
+            yield metric_name(name), value, when, 0
+
+
+def _save(folder: Path, state: TrackedRun) -> None:
+    try:
+        write_atomically(folder / STATE_FILE, state.model_dump_json(indent=1) + "\n")
+    except OSError as error:
+        raise GipfelError(
+            f"{folder / STATE_FILE} can't be written: {error.strerror or error}.",
+            "Track a run from the account that it belongs to.",
+        ) from error
