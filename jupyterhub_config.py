@@ -249,7 +249,20 @@ if os.environ.get("GIPFEL_REGISTRY"):
         scopes = [VOUCH_SCOPE]
         roles.append({"name": "gipfel-vouched", "services": ["gipfel-vouched"], "scopes": scopes})
     address = f"http://{hub_ip}:{registry_port}/services/{name}"
-    c.EDFSpawner.environment = {"GIPFEL_REGISTRY_URL": address}
+    c.EDFSpawner.environment.update({"GIPFEL_REGISTRY_URL": address})
+
+# Services, such as dashboards: a notebook server's token may start and stop its user's other servers, which
+# `gipfel service up` does there. Without this scope services are started on the hub's pages alone.
+server_role = next((each for each in roles if each["name"] == "server"), None)
+if server_role is None:
+    server_role = {"name": "server", "scopes": ["users:activity!user", "access:servers!server"]}
+    roles.append(server_role)
+server_role["scopes"].append("servers!user")
+# A site's own blueprints of services, and directories with the packages of services that it has installed by
+# `gipfel service install BLUEPRINT --into DIRECTORY`.
+for name in ("GIPFEL_BLUEPRINTS", "GIPFEL_SERVICE_ENVIRONMENTS"):
+    if name in os.environ:
+        c.EDFSpawner.environment.update({name: os.environ[name]})
 
 # The default log level is WARN, so that the address and password printed below are easy to find.
 level = os.environ.get("GIPFEL_LOG_LEVEL", "WARN")

@@ -4,13 +4,10 @@
 reach.
 """
 
-import http
 import os
 import socket
 import sys
 import threading
-import time
-import urllib.error
 from collections.abc import Sequence
 from typing import Any, ClassVar
 from urllib.parse import urlsplit, urlunsplit
@@ -21,12 +18,12 @@ from jupyter_server.serverapp import ServerApp
 from jupyterhub.singleuser.extension import JupyterHubSingleUser
 from traitlets import Bool, default
 
+from gipfel_cluster.job.hub_requests import report_port
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.ports import PORTS_VARIABLE, PortRange, bind_port
 from gipfel_cluster.runtime.kernel_launch import with_private_sockets
 
 from .cli.lab_terminals import prepare_terminals
-from .hub_post import post_to_hub
 from .kernels import offer_image_kernel
 
 DEBUGGER_VARIABLE = "GIPFEL_DEBUGGER"
@@ -65,11 +62,6 @@ class PrivateKernelSpecs(KernelSpecManager):
 def with_private_specs(manager: type[KernelSpecManager]) -> type[KernelSpecManager]:
     """Return a class of kernelspec managers with `PrivateKernelSpecs` as a mixin."""
     return type(manager.__name__, (PrivateKernelSpecs, manager), {})
-
-
-_RESPONSE_LIMIT_S = 30.0
-_RETRY_LIMIT_S = 300.0
-_PAUSE_S = 1.0
 
 
 class BoundSocketServerApp(ServerApp):
@@ -114,29 +106,6 @@ class GipfelSingleUser(JupyterHubSingleUser):
     def get_extension_package(cls) -> str:
         """Return the package of the extension to load, which is JupyterHub's and not that of this class."""
         return "jupyterhub"
-
-
-def report_port(port: int, environment: dict[str, str]) -> None:
-    """Report the port of this server to the hub, with the server's token.
-
-    A hub that does not respond may be restarting, so the request is repeated for five minutes.
-
-    Raises
-    ------
-    OSError
-        The hub refused the port, or can't be reached.
-    """
-    deadline = time.monotonic() + _RETRY_LIMIT_S
-    while True:
-        try:
-            return post_to_hub("/gipfel/server", {"port": port}, environment, limit_s=_RESPONSE_LIMIT_S)
-        except urllib.error.HTTPError as error:
-            if error.code < http.HTTPStatus.INTERNAL_SERVER_ERROR or time.monotonic() > deadline:
-                raise
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-        time.sleep(_PAUSE_S)
 
 
 def main() -> None:

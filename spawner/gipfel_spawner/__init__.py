@@ -13,6 +13,7 @@ from .handlers.own_server import (
     BatchspawnerRouteHandler,
     ExtendRouteHandler,
     ServerRouteHandler,
+    ServiceTokenRouteHandler,
     VettingRouteHandler,
 )
 from .handlers.servers import HUB_TEMPLATES, ServersPageHandler, ServersRouteHandler, StopRouteHandler
@@ -45,6 +46,7 @@ if not any(each[1] is ServerRouteHandler for each in default_handlers):
         (r"/api/gipfel/server/vetting", VettingRouteHandler),
         (r"/api/gipfel/server/activity", ActivityRouteHandler),
         (r"/api/gipfel/server/extend", ExtendRouteHandler),
+        (r"/api/gipfel/server/service-token", ServiceTokenRouteHandler),
         (r"/api/gipfel/servers", ServersRouteHandler),
         (r"/api/gipfel/servers/stop", StopRouteHandler),
         (r"/api/gipfel/users/([^/]+)/extend", ExtendServerHandler),

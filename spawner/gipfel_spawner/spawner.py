@@ -18,8 +18,10 @@ from .cluster.watcher import NOT_POLLED
 from .failure.problem import Failure, SpawnProblem
 from .form.options import UserOptions
 from .lifetime import ServerLifetime
+from .start.account import UserCommands
 from .start.follower import POLL_SECONDS, StartFollower
 from .start.placement import ServerPlacement
+from .start.services import prepare_service, restrict_token, with_resources
 from .start.spawn_options import SpawnOptions
 from .start.submission import JobSubmission
 from .start.traits import SpawnerTraits
@@ -149,19 +151,43 @@ class EDFSpawner(SpawnerTraits):
         account, settings = self.placement.account(), self.placement.settings
         commands = self.placement.commands(account)
         edf = options.edf or self.default_edf
+        service: tuple[str, ...] = ()
+        if options.service:
+            options, edf, service = await self._prepare_service(options, commands)
         if edf.startswith("~/"):
             edf = account.home + edf[1:]
         if edf:
             self.follower.progress.report(5, f"Checking the environment {edf}.")
             has_image = await commands.check(edf)
             self.follower.has_image = has_image and (options.engine or settings.engine) != "host"
-        request = await self.options.request(options, edf, account)
+        request = await self.options.request(options, edf, account, service=service)
         await commands.create_log_directory()
         self.job_id = await self.submission.submit(request)
         # Saved now rather than when the server answers, so that a restarted hub finds the job again.
         self._save_state()
         cluster = f" to {self.placement.cluster_name}" if self.clusters else ""
         self.follower.progress.report(10, f"Job {self.job_id} is submitted{cluster}.")
+
+    async def _prepare_service(
+        self, options: UserOptions, commands: UserCommands
+    ) -> tuple[UserOptions, str, tuple[str, ...]]:
+        """Return the options with the service's resources, its EDF, and its directories."""
+        self.follower.progress.report(3, f"Preparing the service {options.service}.")
+        prepared = await prepare_service(
+            options,
+            server=self.name,
+            prefix=self.server.base_url,
+            edf=options.edf,
+            engine=options.engine or self.placement.settings.engine,
+            commands=commands,
+        )
+        self.follower.limit_s = max(self.server_timeout, prepared.limit_s)
+        options = with_resources(options, prepared)
+        # Stored, so that pages show the service's resources rather than the hub's defaults.
+        self.user_options = self.orm_spawner.user_options = options.model_dump(exclude_defaults=True)
+        restrict_token(self.orm_spawner, self.api_token)
+        directories = (prepared.directory, prepared.packages)
+        return options, prepared.edf or self.default_edf, tuple(filter(None, directories))
 
     def owns(self, token: str) -> bool:
         """Return whether this is the token of the most recently started server."""

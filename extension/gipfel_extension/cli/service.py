@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from .terminal import examples, report_line
 from .workloads import logs, ps, stop
 
 if TYPE_CHECKING:
+    from ..services.hub_services import HubServices
     from ..services.plan import ServiceSpec
 
 _PAUSE_S, _QUEUED_PAUSE_S = 0.3, 2.0
@@ -33,11 +35,13 @@ _SOON_NS = 30 * 10**9
 def service() -> None:
     """Run services, such as dashboards, from blueprints.
 
-    A service runs in a job. Its front door, a port of the loopback interface of the job's node, passes on
-    requests with the service's token: from programs as 'Authorization: Bearer TOKEN', from a browser after a
-    form. Other users of the node can connect to the port, and get nothing without the token. If a program of
+    In a notebook server of a hub, a service becomes a server of its own of the hub: at /user/YOU/NAME/, with
+    the hub's login, until you stop it, whatever becomes of the notebook. Elsewhere, and with --here, it runs
+    in a job that you reach through ssh, and its front door, a port of the loopback interface of the job's
+    node, passes on requests with the service's token: from programs as 'Authorization: Bearer TOKEN', from a
+    browser after a form. Others can connect to the port, and get nothing without a token. If a program of
     the service ends, the whole service ends, and `gipfel service list --all` says why; `gipfel rerun NAME`
-    starts it again with a new token.
+    starts it again.
     """
 
 
@@ -121,8 +125,12 @@ def up(
 
     Exit status: 0 it is ready (with --no-wait: submitted); 1 it could not start.
     """
-    from ..services.start import start_service  # noqa: PLC0415 - pydantic
+    from ..services.hub_services import hub_services  # noqa: PLC0415 - pydantic
+    from ..services.start import start_service  # noqa: PLC0415
 
+    hub = None if options["here"] else hub_services(os.environ)
+    if hub is not None:
+        return _up_in_hub(hub, blueprint, dict(typed), options, wait=not no_wait, as_json=as_json)
     allow_forks()
     started = start_service(_spec(blueprint, dict(typed), options), os.environ)
     report_line(f"service {started.id} is submitted (job {started.job_id}); see `gipfel logs {started.id}`")
@@ -135,6 +143,40 @@ def up(
                 report_line(line)
     if as_json:
         click.echo(json.dumps(document))
+    return 0
+
+
+@service.command(
+    epilog=examples("gipfel service install tensorboard", "gipfel service install mlflow --into /apps/gipfel")
+)
+@click.argument("blueprint", metavar="BLUEPRINT")
+@click.option(
+    "--into",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="By default ~/.gipfel/environments. Services find others in $GIPFEL_SERVICE_ENVIRONMENTS.",
+)
+def install(*, blueprint: str, into: Path | None) -> int:
+    """Install the packages of a blueprint beforehand, and print their directory.
+
+    They are installed into a directory of their own at the service's first start anyway; where nodes have
+    neither pip nor internet, run this on a login node with the Python version of the services.
+
+    Exit status: 0; 1 if a package can't be installed.
+    """
+    from ..services.environments import find_environment, install_environment, make_environment  # noqa: PLC0415
+    from ..services.lookup import find_blueprint  # noqa: PLC0415 - pydantic
+
+    found = find_blueprint(blueprint, directory=Path.cwd(), environment=os.environ)
+    log = Path(tempfile.mkdtemp(prefix="gipfel-install-"), "install.log")
+    if into is None:
+        click.echo(make_environment(found, os.environ, log, report_line))
+        return 0
+    into = into.absolute()
+    into.mkdir(parents=True, exist_ok=True)
+    known = find_environment(found, {**os.environ, "GIPFEL_SERVICE_ENVIRONMENTS": str(into)})
+    made = known if known and known.parent == into else None
+    click.echo(made or install_environment(found, into, os.environ, log, report_line))
     return 0
 
 
@@ -152,11 +194,16 @@ def list_services(context: click.Context, *, ended: bool, as_json: bool) -> int:
 )
 @click.argument("name", metavar="NAME")
 def url(*, name: str) -> int:
-    """Print the address of a running service, as seen from its node."""
+    """Print the address of a running service: from its node, and of one of the hub from all nodes."""
+    from ..services.plan import HUB  # noqa: PLC0415
     from ..services.start import service_url  # noqa: PLC0415 - pydantic
+    from ..services.supervisor import read_service_state  # noqa: PLC0415
 
     folder = _folder(name)
     click.echo(service_url(folder))
+    if read_service_state(folder).scheduler == HUB:
+        report_line(f"in a browser: {_public_url(name)}, or the hub's home page")
+        return 0
     for line in _how_to_connect(folder):
         report_line(line)
     return 0
@@ -167,11 +214,34 @@ def url(*, name: str) -> int:
 @click.option(
     "--header", is_flag=True, help="As a header that curl reads from a file: Authorization: Bearer …"
 )
-def token(*, name: str, header: bool) -> int:
-    """Print the token that gives access to a service; it is kept in a file that only you can read."""
-    from ..services.supervisor import read_token  # noqa: PLC0415 - pydantic
+@click.option(
+    "--expires",
+    type=click.IntRange(60, 366 * 86400),
+    default=86400,
+    metavar="S",
+    help="Seconds until a token of the hub expires; by default a day.",
+)
+def token(*, name: str, header: bool, expires: int) -> int:
+    """Print a token that gives access to this service alone.
 
-    secret = read_token(_folder(name))
+    For a service of the hub it is a new token of the hub each time, which the hub's page Token lists and
+    revokes. Else it is kept in a file that only you can read, until the service ends.
+    """
+    from ..services.hub_services import hub_services  # noqa: PLC0415 - pydantic
+    from ..services.plan import HUB  # noqa: PLC0415
+    from ..services.supervisor import read_spec, read_token  # noqa: PLC0415
+
+    folder = _folder(name)
+    if read_spec(folder).scheduler == HUB:
+        hub = hub_services(os.environ)
+        if hub is None:
+            raise _error(
+                f"The hub gives access to the service {name}, and its token is not here.",
+                "Run this in a terminal of a notebook server, or create a token on the hub's page Token.",
+            )
+        secret = hub.token(name, expires)
+    else:
+        secret = read_token(folder)
     click.echo(f"Authorization: Bearer {secret}" if header else secret)
     return 0
 
@@ -195,6 +265,50 @@ def down(context: click.Context, *, name: str) -> int:
     Exit status: 0 it has ended; 1 it has not ended within three minutes.
     """
     return int(context.invoke(stop, which=f"service:{name}"))
+
+
+def _up_in_hub(
+    hub: "HubServices",
+    blueprint: str,
+    typed: dict[str, str],
+    options: dict[str, Any],
+    *,
+    wait: bool,
+    as_json: bool,
+) -> int:
+    """Start a service as a server of the hub, and print its address."""
+    from ..services.lookup import find_blueprint  # noqa: PLC0415 - pydantic
+    from ..services.plan import parameter_values, service_directory  # noqa: PLC0415
+
+    found = find_blueprint(blueprint, directory=Path.cwd(), environment=os.environ)
+    # Checked here, too, because the hub reports a mistake only after it has stored the options.
+    parameter_values(found, typed)
+    is_file = "/" in blueprint or blueprint.endswith((".yaml", ".yml"))
+    name = options["name"] or found.name
+    chosen = {key: options[key] for key in ("edf", "engine", "time", "partition", "account") if options[key]}
+    source = str(Path(blueprint).expanduser().resolve()) if is_file else blueprint
+    hub.start(name, {**chosen, "service": source, "parameters": typed}, report_line, wait=wait)
+    document: dict[str, object] = {"name": name, "folder": str(service_directory(name, os.environ))}
+    if wait:
+        document["url"] = _wait_until_running(name)
+        if not as_json:
+            click.echo(document["url"])
+            report_line(f"in a browser: {_public_url(name)}, or the hub's home page")
+            report_line(f"for programs: `gipfel service token {name}` prints a token of the hub")
+    if as_json:
+        click.echo(json.dumps(document))
+    return 0
+
+
+def _public_url(name: str) -> str:
+    """Return the address for browsers; only its path if the hub does not tell its own address."""
+    from urllib.parse import urljoin  # noqa: PLC0415
+
+    from ..services.supervisor import read_service_state  # noqa: PLC0415 - pydantic
+
+    path = read_service_state(_folder(name)).prefix
+    host = os.environ.get("JUPYTERHUB_PUBLIC_URL") or os.environ.get("JUPYTERHUB_PUBLIC_HUB_URL", "")
+    return urljoin(host, path) if host else path
 
 
 def _spec(name: str, typed: dict[str, str], options: dict[str, Any]) -> "ServiceSpec":

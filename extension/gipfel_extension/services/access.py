@@ -1,4 +1,4 @@
-"""Access to a service by its token.
+"""Access to a service: `Access`, and `TokenAccess` by a token of the service itself.
 
 Programs send ``Authorization: Bearer TOKEN``; browsers get a form for the token and then a cookie. A secret
 in a URL is ignored.
@@ -9,6 +9,7 @@ import hashlib
 import hmac
 import html
 import time
+from typing import Protocol
 from urllib.parse import parse_qs
 
 from aiohttp import web
@@ -28,6 +29,24 @@ _PAGE_HEADERS = {
 }
 
 
+class Access(Protocol):
+    """Decides which requests may reach a service. ``cookies`` has the names of its own cookies."""
+
+    cookies: frozenset[str]
+
+    async def is_allowed(self, request: web.BaseRequest) -> bool:
+        """Return whether the request may reach the service."""
+
+    async def login(self, request: web.BaseRequest, path: str) -> web.StreamResponse | None:
+        """Answer a request of the login itself; return None for other requests.
+
+        ``path`` is the request's path below the service's prefix.
+        """
+
+    def refuse(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Return the response to a request that is not allowed."""
+
+
 class TokenAccess:
     """Access with one random token; a browser's cookie is a time with its HMAC under the token.
 
@@ -39,7 +58,7 @@ class TokenAccess:
         self._cookie = f"gipfel-service-{name}"
         self.cookies = frozenset((self._cookie,))
 
-    def is_allowed(self, request: web.BaseRequest) -> bool:
+    async def is_allowed(self, request: web.BaseRequest) -> bool:
         """Return whether the request has the token, or a cookie that the form has set."""
         token = bearer_token(request)
         if token:

@@ -1,9 +1,11 @@
 """Blueprint of a service: its parts, parameters, paths, readiness and resources, as frozen models.
 
 Texts in ``command`` and ``variables`` may contain references: ``${parameters.NAME}``, ``${socket}`` (this
-part's socket), ``${parts.NAME.socket}`` (another part's), ``${prefix}`` (the URL's path, ending with a
-slash), ``${storage}`` (a directory that is kept), ``${secrets.NAME}`` (a file) and ``${python}``. ``$$`` is a
-dollar sign. Nothing is passed to a shell.
+part's socket) or ``${port}`` (for a part that knows TCP only), ``${parts.NAME.socket}`` (another part's),
+``${prefix}`` (the URL's path, ending with a slash) or ``${path}`` (without it), ``${storage}`` (a directory
+that is kept),
+``${secrets.NAME}`` (a file), ``${python}`` and ``${environment}`` (the directory of the blueprint's own
+packages). ``$$`` is a dollar sign. Nothing is passed to a shell.
 """
 
 import re
@@ -22,12 +24,17 @@ REFERENCE = re.compile(r"\$(?:\$|\{([^{}]{0,100})\})")
 ParameterValue = bool | int | float | str
 
 _MAX_COMMAND_BYTES = 64 << 10
-_PLAIN_REFERENCES = ("python", "prefix", "socket", "storage")
+_PLAIN_REFERENCES = ("python", "prefix", "path", "storage")
 _Identifier = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
 _PartName = Annotated[str, Field(pattern=rf"^{NAME}$")]
 _Host = Annotated[str, Field(pattern=r"^(?:\*\.)?[A-Za-z0-9][A-Za-z0-9.-]{0,252}(?::[0-9]{1,5})?$")]
 # Printable ASCII without encoding: an allowed path is compared with the decoded path of a request.
 _AllowedPath = Annotated[str, Field(pattern=r"^/[A-Za-z0-9._~!&'()*+,=:@/-]{0,255}$")]
+_Requirement = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(?:\[[a-z0-9,_-]+\])?==[A-Za-z0-9.+!]+$")
+]
+_NpmPackage = Annotated[str, Field(pattern=r"^(?:@[a-z0-9._-]+/)?[a-z0-9][a-z0-9._-]*@[0-9][A-Za-z0-9.+-]*$")]
+_RelativePath = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+(?:/[A-Za-z0-9_-]+)*$", max_length=200)]
 _TYPES: dict[str, tuple[type, ...]] = {"bool": (bool,), "int": (int,), "float": (int, float), "str": (str,)}
 
 
@@ -54,17 +61,19 @@ class Ready(Frozen):
     """The request that a part must answer before it counts as ready.
 
     ``path`` is a path of the service itself, without the prefix. ``status`` are the accepted status codes; by
-    default all from 200 to 399.
+    default all from 200 to 399. A program that does not speak HTTP is ready when it ``accepts`` connections.
     """
 
+    accepts: Literal["http", "connections"] = "http"
     path: Annotated[str, Field(pattern=r"^/[\x21-\x7e]{0,500}$")] = "/"
     status: tuple[Annotated[int, Field(ge=100, le=599)], ...] = Field((), max_length=16)
     timeout_s: Annotated[float, Field(gt=0, le=3600)] = 60.0
 
 
 class Part(Frozen):
-    """A program of a service, which listens on a Unix socket.
+    """A program of a service, which listens on a Unix socket, or on ``${port}`` in a network of its own.
 
+    A part that listens on a ``port`` can reach other parts by their sockets, and no other machine.
     ``path`` says whether the service gets paths without the URL's prefix (``strip``) or with it (``keep``).
     ``allow_paths`` are the paths that may be requested, without the prefix: all below one that ends with a
     slash, exactly that one otherwise; empty allows all.
@@ -73,6 +82,7 @@ class Part(Frozen):
     command: tuple[OneLine, ...] = Field(min_length=1, max_length=256)
     variables: dict[_Identifier, OneLine] = Field(default={}, max_length=128)
     secrets: tuple[_PartName, ...] = Field((), max_length=16)
+    listen: Literal["socket", "port"] = "socket"
     path: Literal["strip", "keep"] = "strip"
     allow_paths: tuple[_AllowedPath, ...] = Field((), max_length=64)
     ready: Ready = Ready()
@@ -119,11 +129,32 @@ class Resources(Frozen):
     partition: Name = ""
 
 
+class Environment(Frozen):
+    """Packages of a service in a directory of their own, which is made at the first start.
+
+    ``pip`` are requirements with versions, ``npm`` a package of npm with its version, installed without its
+    install scripts, whose dependencies are also installed in the directories ``npm_in`` of the package.
+    Parts whose command begins with ``${python}`` find the packages of pip by ``PYTHONPATH``.
+    """
+
+    pip: tuple[_Requirement, ...] = Field((), max_length=64)
+    npm: _NpmPackage | None = None
+    npm_in: tuple[_RelativePath, ...] = Field((), max_length=8)
+
+
+class Measured(Frozen):
+    """Memory, and seconds until it is ready, of the service as measured after its start."""
+
+    memory: Memory = ""
+    start_s: Annotated[float, Field(ge=0, le=3600)] = 0.0
+
+
 class Blueprint(Frozen):
     """A service that users can start: its parts run in one job, in the container of one EDF.
 
     ``front`` names the part that the front door shows; a blueprint with one part may leave it out.
-    ``outbound`` lists the hosts outside of the cluster that the service contacts.
+    ``outbound`` lists the hosts outside of the cluster that the service contacts. The service ends after
+    ``idle_s`` seconds without a request; 0 means never.
     """
 
     name: Annotated[str, Field(pattern=rf"^{NAME}$")]
@@ -133,6 +164,9 @@ class Blueprint(Frozen):
     license: OneLine = Field("", max_length=100)
     parameters: dict[_Identifier, Parameter] = Field(default={}, max_length=64)
     edf: OneLine = Field("", max_length=4096)
+    environment: Environment = Environment()
+    measured: Measured = Measured()
+    idle_s: Annotated[int, Field(ge=0, le=10**7)] = 0
     parts: dict[_PartName, Part] = Field(min_length=1, max_length=8)
     front: str = ""
     resources: Resources = Resources()
@@ -195,9 +229,10 @@ def cross_problems(blueprint: Blueprint) -> Iterator[BlueprintProblem]:
         for where, text in part.texts():
             for problem, fix in _reference_problems(blueprint, part, text):
                 yield BlueprintProblem(path=("parts", name, *where), problem=problem, fix=fix)
-        if not any("${socket}" in text for _, text in part.texts()):
-            problem = "neither the command nor a variable contains ${socket}"
-            fix = "Let the program listen on the Unix socket ${socket}."
+        wanted = f"${{{part.listen}}}"
+        if not any(wanted in text for _, text in part.texts()):
+            problem = f"neither the command nor a variable contains {wanted}"
+            fix = "Let the program listen on the Unix socket ${socket}, or with 'listen: port' on ${port}."
             yield BlueprintProblem(path=("parts", name, "command"), problem=problem, fix=fix)
     if all(set(part.needs) <= names for part in blueprint.parts.values()):
         try:
@@ -208,8 +243,11 @@ def cross_problems(blueprint: Blueprint) -> Iterator[BlueprintProblem]:
 
 def reference_names(blueprint: Blueprint, part: Part) -> tuple[str, ...]:
     """Return everything that a part's texts may refer to."""
+    has_packages = blueprint.environment != Environment()
     return (
         *_PLAIN_REFERENCES,
+        part.listen,
+        *(("environment",) if has_packages else ()),
         *(f"parameters.{name}" for name in blueprint.parameters),
         *(f"parts.{name}.socket" for name in part.needs),
         *(f"secrets.{name}" for name in part.secrets),

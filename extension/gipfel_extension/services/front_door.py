@@ -8,6 +8,8 @@ connection holds little memory.
 import asyncio
 import contextlib
 import socket
+import time
+from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from yarl import URL
 
 from gipfel_cluster.model import Frozen
 
-from .access import TokenAccess, text_response
+from .access import Access, text_response
 from .request_rules import RefusedError, headers_to_browser, headers_to_service, service_path
 
 #: Requests with access at a time, open websockets and streams included.
@@ -36,6 +38,7 @@ _CONNECT_S = 10.0
 #: Seconds without a byte of a request's body after which the request ends.
 _BODY_S = 120.0
 _KEEPALIVE_S = 75.0
+_MAX_COUNTED = 10_000
 _NO_BODY = frozenset((204, 304))
 
 
@@ -91,12 +94,25 @@ class FrontDoor:
     ``await door.stop()``.
     """
 
-    def __init__(self, route: Route, access: TokenAccess) -> None:
+    def __init__(self, route: Route, access: Access) -> None:
         self._route, self._access = route, access
         self._active = 0
+        self._last_end = time.monotonic()
+        # Times of the last requests, for the number of requests in the last minutes.
+        self._times: deque[float] = deque(maxlen=_MAX_COUNTED)
         self._session: aiohttp.ClientSession | None = None
         self._server: _Server | None = None
         self._runner: web.ServerRunner | None = None
+
+    @property
+    def idle_s(self) -> float:
+        """Return the seconds since the end of the last request with access; 0 while there is one."""
+        return 0.0 if self._active else time.monotonic() - self._last_end
+
+    def recent_requests(self, seconds: float) -> int:
+        """Return the number of requests with access in the last seconds, at most 10 000."""
+        first = time.monotonic() - seconds
+        return sum(each > first for each in self._times)
 
     async def start(self, listener: socket.socket) -> None:
         """Serve on a listening socket."""
@@ -151,7 +167,7 @@ class FrontDoor:
         own_path = request.raw_path.partition("?")[0].removeprefix(self._route.prefix.rstrip("/"))
         response = await self._access.login(request, own_path)
         if response is None:
-            if self._access.is_allowed(request):
+            if await self._access.is_allowed(request):
                 return None
             response = self._access.refuse(request)
         # Visitors without access get no second request on this connection.
@@ -164,10 +180,12 @@ class FrontDoor:
         if self._active >= MAX_REQUESTS:
             raise RefusedError(503, "The service has too many open requests: close some, and try again.")
         self._active += 1
+        self._times.append(time.monotonic())
         try:
             return await self._passed(request)
         finally:
             self._active -= 1
+            self._last_end = time.monotonic()
 
     async def _passed(self, request: web.BaseRequest) -> web.StreamResponse:
         route = self._route
@@ -320,3 +338,14 @@ async def is_ready(path: Path, target: str, status: tuple[int, ...], timeout_s: 
             return response.status in status if status else 200 <= response.status < 400
     except (aiohttp.ClientError, HttpProcessingError, TimeoutError, ValueError, OSError):
         return False
+
+
+async def accepts_connections(path: Path, timeout_s: float) -> bool:
+    """Return whether a program accepts connections at a Unix socket."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, writer = await asyncio.open_unix_connection(str(path))
+    except (TimeoutError, OSError):
+        return False
+    writer.close()
+    return True

@@ -19,6 +19,8 @@ from gipfel_cluster.yaml_document import suggestion
 from .blueprint import NAME, REFERENCE, Blueprint, Parameter, ParameterValue, Part, has_type
 
 SERVICES, TOKEN, STORAGE, SECRETS = "services", "token", "storage", "secrets"
+#: Scheduler of a service that a hub starts and ends.
+HUB = "hub"
 _MAX_TEXT = 4096
 _BOOLS = {"true": True, "false": False}
 
@@ -39,6 +41,8 @@ class ServiceSpec(Frozen):
     engine: str = ""
     directory: str = ""
     """Working directory of the service's programs."""
+    source: str = ""
+    """What the user named: a blueprint's name or file."""
 
 
 def service_directory(name: str, environment: Mapping[str, str]) -> Path:

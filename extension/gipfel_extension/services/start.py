@@ -30,7 +30,8 @@ from gipfel_cluster.workloads.kinds import Report, Workload
 from gipfel_cluster.workloads.logs import LogFiles
 from gipfel_cluster.workloads.submission import SCHEDULERS, SubmissionContext, submission_context
 
-from .plan import SECRETS, TOKEN, ServiceSpec, copy_secrets, remove_secrets, service_directory
+from .hub_services import hub_services
+from .plan import HUB, SECRETS, TOKEN, ServiceSpec, copy_secrets, remove_secrets, service_directory
 from .supervisor import ServiceState, read_service_state, read_spec
 
 JOB_LOG = "job.log"
@@ -45,40 +46,17 @@ def start_service(spec: ServiceSpec, environment: Mapping[str, str]) -> Workload
     GipfelError
         A service with this name runs, a secret or the EDF can't be used, or the scheduler refuses the job.
     """
-    kind = ServiceKind()
     context = submission_context(environment)
     scheduler = spec.scheduler or context.default_setting("scheduler")
     if scheduler not in SCHEDULERS:
         raise GipfelError(f"There is no scheduler {scheduler!r}.", f"Choose one of {', '.join(SCHEDULERS)}.")
-    folder = service_directory(spec.name, environment)
-    earlier = kind.find(spec.name, environment)
-    if earlier is not None and not earlier.ended:
-        raise GipfelError(
-            f"The service {spec.name} is {earlier.state} already.",
-            f"See `gipfel service url {spec.name}`, or start another one with --name.",
-        )
+    folder = _free_directory(spec.name, environment)
     spec = spec.model_copy(update={"scheduler": scheduler})
-    try:
-        make_private(folder)
-    except OSError as error:
-        raise GipfelError(f"{folder} can't be created: {error.strerror}.", "Free space there.") from error
     with hold_supervisor_lock(folder):
         request = _job_request(spec, folder, context)
-        copy_secrets(spec, folder, environment)
-        for name in (EXIT, STOP):
-            (folder / name).unlink(missing_ok=True)
+        state = _write(spec, folder, environment)
         write_atomically(folder / TOKEN, secrets.token_urlsafe(32) + "\n")
-        write_atomically(folder / SPEC, spec.model_dump_json(indent=1) + "\n")
         write_atomically(folder / COMMAND, f"{request.script}\n")
-        state = ServiceState(
-            phase="queued",
-            name=spec.name,
-            title=spec.blueprint.title,
-            scheduler=scheduler,
-            prefix=spec.prefix,
-            created_ns=time.time_ns(),
-        )
-        write_state(folder, state)
         try:
             job_id = run_sync(context.scheduler(scheduler).submit(request))
         except GipfelError as error:
@@ -86,10 +64,66 @@ def start_service(spec: ServiceSpec, environment: Mapping[str, str]) -> Workload
             remove_secrets(folder)
             raise
         write_state(folder, state.model_copy(update={"job_id": job_id}))
-    return kind.workload(folder)
+    return ServiceKind().workload(folder)
+
+
+def write_service(spec: ServiceSpec, environment: Mapping[str, str]) -> None:
+    """Write the directory of a service whose job the hub is about to submit.
+
+    Raises
+    ------
+    GipfelError
+        A service with this name runs, or a secret can't be used.
+    """
+    folder = _free_directory(spec.name, environment, by_hub=True)
+    with hold_supervisor_lock(folder):
+        # The hub's tokens give access, and its log of the job is elsewhere.
+        for name in (TOKEN, COMMAND, JOB_LOG):
+            (folder / name).unlink(missing_ok=True)
+        _write(spec, folder, environment)
+
+
+def _free_directory(name: str, environment: Mapping[str, str], *, by_hub: bool = False) -> Path:
+    """Return the directory of a service that does not run, after creating it if it is new."""
+    folder = service_directory(name, environment)
+    earlier = ServiceKind().find(name, environment)
+    # The hub knows best that its own service has ended: the state of a killed job is updated later.
+    is_hubs = by_hub and earlier is not None and read_service_state(folder).scheduler == HUB
+    if earlier is not None and not earlier.ended and not is_hubs:
+        raise GipfelError(
+            f"The service {name} is {earlier.state} already.",
+            f"See `gipfel service url {name}`, or start another one with --name.",
+        )
+    try:
+        make_private(folder)
+    except OSError as error:
+        raise GipfelError(f"{folder} can't be created: {error.strerror}.", "Free space there.") from error
+    return folder
+
+
+def _write(spec: ServiceSpec, folder: Path, environment: Mapping[str, str]) -> ServiceState:
+    """Write spec, secrets and state of a queued service, and return the state."""
+    copy_secrets(spec, folder, environment)
+    runs: tuple[str, ...] = ()
+    with suppress(GipfelError):
+        runs = read_service_state(folder).runs
+    for name in (EXIT, STOP):
+        (folder / name).unlink(missing_ok=True)
+    write_atomically(folder / SPEC, spec.model_dump_json(indent=1) + "\n")
+    state = ServiceState(
+        phase="queued",
+        name=spec.name,
+        title=spec.blueprint.title,
+        scheduler=spec.scheduler,
+        prefix=spec.prefix,
+        runs=runs,
+        created_ns=time.time_ns(),
+    )
+    return write_state(folder, state)
 
 
 _FAILED = {"phase": "ended", "outcome": "failed", "exit_status": 1}
+_STOPPED = {"phase": "ended", "outcome": "stopped", "exit_status": 143}
 _VERBS = {"failed": "has failed", "lost": "was lost"}
 
 
@@ -168,20 +202,23 @@ class ServiceKind:
         return LogFiles(dict(enumerate(sorted(Path(workload.folder).glob("*.log")))))
 
     def stop(self, workload: Workload, environment: Mapping[str, str]) -> None:
-        """Ask its supervisor to end it; cancel the job of a queued one."""
+        """Ask the hub or its supervisor to end it; cancel the job of a queued one."""
         folder = Path(workload.folder)
-        (folder / STOP).touch(mode=0o600)
         state = read_service_state(folder)
+        hub = hub_services(environment)
+        if state.scheduler == HUB and hub is not None:
+            hub.stop(workload.id)
+            if state.phase == "queued" and not is_supervised(folder):
+                write_state(folder, state.model_copy(update=_STOPPED | {"ended_ns": time.time_ns()}))
+            return
+        # Without the hub's token, as on a login node: the hub sees that the job has ended.
+        (folder / STOP).touch(mode=0o600)
+        if state.scheduler == HUB:
+            return
         if state.phase == "queued" and state.job_id:
             run_sync(submission_context(environment).scheduler(state.scheduler).cancel(state.job_id))
             if not is_supervised(folder):
-                ended = {
-                    "phase": "ended",
-                    "outcome": "stopped",
-                    "exit_status": 143,
-                    "ended_ns": time.time_ns(),
-                }
-                write_state(folder, state.model_copy(update=ended))
+                write_state(folder, state.model_copy(update=_STOPPED | {"ended_ns": time.time_ns()}))
 
     def rerun(
         self,
@@ -192,9 +229,20 @@ class ServiceKind:
         report: Report,
         kill_holders: bool = False,  # noqa: ARG002 - a service holds no other process's GPUs
     ) -> Workload:
-        """Start the same spec again under the same name, with a new token and the same storage."""
+        """Start the same spec again under the same name, with the same storage."""
+        folder = Path(workload.folder)
+        spec = read_spec(folder)
+        if spec.scheduler == HUB:
+            hub = hub_services(environment)
+            if hub is None:
+                raise GipfelError(
+                    f"The hub starts the service {workload.id}, and no hub's token is here.",
+                    "Run this in a terminal of a notebook server, or start it on the hub's page.",
+                )
+            hub.start(workload.id, None, report)
+            return self.workload(folder)
         report(f"{workload.name} gets a new token.")
-        return start_service(read_spec(Path(workload.folder)), environment)
+        return start_service(spec, environment)
 
     def workload(self, folder: Path) -> Workload:
         """Return the workload of a service's directory.
@@ -205,7 +253,7 @@ class ServiceKind:
             Its state can't be read.
         """
         state = refresh_state(folder, read_service_state(folder))
-        if state.phase == "queued" and state.job_id:
+        if state.phase == "queued" and state.job_id and state.scheduler != HUB:
             with suppress(GipfelError):
                 scheduler = submission_context(os.environ).scheduler(state.scheduler)
                 state = refresh_queued_state(folder, state, scheduler)
@@ -222,7 +270,7 @@ def _remove_left_secrets(folder: Path) -> None:
 
 
 def service_url(folder: Path) -> str:
-    """Return the address of a running service on its node.
+    """Return the address of a running service on its node; one of a hub is reached from other nodes, too.
 
     Raises
     ------

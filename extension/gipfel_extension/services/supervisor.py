@@ -11,13 +11,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from gipfel_cluster.environment import without_tokens
+from gipfel_cluster.job.hub_requests import report_port
 from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.ports import bind_port
 from gipfel_cluster.process.tree import Process, adopt_orphans, end_descendants
@@ -34,20 +35,39 @@ from gipfel_cluster.workloads.directory import (
     write_state,
 )
 
-from .access import TokenAccess
-from .blueprint import Part
-from .front_door import FrontDoor, Route, is_ready
-from .plan import SECRETS, STORAGE, TOKEN, ServiceSpec, parameter_references, remove_secrets, resolve_part
+from .access import Access, TokenAccess
+from .blueprint import Environment, Part
+from .environments import make_environment
+from .front_door import FrontDoor, Route, accepts_connections, is_ready
+from .hub_access import HubAccess, bind_for_hub, report_activity
+from .plan import (
+    HUB,
+    SECRETS,
+    STORAGE,
+    TOKEN,
+    ServiceSpec,
+    parameter_references,
+    remove_secrets,
+    resolve_part,
+)
 
 _POLL_S = 0.2
 _HEARTBEAT_S = 10.0
 _PROBE_S = 5.0
 _MAX_TOKEN_BYTES = 1024
+_MAX_RUNS = 200
+#: In a network namespace of its own, every port is free.
+_PORT = "8080"
+_PRIVATE_NETWORK = (sys.executable, "-I", "-m", "gipfel_extension.services.private_network")
 
 
 class ServiceState(WorkloadState):
-    """State of a service; ``address`` and ``port`` are those of the front door, on ``nodes[0]``."""
+    """State of a service; ``address`` and ``port`` are those of the front door, on ``nodes[0]``.
 
+    ``runs`` are the run folders of the jobs that it has used, the newest last.
+    """
+
+    runs: tuple[str, ...] = ()
     address: str = ""
     port: int = 0
     prefix: str = "/"
@@ -64,6 +84,13 @@ class ServiceSupervisor:
         self._parts: dict[str, asyncio.subprocess.Process] = {}
         self._ending: signal.Signals | None = None
         self._written = 0.0
+        self._packages = ""
+        self._is_idle = False
+        self._reporter: asyncio.Task[None] | None = None
+
+    @property
+    def _of_hub(self) -> bool:
+        return self._spec.scheduler == HUB
 
     def run(self) -> int:
         """Run the service to its end, and return its exit status."""
@@ -83,30 +110,53 @@ class ServiceSupervisor:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, self._end, number)
         job_id = self._environment.get("GIPFEL_JOB_ID", self._state.job_id)
+        run = self._environment.get("GIPFEL_RUN", "")
+        runs = (*(each for each in self._state.runs if each != run), *((run,) if run else ()))
         node = self._environment.get("GIPFEL_NODE") or socket.gethostname().partition(".")[0]
         self._write(
             phase="queued",
             reason="It starts.",
             nodes=(node,),
             job_id=job_id,
-            run=self._environment.get("GIPFEL_RUN", ""),
+            run=run,
+            runs=runs[-_MAX_RUNS:],
             supervisor=Process.of(os.getpid()),
             started_ns=time.time_ns(),
         )
         door: FrontDoor | None = None
         problem = ""
         try:
+            await self._prepare()
             for name in self._spec.blueprint.start_order():
                 await self._start(name, sockets)
             door = await self._open(sockets)
-            await self._watch()
+            await self._watch(door)
         except (GipfelError, OSError) as error:
             problem = str(error)
         finally:
+            if self._reporter is not None:
+                self._reporter.cancel()
             if door is not None:
                 await door.stop()
             await asyncio.to_thread(end_descendants)
         return self._write_end(problem, stopped=await self._is_stopping())
+
+    async def _prepare(self) -> None:
+        """Install the blueprint's packages, unless they are installed."""
+        blueprint = self._spec.blueprint
+        if blueprint.environment == Environment():
+            return
+        log = self._log("setup")
+        log.unlink(missing_ok=True)
+        environment = _service_environment(self._environment)
+        packages = await asyncio.to_thread(make_environment, blueprint, environment, log, self._report)
+        self._packages = str(packages)
+
+    def _report(self, sentence: str) -> None:
+        """Show what the start does: in the state, and for the hub's page in the job's log."""
+        if self._of_hub:
+            sys.stderr.write(f"{sentence}\n")
+        self._write(reason=sentence)
 
     async def _start(self, name: str, sockets: Path) -> None:
         """Start a part, and wait until it is ready.
@@ -117,8 +167,13 @@ class ServiceSupervisor:
             It can't be started, ends, or does not get ready in time.
         """
         part = self._spec.blueprint.parts[name]
+        self._report(f"{self._spec.name}: starting {name}")
         argv, variables = resolve_part(part, self._references(name, sockets))
+        if part.listen == "port":
+            argv = (*_PRIVATE_NETWORK, str(sockets / name), _PORT, *argv)
         environment = {**_service_environment(self._environment), **variables}
+        if self._packages and part.command[0] == "${python}":
+            environment["PYTHONPATH"] = self._packages
         for secret in part.secrets:
             variable = f"{secret.upper().replace('-', '_')}_FILE"
             environment[variable] = str(self._folder / SECRETS / secret)
@@ -137,9 +192,8 @@ class ServiceSupervisor:
             )
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise GipfelError(
-                f"The part {name} can't be started: {argv[0]}: {reason}.", "Install it."
-            ) from error
+            problem = f"The part {name} can't be started: {argv[0]}: {reason}."
+            raise GipfelError(problem, "Install it.") from error
         finally:
             os.close(log)
         await self._wait_until_ready(name, part, sockets / name)
@@ -148,7 +202,13 @@ class ServiceSupervisor:
         ready = part.ready
         target = self._spec.prefix.rstrip("/") + ready.path if part.path == "keep" else ready.path
         deadline = time.monotonic() + ready.timeout_s
-        while not await is_ready(path, target, ready.status, _PROBE_S):
+
+        def probe() -> Awaitable[bool]:
+            if ready.accepts == "connections":
+                return accepts_connections(path, _PROBE_S)
+            return is_ready(path, target, ready.status, _PROBE_S)
+
+        while not await probe():
             if await self._is_stopping():
                 raise GipfelError("It was stopped before it was ready.")
             self._check_parts()
@@ -166,17 +226,38 @@ class ServiceSupervisor:
         route = Route(
             socket=str(sockets / name), prefix=self._spec.prefix, mode=part.path, allowed=part.allow_paths
         )
-        # Without a hub only this node connects: a browser comes through ssh.
-        listener = bind_port("127.0.0.1", None)
-        door = FrontDoor(route, TokenAccess(read_token(self._folder), self._spec.name, self._spec.prefix))
+        if self._of_hub:
+            listener = bind_for_hub(self._environment)
+            access: Access = HubAccess(self._spec.prefix)
+        else:
+            # Without a hub only this node connects: a browser comes through ssh.
+            listener = bind_port("127.0.0.1", None)
+            access = TokenAccess(read_token(self._folder), self._spec.name, self._spec.prefix)
+        door = FrontDoor(route, access)
         await door.start(listener)
         address, port = listener.getsockname()[:2]
+        if self._of_hub:
+            # Bound to all addresses, it is reached from other nodes by the node's name.
+            address = self._state.nodes[0] if address in {"::", "0.0.0.0"} else address  # noqa: S104
+            await self._report_to_hub(door, port)
         self._write(phase="running", reason="", address=address, port=port, prefix=self._spec.prefix)
         return door
 
-    async def _watch(self) -> None:
+    async def _report_to_hub(self, door: FrontDoor, port: int) -> None:
+        """Report the port, now that the service is ready, and from now on its activity."""
+        try:
+            await asyncio.to_thread(report_port, port, self._environment)
+        except OSError as error:
+            raise GipfelError(f"The hub did not accept the service's port: {error}.") from error
+        self._reporter = asyncio.create_task(report_activity(door, self._environment))
+
+    async def _watch(self, door: FrontDoor) -> None:
+        idle_s = self._spec.blueprint.idle_s
         while not await self._is_stopping():
             self._check_parts()
+            self._is_idle = bool(idle_s) and door.idle_s > idle_s
+            if self._is_idle:
+                return
             await self._pause()
 
     async def _pause(self) -> None:
@@ -199,13 +280,16 @@ class ServiceSupervisor:
         storage = self._folder / STORAGE
         storage.mkdir(mode=0o700, exist_ok=True)
         part = self._spec.blueprint.parts[name]
+        listens = {"port": _PORT} if part.listen == "port" else {"socket": str(sockets / name)}
         return {
             **parameter_references(self._spec),
+            **listens,
+            "environment": self._packages,
             **{f"parts.{each}.socket": str(sockets / each) for each in part.needs},
             **{f"secrets.{each}": str(self._folder / SECRETS / each) for each in part.secrets},
             "python": sys.executable,
             "prefix": self._spec.prefix,
-            "socket": str(sockets / name),
+            "path": self._spec.prefix.rstrip("/"),
             "storage": str(storage),
         }
 
@@ -223,15 +307,18 @@ class ServiceSupervisor:
             self._state = write_state(self._folder, self._state)
 
     def _write_end(self, problem: str, *, stopped: bool) -> int:
+        ended_well = stopped or self._is_idle
         status = 143 if stopped else 1
-        outcome = "stopped" if stopped else "failed"
+        outcome = "stopped" if ended_well else "failed"
         reason = "" if stopped else one_line(problem)
+        if self._is_idle:
+            status, reason = 0, f"No request for {self._spec.blueprint.idle_s} s."
         self._write(
             phase="ended", outcome=outcome, reason=reason, ended_ns=time.time_ns(), exit_status=status, port=0
         )
         if reason:
             sys.stderr.write(f"gipfel: {reason}\n")
-        return 0 if stopped else 1
+        return 0 if ended_well else 1
 
 
 def _end_of(status: int) -> str:

@@ -21,6 +21,7 @@ from gipfel_cluster.scheduler.protocol import Memory, Placement
 from ..cluster.clusters import ClusterName
 
 _EDF = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.+@-]*|~?/.*)?")
+_SERVICE = re.compile(r"(?:[a-z0-9](?:-?[a-z0-9]){0,29}|~?/.*\.ya?ml)?")
 _MAX_BYTES = 16 << 10
 #: The fields of `UserOptions` with their names in messages.
 FIELDS = {
@@ -40,7 +41,11 @@ FIELDS = {
     "interface": "the interface",
     "vet": "vetting",
     "vet_action": "the action after a vetting",
+    "service": "the service",
+    "parameters": "the parameters of the service",
 }
+#: A form has a field ``parameter.SERVICE.NAME`` for each parameter of each service.
+PARAMETER_FIELD = re.compile(r"parameter\.([a-z0-9-]{1,30})\.([A-Za-z_][A-Za-z0-9_]{0,63})")
 
 
 def is_name(edf: str) -> bool:
@@ -54,6 +59,12 @@ class OptionError(GipfelError):
     def __init__(self, problem: str, fix: str = "", *, field: str = "") -> None:
         super().__init__(problem, fix)
         self.field = field
+
+
+def _blueprint(value: str) -> str:
+    if not _SERVICE.fullmatch(value) or not value.isprintable():
+        raise ValueError("give the name of a blueprint, or the path of its file, which begins with / or ~/")
+    return value
 
 
 def _name_or_path(value: str) -> str:
@@ -81,6 +92,7 @@ class UserOptions(Placement):
     taken to, JupyterLab's or Jupyter Notebook's. ``vet`` is the protocol by which the nodes are
     vetted first. If a node fails the vetting, ``vet_action`` decides: start no server (``abort``, the
     default), start it without that node (``shrink``, with several nodes) or start it anyway (``report``).
+    ``service`` is the blueprint of a service to run instead of a notebook server, with its ``parameters``.
     """
 
     cluster: ClusterName = ""
@@ -94,6 +106,11 @@ class UserOptions(Placement):
     interface: Literal["", "lab", "notebook"] = ""
     vet: Annotated[OneLine, Field(max_length=64, pattern=r"^(?:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$")] = ""
     vet_action: Literal["", "abort", "shrink", "report"] = ""
+    service: Annotated[OneLine, Field(max_length=4096), AfterValidator(_blueprint)] = ""
+    parameters: dict[
+        Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")],
+        Annotated[OneLine, Field(max_length=4096)],
+    ] = Field(default_factory=dict, max_length=64)
 
     @field_validator("vet_action")
     @classmethod
@@ -158,10 +175,22 @@ def read_form(form: Mapping[str, Sequence[Any]]) -> UserOptions:
         A field is unknown, is given twice or is not valid.
     """
     single: dict[str, Any] = {}
+    parameters: dict[tuple[str, str], str] = {}
     for field, values in form.items():
         if len(values) != 1 or not isinstance(values[0], str):
             raise OptionError(f"The field {field[:40]!r} needs one value.")
-        single[field] = values[0].strip()
+        if match := PARAMETER_FIELD.fullmatch(field):
+            parameters[match[1], match[2]] = values[0].strip()
+        else:
+            single[field] = values[0].strip()
+    # Without JavaScript, the form sends the parameters of all services. An empty one means its default.
+    chosen = {
+        name: value
+        for (service, name), value in parameters.items()
+        if value and service == single.get("service")
+    }
+    if chosen:
+        single["parameters"] = chosen
     path = single.pop("edf_path", "")
     if path:
         single["edf"] = path
@@ -185,6 +214,10 @@ def read_query(query: Mapping[str, Sequence[Any]]) -> UserOptions:
     if options.edf.startswith(("/", "~")):
         raise OptionError(
             "A link can't name an environment by its path.", "Enter the path in the form.", field="edf"
+        )
+    if options.service.startswith(("/", "~")):
+        raise OptionError(
+            "A link can't name a blueprint by its path.", "Choose a service in the form.", field="service"
         )
     return options
 
@@ -229,7 +262,7 @@ def read_presets(configured: Sequence[object]) -> tuple[tuple[Preset, ...], tupl
 
 def describe_options(options: UserOptions) -> str:
     """Return a summary of the options, such as ``4 GPUs · 2 nodes · 8 h · pytorch``."""
-    parts = []
+    parts = [f"service {options.service}"] if options.service else []
     if options.gpus is not None:
         parts.append(f"{options.gpus} GPU{'' if options.gpus == 1 else 's'}")
     if options.nodes != 1:

@@ -12,11 +12,12 @@ from typing import Any, Literal
 
 from jinja2 import Environment, PackageLoader, Template
 
+from gipfel_cluster.job.service import ServiceOffer
 from gipfel_cluster.model import Frozen
 from gipfel_cluster.scheduler.notation import GpuCount, format_duration
 from gipfel_cluster.scheduler.protocol import Choices, Partition
 
-from .options import Preset, UserOptions, describe_options, describe_time
+from .options import PARAMETER_FIELD, Preset, UserOptions, describe_options, describe_time
 from .validation import max_gpus_per_node
 
 Kind = Literal["text", "boolean", "list", "table"]
@@ -154,6 +155,8 @@ class FormContent(Frozen):
     #: The clusters to choose from, the default one first; empty if there is only one.
     clusters: tuple[ClusterOffer, ...] = ()
     environments: tuple[str, ...] = ()
+    #: Services that can be started instead of a notebook.
+    services: tuple[ServiceOffer, ...] = ()
     partitions: tuple[Partition, ...] = ()
     #: Age of the scheduler's answer in seconds; 0 while it is current.
     age: float = 0.0
@@ -209,7 +212,11 @@ def shown_values(content: FormContent) -> dict[str, str]:
     """Return each field's text: the submitted one, else that of the chosen options or the site's default."""
     if content.typed is not None:
         empty = dict.fromkeys((*UserOptions.model_fields, "edf_path"), "")
-        return empty | {key: value for key, value in content.typed.items() if key in empty}
+        return empty | {
+            key: value
+            for key, value in content.typed.items()
+            if key in empty or PARAMETER_FIELD.fullmatch(key)
+        }
     return preset_values(content.initial, content)
 
 
@@ -217,9 +224,12 @@ def preset_values(options: UserOptions, content: FormContent) -> dict[str, str]:
     """Return the values of the form's fields for the given options."""
     listed = options.edf in {"", *content.environments}
     gpus = content.defaults.gpus if options.gpus is None else options.gpus
-    values = {field: str(value or "") for field, value in options.model_dump().items()}
+    values = {field: str(value or "") for field, value in options.model_dump(exclude={"parameters"}).items()}
+    parameters = {f"parameter.{options.service}.{key}": text for key, text in options.parameters.items()}
     default = content.clusters[0].name if content.clusters else ""
-    return values | {
+    listed_service = options.service in {"", *(each.name for each in content.services)}
+    return (values | parameters) | {
+        "service": options.service if listed_service else "",
         "cluster": options.cluster or default,
         "edf": options.edf if listed else "",
         "edf_path": "" if listed else options.edf,
@@ -323,7 +333,7 @@ def _fields() -> Mapping[str, EnvironmentField]:
 def _version() -> str:
     """Return a hash of the static files, so that browsers reload changed ones."""
     folder = files("gipfel_spawner") / "static"
-    names = ("duration.js", "form.js", "environment.js", "form.css")
+    names = ("duration.js", "form.js", "service.js", "environment.js", "form.css")
     return sha256(b"".join((folder / name).read_bytes() for name in names)).hexdigest()[:12]
 
 

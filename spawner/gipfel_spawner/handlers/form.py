@@ -1,8 +1,9 @@
 """Handlers of the form: requests of its page, and JupyterHub's handlers with validated options.
 
 The requests (expected start, check of an EDF, saving a new EDF) act for one user and need JupyterHub's scope
-``servers`` for that user, which a server's own token lacks. JupyterHub checks the XSRF token of a browser's
-requests. No request blocks the hub: commands have time limits, and users a rate limit.
+``servers`` for that user, which a server's own token has only where the site lets it start services.
+JupyterHub checks the XSRF token of a browser's requests. No request blocks the hub: commands have time
+limits, and users a rate limit.
 
 `ValidatedServerHandler` and `ValidatedSpawnHandler` reject options before the hub stores them, and log a
 user's mistake in one line.
@@ -17,6 +18,7 @@ import sys
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, MutableMapping
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -220,6 +222,13 @@ class ValidatedServerHandler(UserServerAPIHandler):
         return issubclass(self.settings["spawner_class"], EDFSpawner)
 
 
+def free_name(name: str, active: set[str]) -> str:
+    """Return this server name, or if it is active the first free one of ``name-2``, ``name-3`` and so on."""
+    stem = (name or "session")[:26].rstrip("-")
+    candidates = chain([name], (f"{stem}-{number}" for number in count(2)))
+    return next(each for each in candidates if each not in active)
+
+
 #: Parameter of a link to the form: the number of an earlier session.
 REPEAT_PARAMETER = "gipfel_repeat"
 
@@ -249,8 +258,19 @@ class ValidatedSpawnHandler(SpawnHandler):
     async def post(self, *names: str) -> None:
         """Start with the form's options; a start that is stopped meanwhile is 409."""
         with _cancelled_start():
-            if (result := super().post(*names)) is not None:
+            if (result := super().post(*self._with_service_name(names))) is not None:
                 await result
+
+    def _with_service_name(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Return user and server; a service in the form of the default server gets a server of its name."""
+        service = self.get_body_argument("service", "")
+        if len(names) > 1 or not self.allow_named_servers or not re.fullmatch(r"[a-z0-9-]{1,30}", service):
+            return names
+        user = self.find_user(names[0]) if names else self.current_user
+        if user is None or not isinstance(user.spawner, EDFSpawner):
+            return names
+        active = {each.name for each in user.spawners.values() if each.active}
+        return user.name, free_name(service, active)
 
     @property
     def log(self) -> "NoTracebackLogger":

@@ -5,7 +5,6 @@ options of an earlier session, `ExtendServerHandler` and `ServerLogHandler` answ
 log is read as its user.
 """
 
-from itertools import chain, count
 from typing import Any
 
 from jupyterhub.handlers.pages import HomeHandler
@@ -18,7 +17,7 @@ from tornado.httputil import url_concat
 from gipfel_cluster.model import Frozen, GipfelError, OneLine
 
 from ..spawner import EDFSpawner
-from .form import REPEAT_PARAMETER, FormHandler, RateLimiter
+from .form import REPEAT_PARAMETER, FormHandler, RateLimiter, free_name
 from .session_cards import HomeContent, home_content
 
 
@@ -58,13 +57,6 @@ class RepeatHandler(HomeHandler):
             raise web.HTTPError(409, "Your server is running. Stop it first, then start it again.")
         form = url_path_join(self.hub.base_url, "spawn", user.escaped_name, name)
         self.redirect(url_concat(form, {REPEAT_PARAMETER: number}))
-
-
-def free_name(name: str, active: set[str]) -> str:
-    """Return this server name, or if it is active the first free one of ``name-2``, ``name-3`` and so on."""
-    stem = (name or "session")[:26].rstrip("-")
-    candidates = chain([name], (f"{stem}-{number}" for number in count(2)))
-    return next(each for each in candidates if each not in active)
 
 
 class NamedServer(Frozen):

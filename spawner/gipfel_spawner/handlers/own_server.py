@@ -131,6 +131,47 @@ class ExtendRouteHandler(OwnServerHandler):
             raise web.HTTPError(409, "%s", str(error)) from error
 
 
+class ServiceTokenRequest(Frozen):
+    """Request for a token that gives access to one service."""
+
+    service: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,30}$")]
+    expires_s: Annotated[StrictInt, Field(ge=60, le=366 * 86400)] = 86400
+
+
+class ServiceToken(Frozen):
+    """A token for one service; ``scopes`` are all that it may do."""
+
+    token: str
+    scopes: tuple[str, ...]
+
+
+class ServiceTokenRouteHandler(OwnServerHandler):
+    """``POST /hub/api/gipfel/server/service-token``: a token for one of the user's own services.
+
+    JupyterHub's route for tokens would need a scope that gives a server all rights of its user.
+    """
+
+    @web.authenticated
+    def post(self) -> None:
+        """Answer with a `ServiceToken`; 403 for a service, 404 if the user has no such service."""
+        user = self.current_user
+        if (self.own_spawner().user_options or {}).get("service"):
+            raise web.HTTPError(403, "A service gets no tokens.")
+        asked = self.body_as(ServiceTokenRequest, 'Give {"service": name, "expires_s": number}.')
+        stored = user.orm_user.orm_spawners.get(asked.service)
+        if stored is None or not (stored.user_options or {}).get("service"):
+            raise web.HTTPError(404, f"There is no service {asked.service}.")
+        scopes = (f"access:servers!server={user.name}/{asked.service}",)
+        limit = self.settings["token_expires_in_max_seconds"] or asked.expires_s
+        token = user.new_api_token(
+            note=f"Service {asked.service}",
+            scopes=list(scopes),
+            expires_in=min(asked.expires_s, limit),
+        )
+        self.set_status(201)
+        self.answer(ServiceToken(token=token, scopes=scopes))
+
+
 class BatchspawnerRouteHandler(BatchSpawnerAPIHandler):
     """batchspawner's route, for hubs with one of batchspawner's spawners; 404 with `EDFSpawner`."""
 

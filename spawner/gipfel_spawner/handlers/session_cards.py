@@ -37,6 +37,7 @@ class SessionCard(Frozen):
     ``name`` is empty for the user's default server. ``detail_html`` is one sentence about a start in
     progress, or about the end of the last session, as escaped HTML. ``left`` is the time until the job's
     limit, empty if it is unknown, and ``extend`` by how much it can be extended, empty for not at all.
+    ``service`` is the blueprint of a service, empty for a notebook server.
     ``score`` is one sentence, ``spark`` the points of an SVG polyline of the SM activity within 120 x 28;
     both are empty unless shared.
     """
@@ -53,6 +54,7 @@ class SessionCard(Frozen):
     spark: str = ""
     spark_text: str = ""
     has_log: bool = False
+    service: str = ""
 
     @property
     def symbol(self) -> str:
@@ -126,6 +128,7 @@ async def home_content(user: Any, settings: dict[str, Any], log: Any) -> HomeCon
 
 def _card(spawner: EDFSpawner, shared: SharedSaturation | None) -> SessionCard:
     server, lifetime = describe_server(spawner), spawner.lifetime
+    options = spawner.options.with_defaults()
     state: Literal["running", "waiting", "stopping"] = "running" if spawner.ready else "waiting"
     if server.state == "stopping":
         state = "stopping"
@@ -143,10 +146,12 @@ def _card(spawner: EDFSpawner, shared: SharedSaturation | None) -> SessionCard:
                 None,
                 (
                     *running_facts,
+                    f"service {options.service}" if options.service else "",
                     server.edf or "no container",
                     " ".join(filter(None, (_gpus(server.gpus), partition))),
                     server.cluster if spawner.clusters else "",
                     f"job {server.job_id}" if server.job_id else "",
+                    *(_requests(spawner) if options.service and state == "running" else ()),
                 ),
             )
         ),
@@ -157,7 +162,14 @@ def _card(spawner: EDFSpawner, shared: SharedSaturation | None) -> SessionCard:
         spark=spark_points(shared.activity) if shared and shared.shared else "",
         spark_text=_spark_text(shared),
         has_log=bool(server.job_id and server.nodes),
+        service=options.service,
     )
+
+
+def _requests(spawner: EDFSpawner) -> tuple[str, ...]:
+    """Return what a service has reported of its requests."""
+    report = spawner.lifetime.activity.fresh
+    return report.busy_with if report else ()
 
 
 def _start_detail(spawner: EDFSpawner) -> str:

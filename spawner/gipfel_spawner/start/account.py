@@ -9,16 +9,18 @@ import os
 import pwd
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from gipfel_cluster.edf.draft import Draft
 from gipfel_cluster.edf.model import Diagnostic
+from gipfel_cluster.job.service import COMMANDS_MODULE
 from gipfel_cluster.model import Frozen, GipfelError, one_line
 from gipfel_cluster.scheduler.command import CommandResult, current_user_name, run_as_prefix, run_command
 
 from ..form.options import OptionError
 
+_Answer = TypeVar("_Answer", bound=Frozen)
 _SHELL = "/bin/sh"
 _NO_SHELLS = frozenset(("nologin", "false"))
 _BUILD = (
@@ -250,6 +252,21 @@ class UserCommands:
         )
         diagnostics = [*answer.get("diagnostics", ()), error.model_dump(mode="json")]
         return answer | {"valid": False, "diagnostics": diagnostics}
+
+    async def service(self, command: str, order: Frozen | None, answer: type[_Answer]) -> _Answer:
+        """Return the answer of a command on the user's services.
+
+        Raises
+        ------
+        GipfelError
+            The command failed.
+        """
+        argv = (self._python, "-I", "-m", COMMANDS_MODULE, command)
+        result = await self._run(argv, stdin=order.model_dump_json() if order else "")
+        try:
+            return answer.model_validate_json(result.output)
+        except ValueError:
+            raise GipfelError(f"Your services can't be read: {_last(result)}.") from None
 
     async def create_log_directory(self) -> None:
         """Create the directory of the jobs' logs, with mode 0700.

@@ -52,6 +52,8 @@ class StartFollower:
         self.port_received = False
         #: Whether the environment of this start has an image; None while that is unknown.
         self.has_image: bool | None = None
+        #: Seconds from the start of the job until its server must have reported its port.
+        self.limit_s = 0.0
         self._deadline: float | None = None
         # Whether the job is vetting its nodes now, and the time of its last report.
         self._is_vetting = False
@@ -61,6 +63,7 @@ class StartFollower:
         """Reset the state of the previous start."""
         self.progress, self.has_image = Progress(), None
         self._is_vetting, self._last_vetting_report = False, 0.0
+        self.limit_s = self._spawner.server_timeout
         # Shortly before JupyterHub's own limit, whose message does not explain the queue.
         limit = self._spawner.start_timeout
         self._deadline = None if limit is None else time.monotonic() + max(limit - 2, 1)
@@ -136,7 +139,7 @@ class StartFollower:
                 last = _last(await self.read_log())
                 self._report(*describe_running(job_id, status, last, has_setup=self._has_setup))
             # A vetting has its own time limits, and each of its reports restarts this one.
-            if running and now - max(running, self._last_vetting_report) > self._spawner.server_timeout:
+            if running and now - max(running, self._last_vetting_report) > self.limit_s:
                 raise await self._silent_server(status, address)
             self._check_deadline(status)
             await asyncio.sleep(POLL_SECONDS)
@@ -213,7 +216,7 @@ class StartFollower:
     async def _silent_server(self, status: JobStatus, address: str) -> SpawnProblem:
         spawner, tail = self._spawner, await self.read_log()
         node = status.nodes[0] if status.nodes else "its node"
-        limit = f"{spawner.server_timeout:g} s"
+        limit = f"{self.limit_s:g} s"
         event = f"Job {spawner.job_id} is running on {node}, but its server reported no port within {limit}."
         state = "SILENT"
         if self.port_received:

@@ -14,6 +14,7 @@ from .account import Account
 
 _PYTHON = ("{python}", "-I")
 _SERVER = ("-m", "gipfel_extension.singleuser")
+_SERVICE = ("-m", "gipfel_extension.services.supervisor")
 _VET_FIRST = ("-m", "gipfel_extension.vet_first")
 
 
@@ -37,13 +38,25 @@ class SiteOptions(Frozen):
 
 
 def server_spec(
-    options: UserOptions, *, cluster: str, edf: str, engine: str, runtime: str, arguments: Sequence[str]
+    options: UserOptions,
+    *,
+    cluster: str,
+    edf: str,
+    engine: str,
+    runtime: str,
+    arguments: Sequence[str],
+    service: tuple[str, ...] = (),
 ) -> JobSpec:
-    """Return the job's specification: a single-user server in the EDF's container, perhaps vetted first."""
+    """Return the job's specification: a single-user server in the EDF's container, perhaps vetted first.
+
+    ``service`` has the directory of a service that runs instead, and further ones that the container mounts.
+    """
     vetting = (*_VET_FIRST, options.vet, options.vet_action or "abort", "--") if options.vet else ()
+    program = (*_SERVICE, service[0]) if service else (*_SERVER, *arguments)
     return JobSpec(
-        kind="server",
-        command=(*_PYTHON, *vetting, *_SERVER, *arguments),
+        kind="service" if service else "server",
+        command=(*_PYTHON, *vetting, *program),
+        folders=service,
         cluster=cluster,
         edf=edf,
         engine=engine,

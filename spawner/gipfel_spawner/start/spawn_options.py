@@ -39,6 +39,7 @@ from .account import Account
 from .interfaces import check_interface, cluster_has_notebook, interface_environment
 from .placement import ServerPlacement
 from .request import server_request, server_spec
+from .services import ServiceOffer, service_offers
 from .traits import SpawnerTraits
 
 # The engine for EDFs without an image; it is always available and never a choice.
@@ -77,8 +78,10 @@ class SpawnOptions:
         """Return the form's content: cached answers of the schedulers and a fresh list of the user's EDFs."""
         traits = self._spawner
         presets, problems = read_presets(traits.presets)
-        (names, edf_problem), offers = await asyncio.gather(
-            self._environments(), asyncio.gather(*map(self._offer, self._placement.settings_by_name.values()))
+        (names, edf_problem), (services, service_problem), offers = await asyncio.gather(
+            self._environments(),
+            self._services(),
+            asyncio.gather(*map(self._offer, self._placement.settings_by_name.values())),
         )
         defaults, default_problem = self.defaults()
         typed, self._typed = self._typed, None
@@ -91,6 +94,7 @@ class SpawnOptions:
             cluster=selected.name,
             clusters=tuple(offers) if traits.clusters else (),
             environments=names,
+            services=services,
             partitions=selected.partitions,
             age=max(each.age for each in offers),
             choices=selected.choices,
@@ -105,7 +109,9 @@ class SpawnOptions:
             field_error=field_error,
             cpus_per_gpu=traits.cpus_per_gpu,
             memory_per_gpu=traits.memory_per_gpu,
-            problems=tuple(filter(None, (*problems, *offer_problems, edf_problem, default_problem))),
+            problems=tuple(
+                filter(None, (*problems, *offer_problems, edf_problem, service_problem, default_problem))
+            ),
             hub=traits.hub.base_url,
             user=traits.user.name,
         )
@@ -164,6 +170,18 @@ class SpawnOptions:
             f"The environment {first} is not listed: its name may contain only letters, digits and _.+@-."
         )
         return names, f"{problem} Rename it."
+
+    async def _services(self) -> tuple[tuple[ServiceOffer, ...], str]:
+        """Return the services to choose from, and a line if a blueprint can't be used."""
+        if not self._spawner.user.allow_named_servers:
+            return (), ""
+        try:
+            listed = await service_offers(self._placement.commands(self._placement.account()))
+        except GipfelError as error:
+            # Listing the environments fails for the same reason, and is reported.
+            self._spawner.log.info("The services of %s can't be listed: %s", self._spawner.user.name, error)
+            return (), ""
+        return listed.services, listed.problems[0] if listed.problems else ""
 
     def from_form(self, form: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options of a submitted form as JupyterHub stores them.
@@ -289,7 +307,13 @@ class SpawnOptions:
         return await self._placement.commands(self._placement.account()).draft(draft)
 
     async def request(
-        self, options: UserOptions, edf: str, account: Account, *, environment: dict[str, Any] | None = None
+        self,
+        options: UserOptions,
+        edf: str,
+        account: Account,
+        *,
+        environment: dict[str, Any] | None = None,
+        service: tuple[str, ...] = (),
     ) -> JobRequest:
         """Return the job request for these options, checked against the cluster.
 
@@ -297,6 +321,8 @@ class SpawnOptions:
         ----------
         environment
             The job's environment variables, by default JupyterHub's.
+        service
+            Directories of the service to run instead of a notebook server; see `server_spec`.
 
         Raises
         ------
@@ -325,6 +351,7 @@ class SpawnOptions:
             engine=requested.engine or settings.engine,
             runtime=settings.runtime,
             arguments=tuple(traits.get_args()),
+            service=service,
         )
         complete = add_per_gpu_defaults(
             requested, cpus_per_gpu=traits.cpus_per_gpu, memory_per_gpu=traits.memory_per_gpu

@@ -129,7 +129,7 @@
   function options() {
     const chosen = {};
     for (const each of form.elements) {
-      if (each.name && each.value !== "" && !each.disabled) {
+      if (each.name && each.value !== "" && !each.disabled && !each.name.startsWith("parameter.")) {
         chosen[each.name] = NUMBERS.includes(each.name) ? Number(each.value) : each.value;
       }
     }
@@ -176,7 +176,9 @@
     const edf = path ? path.split("/").pop() : field("edf").value || field("edf").options[0].textContent;
     const partition = field("partition").value;
     const count = gpus ? `${gpus} GPU${gpus === 1 ? "" : "s"}` : "no GPU";
+    const service = field("service") ? field("service").selectedOptions[0] : null;
     const parts = [
+      ...(service && service.value ? [service.textContent] : []),
       edf.trim().replace("None (no container)", "no container"),
       `${nodes > 1 ? `${nodes} nodes × ` : ""}${count}${partition ? ` on ${partition}` : ""}`,
     ];
@@ -348,6 +350,9 @@
       }
     }
     presets.forEach((each) => each.setAttribute("aria-pressed", String(each === preset)));
+    if (window.gipfelService) {
+      window.gipfelService.update();
+    }
     updateTime();
     updatePartition();
     updateVetting();

@@ -1,0 +1,90 @@
+"""Services that a hub starts: what the hub and the user's command exchange as JSON.
+
+The hub reads no user's files: blueprints are found, and a service's directory is written, by
+``python -m gipfel_extension.services.hub_commands``, which the hub runs as the user.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from ..model import Frozen, OneLine
+from ..scheduler.protocol import Memory, Name, TimeLimit
+
+#: The module that the hub runs as the user; its first argument is ``list`` or ``prepare``.
+COMMANDS_MODULE = "gipfel_extension.services.hub_commands"
+_Line = Annotated[OneLine, Field(max_length=1000)]
+
+
+class ServiceParameter(Frozen):
+    """A parameter of a service as the form shows it; ``default`` is the text of its default."""
+
+    name: _Line
+    type: _Line
+    default: OneLine = ""
+    required: bool = False
+    help: _Line = ""
+    choices: tuple[_Line, ...] = ()
+
+
+class ServiceResources(Frozen):
+    """Resources of a service, used where the user chose none; empty or 0 for the cluster's default."""
+
+    gpus: int = 0
+    cpus: int = 0
+    memory: Memory = ""
+    time: TimeLimit = ""
+    partition: Name = ""
+
+
+class ServiceOffer(Frozen):
+    """A service that a user can start.
+
+    ``memory`` and ``start_s`` were measured when the service had just started; empty and 0 if unknown.
+    """
+
+    name: OneLine = Field(pattern=r"^[a-z0-9-]{1,30}$")
+    title: _Line
+    about: _Line = ""
+    version: _Line = ""
+    license: _Line = ""
+    memory: _Line = ""
+    start_s: float = 0.0
+    parameters: tuple[ServiceParameter, ...] = ()
+    edf: OneLine = ""
+    resources: ServiceResources = ServiceResources()
+
+
+class ServiceOffers(Frozen):
+    """All services of a user; ``problems`` has a line for each blueprint that can't be used."""
+
+    services: tuple[ServiceOffer, ...] = ()
+    problems: tuple[OneLine, ...] = ()
+
+
+class ServiceOrder(Frozen):
+    """A service to prepare: the options of a start, the server's name and the path of its URL."""
+
+    name: str
+    blueprint: str
+    parameters: dict[str, str] = Field(default_factory=dict)
+    prefix: str
+    edf: str = ""
+    engine: str = ""
+
+
+class PreparedService(Frozen):
+    """A service whose directory is written; with ``problem``, ``fix`` and ``field`` instead if it is not.
+
+    ``packages`` is a directory with its packages, empty if the job makes it. ``limit_s`` is how many seconds
+    it may take from the start of its job until it is ready.
+    """
+
+    directory: OneLine = ""
+    packages: OneLine = ""
+    edf: OneLine = ""
+    resources: ServiceResources = ServiceResources()
+    limit_s: float = 0.0
+    problem: OneLine = ""
+    fix: OneLine = ""
+    field: OneLine = ""
