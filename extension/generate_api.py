@@ -9,6 +9,7 @@ import inspect
 import sys
 import textwrap
 import types
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -21,6 +22,8 @@ from gipfel_extension.server.job import JobDocument
 from gipfel_extension.server.launches import LogPosition
 from gipfel_extension.server.views import View
 from gipfel_extension.telemetry.figures.heat import HEAT_METRICS
+from gipfel_extension.telemetry.figures.lines import GAUGE_LINES, Line
+from gipfel_extension.telemetry.metric_table import LineStyle
 from gipfel_extension.telemetry.sample import Device
 from gipfel_extension.training.papermill.parameters import Parameter
 
@@ -115,19 +118,23 @@ def _interface(model: type[Any]) -> str:
     return f"{_comment(text)}export interface {_name(model)} {{\n{''.join(lines)}}}\n"
 
 
+def _labels(name: str, styles: Mapping[str, LineStyle | Line]) -> str:
+    pairs = ",\n".join(f"  ['{metric}', '{style.label}']" for metric, style in styles.items())
+    return f"export const {name}: readonly (readonly [string, string])[] = [\n{pairs}\n];\n"
+
+
 def generate() -> str:
     """Return the file's text."""
     verdicts = " | ".join(f"'{each}'" for each in get_args(task_responses.CellVerdict))
     messages = " | ".join(_name(each) for each in get_args(responses.StreamMessage))
-    metrics = ",\n".join(f"  ['{name}', '{metric.label}']" for name, metric in HEAT_METRICS.items())
-    heat = f"export const HEAT_METRICS: readonly (readonly [string, string])[] = [\n{metrics}\n];\n"
     orders = ", ".join(f"'{name}'" for name in ORDERS)
     parts = [
         _HEAD,
         f"/** Verdict of a check on a node, or its state. */\nexport type CellVerdict =\n  {verdicts};\n",
         *(_interface(model) for model in _models()),
         f"/** Messages of the stream. */\nexport type StreamMessage = {messages};\n",
-        f"/** Metrics of the heat map, with their labels. */\n{heat}",
+        f"/** Metrics of the heat map, with their labels. */\n{_labels('HEAT_METRICS', HEAT_METRICS)}",
+        f"/** Metrics with a figure of their own. */\n{_labels('GAUGE_METRICS', GAUGE_LINES)}",
         f"/** Orders of the rows of a job's heat map. */\nexport const ROW_ORDERS = [{orders}] as const;\n",
     ]
     return "\n".join(parts)

@@ -36,7 +36,8 @@ export interface ILogPosition {
 
 /**
  * Selection of samples on a page. `window` is the time range in seconds. `gpus` are the UUIDs of GPUs that
- * have their own figure. `metric` is the metric of the heat map.
+ * have their own figure. `metric` is the metric of the heat map. `gauges` are metrics that have a figure of
+ * their own.
  */
 export interface IView {
   readonly type: 'view';
@@ -44,6 +45,7 @@ export interface IView {
   readonly dark: boolean;
   readonly metric: string;
   readonly gpus: readonly string[];
+  readonly gauges: readonly string[];
 }
 
 /** Values of the dialog: paths below the server's root, and texts as typed (empty: the default). */
@@ -189,10 +191,15 @@ export interface IFigure {
   readonly frames?: readonly PartialJSONObject[];
 }
 
-/** New points of one trace: times in UTC milliseconds and values, of the same length. */
+/**
+ * New points of one trace: times in UTC milliseconds and values, of the same length. `low` and `high` are the
+ * bounds of means over many GPUs, else empty.
+ */
 export interface IPoints {
   readonly x: readonly number[];
   readonly y: readonly (number | null)[];
+  readonly low?: readonly number[];
+  readonly high?: readonly number[];
 }
 
 /** New values of the heat map: row, UTC milliseconds, value in the figure's unit; of the same length. */
@@ -671,6 +678,16 @@ export const HEAT_METRICS: readonly (readonly [string, string])[] = [
   ['POWER_USAGE', 'power'],
   ['GPU_TEMP', 'temperature'],
   ['SM_CLOCK', 'SM clock']
+];
+
+/** Metrics with a figure of their own. */
+export const GAUGE_METRICS: readonly (readonly [string, string])[] = [
+  ['FB_USED', 'memory'],
+  ['SM_ACTIVE', 'SM active'],
+  ['PIPE_TENSOR_ACTIVE', 'tensor active'],
+  ['DRAM_ACTIVE', 'DRAM active'],
+  ['GPU_TEMP', 'temperature'],
+  ['POWER_USAGE', 'power']
 ];
 
 /** Orders of the rows of a job's heat map. */

@@ -33,6 +33,7 @@ export abstract class ReactWidget extends Widget {
 }
 
 export class WidgetTracker {
+  readonly currentWidget = null;
   add(): Promise<void> {
     return Promise.resolve();
   }

@@ -179,8 +179,8 @@ def test_events_and_evidence_are_marked_where_they_are():
         Event(START - 10**12, "n1", "throttle", "", "long ago"),
     ]
     marked = with_events(job_figure(OVERVIEW), events)
-    (line,) = marked["layout"]["shapes"]
-    assert line["x0"] == START // 10**6 + 30_000
+    # One in each plot: activity and temperature.
+    assert {line["x0"] for line in marked["layout"]["shapes"]} == {START // 10**6 + 30_000}
     note = marked["layout"]["annotations"][-1]
     assert note["text"] == "✗"
     assert "<b>" not in note["hovertext"]
@@ -256,10 +256,10 @@ def test_coarser_buckets_are_means_and_devices_can_be_selected():
 @pytest.mark.parametrize("gpus", [(), (TABLE.gpus[0].uuid,)], ids=["none", "one"])
 @pytest.mark.parametrize("metric", ["SM_ACTIVE", "GPU_TEMP"])
 def test_a_view_names_all_metrics_that_its_figures_show(gpus, metric):
-    view = View(gpus=gpus, metric=metric)
+    view = View(gpus=gpus, metric=metric, gauges=("FB_USED", "POWER_USAGE"))
     part = Overview.from_table(TABLE, 60, metrics=metrics_of(view))
     whole = Overview.from_table(TABLE, 60)
     assert set(part.mean) < set(whole.mean)
     drawn = figures_of(part, coarsened(part, 20), view, None)
     assert drawn == figures_of(whole, coarsened(whole, 20), view, None)
-    assert len(drawn) == 3 + len(gpus)
+    assert len(drawn) == 5 + len(gpus)

@@ -241,6 +241,30 @@ def test_the_controls_are_buttons_in_one_row_and_tell_of_themselves(lab):
     expect(compare).to_have_attribute("aria-pressed", "false")
 
 
+def test_the_panel_opens_wide_beside_a_gauge_and_both_are_restored(lab, screenshot):
+    lab.page.set_viewport_size({"width": 1400, "height": 1000})
+    lab.panel.get_by_role("button", name="Open wide").click()
+    expect(lab.panel).to_be_hidden()
+    wide = lab.page.locator("#gipfel-wide-panel")
+    job = wide.locator("[data-figure=job]")
+    assert moves(job)
+    # Figures are in two columns.
+    boxes = [wide.locator(f"[data-figure={name}]").bounding_box() for name in ("job", "heat")]
+    assert boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"]
+    wide.get_by_role("button", name="temperature", exact=True).click()
+    gauge = lab.page.locator("#gipfel-gauge-GPU_TEMP")
+    assert moves(gauge.locator("[data-figure]"))
+    # 64 GPUs are one line of means; one socket serves all views.
+    assert gauge.locator("[data-figure]").evaluate("node => node.data.filter(each => each.name).length") == 1
+    screenshot(lab.page, "24-saturation-gauge")
+    lab.page.wait_for_timeout(1500)
+    lab.page.reload()
+    for name, view in (("GPU temperature", gauge), ("Gipfel", wide)):
+        lab.page.locator(".lm-TabBar-tab", has_text=re.compile(f"^{name}$")).click(timeout=_SOON_MS)
+        assert moves(view.locator("[data-figure]").first)
+    screenshot(lab.page, "25-saturation-wide")
+
+
 def test_plotly_comes_compressed_and_is_kept_by_the_browser(lab):
     sizes = lab.page.evaluate(
         """performance.getEntriesByType('resource')

@@ -59,6 +59,7 @@ class _TimeRangeHandler(GipfelRouteHandler):
         values = {name: value for name, value in values.items() if value is not None}
         if "gpus" in model.model_fields:
             values["gpus"] = tuple(self.get_query_arguments("gpu"))
+            values["gauges"] = tuple(self.get_query_arguments("gauge"))
         try:
             return model.model_validate(values)
         except ValidationError as error:

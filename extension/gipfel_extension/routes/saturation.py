@@ -43,6 +43,7 @@ def parse_view(handler: JupyterHandler) -> View:
         name: handler.get_query_argument(name) for name in ("window", "dark", "metric") if name in query
     }
     values["gpus"] = tuple(handler.get_query_arguments("gpu"))
+    values["gauges"] = tuple(handler.get_query_arguments("gauge"))
     try:
         return View.model_validate(values)
     except ValidationError as error:

@@ -321,10 +321,11 @@ def _score(analysed: AnalysisResult) -> dict[str, Any]:
 
 
 def _missing(before: View, now: View) -> tuple[str, ...]:
-    """Return the figures that a page lacks when only its GPUs or heat map changed; empty for all."""
+    """Return the figures that a page lacks when only its GPUs, gauges or heat map changed; empty for all."""
     if (before.window, before.dark) != (now.window, now.dark):
         return ()
     names = [f"gpu/{uuid}" for uuid in now.gpus if uuid not in before.gpus]
+    names += [f"gauge/{metric}" for metric in now.gauges if metric not in before.gauges]
     names += ["heat"] if now.metric != before.metric else []
     # If GPUs were only removed, no figure is needed; an unknown name requests an empty set of figures.
     return tuple(names) or ("none",)

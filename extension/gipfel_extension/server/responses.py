@@ -112,10 +112,15 @@ class Figure(ResponseModel):
 
 
 class Points(ResponseModel):
-    """New points of one trace: times in UTC milliseconds and values, of the same length."""
+    """New points of one trace: times in UTC milliseconds and values, of the same length.
+
+    ``low`` and ``high`` are the bounds of means over many GPUs, else empty.
+    """
 
     x: list[float]
     y: list[float | None]
+    low: list[float] = []
+    high: list[float] = []
 
 
 class Cells(ResponseModel):

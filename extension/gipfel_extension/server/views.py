@@ -3,7 +3,7 @@
 `figures_of` draws a `View`. `LiveView` and `JobMeans` compute the new points of its lines.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
@@ -12,9 +12,24 @@ from gipfel_cluster.model import Frozen, OneLine
 
 from ..telemetry.events import Event
 from ..telemetry.figures.heat import HEAT_METRICS, heat_figure
-from ..telemetry.figures.lines import DETAIL_LINES, LINES, gpus_of
+from ..telemetry.figures.lines import (
+    DETAIL_LINES,
+    GAUGE_LINES,
+    LINES,
+    MEMORY_LINES,
+    TEMPERATURE_LINES,
+    gpus_of,
+)
 from ..telemetry.figures.lines import Line as FigureLine
-from ..telemetry.figures.run_figures import ADDED_LINES, JOB_LINES, gpu_figure, host_figure, job_figure
+from ..telemetry.figures.run_figures import (
+    ADDED_LINES,
+    JOB_LINES,
+    MAX_LINES,
+    gauge_figure,
+    gpu_figure,
+    host_figure,
+    job_figure,
+)
 from ..telemetry.figures.stack import with_events
 from ..telemetry.sample import Device, Sample
 from ..telemetry.user_metrics import UserMetrics
@@ -38,7 +53,7 @@ class View(Frozen):
     """Selection of samples on a page.
 
     ``window`` is the time range in seconds. ``gpus`` are the UUIDs of GPUs that have their own figure.
-    ``metric`` is the metric of the heat map.
+    ``metric`` is the metric of the heat map. ``gauges`` are metrics that have a figure of their own.
     """
 
     type: Literal["view"] = "view"
@@ -46,6 +61,7 @@ class View(Frozen):
     dark: bool = False
     metric: OneLine = "SM_ACTIVE"
     gpus: tuple[OneLine, ...] = Field((), max_length=_MAX_GPUS)
+    gauges: tuple[OneLine, ...] = Field((), max_length=len(GAUGE_LINES))
 
     @field_validator("metric")
     @classmethod
@@ -54,10 +70,18 @@ class View(Frozen):
             raise ValueError(f"the metrics of the heat map are {', '.join(HEAT_METRICS)}")
         return value
 
+    @field_validator("gauges")
+    @classmethod
+    def _are_known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if unknown := [each for each in value if each not in GAUGE_LINES]:
+            raise ValueError(f"{unknown[0]!r} is not one of {', '.join(GAUGE_LINES)}")
+        return value
+
 
 def metrics_of(view: View) -> tuple[str, ...]:
     """Return the metrics that the figures of a view are drawn from."""
-    lines = (*LINES.values(), *(DETAIL_LINES.values() if view.gpus else ()))
+    own = (*(DETAIL_LINES.values() if view.gpus else ()), *(GAUGE_LINES[each] for each in view.gauges))
+    lines = (*LINES.values(), *MEMORY_LINES, *TEMPERATURE_LINES, *own)
     named = (name for line in lines for name in (line.metric, line.percent_of) if name)
     return tuple(dict.fromkeys((*named, view.metric)))
 
@@ -71,7 +95,7 @@ def figures_of(
     *,
     only: Sequence[str] = (),
 ) -> dict[str, dict[str, Any]]:
-    """Return the figures by name: ``job``, ``host``, ``heat``, and ``gpu/<uuid>`` for the GPUs of the view.
+    """Return figures by name: ``job``, ``host``, ``heat``, and ``gpu/<uuid>``, ``gauge/<metric>``.
 
     Parameters
     ----------
@@ -98,6 +122,9 @@ def figures_of(
             own = gpu_figure(fine, gpus[uuid], metrics=metrics, dark=dark)
             theirs = [event for event in events if event.device in ("", uuid)]
             figures[f"gpu/{uuid}"] = with_events(own, theirs, dark=dark)
+    for metric in view.gauges:
+        if wanted(f"gauge/{metric}"):
+            figures[f"gauge/{metric}"] = gauge_figure(fine, metric, dark=dark)
     return figures
 
 
@@ -122,6 +149,8 @@ class LiveView:
         self.view = view
         self._sent: dict[str, int] = {}
         self._rows: dict[str, int] = {}
+        #: By device and metric the time of the newest sample that a gauge was sent.
+        self._gauges: dict[str, dict[str, int]] = {}
 
     def record_drawn(self, figures: Mapping[str, Mapping[str, Any]], newest: Mapping[str, int]) -> None:
         """Record the content of figures; `newest` is the time of each device's newest sample in them."""
@@ -135,6 +164,17 @@ class LiveView:
         for uuid in self.view.gpus:
             if f"gpu/{uuid}" in figures:
                 self._sent[f"gpu/{uuid}"] = newest.get(uuid, 0)
+        for metric in self.view.gauges:
+            if f"gauge/{metric}" in figures:
+                self._record_gauge(figures[f"gauge/{metric}"], newest)
+
+    def _record_gauge(self, figure: Mapping[str, Any], newest: Mapping[str, int]) -> None:
+        for trace in figure["data"]:
+            device, _, metric = trace["uid"].rpartition("/")
+            if device == "job":
+                self._sent.setdefault(trace["uid"], trace["x"][-1] if trace["x"] else 0)
+            else:
+                self._gauges.setdefault(device, {})[metric] = newest.get(device, 0)
 
     def new_points(self, samples: Sequence[Sample], job: Traces, gpu_traces: Traces) -> dict[str, Any]:
         """Return new points of lines, and new cells of the heat map; empty where there are none."""
@@ -143,7 +183,11 @@ class LiveView:
             key = f"gpu/{sample.device}"
             if key in self._sent and sample.time_ns > self._sent[key]:
                 self._sent[key] = sample.time_ns
-                _append(traces, sample)
+                _append(traces, sample, DETAIL_LINES.values())
+            sent = self._gauges.get(sample.device, {})
+            new = [GAUGE_LINES[metric] for metric in sent if sample.time_ns > sent[metric]]
+            sent.update({line.metric: sample.time_ns for line in new})
+            _append(traces, sample, [line for line in new if key not in self._sent])
         cells = self._cells(samples)
         return {**({"traces": traces} if traces or cells else {}), **({"cells": cells} if cells else {})}
 
@@ -155,7 +199,7 @@ class LiveView:
             unsent = [index for index, x in enumerate(new["x"]) if x > self._sent[uid]]
             if unsent:
                 self._sent[uid] = new["x"][unsent[-1]]
-                traces[uid] = {axis: [new[axis][index] for index in unsent] for axis in ("x", "y")}
+                traces[uid] = {axis: [values[index] for index in unsent] for axis, values in new.items()}
         return traces
 
     def _cells(self, samples: Sequence[Sample]) -> dict[str, list[Any]]:
@@ -170,13 +214,13 @@ class LiveView:
         return cells if cells["row"] else {}
 
 
-def _append(traces: Traces, sample: Sample) -> None:
-    for metric, line in DETAIL_LINES.items():
-        if metric in sample.values:
-            value = sample.values[metric]
-            trace = traces.setdefault(f"{sample.device}/{metric}", {"x": [], "y": []})
+def _append(traces: Traces, sample: Sample, lines: Iterable[FigureLine]) -> None:
+    for line in lines:
+        if line.metric in sample.values:
+            value = _scaled(sample, line)
+            trace = traces.setdefault(f"{sample.device}/{line.metric}", {"x": [], "y": []})
             trace["x"].append(sample.time_ns // 1_000_000)
-            trace["y"].append(None if value is None else round(value * line.factor, 3))
+            trace["y"].append(None if value is None else round(value, 3))
 
 
 class JobMeans:
@@ -208,9 +252,7 @@ class JobMeans:
             for line in lines:
                 value = _scaled(sample, line)
                 if value is not None:
-                    pair = sums.setdefault(f"job/{line.metric}", [0.0, 0.0])
-                    pair[0] += value
-                    pair[1] += 1
+                    sums.setdefault(f"job/{line.metric}", []).append(value)
         return self._ended_points()
 
     def _ended_points(self) -> dict[str, dict[str, list[Any]]]:
@@ -220,10 +262,15 @@ class JobMeans:
         for start_ms in sorted(self._intervals):
             if start_ms == newest:
                 break
-            for uid, (total, count) in self._intervals.pop(start_ms).items():
+            for uid, values in self._intervals.pop(start_ms).items():
+                total = sum(values)
                 trace = traces.setdefault(uid, {"x": [], "y": []})
                 trace["x"].append(start_ms)
-                trace["y"].append(round(total if uid in added else total / count, 3))
+                trace["y"].append(round(total if uid in added else total / len(values), 3))
+                if len(values) > MAX_LINES and uid not in added:
+                    # Gauges draw the range of so many GPUs in place of their lines.
+                    trace.setdefault("low", []).append(round(min(values), 3))
+                    trace.setdefault("high", []).append(round(max(values), 3))
             self._done = start_ms
         while len(self._intervals) > _MAX_WAITING:
             self._intervals.pop(min(self._intervals))

@@ -6,6 +6,10 @@ export const CommandIDs = {
   openJob: 'gipfel:open-job',
   /** Show what JupyterLab's URL tells of the job page. */
   openJobFromUrl: 'gipfel:open-job-from-url',
+  /** Show the content of the panel in the main area. */
+  openWide: 'gipfel:open-wide',
+  /** Show one metric of all GPUs in the main area. */
+  openGauge: 'gipfel:open-gauge',
   /** Explain the panel step by step. */
   takeTour: 'gipfel:take-tour',
   /** Open the documentation in a new tab of the browser. */

@@ -6,11 +6,20 @@ import type { IDevice, IRunInfo } from '../api';
 const MINUTE_MS = 60_000;
 
 /** Node, GPUs, environment and remaining time of this server. */
-export function Header(props: { run: IRunInfo | null; trans: TranslationBundle }): React.JSX.Element {
+export function Header(props: {
+  run: IRunInfo | null;
+  trans: TranslationBundle;
+  children?: React.ReactNode;
+}): React.JSX.Element {
   const { run, trans } = props;
   const now = useNow();
   if (!run) {
-    return <header className="jp-Gipfel-header">{trans.__('Loading the run of this server…')}</header>;
+    return (
+      <header className="jp-Gipfel-header">
+        {trans.__('Loading the run of this server…')}
+        {props.children}
+      </header>
+    );
   }
   const parts = [
     gpuNames(run.devices, trans),
@@ -21,6 +30,7 @@ export function Header(props: { run: IRunInfo | null; trans: TranslationBundle }
     <header className="jp-Gipfel-header">
       <strong className="jp-Gipfel-node">{run.node}</strong>
       <span>{parts.filter(part => part !== '').join(' · ')}</span>
+      {props.children}
       {run.run !== null && (
         <span className="jp-Gipfel-run" title={run.run}>
           {run.job_id

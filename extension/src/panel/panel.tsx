@@ -1,33 +1,31 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
-import { ReactWidget, UseSignal } from '@jupyterlab/ui-components';
-import type { Message } from '@lumino/messaging';
-import { DisposableDelegate, type IDisposable } from '@lumino/disposable';
+import { UseSignal } from '@jupyterlab/ui-components';
+import type { IDisposable } from '@lumino/disposable';
 import { Signal, type ISignal } from '@lumino/signaling';
 import * as React from 'react';
 
 import type { IRunInfo } from '../api';
 import { mountainIcon } from '../common/icon';
 import type { IGipfelPanel, ISection } from '../tokens';
-import { Header } from './header';
+import { PanelWidget } from './content';
 import type { RunModel } from './run';
-import type { SelectedSection } from './selected-section';
-import { Tabs } from './tabs';
+import type { SectionList } from './section-list';
 import { Tour, TourCard, type ITourStep } from './tour';
 
-const LAST_RANK = 1000;
-
-/** The panel: the header with the run of this server, and below it a tab for each section that plugins add. */
-export class GipfelPanel extends ReactWidget implements IGipfelPanel {
+/** The panel in the sidebar: the header with the run of this server, and below it a tab for each section. */
+export class GipfelPanel extends PanelWidget implements IGipfelPanel {
+  /** @param _openWide Opens the panel in the main area; null where that is not possible. */
   constructor(
-    private readonly model: RunModel,
-    private readonly selectedSection: SelectedSection,
-    private readonly trans: TranslationBundle,
-    tourSteps: readonly ITourStep[] = []
+    model: RunModel,
+    sections: SectionList,
+    trans: TranslationBundle,
+    tourSteps: readonly ITourStep[] = [],
+    private readonly _openWide: (() => void) | null = null
   ) {
-    super();
+    super(model, sections, trans);
     this.tour = new Tour(
       tourSteps,
-      id => this._sections.some(each => each.section.id === id),
+      id => sections.all.some(each => each.id === id),
       id => {
         this.selectSection(id);
       }
@@ -35,14 +33,10 @@ export class GipfelPanel extends ReactWidget implements IGipfelPanel {
     model.changed.connect(() => {
       this._runChanged.emit();
     });
-    selectedSection.changed.connect(() => {
-      this._sectionsChanged.emit();
-    });
     this.id = 'gipfel-panel';
     this.addClass('jp-Gipfel-panel');
     this.title.icon = mountainIcon;
     this.title.caption = trans.__('Gipfel: saturation of GPUs and host');
-    document.addEventListener('visibilitychange', this._onVisibility);
     window.addEventListener('resize', this._onLayout);
   }
 
@@ -50,20 +44,11 @@ export class GipfelPanel extends ReactWidget implements IGipfelPanel {
   readonly tour: Tour;
 
   addSection(section: ISection, options: { readonly rank?: number } = {}): IDisposable {
-    if (this._sections.some(each => each.section.id === section.id)) {
-      throw new Error(`The panel already has a section '${section.id}'.`);
-    }
-    const added = { section, rank: options.rank ?? LAST_RANK };
-    this._sections = [...this._sections, added].sort((a, b) => a.rank - b.rank);
-    this._sectionsChanged.emit();
-    return new DisposableDelegate(() => {
-      this._sections = this._sections.filter(each => each !== added);
-      this._sectionsChanged.emit();
-    });
+    return this.sections.add(section, options.rank);
   }
 
   selectSection(id: string): void {
-    this.selectedSection.select(id);
+    this.sections.select(id);
   }
 
   get run(): IRunInfo | null {
@@ -88,80 +73,37 @@ export class GipfelPanel extends ReactWidget implements IGipfelPanel {
   }
 
   override dispose(): void {
-    document.removeEventListener('visibilitychange', this._onVisibility);
     window.removeEventListener('resize', this._onLayout);
-    for (const { section } of this._sections) {
-      section.setVisible?.(false);
-    }
     super.dispose();
   }
 
-  protected override onAfterShow(message: Message): void {
-    super.onAfterShow(message);
-    this._onVisibility();
-  }
-
-  protected override onAfterHide(message: Message): void {
-    super.onAfterHide(message);
-    this._onVisibility();
-  }
-
-  protected override onAfterAttach(message: Message): void {
-    super.onAfterAttach(message);
-    this._onVisibility();
-  }
-
   protected override render(): React.JSX.Element {
+    const openWide = this._openWide;
     return (
       <>
-        <UseSignal signal={this._runChanged}>
-          {(): React.JSX.Element => <Header run={this.run} trans={this.trans} />}
-        </UseSignal>
+        {this.renderHeader(
+          openWide && (
+            <button
+              className="jp-Gipfel-button jp-mod-small"
+              title={this.trans.__('Open the panel wide, in a tab of the main area')}
+              onClick={openWide}
+            >
+              {this.trans.__('Open wide')}
+            </button>
+          )
+        )}
         <UseSignal signal={this.tour.changed}>
           {(): React.JSX.Element => <TourCard tour={this.tour} trans={this.trans} />}
         </UseSignal>
-        <UseSignal signal={this._sectionsChanged}>
-          {(): React.JSX.Element | null => this.renderTabs()}
-        </UseSignal>
+        {this.renderTabs()}
       </>
     );
   }
-
-  private renderTabs(): React.JSX.Element | null {
-    const sections = this._sections.map(({ section }) => section);
-    const selected = this.selectedSection.of(sections);
-    return selected === undefined ? null : (
-      <Tabs
-        sections={sections}
-        selected={selected}
-        visible={this._visible}
-        onSelect={section => {
-          this.selectSection(section.id);
-        }}
-        trans={this.trans}
-      />
-    );
-  }
-
-  private readonly _onVisibility = (): void => {
-    const visible = this.isVisible && document.visibilityState === 'visible';
-    if (visible !== this._visible) {
-      this._visible = visible;
-      this._sectionsChanged.emit();
-      if (visible) {
-        void this.refreshRun();
-      }
-    }
-  };
 
   private readonly _onLayout = (): void => {
     this.fitLayout();
   };
 
   private readonly _runChanged = new Signal<this, void>(this);
-  /** Emitted when sections are added or removed, another one is selected, or the panel is shown or hidden. */
-  private readonly _sectionsChanged = new Signal<this, void>(this);
-  private _sections: readonly { readonly section: ISection; readonly rank: number }[] = [];
-  private _visible = false;
   private _minWidth = '';
 }

@@ -17,8 +17,10 @@ import { IGipfelPanel } from '../tokens';
 import { showAtFirstVisit } from './first-visit';
 import { GipfelPanel } from './panel';
 import { RunModel } from './run';
+import { SectionList } from './section-list';
 import { SelectedSection } from './selected-section';
 import { tourSteps } from './tour';
+import { addWidePanel, WidePanel } from './wide';
 
 const DOCUMENTATION = 'https://github.com/gipfel-hpc/gipfel#readme';
 
@@ -44,7 +46,10 @@ export const panelPlugin: JupyterFrontEndPlugin<IGipfelPanel> = {
     void selectedSection.load();
     const steps = tourSteps(trans, app.commands);
     const run = new RunModel(app.serviceManager.serverSettings);
-    const panel = new GipfelPanel(run, selectedSection, trans, steps);
+    const sections = new SectionList(selectedSection);
+    const panel = new GipfelPanel(run, sections, trans, steps, () => {
+      void app.commands.execute(CommandIDs.openWide);
+    });
     app.shell.add(panel, 'right', { rank: 700, type: 'Gipfel' });
     shell?.layoutModified.connect(() => {
       panel.fitLayout();
@@ -56,10 +61,12 @@ export const panelPlugin: JupyterFrontEndPlugin<IGipfelPanel> = {
     }
 
     addCommands(app, panel, trans);
-    void followClock(panel, settings);
+    addWidePanel(app, () => new WidePanel(run, sections, trans), shell, restorer, trans);
+    void followClock(sections, settings);
     const command = CommandIDs.openPanel;
     const category = trans.__('Gipfel');
     palette?.addItem({ command, category });
+    palette?.addItem({ command: CommandIDs.openWide, category });
     palette?.addItem({ command: CommandIDs.takeTour, category });
     palette?.addItem({ command: CommandIDs.openDocumentation, category });
     launcher?.add({ command, args: { short: true }, category, rank: 0 });
@@ -67,17 +74,17 @@ export const panelPlugin: JupyterFrontEndPlugin<IGipfelPanel> = {
   }
 };
 
-/** Follow the setting of the clock: what is drawn next is on it, and the panel's texts are drawn now. */
-async function followClock(panel: GipfelPanel, registry: ISettingRegistry | null): Promise<void> {
+/** Follow the setting of the clock: what is drawn next is on it, and the sections' texts are drawn now. */
+async function followClock(sections: SectionList, registry: ISettingRegistry | null): Promise<void> {
   const settings = await registry?.load(panelPlugin.id);
   // Local time is the default, which leaves the choice on the hub's pages as it is.
   if (settings?.composite.clock === 'UTC') {
     chooseUtc(true);
-    panel.update();
+    sections.redraw();
   }
   settings?.changed.connect(() => {
     chooseUtc(settings.composite.clock === 'UTC');
-    panel.update();
+    sections.redraw();
   });
 }
 

@@ -9,6 +9,8 @@ interface ITabsProps {
   /** False while the panel or the page is hidden. */
   readonly visible: boolean;
   readonly onSelect: (section: ISection) => void;
+  /** Called when a section becomes visible or not; by default, the section is told. */
+  readonly onVisible?: (section: ISection, visible: boolean) => void;
   readonly trans: TranslationBundle;
   /** Description of the list for screen readers; by default that of the panel. */
   readonly label?: string;
@@ -56,6 +58,7 @@ export function Tabs(props: ITabsProps): React.JSX.Element {
           section={section}
           selected={section === selected}
           prefix={prefix}
+          onVisible={props.onVisible}
           visible={visible && (section === selected || section.Badge !== undefined)}
         />
       ))}
@@ -89,24 +92,30 @@ function Tab(props: {
   );
 }
 
+function tellSection(section: ISection, visible: boolean): void {
+  section.setVisible?.(visible);
+}
+
 /** The content of a section; empty while another tab is selected. */
 function TabPanel(props: {
   section: ISection;
   selected: boolean;
   prefix: string;
   visible: boolean;
+  onVisible: ITabsProps['onVisible'];
 }): React.JSX.Element {
   const { section, selected, prefix, visible } = props;
   const { Summary, Body } = section;
+  const onVisible = React.useRef(props.onVisible ?? tellSection);
   React.useEffect(() => {
-    section.setVisible?.(visible);
+    onVisible.current(section, visible);
   }, [section, visible]);
-  React.useEffect(
-    () => (): void => {
-      section.setVisible?.(false);
-    },
-    [section]
-  );
+  React.useEffect(() => {
+    const report = onVisible.current;
+    return (): void => {
+      report(section, false);
+    };
+  }, [section]);
   return (
     <div
       role="tabpanel"

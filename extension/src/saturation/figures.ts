@@ -2,7 +2,7 @@ import type { IFigure } from '../api';
 import { loadPlotly } from '../figures/plotly';
 import { DrawQueue } from '../views/figures/draw-queue';
 import type { IFigureFollower, IFigureSource } from '../views/figures/figure';
-import type { ITimeSpan } from '../views/figures/plot';
+import type { IFigureOptions, ITimeSpan } from '../views/figures/plot';
 import type { SampleUpdate } from '../views/figures/updates';
 import type { SaturationModel } from './model';
 
@@ -22,6 +22,11 @@ export class SaturationFigures implements IFigureSource {
 
   figure(name: string): IFigure | null {
     return this._model.figure(name);
+  }
+
+  /** A figure in a tab of its own is as high as the tab. */
+  options(name: string): IFigureOptions {
+    return { fill: name.startsWith('gauge/') };
   }
 
   /** A change of theme comes as new figures from the server, which also draws lines in other colours then. */

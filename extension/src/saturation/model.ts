@@ -9,7 +9,7 @@ import type { IFigureSource } from '../views/figures/figure';
 import type { Figures, SampleUpdate } from '../views/figures/updates';
 import { SaturationFigures } from './figures';
 import { GrowingRun } from './growing-run';
-import type { SaturationRequests, IRangeQuery } from './requests';
+import { sameStatus, type SaturationRequests, type IRangeQuery } from './requests';
 import { ViewSelection } from './view-selection';
 
 /** Changes within this time are sent as one request. */
@@ -128,8 +128,14 @@ export class SaturationModel implements IDisposable {
     return { run: runName, sinceMs: timeSpan?.sinceMs ?? since, untilMs: timeSpan?.untilMs ?? null };
   }
 
-  /** Stream while the section is visible; disconnect when it is not. */
-  setVisible(visible: boolean): void {
+  /** Stream while the section or another view is visible; disconnect when none is. */
+  setVisible(shown: boolean, view: object = this): void {
+    if (shown) {
+      this._views.add(view);
+    } else {
+      this._views.delete(view);
+    }
+    const visible = this._views.size > 0;
     this._growing.visible = visible;
     if (!visible) {
       this._stream.pause();
@@ -202,7 +208,7 @@ export class SaturationModel implements IDisposable {
   private _updateSettled(): void {
     if (this.selection.live) {
       const view = this.selection.view();
-      this._stream.send({ ...view, gpus: [...view.gpus] });
+      this._stream.send({ ...view, gpus: [...view.gpus], gauges: [...view.gauges] });
     } else {
       void this.attempt(() => this._readRange());
     }
@@ -279,6 +285,7 @@ export class SaturationModel implements IDisposable {
   private _score: IScore | null = null;
   private _events: readonly IRunEvent[] = [];
   private _figures: Figures = {};
+  private readonly _views = new Set<object>();
   private _runShown = '';
   private _paused = false;
   private _receivedMs = 0;
@@ -289,9 +296,4 @@ export class SaturationModel implements IDisposable {
   }, SETTLE_MS);
   private readonly _growing = new GrowingRun(() => this._readRange());
   private _requestNumber = 0;
-}
-
-/** Return true if two statuses look the same in the panel. */
-function sameStatus(a: ISaturationStatus | null, b: ISaturationStatus): boolean {
-  return a?.state === b.state && a.simulated === b.simulated && a.gpus === b.gpus && a.message === b.message;
 }

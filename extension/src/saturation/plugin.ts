@@ -1,10 +1,11 @@
-import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { ILayoutRestorer, type JupyterFrontEnd, type JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { ICommandPalette, IThemeManager } from '@jupyterlab/apputils';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { ITranslator, nullTranslator, type TranslationBundle } from '@jupyterlab/translation';
 
 import { CommandIDs, NO_ARGUMENTS } from '../common/commands';
 import { IGipfelPanel } from '../tokens';
+import { addGauges } from './gauges';
 import { SaturationModel } from './model';
 import { SaturationRequests } from './requests';
 import { saturationSection } from './section';
@@ -15,19 +16,21 @@ export const saturationPlugin: JupyterFrontEndPlugin<void> = {
   description: 'Shows how saturated the GPUs and the host are: score, advice and plots.',
   autoStart: true,
   requires: [IGipfelPanel],
-  optional: [ICommandPalette, ISettingRegistry, IThemeManager, ITranslator],
+  optional: [ICommandPalette, ISettingRegistry, IThemeManager, ITranslator, ILayoutRestorer],
   activate: (
     app: JupyterFrontEnd,
     panel: IGipfelPanel,
     palette: ICommandPalette | null,
     settings: ISettingRegistry | null,
     themes: IThemeManager | null,
-    translator: ITranslator | null
+    translator: ITranslator | null,
+    restorer: ILayoutRestorer | null
   ) => {
     const trans = (translator ?? nullTranslator).load('gipfel');
     const model = new SaturationModel(new SaturationRequests(app.serviceManager.serverSettings), panel);
     panel.addSection(saturationSection(model, app.commands, trans), { rank: 100 });
     addCommands(app, model, trans, palette);
+    addGauges(app, model, trans, palette, restorer);
     followTheme(model, themes);
     void followSettings(model, settings);
   }

@@ -43,8 +43,7 @@ export class SaturationRequests {
   /** Return a time range of a run. */
   stretch(query: IRangeQuery, view: IView): Promise<ITimeRange> {
     const path = `saturation/range${stretchWords(query)}&dark=${view.dark ? 1 : 0}`;
-    const gpus = view.gpus.map(uuid => `&gpu=${encodeURIComponent(uuid)}`).join('');
-    return this._request<ITimeRange>(`${path}&metric=${encodeURIComponent(view.metric)}${gpus}`);
+    return this._request<ITimeRange>(`${path}&metric=${encodeURIComponent(view.metric)}${listWords(view)}`);
   }
 
   /** Return the score of a time range, which may take seconds for a long one. */
@@ -67,13 +66,20 @@ export class SaturationRequests {
   /** Return the URL of the stream. */
   streamUrl(view: IView): string {
     const query = { window: String(view.window), dark: view.dark ? '1' : '0', metric: view.metric };
-    const gpus = view.gpus.map(uuid => `&gpu=${encodeURIComponent(uuid)}`).join('');
-    return socketUrl(this.settings, 'saturation/stream', query) + gpus;
+    return socketUrl(this.settings, 'saturation/stream', query) + listWords(view);
   }
 
   private _request<T>(path: string, method = 'GET', body?: unknown): Promise<T> {
     return requestJson(this.settings, path, method, body);
   }
+}
+
+function listWords(view: IView): string {
+  const words = [
+    ...view.gpus.map(uuid => `&gpu=${encodeURIComponent(uuid)}`),
+    ...view.gauges.map(metric => `&gauge=${metric}`)
+  ];
+  return words.join('');
 }
 
 function stretchWords(query: IRangeQuery): string {
@@ -85,4 +91,9 @@ function stretchWords(query: IRangeQuery): string {
     given.until = String(Math.round(query.untilMs));
   }
   return URLExt.objectToQueryString(given);
+}
+
+/** Return true if two statuses look the same in the panel. */
+export function sameStatus(a: ISaturationStatus | null, b: ISaturationStatus): boolean {
+  return a?.state === b.state && a.simulated === b.simulated && a.gpus === b.gpus && a.message === b.message;
 }

@@ -3,7 +3,7 @@ import { closeIcon, UseSignal } from '@jupyterlab/ui-components';
 import type { CommandRegistry } from '@lumino/commands';
 import * as React from 'react';
 
-import type { IRunName } from '../api';
+import { GAUGE_METRICS, type IRunName } from '../api';
 import { CommandIDs } from '../common/commands';
 import { Notice } from '../common/notice';
 import type { ISection } from '../tokens';
@@ -82,7 +82,7 @@ function Views(props: IViewsProps): React.JSX.Element {
       )}
       {model.score && model.selection.gpus.length > 0 && <Score score={model.score} trans={trans} />}
       {comparing && <Compare model={model} runs={runs} trans={trans} />}
-      <Plots model={model} trans={trans} />
+      <Plots {...props} />
       <Sharing model={model} trans={trans} />
       <Actions {...props} />
     </div>
@@ -125,7 +125,7 @@ function OtherRunNote(props: { model: SaturationModel; trans: TranslationBundle 
   );
 }
 
-function Plots(props: { model: SaturationModel; trans: TranslationBundle }): React.JSX.Element {
+function Plots(props: IViewsProps): React.JSX.Element {
   const { model, trans } = props;
   const hasGpus = model.selection.gpus.length > 0;
   const host = (
@@ -138,25 +138,30 @@ function Plots(props: { model: SaturationModel; trans: TranslationBundle }): Rea
   );
   return (
     <>
-      {(hasGpus || (model.figure('job')?.data.length ?? 0) > 0) && (
-        <Figure
-          source={model.figures}
-          name="job"
-          label={trans.__('Means over the GPUs of the job')}
-          trans={trans}
-        />
-      )}
-      {model.score && (
-        <AdviceList
-          advice={model.score.advice}
-          since={model.score.advice_effect?.lines ?? []}
-          onShow={(span, evidence) => {
-            model.selection.setTimeSpan(span, evidence);
-          }}
-          trans={trans}
-        />
-      )}
-      {hasGpus && <Heat model={model} trans={trans} />}
+      <div className="jp-Gipfel-columns">
+        {(hasGpus || (model.figure('job')?.data.length ?? 0) > 0) && (
+          <Figure
+            source={model.figures}
+            name="job"
+            label={trans.__('Means over the GPUs of the job')}
+            trans={trans}
+          />
+        )}
+        <div>
+          {model.score && (
+            <AdviceList
+              advice={model.score.advice}
+              since={model.score.advice_effect?.lines ?? []}
+              onShow={(span, evidence) => {
+                model.selection.setTimeSpan(span, evidence);
+              }}
+              trans={trans}
+            />
+          )}
+          {hasGpus && <Heat model={model} trans={trans} />}
+        </div>
+      </div>
+      {hasGpus && <GaugeButtons commands={props.commands} trans={trans} />}
       {hasGpus && <GpuPlots model={model} trans={trans} />}
       {model.figure('host')?.data.length ? (
         hasGpus ? (
@@ -167,6 +172,28 @@ function Plots(props: { model: SaturationModel; trans: TranslationBundle }): Rea
       ) : null}
       <Events events={model.events} model={model} trans={trans} />
     </>
+  );
+}
+
+/** Buttons that open one metric of all GPUs in the main area. */
+function GaugeButtons(props: { commands: CommandRegistry; trans: TranslationBundle }): React.JSX.Element {
+  const { commands, trans } = props;
+  return (
+    <section className="jp-Gipfel-view" aria-label={trans.__('Plots in a tab')}>
+      <h3>{trans.__('Plots in a tab')}</h3>
+      <div className="jp-Gipfel-buttons">
+        {GAUGE_METRICS.map(([metric, label]) => (
+          <button
+            key={metric}
+            className="jp-Gipfel-button jp-mod-small"
+            title={trans.__('Show %1 of all GPUs in the main area', label)}
+            onClick={() => void commands.execute(CommandIDs.openGauge, { metric })}
+          >
+            {label}
+          </button>
+        ))}
+      </div>
+    </section>
   );
 }
 

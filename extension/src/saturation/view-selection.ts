@@ -63,7 +63,8 @@ export class ViewSelection {
   /** Return the view to request from the server: only GPUs that are in view. */
   view(): IView {
     const gpus = this.selected.filter(uuid => this._inView.has(uuid));
-    return { type: 'view', window: this._windowS, dark: this._dark, metric: this._metric, gpus };
+    const gauges = [...this._gauges.keys()];
+    return { type: 'view', window: this._windowS, dark: this._dark, metric: this._metric, gpus, gauges };
   }
 
   /** Set the devices of the run; the first GPUs are selected unless the user has selected others. */
@@ -157,17 +158,18 @@ export class ViewSelection {
     this._changed.emit();
   }
 
-  /** Set whether the plots of a GPU are in view; only then they are requested. */
-  setInView(uuid: string, inView: boolean): void {
-    if (inView === this._inView.has(uuid)) {
-      return;
+  /** Set whether the plots of a GPU are in view in one of the views; only then they are requested. */
+  setInView(uuid: string, view: object, inView: boolean): void {
+    if (setMember(this._inView, uuid, view, inView)) {
+      this._changed.emit();
     }
-    if (inView) {
-      this._inView.add(uuid);
-    } else {
-      this._inView.delete(uuid);
+  }
+
+  /** Set whether the figure of one metric is shown in one of the views; only then it is requested. */
+  setGauge(metric: string, view: object, shown: boolean): void {
+    if (setMember(this._gauges, metric, view, shown)) {
+      this._changed.emit();
     }
-    this._changed.emit();
   }
 
   private _setTimeSpan(span: ITimeSpan | null, evidence: IEvidence | null): void {
@@ -177,7 +179,8 @@ export class ViewSelection {
   }
 
   private readonly _changed = new Signal<this, void>(this);
-  private readonly _inView = new Set<string>();
+  private readonly _inView = new Map<string, Set<object>>();
+  private readonly _gauges = new Map<string, Set<object>>();
   private _gpus: readonly IDevice[] = [];
   private _selected: readonly string[] = [];
   private _chosen = false;
@@ -189,4 +192,21 @@ export class ViewSelection {
   private _metric = 'SM_ACTIVE';
   private _windowS = 600;
   private _dark = false;
+}
+
+/** Add a view to those of a key or remove it; return true if the key was added or removed. */
+function setMember(members: Map<string, Set<object>>, key: string, view: object, shown: boolean): boolean {
+  const views = members.get(key) ?? new Set();
+  const before = views.size;
+  if (shown) {
+    views.add(view);
+  } else {
+    views.delete(view);
+  }
+  if (views.size === 0) {
+    members.delete(key);
+  } else {
+    members.set(key, views);
+  }
+  return before > 0 !== views.size > 0;
 }

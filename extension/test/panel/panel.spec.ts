@@ -1,5 +1,6 @@
 import { GipfelPanel } from '../../src/panel/panel';
 import { RunModel } from '../../src/panel/run';
+import { SectionList } from '../../src/panel/section-list';
 import { SelectedSection } from '../../src/panel/selected-section';
 import { nullTranslator } from '../jupyterlab';
 import { sectionsOf } from '../sections';
@@ -10,7 +11,7 @@ function panelOf(): GipfelPanel {
   const settings = {} as ConstructorParameters<typeof RunModel>[0];
   return new GipfelPanel(
     new RunModel(settings),
-    new SelectedSection(null),
+    new SectionList(new SelectedSection(null)),
     nullTranslator.load() as unknown as Parameters[1]
   );
 }

@@ -62,7 +62,7 @@ describe('SaturationModel', () => {
     model.selection.setDark(true);
     await passed(1_000);
     expect(sockets[0]?.sent.map(text => JSON.parse(text) as unknown)).toEqual([
-      { type: 'view', window: 60, dark: true, metric: 'GPU_UTIL', gpus: [] }
+      { type: 'view', window: 60, dark: true, metric: 'GPU_UTIL', gpus: [], gauges: [] }
     ]);
   });
 

@@ -79,13 +79,30 @@ CLOCK_LINES = (line_of("SM_CLOCK"),)
 POWER_LINES = (line_of("POWER_USAGE"),)
 
 
+MEMORY_LINES = (line_of("FB_USED"),)
+
+
+TEMPERATURE_LINES = (line_of("GPU_TEMP"),)
+
+
+#: Metrics that have a figure of their own, a line per GPU, in the order of the selection.
+GAUGE_LINES: Mapping[str, Line] = {
+    metric: line_of(metric)
+    for metric in ("FB_USED", "SM_ACTIVE", "PIPE_TENSOR_ACTIVE", "DRAM_ACTIVE", "GPU_TEMP", "POWER_USAGE")
+}
+
+
 #: Lines of the activity figure by metric.
 LINES: Mapping[str, Line] = {line.metric: line for line in (*GPU_LINES, *HOST_LINES, *IO_LINES)}
 
 
 #: Lines of the figure of one GPU by metric.
 DETAIL_LINES: Mapping[str, Line] = {
-    line.metric: line for line in (*GPU_LINES, *LINK_LINES, *CLOCK_LINES, *POWER_LINES)
+    line.metric: line
+    for line in (
+        *(*GPU_LINES, *MEMORY_LINES, *LINK_LINES),
+        *(*TEMPERATURE_LINES, *CLOCK_LINES, *POWER_LINES),
+    )
 }
 
 
@@ -160,6 +177,15 @@ def series(overview: "Overview", metric: str, device: Device) -> Floats:
     if rows is None:
         return np.full(len(overview.time_ns), np.nan)
     return np.asarray(rows[rows_by_device(overview)[device.uuid]], np.float64)
+
+
+def scaled_series(overview: "Overview", line: Line, device: Device) -> Floats:
+    """Return the values of a line's metric of one device in the line's unit; NaN where they are unknown."""
+    values = series(overview, line.metric, device) * line.factor
+    if line.percent_of:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            values = values / series(overview, line.percent_of, device)
+    return values
 
 
 def mean_over(overview: "Overview", metric: str, devices: tuple[Device, ...], *, add: bool = False) -> Floats:
@@ -251,7 +277,7 @@ def line_trace(
     line: Line, uid: str, points: tuple[list[int], list[float | None]], *, dark: bool
 ) -> dict[str, Any]:
     """Return a line as a plotly trace, with its unit in the hover text."""
-    digits = ".0f" if line.unit in ("%", "MHz", "W") else ".1f"
+    digits = ".0f" if line.unit in ("%", "MHz", "W", "°C") else ".1f"
     return {
         "type": "scatter",
         "mode": "lines",

@@ -1,6 +1,8 @@
 """Figures of an overview: the job, its hosts, one GPU in detail, a line per GPU, and runs compared."""
 
+import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,11 +12,14 @@ from ..user_metrics import UserMetrics
 from .lines import (
     CLOCK_LINES,
     FURTHER_LINES,
+    GAUGE_LINES,
     GPU_LINES,
     HOST_LINES,
     IO_LINES,
     LINK_LINES,
+    MEMORY_LINES,
     POWER_LINES,
+    TEMPERATURE_LINES,
     Floats,
     Line,
     gpu_name,
@@ -25,6 +30,7 @@ from .lines import (
     mean_over,
     plain_text,
     points,
+    scaled_series,
     series,
     span_ms,
 )
@@ -38,7 +44,7 @@ if TYPE_CHECKING:
 #: Runs are drawn from the start of 2000: plotly.js takes numbers of four digits on a time axis for years.
 _MIDNIGHT_MS = 946_684_800_000
 #: Lines of a job by kind of device: means over its devices; `ADDED_LINES` are sums over its hosts.
-JOB_LINES = {"gpu": GPU_LINES, "host": HOST_LINES}
+JOB_LINES = {"gpu": (*GPU_LINES, *MEMORY_LINES, *TEMPERATURE_LINES, *POWER_LINES), "host": HOST_LINES}
 ADDED_LINES = IO_LINES
 #: Maximum number of lines per plot; beyond it mean, minimum and maximum are drawn.
 MAX_LINES = 16
@@ -74,6 +80,13 @@ def job_figure(
         name = f"Mean of {len(gpus)} GPUs" if len(gpus) > 1 else "GPU"
         traces = _job_traces(overview, GPU_LINES, gpus, dark=dark)
         plots.append(Plot(name, traces, percent=True, pixels=96))
+        for title_, lines, percent in (
+            ("GPU memory, %", MEMORY_LINES, True),
+            ("Temperature, °C", TEMPERATURE_LINES, False),
+        ):
+            traces = _job_traces(overview, lines, gpus, dark=dark)
+            if any(value is not None for trace in traces for value in trace["y"]):
+                plots.append(Plot(title_, traces, percent=percent, legend=False, pixels=40))
     plots += user_metric_plots(metrics, overview, dark=dark)
     simulated = any(device.simulated for device in gpus)
     return stacked(
@@ -162,14 +175,16 @@ def gpu_figure(
     more = tuple(line for line in FURTHER_LINES if line.metric in further_metrics)
     for name, lines, percent in (
         ("Activity", (*GPU_LINES, *more), True),
+        ("GPU memory, %", MEMORY_LINES, True),
         ("Links, GB/s", LINK_LINES, False),
+        ("Temperature, °C", TEMPERATURE_LINES, False),
         ("SM clock, MHz", CLOCK_LINES, False),
         ("Power, W", POWER_LINES, False),
     ):
         traces = []
         for line in lines:
-            values = series(overview, line.metric, device) * line.factor
-            if percent or (np.isfinite(values) & (values > 0)).any():
+            values = scaled_series(overview, line, device)
+            if name == "Activity" or (np.isfinite(values) & (values > 0)).any():
                 uid = f"{device.uuid}/{line.metric}"
                 traces.append(line_trace(line, uid, points(overview, values), dark=dark))
         if traces:
@@ -179,6 +194,59 @@ def gpu_figure(
     return stacked(
         plots, title=title, span_ms=span_ms(overview), dark=dark, simulated=bool(title) and device.simulated
     )
+
+
+def gauge_figure(overview: "Overview", metric: str, *, dark: bool = False, title: str = "") -> dict[str, Any]:
+    """Return the figure of one metric of `GAUGE_LINES`, large enough for a tab of its own: a line per GPU.
+
+    A trace's ``uid`` is ``<device>/<metric>``. For more than :data:`MAX_LINES` GPUs it is one line of means,
+    ``job/<metric>``, whose ``low`` and ``high`` are the least and the greatest value of the GPUs.
+
+    Raises
+    ------
+    KeyError
+        The metric is not one of `GAUGE_LINES`.
+    """
+    line = GAUGE_LINES[metric]
+    gpus = gpus_of(overview)
+    traces: tuple[dict[str, Any], ...]
+    if len(gpus) <= MAX_LINES:
+        traces = _gauge_lines(overview, line, gpus, dark=dark)
+    else:
+        values = np.stack([scaled_series(overview, line, gpu) for gpu in gpus])
+        traces = (_mean_with_bounds(overview, line, values, dark=dark),)
+    known = any(value is not None for trace in traces for value in trace["y"])
+    name = f"{line.label[0].upper()}{line.label[1:]}, {line.unit}"
+    plots = (
+        [Plot(name, traces, percent=line.unit == "%", legend=len(traces) > 1, pixels=220)] if known else []
+    )
+    simulated = any(gpu.simulated for gpu in gpus)
+    empty = f"No GPU reports its {line.label}." if gpus else "No GPU has been recorded."
+    return stacked(plots, title=title, span_ms=span_ms(overview), dark=dark, simulated=simulated, empty=empty)
+
+
+def _gauge_lines(
+    overview: "Overview", line: Line, gpus: tuple[Device, ...], *, dark: bool
+) -> tuple[dict[str, Any], ...]:
+    several = len({gpu.node for gpu in gpus}) > 1
+    traces = []
+    for gpu, (light, dark_color, dash) in zip(gpus, DEVICES, strict=False):
+        own = replace(line, label=gpu_name(gpu, several=several), light=light, dark=dark_color, dash=dash)
+        found = points(overview, scaled_series(overview, line, gpu))
+        traces.append(line_trace(own, f"{gpu.uuid}/{line.metric}", found, dark=dark))
+    return tuple(traces)
+
+
+def _mean_with_bounds(overview: "Overview", line: Line, values: Floats, *, dark: bool) -> dict[str, Any]:
+    with warnings.catch_warnings():
+        # Buckets without any value are expected.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        low, mean, high = np.nanmin(values, axis=0), np.nanmean(values, axis=0), np.nanmax(values, axis=0)
+    found = points(overview, mean)
+    trace = line_trace(
+        replace(line, label=f"mean of {len(values)} GPUs"), f"job/{line.metric}", found, dark=dark
+    )
+    return trace | {"low": points(overview, low)[1], "high": points(overview, high)[1]}
 
 
 def time_series_figure(

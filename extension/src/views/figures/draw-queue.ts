@@ -8,21 +8,21 @@ const SHORTEST_PAUSE_MS = 40;
 /** Draws one plot after the other and measures each, so that the page stays responsive. */
 export class DrawQueue {
   /**
-   * Queue a draw of a plot; it replaces a queued draw of the same plot.
+   * Queue a draw of a plot; it replaces a queued draw of the same plot. Several plots may have one name.
    *
    * A plot that the user waits for, such as after a zoom, is `urgent`: it is drawn first and without a pause.
    */
-  request(name: string, draw: () => Promise<void>, urgent = false): void {
-    const before = this._waiting.get(name);
-    this._waiting.set(name, { draw, urgent: urgent || before?.urgent === true });
+  request(plot: object, name: string, draw: () => Promise<void>, urgent = false): void {
+    const before = this._waiting.get(plot);
+    this._waiting.set(plot, { name, draw, urgent: urgent || before?.urgent === true });
     if (!this._drawing) {
       this._schedule();
     }
   }
 
   /** Remove a plot from the queue. */
-  drop(name: string): void {
-    this._waiting.delete(name);
+  drop(plot: object): void {
+    this._waiting.delete(plot);
   }
 
   private _schedule(): void {
@@ -40,8 +40,8 @@ export class DrawQueue {
     if (!found) {
       return;
     }
-    const [name, { draw }] = found;
-    this._waiting.delete(name);
+    const [plot, { name, draw }] = found;
+    this._waiting.delete(plot);
     this._drawing = true;
     const started = performance.now();
     try {
@@ -59,7 +59,7 @@ export class DrawQueue {
     }
   }
 
-  private readonly _waiting = new Map<string, { draw: () => Promise<void>; urgent: boolean }>();
+  private readonly _waiting = new Map<object, { name: string; draw: () => Promise<void>; urgent: boolean }>();
   private _timer = 0;
   private _freeAt = 0;
   private _drawing = false;

@@ -112,7 +112,7 @@ function show(node: HTMLElement, source: IFigureSource, name: string, on: IFigur
     if (figure) {
       view.set(figure);
       view.mark(source.marked);
-      source.queue.request(name, draw, true);
+      source.queue.request(view, name, draw, true);
     }
   };
   setFigure();
@@ -120,17 +120,17 @@ function show(node: HTMLElement, source: IFigureSource, name: string, on: IFigur
     replaced: setFigure,
     extended: update => {
       if (view.extend(update)) {
-        source.queue.request(name, draw);
+        source.queue.request(view, name, draw);
       }
     },
     restyled: () => {
-      source.queue.request(name, draw, true);
+      source.queue.request(view, name, draw, true);
     }
   });
   return () => {
     unfollow();
     uncursor?.();
-    source.queue.drop(name);
+    source.queue.drop(view);
     view.dispose();
   };
 }

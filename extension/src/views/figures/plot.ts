@@ -39,6 +39,8 @@ export interface IFigureOptions {
    * length of what was recorded, at most that of the window.
    */
   readonly standalone?: boolean;
+  /** True if the figure is as high as its node, if that is higher than the figure needs. */
+  readonly fill?: boolean;
   /** Colours of lines on a dark page by metric; those of the figure are for a light one. */
   readonly darkColours?: Readonly<Record<string, string>>;
 }
@@ -110,6 +112,9 @@ export class FigureView {
     const first = this._plotly === null;
     this._plotly = plotly;
     const own = themed(this._given, this.node);
+    if (this.options.fill) {
+      own.height = Math.max(Number(own.height), this.node.clientHeight);
+    }
     this._setRange(own);
     this._setMark(own);
     const layout = this._withZoom(this._onReadersClock(own));
@@ -267,7 +272,7 @@ export class FigureView {
 
   private async _fit(): Promise<void> {
     if (this._plotly && !this._disposed && this.node.clientWidth > 0) {
-      await this._plotly.Plots.resize(this.node);
+      await (this.options.fill ? this.draw() : this._plotly.Plots.resize(this.node));
     }
   }
 

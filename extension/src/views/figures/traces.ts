@@ -10,6 +10,9 @@ export interface ITrace extends PartialJSONObject {
   /** Points of a line. */
   x?: number[];
   y?: (number | null)[];
+  /** Our addition: the bounds of the values that each point of a line is a mean of. */
+  low?: (number | null)[];
+  high?: (number | null)[];
   /** Heat map: middle of the first column, length of a column, rows of columns. */
   x0?: number;
   dx?: number;
@@ -31,22 +34,45 @@ function withGap(before: readonly number[], added: IPoints, uid: string): IPoint
   if (own || last === undefined || first === undefined || !usual || first - last <= GAP * usual) {
     return added;
   }
-  return { x: [last + usual, ...added.x], y: [null, ...added.y] };
+  const { x, y, low = [], high = [] } = added;
+  const hole = (values: readonly number[]): number[] => (values.length > 0 ? [NaN, ...values] : []);
+  return { x: [last + usual, ...x], y: [null, ...y], low: hole(low), high: hole(high) };
 }
 
-/** Append points to the lines with these uids; return true if there were any. */
+/** Append points to the lines with these uids; return true if there were any that the lines do not have yet. */
 export function extendLines(lines: ReadonlyMap<string, ITrace>, points: Traces): boolean {
   let changed = false;
-  for (const [uid, added] of Object.entries(points)) {
+  for (const [uid, sent] of Object.entries(points)) {
     const line = lines.get(uid);
-    if (line?.x && line.y) {
-      const { x, y } = withGap(line.x, added, uid);
+    const added = line?.x && newer(sent, line.x[line.x.length - 1] ?? -Infinity);
+    if (line?.x && line.y && added && added.x.length > 0) {
+      const { x, y, low, high } = withGap(line.x, added, uid);
       line.x.push(...x);
       line.y.push(...y);
+      if (line.low && line.high) {
+        line.low.push(...(low?.length ? low : y));
+        line.high.push(...(high?.length ? high : y));
+      }
       changed = true;
     }
   }
   return changed;
+}
+
+/** Return the points after a time: the figure that was drawn last may have earlier ones. */
+function newer(points: IPoints, lastMs: number): IPoints {
+  const from = points.x.findIndex(x => x > lastMs);
+  if (from === 0) {
+    return points;
+  }
+  const part = (values: readonly number[] | undefined): number[] =>
+    from < 0 ? [] : (values ?? []).slice(from);
+  return {
+    x: part(points.x),
+    y: from < 0 ? [] : points.y.slice(from),
+    low: part(points.low),
+    high: part(points.high)
+  };
 }
 
 /** Add values to the columns of the heat map; return true if a new column was started. */

@@ -17,7 +17,8 @@ export interface IGpuSelection {
   readonly all: boolean;
   toggleGpu(uuid: string): void;
   toggleAll(): void;
-  setInView(uuid: string, inView: boolean): void;
+  /** Set whether the plots of a GPU are in view in one of the views, which `view` stands for. */
+  setInView(uuid: string, view: object, inView: boolean): void;
   /** Return true once if the plots of a GPU are to be scrolled into view. */
   consumeReveal(uuid: string): boolean;
 }
@@ -72,9 +73,11 @@ export function Gpus(props: IGpusProps): React.JSX.Element {
           </label>
         )}
       </div>
-      {shown.map(gpu => (
-        <Gpu key={gpu.uuid} gpu={gpu} name={gpuName(gpu, several)} {...props} />
-      ))}
+      <div className="jp-Gipfel-gpus">
+        {shown.map(gpu => (
+          <Gpu key={gpu.uuid} gpu={gpu} name={gpuName(gpu, several)} {...props} />
+        ))}
+      </div>
     </section>
   );
 }
@@ -89,9 +92,9 @@ function Gpu(props: IGpuProps): React.JSX.Element {
   const node = React.useRef<HTMLDivElement>(null);
   const inView = useInView(node);
   React.useEffect(() => {
-    selection.setInView(gpu.uuid, inView);
+    selection.setInView(gpu.uuid, node, inView);
     return (): void => {
-      selection.setInView(gpu.uuid, false);
+      selection.setInView(gpu.uuid, node, false);
     };
   }, [selection, gpu.uuid, inView]);
   React.useEffect(() => {

@@ -1,0 +1,86 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { ReactWidget, UseSignal } from '@jupyterlab/ui-components';
+import type { Message } from '@lumino/messaging';
+import * as React from 'react';
+
+import { GAUGE_METRICS } from '../api';
+import { mountainIcon } from '../common/icon';
+import { Figure } from '../views/figures/figure';
+import type { SaturationModel } from './model';
+import { Notices, StatusLine } from './status';
+
+/** One metric of all GPUs in the main area: a line per GPU, of the same run and time as the panel. */
+export class GaugePanel extends ReactWidget {
+  constructor(
+    private readonly model: SaturationModel,
+    readonly metric: string,
+    private readonly trans: TranslationBundle
+  ) {
+    super();
+    this.id = `gipfel-gauge-${metric}`;
+    this.addClass('jp-Gipfel-panel');
+    this.addClass('jp-Gipfel-gauge');
+    this.title.icon = mountainIcon;
+    this.title.label = gaugeName(metric, trans);
+    this.title.closable = true;
+    document.addEventListener('visibilitychange', this._onVisibility);
+  }
+
+  override dispose(): void {
+    document.removeEventListener('visibilitychange', this._onVisibility);
+    this._set(false);
+    super.dispose();
+  }
+
+  protected override onAfterShow(message: Message): void {
+    super.onAfterShow(message);
+    this._onVisibility();
+  }
+
+  protected override onAfterHide(message: Message): void {
+    super.onAfterHide(message);
+    this._onVisibility();
+  }
+
+  protected override onAfterAttach(message: Message): void {
+    super.onAfterAttach(message);
+    this._onVisibility();
+  }
+
+  protected override render(): React.JSX.Element {
+    const { model, metric, trans } = this;
+    return (
+      <div className="jp-Gipfel-saturation">
+        <div className="jp-Gipfel-summary">
+          <UseSignal signal={model.stateChanged}>
+            {(): React.JSX.Element => <StatusLine model={model} trans={trans} />}
+          </UseSignal>
+        </div>
+        <UseSignal signal={model.stateChanged}>
+          {(): React.JSX.Element => <Notices model={model} trans={trans} />}
+        </UseSignal>
+        <Figure
+          source={model.figures}
+          name={`gauge/${metric}`}
+          label={trans.__('%1 of each GPU over time', gaugeName(metric, trans))}
+          trans={trans}
+        />
+      </div>
+    );
+  }
+
+  private _set(visible: boolean): void {
+    this.model.setVisible(visible, this);
+    this.model.selection.setGauge(this.metric, this, visible);
+  }
+
+  private readonly _onVisibility = (): void => {
+    this._set(this.isVisible && document.visibilityState === 'visible');
+  };
+}
+
+/** Return the name of a metric of GPUs, such as `GPU memory`. */
+export function gaugeName(metric: string, trans: TranslationBundle): string {
+  const label = GAUGE_METRICS.find(([name]) => name === metric)?.[1] ?? metric;
+  return trans.__('GPU %1', label);
+}
