@@ -14,6 +14,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from gipfel_extension.job import topology
 from gipfel_extension.job.ranks import JobRank, Problem
 from gipfel_extension.job.rows import ORDERS
 from gipfel_extension.routes.batch import BatchRequest
@@ -35,7 +36,25 @@ _HEAD = """\
 import type { PartialJSONObject } from '@lumino/coreutils';
 """
 #: Models outside of the modules of responses that the panel reads or sends.
-_OTHERS = (Device, Parameter, LogPosition, View, BatchRequest, Problem, JobRank, JobDocument)
+_OTHERS = (
+    Device,
+    Parameter,
+    LogPosition,
+    View,
+    BatchRequest,
+    Problem,
+    JobRank,
+    JobDocument,
+    topology.NumaBox,
+    topology.GpuBox,
+    topology.NicBox,
+    topology.LinkLine,
+    topology.NodeBox,
+    topology.RankPlace,
+    topology.AxisCrossing,
+    topology.Scatter,
+    topology.JobTopology,
+)
 _PRIMITIVES = {str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}
 _WIDTH = 110
 

@@ -111,6 +111,93 @@ export interface IJobDocument {
   readonly growing: boolean;
 }
 
+/** A NUMA node; `cores` is the kernel's list, such as `0-71`. */
+export interface INumaBox {
+  readonly number: number;
+  readonly cores: string;
+}
+
+/** A GPU: its ranks, the NUMA node and the NIC that are nearest to it, and its NVLink domain. */
+export interface IGpuBox {
+  readonly uuid: string;
+  readonly label: string;
+  readonly name: string;
+  readonly numa: number | null;
+  readonly nic: string;
+  readonly fabric: string;
+  readonly ranks: readonly number[];
+  readonly simulated: boolean;
+}
+
+/** A NIC; `id` is `NIC@NODE`. */
+export interface INicBox {
+  readonly id: string;
+  readonly name: string;
+  readonly kind: 'slingshot' | 'infiniband' | 'roce' | 'ethernet';
+  readonly numa: number | null;
+  readonly ranks: readonly number[];
+}
+
+/** Links between GPUs by UUID, `nvswitch` or `numa:N`; `count` is null where it is unknown. */
+export interface ILinkLine {
+  readonly first: string;
+  readonly second: string;
+  readonly kind: 'nvlink' | 'nvswitch' | 'c2c' | 'xgmi';
+  readonly count: number | null;
+}
+
+/** A node. `ranks` are those without a known GPU. `stored` tells whether its hardware is known. */
+export interface INodeBox {
+  readonly node: string;
+  readonly switches: readonly string[];
+  readonly numa: readonly INumaBox[];
+  readonly gpus: readonly IGpuBox[];
+  readonly nics: readonly INicBox[];
+  readonly links: readonly ILinkLine[];
+  readonly ranks: readonly number[];
+  readonly stored: boolean;
+  readonly vetted: '' | 'pass' | 'fail';
+}
+
+/** Role and place of a rank. */
+export interface IRankPlace {
+  readonly rank: number;
+  readonly role: Readonly<Record<string, number>>;
+  readonly node: string;
+  readonly switch: string;
+  readonly nic: string;
+  readonly gpus: readonly string[];
+}
+
+/** Pairs of neighbours on an axis, and those of them that cross a leaf switch. */
+export interface IAxisCrossing {
+  readonly axis: string;
+  readonly pairs: number;
+  readonly crossing: number;
+}
+
+/** Leaf switches of a job: `fewest` is null where the cluster's are unknown. */
+export interface IScatter {
+  readonly sentence: string;
+  readonly unit: string;
+  readonly used: number;
+  readonly fewest: number | null;
+  readonly leaves: Readonly<Record<string, number>>;
+  readonly crossings: readonly IAxisCrossing[];
+}
+
+/** Topology of a job. `source` says who named the switches; `selected` is null for all ranks. */
+export interface IJobTopology {
+  readonly run: string;
+  readonly source: string;
+  readonly nodes: readonly INodeBox[];
+  readonly ranks: readonly IRankPlace[];
+  readonly axes: Readonly<Record<string, number>>;
+  readonly scatter: IScatter;
+  readonly selected: readonly number[] | null;
+  readonly problems: readonly IProblem[];
+}
+
 /**
  * State of the samples that the server reads. `interval` is the number of seconds between two samples.
  * `last_ns` is the time of the newest sample in UTC nanoseconds, rounded to a double. `message` is one line
