@@ -35,6 +35,8 @@ KINDS: Mapping[str, str] = {
     "xid": "the driver reported a GPU error",
     "gpu_lost": "a GPU no longer responds",
     "throttle": "a GPU is throttled because of its temperature or power supply",
+    "gpu_errors": "an error counter of a GPU rises",
+    "nic_errors": "an error counter of a NIC rises",
     "gpus_idle": "all GPUs of a node have been idle for 20 minutes",
     "checkpoint_space": "the next checkpoint won't fit on its file system",
     "rule": "a rule's condition held",

@@ -198,15 +198,25 @@ HOST: tuple[Metric, ...] = (
     Metric("HOST_POWER", "W"),
 )
 
+#: Metrics that are recorded of each fast NIC of the node: Slingshot, InfiniBand, RoCE.
+NIC: tuple[Metric, ...] = (
+    Metric("NIC_TX_BYTES", "B/s", _link("NIC out", "orange", "dot")),
+    Metric("NIC_RX_BYTES", "B/s", _link("NIC in", "blue", "solid")),
+    # What it counts depends on the NIC: pauses of Slingshot, waiting ticks of InfiniBand, CNPs of RoCE.
+    Metric("NIC_PAUSES", "1/s", LineStyle("NIC pauses", "purple", "dash", "1/s", 1.0)),
+    Metric("NIC_ERRORS", "1/s", LineStyle("NIC errors", "brown", "solid", "1/s", 1.0)),
+)
+
 #: Every metric by its name.
-TABLE: Mapping[str, Metric] = {metric.name: metric for metric in (*GPU, *ON_REQUEST, *HOST)}
+TABLE: Mapping[str, Metric] = {metric.name: metric for metric in (*GPU, *ON_REQUEST, *HOST, *NIC)}
 
 #: Units by metric: always recorded of a GPU, of the host, and recorded of a GPU only on request.
 GPU_METRICS: Mapping[str, str] = {metric.name: metric.unit for metric in GPU}
 HOST_METRICS: Mapping[str, str] = {metric.name: metric.unit for metric in HOST}
+NIC_METRICS: Mapping[str, str] = {metric.name: metric.unit for metric in NIC}
 EXTRA_METRICS: Mapping[str, str] = {metric.name: metric.unit for metric in ON_REQUEST}
 #: Units of the metrics that are always recorded, by kind of device.
-METRICS: Mapping[str, Mapping[str, str]] = {"gpu": GPU_METRICS, "host": HOST_METRICS}
+METRICS: Mapping[str, Mapping[str, str]] = {"gpu": GPU_METRICS, "host": HOST_METRICS, "nic": NIC_METRICS}
 
 #: Metrics by DCGM field id.
 DCGM_FIELDS: Mapping[int, Metric] = {metric.dcgm_id: metric for metric in TABLE.values() if metric.dcgm_id}

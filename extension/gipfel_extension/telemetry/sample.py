@@ -21,18 +21,19 @@ Columns = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU, identified by its UUID, or the host as the job sees it.
+    """A GPU, identified by its UUID, the host as the job sees it, or a NIC of the node.
 
     Parameters
     ----------
     scope
-        Extent of the host's values: ``"job cgroup"`` or ``"process tree"``; empty for a GPU.
+        Extent of the values: ``"job cgroup"`` or ``"process tree"`` of a host, ``"node"`` of a NIC; empty for
+        a GPU.
     simulated
         True where the values are synthetic or replayed.
     """
 
     uuid: str
-    kind: Literal["gpu", "host"]
+    kind: Literal["gpu", "host", "nic"]
     name: str
     index: int | None
     node: str = ""
@@ -131,8 +132,8 @@ class Provenance:
         """
         try:
             devices = tuple(Device.from_json(device) for device in json.loads(metadata.get("devices", "[]")))
-            if not all(device.kind in ("gpu", "host") and isinstance(device.uuid, str) for device in devices):
-                raise ValueError("a device is neither a GPU nor a host")
+            if not all(device.kind in METRICS and isinstance(device.uuid, str) for device in devices):
+                raise ValueError("a device is neither a GPU, nor a host, nor a NIC")
             return cls(
                 str(metadata.get("node", "")),
                 str(metadata.get("recorder", "")),
@@ -210,6 +211,12 @@ class SampleTable:
         """The hosts, sorted by node."""
         found = (device for device in self.devices if device.kind == "host")
         return tuple(sorted(found, key=lambda d: (d.simulated, d.node)))
+
+    @property
+    def nics(self) -> tuple[Device, ...]:
+        """The NICs with counters of their own, sorted by node and name."""
+        found = (device for device in self.devices if device.kind == "nic")
+        return tuple(sorted(found, key=lambda d: (d.node, d.index or 0, d.name)))
 
     @property
     def rows(self) -> int:

@@ -123,9 +123,15 @@ describe('arrange', () => {
   });
 
   it('draws what no recorder stored: ranks alone, and nodes without a switch', () => {
-    const [node] = job(1, 1).nodes;
-    const bare = { ...node!, switches: [], numa: [], gpus: [], nics: [], ranks: [0, 1] };
-    const found = arrange([bare], 320);
+    const bare = job(1, 1).nodes.map(node => ({
+      ...node,
+      switches: [],
+      numa: [],
+      gpus: [],
+      nics: [],
+      ranks: [0, 1]
+    }));
+    const found = arrange(bare, 320);
     expect(found.frames.map(frame => frame.unit)).toEqual(['node']);
     expect(found.marks.map(mark => [mark.unit, mark.text])).toEqual([
       ['rank', '0'],
@@ -230,7 +236,7 @@ describe('TopologyView', () => {
         target.dispatchEvent(new MouseEvent('click', { bubbles: true, ...init }));
       });
     };
-    click(box('gpu', 'GPU-2-1').firstElementChild!);
+    click(box('gpu', 'GPU-2-1').querySelector('rect') ?? page);
     click(box('node', 'nid0003'), { shiftKey: true });
     click(box('switch', 'root'));
     click(box('numa', '0@nid0003'));

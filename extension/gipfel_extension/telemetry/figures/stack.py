@@ -23,7 +23,15 @@ _MAX_LINES = 8
 _PLOT_PIXELS = 68
 #: Maximum number of event marks; the newest are kept.
 _MAX_MARKS = 20
-_SYMBOLS = {"xid": "✗", "gpu_lost": "✗", "node_lost": "✗", "disk_full": "✗", "throttle": "▲"}
+_SYMBOLS = {
+    "xid": "✗",
+    "gpu_lost": "✗",
+    "node_lost": "✗",
+    "disk_full": "✗",
+    "throttle": "▲",
+    "gpu_errors": "▲",
+    "nic_errors": "▲",
+}
 
 
 @dataclass(frozen=True)

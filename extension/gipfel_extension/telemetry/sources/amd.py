@@ -7,11 +7,14 @@ utilization.
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from ..events import Event
 from ..metric_table import GPU_METRICS
 from ..sample import Device, Sample, SourceError
 from . import SourceRequest, no_argument
+from .gpu_health import GpuHealth, amd_counters
 from .job_gpus import VisibleGpu, job_gpus
 
 log = logging.getLogger(__name__)
@@ -65,6 +68,11 @@ class AmdSource:
             self._smi.amdsmi_shut_down()
             raise
         self.devices: tuple[Device, ...] = tuple(device for device, _ in self._gpus)
+        self._health = GpuHealth(
+            {device.uuid: partial(amd_counters, self._smi, handle) for device, handle in self._gpus},
+            node=request.environment.get("GIPFEL_NODE", ""),
+            clock=request.clock,
+        )
         self._before: dict[tuple[str, str], tuple[int, float]] = {}
 
     def read(self) -> list[Sample]:
@@ -77,6 +85,10 @@ class AmdSource:
             values.update(self._links(device.uuid, handle, now_ns))
             samples.append(Sample(time_ns, now_ns, device.uuid, values))
         return samples
+
+    def events(self) -> list[Event]:
+        """Return rising error counters since the last call."""
+        return self._health.poll()
 
     def processes(self) -> list[tuple[int, str]]:
         """Return processes that use the job's GPUs."""

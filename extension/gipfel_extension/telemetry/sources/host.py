@@ -13,10 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..events import Event
 from ..metric_table import HOST_METRICS
 from ..sample import Device, Sample
 from . import Clock, SourceRequest, no_argument
 from .host_energy import HostEnergy
+from .nics import NicCounters
 from .node_counters import lustre_counters, network_counters, nfs_counters
 
 _JOB_GROUP = re.compile(r"job_\d+")
@@ -27,7 +29,7 @@ _PRESSURES = {"PRESSURE_CPU": "cpu", "PRESSURE_MEMORY": "memory", "PRESSURE_IO":
 
 
 class HostSource:
-    """CPU, memory, page faults, I/O and pressure of the job; network and file systems of the node.
+    """CPU, memory, page faults, I/O and pressure of the job; network, its NICs and file systems of the node.
 
     Parameters
     ----------
@@ -69,12 +71,14 @@ class HostSource:
         self._energy = HostEnergy(root)
         self._cores = self._count_cores()
         self._total = self._memory_total()
+        self._nics = NicCounters(root / "sys", node)
         self.devices: tuple[Device, ...] = (
             Device(f"host:{node}", "host", node, None, node=node, scope=scope),
+            *self._nics.devices,
         )
 
     def read(self) -> list[Sample]:
-        """Return one sample; rates are None at the first read."""
+        """Return a sample of the host and of each NIC; rates are None at the first read."""
         time_ns, now_ns = self._clock.time_ns(), self._clock.monotonic_ns()
         memory, counters = self._job()
         counters |= network_counters(self._proc, self._root / "sys")
@@ -88,7 +92,11 @@ class HostSource:
         cores = rates["CPU_CORES_USED"]
         values["CPU_UTIL"] = None if cores is None else min(1.0, cores / self._cores)
         values.update({metric: self._pressure(part) for metric, part in _PRESSURES.items()})
-        return [Sample(time_ns, now_ns, self.devices[0].uuid, values)]
+        return [Sample(time_ns, now_ns, self.devices[0].uuid, values), *self._nics.read(time_ns, now_ns)]
+
+    def events(self) -> list[Event]:
+        """Return errors of NICs since the last call."""
+        return self._nics.events()
 
     def close(self) -> None:
         """Hold nothing, give nothing back."""

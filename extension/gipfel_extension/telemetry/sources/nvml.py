@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ..events import Event
@@ -10,6 +11,7 @@ from ..metric_table import GPU_METRICS
 from ..sample import Device, Sample, SourceError
 from . import Clock, SourceRequest, no_argument
 from .gpm import GpmWindow
+from .gpu_health import GpuHealth, nvml_counters
 from .job_gpus import VisibleGpu, can_open_nvidia, job_gpus
 from .nvml_events import NvmlEvents
 
@@ -87,6 +89,11 @@ class NvmlSource:
         self._events = NvmlEvents(
             self._nvml, {gpu.device.uuid: gpu.parent for gpu in self._gpus}, node=self._node, clock=clock
         )
+        self._health = GpuHealth(
+            {gpu.device.uuid: partial(nvml_counters, self._nvml, gpu.parent) for gpu in self._gpus},
+            node=self._node,
+            clock=clock,
+        )
 
     @property
     def profiles(self) -> bool:
@@ -112,8 +119,8 @@ class NvmlSource:
         return samples
 
     def events(self) -> list[Event]:
-        """Return XIDs and lost GPUs since the last call."""
-        return self._events.poll()
+        """Return XIDs, lost GPUs and rising error counters since the last call."""
+        return [*self._events.poll(), *self._health.poll()]
 
     def processes(self) -> list[tuple[int, str]]:
         """Return the compute processes on the job's GPUs that the driver shows to this user."""
