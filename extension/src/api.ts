@@ -6,10 +6,10 @@ import type { PartialJSONObject } from '@lumino/coreutils';
 export type CellVerdict =
   'pass' | 'degraded' | 'inconclusive' | 'not_run' | 'not_applicable' | 'fail' | 'running' | 'waiting';
 
-/** A GPU, identified by its UUID, or the host as the job sees it. */
+/** A GPU, identified by its UUID, the host as the job sees it, or a NIC of the node. */
 export interface IDevice {
   readonly uuid: string;
-  readonly kind: 'gpu' | 'host';
+  readonly kind: 'gpu' | 'host' | 'nic';
   readonly name: string;
   readonly index: number | null;
   readonly node: string;

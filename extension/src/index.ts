@@ -10,6 +10,7 @@ import { outputsPlugin } from './outputs/plugin';
 import { panelPlugin } from './panel/plugin';
 import { saturationPlugin } from './saturation/plugin';
 import { statusBarPlugin } from './status-bar/plugin';
+import { topologyPlugin } from './topology/plugin';
 import { vettingPlugin } from './vetting/plugin';
 import { otherWorkloadsPlugin, workloadsPlugin } from './workloads/plugin';
 
@@ -21,6 +22,7 @@ const plugins: JupyterFrontEndPlugin<unknown>[] = [
   saturationPlugin,
   vettingPlugin,
   jobPlugin,
+  topologyPlugin,
   workloadsPlugin,
   launchesPlugin,
   batchPlugin,

@@ -23,7 +23,7 @@ def test_the_page_is_current():
 def test_every_metric_has_unit_source_rate_and_meaning(capsys):
     assert main(["catalogue", "--json"]) == 0
     entries = json.loads(capsys.readouterr().out)["entries"]
-    recorded = [each for each in entries if each["kind"] in ("gpu", "host")]
+    recorded = [each for each in entries if each["kind"] in ("gpu", "host", "nic")]
     assert {each["name"] for each in recorded} == {*TABLE, *SCORE_PARTS}
     assert all(each[key] for each in recorded for key in ("unit", "source", "rate", "meaning", "file"))
     assert len({each["meaning"] for each in recorded if each["name"] in TABLE}) == len(TABLE)

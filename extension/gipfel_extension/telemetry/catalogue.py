@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 
 from .events import KINDS
-from .metric_table import GPU, HOST, ON_REQUEST, SCORE_PARTS, Metric, meaning_of
+from .metric_table import GPU, HOST, NIC, ON_REQUEST, SCORE_PARTS, Metric, meaning_of
 
 _SEGMENTS = "telemetry/*.arrows, telemetry/*.parquet"
 _EVENTS = "telemetry/*.events.jsonl"
@@ -64,6 +64,7 @@ def catalogue() -> tuple[Entry, ...]:
         *(_of_gpu(each, "always") for each in GPU),
         *(_of_gpu(each, "on request") for each in ON_REQUEST),
         *(_of_host(each) for each in HOST),
+        *(_of_nic(each) for each in NIC),
         *(
             Entry(name, "gpu", unit, "recorder", "1 s", meaning_of(name), "with fine samples", _SEGMENTS)
             for name, unit in SCORE_PARTS.items()
@@ -92,6 +93,7 @@ def markdown() -> str:
         ("gpu", "always"): "GPUs: always",
         ("gpu", "on request"): "GPUs: on request (`gipfel record --metric NAME`)",
         ("host", "always"): "Hosts",
+        ("nic", "always"): "NICs of Slingshot, InfiniBand and RoCE, each a device",
         ("gpu", "with fine samples"): "Intermediate results of the score",
         ("logged", "if logged"): "Logged by programs",
         ("event", "always"): "Events",
@@ -147,3 +149,9 @@ def _of_host(metric: Metric) -> Entry:
     return Entry(
         metric.name, "host", metric.unit, text, _HOST_RATE, meaning_of(metric.name), "always", _SEGMENTS
     )
+
+
+def _of_nic(metric: Metric) -> Entry:
+    source = "/sys/class/cxi, /sys/class/infiniband"
+    rate = "5 s" if metric.name == "NIC_ERRORS" else _HOST_RATE
+    return Entry(metric.name, "nic", metric.unit, source, rate, meaning_of(metric.name), "always", _SEGMENTS)

@@ -310,6 +310,10 @@ _MEANINGS: Mapping[str, str] = {
     "NFS_READ_BYTES": "bytes that the node read from NFS",
     "NFS_WRITE_BYTES": "bytes that the node wrote to NFS",
     "HOST_POWER": "power of the node's processors and memory",
+    "NIC_TX_BYTES": "bytes that the NIC sends, of all processes of the node",
+    "NIC_RX_BYTES": "bytes that the NIC receives, of all processes of the node",
+    "NIC_PAUSES": "pauses of Slingshot, waiting ticks of InfiniBand, congestion notifications of RoCE",
+    "NIC_ERRORS": "rise of all error counters of the NIC",
 }
 
 

@@ -1,0 +1,106 @@
+import type { IDisposable } from '@lumino/disposable';
+import { Signal, type ISignal } from '@lumino/signaling';
+
+import type { IJobTopology } from '../api';
+import { errorMessage } from '../common/error-message';
+import { ViewPoll } from '../common/view-poll';
+import type { IJobSelection, IJobState } from '../tokens';
+
+/** Ranks and recorders come in the first minutes of a run; what is there does not change. */
+const GROWING_MS = 15_000;
+
+/** A run, as the route takes it. */
+export interface ITopologyQuery {
+  readonly run: string;
+  readonly launch: string;
+  readonly layout: string;
+}
+
+/** The topology of the job page's run, requested while its tab is visible. */
+export class TopologyModel implements IDisposable {
+  constructor(
+    private readonly _request: (query: ITopologyQuery) => Promise<IJobTopology>,
+    private readonly _selection: IJobSelection,
+    private readonly _state: IJobState
+  ) {
+    _selection.changed.connect(this._onSelection);
+  }
+
+  get changed(): ISignal<this, void> {
+    return this._changed;
+  }
+
+  /** Null before the first response for the run. */
+  get topology(): IJobTopology | null {
+    return this._topology;
+  }
+
+  /** The last error, in one line; empty if the last request succeeded. */
+  get error(): string {
+    return this._error;
+  }
+
+  get isDisposed(): boolean {
+    return this._poll.isDisposed;
+  }
+
+  setVisible(visible: boolean): void {
+    if (visible !== this._poll.visible) {
+      this._poll.setVisible(visible);
+    }
+  }
+
+  refresh(): Promise<void> {
+    return this._poll.refresh();
+  }
+
+  dispose(): void {
+    this._selection.changed.disconnect(this._onSelection);
+    this._poll.dispose();
+    Signal.clearData(this);
+  }
+
+  private readonly _onSelection = (): void => {
+    const shown = this._key();
+    if (shown !== this._shown) {
+      [this._shown, this._topology, this._text] = [shown, null, ''];
+      this._changed.emit();
+      if (this._poll.visible) {
+        void this._poll.refresh();
+      }
+    }
+  };
+
+  private async _ask(): Promise<number | null> {
+    const { run, launch, layout } = this._selection;
+    const asked = this._key();
+    this._shown = asked;
+    try {
+      const found = await this._request({ run, launch, layout });
+      const text = JSON.stringify(found);
+      // An equal answer must not redraw a thousand boxes.
+      if (asked === this._key() && text !== this._text) {
+        [this._topology, this._text] = [found, text];
+      }
+      this._error = '';
+    } catch (reason) {
+      this._error = errorMessage(reason);
+      throw reason;
+    } finally {
+      this._changed.emit();
+    }
+    return this._state.job?.growing === true ? GROWING_MS : null;
+  }
+
+  private _key(): string {
+    const { run, launch, layout } = this._selection;
+    return JSON.stringify([run, launch, layout]);
+  }
+
+  private readonly _changed = new Signal<this, void>(this);
+  private readonly _poll = new ViewPoll('topology', () => this._ask());
+  private _topology: IJobTopology | null = null;
+  private _text = '';
+  private _shown = '';
+  private _error = '';
+}
