@@ -20,6 +20,7 @@ from .metrics import metrics
 from .notify import notify
 from .open_run import open_run
 from .plan import plan
+from .quota import quota
 from .record import record
 from .report import export, report
 from .rules import rules
@@ -53,6 +54,7 @@ _INTERRUPTED = 130
         "gipfel record -- python train.py         run a command and record GPU metrics",
         "gipfel plan --model 7B --gpus 16         plan a model's parallel layout",
         "gipfel score alps-48812                  score how well a run used its GPUs",
+        "gipfel quota                             show limits of your jobs, and what is left",
         "gipfel runs                              list runs with score, GPU hours and energy",
         "gipfel compare alps-48812 alps-48910     compare runs",
         "gipfel diagnose alps-48812               find slow ranks and changes of speed",
@@ -86,6 +88,7 @@ gipfel.add_command(notify)
 gipfel.add_command(open_run)
 gipfel.add_command(plan)
 gipfel.add_command(ps)
+gipfel.add_command(quota)
 gipfel.add_command(record)
 gipfel.add_command(report)
 gipfel.add_command(rerun)

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from ..engines.sandbox.supervise import FORWARDED
 from ..model import DEFER_BUILD, Frozen, GipfelError
 from ..scheduler.command import run_sync
-from ..scheduler.protocol import JobRequest, JobStatus, Partition
+from ..scheduler.protocol import JobRequest, JobStatus, Partition, Quota
 from .messages import (
     MAX_BYTES,
     AddressAnswer,
@@ -28,6 +28,8 @@ from .messages import (
     PartitionsRequest,
     QueryAnswer,
     QueryRequest,
+    QuotaAnswer,
+    QuotaRequest,
     Refusal,
     Request,
     RunRequest,
@@ -269,6 +271,10 @@ class BrokerScheduler:
     async def partitions(self) -> tuple[Partition, ...]:
         """Return all partitions."""
         return (await self._ask(PartitionsRequest(), PartitionsAnswer)).partitions
+
+    async def quota(self, user: str) -> Quota:  # noqa: ARG002 - the Protocol's
+        """Return the quota of the job's user; empty if the scheduler has none."""
+        return (await self._ask(QuotaRequest(), QuotaAnswer)).quota or Quota()
 
     async def _ask(self, request: Request, answer: type[Answer]) -> Answer:
         return await send_request(self._socket, request, answer)

@@ -8,7 +8,7 @@ from pydantic import Field, JsonValue, TypeAdapter, ValidationError, field_valid
 
 from ..edf import Diagnostic
 from ..model import DEFER_BUILD, Frozen, GipfelError, OneLine, check_command, check_variables
-from ..scheduler.protocol import JobRequest, JobStatus, Partition
+from ..scheduler.protocol import JobRequest, JobStatus, Partition, Quota
 
 VERSION: Final = 1
 #: Maximum size of a message.
@@ -161,6 +161,12 @@ class PartitionsRequest(Request):
     kind: Literal["partitions"] = "partitions"
 
 
+class QuotaRequest(Request):
+    """Return the limits, GPU hours and waits of the job's user."""
+
+    kind: Literal["quota"] = "quota"
+
+
 AnyRequest = (
     RunRequest
     | KernelRequest
@@ -173,6 +179,7 @@ AnyRequest = (
     | CancelRequest
     | AddressRequest
     | PartitionsRequest
+    | QuotaRequest
     | StepRequest
     | SuperviseRequest
 )
@@ -268,6 +275,12 @@ class PartitionsAnswer(Frozen):
     """All partitions."""
 
     partitions: tuple[Partition, ...]
+
+
+class QuotaAnswer(Frozen):
+    """Limits, GPU hours and waits of the job's user; None if the scheduler has none."""
+
+    quota: Quota | None
 
 
 class _Versioned(Frozen, extra="ignore"):

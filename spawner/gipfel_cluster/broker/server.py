@@ -14,7 +14,7 @@ from typing import Protocol
 from ..model import Frozen, GipfelError
 from ..process.tree import kill_tree
 from ..scheduler.command import current_user_name
-from ..scheduler.protocol import Scheduler
+from ..scheduler.protocol import Quota, QuotaFacts, Scheduler
 from .container import PreparedCommand, edf_diagnostics, load_usable_edf, prepare_run
 from .context import JobContext, variables_for_new_job
 from .messages import (
@@ -36,6 +36,8 @@ from .messages import (
     PartitionsRequest,
     QueryAnswer,
     QueryRequest,
+    QuotaAnswer,
+    QuotaRequest,
     RunRequest,
     Started,
     StepRequest,
@@ -228,6 +230,10 @@ class Broker(Server):
             case _:
                 return await self._ask_scheduler(request)
 
+    async def _quota(self) -> Quota | None:
+        scheduler = self._scheduler
+        return await scheduler.quota(current_user_name()) if isinstance(scheduler, QuotaFacts) else None
+
     async def _ask_scheduler(self, request: AnyRequest) -> Frozen:
         match request:
             case SubmitRequest():
@@ -243,6 +249,8 @@ class Broker(Server):
                 return AddressAnswer(address=await self._scheduler.address(request.node))
             case PartitionsRequest():
                 return PartitionsAnswer(partitions=await self._scheduler.partitions())
+            case QuotaRequest():
+                return QuotaAnswer(quota=await self._quota())
             case _:
                 raise GipfelError("The broker does not support this request.")
 

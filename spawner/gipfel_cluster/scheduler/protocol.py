@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field, field_validator
 
 from ..model import Frozen, GipfelError, OneLine
 from .notation import GpuCount, parse_duration, slurm_time
+from .slurm_limits import Limit
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Variables that the scheduler's own commands would read as options.
@@ -268,6 +269,8 @@ class Choices(Frozen):
     associations: tuple[Association, ...] | None = None
     default_account: str = ""
     reservations: tuple[Reservation, ...] | None = None
+    limits: tuple[Limit, ...] = ()
+    """Limits of the user's accounts and QoS; empty if the scheduler does not report them."""
 
     @property
     def accounts(self) -> tuple[str, ...]:
@@ -333,6 +336,49 @@ class GpuAccounting(Protocol):
 
     async def gpu_usage(self, user: str, since: date) -> GpuUsage:
         """Return the GPU hours of a user's jobs since the beginning of a day, and what is left.
+
+        Raises
+        ------
+        GipfelError
+            The scheduler did not answer in time.
+        """
+
+
+class Waits(Frozen):
+    """How long a user's jobs of one kind waited in the queue, in seconds.
+
+    Parameters
+    ----------
+    gpus
+        Size class: 0, 1, "2-7", "8-31" or "32+" GPUs.
+    half_s
+        Half of the jobs started within this time.
+    most_s
+        At least 95 % of such jobs start within this time, with a confidence of 95 %; None for fewer than 59
+        jobs, which can't show that.
+    """
+
+    partition: str
+    gpus: str
+    jobs: int
+    half_s: float
+    most_s: float | None = None
+
+
+class Quota(Frozen):
+    """What limits a user's jobs: choices with limits of accounts and QoS, GPU hours, and earlier waits."""
+
+    choices: Choices = Choices()
+    usage: GpuUsage = GpuUsage()
+    waits: tuple[Waits, ...] = ()
+
+
+@runtime_checkable
+class QuotaFacts(Protocol):
+    """A scheduler that knows the limits of its users."""
+
+    async def quota(self, user: str) -> Quota:
+        """Return a user's limits, GPU hours since the beginning of the month, and waits of 90 days.
 
         Raises
         ------

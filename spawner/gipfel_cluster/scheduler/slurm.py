@@ -5,14 +5,14 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from datetime import date
+from datetime import date, datetime
 from secrets import token_hex
 
 from ..model import GipfelError, one_line
 from .command import CommandResult, OutputLimitError, run_as_prefix, run_command
 from .env_from_stdin import encode_environment
 from .machine import SLURM_VARIABLES
-from .protocol import Choices, GpuUsage, JobRequest, JobStatus, LostJobError, MarkedJob, Partition
+from .protocol import Choices, GpuUsage, JobRequest, JobStatus, LostJobError, MarkedJob, Partition, Quota
 from .slurm_output import (
     JOB_FIELDS,
     QUEUE_FIELDS,
@@ -248,6 +248,13 @@ class SlurmScheduler:
     async def gpu_usage(self, user: str, since: date) -> GpuUsage:
         """Return a user's GPU hours from ``sacct``, and those left from ``scontrol``."""
         return await self._usage.gpu_usage(user, since)
+
+    async def quota(self, user: str) -> Quota:
+        """Return a user's limits, GPU hours of this month and waits, from controller and accounting."""
+        now = datetime.now().astimezone()
+        choices = await self._site.choices(user)
+        usage = await self._usage.gpu_usage(user, now.date().replace(day=1))
+        return Quota(choices=choices, usage=usage, waits=await self._usage.waits(user, now))
 
     async def expected_start(self, request: JobRequest) -> str:
         """Return the expected start from ``sbatch --test-only``, run as the user; no job is submitted."""

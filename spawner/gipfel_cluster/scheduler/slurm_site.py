@@ -14,6 +14,7 @@ from ..model import GipfelError
 from .command import CommandResult
 from .notation import GpuCount, parse_duration, parse_gpus
 from .protocol import Association, Choices, JobRequest, Partition, Reservation
+from .slurm_limits import Limit, parse_limits
 
 #: sinfo's fields for `parse_partitions`; the suffix keeps it from cutting long values off.
 PARTITION_FIELDS = ",".join(
@@ -85,7 +86,25 @@ class SlurmSite:
         reservations = parse_reservations(result.output)
         groups = await self._groups_of(user) if any(each.groups for each in reservations) else ()
         usable = (each for each in reservations if may_use(each, user, accounts, groups))
-        return Choices(associations=associations, default_account=default, reservations=tuple(usable))
+        limits = await self._limits(user, associations) if associations else ()
+        return Choices(
+            associations=associations,
+            default_account=default,
+            reservations=tuple(usable),
+            limits=limits,
+        )
+
+    async def _limits(self, user: str, associations: Iterable[Association]) -> tuple[Limit, ...]:
+        names = {name for each in associations for name in (*each.qos, each.default_qos)}
+        usable = sorted(name for name in names if _USER.fullmatch(name))
+        qos = [f"qos={','.join(usable)}"] if usable else []
+        flags = "flags=assoc,qos" if qos else "flags=assoc"
+        argv = ("scontrol", "--oneliner", "show", "assoc_mgr", flags, f"users={user}", *qos)
+        try:
+            return parse_limits((await self._run(argv)).output, user)
+        except GipfelError:
+            # Some sites refuse this query. Slurm checks the limits itself when the job is queued.
+            return ()
 
     async def _groups_of(self, user: str) -> tuple[str, ...]:
         lookup = asyncio.get_running_loop().run_in_executor(self._lookups, self._groups, user)

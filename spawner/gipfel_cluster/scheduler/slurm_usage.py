@@ -5,18 +5,23 @@ association, the account, and every account above it, so what is left is the sma
 used minutes that Slurm compares decay with ``PriorityDecayHalfLife``. Limits of a QoS are not read.
 """
 
+import math
 import re
 from collections.abc import Iterable, Mapping
-from datetime import date
+from datetime import date, datetime, timedelta
 
 from ..model import Frozen, GipfelError
-from .protocol import GpuBudget, GpuUsage
+from .protocol import GpuBudget, GpuUsage, Waits
 from .slurm_site import RunCommand
 
 # sacct and scontrol would read other names as a list or as an option.
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*\$?")
 _LIMIT = re.compile(r"gres/gpu(?::[^=]+)?=([0-9]+)\(([0-9]+)\)")
 _NAME = re.compile(r"([^(]*)(?:\([0-9]+\))?")
+_WAIT_DAYS = 90
+#: 0.95**59 < 0.05: fewer jobs can't bound the 95th percentile with a confidence of 95 %.
+_MIN_JOBS_FOR_BOUND = 59
+_SIZES = ((0, "0"), (1, "1"), (7, "2-7"), (31, "8-31"))
 _NO_ACCOUNTING = "accounting storage is disabled"
 _UNKNOWN_USER = "Invalid user"
 _MAX_DEPTH = 50
@@ -57,6 +62,70 @@ class SlurmUsage:
             # Some sites refuse this query; the hours are known without it.
             budgets = ()
         return GpuUsage(used=parse_gpu_hours(jobs.output), budgets=budgets)
+
+    async def waits(self, user: str, now: datetime) -> tuple[Waits, ...]:
+        """Return how long the user's jobs of the last 90 days waited; empty if Slurm has no accounting."""
+        if not _USER.fullmatch(user):
+            return ()
+        since = (now - timedelta(days=_WAIT_DAYS)).date().isoformat()
+        argv = (
+            "sacct",
+            "--noheader",
+            "--parsable2",
+            "--allocations",
+            f"--user={user}",
+            f"--starttime={since}",
+        )
+        try:
+            jobs = await self._run((*argv, "--endtime=now", "--format=Partition,ReqTRES,Eligible,Start"))
+        except GipfelError:
+            return ()
+        return parse_waits(jobs.output)
+
+
+def parse_waits(output: str) -> tuple[Waits, ...]:
+    """Return the waits in the output of sacct with the fields ``Partition,ReqTRES,Eligible,Start``.
+
+    The bound is the order statistic of Brevik, Nurmi and Wolski: of n waits, the smallest k-th one for which
+    at most k - 1 of n jobs are below the 95th percentile with a probability of at least 95 %.
+    """
+    found: dict[tuple[str, str], list[float]] = {}
+    for line in output.splitlines():
+        partition, requested, eligible, start = (*line.split("|"), "", "", "")[:4]
+        try:
+            seconds = (datetime.fromisoformat(start) - datetime.fromisoformat(eligible)).total_seconds()
+        except ValueError:
+            # A job that has not started, or was cancelled before.
+            continue
+        if seconds >= 0 and "," not in partition:
+            found.setdefault((partition, _size(_gpus(requested))), []).append(seconds)
+    return tuple(_waits(*key, sorted(seconds)) for key, seconds in sorted(found.items()))
+
+
+def _size(gpus: int) -> str:
+    return next((name for largest, name in _SIZES if gpus <= largest), "32+")
+
+
+def _waits(partition: str, gpus: str, seconds: list[float]) -> Waits:
+    half = seconds[(len(seconds) - 1) // 2]
+    return Waits(partition=partition, gpus=gpus, jobs=len(seconds), half_s=half, most_s=_upper_bound(seconds))
+
+
+def _upper_bound(seconds: list[float]) -> float | None:
+    """Return a bound of the 95th percentile with a confidence of 95 %; None for too few values."""
+    count = len(seconds)
+    if count < _MIN_JOBS_FOR_BOUND:
+        return None
+    # Of the values, a number with this distribution is below the percentile. Logarithms, because the first
+    # terms are too small for a float.
+    total = 0.0
+    for index in range(count):
+        logarithm = math.lgamma(count + 1) - math.lgamma(index + 1) - math.lgamma(count - index + 1)
+        logarithm += index * math.log(0.95) + (count - index) * math.log(0.05)
+        total += math.exp(logarithm)
+        if total >= 0.95:
+            return seconds[index]
+    return seconds[-1]
 
 
 def parse_gpu_hours(output: str) -> float:

@@ -12,7 +12,7 @@ from gipfel_cluster.edf.draft import Draft
 from gipfel_cluster.engines import engine_for
 from gipfel_cluster.engines.choice import available_engine_names
 from gipfel_cluster.model import GipfelError, one_line
-from gipfel_cluster.scheduler.protocol import Choices, JobRequest
+from gipfel_cluster.scheduler.protocol import Choices, JobRequest, Partition
 
 from ..cluster.cache import Cached
 from ..cluster.clusters import ClusterSettings
@@ -31,6 +31,7 @@ from ..form.validation import (
     add_per_gpu_defaults,
     assign_group_partition,
     check_choices,
+    check_limits,
     check_vetting,
     choose_partition,
     limit_time,
@@ -343,7 +344,7 @@ class SpawnOptions:
         )
         partition = choose_partition(requested, partitions)
         requested = assign_group_partition(requested, partition, settings.partitions)
-        await self._check(requested, settings)
+        await self._check(requested, settings, partition)
         spec = server_spec(
             requested,
             cluster=settings.name,
@@ -367,12 +368,15 @@ class SpawnOptions:
             | interface_environment(requested.interface),
         )
 
-    async def _check(self, requested: UserOptions, settings: ClusterSettings) -> None:
+    async def _check(
+        self, requested: UserOptions, settings: ClusterSettings, partition: Partition | None
+    ) -> None:
         engines, _ = await offered_engines(
             settings.engine, settings.engines, jobs_run_locally=settings.is_local
         )
         choices = await self._choices(settings)
         check_choices(requested, choices.value, engines=engines)
+        check_limits(requested, choices.value, partition)
         check_vetting(requested, self._spawner.vetting_protocols)
         await check_interface(requested.interface, self._placement, settings)
 

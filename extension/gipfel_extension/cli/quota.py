@@ -1,0 +1,128 @@
+"""``gipfel quota``: what limits jobs of this account, and what is left of each limit."""
+
+import os
+import shlex
+import subprocess
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from .terminal import examples, report_line
+
+if TYPE_CHECKING:
+    from gipfel_cluster.scheduler.protocol import Quota, Waits
+
+#: The site's command that prints the storage quota of the user who runs it.
+STORAGE_VARIABLE = "GIPFEL_STORAGE_QUOTA"
+_STORAGE_S = 20.0
+_MAX_STORAGE_CHARACTERS = 20_000
+
+
+@click.command(epilog=examples("gipfel quota", "gipfel quota --json"))
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
+def quota(*, as_json: bool) -> int:
+    """Show what limits your jobs, and what is left: GPU hours, GPUs, nodes and jobs at once, time per job.
+
+    Limits are those of your accounts, the accounts above them, and their QoS. A job that exceeds one of them
+    is accepted by Slurm and never starts; the hub's form refuses it. Waits are those of your jobs of the last
+    90 days, by partition and number of GPUs. Where the site's command for storage is in
+    $GIPFEL_STORAGE_QUOTA, its output comes last.
+
+    Exit status: 0; 1 if the scheduler does not answer.
+    """
+    found, storage = _quota(), _storage()
+    if as_json:
+        import json  # noqa: PLC0415
+
+        document = None if found is None else found.model_dump(mode="json")
+        click.echo(json.dumps({"scheduler": document, "storage": storage}))
+        return 0
+    lines = (
+        ["There is no Slurm here: jobs run on this machine without limits."]
+        if found is None
+        else _lines(found)
+    )
+    for line in lines:
+        click.echo(line)
+    if storage:
+        click.echo(f"\nSTORAGE\n{storage}")
+    return 0
+
+
+def _quota() -> "Quota | None":
+    from gipfel_cluster.scheduler.command import current_user_name, run_sync  # noqa: PLC0415 - pydantic
+    from gipfel_cluster.scheduler.machine import default_scheduler  # noqa: PLC0415
+    from gipfel_cluster.scheduler.protocol import Quota, QuotaFacts  # noqa: PLC0415
+    from gipfel_cluster.workloads.submission import submission_context  # noqa: PLC0415
+
+    context = submission_context(os.environ)
+    name = "" if context.in_container else default_scheduler(os.environ)
+    scheduler = context.scheduler(name)
+    if not isinstance(scheduler, QuotaFacts):
+        return None
+    found = run_sync(scheduler.quota(current_user_name()))
+    return None if found == Quota() else found
+
+
+def _lines(quota: "Quota") -> Iterator[str]:
+    from gipfel_cluster.scheduler.slurm_limits import limit_text  # noqa: PLC0415 - pydantic
+
+    choices, usage = quota.choices, quota.usage
+    if choices.associations is None:
+        yield "Slurm uses no accounting here: accounts and QoS have no limits."
+    for account in choices.accounts:
+        default = " (default)" if account == choices.default_account else ""
+        yield f"ACCOUNT {account}{default}, QoS {', '.join(choices.qos(account)) or 'none'}"
+        limits = [each for each in choices.limits if each.account == account]
+        yield from (f"  {limit_text(each)}" for each in limits)
+        if not limits:
+            yield "  no limits that you may see"
+    for qos in sorted({each.qos for each in choices.limits if each.qos}):
+        yield f"QOS {qos}"
+        yield from (f"  {limit_text(each)}" for each in choices.limits if each.qos == qos)
+    if usage.used is not None:
+        yield f"\nUSED THIS MONTH  {usage.used:.1f} GPU hours"
+    if quota.waits:
+        yield "\nWAITS of your jobs in 90 days"
+        yield from (f"  {wait_text(each)}" for each in quota.waits)
+
+
+def wait_text(waits: "Waits") -> str:
+    """Return how long jobs waited, as a sentence that names what it stands on."""
+    gpus = {"0": "no GPU", "1": "1 GPU"}.get(waits.gpus, f"{waits.gpus} GPUs")
+    where = f"{gpus} on {waits.partition}"
+    jobs = "1 job" if waits.jobs == 1 else f"{waits.jobs} jobs"
+    if waits.most_s is None:
+        return f"{where}: half started within {_duration(waits.half_s)} (from {jobs})"
+    return (
+        f"{where}: half started within {_duration(waits.half_s)}, 95 % within {_duration(waits.most_s)} "
+        f"(from {jobs})"
+    )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+
+
+def _storage() -> str:
+    """Return the output of the site's command; empty without one."""
+    command = os.environ.get(STORAGE_VARIABLE, "")
+    if not command:
+        return ""
+    try:
+        done = subprocess.run(
+            shlex.split(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_STORAGE_S,
+            check=False,
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        report_line(f"The command in ${STORAGE_VARIABLE} failed: {error}.")
+        return ""
+    return done.stdout.decode(errors="replace")[:_MAX_STORAGE_CHARACTERS].rstrip()
