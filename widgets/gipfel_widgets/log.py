@@ -162,6 +162,7 @@ class _Writer:
                 _warn("nowhere", _NO_RUN)
             return
         logged = _json_values(positional, values)
+        _count(logged)
         if monotonic_ns < self._retry_ns:
             self._lost += 1
             return
@@ -194,8 +195,20 @@ class _Writer:
             raise OSError(28, os.strerror(28))
 
 
+#: Number of lines, and whether the program logs the number and durations of its steps by itself; a launch's
+#: step hooks look at these.
+calls = 0
+logs_steps = False
+logs_durations = False
 _writers: dict[tuple[str, str, int], _Writer] = {}
 _warned: set[str] = set()
+
+
+def _count(logged: dict[str, Any]) -> None:
+    global calls, logs_steps, logs_durations  # noqa: PLW0603 - read by a module that may be of another version
+    calls += 1
+    logs_steps = logs_steps or "step" in logged
+    logs_durations = logs_durations or "step_s" in logged or "work_s" in logged
 
 
 def _writer() -> _Writer:

@@ -154,6 +154,11 @@ class _StartCommand(click.Command):
     is_flag=True,
     help="Profile a few steps of every rank; the traces are in profile/ of its folder.",
 )
+@click.option(
+    "--step-hooks/--no-step-hooks",
+    default=True,
+    help="Log the duration and own work of each rank's optimizer steps for `gipfel diagnose`. Default: on.",
+)
 @click.option("--name", default="", metavar="NAME", help="Name of the launch and its job.")
 @click.option(
     "--scheduler", default="", metavar="S", help="slurm or local; by default slurm where it is configured."

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ..telemetry.figures.lines import plain_text
-from ..telemetry.figures.metric_rows import COUNTERS
+from ..telemetry.figures.metric_rows import COUNTERS, DURATIONS
 from ..telemetry.figures.stack import Plot, stacked
 from ..telemetry.user_metrics import UserMetric, UserMetrics
 from .figures import band_traces
@@ -20,9 +20,9 @@ _MOST_LINES = 8
 
 
 def metric_names(metrics: UserMetrics, launch: str) -> tuple[str, ...]:
-    """Return the names of the metrics that a launch's ranks logged, counters last."""
+    """Return the names of the metrics that a launch's ranks logged, durations and counters last."""
     names = dict.fromkeys(each.name for each in _of_launch(metrics, launch))
-    return tuple(sorted(names, key=lambda name: name in COUNTERS))
+    return tuple(sorted(names, key=lambda name: (name in COUNTERS, name in DURATIONS)))
 
 
 def last_steps(metrics: UserMetrics, launch: str) -> dict[int, int]:

@@ -48,7 +48,12 @@ from .record.state import (
 
 __all__ = ["DryRun", "Launch", "find_running_duplicate", "launch"]
 
-_PROGRAMS = {PROGRAM_FILE: "rank_program.py", "run.py": "run_program.py", PROBE_FILE: "probe_program.py"}
+_PROGRAMS = {
+    PROGRAM_FILE: "rank_program.py",
+    "run.py": "run_program.py",
+    **{name: name for name in ("step_hooks.py", "rank_requests.py")},
+    PROBE_FILE: "probe_program.py",
+}
 _FIRST_S, _MAX_S = 0.2, 2.0
 _SILENT_S = 90.0
 _QUERY_S = 30.0

@@ -33,6 +33,7 @@ _KEPT = ("SLURM_JOB_ID", "SLURM_CONF")
 _LOOK_S = 0.2
 _TRACE_LINES = 40
 _KEY = "GIPFEL_RENDEZVOUS_KEY"
+_STACKS = "stacks.json"
 
 
 def inside(*parts: str) -> str:
@@ -186,6 +187,8 @@ def common_environment(plan: dict[str, Any], inherited: Any) -> dict[str, str]:
     if inherited.get("GIPFEL_LAUNCH") in (None, FOLDER):  # otherwise an outer launch may have set them
         variables = {name: value for name, value in variables.items() if name not in inherited}
     variables["GIPFEL_LAUNCH"] = FOLDER
+    if plan.get("step_hooks") is False:
+        variables["GIPFEL_STEP_HOOKS"] = "0"
     variables.update(_virtual_environment(inherited.get("PATH", os.defpath)))
     if plan.get("checkpoint"):
         variables["GIPFEL_CHECKPOINT"] = plan["checkpoint"]
@@ -234,6 +237,7 @@ class Rank:
         self.started_ns = 0
         self.child: subprocess.Popen[bytes] | None = None
         self.signalled_ns = _touched_ns("signal")
+        self.stacks_ns = _touched_ns(_STACKS)
 
     def main(self) -> int:
         """Run the rank and return the exit status of the user's program; 128 + n after signal n."""
@@ -275,6 +279,10 @@ class Rank:
                     self.signalled_ns = touched_ns
                     if not (self.rank == 0 and self.plan.get("notebook")):
                         child.send_signal(signal.SIGUSR1)
+                touched_ns = _touched_ns(_STACKS)
+                if touched_ns != self.stacks_ns:
+                    self.stacks_ns = touched_ns
+                    _answer_stacks(self.rank)
 
     def on_signal(self, number: int, _frame: Any) -> None:
         """Forward a signal that requests the end; ignore others."""
@@ -352,6 +360,17 @@ def _touched_ns(name: str) -> int:
         return os.stat(inside(name)).st_mtime_ns  # noqa: PTH116
     except OSError:
         return 0
+
+
+def _answer_stacks(rank: int) -> None:
+    """Make the program write the stacks of its threads, if this rank is asked for them."""
+    import importlib.util  # noqa: PLC0415
+
+    spec = importlib.util.spec_from_file_location("gipfel_rank_requests", inside("rank_requests.py"))
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        module.answer_stacks(FOLDER, rank)
 
 
 def _signal_name(number: int) -> str:

@@ -1,7 +1,8 @@
 """Program that runs the user's code inside the container: a script, a module, or a notebook as a script.
 
 Each rank runs the copy in the launch's directory with the image's Python, 3.9 or newer. It imports only the
-standard library, and shares no code with the other programs, because Gipfel is not installed in the image.
+standard library, because Gipfel is not installed in the image. `arm` loads step_hooks.py and
+rank_requests.py, which are beside it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 import time
 import traceback
 from typing import Any
@@ -62,9 +62,8 @@ def _private(path: str, flags: int) -> int:
 def run_user() -> int:
     """Run the script, module, or notebook; write an exception for the launch and for torch."""
     plan = attempt()
+    arm()
     profile = start_profiler(plan)
-    watch_device_mesh()
-    threading.Thread(target=_watch_for_requests, daemon=True).start()
     try:
         _execute(plan)
     except SystemExit as ended:
@@ -82,15 +81,25 @@ def run_user() -> int:
     return 0
 
 
-def _watch_for_requests() -> None:
-    """Dump the flight recorder whenever it is requested, for example while all ranks hang."""
-    handled = _touched_ns("dump")
-    while True:
-        time.sleep(1.0)
-        requested = _touched_ns("dump")
-        if requested != handled:
-            handled = requested
-            dump_flight_recorder()
+def arm() -> None:
+    """Arm the step hooks, the report of the device mesh, and the thread that answers requests."""
+    hooks = _load("step_hooks")
+    if os.environ.get("GIPFEL_RUN"):
+        hooks.after_import("torch.distributed.device_mesh", _watch_meshes)
+    _load("rank_requests").RankWatch(FOLDER, hooks.arm_step_hooks(os.environ), dump_flight_recorder).start()
+
+
+def _load(name: str) -> Any:
+    """Return a module of the launch's directory, which is not among those that the user's code imports."""
+    import importlib.util  # noqa: PLC0415
+
+    spec = importlib.util.spec_from_file_location("gipfel_" + name, inside(name + ".py"))
+    if spec is None or spec.loader is None:
+        raise ImportError(name)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def dump_flight_recorder() -> None:
@@ -175,37 +184,8 @@ def _is_internal(name: str) -> bool:
     return name == __file__ or "runpy" in name
 
 
-class _MeshFinder:
-    """Import hook that runs once, when torch's device mesh is imported."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG002 - a finder's
-        """Return the module's spec, whose loader also makes meshes report this rank's role."""
-        if name != "torch.distributed.device_mesh":
-            return None
-        import importlib.util  # noqa: PLC0415
-
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        loader = spec.loader if spec else None
-        if loader is None:
-            return None
-        execute = loader.exec_module
-
-        def execute_and_watch(module: Any) -> None:
-            execute(module)
-            _watch_meshes(module)
-
-        loader.exec_module = execute_and_watch  # type: ignore[method-assign]
-        return spec
-
-
-def watch_device_mesh() -> None:
-    """Report this rank's role to the run when the program makes a named device mesh of all ranks."""
-    if os.environ.get("GIPFEL_RUN"):
-        sys.meta_path.insert(0, _MeshFinder())
-
-
 def _watch_meshes(module: Any) -> None:
+    """Report this rank's role to the run when the program makes a named device mesh of all ranks."""
     original = module.DeviceMesh.__init__
     largest = [0]
 

@@ -19,12 +19,14 @@ _MAX_ROWS = 3
 _MAX_LAUNCHES = 6
 _MAX_RANKS = 8
 #: Metrics that are not drawn: step counters and their totals.
-COUNTERS = frozenset({"step", "global_step", "iteration", "iter", "epoch", "batch"}) | {
+COUNTERS = frozenset({"step", "optimizer_step", "global_step", "iteration", "iter", "epoch", "batch"}) | {
     f"{most}{counted}"
     for most in ("", "total_", "max_", "num_")
     for counted in ("steps", "iterations", "iters", "epochs", "batches")
 }
 
+#: Metrics of a launch's step hooks, which stand behind those that the program logs.
+DURATIONS = frozenset({"step_s", "work_s"})
 #: Color that is visible on light and dark backgrounds.
 _COLOR = "#9467bd"
 _METRICS_DEVICE = Device("metrics", "host", "", None)
@@ -99,7 +101,10 @@ def metric_rows(metrics: UserMetrics) -> list[MetricRow]:
     The newest few launches are drawn; of all but the newest only the lowest rank.
     """
     found = []
-    for name in [name for name in metrics.names if name not in COUNTERS][:_MAX_ROWS]:
+    names = sorted(
+        (name for name in metrics.names if name not in COUNTERS), key=lambda name: name in DURATIONS
+    )
+    for name in names[:_MAX_ROWS]:
         launches = metrics.launches(name)
         series = [
             each

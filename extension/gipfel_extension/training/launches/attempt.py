@@ -160,5 +160,6 @@ class RunningAttempt:
             "environment": self._plan.spec.environment,
             "checkpoint": self._plan.checkpoint,
             "profile": self._plan.spec.profile,
+            "step_hooks": self._plan.spec.step_hooks,
         }
         write_atomically(Path(self._plan.host_folder, ATTEMPT_FILE), json.dumps(content))

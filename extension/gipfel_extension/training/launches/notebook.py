@@ -21,14 +21,24 @@ from ..papermill.run import run_notebook
 from ..record.state import MAX_BYTES
 
 OUTPUT = "notebook.ipynb"
-#: Code that the kernel runs before the first cell, to profile it like the other ranks.
-_PROFILER_STARTUP = """
-import atexit, importlib.util
-_spec = importlib.util.spec_from_file_location("gipfel_run", {program!r})
-_module = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_module)
-atexit.register(_module.start_profiler({{"profile": True}}))
-del _spec, _module, atexit, importlib
+#: Code that the kernel runs before the first cell, to arm and profile it like the other ranks.
+_STARTUP = """
+def _gipfel_arm():
+    import atexit, importlib.util, sys
+    spec = importlib.util.spec_from_file_location("gipfel_run", {program!r})
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    module.arm()
+    atexit.register(module.start_profiler({{"profile": {profile!r}}}))
+
+
+try:
+    _gipfel_arm()
+except Exception as _gipfel_error:
+    print("gipfel: rank 0 is not watched:", _gipfel_error)
+    del _gipfel_error
+del _gipfel_arm
 """
 
 
@@ -39,10 +49,9 @@ def main(arguments: Sequence[str]) -> int:
     notebook = Path(plan["target"])
     with tempfile.TemporaryDirectory(prefix="gipfel-k", dir="/tmp") as runtime:
         os.environ["JUPYTER_RUNTIME_DIR"] = runtime
-        if plan["profile"]:
-            begin = Path(runtime, "traced.py")
-            begin.write_text(_PROFILER_STARTUP.format(program=str(folder / "run.py")))
-            os.environ["PYTHONSTARTUP"] = str(begin)
+        begin = Path(runtime, "startup.py")
+        begin.write_text(_STARTUP.format(program=str(folder / "run.py"), profile=bool(plan["profile"])))
+        os.environ["PYTHONSTARTUP"] = str(begin)
         try:
             kernel = _prepare_kernel(notebook, str(plan.get("kernel", "")), *arguments[1:])
             outcome = run_notebook(

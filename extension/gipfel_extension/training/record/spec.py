@@ -78,6 +78,8 @@ class LaunchSpec(Placement):
     """Sizes of parallel axes, such as ``pp=2,dp=4``, the last of which changes fastest from rank to rank."""
     profile: bool = False
     """Write a trace of torch's profiler for every rank."""
+    step_hooks: bool = True
+    """Log the steps of every rank without a change of its program."""
     preflight: bool = True
     python: OneLine = Field("", pattern=r"^(/|$)", max_length=4096)
     """Interpreter of ranks without a container; empty for that of the caller's environment."""
