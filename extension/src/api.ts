@@ -248,7 +248,7 @@ export interface IIdle {
  */
 export interface IJobEvent {
   readonly time_ms: number;
-  readonly kind: 'started' | 'ended' | 'failed' | 'idle' | 'checkpoint' | 'time' | 'test';
+  readonly kind: 'started' | 'ended' | 'failed' | 'idle' | 'checkpoint' | 'time' | 'hang' | 'test';
   readonly title: string;
   readonly reason: string;
   readonly workload: string;

@@ -159,6 +159,16 @@ class _StartCommand(click.Command):
     default=True,
     help="Log the duration and own work of each rank's optimizer steps for `gipfel diagnose`. Default: on.",
 )
+@click.option(
+    "--hang-after",
+    "hang_after_s",
+    default=300.0,
+    show_default=True,
+    type=click.FloatRange(0, 86_400),
+    metavar="S",
+    help="Seconds without a step after which the launch hangs (5 times the longest step, if that is more): "
+    "dumps and stacks are taken, and the cause is reported. 0: no alarm.",
+)
 @click.option("--name", default="", metavar="NAME", help="Name of the launch and its job.")
 @click.option(
     "--scheduler", default="", metavar="S", help="slurm or local; by default slurm where it is configured."

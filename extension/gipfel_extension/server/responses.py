@@ -79,7 +79,7 @@ class JobEvent(ResponseModel):
     """
 
     time_ms: int
-    kind: Literal["started", "ended", "failed", "idle", "checkpoint", "time", "test"]
+    kind: Literal["started", "ended", "failed", "idle", "checkpoint", "time", "hang", "test"]
     title: str
     reason: str
     workload: str

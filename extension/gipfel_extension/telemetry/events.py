@@ -41,6 +41,8 @@ KINDS: Mapping[str, str] = {
     "checkpoint_space": "the next checkpoint won't fit on its file system",
     "rule": "a rule's condition held",
     "workload_failed": "a notebook or a launch failed",
+    "hang": "the ranks of a launch make no progress",
+    "hang_over": "the ranks of a launch continue",
 }
 
 

@@ -54,15 +54,21 @@ class RankWatch:
         The rank's `StepHooks`, or None.
     dump
         Writes the flight recorder's dump.
+    hang_after_s
+        Seconds after which the alarm says that the launch hangs; beats come at least ten times in it.
     """
 
-    def __init__(self, folder: str, hooks: Any, dump: Callable[[], None]) -> None:
+    def __init__(
+        self, folder: str, hooks: Any, dump: Callable[[], None], hang_after_s: float = 300.0
+    ) -> None:
         self._folder = folder
         self._hooks = hooks
         self._dump = dump
         self._rank = int(os.environ.get("RANK") or 0)
         world = int(os.environ.get("WORLD_SIZE") or 1)
-        self._beat_s = _BEAT_S * max(1.0, world / _FULL_RATE_RANKS)
+        usual_s = min(_BEAT_S, hang_after_s / 10 or _BEAT_S)
+        self._beat_s = usual_s * max(1.0, world / _FULL_RATE_RANKS)
+        self._look_s = min(_LOOK_S, usual_s)
         self._main = threading.main_thread().ident or 0
         self._beat_file: int | None = None
         self._stacks_file: Any = None
@@ -84,7 +90,7 @@ class RankWatch:
     def _run(self) -> None:
         next_beat_s = time.monotonic() + self._beat_s
         while True:
-            time.sleep(_LOOK_S)
+            time.sleep(self._look_s)
             try:
                 if self._is_new("dump"):
                     self._dump()

@@ -86,7 +86,9 @@ def arm() -> None:
     hooks = _load("step_hooks")
     if os.environ.get("GIPFEL_RUN"):
         hooks.after_import("torch.distributed.device_mesh", _watch_meshes)
-    _load("rank_requests").RankWatch(FOLDER, hooks.arm_step_hooks(os.environ), dump_flight_recorder).start()
+    armed = hooks.arm_step_hooks(os.environ)
+    after_s = float(attempt().get("hang_after_s", 300.0))
+    _load("rank_requests").RankWatch(FOLDER, armed, dump_flight_recorder, after_s).start()
 
 
 def _load(name: str) -> Any:

@@ -88,6 +88,7 @@ function typeOf(kind: IJobEvent['kind']): Notification.TypeOptions {
       return 'error';
     case 'idle':
     case 'checkpoint':
+    case 'hang':
     case 'time':
       return 'warning';
     case 'ended':

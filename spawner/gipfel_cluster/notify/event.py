@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 from ..model import Frozen, OneLine, one_line
 
 #: Kinds of events that a user may choose from.
-JobKind = Literal["started", "ended", "failed", "idle", "checkpoint", "time"]
+JobKind = Literal["started", "ended", "failed", "idle", "checkpoint", "time", "hang"]
 Kind = JobKind | Literal["test"]
 #: When an event of each kind happens.
 KINDS: dict[JobKind, str] = {
@@ -20,6 +20,7 @@ KINDS: dict[JobKind, str] = {
     "idle": "all GPUs of a node have been idle for 20 minutes",
     "checkpoint": "the next checkpoint won't fit on its file system",
     "time": "a job's time limit ends soon",
+    "hang": "the ranks of a launch make no progress",
 }
 _PHRASES: dict[Kind, str] = {
     "started": "{title} has started",
@@ -28,6 +29,7 @@ _PHRASES: dict[Kind, str] = {
     "idle": "GPUs are idle: {title}",
     "checkpoint": "The next checkpoint won't fit: {title}",
     "time": "The time limit ends soon: {title}",
+    "hang": "No progress: {title}",
     "test": "{title}",
 }
 _MAX_TITLE, _MAX_REASON, _MAX_NAME = 120, 600, 300

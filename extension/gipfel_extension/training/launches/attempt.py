@@ -161,5 +161,6 @@ class RunningAttempt:
             "checkpoint": self._plan.checkpoint,
             "profile": self._plan.spec.profile,
             "step_hooks": self._plan.spec.step_hooks,
+            "hang_after_s": self._plan.spec.hang_after_s,
         }
         write_atomically(Path(self._plan.host_folder, ATTEMPT_FILE), json.dumps(content))

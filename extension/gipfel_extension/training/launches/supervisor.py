@@ -29,6 +29,7 @@ from ..record.state import (
 )
 from .allocation import allocation_lock, choose_gpus, granted_gpus, held_gpus, vetted_nodes
 from .attempt import RunningAttempt
+from .hang_watch import HangWatch
 from .launchers import Attempt, check_attempt, launcher_of
 from .logs import LogTimes
 from .notice import report_end
@@ -75,6 +76,7 @@ class Supervisor:
         self._warned_by_slurm = False
         self._time_limit = TimeLimit(environment, setting.slurm_job)
         self._times = LogTimes(folder)
+        self._hangs = HangWatch(folder, environment, self._plan.spec.hang_after_s)
         self._earlier_restarts = 0
         self._reasons: dict[int, str] = {}
         state = read_state(folder)
@@ -263,6 +265,7 @@ class Supervisor:
                 self._change(step_ids=running.step_ids)
                 self._note_restarts(self._restarts(running), *running.notes[-1:])
             self._times.record_growth()
+            self._note_hang()
             remaining = self._time_limit.remaining_s()
             # Slurm's warning comes up to a minute early, so it is used only if the end is unknown.
             near = (
@@ -284,6 +287,17 @@ class Supervisor:
         self._times.record_growth()
         self._note_restarts(self._restarts(running), *running.notes[-1:])
         return 1 if status is None else status
+
+    def _note_hang(self) -> None:
+        """Write a new alarm, or the end of one; its cause is the reason that lists of workloads show."""
+        before, notice = self._state.hang, self._hangs.poll(self._state)
+        if notice == before or notice is None:
+            return
+        if notice.ended_ns is None:
+            self._change(hang=notice, reason=notice.message)
+        else:
+            resumed = before is not None and self._state.reason == before.message
+            self._change(hang=notice, reason="" if resumed else self._state.reason)
 
     def _restarts(self, running: RunningAttempt) -> int:
         counted = max(newest_restart(self._folder, self._state.attempt), running.rejoined)

@@ -80,6 +80,8 @@ class LaunchSpec(Placement):
     """Write a trace of torch's profiler for every rank."""
     step_hooks: bool = True
     """Log the steps of every rank without a change of its program."""
+    hang_after_s: float = Field(300.0, ge=0, le=86_400)
+    """Seconds without a step after which the launch hangs, at least; 0 for no alarm."""
     preflight: bool = True
     python: OneLine = Field("", pattern=r"^(/|$)", max_length=4096)
     """Interpreter of ranks without a container; empty for that of the caller's environment."""

@@ -40,6 +40,7 @@ __all__ = [
     "STATE",
     "STOP",
     "Failure",
+    "HangNotice",
     "LaunchState",
     "RankRecord",
     "first_failure",
@@ -73,6 +74,18 @@ class Failure(Frozen, extra="ignore"):
         return f"rank {self.rank} on {self.node}: {self.message}{location}"
 
 
+class HangNotice(Frozen, extra="ignore"):
+    """Alarm of a launch whose ranks make no progress: the cause in one line, and the ranks that it names.
+
+    ``ended_ns`` is when they continued or were restarted; None while they hang.
+    """
+
+    time_ns: int
+    message: str
+    ranks: tuple[int, ...] = ()
+    ended_ns: int | None = None
+
+
 class LaunchState(WorkloadState):
     """A launch at one moment.
 
@@ -80,6 +93,7 @@ class LaunchState(WorkloadState):
     that job. ``restarts`` counts restarts of failed ranks, ``requeues`` those of the job. ``run`` is the run
     folder with its samples. ``gpus`` are the indexes, among the job's GPUs, of the GPUs that it holds on each
     node. ``reason`` is the reason for the current phase. ``restarted`` has the reasons of the last restarts.
+    ``hang`` is the last alarm.
     """
 
     number: int
@@ -95,6 +109,12 @@ class LaunchState(WorkloadState):
     failure: Failure | None = None
     restarted: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    hang: HangNotice | None = None
+
+    @property
+    def hangs(self) -> bool:
+        """Return whether the ranks hang now."""
+        return self.phase == "running" and self.hang is not None and self.hang.ended_ns is None
 
     def exit_document(self) -> dict[str, Any]:
         """Return the content of ``exit.json``."""

@@ -1,0 +1,109 @@
+"""Cause of a hang that is happening: dumps and stacks of every rank, NCCL's RAS, and one sentence of them."""
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from gipfel_cluster.model import Frozen, GipfelError, pluralize
+
+from ..flight_recorder import FlightReport, report_of
+from ..flight_recorder.report import name_ranks
+from ..record.state import read_rank_records
+from .nccl_ras import RasStatus, read_ras
+from .requests import StackAnswers, request_dumps, request_stacks
+
+#: Longest wait for dumps and stacks, which ranks write within a second or two.
+_GATHER_S = 15.0
+_LOOK_S = 0.25
+_ANALYSIS_S = 60.0
+#: Largest number of ranks whose stacks are requested at an alarm.
+_MOST_STACKS = 4096
+_MOST_PLACES = 4
+_MAX_CHARACTERS = 1500
+
+
+class HangCause(Frozen):
+    """What was found: one sentence, and the ranks that it names."""
+
+    message: str
+    ranks: tuple[int, ...] = ()
+
+
+def find_cause(
+    folder: Path, *, ras: Callable[[int], RasStatus | None] = read_ras, gather_s: float = _GATHER_S
+) -> HangCause:
+    """Gather what the ranks of a running launch say, and return the cause of its hang."""
+    records = read_rank_records(folder)
+    running = tuple(rank for rank, each in records.items() if each.ended_ns is None)
+    since_ns = request_dumps(folder)
+    stacks = request_stacks(folder, running[:_MOST_STACKS])
+    deadline = time.monotonic() + gather_s
+    while time.monotonic() < deadline:
+        stacks.poll()
+        if not stacks.missing and not _without_dump(folder, running, since_ns):
+            break
+        time.sleep(_LOOK_S)
+    report = None
+    with contextlib.suppress(GipfelError, OSError, ValueError):
+        report = report_of(folder, limit_s=_ANALYSIS_S)
+    silent = {rank: answer.error for rank, answer in stacks.found.items() if answer.error}
+    silent |= dict.fromkeys(stacks.missing, "it does not answer a signal")
+    return describe_cause(report, silent, stacks, ras(len(records)))
+
+
+def _without_dump(folder: Path, ranks: tuple[int, ...], since_ns: int) -> list[int]:
+    missing = []
+    for rank in ranks:
+        try:
+            new = (folder / "flight_recorder" / f"rank_{rank}").stat().st_mtime_ns >= since_ns
+        except OSError:
+            new = False
+        if not new:
+            missing.append(rank)
+    return missing
+
+
+def describe_cause(
+    report: FlightReport | None, silent: dict[int, str], stacks: StackAnswers | None, ras: RasStatus | None
+) -> HangCause:
+    """Return the cause: what the dumps name, else ranks whose processes don't answer, else what RAS says.
+
+    Parameters
+    ----------
+    silent
+        Ranks that wrote no stacks, with the reason.
+    """
+    if report is not None and report.verdict == "cause":
+        ranks = tuple(each.rank for each in report.culprits)
+        return HangCause(message=_cut(report.lines[0], _notes(ranks, silent, stacks)), ranks=ranks)
+    if silent and (report is None or len(silent) <= len(report.ranks)):
+        ranks = tuple(silent)
+        reasons = sorted(set(silent.values()))
+        text = f"Cause: {name_ranks(ranks)} ({'; '.join(reasons[:2])})."
+        return HangCause(message=_cut(text, []), ranks=ranks)
+    if ras is not None and (ras.unreachable or ras.behind):
+        ranks = ras.unreachable or tuple(ras.behind)
+        why = "no longer reaches" if ras.unreachable else "sees behind in launched collectives"
+        return HangCause(message=f"Cause: {name_ranks(ranks)}, which NCCL {why}.", ranks=ranks)
+    reason = report.lines[0] if report is not None else "Cannot tell, because no rank wrote a dump."
+    places = [] if stacks is None else [place for rank in stacks.ranks if (place := stacks.place(rank))]
+    common = max(set(places), key=places.count, default="")
+    where = f" {pluralize(places.count(common), 'rank')} of {len(places)} in {common}." if common else ""
+    return HangCause(message=_cut(f"{reason}{where}", []))
+
+
+def _notes(ranks: tuple[int, ...], silent: dict[int, str], stacks: StackAnswers | None) -> list[str]:
+    """Return where the named ranks are now."""
+    notes = []
+    for rank in ranks[:_MOST_PLACES]:
+        place = stacks.place(rank) if stacks is not None and rank in stacks.found else ""
+        if rank in silent:
+            notes.append(f"Rank {rank}: {silent[rank]}.")
+        elif place:
+            notes.append(f"Rank {rank} is now in {place}.")
+    return notes
+
+
+def _cut(text: str, notes: list[str]) -> str:
+    return " ".join([text, *notes])[:_MAX_CHARACTERS]
