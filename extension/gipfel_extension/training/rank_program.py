@@ -256,7 +256,8 @@ class Rank:
         )  # fmt: skip
         os.close(log)
         status = self.follow(self.child)
-        if status and not self.stop_requested:
+        # A stop may come before the end of a killed program was noticed.
+        if status and (not self.stop_requested or status == -signal.SIGKILL):
             self.write_failure(status)
         self.write_record(ended_ns=time.time_ns(), status=status)
         return status if status >= 0 else 128 - status

@@ -167,9 +167,11 @@ def _write_exception(error: BaseException) -> None:
     frames = error.__traceback__
     while frames is not None and _is_internal(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next
-    text = "".join(traceback.format_exception(type(error), error, frames))
+    found = traceback.TracebackException(type(error), error, frames)
+    _leave_hooks_out(found)
+    text = "".join(found.format())
     sys.stderr.write(text)
-    last = traceback.extract_tb(frames)[-1:] if frames else []
+    last = found.stack[-1:]
     location = f"{last[0].filename}:{last[0].lineno}" if last else ""
     message = f"{type(error).__name__}: {error}"
     rank, node = int(os.environ.get("RANK") or 0), os.environ.get("GIPFEL_NODE") or os.uname().nodename
@@ -180,6 +182,19 @@ def _write_exception(error: BaseException) -> None:
     if elastic:
         extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
         _write_json(elastic, {"message": {"message": message, "extraInfo": extra}})
+
+
+def _leave_hooks_out(found: traceback.TracebackException) -> None:
+    """Remove the frames of step hooks, which wrap functions of torch, from an exception and its causes."""
+    chain: list[traceback.TracebackException | None] = [found]
+    for each in chain:
+        if each is not None and len(chain) < 100:
+            each.stack[:] = [
+                frame
+                for frame in each.stack
+                if os.path.dirname(frame.filename) != FOLDER  # noqa: PTH120
+            ]
+            chain += [each.__cause__, each.__context__]
 
 
 def _is_internal(name: str) -> bool:

@@ -5,6 +5,7 @@ in ``state.json`` and ``exit.json``, errors of ranks are in ``errors/``, and `Ra
 ``ranks/``.
 """
 
+import re
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
@@ -57,6 +58,11 @@ _MAX_ERROR_BYTES = 1 << 20
 _MAX_ERRORS = 10_000
 _MAX_BYTES = 64 << 10
 _MAX_RANKS = 100_000
+#: Messages of gloo, NCCL and the store for a rank that has gone.
+_LOST_CONNECTION = re.compile(
+    r"Connection (reset|closed|refused)|Broken pipe|remote (worker|process)|communicator was aborted",
+    re.IGNORECASE,
+)
 
 
 class Failure(Frozen, extra="ignore"):
@@ -72,6 +78,14 @@ class Failure(Frozen, extra="ignore"):
     def __str__(self) -> str:
         location = f" ({self.location})" if self.location else ""
         return f"rank {self.rank} on {self.node}: {self.message}{location}"
+
+    @property
+    def is_consequence(self) -> bool:
+        """Return whether the rank failed because it lost the connection to another one.
+
+        Such ranks may notice the end of a killed rank before the process that started that one.
+        """
+        return _LOST_CONNECTION.search(self.message) is not None
 
 
 class HangNotice(Frozen, extra="ignore"):
@@ -161,7 +175,10 @@ def first_failures(folder: Path, attempt: int) -> dict[int, Failure]:
             found.setdefault(restart, []).append(failure)
         except (OSError, ValueError):
             continue
-    return {restart: min(each, key=lambda one: one.time_ns) for restart, each in found.items()}
+    return {
+        restart: min(each, key=lambda one: (one.is_consequence, one.time_ns))
+        for restart, each in found.items()
+    }
 
 
 class RankRecord(Frozen, extra="ignore"):
