@@ -8,3 +8,4 @@ import './job.css';
 import './views/vetting.css';
 import './vetting.css';
 import './views/launch.css';
+import './views/topology.css';
