@@ -71,6 +71,33 @@ def test_a_named_session_is_created_and_deleted(pages: HubPages, hub: HubProcess
     expect(card).to_have_count(0)
 
 
+def test_a_service_is_started_by_click_and_opened_from_its_card(
+    pages: HubPages, hub: HubProcess, tmp_path: Path, screenshot: Callable[[Page, str], Path]
+) -> None:
+    (tmp_path / "curve of run 7.txt").write_text("loss\n")
+    page = pages.page
+    pages.open_form()
+    page.get_by_label("What to start").select_option(label="Files of a directory")
+    expect(page.get_by_label("logdir (required)")).to_be_hidden()
+    page.get_by_label("directory (required)").fill(str(tmp_path))
+    expect(page.locator("#gipfel-summary")).to_contain_text("Files of a directory")
+    screenshot(page, "30-form-service")
+    pages.start()
+    # The form was that of the default server: the service got one of its own.
+    page.wait_for_url(f"{hub.url}/user/{_USER}/files/", timeout=60_000)
+    expect(page.get_by_role("link", name="curve of run 7.txt")).to_be_visible()
+    seen = {each["name"]: each["path"] for each in page.context.cookies() if "path" in each}
+    assert seen["gipfel-service-session"] == f"/user/{_USER}/files/"
+    page.goto(f"{hub.url}/hub/home")
+    card = page.get_by_role("region", name="Session files")
+    expect(card).to_contain_text("service files")
+    expect(card.get_by_role("link", name="Open")).to_have_attribute("href", f"/user/{_USER}/files/")
+    screenshot(page, "31-home-service")
+    card.get_by_text("Stop", exact=True).click()
+    card.get_by_role("button", name="Stop files now").click()
+    expect(card).to_have_attribute("data-state", "stopped", timeout=30_000)
+
+
 def test_the_home_fits_a_narrow_window_in_the_dark(
     pages: HubPages, hub: HubProcess, screenshot: Callable[[Page, str], Path]
 ) -> None:

@@ -42,7 +42,7 @@ _OF_PROXIES = (
 _NOT_TO_BROWSER = frozenset(
     (
         *("set-cookie", "location", "content-location", "refresh", "www-authenticate", "proxy-authenticate"),
-        *("clear-site-data", "service-worker-allowed", "strict-transport-security", "alt-svc", "expect-ct"),
+        *("clear-site-data", "strict-transport-security", "alt-svc", "expect-ct"),
         *("public-key-pins", "nel", "report-to", "reporting-endpoints", "x-sendfile", "origin-agent-cluster"),
         *("access-control-allow-credentials", "content-length", "authentication-info"),
     )
@@ -162,6 +162,9 @@ def headers_to_browser(headers: Headers, *, prefix: str, mode: str) -> Iterator[
                 yield name, cookie
         elif lower == "location":
             yield name, limited_redirect(value, prefix=prefix, mode=mode)
+        elif lower == "service-worker-allowed":
+            # A service worker may act on all pages of its service, and on none of the hub.
+            yield name, prefix
         elif lower not in dropped and not lower.startswith(("x-accel-", _WEBSOCKET)):
             yield name, value
 

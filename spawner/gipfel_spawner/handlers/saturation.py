@@ -94,7 +94,12 @@ class SaturationCache:
     async def read(self, spawners: Iterable[EDFSpawner]) -> Mapping[tuple[str, str], SharedSaturation]:
         """Return the answers of these servers by user and server name; wait at most 1 s, and never raise."""
         now = time.monotonic()
-        ready = {(s.user.name, s.name): s for s in spawners if s.ready and s.server}
+        ready = {
+            (each.user.name, each.name): each
+            for each in spawners
+            # A service has no saturation, and the request would count as one of its visitors'.
+            if each.ready and each.server and not (each.user_options or {}).get("service")
+        }
         self._evict(ready, now)
         for key, spawner in ready.items():
             if key not in self._requests and self._is_due(key, now):

@@ -1,0 +1,252 @@
+"""A service as a named server of the hub: by command, from other nodes, after its end, and for others."""
+
+import contextlib
+import json
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import websocket
+from edf_files import write_edf
+from hub_process import HubProcess
+from hub_user import HubUser
+from images import Images
+from one_machine import OneMachine, wait_until
+from unix_users import UnixUser
+
+pytestmark = pytest.mark.cluster
+
+#: A program that knows TCP only, and shows what it got.
+_PROGRAM = """
+import os, sys
+from aiohttp import web
+
+async def page(request):
+    private = {"authorization", "cookie"} & {name.lower() for name in request.headers}
+    tokens = [name for name in os.environ if "TOKEN" in name]
+    return web.json_response({"path": request.path, "private": sorted(private), "tokens": tokens})
+
+async def echo(request):
+    socket = web.WebSocketResponse()
+    await socket.prepare(request)
+    async for message in socket:
+        await socket.send_str("heard " + message.data)
+    return socket
+
+async def events(request):
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    await response.write(b"data: first\\n\\n")
+    await request.content.read()
+    await __import__("asyncio").sleep(30)
+    return response
+
+app = web.Application()
+app.add_routes([web.get("/ws", echo), web.get("/events", events), web.get("/{any:.*}", page)])
+web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), print=None)
+"""
+_BLUEPRINT = """
+name: board
+title: Board
+parameters:
+  program: {{default: "{program}", help: Its program.}}
+parts:
+  board:
+    listen: port
+    command: ["${{python}}", -I, "${{parameters.program}}", "${{port}}"]
+resources: {{gpus: 4, cpus: 1, memory: 200M, time: "00:20:00"}}
+"""
+
+
+@dataclass
+class Board:
+    """A running service, its owner and another user."""
+
+    owner: HubUser
+    other: HubUser
+    unix: UnixUser
+    stranger: UnixUser
+    cluster: OneMachine
+
+    @property
+    def folder(self) -> Path:
+        return self.unix.home / ".gipfel/services/board"
+
+    @property
+    def state(self) -> dict[str, Any]:
+        state: dict[str, Any] = json.loads((self.folder / "state.json").read_text())
+        return state
+
+    @property
+    def direct(self) -> str:
+        """The front door's address on its node."""
+        state = self.state
+        return f"http://{self.cluster.addresses[state['nodes'][0]]}:{state['port']}{state['prefix']}"
+
+    def gipfel(self, *words: str, limit_s: float = 90) -> str:
+        """Run the command in a kernel of the owner's notebook server, and return its output."""
+        code = (
+            "import subprocess, sys\n"
+            f"done = subprocess.run([sys.executable, '-m', 'gipfel_extension.cli', *{list(words)!r}],"
+            " capture_output=True, text=True)\n"
+            "print(done.stdout if done.returncode == 0 else (done.returncode, done.stdout, done.stderr))"
+        )
+        with self.owner.kernel() as kernel:
+            return kernel.run(code, limit_s).text.strip()
+
+    def hub_server(self) -> dict[str, Any]:
+        model = self.owner._client.get(f"/hub/api/users/{self.owner.name}").json()
+        server: dict[str, Any] = (model.get("servers") or {}).get("board") or {}
+        return server
+
+    def on_node(self, *argv: str) -> str:
+        """Run a command as the other user on the service's node, and return its output."""
+        enter = ["nsenter", f"--target={self.cluster.pid(self.state['nodes'][0])}", "--net"]
+        done = subprocess.run(
+            [*enter, "runuser", "-u", self.stranger.name, "--", *argv],
+            capture_output=True,
+            timeout=30,
+            text=True,
+        )
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def board(
+    hub: HubProcess, plain_users: tuple[UnixUser, UnixUser], images: Images, cluster: OneMachine
+) -> Iterator[Board]:
+    """A service that its owner started by command in a container of a notebook server on the other node."""
+    unix, stranger = plain_users
+    program = unix.write("board.py", _PROGRAM)
+    unix.write(".gipfel/blueprints/board.yaml", _BLUEPRINT.format(program=program))
+    write_edf(unix, "board", image=images.debian, mounts=(f"{unix.home}:{unix.home}",))
+    owner, other = hub.user(unix.name), hub.user(stranger.name)
+    owner.start_server({"edf": "board", "gpus": 1})
+    found = Board(owner, other, unix, stranger, cluster)
+    try:
+        output = found.gipfel("service", "up", "board", "--edf", "board")
+        assert output.startswith("http://"), output
+        yield found
+    finally:
+        owner._client.delete(f"/hub/api/users/{owner.name}/servers/board")
+        with contextlib.suppress(httpx.HTTPError):
+            owner.stop_server()
+
+
+def test_a_service_runs_in_a_container_behind_one_port(board: Board) -> None:
+    answer = board.owner.request("board/some/path")
+    assert answer.json() == {"path": "/some/path", "private": [], "tokens": []}
+    record = json.loads(Path(board.state["runs"][-1], "record.json").read_text())
+    assert record["kind"] == "service"
+    assert record["edf"]
+    listening = board.on_node("ss", "-ltnH").split("\n")
+    ports = {line.split()[3].rpartition(":")[2] for line in listening if line}
+    assert str(board.state["port"]) in ports
+    assert "8080" not in ports
+
+
+def test_a_program_on_another_node_has_access_by_a_token_of_the_service_alone(board: Board) -> None:
+    token = board.gipfel("service", "token", "board")
+    with board.owner.kernel() as kernel:
+        node = kernel.value("__import__('os').environ['GIPFEL_NODE']")
+        kernel.run("import urllib.request, urllib.error")
+        request = f"urllib.request.Request('{board.direct}', headers={{'Authorization': 'Bearer {token}'}})"
+        status = kernel.value(f"urllib.request.urlopen({request}, timeout=20).status")
+    assert node != board.state["nodes"][0]
+    assert status == 200
+    headers = {"Authorization": f"token {token}"}
+    for path in ("server", "tokens"):
+        api = f"{board.owner.url}/hub/api/users/{board.owner.name}/{path}"
+        assert httpx.post(api, headers=headers, json={}, trust_env=False).status_code in {403, 404}
+    lab = httpx.get(f"{board.owner.url}/user/{board.owner.name}/api/status", headers=headers, trust_env=False)
+    assert lab.status_code == 403
+
+
+@pytest.mark.parametrize(
+    "path", ["", "some/path", "events", "..%2f", "%2e%2e/lab", "//", "oauth_callback?code=x&state=y"]
+)
+def test_another_user_gets_nothing(board: Board, path: str) -> None:
+    for token in (board.other.token, "", "x" * 40):
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        for base in (f"{board.owner.url}/user/{board.owner.name}/board/", board.direct):
+            for method in ("GET", "HEAD", "POST"):
+                answer = httpx.request(method, base + path, headers=headers, trust_env=False, timeout=20)
+                assert answer.status_code in {302, 400, 403, 404, 405}, (method, base, path)
+                assert "private" not in answer.text
+
+
+def test_another_user_gets_no_stream_and_no_websocket(board: Board) -> None:
+    owner = board.owner.websocket("board/ws")
+    owner.send("me")
+    assert owner.recv() == "heard me"
+    owner.close()
+    with board.owner._client.stream("GET", f"/user/{board.owner.name}/board/events") as stream:
+        assert next(stream.iter_lines()) == "data: first"
+    for token in (board.other.token, ""):
+        with pytest.raises(websocket.WebSocketBadStatusException) as refused:
+            board.other.websocket("board/ws", owner=board.owner.name, token=token)
+        assert refused.value.status_code in {302, 403}
+
+
+def test_another_user_of_the_node_finds_nothing(board: Board) -> None:
+    state = board.state
+    reply = board.on_node("curl", "-s", "-i", f"http://127.0.0.1:{state['port']}{state['prefix']}")
+    assert reply.startswith("HTTP/1.1 403")
+    assert board.on_node("curl", "-s", "http://127.0.0.1:8080/") == ""
+    sockets = [each for each in Path("/tmp").glob("gipfel-*/board") if each.is_socket()]
+    for each in sockets:
+        assert board.stranger.run("curl", "-s", "--unix-socket", str(each), "http://x/").stdout == ""
+    for pid in board.unix.processes():
+        assert board.stranger.run("cat", f"/proc/{pid}/environ").stdout == ""
+    assert board.stranger.run("cat", str(board.folder / "spec.json")).returncode != 0
+
+
+def test_the_services_own_token_starts_nothing(board: Board, hub: HubProcess) -> None:
+    for pid in board.unix.processes():
+        with contextlib.suppress(OSError):
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if b"services.supervisor" in command:
+                token = next(each for each in variables if each.startswith(b"JUPYTERHUB_API_TOKEN=")).decode()
+                break
+    headers = {"Authorization": f"token {token.partition('=')[2]}"}
+    api = f"{board.owner.url}/hub/api"
+    user = f"/users/{board.owner.name}"
+    for path, content in (
+        (f"{user}/servers/x", {}),
+        (f"{user}/tokens", {}),
+        ("/gipfel/server/service-token", {"service": "board"}),
+    ):
+        assert httpx.post(api + path, headers=headers, json=content, trust_env=False).status_code in {
+            403,
+            404,
+        }
+
+
+def test_a_killed_service_answers_again_at_the_same_address(board: Board) -> None:
+    first = board.state
+    board.cluster.call(["scancel", "--signal=KILL", "--full", first["job_id"]])
+    assert wait_until(lambda: not board.hub_server(), 40)
+    assert board.owner.request("board/").status_code != 200
+    again = board.gipfel("rerun", "board")
+    assert again == "board"
+    assert board.owner.request("board/").json()["path"] == "/"
+    assert board.state["job_id"] != first["job_id"]
+    assert len(board.state["runs"]) == 2
+
+
+def test_a_service_outlives_the_notebook_and_stops_by_command(board: Board) -> None:
+    listed = json.loads(board.gipfel("ps", "--json"))
+    assert [(each["id"], each["state"]) for each in listed if each["kind"] == "service"] == [
+        ("board", "running")
+    ]
+    board.owner.stop_server()
+    assert board.owner.request("board/").status_code == 200
+    board.owner.start_server({"gpus": 0})
+    assert "stopped" in board.gipfel("stop", "board") or board.gipfel("ps", "--json") == "[]"
+    assert wait_until(lambda: not board.hub_server(), 30)
+    assert board.state["outcome"] == "stopped"
