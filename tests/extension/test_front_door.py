@@ -357,6 +357,7 @@ def test_a_hostile_service_gets_no_headers_of_its_own_through() -> None:
             cookies = response.headers.getall("Set-Cookie")
             assert cookies == [f"sid=1; HttpOnly; Path={PREFIX}", f"own=2; Path={PREFIX}x"]
             assert "evil" not in str(response.headers)
+            assert response.headers["Service-Worker-Allowed"] == PREFIX
         for target, status in (("https://evil.example/", 502), ("/hub/logout/../..", 502), ("/login", 302)):
             async with site.get(f"{PREFIX}redirect", params={"to": target}) as response:
                 assert response.status == status
