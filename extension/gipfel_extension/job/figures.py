@@ -56,6 +56,7 @@ def bands_figure(
     chosen: Collection[str] = (),
     *,
     dark: bool = False,
+    width: int = 320,
 ) -> dict[str, Any]:
     """Return a plot per metric: median, 10 to 90 % and lowest to highest of all rows, and named lines.
 
@@ -63,6 +64,8 @@ def bands_figure(
     ----------
     chosen
         UUIDs of rows that are drawn in addition: a line each up to eight, else their median.
+    width
+        Pixels of the figure.
     """
     plots = []
     places = [row.index for row in rows]
@@ -78,7 +81,7 @@ def bands_figure(
         )
         title = f"{style.label} of {len(rows)}" if len(rows) > 1 else style.label
         unit = "" if style.unit == "%" else f", {style.unit}"
-        plots.append(Plot(f"{title}{unit}", traces, percent=style.unit == "%", pixels=110))
+        plots.append(Plot(f"{title}{unit}", traces, percent=style.unit == "%", pixels=110, width=width))
     return stacked(
         plots,
         title="",

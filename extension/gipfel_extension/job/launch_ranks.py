@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from gipfel_cluster.model import GipfelError
+from gipfel_cluster.model import GipfelError, one_line
 
 from ..diagnosis.reported_roles import ReportedRank
 from ..diagnosis.role_layout import parse_layout, roles_of_layout
@@ -70,3 +70,23 @@ def _layout(folder: Path) -> dict[str, int]:
         return parse_layout(spec.layout)
     except (OSError, ValueError, SourceError):
         return {}
+
+
+def launch_events(run: Path, most: int = 20) -> list[tuple[int, str, str]]:
+    """Return UTC nanoseconds, kind and sentence of what happened to the newest launches of a run."""
+    try:
+        names = [path.name for path in (run / LAUNCHES).iterdir() if path.name.isdecimal()]
+    except OSError:
+        return []
+    found = []
+    for name in sorted(names, key=int)[-most:]:
+        state = state_of(run / LAUNCHES / name)
+        if state is None:
+            continue
+        if state.started_ns:
+            found.append((state.started_ns, "launch", f"Launch {name} started its ranks."))
+        if state.ended_ns:
+            ending = f": {state.reason}" if state.reason else "."
+            kind = "launch" if state.exit_status == 0 else "launch_failed"
+            found.append((state.ended_ns, kind, one_line(f"Launch {name} ended{ending}")))
+    return sorted(found)

@@ -1,6 +1,7 @@
 """Figures of users' metrics by rank, on the time axis of the samples."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ def metrics_figure(
     span_ns: tuple[int, int],
     *,
     dark: bool = False,
+    width: int = 320,
 ) -> dict[str, Any]:
     """Return a plot per metric: a line per rank up to eight ranks, else bands, outliers and selected ranks.
 
@@ -55,6 +57,8 @@ def metrics_figure(
         Selected ranks; None if all are.
     span_ns
         The time range of the axis, UTC.
+    width
+        Pixels of the figure.
     """
     own = _of_launch(metrics, launch)
     plots = []
@@ -64,7 +68,7 @@ def metrics_figure(
             key=lambda each: -1 if each.rank is None else each.rank,
         )
         if series:
-            plots.append(_plot(name, series, chosen, span_ns, dark=dark))
+            plots.append(replace(_plot(name, series, chosen, span_ns, dark=dark), width=width))
     return stacked(
         plots,
         title="",

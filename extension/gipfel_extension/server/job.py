@@ -12,6 +12,7 @@ from gipfel_cluster.model import Frozen, GipfelError, OneLine
 
 from ..diagnosis.role_selection import RoleSelection, parse_selection
 from ..job.figures import HIGH_IS_BAD, HOST_METRICS, OVERVIEW_METRICS, bands_figure, heat_bytes, values_of
+from ..job.launch_ranks import launch_events
 from ..job.metric_figures import MOST_METRICS, last_steps, metric_names, metrics_figure
 from ..job.ranks import Job, JobContent, read_job
 from ..job.rows import DeviceRow, Order, device_rows, ordered, selected_rows
@@ -53,7 +54,7 @@ class JobView(JobQuery):
 
     ``select`` is an expression such as ``pp=6,7 & dp=0``, ``pick`` one of what was clicked, which counts in
     its place. ``names`` are users' metrics, ``bands`` metrics of devices, ``figures`` what to draw. ``rows``
-    is the height of the heat map in pixels.
+    is the height of the heat map in pixels, ``width`` the width of the other figures.
     """
 
     since: int | None = Field(None, ge=0, le=2**53 - 1)
@@ -63,6 +64,7 @@ class JobView(JobQuery):
     select: str = Field("", max_length=1000)
     pick: str = Field("", max_length=1000)
     rows: int = Field(_MOST_ROWS, ge=16, le=_MOST_ROWS)
+    width: int = Field(320, ge=200, le=10_000)
     names: tuple[OneLine, ...] = Field((), max_length=MOST_METRICS)
     bands: tuple[OneLine, ...] = Field((), max_length=len(HEAT_METRICS))
     figures: tuple[FigureName, ...] = Field(("bands", "heat", "metrics"), max_length=3)
@@ -113,11 +115,21 @@ def job_document(folder: Path, query: JobQuery) -> dict[str, Any]:
     return {
         **content.job.model_dump(mode="json"),
         "version": version,
-        "events": event_texts(read_events(folder / "telemetry")),
+        "events": _events(folder),
         "metrics": metric_names(metrics, content.job.launch),
         "steps": last_steps(metrics, content.job.launch),
         "growing": growing,
     }
+
+
+def _events(folder: Path) -> list[dict[str, Any]]:
+    """Return events of recorders, GPUs, rules and launches for the page, sorted by time."""
+    own = [
+        {"time_ms": time_ns // 1_000_000, "node": "", "kind": kind, "device": "", "message": message}
+        for time_ns, kind, message in launch_events(folder)
+    ]
+    found = [*event_texts(read_events(folder / "telemetry")), *own]
+    return sorted(found, key=lambda each: each["time_ms"])
 
 
 def read_content(folder: Path, query: JobQuery) -> JobContent:
@@ -215,7 +227,7 @@ def _figures(  # noqa: PLR0917 - all that one answer is drawn from
     found: dict[str, Any] = {}
     if "bands" in view.figures:
         named: Sequence[str] = (view.bands or OVERVIEW_METRICS) if gpus_of(overview) else HOST_METRICS
-        figure = bands_figure(overview, rows, named, lit or (), dark=view.dark)
+        figure = bands_figure(overview, rows, named, lit or (), dark=view.dark, width=view.width)
         found["bands"] = with_events(figure, events, dark=view.dark)
     if "heat" in view.figures:
         metric = view.metric if gpus_of(overview) else HOST_METRICS[0]
@@ -224,7 +236,9 @@ def _figures(  # noqa: PLR0917 - all that one answer is drawn from
     if "metrics" in view.figures:
         metrics = metrics_of_run(folder) or UserMetrics()
         span = _span(overview, *_range(view))
-        own = metrics_figure(metrics, content.job.launch, view.names, chosen, span, dark=view.dark)
+        own = metrics_figure(
+            metrics, content.job.launch, view.names, chosen, span, dark=view.dark, width=view.width
+        )
         found["metrics"] = with_events(own, events, dark=view.dark)
     return found
 

@@ -13,6 +13,9 @@ import type { JobSelection } from './selection';
 /** A recorder writes every few seconds; a heat map of a thousand GPUs takes up to 200 ms to draw. */
 const GROWING_MS = 5_000;
 const SETTLE_MS = 120;
+/** A figure needs another legend at each of these widths. */
+const WIDTH_STEP = 100;
+const LEAST_WIDTH = 300;
 /** From this age on, what a growing run shows is stale. */
 const STALE_MS = 30_000;
 
@@ -89,6 +92,15 @@ export class JobModel implements IJobState, IDisposable {
     [this._metric, this._order] = [metric, order];
     this._changed.emit();
     this._update();
+  }
+
+  /** Set the width of figures in pixels, which decides the lines of their legends. */
+  setWidth(pixels: number): void {
+    const width = Math.max(LEAST_WIDTH, Math.floor(pixels / WIDTH_STEP) * WIDTH_STEP);
+    if (width !== this._width) {
+      this._width = width;
+      this._update();
+    }
   }
 
   /** Set what the visible tab draws. */
@@ -236,6 +248,7 @@ export class JobModel implements IJobState, IDisposable {
       pick: pickExpression,
       order: this._order,
       metric: this._metric,
+      width: this._width,
       dark
     };
   }
@@ -251,6 +264,7 @@ export class JobModel implements IJobState, IDisposable {
   private _wanted = NO_FIGURES;
   private _metric = 'SM_ACTIVE';
   private _order = 'rank';
+  private _width = LEAST_WIDTH;
   private _shown = '\n';
   private _asked = '';
   private _error = '';

@@ -3,6 +3,7 @@ import { ReactWidget, UseSignal } from '@jupyterlab/ui-components';
 import type { Message } from '@lumino/messaging';
 import { DisposableDelegate, type IDisposable } from '@lumino/disposable';
 import { Signal, type ISignal } from '@lumino/signaling';
+import type { Widget } from '@lumino/widgets';
 import * as React from 'react';
 
 import { mountainIcon } from '../common/icon';
@@ -13,6 +14,8 @@ import type { IPageLocation } from './location';
 import type { JobModel } from './model';
 
 const LAST_RANK = 1000;
+/** Width from which plots stand side by side, as `style/job.css` has it. */
+const TWO_COLUMNS = 1100;
 
 interface IRanked<T> {
   readonly item: T;
@@ -123,6 +126,12 @@ export class JobPage extends ReactWidget {
   protected override onAfterShow(message: Message): void {
     super.onAfterShow(message);
     this._onVisibility();
+  }
+
+  protected override onResize(message: Widget.ResizeMessage): void {
+    super.onResize(message);
+    const wide = message.width >= TWO_COLUMNS;
+    this.model.setWidth(wide ? message.width / 2 : message.width);
   }
 
   protected override onAfterHide(message: Message): void {

@@ -29,6 +29,8 @@ export interface IFiguresQuery extends IJobQuery {
   readonly bands: readonly string[];
   readonly figures: readonly string[];
   readonly dark: boolean;
+  /** Pixels of a figure. */
+  readonly width: number;
 }
 
 /** Requests to `gipfel/job`. */
@@ -45,7 +47,8 @@ export class JobRequests {
 
   figures(query: IFiguresQuery, have: string): Promise<IJobFigures | IUnchanged> {
     const { select, pick, order, metric, sinceMs, untilMs } = query;
-    const words = { select, pick, order, metric, dark: query.dark ? '1' : '0' };
+    const width = String(Math.max(200, Math.round(query.width)));
+    const words = { select, pick, order, metric, width, dark: query.dark ? '1' : '0' };
     const times = Object.entries({ since: sinceMs, until: untilMs }).flatMap(([name, ms]) =>
       ms === null ? [] : [[name, String(Math.round(ms))] as const]
     );

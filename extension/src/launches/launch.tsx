@@ -31,7 +31,15 @@ export function ListedLaunch(props: IListedLaunchProps): React.JSX.Element {
 
 function controlsOf({ launch, model, actions }: IListedLaunchProps): ILaunchControls {
   const { id } = launch;
+  const { openJob } = actions;
   return {
+    ...(openJob === undefined
+      ? {}
+      : {
+          openJob: (): void => {
+            openJob(id);
+          }
+        }),
     busy: model.isBusy(id),
     toggleLog: () => {
       model.openLog(model.openLogId === id ? '' : id);

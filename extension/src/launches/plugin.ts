@@ -71,6 +71,14 @@ function actionsOf({ commands }: JupyterFrontEnd, model: LaunchesModel): ILaunch
         }
       });
     },
+    // Asked at each draw: the plugin of the page may be activated later, or not at all.
+    get openJob() {
+      return commands.hasCommand(CommandIDs.openJob)
+        ? (id: string): void => {
+            void commands.execute(CommandIDs.openJob, { run: id.replace(/\/[^/]*$/, ''), launch: id });
+          }
+        : undefined;
+    },
     newLaunch: () => {
       void commands.execute(CommandIDs.newLaunch);
     }

@@ -15,9 +15,9 @@ _TITLE_PIXELS = 30
 _BOTTOM_PIXELS = 40
 _HEAD_PIXELS = 21
 _LEGEND_PIXELS = 19
-#: Pixels of a line of the legend in a figure of 320 pixels. A legend entry needs the pixels of its line
-#: sample and of its letters; all entries are in columns as wide as the longest.
-_NARROW_PIXELS = 238
+#: Pixels of a figure in the panel, and those of them beside a line of the legend. A legend entry needs the
+#: pixels of its line sample and of its letters; all entries are in columns as wide as the longest.
+_NARROWEST_PIXELS, _MARGIN_PIXELS = 320, 82
 _SAMPLE_PIXELS, _LETTER_PIXELS = 45, 5.4
 _MAX_LINES = 8
 _PLOT_PIXELS = 68
@@ -48,6 +48,8 @@ class Plot:
         True for an axis that ends at 100 %.
     legend
         True for a legend above the plot; traces with ``showlegend`` False are omitted.
+    width
+        Pixels of the figure, from which the lines of the legend follow.
     """
 
     title: str
@@ -55,6 +57,7 @@ class Plot:
     percent: bool = False
     legend: bool = True
     pixels: int = _PLOT_PIXELS
+    width: int = _NARROWEST_PIXELS
 
     @property
     def legend_pixels(self) -> int:
@@ -63,7 +66,7 @@ class Plot:
         if not self.legend or not names:
             return 0
         longest = max(map(len, names))
-        columns = max(1, int(_NARROW_PIXELS / (_SAMPLE_PIXELS + _LETTER_PIXELS * longest)))
+        columns = max(1, int((self.width - _MARGIN_PIXELS) / (_SAMPLE_PIXELS + _LETTER_PIXELS * longest)))
         return _LEGEND_PIXELS * min(_MAX_LINES, -(-len(names) // columns))
 
     @property

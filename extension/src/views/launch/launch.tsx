@@ -19,6 +19,7 @@ export interface ILaunchControls {
   readonly toggleLog?: () => void;
   readonly stop?: () => void;
   readonly openNotebook?: () => void;
+  readonly openJob?: () => void;
   readonly rerun?: () => void;
 }
 
@@ -86,7 +87,7 @@ function Head(props: {
 
 function Actions(props: ILaunchProps): React.JSX.Element | null {
   const { launch, controls, log, trans } = props;
-  const { toggleLog, stop, openNotebook, rerun } = controls;
+  const { toggleLog, stop, openNotebook, openJob, rerun } = controls;
   const ended = launch.phase === 'ended';
   const button = (text: string, act: () => void, pressed?: boolean): React.JSX.Element => (
     <ActionButton
@@ -104,6 +105,7 @@ function Actions(props: ILaunchProps): React.JSX.Element | null {
     <footer>
       {toggleLog && button(trans.__('Log'), toggleLog, log !== undefined)}
       {stop && !ended && button(controls.stopping ? trans.__('Stopping …') : trans.__('Stop'), stop)}
+      {openJob && button(trans.__('All ranks'), openJob)}
       {openNotebook && launch.notebook && button(trans.__('Open notebook'), openNotebook)}
       {rerun && ended && button(trans.__('Run again'), rerun)}
     </footer>

@@ -1,0 +1,131 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import * as React from 'react';
+
+import { HEAT_METRICS } from '../api';
+import { Figure } from '../views/figures/figure';
+import type { JobFigures } from './figures';
+import type { JobModel } from './model';
+import { lineChooser } from './overview';
+import { States } from './states';
+
+interface IProps {
+  readonly model: JobModel;
+  readonly figures: JobFigures;
+  readonly trans: TranslationBundle;
+}
+
+/** As many users' metrics as the server draws at a time. */
+const MOST_NAMES = 12;
+const FIRST_NAMES = 3;
+const FIRST_BANDS = ['SM_ACTIVE', 'PIPE_TENSOR_ACTIVE', 'DRAM_ACTIVE', 'POWER_USAGE'];
+
+/** What ranks logged, and what GPUs measured: bands of all, and a line for each selected rank. */
+export function Metrics(props: IProps): React.JSX.Element {
+  const { model, trans } = props;
+  const known = model.job?.metrics ?? [];
+  const [chosen, setChosen] = React.useState<readonly string[] | null>(null);
+  const [bands, setBands] = React.useState<readonly string[]>(FIRST_BANDS);
+  const names = (chosen ?? known.slice(0, FIRST_NAMES)).filter(name => known.includes(name));
+  const wanted = JSON.stringify({
+    figures: [...(names.length > 0 ? ['metrics'] : []), ...(bands.length > 0 ? ['bands'] : [])],
+    names,
+    bands
+  });
+  React.useEffect(() => {
+    model.setWanted(JSON.parse(wanted) as Parameters<JobModel['setWanted']>[0]);
+  }, [model, wanted]);
+  return (
+    <>
+      <States model={model} trans={trans} />
+      <Hint model={model} trans={trans} />
+      <div className="jp-Gipfel-job-plots">
+        <Group
+          {...props}
+          title={trans.__('Metrics of the training')}
+          name="metrics"
+          known={known.map(name => [name, name])}
+          chosen={names}
+          most={MOST_NAMES}
+          empty={trans.__('No metric was logged. Call gipfel_widgets.log(step=…, loss=…) on each rank.')}
+          onChosen={setChosen}
+        />
+        <Group
+          {...props}
+          title={trans.__('Metrics of the GPUs')}
+          name="bands"
+          known={HEAT_METRICS}
+          chosen={bands}
+          most={HEAT_METRICS.length}
+          empty=""
+          onChosen={setBands}
+        />
+      </div>
+    </>
+  );
+}
+
+interface IGroupProps extends IProps {
+  readonly title: string;
+  /** The name of the figure. */
+  readonly name: string;
+  /** Metrics and their labels. */
+  readonly known: readonly (readonly [string, string])[];
+  readonly chosen: readonly string[];
+  readonly most: number;
+  /** What to do if no metric is known. */
+  readonly empty: string;
+  readonly onChosen: (names: readonly string[]) => void;
+}
+
+function Group(props: IGroupProps): React.JSX.Element {
+  const { model, figures, trans, title, name, known, chosen, empty } = props;
+  return (
+    <section aria-label={title}>
+      <Choices {...props} />
+      {model.job !== null && known.length === 0 && <p className="jp-Gipfel-pad">{empty}</p>}
+      {chosen.length > 0 && (
+        <Figure source={figures} name={name} label={title} trans={trans} onLine={lineChooser(model)} />
+      )}
+    </section>
+  );
+}
+
+function Hint(props: Pick<IProps, 'model' | 'trans'>): React.JSX.Element {
+  const { model, trans } = props;
+  const { selection } = model;
+  return (
+    <p className="jp-Gipfel-small jp-Gipfel-pad">
+      {selection.some
+        ? trans._n(
+            'The selected rank is drawn beside the bands of all.',
+            'Of the %1 selected ranks up to eight are drawn as lines, else their median, beside the bands of all.',
+            selection.ranks.length
+          )
+        : trans.__(
+            'Median, 10 to 90 % and lowest to highest of all ranks, with at most eight outliers by name.'
+          )}
+    </p>
+  );
+}
+
+function Choices(props: IGroupProps): React.JSX.Element {
+  const { title, known, chosen, most, onChosen } = props;
+  return (
+    <fieldset className="jp-Gipfel-job-choices">
+      <legend>{title}</legend>
+      {known.map(([name, label]) => (
+        <label key={name} className="jp-Gipfel-check">
+          <input
+            type="checkbox"
+            checked={chosen.includes(name)}
+            disabled={chosen.length >= most && !chosen.includes(name)}
+            onChange={event => {
+              onChosen(event.target.checked ? [...chosen, name] : chosen.filter(each => each !== name));
+            }}
+          />
+          {label}
+        </label>
+      ))}
+    </fieldset>
+  );
+}
