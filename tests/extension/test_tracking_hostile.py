@@ -3,12 +3,14 @@
 import json
 import os
 import random
+import sqlite3
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from event_bytes import event, frame, simple
+from test_tracking_stores import WANDB
 
 from gipfel_extension.tracking import Follower
 from gipfel_extension.tracking.scalar import Scalar
@@ -42,12 +44,28 @@ def _mlflow(draw: random.Random) -> bytes:
     return b"".join(b"1800000000%03d %f %d\n" % (i, draw.random(), i) for i in range(20))
 
 
+def _wandb(draw: random.Random) -> bytes:
+    return WANDB.read_bytes()[: draw.randrange(2_000, 35_037)]
+
+
+def _database(draw: random.Random) -> bytes:
+    database = sqlite3.connect(":memory:")
+    database.execute("CREATE TABLE metrics (key, value, timestamp, step, is_nan, run_uuid)")
+    database.execute("CREATE TABLE runs (run_uuid, name)")
+    rows = [("loss", draw.random(), 1_800_000_000_000, i, 0, "r") for i in range(200)]
+    database.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?)", rows)
+    database.commit()
+    return database.serialize()
+
+
 _FORMATS: dict[str, Callable[[random.Random], bytes]] = {
     "events.out.tfevents.1": _events,
     "metrics.csv": _csv,
     "log.jsonl": _json_lines,
     "trainer_state.json": _state,
     "metrics/loss": _mlflow,
+    "run-1.wandb": _wandb,
+    "mlflow.db": _database,
 }
 
 

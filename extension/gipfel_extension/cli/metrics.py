@@ -12,6 +12,7 @@ from .terminal import examples, report_line
 
 if TYPE_CHECKING:
     from ..tracking import FileSummary, Follower
+    from ..tracking.find import Kind
     from ..tracking.series import Series, SeriesTable
 
 _UNREADABLE = 2
@@ -26,18 +27,28 @@ _MAX_NOTES = 20
         "gipfel metrics outputs/ --json",
         "gipfel metrics lightning_logs/version_3/metrics.csv",
         "gipfel metrics alps-48812 --watch train/loss",
+        "gipfel metrics train.log --pattern 'iteration +(?P<step>\\d+).*lm loss: (?P<lm_loss>\\S+)'",
         "gipfel record --metrics outputs/ -- python train.py    (adds them to the run, live)",
     )
 )
 @click.argument("path", metavar="[RUN|DIR|FILE]", default="", shell_complete=complete_runs(or_files=True))
 @click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
+@click.option(
+    "--pattern",
+    "expression",
+    default="",
+    metavar="REGEX",
+    help="Read logs: values are the named groups of a regular expression, with `step`, `time` (seconds since "
+    "the epoch) and `rank` as such, and `__` in a name for a slash.",
+)
 @click.option("--watch", default="", metavar="NAME", help="Print new values of this metric until Ctrl-C.")
-def metrics(path: str, *, as_document: bool, watch: str) -> int:
+def metrics(path: str, *, as_document: bool, expression: str, watch: str) -> int:
     """List the metrics in the files that a training program writes anyway; its code needs no change.
 
     Reads TensorBoard event files, CSV files with a step or epoch column (Lightning), trainer_state.json
-    (transformers), MLflow's file store (mlruns), and JSON lines with a step or a time: below DIR or in FILE;
-    of RUN, by default this job's or your newest, the metrics that it logged. None of the packages need be
+    (transformers), W&B's offline files, MLflow's database and file store (mlruns), and JSON lines with a step
+    or a time: below DIR or in FILE; with --pattern logs (*.log, *.out, *.err, *.txt; of RUN its ranks'). Of
+    RUN, by default this job's or your newest, the metrics that it logged. None of the packages need be
     installed. The rank is the one that a line or a part of the path names, such as logs/rank3/.
 
     A row is one metric of one rank of one source, a directory or file with values of its own. The curve shows
@@ -56,7 +67,8 @@ def metrics(path: str, *, as_document: bool, watch: str) -> int:
     try:
         # The path itself may be a link; those below it are not followed.
         place = resolve_recording(path).resolve()
-        _add(follower, place)
+        logs = _log_kind(expression) if expression else None
+        _add(follower, place, logs)
     except SourceError as error:
         report_line(str(error))
         return _UNREADABLE
@@ -65,23 +77,36 @@ def metrics(path: str, *, as_document: bool, watch: str) -> int:
         report_line(f"{path} can't be read: {reason}. Name a run, a directory or a file.")
         return _UNREADABLE
     if watch:
-        return _watch(follower, place, watch)
+        return _watch(follower, place, watch, logs)
     for file, scalars in follower.poll(last=True):
         table.add(_source(file, place), scalars)
     return _report(follower, table, place, as_document=as_document)
 
 
-def _add(follower: "Follower", place: Path) -> None:
+def _log_kind(expression: str) -> "Kind":
+    from ..tracking.find import log_kind  # noqa: PLC0415
+    from ..tracking.log_pattern import LogPattern, PatternError  # noqa: PLC0415
+
+    try:
+        return log_kind(LogPattern(expression))
+    except PatternError as error:
+        raise click.UsageError(f"{error.problem} {error.fix}") from error
+
+
+def _add(follower: "Follower", place: Path, logs: "Kind | None") -> None:
     from ..telemetry.user_metrics import METRICS_FILE  # noqa: PLC0415 - numpy, as above
 
-    if (place / "telemetry").is_dir():
+    if (place / "telemetry").is_dir() and logs is not None:
+        if (place / "launches").is_dir():
+            follower.search(place / "launches", logs=logs)
+    elif (place / "telemetry").is_dir():
         # A run folder has other JSON lines too, of events.
         follower.add(place / METRICS_FILE)
     elif place.is_dir():
-        follower.search(place)
+        follower.search(place, logs=logs)
     else:
         place.stat()
-        follower.add(place)
+        follower.add(place, logs)
 
 
 def _source(file: "FileSummary", place: Path) -> str:
@@ -89,7 +114,7 @@ def _source(file: "FileSummary", place: Path) -> str:
     return str(file.source.relative_to(place)) if file.source.is_relative_to(place) else "."
 
 
-def _watch(follower: "Follower", place: Path, name: str) -> int:
+def _watch(follower: "Follower", place: Path, name: str, logs: "Kind | None") -> int:
     """Print the values of a metric as they are written; also those of files that are new."""
     try:
         while True:
@@ -100,7 +125,7 @@ def _watch(follower: "Follower", place: Path, name: str) -> int:
                         rank = "" if each.rank is None else f"  rank {each.rank}"
                         click.echo(f"{step:>10}  {each.value:.6g}{rank}")
             time.sleep(_WATCH_S)
-            _add(follower, place)
+            _add(follower, place, logs)
     except KeyboardInterrupt:
         return 0
     except OSError as error:

@@ -60,6 +60,14 @@ if TYPE_CHECKING:
     help='What CMD logs becomes metrics of the run: a file of JSON lines, such as {"step": 1, "loss": 0.5}, '
     "or a directory of TensorBoard, CSV, MLflow or Trainer files; `gipfel metrics --help` lists them.",
 )
+@click.option(
+    "--metrics-pattern",
+    "pattern",
+    default="",
+    metavar="REGEX",
+    help="The files of --metrics are logs, and this is in their lines: "
+    "'step (?P<step>\\d+) .*loss (?P<loss>\\S+)'; `gipfel metrics --help` tells more.",
+)
 def record(
     *,
     command: tuple[str, ...],
@@ -68,6 +76,7 @@ def record(
     sources: tuple[str, ...],
     extra: tuple[str, ...],
     metrics: str,
+    pattern: str,
 ) -> int:
     """Run CMD and record metrics of its GPUs and the host in a new run folder.
 
@@ -79,9 +88,11 @@ def record(
     """
     from .foreground import NOT_EXECUTABLE, NOT_FOUND, Foreground  # noqa: PLC0415
 
+    if pattern:
+        _check_pattern(pattern, metrics)
     foreground = Foreground()
     run = _made(Path(runs).expanduser() if runs else None, command, interval, sources)
-    recorder = _started(run, extra, metrics)
+    recorder = _started(run, extra, metrics, pattern)
     environment = {**os.environ, "GIPFEL_RUN": str(run.path)} if run else dict(os.environ)
     try:
         status = foreground.run(command, environment)
@@ -113,7 +124,20 @@ def _made(
         return None
 
 
-def _started(run: "RecordedRun | None", extra: tuple[str, ...], metrics: str) -> "CommandRecorder | None":
+def _check_pattern(pattern: str, metrics: str) -> None:
+    from ..tracking.log_pattern import LogPattern, PatternError  # noqa: PLC0415
+
+    try:
+        LogPattern(pattern)
+    except PatternError as error:
+        raise click.UsageError(f"{error.problem} {error.fix}") from error
+    if not metrics:
+        raise click.UsageError("Name the log, or a directory of logs: --metrics FILE.")
+
+
+def _started(
+    run: "RecordedRun | None", extra: tuple[str, ...], metrics: str, pattern: str
+) -> "CommandRecorder | None":
     if run is None or not run.sources:
         return None
     from .recorded_run import CommandRecorder  # noqa: PLC0415
@@ -129,6 +153,7 @@ def _started(run: "RecordedRun | None", extra: tuple[str, ...], metrics: str) ->
             metrics=extra,
             # Of several tasks, only the first one reads the file.
             metrics_file=metrics if run.first else "",
+            metrics_pattern=pattern if run.first else "",
         )
     except OSError as error:
         _say(f"Nothing is recorded: the recorder can't be started: {error.strerror}.")

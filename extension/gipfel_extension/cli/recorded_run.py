@@ -209,9 +209,9 @@ class CommandRecorder:
         Seconds between two samples; None: as fast as the sources update, at most ten per second.
     environment
         The command's environment, which names the job's GPUs. The processes below this one are the job.
-    metrics, metrics_file
+    metrics, metrics_file, metrics_pattern
         Additional GPU metrics, and a file of JSON lines, a directory, or another file of metrics that the
-        command writes.
+        command writes; a regular expression where it is a log.
 
     Raises
     ------
@@ -230,6 +230,7 @@ class CommandRecorder:
         environment: Mapping[str, str],
         metrics: Sequence[str] = (),
         metrics_file: str = "",
+        metrics_pattern: str = "",
     ) -> None:
         argv = [
             *(sys.executable, "-I", "-m", "gipfel_extension.recorder"),
@@ -243,7 +244,7 @@ class CommandRecorder:
         for metric in metrics:
             argv += ["--metric", metric]
         if metrics_file:
-            argv += _metrics_arguments(Path(metrics_file).expanduser().absolute())
+            argv += _metrics_arguments(Path(metrics_file).expanduser().absolute(), metrics_pattern)
         self._stream = LiveFolder.create(run, node)
         if self._stream is not None:
             argv += ["--sockets", str(self._stream.path)]
@@ -306,7 +307,7 @@ class CommandRecorder:
         return line.partition(" recorder: ")[2] or line
 
 
-def _metrics_arguments(path: Path) -> list[str]:
+def _metrics_arguments(path: Path, pattern: str = "") -> list[str]:
     """Return the recorder's arguments for what the command logs.
 
     Lines of a file of JSON lines, which also has another name where it does not exist yet, count from its
@@ -314,6 +315,8 @@ def _metrics_arguments(path: Path) -> list[str]:
     """
     from ..tracking.find import kind_of  # noqa: PLC0415 - most commands name none
 
+    if pattern:
+        return ["--metrics", str(path), f"--metrics-since={time.time_ns()}", f"--metrics-pattern={pattern}"]
     kind = kind_of(path) if path.is_file() else None
     if (
         path.is_dir()

@@ -19,8 +19,11 @@ from ..telemetry.sample import SourceError
 from ..telemetry.sources import Clock, Source, SourceRequest, SystemClock, open_source
 from ..telemetry.store.fine import FineRetention
 from ..topology.collect import record_topology
-from .loop import MetricsFollower, Recorder, TickSink
+from ..tracking.log_pattern import PatternError
+from .loop import MetricsFollower, MetricsFollowers, Recorder, TickSink
+from .metrics_directory import MetricsDirectory
 from .metrics_file import MetricsFile
+from .open_files import OpenFiles
 from .rule_monitor import load_rules
 from .sample_files import ScoreParts, Settings, fine_sources
 
@@ -70,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         publisher=_publisher(options, recorder_name.name),
         senders=_head_senders(options, environment),
         clock=clock,
-        metrics=_metrics_follower(options, node, clock),
+        metrics=_metrics_follower(options, node, clock, environment),
         environment=environment,
         score=None if fine is None else _score_parts(),
         rules=None if options.no_rules else lambda: load_rules(environment),
@@ -205,16 +208,31 @@ def _head_senders(options: argparse.Namespace, environment: Mapping[str, str]) -
         return []
 
 
-def _metrics_follower(options: argparse.Namespace, node: str, clock: Clock) -> MetricsFollower | None:
-    if options.metrics is None:
-        return None
-    if options.metrics_since is not None:
-        # Imported only here: few recorders follow such files.
-        from .metrics_directory import MetricsDirectory  # noqa: PLC0415
-
-        run = options.telemetry.parent
-        return MetricsDirectory(options.metrics, run, node, clock, since_ns=options.metrics_since)
-    return MetricsFile(options.metrics, options.telemetry.parent, node, clock, start=options.metrics_start)
+def _metrics_follower(
+    options: argparse.Namespace, node: str, clock: Clock, environment: Mapping[str, str]
+) -> MetricsFollower | None:
+    run = options.telemetry.parent
+    named = options.metrics if options.metrics_since is not None else None
+    followers: list[MetricsFollower] = []
+    if options.metrics is not None and named is None:
+        followers.append(MetricsFile(options.metrics, run, node, clock, start=options.metrics_start))
+    if named is not None or not options.no_open_files:
+        finder = None if options.no_open_files else OpenFiles(options.root_pid, environment)
+        since_ns = clock.time_ns() if options.metrics_since is None else options.metrics_since
+        try:
+            directory = MetricsDirectory(
+                named,
+                run,
+                node,
+                clock,
+                since_ns=since_ns,
+                pattern=options.metrics_pattern,
+                open_files=finder,
+            )
+            followers.append(directory)
+        except PatternError as error:
+            log.warning("%s %s", error.problem, error.fix)
+    return MetricsFollowers(followers) if followers else None
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -260,6 +278,12 @@ def _parser() -> argparse.ArgumentParser:
         "--metrics-start",
         type=int,
         help="bytes of that file that belong to an earlier run (default: its present size)",
+    )
+    parser.add_argument(
+        "--metrics-pattern", default="", help="a regular expression: those files are logs with such lines"
+    )
+    parser.add_argument(
+        "--no-open-files", action="store_true", help="don't read metric files that processes have open"
     )
     parser.add_argument("--no-rules", action="store_true", help="apply no rules to the samples")
     parser.add_argument("--root-pid", type=int, help="root of the job's process tree (default: this process)")

@@ -48,6 +48,23 @@ class MetricsFollower(Protocol):
         ...
 
 
+class MetricsFollowers:
+    """Several followers, as one."""
+
+    def __init__(self, followers: Sequence[MetricsFollower]) -> None:
+        self._followers = followers
+
+    def poll(self) -> None:
+        """Take what is new."""
+        for each in self._followers:
+            each.poll()
+
+    def close(self) -> None:
+        """Take what was written up to now."""
+        for each in self._followers:
+            each.close()
+
+
 class Recorder:
     """The recorder of one node: reads sources at drift-free times, writes samples and publishes ticks.
 

@@ -11,11 +11,16 @@ from typing import Any
 from ..telemetry.sources import Clock
 from ..telemetry.user_metrics import METRICS_FILE
 from ..tracking import FileSummary, Follower, Scalar
+from ..tracking.find import log_kind
+from ..tracking.log_pattern import LogPattern
 from .metrics_file import append_lines
+from .open_files import OpenFiles
 
 _POLL_S = 2.0
 #: A search lists directories, which is slow on a parallel file system.
 _SEARCH_S = 10.0
+#: Looking at the open files of processes is quick.
+_OPEN_FILES_S = 5.0
 #: Time for what a training writes when it ends: TensorBoard's writer has up to 120 s in its buffer.
 _END_S = 10.0
 #: Values in one line; some programs log thousands at a time.
@@ -24,7 +29,7 @@ log = logging.getLogger("gipfel.recorder")
 
 
 class MetricsDirectory:
-    """Follower of the metric files below a directory, or of one such file.
+    """Follower of the metric files below a directory, of one such file, or of those that processes write.
 
     Files are read in a thread of their own, so that neither a slow file system nor gigabytes delay samples.
 
@@ -35,16 +40,34 @@ class MetricsDirectory:
     Parameters
     ----------
     path
-        The directory or file, which may not exist yet.
+        The directory or file, which may not exist yet; None for none.
+    pattern
+        Regular expression: the files are logs, whose lines it describes.
+    open_files
+        Finder of the files that the job's processes have open.
     run
         The run folder.
     since_ns
         Start of the run: older values are not of it.
     """
 
-    def __init__(self, path: Path, run: Path, node: str, clock: Clock, *, since_ns: int) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        run: Path,
+        node: str,
+        clock: Clock,
+        *,
+        since_ns: int,
+        pattern: str = "",
+        open_files: OpenFiles | None = None,
+    ) -> None:
         self._path = path
+        self._logs = log_kind(LogPattern(pattern)) if pattern else None
+        self._open_files = open_files
         self._target = run / METRICS_FILE
+        #: Without links, as the paths of open files are.
+        self._run_folder = run.resolve()
         self._node = node
         self._clock = clock
         self._follower = Follower(since_ns=since_ns)
@@ -52,6 +75,7 @@ class MetricsDirectory:
         self._last_ns: dict[Path, int] = {}
         self._owners: dict[tuple[str, int | None], Path] = {}
         self._searched_s: float | None = None
+        self._looked_s: float | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
 
@@ -88,7 +112,7 @@ class MetricsDirectory:
                 self.follow(last=last)
                 found = next((f"{f.path}: {f.problem}" for f in self._follower.files if f.problem), "")
             except Exception as error:  # noqa: BLE001 - the recording goes on without these metrics
-                found = f"{self._path} can't be followed: {error}"
+                found = f"{self._path or 'Metric files'} can't be followed: {error}"
             if found and found != problem:
                 log.warning("%s", found)
             problem = found
@@ -97,13 +121,24 @@ class MetricsDirectory:
 
     def _search(self, *, last: bool) -> None:
         now_s = self._clock.monotonic_ns() / 1e9
+        if self._open_files is not None and (
+            last or self._looked_s is None or now_s - self._looked_s >= _OPEN_FILES_S
+        ):
+            self._looked_s = now_s
+            for each in self._open_files.find():
+                if not each.path.is_relative_to(self._run_folder):
+                    self._follower.add(each.path, each.kind, each.rank)
+        if self._path is None:
+            return
         if not last and self._searched_s is not None and now_s - self._searched_s < _SEARCH_S:
             return
         self._searched_s = now_s
-        if self._path.is_dir():
-            self._follower.search(self._path, exclude=self._target.parent)
-        elif self._path.exists():
-            self._follower.add(self._path)
+        # A file that is found both ways is followed once.
+        path = self._path.resolve()
+        if path.is_dir():
+            self._follower.search(path, exclude=self._run_folder, logs=self._logs)
+        elif path.exists():
+            self._follower.add(path, self._logs)
 
     def _timed(self, file: FileSummary, scalars: list[Scalar]) -> list[Scalar]:
         """Return the values with times."""

@@ -201,12 +201,10 @@ class RankFinder:
 
     def _process(self, pid: int) -> _Process | None:
         folder = self._proc / str(pid)
-        with (folder / "environ").open("rb") as file:
-            text = file.read(_MAX_ENVIRONMENT_BYTES)
-        environment = dict(part.split(b"=", 1) for part in text.split(b"\0") if b"=" in part)
+        environment = read_environment(folder)
         if self._job and environment.get(b"SLURM_JOB_ID", b"").decode(errors="replace") != self._job:
             return None
-        rank = _rank(environment)
+        rank = rank_of_environment(environment)
         if rank is None:
             return None
         name, _, rest = (folder / "stat").read_text(errors="replace").rpartition(")")
@@ -218,6 +216,19 @@ class RankFinder:
         allowed = next((line.split(":")[1] for line in lines if line.startswith("Cpus_allowed_list:")), "")
         cores = _cores(allowed)
         return next((node for node, own in self._numa_cores.items() if cores and cores <= own), None)
+
+
+def read_environment(folder: Path) -> dict[bytes, bytes]:
+    """Return the environment with which a process was started, from its directory in ``/proc``.
+
+    Raises
+    ------
+    OSError
+        The process has ended, or is another user's.
+    """
+    with (folder / "environ").open("rb") as file:
+        text = file.read(_MAX_ENVIRONMENT_BYTES)
+    return dict(part.split(b"=", 1) for part in text.split(b"\0") if b"=" in part)
 
 
 def _numa_cores(folder: Path) -> dict[int, frozenset[int]]:
@@ -238,7 +249,7 @@ def _cores(text: str) -> frozenset[int]:
     return frozenset(found)
 
 
-def _rank(environment: Mapping[bytes, bytes]) -> int | None:
+def rank_of_environment(environment: Mapping[bytes, bytes]) -> int | None:
     """Return the rank that a launcher set, else Slurm's in a step with tasks; None without either."""
     rank = environment.get(b"RANK", b"")
     step = environment.get(b"SLURM_STEP_ID", b"")

@@ -13,16 +13,20 @@ from ..telemetry.files import open_regular
 from .csv_table import CsvReader
 from .growing_file import GrowingFile
 from .json_lines import STEPS, TIMES, JsonLinesReader
+from .log_pattern import LogPattern, LogPatternReader
+from .mlflow_database import MlflowDatabaseReader, is_mlflow_database
 from .mlflow_store import MlflowReader, run_directory
 from .scalar import Reader
 from .tensorboard import open_tensorboard
 from .trainer_state import STATE_FILE, TrainerStateReader, output_directory
+from .wandb_file import open_wandb
 
 _MAX_DEPTH = 12
 _MAX_ENTRIES = 200_000
 #: Files of one search; the rest is not read, and the search says so.
 MAX_FILES = 2_000
 _FIRST_LINE = 64 << 10
+_LOGS = (".log", ".out", ".err", ".txt")
 _NO_METRICS = frozenset(("node_modules", "__pycache__", "site-packages"))
 #: A part of a path that names a rank: ``rank3``, ``rank_3``, ``rank-3`` or ``rank=3``.
 _RANK = re.compile(r"(?:^|[^a-z0-9])rank[-_=]?(\d{1,7})(?:[^0-9]|$)", re.IGNORECASE)
@@ -82,6 +86,10 @@ def _is_json_lines(path: Path) -> bool:
     return isinstance(first, dict) and any(name in first for name in (*STEPS, *TIMES))
 
 
+def _is_mlflow_database(path: Path) -> bool:
+    return path.suffix in (".db", ".sqlite", ".sqlite3") and is_mlflow_database(path)
+
+
 KINDS = (
     Kind(
         "TensorBoard",
@@ -90,10 +98,21 @@ KINDS = (
         lambda path: path.parent,
     ),
     Kind("trainer_state.json", _is_state, TrainerStateReader, output_directory),
+    Kind("W&B", lambda path: path.suffix == ".wandb", open_wandb, lambda path: path.parent),
+    Kind("MLflow database", _is_mlflow_database, MlflowDatabaseReader),
     Kind("MLflow", _is_mlflow, MlflowReader, lambda path: run_directory(path) or path.parent),
     Kind("CSV", _is_csv, lambda path, rank: CsvReader(GrowingFile(path), rank)),
     Kind("JSON lines", _is_json_lines, lambda path, rank: JsonLinesReader(GrowingFile(path), rank)),
 )
+
+
+def log_kind(pattern: LogPattern) -> Kind:
+    """Return the format of logs whose lines a pattern describes."""
+    return Kind(
+        "log",
+        lambda path: path.suffix in _LOGS,
+        lambda path, rank: LogPatternReader(GrowingFile(path), pattern, rank),
+    )
 
 
 def kind_of(path: Path) -> Kind | None:
@@ -118,7 +137,11 @@ class Search:
 
 
 def search(
-    directory: Path, *, exclude: Path | None = None, known: Mapping[Path, Kind] = MappingProxyType({})
+    directory: Path,
+    *,
+    exclude: Path | None = None,
+    known: Mapping[Path, Kind] = MappingProxyType({}),
+    logs: Kind | None = None,
 ) -> Search:
     """Return the metric files below a directory, sorted by path; links are not followed.
 
@@ -128,6 +151,8 @@ def search(
         Directory that is left out, such as the run folder to which the values are copied.
     known
         Formats of files that were found before: their first lines are not read again.
+    logs
+        Format of logs; only these are returned then.
 
     Raises
     ------
@@ -159,12 +184,18 @@ def search(
                 if entry.is_dir(follow_symlinks=False):
                     if depth < _MAX_DEPTH and entry.name not in _NO_METRICS and entry.name[0] != ".":
                         waiting.append((path, depth + 1))
-                elif entry.is_file(follow_symlinks=False) and (kind := known.get(path) or kind_of(path)):
+                elif entry.is_file(follow_symlinks=False) and (
+                    kind := known.get(path) or (kind_of(path) if logs is None else _if_fits(logs, path))
+                ):
                     if kind.opener is TrainerStateReader:
                         # All checkpoints of one training have one history, which is read as one file.
                         path = output_directory(path) / STATE_FILE
                     files[path] = kind
     return Search(sorted(files.items(), key=lambda each: each[0]), cut)
+
+
+def _if_fits(kind: Kind, path: Path) -> Kind | None:
+    return kind if kind.fits(path) else None
 
 
 def _first_line(path: Path) -> bytes:

@@ -65,26 +65,38 @@ class Follower:
         """Return the summary of each file."""
         return [each.summary for each in self._files.values()]
 
-    def search(self, directory: Path, *, exclude: Path | None = None) -> None:
+    def search(self, directory: Path, *, exclude: Path | None = None, logs: Kind | None = None) -> None:
         """Add the metric files below a directory that are not known yet, but for those below `exclude`.
+
+        Parameters
+        ----------
+        logs
+            Format of logs, from :func:`.find.log_kind`: only these are added then.
 
         Raises
         ------
         OSError
             The directory cannot be read.
         """
-        found = search(directory, exclude=exclude, known=self._kinds)
+        found = search(directory, exclude=exclude, known=self._kinds, logs=logs)
         for path, kind in found.files:
             self.add(path, kind)
         note = f"{directory} has more files than are looked at. Name a directory within it."
         if found.cut and note not in self.notes:
             self.notes.append(note)
 
-    def add(self, path: Path, kind: Kind | None = None) -> None:
-        """Add a file; one whose format its name does not show is read as JSON lines."""
+    def add(self, path: Path, kind: Kind | None = None, rank: int | None = None) -> None:
+        """Add a file; one whose format its name does not show is read as JSON lines.
+
+        Parameters
+        ----------
+        rank
+            The rank that writes it, where its path names none.
+        """
         if path not in self._files:
             chosen = kind or kind_of(path) or _JSON_LINES
-            rank = rank_of(path)
+            of_path = rank_of(path)
+            rank = rank if of_path is None else of_path
             summary = FileSummary(path, chosen.name, chosen.source(path), rank)
             reader = chosen.opener(path, rank)
             old = self._since_ns is not None and _modified_ns(path, reader) < self._since_ns
