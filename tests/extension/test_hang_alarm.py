@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gipfel_extension.diagnosis.hang_alarm import Beat, HangAlarm, HangLimits
+from gipfel_extension.training.launches.hang_alarm import Beat, HangAlarm, HangLimits
 
 _LOOK_S = 10.0
 

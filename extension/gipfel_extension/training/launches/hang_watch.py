@@ -13,10 +13,10 @@ from gipfel_cluster.notify.event import Event
 from gipfel_cluster.notify.reporter import Reporter
 from gipfel_cluster.workloads.directory import workload_id
 
-from ...diagnosis.hang_alarm import Beat, HangAlarm, HangLimits
 from ...telemetry.events import report_to_job
 from ...telemetry.files import read_regular
 from ..record.state import HangNotice, LaunchState
+from .hang_alarm import Beat, HangAlarm, HangLimits
 from .hang_cause import HangCause, find_cause
 
 #: The limits of `HangLimits` are for this time; others are longer or shorter in proportion.
