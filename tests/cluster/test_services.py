@@ -18,6 +18,8 @@ from images import Images
 from one_machine import OneMachine, wait_until
 from unix_users import UnixUser
 
+from gipfel_extension.services.hub_services import HubServices
+
 pytestmark = pytest.mark.cluster
 
 #: A program that knows TCP only, and shows what it got.
@@ -239,14 +241,14 @@ def test_a_killed_service_answers_again_at_the_same_address(board: Board) -> Non
     assert len(board.state["runs"]) == 2
 
 
-def test_a_service_outlives_the_notebook_and_stops_by_command(board: Board) -> None:
+def test_a_service_outlives_the_notebook_and_stops_through_the_hub(board: Board) -> None:
     listed = json.loads(board.gipfel("ps", "--json"))
     assert [(each["id"], each["state"]) for each in listed if each["kind"] == "service"] == [
         ("board", "running")
     ]
     board.owner.stop_server()
     assert board.owner.request("board/").status_code == 200
-    board.owner.start_server({"gpus": 0})
-    assert "stopped" in board.gipfel("stop", "board") or board.gipfel("ps", "--json") == "[]"
+    hub = {"API_URL": f"{board.owner.url}/hub/api", "API_TOKEN": board.owner.token, "USER": board.owner.name}
+    HubServices({f"JUPYTERHUB_{name}": value for name, value in hub.items()}).stop("board")
     assert wait_until(lambda: not board.hub_server(), 30)
     assert board.state["outcome"] == "stopped"
