@@ -14,6 +14,8 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from gipfel_cluster.git_state import GitDifference
+from gipfel_extension.diagnosis.pace_comparison import PaceComparison
 from gipfel_extension.job import topology
 from gipfel_extension.job.ranks import JobRank, Problem
 from gipfel_extension.job.rows import ORDERS
@@ -21,6 +23,8 @@ from gipfel_extension.routes.batch import BatchRequest
 from gipfel_extension.server import job_responses, responses, task_responses
 from gipfel_extension.server.job import JobDocument
 from gipfel_extension.server.launches import LogPosition
+from gipfel_extension.server.run_comparison import ConfigurationRow, GitRow, MeasurementRow, RunComparison
+from gipfel_extension.server.run_table import TableRow
 from gipfel_extension.server.views import View
 from gipfel_extension.telemetry.figures.heat import HEAT_METRICS
 from gipfel_extension.telemetry.figures.lines import GAUGE_LINES, Line
@@ -54,6 +58,13 @@ _OTHERS = (
     topology.AxisCrossing,
     topology.Scatter,
     topology.JobTopology,
+    TableRow,
+    ConfigurationRow,
+    MeasurementRow,
+    GitDifference,
+    GitRow,
+    PaceComparison,
+    RunComparison,
 )
 _PRIMITIVES = {str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}
 _WIDTH = 110

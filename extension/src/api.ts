@@ -198,6 +198,89 @@ export interface IJobTopology {
   readonly problems: readonly IProblem[];
 }
 
+/** A run with the parameters of its program, in which secrets are hidden. */
+export interface ITableRow {
+  readonly score: number | null;
+  readonly loss: string;
+  readonly loss_points: number | null;
+  readonly duration_s: number | null;
+  readonly gpu_hours: number | null;
+  readonly energy_wh: number | null;
+  readonly commit: string;
+  readonly changed_files: number | null;
+  readonly display_name: string;
+  readonly note: string;
+  readonly tags: readonly string[];
+  readonly pinned: boolean;
+  readonly name: string;
+  readonly folder: string;
+  readonly kind: string;
+  readonly job_id: string;
+  readonly started: string;
+  readonly ended: string;
+  readonly exit_status: number | null;
+  readonly bytes: number;
+  readonly modified: number;
+  readonly in_use_reason: string;
+  readonly parameters: Readonly<Record<string, string>>;
+}
+
+/** A key of the records that differs; values by run, as JSON or text, None where a run has no such key. */
+export interface IConfigurationRow {
+  readonly key: string;
+  readonly values: readonly (string | null)[];
+}
+
+/** A measurement by run; `changes` and `better` are relative to the first run, None if unknown. */
+export interface IMeasurementRow {
+  readonly name: string;
+  readonly unit: string;
+  readonly values: readonly (number | null)[];
+  readonly changes: readonly (number | null)[];
+  readonly better: readonly (boolean | null)[];
+}
+
+/**
+ * Commits and files between two commits; at most 50 commits and 200 files are named. `reason` says why the
+ * difference is unknown; empty if it is known.
+ */
+export interface IGitDifference {
+  readonly commits: readonly string[];
+  readonly missing_commits: readonly string[];
+  readonly files: readonly string[];
+  readonly reason: string;
+}
+
+/** The commit of a run, and what leads to it from the first run's. */
+export interface IGitRow {
+  readonly commit: string;
+  readonly branch: string;
+  readonly changed_files: number | null;
+  readonly same_changes: boolean | null;
+  readonly difference: IGitDifference | null;
+}
+
+/** Comparison of a run's steps with those of other runs. */
+export interface IPaceComparison {
+  readonly verdict: 'slower' | 'faster' | 'same' | 'cannot tell';
+  readonly sentence: string;
+  readonly share: number | null;
+  readonly least: number | null;
+  readonly most: number | null;
+  readonly resolution: number | null;
+  readonly confidence: number;
+}
+
+/** Comparison of runs with the first one; `more` counts differences of the configuration left out. */
+export interface IRunComparison {
+  readonly runs: readonly ITableRow[];
+  readonly configuration: readonly IConfigurationRow[];
+  readonly more: number;
+  readonly git: readonly IGitRow[];
+  readonly measurements: readonly IMeasurementRow[];
+  readonly pace: readonly (IPaceComparison | null)[];
+}
+
 /**
  * State of the samples that the server reads. `interval` is the number of seconds between two samples.
  * `last_ns` is the time of the newest sample in UTC nanoseconds, rounded to a double. `message` is one line

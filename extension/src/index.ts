@@ -8,6 +8,7 @@ import { notebooksPlugin } from './notebooks/plugin';
 import { noticesPlugin } from './notices/plugin';
 import { outputsPlugin } from './outputs/plugin';
 import { panelPlugin } from './panel/plugin';
+import { runsPlugin } from './runs/plugin';
 import { saturationPlugin } from './saturation/plugin';
 import { statusBarPlugin } from './status-bar/plugin';
 import { topologyPlugin } from './topology/plugin';
@@ -23,6 +24,7 @@ const plugins: JupyterFrontEndPlugin<unknown>[] = [
   vettingPlugin,
   jobPlugin,
   topologyPlugin,
+  runsPlugin,
   workloadsPlugin,
   launchesPlugin,
   batchPlugin,

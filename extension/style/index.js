@@ -3,6 +3,7 @@ import './views/base.css';
 import './views/saturation.css';
 import './saturation.css';
 import './workloads.css';
+import './runs.css';
 import './batch.css';
 import './job.css';
 import './views/vetting.css';

@@ -30,7 +30,17 @@ export const nullTranslator = { load: () => trans };
 
 export abstract class ReactWidget extends Widget {
   protected abstract render(): React.JSX.Element;
+  static create(): Widget {
+    return new Widget();
+  }
 }
+export class MainAreaWidget extends Widget {}
+export class WidgetTracker {
+  find(): undefined {
+    return undefined;
+  }
+}
+export const Clipboard = { copyToSystem: (): void => undefined };
 
 export class WidgetTracker {
   readonly currentWidget = null;
@@ -64,6 +74,7 @@ export const notified: { message: string; type: string; actions: readonly unknow
 export const Notification = {
   emit: (message: string, type: string, options: { actions?: readonly unknown[] }): string =>
     String(notified.push({ message, type, actions: options.actions ?? [] })),
+  info: (message: string): string => String(notified.push({ message, type: 'info', actions: [] })),
   error: (message: string): string => String(notified.push({ message, type: 'error', actions: [] })),
   dismiss: (): void => undefined
 };

@@ -55,13 +55,13 @@ describe('the plugins', () => {
 
   it('add their sections in the order of the panel', async () => {
     const { panel } = await activate(FEATURES);
-    expect(sectionsOf(panel)).toEqual(['saturation', 'workloads', 'vetting', 'job']);
+    expect(sectionsOf(panel)).toEqual(['saturation', 'workloads', 'runs', 'vetting', 'job']);
   });
 
   it.each(['saturation', 'vetting'])('leave out %s alone where a site disables it', async name => {
     const { panel } = await activate(FEATURES.filter(each => each !== `@gipfel/extension:${name}`));
     expect(sectionsOf(panel)).toEqual(
-      ['saturation', 'workloads', 'vetting', 'job'].filter(each => each !== name)
+      ['saturation', 'workloads', 'runs', 'vetting', 'job'].filter(each => each !== name)
     );
   });
 

@@ -18,6 +18,10 @@ export const CommandIDs = {
   startSimulation: 'gipfel:start-simulated-source',
   /** Stop the simulated source. */
   stopSimulation: 'gipfel:stop-simulated-source',
+  /** Show the plots of a run by its name. */
+  showRun: 'gipfel:show-run',
+  /** Open the table of runs in the main area. */
+  openRuns: 'gipfel:open-runs',
   /** Copy a shipped notebook, and open the copy. */
   openNotebook: 'gipfel:open-notebook',
   /** Open a new notebook with a launch cell. */

@@ -51,6 +51,14 @@ function addCommands(
       await model.startSimulation();
     }
   });
+  commands.addCommand(CommandIDs.showRun, {
+    label: trans.__('Show the Plots of a Run'),
+    describedBy: { args: { type: 'object', properties: { run: { type: 'string' } }, required: ['run'] } },
+    execute: args => {
+      model.selection.setRun(typeof args.run === 'string' ? args.run : '');
+      return commands.execute(CommandIDs.openPanel, { section: 'saturation' });
+    }
+  });
   commands.addCommand(CommandIDs.stopSimulation, {
     label: trans.__('Stop the Simulated Source'),
     describedBy: NO_ARGUMENTS,

@@ -1,0 +1,105 @@
+import { Signal, type ISignal } from '@lumino/signaling';
+
+import type { IRunComparison, ITableRow } from '../api';
+import { errorMessage } from '../common/error-message';
+import type { IOrder } from './columns';
+import type { INotesChange, RunRequests } from './requests';
+
+/** Age from which the list is fetched again when it becomes visible. */
+const FRESH_MS = 10_000;
+/** Largest number of runs that the server compares or removes at once. */
+export const MAX_COMPARED = 20;
+export const MAX_REMOVED = 100;
+
+/** The table of runs: what was fetched, and what the user has selected; views of it are alike. */
+export class RunsModel {
+  constructor(readonly requests: RunRequests) {}
+
+  /** Emitted when anything below has changed. */
+  get changed(): ISignal<this, void> {
+    return this._changed;
+  }
+
+  /** Null before the first response. */
+  runs: readonly ITableRow[] | null = null;
+  order: IOrder = { column: 'modified', descending: true };
+  filter = '';
+  /** Names of the runs to compare or to delete, in the order in which they were selected. */
+  selected: readonly string[] = [];
+  /** Name of the run whose details are open. */
+  opened = '';
+  comparison: IRunComparison | null = null;
+  /** Errors of the last action, and why runs were kept. */
+  problems: readonly string[] = [];
+  busy = false;
+
+  /** Fetch the runs if the list is not recent. */
+  setVisible(visible: boolean): void {
+    if (visible && Date.now() - this._fetchedMs > FRESH_MS) {
+      void this.refresh();
+    }
+  }
+
+  refresh(): Promise<void> {
+    return this._attempt(() => this._fetch());
+  }
+
+  /** Set what only this page knows: order, filter, selection or the open run. */
+  set(values: Partial<Pick<RunsModel, 'order' | 'filter' | 'selected' | 'opened' | 'comparison'>>): void {
+    Object.assign(this, values);
+    this._changed.emit();
+  }
+
+  /** Select a run, or deselect it. */
+  toggle(name: string): void {
+    const without = this.selected.filter(each => each !== name);
+    this.set({ selected: without.length < this.selected.length ? without : [...without, name] });
+  }
+
+  change(name: string, changes: INotesChange): Promise<void> {
+    return this._attempt(async () => {
+      await this.requests.change(name, changes);
+      await this._fetch();
+    });
+  }
+
+  /** Remove the selected runs, unless they are pinned or in use. */
+  removeSelected(): Promise<void> {
+    return this._attempt(async () => {
+      const { kept } = await this.requests.remove(this.selected.slice(0, MAX_REMOVED));
+      await this._fetch();
+      this.problems = kept.map(({ run, reason }) => `${run} was kept: ${reason}.`);
+    });
+  }
+
+  /** Compare the selected runs with the one that was selected first. */
+  compareSelected(): Promise<void> {
+    return this._attempt(async () => {
+      this.comparison = await this.requests.compare(this.selected);
+    });
+  }
+
+  private async _fetch(): Promise<void> {
+    const runs = await this.requests.list();
+    this._fetchedMs = Date.now();
+    this.runs = runs;
+    const names = new Set(runs.map(each => each.name));
+    this.selected = this.selected.filter(each => names.has(each));
+  }
+
+  private async _attempt(action: () => Promise<void>): Promise<void> {
+    this.busy = true;
+    this.problems = [];
+    this._changed.emit();
+    try {
+      await action();
+    } catch (error) {
+      this.problems = [errorMessage(error)];
+    }
+    this.busy = false;
+    this._changed.emit();
+  }
+
+  private readonly _changed = new Signal<this, void>(this);
+  private _fetchedMs = 0;
+}

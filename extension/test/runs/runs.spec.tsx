@@ -1,0 +1,146 @@
+import { nullTranslator, type TranslationBundle } from '@jupyterlab/translation';
+import * as React from 'react';
+import { renderToStaticMarkup } from 'react-dom/server';
+
+import type { IRunComparison, ITableRow } from '../../src/api';
+import { arrange, runColumns } from '../../src/runs/columns';
+import { RunComparison } from '../../src/runs/comparison';
+import { RunsModel } from '../../src/runs/model';
+import type { INotesChange, IRemoval, RunRequests } from '../../src/runs/requests';
+
+const trans: TranslationBundle = nullTranslator.load('gipfel');
+const columns = runColumns(trans);
+
+function run(name: string, values: Partial<ITableRow> = {}): ITableRow {
+  return {
+    score: null, loss: '', loss_points: null, duration_s: null, gpu_hours: null, energy_wh: null, commit: '',
+    changed_files: null, display_name: '', note: '', tags: [], pinned: false, name, folder: `/runs/${name}`,
+    kind: 'server', job_id: '', started: '', ended: '', exit_status: null, bytes: 0, modified: 0,
+    in_use_reason: '', parameters: {}, ...values
+  }; // prettier-ignore
+}
+
+const names = (rows: readonly ITableRow[]): string[] => rows.map(each => each.name);
+
+/** A server with these runs, which keeps those that are pinned. */
+class Requests {
+  constructor(public runs: readonly ITableRow[]) {}
+  readonly compared: string[][] = [];
+
+  list(): Promise<readonly ITableRow[]> {
+    return Promise.resolve(this.runs);
+  }
+
+  change(name: string, changes: INotesChange): Promise<void> {
+    this.runs = this.runs.map(each => (each.name === name ? { ...each, ...changes } : each));
+    return Promise.resolve();
+  }
+
+  remove(chosen: readonly string[]): Promise<IRemoval> {
+    const kept = this.runs.filter(each => chosen.includes(each.name) && each.pinned);
+    this.runs = this.runs.filter(each => !chosen.includes(each.name) || each.pinned);
+    return Promise.resolve({
+      removed: chosen.filter(each => !names(kept).includes(each)),
+      kept: kept.map(each => ({ run: each.name, reason: 'it is pinned' }))
+    });
+  }
+
+  compare(chosen: readonly string[]): Promise<IRunComparison> {
+    this.compared.push([...chosen]);
+    return Promise.reject(new Error('One of them is damaged.'));
+  }
+}
+
+function modelOf(...runs: ITableRow[]): { model: RunsModel; requests: Requests } {
+  const requests = new Requests(runs);
+  return { model: new RunsModel(requests as unknown as RunRequests), requests };
+}
+
+describe('the table of runs', () => {
+  it('sorts numbers as numbers, unknown values last, and pinned runs first', () => {
+    const runs = [
+      run('a', { score: 9 }),
+      run('b'),
+      run('c', { score: 62, tags: ['lr'] }),
+      run('d', { score: 3, pinned: true })
+    ];
+    const order = { column: 'score', descending: true };
+    expect(names(arrange(runs, columns, order, ''))).toEqual(['d', 'c', 'a', 'b']);
+    expect(names(arrange(runs, columns, { ...order, descending: false }, ''))).toEqual(['d', 'a', 'c', 'b']);
+    expect(names(arrange(runs, columns, order, ' LR 62 '))).toEqual(['c']);
+  });
+
+  it('says in words how a run ended, and its numbers with units', () => {
+    const ended = {
+      ended: '2026-11-24T04:00:00+00:00',
+      exit_status: 1,
+      energy_wh: 31_000,
+      duration_s: 10_920
+    };
+    const text = columns.map(each =>
+      each.text(run('a', { ...ended, gpu_hours: 48, loss: 'start_up', loss_points: 7.4 }))
+    );
+    expect(text).toEqual(
+      expect.arrayContaining(['start-up 7', '3 h 2 min', '48', '31 kWh', 'failed (exit status 1)'])
+    );
+  });
+
+  it('keeps what the server keeps, and says why', async () => {
+    const { model } = modelOf(run('a', { pinned: true }), run('b'), run('c'));
+    await model.refresh();
+    ['a', 'b'].forEach(each => {
+      model.toggle(each);
+    });
+    await model.removeSelected();
+    expect(names(model.runs ?? [])).toEqual(['a', 'c']);
+    expect(model.selected).toEqual(['a']);
+    expect(model.problems).toEqual(['a was kept: it is pinned.']);
+  });
+
+  it('compares in the order of selection, and shows the error of a comparison that fails', async () => {
+    const { model, requests } = modelOf(run('a'), run('b'));
+    await model.refresh();
+    ['b', 'a'].forEach(each => {
+      model.toggle(each);
+    });
+    await model.compareSelected();
+    expect(requests.compared).toEqual([['b', 'a']]);
+    expect(model.problems).toEqual(['One of them is damaged.']);
+    expect(model.busy).toBe(false);
+  });
+
+  it('shows a change of the notes', async () => {
+    const { model } = modelOf(run('a'));
+    await model.refresh();
+    await model.change('a', { display_name: 'baseline', tags: ['x'] });
+    expect(model.runs?.[0]?.display_name).toBe('baseline');
+  });
+});
+
+describe('a comparison', () => {
+  it('says better and worse in words, and leaves out what is empty in all runs', () => {
+    const comparison: IRunComparison = {
+      runs: [run('a', { display_name: 'first' }), run('b')],
+      configuration: [
+        { key: 'options.qos', values: [null, ''] },
+        { key: 'options.gpus', values: ['1', '4'] }
+      ],
+      more: 2,
+      git: [],
+      measurements: [
+        { name: 'score', unit: 'points', values: [40, 62], changes: [null, 22], better: [null, true] },
+        { name: 'energy', unit: 'Wh', values: [null, null], changes: [null, null], better: [null, null] }
+      ],
+      pace: []
+    };
+    const html = renderToStaticMarkup(
+      <RunComparison comparison={comparison} trans={trans} onClose={() => undefined} />
+    );
+    expect(html).toContain('62<small> better</small>');
+    expect(html).toContain('options.gpus');
+    expect(html).toContain('>first</th>');
+    expect(html).not.toContain('options.qos');
+    expect(html).not.toContain('energy');
+    expect(html).toContain('2 more differences');
+  });
+});
