@@ -35,15 +35,13 @@ export abstract class ReactWidget extends Widget {
   }
 }
 export class MainAreaWidget extends Widget {}
-export class WidgetTracker {
-  find(): undefined {
-    return undefined;
-  }
-}
 export const Clipboard = { copyToSystem: (): void => undefined };
 
 export class WidgetTracker {
   readonly currentWidget = null;
+  find(): undefined {
+    return undefined;
+  }
   add(): Promise<void> {
     return Promise.resolve();
   }

@@ -69,7 +69,7 @@ describe('the plugins', () => {
     'leave the panel as it is without %s',
     async name => {
       const { panel } = await activate(FEATURES.filter(each => each !== `@gipfel/extension:${name}`));
-      expect(sectionsOf(panel)).toHaveLength(4);
+      expect(sectionsOf(panel)).toHaveLength(5);
     }
   );
 

@@ -64,7 +64,7 @@ def test_menu_launcher_and_status_bar_lead_to_the_panel(lab: LabPage, screenshot
     item = lab.page.locator(".jp-Gipfel-statusItem button")
     expect(item).to_contain_text("(simulated)", timeout=_LIMIT_MS)
     expect(item).to_contain_text("%", timeout=_LIMIT_MS)
-    assert sections_of(lab) == ["saturation", "workloads", "runs", "vetting"]
+    assert sections_of(lab) == ["saturation", "workloads", "runs", "vetting", "job"]
     items = menu_of(lab)
     labels = [text.strip() for text in items.all_inner_texts()]
     assert [label for label in labels if label] == labels
@@ -171,7 +171,7 @@ def test_a_site_disables_one_feature_and_keeps_the_others(
     lab.page.goto(server.url)
     lab.wait_until_ready()
     lab.decline_news()
-    assert sections_of(lab) == ["saturation", "workloads", "runs"]
+    assert sections_of(lab) == ["saturation", "workloads", "runs", "job"]
     kinds = lab.open_section("Workloads").locator("select[name='kind'] option")
     expect(kinds).to_have_text(["all", "batch notebooks", "other kinds"], timeout=_LIMIT_MS)
     lab.open_section("Saturation")
