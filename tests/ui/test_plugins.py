@@ -69,8 +69,8 @@ def test_menu_launcher_and_status_bar_lead_to_the_panel(lab: LabPage, screenshot
     labels = [text.strip() for text in items.all_inner_texts()]
     assert [label for label in labels if label] == labels
     screenshot(lab.page, "80-menu-light")
-    assert len(labels) == 5
-    for word in ("Panel", "Training Launch", "Run as Batch Job", "Tour", "Documentation"):
+    assert len(labels) == 6
+    for word in ("Panel Wide", "Training Launch", "Run as Batch Job", "Tour", "Documentation"):
         expect(items.filter(has_text=word)).to_have_count(1)
     lab.page.keyboard.press("Escape")
     # The panel is closed by its own tab, and opened again by the status bar.
@@ -119,7 +119,12 @@ def test_tabs_follow_the_keyboard_and_are_remembered(lab: LabPage, screenshot: S
     screenshot(lab.page, "81-plugins-dark")
     tabs = lab.panel.get_by_role("tab")
     tabs.first.focus()
-    for key, name in (("ArrowRight", "Workloads"), ("Home", "Saturation"), ("End", "Vetting")):
+    for key, name in (
+        ("ArrowRight", "Workloads"),
+        ("Home", "Saturation"),
+        ("End", "Job"),
+        ("ArrowLeft", "Vetting"),
+    ):
         lab.page.keyboard.press(key)
         expect(lab.panel.get_by_role("tab", selected=True)).to_contain_text(name)
         expect(lab.panel.get_by_role("tab", name=name)).to_be_focused()
@@ -178,7 +183,7 @@ def test_a_site_disables_one_feature_and_keeps_the_others(
     expect(lab.page.locator(".jp-LauncherCard", has_text="Training Launch")).to_have_count(0)
     expect(lab.panel.locator(".main-svg").first).to_be_visible(timeout=_LIMIT_MS)
     items = menu_of(lab)
-    expect(items).to_have_count(4)
+    expect(items).to_have_count(5)
     expect(items.filter(has_text="Training Launch")).to_have_count(0)
     screenshot(lab.page, "82-plugins-disabled")
     assert not lab.errors
