@@ -8,6 +8,7 @@ from gipfel_extension.telemetry.metric_table import (
     EXTRA_METRICS,
     GPU_METRICS,
     HOST_METRICS,
+    NIC_METRICS,
     TABLE,
     unit_of,
 )
@@ -86,7 +87,7 @@ def test_links_are_counted_from_tx_by_dcgm_and_from_rx_by_gpm():
 
 def test_every_metric_has_one_field_and_the_unit_that_it_is_recorded_in():
     assert {field.name for field in DCGM_FIELDS.values()} == {*GPU_METRICS, *EXTRA_METRICS}
-    assert len(TABLE) == len({*GPU_METRICS, *EXTRA_METRICS, *HOST_METRICS})
+    assert len(TABLE) == len({*GPU_METRICS, *EXTRA_METRICS, *HOST_METRICS, *NIC_METRICS})
     assert all(field.unit == unit_of(field.name) for field in DCGM_FIELDS.values())
     assert not set(GPU_METRICS) & set(EXTRA_METRICS)
 

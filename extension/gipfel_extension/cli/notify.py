@@ -23,6 +23,7 @@ You get a message when
   idle        all GPUs of a node have been idle for 20 minutes
   checkpoint  the next checkpoint won't fit on its file system
   time        a job's time limit ends soon
+  hang        the ranks of a launch make no progress
 
 JupyterLab shows these in any case. Nothing is sent until you write the file ~/.gipfel/notify.toml. It has
 secrets, so it must be readable by you alone (chmod 600). Leave out what you don't use:
