@@ -57,6 +57,17 @@ export class PageOpener {
     }
   }
 
+  /** Whether the URL follows the page; before, the URL is what the page has yet to show. */
+  get followsPage(): boolean {
+    return this._followsPage;
+  }
+
+  /** Show what the URL had when JupyterLab was loaded, then let the URL follow the page. */
+  begin(search: string): void {
+    this.openUrl(search);
+    this._followsPage = true;
+  }
+
   /** Return what a workspace keeps of the page. */
   placeOf(page: JobPage): string {
     return encodeLocation(page.location);
@@ -80,7 +91,7 @@ export class PageOpener {
 
   private _setUrl(): void {
     const page = this._page;
-    if (page === null) {
+    if (page === null || !this._followsPage) {
       return;
     }
     const shown = !page.isDisposed && this._shell.currentWidget === page;
@@ -97,4 +108,5 @@ export class PageOpener {
     this._setUrl();
   }, SETTLE_MS);
   private _page: JobPage | null = null;
+  private _followsPage = false;
 }

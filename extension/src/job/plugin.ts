@@ -78,6 +78,11 @@ export const jobPlugin: JupyterFrontEndPlugin<IGipfelJob> = {
 };
 
 function addCommands(app: JupyterFrontEnd, opener: PageOpener, trans: TranslationBundle): void {
+  // JupyterLab routes late, when the page of its workspace may have changed the URL already.
+  const { search } = window.location;
+  void app.restored.then(() => {
+    opener.begin(search);
+  });
   app.commands.addCommand(CommandIDs.openJob, {
     label: args => (args.short === true ? trans.__('Job') : trans.__('Open the Job Page')),
     caption: trans.__('Show all ranks of a run: where they run, what they do, what is wrong'),
@@ -103,11 +108,10 @@ function addCommands(app: JupyterFrontEnd, opener: PageOpener, trans: Translatio
     label: trans.__('Open the Job Page of This URL'),
     describedBy: NO_ARGUMENTS,
     isVisible: () => false,
-    execute: async () => {
-      const { search } = window.location;
-      // The workspace first: it may hold the page at its place.
-      await app.restored;
-      opener.openUrl(search);
+    execute: () => {
+      if (opener.followsPage) {
+        opener.openUrl(window.location.search);
+      }
     }
   });
 }
