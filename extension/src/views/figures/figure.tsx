@@ -79,7 +79,7 @@ export function Figure(props: IFigureProps): React.JSX.Element {
   );
 
   return (
-    <>
+    <div className="jp-Gipfel-plot">
       {failed && (
         <Notice error shape="✗" text={trans.__('This plot could not be drawn. Reload this page.')} />
       )}
@@ -87,7 +87,7 @@ export function Figure(props: IFigureProps): React.JSX.Element {
         <div className="jp-Gipfel-figure" role="figure" aria-label={label} data-figure={name} ref={node} />
       </div>
       <ValuesTable label={label} read={() => view.current?.recentValues() ?? []} trans={trans} />
-    </>
+    </div>
   );
 }
 
