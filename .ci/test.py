@@ -15,6 +15,13 @@ ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 #: What runs beside the rest: each waits for Slurm, browsers and time-outs more than it computes.
 BESIDE = {"cluster": ("tests/cluster",), "pages": ("tests/ui", "tests/widgets", "tests/notebooks")}
+STYLE = (
+    ([str(BIN / "ruff"), "check", "."], ROOT),
+    ([str(BIN / "ruff"), "format", "--check", "-q", "."], ROOT),
+    ([str(BIN / "mypy")], ROOT),
+    (["jlpm", "lint:check"], ROOT / "extension"),
+    (["jlpm", "test"], ROOT / "extension"),
+)
 _PROGRESS = re.compile(r"\[ *\d+%\]$")
 _END_LIMIT_S = 120
 #: More failing files than this are not explained by a busy machine.
@@ -25,6 +32,44 @@ _MAX_NEW = 3
 _KNOWN_UNSTEADY = ROOT / ".ci" / "unsteady.txt"
 
 
+class Style:
+    """Linters, types and the TypeScript tests, one after the other, beside the parts."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._environment = environment
+        self._said = ""
+        self._status = 0
+        self._running: subprocess.Popen[str] | None = None
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        for argv, folder in STYLE:
+            if self._stopped:
+                return
+            self._running = subprocess.Popen(
+                argv, cwd=folder, env=self._environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, text=True, errors="replace",
+            )  # fmt: skip
+            said, _ = self._running.communicate()
+            status = self._running.returncode
+            self._said += f":: {' '.join(argv)}\n{said if status else ''}"
+            self._status = self._status or status
+
+    def wait(self) -> int:
+        """Print what failed; returns the first exit status that is not 0."""
+        self._thread.join()
+        print(self._said, end="", flush=True)
+        return self._status
+
+    def interrupt(self) -> None:
+        """End what is running and start nothing more."""
+        self._stopped = True
+        if self._running is not None:
+            self._running.terminate()
+
+
 class Part:
     """One pytest run beside the others."""
 
@@ -32,9 +77,9 @@ class Part:
         self.name = name
         self._cache = ROOT / "build" / f"tests-{name}"
         shutil.rmtree(self._cache, ignore_errors=True)
-        # The XML has the time of each test: what to share or to drop next.
-        kept = ["-o", f"cache_dir={self._cache}", "--durations=15", f"--junitxml={self._cache}.xml"]
-        argv = [sys.executable, "-m", "pytest", "-q", "--color=no", *kept, *arguments]
+        # What each test costs: `.ci/cpu_time.py show build/tests-*.json` says what to share or to drop next.
+        counted = [sys.executable, str(ROOT / ".ci/cpu_time.py"), "run", f"{self._cache}.json"]
+        argv = [*counted, "-q", "--color=no", "-o", f"cache_dir={self._cache}", *arguments]
         self._process = subprocess.Popen(
             argv, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, errors="replace",
@@ -83,16 +128,20 @@ def _all(environment: dict[str, str]) -> int:
     apart = [folder for folders in BESIDE.values() for folder in folders]
     parts = [Part(name, list(folders), environment) for name, folders in BESIDE.items()]
     parts.append(Part("others", ["tests", *(f"--ignore={folder}" for folder in apart)], environment))
+    style = Style(environment)
     try:
         statuses = []
         for part in parts:
             statuses.append(part.wait())
             part.say()
+        if status := style.wait():
+            return status
         failed = [name for part in parts for name in part.failed()]
         # Status 1: some tests failed. Any other is no matter of tests.
         if set(statuses) <= {0, 1} and failed:
             return _alone(failed, environment)
     except KeyboardInterrupt:
+        style.interrupt()
         for part in parts:
             part.interrupt()
             part.say()
@@ -139,22 +188,10 @@ def _unsteady(failed: list[str], files: list[str]) -> int:
 
 
 def main() -> int:
-    """Style and types first, since they are quick; then the tests, and what was skipped last."""
+    """Run all tests beside linters and types, or those that arguments name; what was skipped comes last."""
     environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}"}
-    steps = (
-        ([str(BIN / "ruff"), "check", "."], ROOT),
-        ([str(BIN / "ruff"), "format", "--check", "-q", "."], ROOT),
-        ([str(BIN / "mypy")], ROOT),
-        (["jlpm", "lint:check"], ROOT / "extension"),
-        (["jlpm", "test"], ROOT / "extension"),
-    )
-    for argv, folder in steps:
-        print("::", " ".join(argv), flush=True)
-        status = subprocess.run(
-            argv, cwd=folder, env=environment, stdin=subprocess.DEVNULL, check=False
-        ).returncode
-        if status:
-            return status
+    # Every process that a test starts would compile the packages again.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     if not sys.argv[1:]:
         return _all(environment)
     pytest = [sys.executable, "-m", "pytest", "-q", *sys.argv[1:]]

@@ -157,6 +157,14 @@ def test_importing_a_package_starts_nothing(package):
     assert done.stdout.split()[:2] == ["1", "False"]
 
 
+def test_no_start_of_a_server_builds_parsers_of_unused_formats():
+    probe = "import sys, jsonschema; print('rfc3987_syntax' in sys.modules, 'lark' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == ["False", "False"], "jsonschema is slow: see pyproject.toml"
+
+
 def test_batchspawners_handler_is_gone_and_ours_is_there():
     probe = (
         "import gipfel_spawner; from jupyterhub.apihandlers import default_handlers as h;"

@@ -1,0 +1,98 @@
+"""CPU seconds of each test with those of the processes that it starts: wall time misleads on a busy machine.
+
+``cpu_time.py run FILE ARGUMENTS…`` runs pytest and writes JSON; ``cpu_time.py show FILE…`` prints the test
+files that cost most. As root, where version 1's control group ``cpuacct`` is mounted, daemons that outlive
+their parent count too; elsewhere only children that were waited for. What tests share is the first one's.
+"""
+
+import json
+import os
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_GROUPS = Path("/sys/fs/cgroup/cpuacct")
+_SHOWN = 40
+
+
+class CpuTime:
+    """The pytest plugin."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._group: Path | None = _GROUPS / f"tests-{os.getpid()}"
+        try:
+            self._group.mkdir()
+            (self._group / "cgroup.procs").write_text(str(os.getpid()))
+        except OSError:
+            self._group = None
+        self._start = self._now(), time.monotonic()
+        self._tests: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+
+    def _now(self) -> float:
+        if self._group is None:
+            return sum(os.times()[:4])
+        return int((self._group / "cpuacct.usage").read_text()) / 1e9
+
+    def pytest_collection_finish(self) -> None:
+        self._tests["collection"] = [self._now() - self._start[0], time.monotonic() - self._start[1]]
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        cpu, wall = self._now(), time.monotonic()
+        try:
+            return (yield)
+        finally:
+            spent = self._tests[item.nodeid]
+            spent[0] += self._now() - cpu
+            spent[1] += time.monotonic() - wall
+
+    def pytest_sessionfinish(self) -> None:
+        total = [round(self._now() - self._start[0], 2), round(time.monotonic() - self._start[1], 2)]
+        tests = {name: [round(value, 2) for value in spent] for name, spent in self._tests.items()}
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text(json.dumps({"total": total, "tests": tests}, indent=0))
+
+    def pytest_unconfigure(self) -> None:
+        if self._group is not None:
+            try:
+                (_GROUPS / "cgroup.procs").write_text(str(os.getpid()))
+                self._group.rmdir()
+            except OSError:
+                pass  # What a test left running is in it still.
+
+
+def show(path: Path) -> None:
+    """Print CPU seconds, wall seconds and number of tests: of the run, and of the files that cost most."""
+    document = json.loads(path.read_text())
+    files: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0])
+    for name, (cpu, wall) in document["tests"].items():
+        spent = files[name.partition("::")[0]]
+        spent[:] = [spent[0] + cpu, spent[1] + wall, spent[2] + 1]
+    cpu, wall = document["total"]
+    print(f"{cpu:8.1f} {wall:8.1f} {len(document['tests']):5} {path}")
+    for name, (cpu, wall, count) in sorted(files.items(), key=lambda each: -each[1][0])[:_SHOWN]:
+        print(f"{cpu:8.1f} {wall:8.1f} {count:5.0f}   {name}")
+
+
+def main() -> int:
+    """Run pytest, or show what earlier runs have written."""
+    # The modules beside this one are not for tests.
+    sys.path.pop(0)
+    match sys.argv[1:]:
+        case ["run", path, *arguments]:
+            return pytest.main(arguments, plugins=[CpuTime(Path(path).absolute())])
+        case ["show", *paths] if paths:
+            for path in paths:
+                show(Path(path))
+            return 0
+    print(__doc__, file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
