@@ -14,7 +14,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 #: What runs beside the rest: each waits for Slurm, browsers and time-outs more than it computes.
-BESIDE = {"cluster": ("tests/cluster",), "pages": ("tests/ui", "tests/widgets", "tests/notebooks")}
+BESIDE = {
+    "cluster": ("tests/cluster",),
+    "pages": ("tests/ui", "tests/widgets", "tests/notebooks"),
+    "hub": ("tests/spawner", "tests/documentation"),
+}
 STYLE = (
     ([str(BIN / "ruff"), "check", "."], ROOT),
     ([str(BIN / "ruff"), "format", "--check", "-q", "."], ROOT),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from hub_user import HubUser
+from hub_user import START_LIMIT_S, HubUser
 from one_machine import wait_until
 
 from gipfel_cluster.model import GipfelError
@@ -153,6 +153,18 @@ class HubProcess:
         if name not in self._users:
             self._users[name] = HubUser.login(self.url, name, self.password)
         return self._users[name]
+
+    def wait_for_servers(self, user: str, *names: str) -> dict[str, Any]:
+        """Wait until a user's named servers are ready; returns all servers of the user by name."""
+        servers: dict[str, Any] = {}
+
+        def ready() -> bool:
+            servers.update(self.call("GET", f"/users/{user}").json()["servers"])
+            return all(servers.get(name, {}).get("ready") for name in names)
+
+        if not wait_until(ready, START_LIMIT_S):
+            raise GipfelError(f"Not ready within {START_LIMIT_S:g} s: {servers}.", self.last_words())
+        return servers
 
     def last_words(self, lines: int = 15) -> str:
         """The end of the hub's log."""

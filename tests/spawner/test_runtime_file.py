@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from images import SUITES
+from kept_runtime import kernel_runtime_for_tests
 
 from gipfel_cluster.edf import Edf
 from gipfel_cluster.engines import ContainerRequest, engine_for
@@ -32,7 +34,9 @@ PROBE = """
 import json, ssl, sys, jupyterlab.labapp, zmq, pyarrow
 with open("/proc/self/maps") as maps:
     libraries = {line.split(None, 5)[5].strip() for line in maps if ".so" in line}
-print(json.dumps([sys.executable, sorted(libraries)]))
+program = open(sys.prefix + "/bin/jupyter-lab")
+kernel = open(sys.prefix + "/share/jupyter/kernels/python3/kernel.json")
+print(json.dumps([sys.executable, sorted(libraries), program.readline(), kernel.read()]))
 """
 MUSL_PROGRAM = '#include <stdio.h>\nint main(void) { puts("of the image"); return 0; }\n'
 
@@ -65,12 +69,13 @@ def base() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def runtime(base: Path) -> Runtime:
+def runtime() -> Runtime:
     if not Path("/dev/fuse").exists():
         pytest.skip("This machine has no /dev/fuse.")
     if os.geteuid() == 0:
         Path("/dev/fuse").chmod(0o666)
-    return build_runtime(base / "runtime.sqsh", progress=quiet)
+    # The one of `tests/cluster`: to copy, compile and compress another takes two minutes of a core.
+    return kernel_runtime_for_tests(tuple(SUITES))
 
 
 def started(runtime: Runtime, image: Path, base: Path, command: Sequence[str]) -> str:
@@ -139,8 +144,11 @@ def test_it_starts_in_images_of_any_libc_and_of_none(
     make(folder)
     image = base / f"{make.__name__}.sqsh"
     make_squashfs(folder, image)
-    executable, libraries = json.loads(started(runtime, image, base, [runtime.python, "-I", "-c", PROBE]))
+    command = [runtime.python, "-I", "-c", PROBE]
+    executable, libraries, program, kernel = json.loads(started(runtime, image, base, command))
     assert executable == runtime.python
+    assert program == f"#!{runtime.python} -I\n"
+    assert sys.prefix not in kernel
     assert f"{runtime.prefix}/lib/libc.so.6" in libraries
     assert [each for each in libraries if not each.startswith(f"{runtime.prefix}/")] == []
     if make is musl_image:
@@ -148,13 +156,16 @@ def test_it_starts_in_images_of_any_libc_and_of_none(
         assert started(runtime, image, base, [runtime.python, "-I", "-c", call]).strip() == "of the image"
 
 
-def test_a_file_has_the_same_description_as_a_directory(runtime: Runtime, base: Path) -> None:
-    assert (runtime.root, runtime.prefix) == (str(base / "runtime.sqsh"), FILE_PREFIX)
+def test_a_file_has_the_same_description_as_a_directory(runtime: Runtime) -> None:
+    file = Path(runtime.root)
+    assert (file.suffix, runtime.prefix) == (".sqsh", FILE_PREFIX)
     assert runtime == Runtime.load(runtime.root)
     assert runtime.mount.flags == ("sqsh",)
     assert runtime.host_python is None
-    assert Path(runtime.root).stat().st_mode & 0o777 == 0o644
-    assert {path.name for path in base.iterdir() if path.name.startswith(".")} == {".runtime.sqsh.lock"}
+    assert file.stat().st_mode & 0o777 == 0o644
+    # A file that was replaced is kept for those who have it open.
+    beside = {path.name for path in file.parent.glob(f".{file.name}.*") if ".old-" not in path.name}
+    assert beside == {f".{file.name}.lock"}
 
 
 def test_a_second_build_keeps_the_file(runtime: Runtime) -> None:

@@ -43,15 +43,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="No Chromium: apt-get install chromium."))
 
 
-@pytest.fixture(scope="module")
-def state() -> Iterator[Path]:
-    """The hub's own folder, with the home directories of users who are not Unix users."""
+def _folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="gipfel-ui-", dir="/var/tmp"))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture(scope="session")
+def state() -> Iterator[Path]:
+    """The shared hub's own folder, with the home directories of users who are not Unix users."""
+    yield from _folder()
+
+
 @pytest.fixture(scope="module")
+def own_state() -> Iterator[Path]:
+    """A folder for a hub that a module starts with a configuration of its own."""
+    yield from _folder()
+
+
+@pytest.fixture(scope="session")
 def image(state: Path) -> Path | None:
     """An image without Python, None where this machine can't make or start one."""
     missing = engine_for(Edf(name="any", path=None, image="/any.sqsh"), "bubblewrap").unavailable_reason()
@@ -62,9 +72,12 @@ def image(state: Path) -> Path | None:
     return images.debian
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def hub(state: Path, image: Path | None) -> Iterator[HubProcess]:
-    """A hub with this project's own configuration and the local scheduler."""
+    """A hub with this project's own configuration and the local scheduler, shared by all modules.
+
+    Each module has users of its own, and stops the servers that it started.
+    """
     environment = {"GIPFEL_SCHEDULER": "local", "GIPFEL_CLUSTER": "workstation"}
     if image:
         environment["GIPFEL_RUNTIME"] = str(runtime_for_tests())

@@ -35,7 +35,7 @@ def pages(
 
 
 @pytest.fixture(scope="module")
-def lab(pages: HubPages, image: Path | None, screenshot: Screenshot) -> LabPage:
+def lab(pages: HubPages, hub: HubProcess, image: Path | None, screenshot: Screenshot) -> Iterator[LabPage]:
     """The first user's lab, started through the form."""
     pages.open_form()
     pages.fill(edf=_ENVIRONMENT if image else "")
@@ -45,7 +45,8 @@ def lab(pages: HubPages, image: Path | None, screenshot: Screenshot) -> LabPage:
     pages.wait_for_lab(lambda page: screenshot(page, "05-waiting"))
     lab.wait_until_ready()
     lab.decline_news()
-    return lab
+    yield lab
+    hub.user(_USER).stop_server()
 
 
 def test_the_form_offers_the_users_environments(

@@ -257,11 +257,7 @@ def test_two_named_servers_run_two_environments(hub: HubProcess, pages: HubPages
         answer = hub.call("POST", f"/users/{_USER}/servers/{edf}", json={"edf": edf})
         assert answer.status_code in {201, 202}, answer.text
     try:
-        for edf in ("plain", "mine"):
-            page = pages.page
-            page.goto(f"{hub.url}/hub/spawn-pending/{_USER}/{edf}")
-            page.wait_for_url(re.compile("/lab"), timeout=120_000)
-        servers = hub.call("GET", f"/users/{_USER}").json()["servers"]
+        servers = hub.wait_for_servers(_USER, "plain", "mine")
         assert {name: each["user_options"]["edf"] for name, each in servers.items()} == {
             "plain": "plain",
             "mine": "mine",

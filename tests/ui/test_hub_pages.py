@@ -73,9 +73,7 @@ def test_the_administrators_table_is_sorted_and_filtered(
     for name, time in (("brief", "30"), ("long", "4:00:00")):
         hub.call("POST", f"/users/{_USER}/servers/{name}", json={"time": time})
     try:
-        for name in ("brief", "long"):
-            page.goto(f"{hub.url}/hub/spawn-pending/{_USER}/{name}")
-            page.wait_for_url(re.compile("/lab"), timeout=120_000)
+        hub.wait_for_servers(_USER, "brief", "long")
         check(page, f"{hub.url}/hub/gipfel/servers")
         rows = page.locator(".gipfel-servers tbody tr:visible")
         expect(rows).to_have_count(2)

@@ -161,8 +161,6 @@ def test_a_launch_from_the_form_outlives_page_and_kernel(
     (lab.folder / "train.py").write_text(_PROGRAM)
     page.goto(lab.url)
     here.wait_until_ready()
-    # The lab's question would cover buttons below the log.
-    here.decline_news()
     here.close_left_sidebar()
     _open_from_launcher(page, screenshot)
     here.run_cell(_CELL)

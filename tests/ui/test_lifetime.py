@@ -47,11 +47,11 @@ def password() -> str:
 
 
 @pytest.fixture(scope="module")
-def hub(state: Path, password: str) -> Iterator[HubProcess]:
+def hub(own_state: Path, password: str) -> Iterator[HubProcess]:
     """A hub whose servers end soon."""
-    config = state / "config.py"
+    config = own_state / "config.py"
     config.write_text(_CONFIG.format(project=_PROJECT, password=password))
-    with HubProcess(state, _ENVIRONMENT, proxy=proxy_folder(), config=config) as process:
+    with HubProcess(own_state, _ENVIRONMENT, proxy=proxy_folder(), config=config) as process:
         process.password = password
         yield process
 

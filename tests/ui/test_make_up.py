@@ -92,9 +92,9 @@ class MakeUp:
 
 
 @pytest.fixture
-def make_up(state: Path) -> Iterator[MakeUp]:
+def make_up(own_state: Path) -> Iterator[MakeUp]:
     """A ``make up`` that is ended with all processes that it started."""
-    given = MakeUp(state)
+    given = MakeUp(own_state)
     try:
         yield given
     finally:

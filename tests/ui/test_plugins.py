@@ -29,12 +29,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
             yield running
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def lab(server: LabServer, new_page: Callable[[], Page]) -> Iterator[LabPage]:
+    """One page, whose theme and tab go from test to test."""
     lab = LabPage(new_page())
     lab.page.goto(server.url)
     lab.wait_until_ready()
-    lab.decline_news()
     yield lab
     assert not lab.errors
     lab.page.close()
@@ -87,7 +87,6 @@ def test_the_tour_of_a_first_visit_ends_at_the_notebook_to_start_with(
         lab = LabPage(new_page())
         lab.page.goto(server.url)
         lab.wait_until_ready()
-        lab.decline_news()
         tour = lab.panel.get_by_role("region", name="Tour")
         expect(tour).to_contain_text("1 of 5", timeout=_LIMIT_MS)
         for name in ("Saturation", "Workloads", "Vetting"):
@@ -146,6 +145,7 @@ def test_a_workload_of_another_packages_kind_is_listed_with_its_log_and_stopped(
 ) -> None:
     environment = {"GIPFEL_RUNS": str(server.folder / "runs"), "HOME": str(server.folder)}
     started = SleepKind.start(600, environment)
+    lab.choose_theme("JupyterLab Light")
     lab.open_panel()
     workloads = lab.open_section("Workloads")
     card = workloads.locator(f"[data-workload='sleep:{started.id}']")
@@ -175,7 +175,6 @@ def test_a_site_disables_one_feature_and_keeps_the_others(
     lab.page.set_viewport_size({"width": 1000, "height": 900})
     lab.page.goto(server.url)
     lab.wait_until_ready()
-    lab.decline_news()
     assert sections_of(lab) == ["saturation", "workloads", "runs", "job"]
     kinds = lab.open_section("Workloads").locator("select[name='kind'] option")
     expect(kinds).to_have_text(["all", "batch notebooks", "other kinds"], timeout=_LIMIT_MS)

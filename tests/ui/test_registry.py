@@ -38,12 +38,12 @@ pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")
-def hub(state: Path) -> Iterator[HubProcess]:
+def hub(own_state: Path) -> Iterator[HubProcess]:
     """A hub with a registry, whose operator is olga; draining stays as it is shipped."""
-    config, settings = state / "config.py", state / "registry.yaml"
+    config, settings = own_state / "config.py", own_state / "registry.yaml"
     config.write_text(_CONFIG.format(project=_PROJECT))
-    (state / "rules.yaml").write_text(_RULES)
-    settings.write_text(f"clusters: [alps]\nrules: [{state}/rules.yaml]\n")
+    (own_state / "rules.yaml").write_text(_RULES)
+    settings.write_text(f"clusters: [alps]\nrules: [{own_state}/rules.yaml]\n")
     environment = {
         "GIPFEL_SCHEDULER": "local",
         "GIPFEL_REGISTRY": "1",
@@ -51,7 +51,7 @@ def hub(state: Path) -> Iterator[HubProcess]:
         "GIPFEL_REGISTRY_OPERATORS": "olga",
         "GIPFEL_REGISTRY_VOUCHED_TOKEN": "a-token-of-the-operators-own-runs",
     }
-    with HubProcess(state, environment, proxy=proxy_folder(), config=config) as process:
+    with HubProcess(own_state, environment, proxy=proxy_folder(), config=config) as process:
         end = time.monotonic() + 60
         while httpx.get(process.url + _SERVICE + "api/steps", trust_env=False).status_code != 403:
             assert time.monotonic() < end, process.last_words()

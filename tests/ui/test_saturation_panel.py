@@ -29,7 +29,6 @@ def lab(server: LabServer, new_page: Callable[[], Page]) -> Iterator[LabPage]:
     lab = LabPage(page)
     page.goto(server.url)
     lab.wait_until_ready()
-    lab.decline_news()
     lab.open_panel()
     expect(plot(lab, "heat").locator(".heatmaplayer image")).to_be_visible(timeout=_SOON_MS)
     yield lab

@@ -38,7 +38,6 @@ def lab(server: LabServer, new_page: Callable[[], Page]) -> Iterator[LabPage]:
     lab = LabPage(page)
     page.goto(server.url)
     lab.wait_until_ready()
-    lab.decline_news()
     lab.open_panel()
     lab.open_section("Vetting")
     yield lab
