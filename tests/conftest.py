@@ -1,5 +1,6 @@
 """Environment of all tests, independent of the caller, and the marker of tests that ``make quick`` omits."""
 
+import gc
 import signal
 from collections.abc import Iterator
 from functools import cache
@@ -35,6 +36,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _is_integration(item) or item.nodeid.partition("[")[0] in slow:
             item.add_marker("integration")
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and tests out of every later garbage collection."""
+    gc.collect()
+    gc.freeze()
 
 
 def slow_tests() -> set[str]:

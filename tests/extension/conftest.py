@@ -152,11 +152,23 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., JupyterServer]]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterServer]:
+def start_shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., JupyterServer]]:
+    """Starts servers for all tests of a module, and ends them."""
+    started: list[JupyterServer] = []
+
+    def start(**environment: str) -> JupyterServer:
+        started.append(_start(tmp_path_factory.mktemp("shared"), environment))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+@pytest.fixture(scope="module")
+def server(start_shared: Callable[..., JupyterServer]) -> JupyterServer:
     """One server without a job, shared by the tests of a module."""
-    found = _start(tmp_path_factory.mktemp("shared"), {})
-    yield found
-    found.stop()
+    return start_shared()
 
 
 @pytest.fixture(scope="module")

@@ -194,8 +194,14 @@ def test_a_reader_sees_the_end_when_the_command_closes_its_output(words, started
     assert process.poll() is None
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
-@pytest.mark.parametrize("to", ["process", "group", "everyone"])
+@pytest.mark.parametrize(
+    ("to", "number"),
+    [
+        *(("process", each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)),
+        ("group", signal.SIGINT),
+        ("everyone", signal.SIGTERM),
+    ],
+)
 def test_a_signal_reaches_the_command_once(words, started, number, to):
     process = started(words(sys.executable, "-c", _COUNTS))
     assert process.stdout.readline() == "ready\n"

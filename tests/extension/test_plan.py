@@ -16,14 +16,26 @@ from gipfel_extension.training.layout_plan.planner import layouts, step_of
 TOLERANCE = 0.10
 
 _STEP = """
-import json, sys
+import json, os, sys
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
-layers, hidden, heads, ffn, vocabulary, sequence, batch, gated, replicas = map(int, sys.argv[1:10])
+# The imports take longer than a step: each case is a process that has them already.
+for case in json.loads(sys.argv[1]):
+    child = os.fork()
+    if child == 0:
+        break
+    assert os.waitpid(child, 0)[1] == 0
+else:
+    sys.exit()
+layers, hidden, heads, ffn, vocabulary, sequence, batch, gated, replicas = case
 
 class Block(nn.Module):
     def __init__(self):
@@ -60,11 +72,6 @@ class Model(nn.Module):
         return self.head(self.norm(x))
 
 if replicas > 1:
-    import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
     # A group of which only this rank is there: its collectives give back what they get.
     dist.init_process_group("fake", rank=0, world_size=replicas, store=FakeStore())
     mesh = init_device_mesh("cpu", (replicas,))
@@ -89,29 +96,37 @@ with FakeTensorMode():
         step()
     found = tracker.get_tracker_snapshot("peak")
     (device,) = found
-    print(json.dumps({str(kind).rpartition(".")[2]: size for kind, size in found[device].items()}))
-    print(sum(each.numel() for each in model.parameters()))
+    sizes = {str(kind).rpartition(".")[2]: size for kind, size in found[device].items()}
+    print(json.dumps([sizes, sum(each.numel() for each in model.parameters())]), flush=True)
+    os._exit(0)
 """
-
-
-@pytest.mark.parametrize(
-    ("model", "sequence", "micro", "replicas"),
-    [
-        (Transformer(layers=6, hidden=256, heads=8, vocabulary=2048), 256, 4, 1),
-        (Transformer(layers=12, hidden=768, heads=12, vocabulary=8192), 512, 1, 1),
-        (Transformer(layers=4, hidden=512, heads=8, ffn=1408, gated=True, vocabulary=4096), 128, 8, 1),
-        (Transformer(layers=12, hidden=768, heads=12, vocabulary=8192), 512, 1, 4),
-        (Transformer(layers=8, hidden=512, heads=8, ffn=1408, gated=True, vocabulary=4096), 128, 8, 8),
-    ],
+#: Model, sequence, samples of a step on a rank, replicas.
+_CASES = (
+    (Transformer(layers=6, hidden=256, heads=8, vocabulary=2048), 256, 4, 1),
+    (Transformer(layers=12, hidden=768, heads=12, vocabulary=8192), 512, 1, 1),
+    (Transformer(layers=4, hidden=512, heads=8, ffn=1408, gated=True, vocabulary=4096), 128, 8, 1),
+    (Transformer(layers=12, hidden=768, heads=12, vocabulary=8192), 512, 1, 4),
+    (Transformer(layers=8, hidden=512, heads=8, ffn=1408, gated=True, vocabulary=4096), 128, 8, 8),
 )
-def test_the_memory_is_that_of_torchs_tracker(
-    model: Transformer, sequence: int, micro: int, replicas: int
-) -> None:
-    words = (model.layers, model.hidden, model.heads, model.width, model.vocabulary, sequence, micro)
-    argv = [sys.executable, "-c", _STEP, *map(str, words), str(int(model.gated)), str(replicas)]
+
+
+@pytest.fixture(scope="module")
+def tracked() -> list[tuple[dict[str, int], int]]:
+    """Return the peak memory by kind, and the number of parameters, of each case by torch's tracker."""
+    cases = []
+    for model, sequence, micro, replicas in _CASES:
+        sizes = (model.layers, model.hidden, model.heads, model.width, model.vocabulary)
+        cases.append((*sizes, sequence, micro, int(model.gated), replicas))
+    argv = [sys.executable, "-c", _STEP, json.dumps(cases)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    peak, parameters = map(json.loads, done.stdout.splitlines()[-2:])
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("case", range(len(_CASES)))
+def test_the_memory_is_that_of_torchs_tracker(case: int, tracked: list[tuple[dict[str, int], int]]) -> None:
+    model, sequence, micro, replicas = _CASES[case]
+    peak, parameters = tracked[case]
     batch = micro * replicas
     work = StepWork(model=model, sequence=sequence, batch=batch, micro=micro, precision="fp32")
     memory = Layout(dp=replicas, zero=3 if replicas > 1 else 0).memory(work)

@@ -4,15 +4,20 @@ import nbformat
 import pytest
 
 
-@pytest.fixture
-def server(start_server, tmp_path):
-    """A server with notebooks on its data path."""
-    folder = tmp_path / "share" / "gipfel" / "notebooks"
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A directory of notebooks on the server's data path."""
+    folder = tmp_path_factory.mktemp("share") / "gipfel" / "notebooks"
     folder.mkdir(parents=True)
     cells = [nbformat.v4.new_markdown_cell("# Measure it\nwords"), nbformat.v4.new_code_cell("1 + 1")]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "measure-it.ipynb")
     nbformat.write(nbformat.v4.new_notebook(cells=cells[1:]), folder / "start-here.ipynb")
-    return start_server(JUPYTER_PATH=str(folder.parent.parent))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(start_shared, folder):
+    return start_shared(JUPYTER_PATH=str(folder.parent.parent))
 
 
 def test_shipped_notebooks_are_listed_by_their_titles(server):
@@ -42,16 +47,17 @@ def test_a_copy_is_made_once_and_never_overwritten(server):
 
 
 def test_unknown_names_and_paths_are_refused(server):
+    before = list(server.root.iterdir())
     status, answer = server.call("gipfel/notebooks/other", "POST", {})
     assert status == 400
     assert "measure-it" in answer["message"]
     for name in ("..%2Fx", ".hidden", "a%2Fb"):
         assert server.call(f"gipfel/notebooks/{name}", "POST", {})[0] == 404
-    assert list(server.root.iterdir()) == []
+    assert list(server.root.iterdir()) == before
 
 
-def test_a_damaged_notebook_is_said_in_one_line(server, tmp_path):
-    (tmp_path / "share" / "gipfel" / "notebooks" / "broken.ipynb").write_text('{"cells"')
+def test_a_damaged_notebook_is_said_in_one_line(server, folder):
+    (folder / "broken.ipynb").write_text('{"cells"')
     status, answer = server.call("gipfel/notebooks/broken", "POST", {})
     assert status == 400
     assert "can't be read as a notebook" in answer["message"]

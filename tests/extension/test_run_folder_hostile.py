@@ -28,7 +28,8 @@ _OF_A_RUN = (
     "telemetry/n-1-0.10s.summary", "telemetry/n.events.jsonl", "telemetry/n.ranks.json",
 )  # fmt: skip
 _SPARSE_BYTES = 20 << 30
-#: Looks at everything that pages and commands show of a run; says how much time and memory it took.
+#: Looks at everything that pages and commands show of a run; says how much time and memory it took. Each run
+#: has a process of its own, which has the imports already.
 _LOOK = """
 import asyncio, json, os, resource, sys, time
 from pathlib import Path
@@ -46,7 +47,14 @@ from gipfel_extension.training.launch import Launch
 from gipfel_extension.training.launch_summary import flight_recorder_lines
 from gipfel_extension.training.papermill.engine import run_metadata
 import pyarrow.json, pyarrow.parquet
-run = Path(sys.argv[1])
+for path in sys.argv[1:]:
+    child = os.fork()
+    if child == 0:
+        break
+    print(json.dumps([path, os.waitpid(child, 0)[1]]), flush=True)
+else:
+    sys.exit()
+run = Path(path)
 environment = {"GIPFEL_RUNS": str(run.parent), "GIPFEL_RUN": str(run)}
 before, begun = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
 launches = list_launches(environment)
@@ -72,9 +80,10 @@ try:
 except GipfelError:
     pass
 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(json.dumps({"launches": launches, "vetting": vetting, "runs": runs,
-                  "cpu_s": time.process_time() - begun, "mib": (after - before) >> 10}))
+print(json.dumps({"run": path, "launches": launches, "vetting": vetting, "runs": runs,
+                  "cpu_s": time.process_time() - begun, "mib": (after - before) >> 10}), flush=True)
 """
+_KINDS = ("pipe", "sparse", "device", "deep", "keys", "bytes")
 
 
 def _make(path: Path, kind: str) -> None:
@@ -112,19 +121,29 @@ def _run_folder(root: Path, kind: str) -> Path:
     return run
 
 
-@pytest.mark.parametrize("kind", ["pipe", "sparse", "device", "deep", "keys", "bytes"])
-def test_what_is_in_a_runs_files_keeps_nobody_from_the_others(tmp_path: Path, kind: str) -> None:
-    run = _run_folder(tmp_path, kind)
+@pytest.fixture(scope="module")
+def looks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return exit status and document of a look at a run folder of each kind, and what was said."""
+    runs = {kind: _run_folder(tmp_path_factory.mktemp(kind), kind) for kind in _KINDS}
     done = subprocess.run(
-        [sys.executable, "-c", _LOOK, str(run)],
+        [sys.executable, "-c", _LOOK, *map(str, runs.values())],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30)),
     )
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    statuses = dict(line for line in lines if isinstance(line, list))
+    documents = {line["run"]: line for line in lines if isinstance(line, dict)}
+    found = {kind: (statuses.get(str(run)), documents.get(str(run))) for kind, run in runs.items()}
+    return {**found, "said": done.stderr[-2000:]}
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_what_is_in_a_runs_files_keeps_nobody_from_the_others(looks: dict[str, Any], kind: str) -> None:
+    status, found = looks[kind]
+    assert status == 0, looks["said"]
     shown = {each["number"]: each for each in found["launches"]}
     assert [shown[number]["status"] for number in (1, 2, 3)] == ["completed", "unreadable", "failed"]
     assert "can't be read" in shown[2]["message"]
