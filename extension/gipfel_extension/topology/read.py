@@ -19,7 +19,7 @@ SOURCES: Mapping[str, str] = {
     "tree": "Slurm's switches",
     "block": "Slurm's blocks",
     "cabinet": "cabinets and chassis, from HPE Cray's names of the nodes",
-    "": "unknown: neither Slurm nor the nodes' names tell it",
+    "": "unknown, since neither Slurm nor the names of nodes contain them",
 }
 #: What a leaf is, by source.
 LEAVES: Mapping[str, str] = {"tree": "leaf switch", "block": "block", "cabinet": "chassis", "": "leaf switch"}

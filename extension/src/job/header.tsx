@@ -194,17 +194,14 @@ function TimeRange(props: IProps): React.JSX.Element | null {
 function Freshness(props: IProps): React.JSX.Element {
   const { model, trans } = props;
   const { receivedMs } = model;
+  const time = `${formatTimeOfDay(receivedMs)} ${zoneName(receivedMs)}`;
   const text =
     receivedMs === 0
       ? ''
       : model.stale
-        ? trans.__('⚠ stale: last answer %1', formatTimeOfDay(receivedMs))
+        ? trans.__('⚠ stale: last answer %1', time)
         : model.job?.growing
-          ? trans.__('● live, %1', formatTimeOfDay(receivedMs))
+          ? trans.__('● live, %1', time)
           : trans.__('○ nothing is recorded now');
-  return (
-    <span className="jp-Gipfel-job-fresh" title={trans.__('Time zone of this page')}>
-      {text} {receivedMs === 0 ? '' : zoneName(receivedMs)}
-    </span>
-  );
+  return <span className="jp-Gipfel-job-fresh">{text}</span>;
 }

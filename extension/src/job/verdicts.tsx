@@ -40,8 +40,10 @@ export function Headline(props: {
   }
   const [worst, ...others] = verdicts?.verdicts ?? [];
   const missing = missingText(job, trans);
+  // Green only where everything was looked at and nothing was found.
+  const found = worst?.severity ?? (verdicts === null ? 'unknown' : 'none');
   return (
-    <div className="jp-Gipfel-job-headline" role="status" data-severity={worst?.severity ?? 0}>
+    <div className="jp-Gipfel-job-headline" role="status" data-severity={missing ? 2 : found}>
       {verdicts === null && !missing && <p>◐ {trans.__('Looking at the steps of all ranks…')}</p>}
       {missing && <p>✗ {missing}</p>}
       {worst && (
