@@ -69,7 +69,7 @@ def test_menu_launcher_and_status_bar_lead_to_the_panel(lab: LabPage, screenshot
     labels = [text.strip() for text in items.all_inner_texts()]
     assert [label for label in labels if label] == labels
     screenshot(lab.page, "80-menu-light")
-    assert len(labels) == 6
+    assert len(labels) == 7
     for word in ("Panel Wide", "Training Launch", "Run as Batch Job", "Tour", "Documentation"):
         expect(items.filter(has_text=word)).to_have_count(1)
     lab.page.keyboard.press("Escape")
@@ -182,7 +182,7 @@ def test_a_site_disables_one_feature_and_keeps_the_others(
     expect(lab.page.locator(".jp-LauncherCard", has_text="Training Launch")).to_have_count(0)
     expect(lab.panel.locator(".main-svg").first).to_be_visible(timeout=_LIMIT_MS)
     items = menu_of(lab)
-    expect(items).to_have_count(5)
+    expect(items).to_have_count(6)
     expect(items.filter(has_text="Training Launch")).to_have_count(0)
     screenshot(lab.page, "82-plugins-disabled")
     assert not lab.errors
