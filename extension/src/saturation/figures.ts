@@ -1,6 +1,5 @@
 import type { IFigure } from '../api';
 import { loadPlotly } from '../figures/plotly';
-import { TimeCursor } from '../views/figures/cursor';
 import { DrawQueue } from '../views/figures/draw-queue';
 import type { IFigureFollower, IFigureSource } from '../views/figures/figure';
 import type { IFigureOptions, ITimeSpan } from '../views/figures/plot';
@@ -14,8 +13,6 @@ export class SaturationFigures implements IFigureSource {
   readonly loadPlotly = loadPlotly;
 
   readonly queue = new DrawQueue();
-
-  readonly cursor = new TimeCursor();
 
   /** The evidence of the advice that the user has selected. */
   get marked(): ITimeSpan | null {

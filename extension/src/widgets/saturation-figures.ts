@@ -1,5 +1,4 @@
 import type { IFigure } from '../api';
-import { TimeCursor } from '../views/figures/cursor';
 import { DrawQueue } from '../views/figures/draw-queue';
 import type { IFigureFollower, IFigureSource } from '../views/figures/figure';
 import type { IFigureOptions } from '../views/figures/plot';
@@ -39,8 +38,6 @@ export class CellFigures implements IFigureSource {
   readonly loadPlotly = (): Promise<IPlotly> => Promise.resolve(this._plotly);
 
   readonly queue = new DrawQueue();
-
-  readonly cursor = new TimeCursor();
 
   readonly marked = null;
 

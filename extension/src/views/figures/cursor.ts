@@ -1,4 +1,4 @@
-import { axisOf } from './time-axis';
+import { parseUtcMs } from '../../common/clock';
 
 /** The time under the pointer, in all figures that share it. */
 export interface ITimeCursor {
@@ -7,6 +7,14 @@ export interface ITimeCursor {
   set(timeMs: number | null): void;
   /** Report each move until the returned function is called. */
   follow(moved: () => void): () => void;
+}
+
+/** The drawn time axis of a figure, as plotly.js keeps it on its node. */
+interface IDrawn extends HTMLElement {
+  readonly layout?: {
+    readonly margin?: { readonly l?: number; readonly r?: number };
+    readonly xaxis?: { readonly range?: readonly (number | string)[]; readonly type?: string };
+  };
 }
 
 /** Draw the cursor over a figure's node, and move it with the pointer, until the returned function is called. */
@@ -43,28 +51,20 @@ export function attachCursor(node: HTMLElement, cursor: ITimeCursor, offsetMs: (
   };
 }
 
-/** A cursor for the figures of one view. */
-export class TimeCursor implements ITimeCursor {
-  get timeMs(): number | null {
-    return this._timeMs;
-  }
+/** The place of a figure's time axis in pixels from its left side, and its range. */
+interface IAxisPlace {
+  readonly left: number;
+  readonly width: number;
+  readonly fromMs: number;
+  readonly lengthMs: number;
+}
 
-  set(timeMs: number | null): void {
-    if (timeMs !== this._timeMs) {
-      this._timeMs = timeMs;
-      this._followers.forEach(moved => {
-        moved();
-      });
-    }
-  }
-
-  follow(moved: () => void): () => void {
-    this._followers.add(moved);
-    return () => {
-      this._followers.delete(moved);
-    };
-  }
-
-  private readonly _followers = new Set<() => void>();
-  private _timeMs: number | null = null;
+function axisOf(node: IDrawn, offsetMs: number): IAxisPlace | null {
+  const { margin, xaxis } = node.layout ?? {};
+  const [from, to] = (xaxis?.range ?? []).map(end => parseUtcMs(end, offsetMs));
+  const left = margin?.l ?? 0;
+  const width = node.clientWidth - left - (margin?.r ?? 0);
+  return from === undefined || to === undefined || !(to > from) || width <= 0
+    ? null
+    : { left, width, fromMs: from, lengthMs: to - from };
 }

@@ -5,11 +5,9 @@ import { Notice } from '../../common/notice';
 import type { ITranslation } from '../translation';
 import { attachCursor, type ITimeCursor } from './cursor';
 import type { DrawQueue } from './draw-queue';
-import { attachKeys } from './keys';
 import { FigureView, type IFigureOptions, type ITimeSpan } from './plot';
 import type { PlotlyLoader } from './plotly';
 import type { SampleUpdate } from './updates';
-import { ValuesTable } from './values-table';
 
 /** Called with what changes in a figure. */
 export interface IFigureFollower {
@@ -57,7 +55,6 @@ export function Figure(props: IFigureProps): React.JSX.Element {
   const { source, name, label, trans } = props;
   const node = React.useRef<HTMLDivElement>(null);
   const on = React.useRef(props);
-  const view = React.useRef<FigureView | null>(null);
   const [failed, setFailed] = React.useState(false);
   React.useEffect(() => {
     on.current = props;
@@ -67,9 +64,6 @@ export function Figure(props: IFigureProps): React.JSX.Element {
     () =>
       node.current
         ? show(node.current, source, name, {
-            created: created => {
-              view.current = created;
-            },
             row: (row, add) => on.current.onRow?.(row, add),
             line: (line, add) => on.current.onLine?.(line, add),
             failed: setFailed
@@ -79,20 +73,18 @@ export function Figure(props: IFigureProps): React.JSX.Element {
   );
 
   return (
-    <div className="jp-Gipfel-plot">
+    <>
       {failed && (
         <Notice error shape="✗" text={trans.__('This plot could not be drawn. Reload this page.')} />
       )}
       <div className="jp-Gipfel-scroll">
         <div className="jp-Gipfel-figure" role="figure" aria-label={label} data-figure={name} ref={node} />
       </div>
-      <ValuesTable label={label} read={() => view.current?.recentValues() ?? []} trans={trans} />
-    </div>
+    </>
   );
 }
 
 interface IFigureCallbacks {
-  readonly created: (view: FigureView) => void;
   readonly row: (row: number, add: boolean) => void;
   readonly line: (name: string, add: boolean) => void;
   readonly failed: (failed: boolean) => void;
@@ -100,17 +92,11 @@ interface IFigureCallbacks {
 
 /** Draw a figure of the source into a node until the returned function is called. */
 function show(node: HTMLElement, source: IFigureSource, name: string, on: IFigureCallbacks): () => void {
-  const listener = { onZoom: source.zoom.bind(source), onRow: on.row, onLine: on.line };
+  const onZoom = (span: ITimeSpan | null): void => {
+    source.zoom(span);
+  };
+  const listener = { onZoom, onRow: on.row, onLine: on.line };
   const view = new FigureView(node, source.loadPlotly, listener, source.options?.(name));
-  on.created(view);
-  const unkey = attachKeys(
-    node,
-    () => view.utcOffsetMs,
-    span => {
-      view.zoom(span);
-      source.queue.request(view, name, draw, true);
-    }
-  );
   const uncursor = source.cursor && attachCursor(node, source.cursor, () => view.utcOffsetMs);
   const draw = async (): Promise<void> => {
     try {
@@ -143,7 +129,6 @@ function show(node: HTMLElement, source: IFigureSource, name: string, on: IFigur
   });
   return () => {
     unfollow();
-    unkey();
     uncursor?.();
     source.queue.drop(view);
     view.dispose();

@@ -2,12 +2,9 @@ import type { PartialJSONObject } from '@lumino/coreutils';
 
 import type { IFigure } from '../../api';
 import { utcOffsetMs, localTimeLayout, localTimes, parseUtcMs, localTimeText } from '../../common/clock';
-import { bandedLine, legendGroup } from './bands';
 import { reportClick, type IClickListener } from './click';
 import type { IPlotly, IPlotlyNode, PlotlyLoader } from './plotly';
-import { recentValues, type IRecentValues } from './recent-values';
-import { isDark, markSpan, themed } from './theme';
-import { timeRange, withRange } from './time-axis';
+import { isDark, themed } from './theme';
 import { extendHeat, extendLines, newestOf, type ITrace } from './traces';
 import type { SampleUpdate } from './updates';
 
@@ -105,20 +102,6 @@ export class FigureView {
     this._span = span;
   }
 
-  /** Zoom to a time span, as the user does with the mouse; null for the moving window. The next `draw` shows it. */
-  zoom(span: ITimeSpan | null): void {
-    this._zoom =
-      span && this.options.standalone
-        ? [span.sinceMs, span.untilMs].map(end => localTimeText(end, this._utcOffsetMs))
-        : null;
-    this.listener.onZoom?.(span);
-  }
-
-  /** Return what the lines and rows were in the last minute that is drawn. */
-  recentValues(): IRecentValues[] {
-    return recentValues(this._traces, this._given ?? {});
-  }
-
   /** Draw the figure, after a drag has ended: the selection of a drag refers to the axis at its start. */
   async draw(): Promise<void> {
     const plotly = await this.loadPlotly();
@@ -133,14 +116,11 @@ export class FigureView {
       own.height = Math.max(Number(own.height), this.node.clientHeight);
     }
     this._setRange(own);
-    if (this._span) {
-      markSpan(own, this._span, this.node);
-    }
-    const local = this._onReadersClock(own);
-    const layout = this._zoom ? withRange(local, this._zoom) : local;
+    this._setMark(own);
+    const layout = this._withZoom(this._onReadersClock(own));
     // The arrays are the same objects as before; the revision tells plotly.js that they changed.
     layout.datarevision = ++this._revision;
-    await plotly.react(this.node, [...this._drawn, ...this._bands], layout, this._config);
+    await plotly.react(this.node, this._drawn, layout, this._config);
     if (first) {
       this._listen();
     }
@@ -167,7 +147,7 @@ export class FigureView {
     for (const trace of this._traces) {
       const old = trace.x?.findIndex(x => x >= from) ?? 0;
       trace.x?.splice(0, Math.max(0, old));
-      [trace.y, trace.low, trace.high].forEach(values => values?.splice(0, Math.max(0, old)));
+      trace.y?.splice(0, Math.max(0, old));
     }
     for (const [key, axis] of Object.entries(layout)) {
       if (/^xaxis\d*$/.test(key)) {
@@ -186,26 +166,26 @@ export class FigureView {
     }
     const colours = this.options.darkColours;
     const dark = colours && isDark(this.node) ? colours : {};
-    const [from, to] = this._zoom?.map(time => parseUtcMs(time, offsetMs)) ?? [];
-    const range = from === undefined || to === undefined ? timeRange(layout) : ([from, to] as const);
-    const { l = 0, r = 0 } = (layout.margin ?? {}) as { l?: number; r?: number };
-    this._bands = [];
     this._traces.forEach((trace, place) => {
+      const times = localTimes(trace, layout, offsetMs, this._text);
       const color = dark[this._metrics[place] ?? ''];
       const line = color ? { line: { ...(trace.line as PartialJSONObject), color } } : {};
-      const banded = range && bandedLine({ ...trace, ...line }, range, this.node.clientWidth - l - r);
-      const shown = banded ? { ...trace, x: banded.x, y: banded.y } : trace;
-      const times = localTimes(shown, layout, offsetMs, this._text);
-      const group = banded?.band ? { legendgroup: legendGroup(trace) } : {};
-      Object.assign(this._drawn[place] ?? {}, shown, times, line, group);
-      if (banded?.band) {
-        this._bands.push({
-          ...banded.band,
-          ...localTimes(banded.band, layout, offsetMs, this._text)
-        } as ITrace);
-      }
+      Object.assign(this._drawn[place] ?? {}, trace, times, line);
     });
     return localTimeLayout(layout, offsetMs);
+  }
+
+  /** Return the layout with the user's zoom, as plotly.js reported it. */
+  private _withZoom(layout: PartialJSONObject): PartialJSONObject {
+    const zoom = this._zoom;
+    return zoom === null
+      ? layout
+      : Object.fromEntries(
+          Object.entries(layout).map(([key, value]) => [
+            key,
+            /^xaxis\d*$/.test(key) ? { ...(value as PartialJSONObject), range: [...zoom] } : value
+          ])
+        );
   }
 
   /** Return the text of a time from a cache: lines of a figure share their times, and most were drawn before. */
@@ -217,6 +197,28 @@ export class FigureView {
     }
     return text;
   };
+
+  private _setMark(layout: PartialJSONObject): void {
+    if (!this._span) {
+      return;
+    }
+    const colour = getComputedStyle(this.node).getPropertyValue('--jp-brand-color1').trim();
+    const shape = {
+      type: 'rect',
+      x0: this._span.sinceMs,
+      x1: this._span.untilMs,
+      y0: 0,
+      y1: 1,
+      line: { width: 1, dash: 'dash', color: colour },
+      fillcolor: colour,
+      opacity: 0.16,
+      layer: 'below'
+    };
+    // One shape in each plot: between plots are titles and legends.
+    const plots = Object.keys(layout).flatMap(key => /^yaxis(\d*)$/.exec(key)?.[1] ?? []);
+    const marks = plots.map(number => ({ ...shape, xref: `x${number}`, yref: `y${number} domain` }));
+    layout.shapes = [...((layout.shapes as PartialJSONObject[] | undefined) ?? []), ...marks];
+  }
 
   private _windowMs(): number {
     const meta = this._given?.meta as { window_s?: number } | undefined;
@@ -235,10 +237,14 @@ export class FigureView {
           Object.entries(event).find(([key]) => new RegExp(`^xaxis\\d*\\.range\\[${end}\\]$`).test(key))?.[1]
       );
       if (from !== undefined && to !== undefined) {
-        const [sinceMs, untilMs] = [from, to].map(end => parseUtcMs(end, this._utcOffsetMs));
-        this.zoom({ sinceMs: sinceMs ?? 0, untilMs: untilMs ?? 0 });
+        this._zoom = this.options.standalone ? [from as string, to as string] : null;
+        this.listener.onZoom?.({
+          sinceMs: parseUtcMs(from, this._utcOffsetMs),
+          untilMs: parseUtcMs(to, this._utcOffsetMs)
+        });
       } else if (Object.keys(event).some(key => /^xaxis\d*\.autorange$/.test(key))) {
-        this.zoom(null);
+        this._zoom = null;
+        this.listener.onZoom?.(null);
       }
     });
     node.on('plotly_click', click => {
@@ -274,7 +280,6 @@ export class FigureView {
   private _plotly: IPlotly | null = null;
   private _traces: ITrace[] = [];
   private _drawn: ITrace[] = [];
-  private _bands: ITrace[] = [];
   private readonly _texts = new Map<number, string>();
   private _utcOffsetMs = 0;
   private _byUid = new Map<string, ITrace>();
