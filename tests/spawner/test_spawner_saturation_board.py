@@ -16,7 +16,7 @@ GOOD = {"shared": True, "score": 61.5, "bottleneck": "compute", "gpus": 4, "seco
 
 def server(name: str) -> Any:
     user = SimpleNamespace(name=name, new_api_token=lambda **given: json.dumps(given))
-    return SimpleNamespace(user=user, name="", ready=True, server=object())
+    return SimpleNamespace(user=user, name="", ready=True, server=object(), user_options={})
 
 
 def look(answer: Any, *names: str) -> Any:
@@ -117,3 +117,20 @@ def test_a_server_that_stops_while_its_request_waits_is_unknown() -> None:
     found = asyncio.run(run())
     assert len(found) == 16
     assert not problems
+
+
+def test_a_service_is_not_asked() -> None:
+    asked: list[str] = []
+
+    async def answer(spawner: Any, token: str) -> bytes:  # noqa: ARG001 - of a request
+        asked.append(spawner.user.name)
+        return json.dumps(GOOD).encode()
+
+    service = server("ada")
+    service.user_options = {"service": "files"}
+
+    async def run() -> None:
+        await SaturationCache(logging.getLogger("test"), answer).read([service, server("bob")])
+
+    asyncio.run(run())
+    assert asked == ["bob"]
