@@ -122,7 +122,7 @@ def test_a_server_that_stops_while_its_request_waits_is_unknown() -> None:
 def test_a_service_is_not_asked() -> None:
     asked: list[str] = []
 
-    async def answer(spawner: Any, token: str) -> bytes:  # noqa: ARG001 - of a request
+    async def answer(spawner: Any, token: str) -> bytes:
         asked.append(spawner.user.name)
         return json.dumps(GOOD).encode()
 
