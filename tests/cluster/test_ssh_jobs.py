@@ -59,6 +59,7 @@ def test_the_server_ends_with_the_command_and_leaves_nothing(submit: Submit) -> 
     assert left - {"score.json"} == {
         "record.json",
         "telemetry",
+        "topology",
         *(f"ssh-{notice['node']}.{end}" for end in ("json", "log")),
     }
     assert "Accepted publickey" in (job.run / f"ssh-{notice['node']}.log").read_text()
