@@ -790,7 +790,7 @@ export interface IWorkloadLog {
 }
 
 /**
- * What a selection resolves to. `ranks`, `nodes` and `devices` (UUIDs) are empty if nothing is selected.
+ * Units that a selection contains. `ranks`, `nodes` and `devices` (UUIDs) are empty if nothing is selected.
  * `group` has the ranks of the role expression, also while another rank is picked.
  */
 export interface IJobSelected {
@@ -809,7 +809,7 @@ export interface IJobFigures {
 }
 
 /**
- * What a diagnosis found about a job; `since_ms` is UTC. `title` is one sentence without a full stop.
+ * Verdict of a diagnosis about a job; `since_ms` is UTC. `title` is one sentence without a full stop.
  * `severity` 2 ends the job or keeps it from running, 1 costs time, 0 is for information. `unit` is what the
  * ranks share, such as `node nid001`.
  */

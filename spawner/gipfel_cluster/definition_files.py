@@ -56,7 +56,7 @@ class CrossProblem(Protocol):
 
     @property
     def fix(self) -> str:
-        """What to write instead, as one sentence."""
+        """Advice on the value to write instead, as one sentence."""
         ...
 
 

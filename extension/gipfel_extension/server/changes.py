@@ -20,7 +20,7 @@ _SHARE = 0.05
 
 @dataclass(frozen=True)
 class Topic:
-    """What is observed, and how often.
+    """Observed topic and its interval.
 
     Parameters
     ----------

@@ -6,7 +6,7 @@ from .responses import Figure, ResponseModel
 
 
 class JobSelected(ResponseModel):
-    """What a selection resolves to.
+    """Units that a selection contains.
 
     ``ranks``, ``nodes`` and ``devices`` (UUIDs) are empty if nothing is selected. ``group`` has the ranks of
     the role expression, also while another rank is picked.
@@ -28,7 +28,7 @@ class JobFigures(ResponseModel):
 
 
 class JobVerdict(ResponseModel):
-    """What a diagnosis found about a job; ``since_ms`` is UTC.
+    """Verdict of a diagnosis about a job; ``since_ms`` is UTC.
 
     ``title`` is one sentence without a full stop. ``severity`` 2 ends the job or keeps it from running, 1
     costs time, 0 is for information. ``unit`` is what the ranks share, such as ``node nid001``.

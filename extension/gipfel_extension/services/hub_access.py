@@ -2,7 +2,7 @@
 
 Programs send ``Authorization: Bearer TOKEN`` with a token of the hub. Browsers log in by the hub's OAuth, and
 then have a cookie that names a session of this process; the token of the session never leaves it. What counts
-is the scope ``access:servers!server=USER/NAME``, which the user, and whoever the user shares with, has.
+is the scope ``access:servers!server=USER/NAME``, which the user has, and those with whom the user shares.
 """
 
 import asyncio

@@ -42,7 +42,7 @@ class ServiceSpec(Frozen):
     directory: str = ""
     """Working directory of the service's programs."""
     source: str = ""
-    """What the user named: a blueprint's name or file."""
+    """Name that the user gave: a blueprint's name or file."""
 
 
 def service_directory(name: str, environment: Mapping[str, str]) -> Path:

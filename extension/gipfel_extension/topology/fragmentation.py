@@ -1,4 +1,4 @@
-"""How scattered a job is over leaf switches, and how much of its traffic crosses them; pure."""
+"""Fragmentation of a job over leaf switches, and the share of its traffic that crosses them; pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

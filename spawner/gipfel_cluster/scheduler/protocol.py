@@ -345,7 +345,7 @@ class GpuAccounting(Protocol):
 
 
 class Waits(Frozen):
-    """How long a user's jobs of one kind waited in the queue, in seconds.
+    """Waits of a user's jobs of one kind in the queue, in seconds.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a reader of GPUs returns, and the protocol of such readers."""
+"""GPUs as a reader returns them, and the protocol of such readers."""
 
 from dataclasses import dataclass
 from typing import Protocol

@@ -15,7 +15,7 @@ _BUSY = 0.05
 
 @dataclass(frozen=True)
 class Beat:
-    """What a rank last reported about itself.
+    """Last report of a rank about itself.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ _MAX_CHARACTERS = 1500
 
 
 class HangCause(Frozen):
-    """What was found: one sentence, and the ranks that it names."""
+    """Cause in one sentence, and the ranks that it names."""
 
     message: str
     ranks: tuple[int, ...] = ()
