@@ -152,16 +152,20 @@ def test_a_busy_server_is_asked_again(run, environment):
 def test_a_running_run_is_completed_later(run, environment):
     record = json.loads((run / "record.json").read_text())
     (run / "record.json").write_text(json.dumps(record | {"ended": None}))
+    _log(run, 3000, {"step": 80, "loss": 0.2}, rank=0)
     server = MlflowStandIn()
     assert not _track(server, environment).complete
     assert server.runs["run0"]["status"] == "RUNNING"
     assert not server.artifacts
     assert list(pending_runs(URI, environment)) == []
     (run / "record.json").write_text(json.dumps(record))
-    _log(run, 9, {"step": 90, "loss": 0.1}, rank=0)
+    _log(run, 3001, {"step": 90, "loss": 0.1}, rank=0)
     assert [each.name for each in pending_runs(URI, environment)] == ["alps-7"]
     assert _track(server, environment).complete
     assert _values(server, "run0", "loss")[-1] == (90, "0.1")
+    # The hardware of the whole hour, also of what was before the first call.
+    steps = [step for step, _ in _values(server, "run0", "system/nid1/gpu_0_sm_active")]
+    assert steps == list(range(360))
     assert list(pending_runs(URI, environment)) == []
 
 

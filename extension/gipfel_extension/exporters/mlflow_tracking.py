@@ -80,11 +80,12 @@ def pending_runs(uri: str, environment: Mapping[str, str]) -> Iterator[Run]:
 
 @dataclass(frozen=True)
 class _Target:
-    """A run on the server with its document and the series to send."""
+    """A run on the server with its document, its user metrics, and hardware metrics to be sent as a whole."""
 
     document: RunDocument
     run: MlflowRun
     series: tuple[Series, ...]
+    hardware: tuple[Series, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,9 @@ class Tracker:
         if before is None or (before.uri, before.experiment) != (self.client.uri, self.experiment):
             before = TrackedRun(uri=self.client.uri, experiment=self.experiment)
         experiment_id = self.client.experiment(self.experiment)
-        targets = list(self._targets(experiment_id, document, folder))
+        # Hardware metrics are sent once, as a whole, when the run has ended.
+        is_new_end = document.has_ended and not before.complete
+        targets = list(self._targets(experiment_id, document, folder, with_hardware=is_new_end))
         found = {"experiment_id": experiment_id, "run_id": targets[0].run.run_id, "skipped": ()}
         state = before.model_copy(update=found)
         _save(folder, state)
@@ -144,11 +147,13 @@ class Tracker:
         _save(folder, state)
         return state
 
-    def _targets(self, experiment_id: str, document: RunDocument, folder: Path) -> Iterator[_Target]:
+    def _targets(
+        self, experiment_id: str, document: RunDocument, folder: Path, *, with_hardware: bool
+    ) -> Iterator[_Target]:
         """Yield the run, then its launches, found or created on the server with parameters and tags."""
         parent = self._prepared(experiment_id, document, folder)
-        series = [*user_series(folder), *(hardware_series(folder) if document.has_ended else ())]
-        yield _Target(document, parent, tuple(series))
+        hardware = hardware_series(folder) if with_hardware else ()
+        yield _Target(document, parent, tuple(user_series(folder)), tuple(hardware))
         for child in document.children:
             run = self._prepared(experiment_id, child, folder, parent.run_id)
             yield _Target(child, run, tuple(user_series(folder, child.launch)))
@@ -207,12 +212,13 @@ class Tracker:
 
 def _count(target: _Target, since_ns: int) -> int:
     count = sum(int((each.time_ns > since_ns).sum()) for each in target.series)
+    count += sum(len(each.time_ns) for each in target.hardware)
     return count + (len(target.document.results) if target.document.has_ended else 0)
 
 
 def _points(target: _Target, since_ns: int) -> Iterator[Point]:
-    for series in target.series:
-        first = int(series.time_ns.searchsorted(since_ns, side="right"))
+    new = [(each, int(each.time_ns.searchsorted(since_ns, side="right"))) for each in target.series]
+    for series, first in (*new, *((each, 0) for each in target.hardware)):
         rows = zip(
             series.values[first:].tolist(),
             (series.time_ns[first:] // 10**6).tolist(),
