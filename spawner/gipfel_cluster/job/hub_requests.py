@@ -29,7 +29,7 @@ def post_to_hub(path: str, content: object, environment: Mapping[str, str], *, l
 def open_hub(
     method: str, path: str, content: object, environment: Mapping[str, str], *, limit_s: float
 ) -> http.client.HTTPResponse:
-    """Send a request to a route below the hub's API, and return the response; None as content is no body.
+    """Send a request to a route of the hub's API, without a body if content is None; return the response.
 
     Raises
     ------

@@ -366,7 +366,7 @@ class Waits(Frozen):
 
 
 class Quota(Frozen):
-    """What limits a user's jobs: choices with limits of accounts and QoS, GPU hours, and earlier waits."""
+    """Limits of a user's jobs: choices with limits of accounts and QoS, GPU hours, and earlier waits."""
 
     choices: Choices = Choices()
     usage: GpuUsage = GpuUsage()

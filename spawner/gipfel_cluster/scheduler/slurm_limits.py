@@ -68,7 +68,7 @@ class Limit(Frozen):
 
 
 class RequestedJob(Frozen):
-    """What a job requests, as far as limits count it; ``minutes`` is None if it is unknown."""
+    """Resources that a job requests, as far as limits count them; ``minutes`` is None if it is unknown."""
 
     account: str = ""
     qos: str = ""
