@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gipfel_extension.tracking import Follower
 from gipfel_extension.tracking.find import Kind, log_kind
-from gipfel_extension.tracking.log_pattern import LogPattern
+from gipfel_extension.tracking.text_formats import LogPattern
 
 WANTED = 50_000
 _ROWS, _METRICS = 10_000, 8

@@ -20,10 +20,9 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
 
 from parts.small_files import write_files
 
-from gipfel_extension.data.compare import compare
 from gipfel_extension.data.options import Plan
 from gipfel_extension.data.pack import PackRequest, pack
-from gipfel_extension.data.verify import verify
+from gipfel_extension.data.verify import compare, verify
 
 DRAWS = 20_000
 MEASURED = (Path(__file__).resolve().parents[2] / "extension" / "gipfel_extension" / "data",)

@@ -12,10 +12,9 @@ from data_trees import make_tree
 from gipfel_cluster.edf import check_edfs
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.cli import main
-from gipfel_extension.data.compare import compare
 from gipfel_extension.data.layers import find_layers
 from gipfel_extension.data.pack import PackRequest, pack
-from gipfel_extension.data.verify import verify
+from gipfel_extension.data.verify import compare, verify
 
 pytestmark = pytest.mark.skipif(shutil.which("mksquashfs") is None, reason="mksquashfs is not installed")
 

@@ -16,13 +16,11 @@ from data_trees import contents, make_tree
 
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.cli import main
-from gipfel_extension.data.compare import compare
-from gipfel_extension.data.layers import find_layers
+from gipfel_extension.data.layers import RemoveRequest, find_layers, remove
 from gipfel_extension.data.manifest import MANIFEST_NAME, read_summary
 from gipfel_extension.data.pack import PackRequest, pack
-from gipfel_extension.data.remove import RemoveRequest, remove
 from gipfel_extension.data.shards import read_index, scan_shards, verify_shards
-from gipfel_extension.data.verify import load_entries, verify
+from gipfel_extension.data.verify import compare, load_entries, verify
 from gipfel_extension.data.webdataset import ShardRequest, split_name, write_shards
 
 pytestmark = pytest.mark.skipif(shutil.which("mksquashfs") is None, reason="mksquashfs is not installed")

@@ -9,8 +9,7 @@ import pytest
 from gipfel_cluster.edf.check import check_edf
 from gipfel_cluster.installs import command_problems, unpinned, variable_problem
 from gipfel_extension.cli import main
-from gipfel_extension.gate.dependencies.files import dependency_findings, is_dependency_file
-from gipfel_extension.gate.dependencies.names import KNOWN, likely_meant
+from gipfel_extension.gate.dependencies import KNOWN, dependency_findings, is_dependency_file, likely_meant
 
 HASHED = "torch==2.4.0 \\\n    --hash=sha256:" + "a" * 64 + "\n"
 CONFUSED = {

@@ -20,8 +20,7 @@ from gipfel_extension.topology.collect import collect_node, slurm_topology, stor
 from gipfel_extension.topology.collect.amd import KfdTopology
 from gipfel_extension.topology.fragmentation import fewest_leaves, fragmentation, neighbours
 from gipfel_extension.topology.model import FOLDER, SLURM_FILE, NodeTopology, slurm_place
-from gipfel_extension.topology.read import merge, read_topology
-from gipfel_extension.topology.slurm import Fabric, cabinet_path, parse_fabric
+from gipfel_extension.topology.read import Fabric, cabinet_path, merge, parse_fabric, read_topology
 
 TREE = """\
 SwitchName=s0 Level=0 LinkSpeed=1 Nodes=nid[000-003]

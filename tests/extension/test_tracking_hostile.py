@@ -13,8 +13,7 @@ from event_bytes import event, frame, simple
 from test_tracking_stores import WANDB
 
 from gipfel_extension.tracking import Follower
-from gipfel_extension.tracking.scalar import Scalar
-from gipfel_extension.tracking.series import SeriesTable, Shape, sparkline
+from gipfel_extension.tracking.scalar import Scalar, SeriesTable, Shape, sparkline
 
 _MANY = 1 << 16
 

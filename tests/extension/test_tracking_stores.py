@@ -18,8 +18,8 @@ from gipfel_extension.recorder.open_files import OpenFiles
 from gipfel_extension.telemetry.user_metrics import read_metrics
 from gipfel_extension.tracking import Follower, Scalar
 from gipfel_extension.tracking.find import log_kind
-from gipfel_extension.tracking.log_pattern import LogPattern, PatternError
-from gipfel_extension.tracking.mlflow_database import is_mlflow_database
+from gipfel_extension.tracking.mlflow import is_mlflow_database
+from gipfel_extension.tracking.text_formats import LogPattern, PatternError
 
 #: Written by wandb 0.31: 70 rows, see :func:`_expected`. It is longer than a block of 32 KiB.
 WANDB = Path(__file__).parent / "data" / "wandb" / "offline-0.31-nan-and-infinity.wandb"

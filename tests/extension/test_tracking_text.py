@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from gipfel_extension.tracking.csv_table import CsvReader
 from gipfel_extension.tracking.growing_file import PIECE_BYTES, GrowingFile
-from gipfel_extension.tracking.json_lines import JsonLinesReader
-from gipfel_extension.tracking.mlflow_store import MlflowReader
+from gipfel_extension.tracking.mlflow import MlflowReader
 from gipfel_extension.tracking.scalar import Reader, Scalar
+from gipfel_extension.tracking.text_formats import CsvReader, JsonLinesReader
 from gipfel_extension.tracking.trainer_state import TrainerStateReader
 
 _START_NS = 1_800_000_000_000_000_000

@@ -134,7 +134,7 @@ def diff(*, first: Path, second: Path, as_json: bool) -> int:
 
     Exit status: 0 the same, 1 different, 2 one can't be read.
     """
-    from ..data.compare import compare  # noqa: PLC0415
+    from ..data.verify import compare  # noqa: PLC0415
 
     found = compare(first, second)
     if as_json:

@@ -134,8 +134,8 @@ def remove(*, image: Path, paths: tuple[str, ...], as_json: bool) -> int:
 
     Exit status: 0 removed, 1 not removed.
     """
-    from ..data.remove import RemoveRequest  # noqa: PLC0415
-    from ..data.remove import remove as remove_paths  # noqa: PLC0415
+    from ..data.layers import RemoveRequest  # noqa: PLC0415
+    from ..data.layers import remove as remove_paths  # noqa: PLC0415
 
     progress = _Progress()
     wanted = [os.fsencode(path) for path in paths]

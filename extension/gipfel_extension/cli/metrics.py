@@ -13,7 +13,7 @@ from .terminal import examples, report_line
 if TYPE_CHECKING:
     from ..tracking import FileSummary, Follower
     from ..tracking.find import Kind
-    from ..tracking.series import Series, SeriesTable
+    from ..tracking.scalar import Series, SeriesTable
 
 _UNREADABLE = 2
 _WATCH_S = 2.0
@@ -58,7 +58,7 @@ def metrics(path: str, *, as_document: bool, expression: str, watch: str) -> int
     """
     from ..telemetry.sample import SourceError  # noqa: PLC0415 - numpy, which --help can do without
     from ..tracking import Follower  # noqa: PLC0415
-    from ..tracking.series import SeriesTable  # noqa: PLC0415
+    from ..tracking.scalar import SeriesTable  # noqa: PLC0415
     from .scored_run import resolve_recording  # noqa: PLC0415
 
     if watch and as_document:
@@ -85,7 +85,7 @@ def metrics(path: str, *, as_document: bool, expression: str, watch: str) -> int
 
 def _log_kind(expression: str) -> "Kind":
     from ..tracking.find import log_kind  # noqa: PLC0415
-    from ..tracking.log_pattern import LogPattern, PatternError  # noqa: PLC0415
+    from ..tracking.text_formats import LogPattern, PatternError  # noqa: PLC0415
 
     try:
         return log_kind(LogPattern(expression))
@@ -188,7 +188,7 @@ def _print(found: list["Series"]) -> None:
     """Print a row per series; the source only where there are several."""
     from gipfel_cluster.model import one_line  # noqa: PLC0415 - pydantic, as above
 
-    from ..tracking.series import sparkline  # noqa: PLC0415
+    from ..tracking.scalar import sparkline  # noqa: PLC0415
 
     several = len({each.source for each in found}) > 1
     head = ("metric", "rank", "values", "steps", "last", "lowest", "highest", "curve")

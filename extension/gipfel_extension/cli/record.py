@@ -125,7 +125,7 @@ def _made(
 
 
 def _check_pattern(pattern: str, metrics: str) -> None:
-    from ..tracking.log_pattern import LogPattern, PatternError  # noqa: PLC0415
+    from ..tracking.text_formats import LogPattern, PatternError  # noqa: PLC0415
 
     try:
         LogPattern(pattern)

@@ -124,7 +124,7 @@ def run_rules(run: str, *, files: tuple[Path, ...], save: bool, as_document: boo
     """
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415
 
-    from ..rules.run import run_hits, save_hits  # noqa: PLC0415
+    from ..rules.rule_file import run_hits, save_hits  # noqa: PLC0415
     from ..telemetry.sample import SourceError  # noqa: PLC0415
     from .scored_run import resolve_recording  # noqa: PLC0415
 

@@ -92,8 +92,11 @@ def _here() -> "JobTopology":
     from ..job.ranks import Job, JobContent  # noqa: PLC0415
     from ..job.topology import job_topology  # noqa: PLC0415
     from ..topology.collect import collect_node, slurm_topology  # noqa: PLC0415
-    from ..topology.read import merge  # noqa: PLC0415
-    from ..topology.slurm import Fabric, parse_fabric  # noqa: PLC0415
+    from ..topology.read import (  # noqa: PLC0415
+        Fabric,
+        merge,
+        parse_fabric,
+    )
 
     node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
     own = collect_node(node, os.environ, time.time_ns())

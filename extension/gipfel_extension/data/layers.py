@@ -1,19 +1,32 @@
-"""Layers and mounts: add files to a data set without rewriting it, and mount it in a container.
+"""Layers of a data set: add files without rewriting it, mount it, remove paths from an image.
 
 A layer is a separate image that contains the root hash of the image it extends. Layers of ``data.sqsh`` are
-``data.1.sqsh``, ``data.2.sqsh`` and so on, and are mounted beside it, at ``/data.1`` and so on: an EDF can't
-merge mounts.
+``data.1.sqsh``, ``data.2.sqsh`` and so on, and are mounted beside it, at ``/data.1`` and so on: an EDF
+can't merge mounts.
+
+To remove paths, an image is written again without them, with a tombstone for each in its manifest. The
+content of removed files is no longer in the image. Its new root hash differs, and the summary lists the
+earlier ones, so that layers of the image stay valid.
 """
 
+import io
 import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 from gipfel_cluster.model import GipfelError
 
-from .manifest import Base, Summary, display_paths, read_summary
-from .source import Source
+from ..telemetry.files import open_regular
+from .manifest import MANIFEST_NAME, Base, Entry, Removal, Summary, display_paths, read_summary
+from .options import Plan
+from .pack import PackRequest, pack, utc_now
+from .source import FileVersion, ScannedEntry, Source
 from .squashfs import SUFFIX, SquashfsFile
-from .verify import load_entries
+from .tree import Node, read_blocks, root_mode, walk
+from .verify import load_entries, verify
 
 _MAX_LAYERS = 100
 
@@ -107,3 +120,155 @@ def required_summary(path: Path) -> Summary:
     if found is None:
         raise GipfelError(f"{path}.json is missing.", f"Copy it from where {path.name} was packed.")
     return found
+
+
+_BUFFER_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class RemoveRequest:
+    """An image, the paths in it to remove (a directory with all below it), and whom to report progress to."""
+
+    image: Path
+    paths: Sequence[bytes]
+    environment: Mapping[str, str]
+    on_plan: Callable[[Source, Plan], None] = lambda _source, _plan: None
+    on_progress: Callable[[int], None] = lambda _: None
+
+
+def remove(request: RemoveRequest) -> Summary:
+    """Replace an image by one without some paths; return its new summary.
+
+    Raises
+    ------
+    GipfelError
+        A path is not in the image, or the image is not whole. The image is then as it was.
+    """
+    path = request.image.resolve()
+    before = required_summary(path)
+    checked = verify(path)
+    if not checked.valid:
+        # Written again, damaged content would get a hash that makes it look right.
+        raise GipfelError(f"{path} is not whole: {checked.problems[0]}", "Copy it or pack it again.")
+    entries = load_entries(path)
+    kept = without(entries, request.paths)
+    count = sum(each.kind == "removed" for each in kept) - sum(
+        each.kind == "removed" for each in entries.values()
+    )
+    removal = Removal(root=before.root, removed=utc_now(), paths=count)
+    croissant = before.croissant if b"croissant.json" not in request.paths else None
+    with SquashfsFile(path) as image:
+        source = _image_source(image, kept)
+        # The same time of all files as before.
+        environment = {**request.environment, "SOURCE_DATE_EPOCH": str(image.superblock.modified)}
+        return pack(
+            PackRequest(
+                source=path,
+                target=path,
+                replace=True,
+                previous=before.model_copy(
+                    update={"removals": (*before.removals, removal), "croissant": croissant}
+                ),
+                environment=environment,
+                scan=lambda _: source,
+                on_plan=request.on_plan,
+                on_progress=request.on_progress,
+            )
+        )
+
+
+def without(entries: Mapping[bytes, Entry], paths: Sequence[bytes]) -> list[Entry]:
+    """Return entries, sorted by path, with tombstones in place of some paths and of all below them.
+
+    Raises
+    ------
+    GipfelError
+        A path is not there.
+    """
+    wanted = {path.rstrip(b"/") for path in paths}
+    missing = sorted(path for path in wanted if path not in entries or entries[path].kind == "removed")
+    if missing or not wanted:
+        raise GipfelError(
+            f"The data set has no {display_paths(missing) or 'such path'}.",
+            "List its paths with `gipfel data show --files`.",
+        )
+    gone = {path for path in entries if wanted & set(_parents(path))}
+    first: dict[bytes, bytes] = {}
+    found = []
+    for path, entry in sorted(entries.items()):
+        if path in gone and entry.kind != "removed":
+            found.append(Entry(path, "removed", 0, sha256=entry.sha256))
+        elif entry.kind == "hardlink" and entry.target in gone:
+            # The next name of a file whose first name was removed.
+            name = first.setdefault(entry.target, path)
+            content = replace(entries[entry.target], path=path)
+            found.append(content if name == path else replace(entry, target=name))
+        else:
+            found.append(entry)
+    return found
+
+
+def _parents(path: bytes) -> Iterator[bytes]:
+    parts = path.split(b"/")
+    return (b"/".join(parts[:count]) for count in range(1, len(parts) + 1))
+
+
+@dataclass(frozen=True)
+class _ImageSource(Source):
+    image: SquashfsFile
+    nodes: Mapping[bytes, Node]
+    lock: threading.Lock
+
+    def open(self, scanned: ScannedEntry) -> BinaryIO:
+        """Open the content of a file in the image."""
+        file = open_regular(self.path, follow=True)
+        blocks = read_blocks(self.image, self.nodes[scanned.entry.path])
+        return cast("BinaryIO", io.BufferedReader(_BlockReader(file, blocks, self.lock), _BUFFER_BYTES))
+
+    def changed(self) -> list[bytes]:
+        """Return the image's name if it has been replaced."""
+        now = FileVersion.of(os.stat(self.path))  # noqa: PTH116 - as `version` was made
+        return [] if now == self.version else [os.fsencode(self.path.name)]
+
+
+def _image_source(image: SquashfsFile, manifest: Sequence[Entry]) -> _ImageSource:
+    nodes = {node.path: node for node in walk(image) if node.path != MANIFEST_NAME}
+    version = FileVersion.of(os.stat(image.path))  # noqa: PTH116
+    entries = tuple(ScannedEntry(entry, version) for entry in manifest)
+    return _ImageSource(image.path, root_mode(image), version, entries, (), image, nodes, threading.Lock())
+
+
+class _BlockReader(io.RawIOBase):
+    """Content of a file in an image, from the iterator of its blocks; the descriptor is the image's."""
+
+    def __init__(self, file: BinaryIO, blocks: Iterator[bytes], lock: threading.Lock) -> None:
+        self._file = file
+        self._blocks = blocks
+        self._lock = lock
+        self._rest = b""
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def fileno(self) -> int:
+        """Return the image's descriptor."""
+        return self._file.fileno()
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer with what is left of a block, or of the next one."""
+        while not self._rest:
+            # The image's caches are not made for several threads.
+            with self._lock:
+                block = next(self._blocks, None)
+            if block is None:
+                return 0
+            self._rest = block
+        count = min(len(buffer), len(self._rest))
+        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
+        return count
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        self._file.close()
+        super().close()

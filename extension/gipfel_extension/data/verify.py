@@ -1,9 +1,9 @@
-"""Verify an image against its summary and its manifest, without mounting or unpacking it.
+"""Verify an image against its summary and its manifest, without mounting it; compare two data sets.
 
 SquashFS has no checksums of its own: a changed byte of an uncompressed image is read without an error.
-Verification has three levels: the chunks (hashes of the image's bytes, in the summary), the tree (every entry
-of the image is in the manifest, with its mode, size and target, and nothing else is there), and the content
-of every file. Extended attributes are covered by the chunks alone.
+Verification has three levels: the chunks (hashes of the image's bytes, in the summary), the tree (every
+entry of the image is in the manifest, with its mode, size and target, and nothing else is there), and the
+content of every file. Extended attributes are covered by the chunks alone.
 """
 
 import hashlib
@@ -11,6 +11,7 @@ import os
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from gipfel_cluster.model import Frozen, GipfelError
@@ -18,6 +19,7 @@ from gipfel_cluster.model import Frozen, GipfelError
 from ..telemetry.files import open_regular
 from .manifest import CHUNK_BYTES, MANIFEST_NAME, Entry, Summary, display_path, parse_manifest, read_summary
 from .pack import hash_chunk
+from .source import ScannedEntry, scan
 from .squashfs import ImageReadError, SquashfsFile
 from .tree import MAX_ENTRIES, Node, read_blocks, walk
 
@@ -243,3 +245,57 @@ def _check_contents(
         if digest.hexdigest() != entry.sha256:
             problems.append(f"{display_path(path)} does not have the content in the manifest.")
     return count, problems
+
+
+class Difference(Frozen):
+    """Paths, escaped for display; `changed` differ in kind, mode, content, target or extended attributes."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[str, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether both data sets are the same."""
+        return not (self.added or self.removed or self.changed)
+
+
+def compare(first: Path, second: Path) -> Difference:
+    """Return what is different in the second data set.
+
+    Raises
+    ------
+    GipfelError
+        One of them can't be read.
+    """
+    before, after = (_entries(each) for each in (first, second))
+    both = before.keys() & after.keys()
+    return Difference(
+        added=_sorted(after.keys() - before.keys()),
+        removed=_sorted(before.keys() - after.keys()),
+        changed=_sorted({path for path in both if before[path] != after[path]}),
+    )
+
+
+def _sorted(paths: set[bytes]) -> tuple[str, ...]:
+    return tuple(display_path(each) for each in sorted(paths))
+
+
+def _entries(path: Path) -> dict[bytes, Entry]:
+    if not path.is_dir():
+        return {name: entry for name, entry in load_entries(path).items() if entry.kind != "removed"}
+    source = scan(path, action="compared")
+    return {each.entry.path: _hashed(source.path, each) for each in source.entries}
+
+
+def _hashed(root: Path, scanned: ScannedEntry) -> Entry:
+    if scanned.entry.kind != "file":
+        return scanned.entry
+    try:
+        with open_regular(root / os.fsdecode(scanned.entry.path)) as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise GipfelError(
+            f"{display_path(scanned.entry.path)} can't be read: {error.strerror}.", "Check the file."
+        ) from error
+    return replace(scanned.entry, sha256=sha256)

@@ -19,7 +19,7 @@ from ..telemetry.sample import SourceError
 from ..telemetry.sources import Clock, Source, SourceRequest, SystemClock, open_source
 from ..telemetry.store.fine import FineRetention
 from ..topology.collect import record_topology
-from ..tracking.log_pattern import PatternError
+from ..tracking.text_formats import PatternError
 from .loop import MetricsFollower, MetricsFollowers, Recorder, TickSink
 from .metrics_directory import MetricsDirectory
 from .metrics_file import MetricsFile

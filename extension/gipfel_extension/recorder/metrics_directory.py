@@ -12,7 +12,7 @@ from ..telemetry.sources import Clock
 from ..telemetry.user_metrics import METRICS_FILE
 from ..tracking import FileSummary, Follower, Scalar
 from ..tracking.find import log_kind
-from ..tracking.log_pattern import LogPattern
+from ..tracking.text_formats import LogPattern
 from .metrics_file import append_lines
 from .open_files import OpenFiles
 

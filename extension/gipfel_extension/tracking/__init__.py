@@ -1,6 +1,6 @@
 """Readers of the metric files that training programs already write, without importing their packages."""
 
-from .follow import FileSummary, Follower
+from .find import FileSummary, Follower
 from .scalar import Scalar
 
 __all__ = ["FileSummary", "Follower", "Scalar"]

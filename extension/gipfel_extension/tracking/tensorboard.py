@@ -12,9 +12,8 @@ import struct
 from pathlib import Path
 
 from .growing_file import GrowingFile
-from .protobuf import fields, signed, varint
 from .scalar import Names, Scalar, nanoseconds
-from .tfrecord import split_frames
+from .tfrecord import fields, signed, split_frames, varint
 
 #: The usual event, one ``simple_value`` of a short tag: wall_time, step, length of the summary, of the value,
 #: of the tag; tag; value.

@@ -14,8 +14,8 @@ import zlib
 from pathlib import Path
 
 from .growing_file import GrowingFile
-from .protobuf import fields, varint
 from .scalar import Names, Scalar, nanoseconds, number, step_number
+from .tfrecord import fields, varint
 
 _MAGIC = b":W&B\xe1\xbe\x00"
 _BLOCK = 32 << 10

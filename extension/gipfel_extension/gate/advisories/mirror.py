@@ -1,25 +1,28 @@
 """A local mirror of OSV: ``<dir>/<Ecosystem>/all.zip`` as in its bucket, or as osv-scanner keeps it.
 
 A lookup reads an archive once and keeps in memory only what concerns the requested packages, so that
-nothing is written beside the mirror.
+nothing is written beside the mirror. An advisory says whether it concerns a version, how severe it is, and
+what fixes it. Source: the schema of OSV 1.7, docs/schema.md of ossf/osv-schema.
 """
 
 import hashlib
 import json
+import math
 import re
 import time
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from functools import cmp_to_key
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from gipfel_cluster.model import one_line, pluralize
 
 from ...telemetry.files import open_regular
-from ..model import Package, Vulnerability
-from .osv import NoVersionsError, match, normalized
+from ..model import Package, Severity, Vulnerability
+from .versions import compare
 
 #: An older mirror can't be relied on.
 MAX_AGE_S = 7 * 86400.0
@@ -180,3 +183,175 @@ def modified_s(content: bytes) -> float:
         return datetime.fromisoformat(found[1].decode() + "+00:00").timestamp() if found else 0.0
     except (ValueError, OverflowError):
         return 0.0
+
+
+_WORDS: dict[str, Severity] = {
+    "critical": "critical", "high": "high", "important": "high", "moderate": "medium", "medium": "medium",
+    "low": "low", "negligible": "low", "unimportant": "low",
+    "not yet assigned": "medium", "end-of-life": "medium",
+}  # fmt: skip
+#: Weights of CVSS 3 metrics. Source: CVSS v3.1 specification, 7.4.
+_WEIGHTS: dict[str, dict[str, float]] = {
+    "AV": {"N": 0.85, "A": 0.62, "L": 0.55, "P": 0.2},
+    "AC": {"L": 0.77, "H": 0.44},
+    "UI": {"N": 0.85, "R": 0.62},
+    "C": {"H": 0.56, "L": 0.22, "N": 0.0},
+}
+_KINDS = ("fixed", "limit", "introduced", "last_affected")
+_PRIVILEGES = {"U": {"N": 0.85, "L": 0.62, "H": 0.27}, "C": {"N": 0.85, "L": 0.68, "H": 0.5}}
+
+
+class NoVersionsError(ValueError):
+    """An advisory that names commits, but no versions that a package can be compared with."""
+
+
+def match(record: dict[str, Any], package: Package) -> Vulnerability | None:
+    """Return the vulnerability of a package by an advisory; None if it is not concerned.
+
+    Raises
+    ------
+    NoVersionsError
+        The advisory names no versions.
+    ValueError
+        A version can't be compared, so that the question has no answer.
+    """
+    if record.get("withdrawn"):
+        return None
+    without_versions = False
+    for affected in _of_package(record, package):
+        if not _has_versions(affected):
+            without_versions = True
+            continue
+        fixed = _fixed_if_affected(affected, package)
+        if fixed is not None:
+            return Vulnerability(
+                id=str(record.get("id", ""))[:80],
+                aliases=tuple(str(each)[:80] for each in _list(record, "aliases", "upstream")[:20]),
+                severity=_severity(record, affected),
+                ecosystem=package.ecosystem,
+                package=package.name,
+                version=package.version,
+                fixed=fixed,
+                summary=str(record.get("summary") or record.get("details") or "")[:200],
+            )
+    if without_versions:
+        raise NoVersionsError("it names commits only")
+    return None
+
+
+def normalized(ecosystem: str, name: str) -> str:
+    """Return a package's name as its ecosystem compares names."""
+    return re.sub(r"[-_.]+", "-", name).lower() if ecosystem == "PyPI" else name
+
+
+def _of_package(record: dict[str, Any], package: Package) -> Iterator[dict[str, Any]]:
+    wanted = normalized(package.ecosystem, package.advisory_name)
+    for affected in _list(record, "affected"):
+        about = affected.get("package") if isinstance(affected, dict) else None
+        if not isinstance(about, dict):
+            continue
+        ecosystem = str(about.get("ecosystem", ""))
+        # Advisories of a distribution as a whole concern each of its releases.
+        same = ecosystem == package.ecosystem or (
+            ":" not in ecosystem and ecosystem == package.ecosystem.partition(":")[0]
+        )
+        if same and normalized(ecosystem, str(about.get("name", ""))) == wanted:
+            yield affected
+
+
+def _has_versions(affected: dict[str, Any]) -> bool:
+    ranges = [each for each in _list(affected, "ranges") if isinstance(each, dict)]
+    return bool(_list(affected, "versions")) or any(
+        each.get("type") in ("ECOSYSTEM", "SEMVER") for each in ranges
+    )
+
+
+def _fixed_if_affected(affected: dict[str, Any], package: Package) -> str | None:
+    """Return the version that fixes it, empty if none is known; None if the version is not affected."""
+    version = package.advisory_version
+    found: str | None = None
+    for each in _list(affected, "ranges"):
+        if isinstance(each, dict) and each.get("type") in ("ECOSYSTEM", "SEMVER"):
+            fixed = _in_range(
+                package.ecosystem, version, [e for e in _list(each, "events") if isinstance(e, dict)]
+            )
+            found = found or fixed if fixed is not None else found
+    if found is None and version in _list(affected, "versions"):
+        return ""
+    return found
+
+
+def _in_range(ecosystem: str, version: str, events: list[dict[str, Any]]) -> str | None:
+    """Return the fix if the version lies in a range. Source: the schema's algorithm ``IsVulnerable``."""
+    vulnerable, fix = False, ""
+    for kind, limit in _sorted_events(ecosystem, events):
+        order = 1 if limit == "0" and kind == "introduced" else compare(ecosystem, version, limit)
+        if kind == "introduced":
+            vulnerable = vulnerable or order >= 0
+        elif vulnerable and (order > 0 or (order == 0 and kind != "last_affected")):
+            vulnerable = False
+        elif vulnerable and kind == "fixed" and not fix:
+            fix = limit
+    return fix if vulnerable else None
+
+
+def _sorted_events(ecosystem: str, events: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Return kind and version of each event in the order of versions; of the same version an end first."""
+    pairs = [(name, str(event[name])) for event in events for name in _KINDS if name in event]
+    pairs = [(kind, limit) for kind, limit in pairs if not (kind == "limit" and limit == "*")]
+
+    def order(one: tuple[str, str], other: tuple[str, str]) -> int:
+        starts = [kind == "introduced" and limit == "0" for kind, limit in (one, other)]
+        if any(starts):
+            return starts[1] - starts[0]
+        return compare(ecosystem, one[1], other[1]) or _KINDS.index(one[0]) - _KINDS.index(other[0])
+
+    return sorted(pairs, key=cmp_to_key(order))
+
+
+def _severity(record: dict[str, Any], affected: dict[str, Any]) -> Severity:
+    scores = [
+        _score(str(each.get("score", ""))) for each in _list(affected, "severity") + _list(record, "severity")
+    ]
+    known = [score for score in scores if score is not None]
+    if known:
+        # Source: CVSS v3.1 specification, 5.
+        highest = max(known)
+        return "critical" if highest >= 9 else "high" if highest >= 7 else "medium" if highest >= 4 else "low"
+    for place in (affected, record):
+        for part in ("ecosystem_specific", "database_specific"):
+            words = place.get(part)
+            for key in ("severity", "urgency"):
+                word = str(words.get(key, "")).lower().rstrip("*") if isinstance(words, dict) else ""
+                if word in _WORDS:
+                    return _WORDS[word]
+    # Nobody has rated it: it counts as one that a gate stops.
+    return "high"
+
+
+def _score(text: str) -> float | None:
+    """Return the base score of a vector of CVSS 3, or of a number; None of others."""
+    if re.fullmatch(r"\d{1,2}(\.\d)?", text):
+        return float(text)
+    if not text.startswith("CVSS:3"):
+        return None
+    metrics = dict(part.split(":", 1) for part in text.split("/") if ":" in part)
+    try:
+        changed = metrics["S"] == "C"
+        impact = 1 - math.prod(1 - _WEIGHTS["C"][metrics[name]] for name in "CIA")
+        reach = 8.22 * math.prod(_WEIGHTS[name][metrics[name]] for name in ("AV", "AC", "UI"))
+        reach *= _PRIVILEGES[metrics["S"]][metrics["PR"]]
+    except KeyError:
+        return None
+    weighted = 7.52 * (impact - 0.029) - 3.25 * (impact - 0.02) ** 15 if changed else 6.42 * impact
+    if weighted <= 0:
+        return 0.0
+    return math.ceil(round(min(10.0, (1.08 if changed else 1.0) * (weighted + reach)) * 10, 5)) / 10
+
+
+def _list(holder: Any, *names: str) -> list[Any]:
+    found: list[Any] = []
+    for name in names:
+        value = holder.get(name) if isinstance(holder, dict) else None
+        found += value if isinstance(value, list) else []
+    return found

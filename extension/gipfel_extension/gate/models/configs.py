@@ -1,16 +1,19 @@
-"""JSON files of models: remote code, layers that hold code, classes of other modules, templates."""
+"""JSON files of models: remote code, layers that hold code, other modules' classes, templates; notebooks.
+
+Chat templates are Jinja texts, which some programs run without a sandbox. Of notebooks, commands in cells,
+code in outputs, and secrets in both are found.
+"""
 
 import json
 import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from ..model import Finding, Verdict
-from .callables import is_dangerous
+from ..model import Finding, Severity, Verdict
+from ..secret_texts import holds_secret
 from .judgement import Judgement
-from .notebooks import scan_notebook
+from .pickle_values import is_dangerous
 from .streams import NotUnderstoodError
-from .templates import template_findings
 
 _MAX_BYTES = 64 << 20
 _MAX_TEMPLATE_BYTES = 4 << 20
@@ -143,3 +146,192 @@ def scan_template(file: BinaryIO, name: str) -> Judgement:
     if len(content) > _MAX_TEMPLATE_BYTES:
         raise NotUnderstoodError(f"it is a template of more than {_MAX_TEMPLATE_BYTES >> 20} MiB")
     return Judgement.of(template_findings(content.decode(errors="replace"), name))
+
+
+_RULES: tuple[tuple[str, Severity, str, str, str], ...] = (
+    (
+        "pipe-to-shell",
+        "high",
+        r"(curl|wget)\b[^\n|]{0,500}\|\s*(sudo\s+)?(ba|z|da)?sh\b",
+        "A cell runs what it downloads.",
+        "Download the file, check its hash, then run it.",
+    ),
+    (
+        "extra-index",
+        "high",
+        r"--extra-index-url|--trusted-host|UV_INDEX_STRATEGY=unsafe|--index-strategy[ =]unsafe",
+        "A cell installs from an additional index, whose packages can replace those of the same name.",
+        "Use one index (--index-url) or --require-hashes.",
+    ),
+    (
+        "unpinned-install",
+        "low",
+        r"^\s*[!%]\s*(?:python3? -m |uv )?(?:pip3?|conda|mamba) install(?![^\n]*(==|-r |-e \.|--require))",
+        "A cell installs packages without versions.",
+        "Pin the versions: pip install 'NAME==VERSION'.",
+    ),
+    (
+        "remote-code",
+        "high",
+        r"trust_remote_code\s*=\s*True(?![^\n]*revision\s*=\s*['\"][0-9a-f]{40})",
+        "A cell runs a model's own Python files, of any revision.",
+        "Pin revision= to a commit of 40 digits, or leave out trust_remote_code.",
+    ),
+    (
+        "unpickle",
+        "medium",
+        r"\b(?:c?[pP]ickle|dill|joblib|cloudpickle)\.loads?\(|weights_only\s*=\s*False|allow_pickle\s*=\s*True",
+        "A cell loads pickled objects, which run code.",
+        "Scan the file with gipfel scan first; prefer safetensors or weights_only=True.",
+    ),
+)
+_COMPILED = [
+    (rule, severity, re.compile(pattern, re.MULTILINE), message, fix)
+    for rule, severity, pattern, message, fix in _RULES
+]
+_SCRIPTS = ("application/javascript", "text/html", "image/svg+xml")
+_SCRIPT = re.compile(r"<script|\bon(?:error|load|click)\s*=|javascript:", re.IGNORECASE)
+_MAX_TEXT_BYTES = 4 << 20
+
+
+def scan_notebook(document: dict[str, Any]) -> Judgement:
+    """Judge a notebook: its cells run only if the reader runs them, so each problem is a separate finding."""
+    found: dict[str, tuple[Verdict, Finding]] = {}
+    for number, cell in enumerate(document["cells"], 1):
+        if isinstance(cell, dict):
+            for verdict, finding in _of_cell(cell, number):
+                found.setdefault(finding.rule, (verdict, finding))
+    return Judgement.of(found.values())
+
+
+def _of_cell(cell: dict[str, Any], number: int) -> Iterator[tuple[Verdict, Finding]]:
+    source = _text(cell.get("source"))
+    place = f"cell {number}"
+    if cell.get("cell_type") == "code":
+        for rule, severity, pattern, message, fix in _COMPILED:
+            if pattern.search(source):
+                finding = Finding(rule=rule, severity=severity, message=f"{place}: {message}", fix=fix)
+                yield ("plain" if severity == "low" else "needs code"), finding
+    outputs = cell.get("outputs")
+    texts = [source]
+    for output in outputs if isinstance(outputs, list) else ():
+        data = output.get("data") if isinstance(output, dict) else None
+        for kind, value in data.items() if isinstance(data, dict) else ():
+            text = _text(value)
+            texts.append(text)
+            if kind in _SCRIPTS and (kind == _SCRIPTS[0] or _SCRIPT.search(text)):
+                yield "needs code", _script(place)
+        texts.append(_text(output.get("text")) if isinstance(output, dict) else "")
+    if any(holds_secret(text) for text in texts):
+        message = f"{place}: it holds a token or a private key."
+        fix = "Revoke the token, clear the outputs, and read it from a variable."
+        yield "plain", Finding(rule="secret", severity="high", message=message, fix=fix)
+
+
+def _script(place: str) -> Finding:
+    return Finding(
+        rule="output-script",
+        severity="medium",
+        message=f"{place}: an output holds a script, which runs in the browser once it is trusted.",
+        fix="Clear the outputs, or open the notebook untrusted.",
+    )
+
+
+def _text(value: Any) -> str:
+    parts = value if isinstance(value, list) else [value]
+    return "".join(part for part in parts if isinstance(part, str))[:_MAX_TEXT_BYTES]
+
+
+_BLOCK_START = re.compile(r"\{[{%]")
+#: Quoted texts, which may hold the end of a block, and that end.
+_TOKENS = re.compile(r"'(?:[^'\\]|\\.)*'?|\"(?:[^\"\\]|\\.)*\"?|[%}]\}", re.DOTALL)
+#: Ways to reach Python's internals from a template: a private attribute, by name, by text, by a filter.
+_ESCAPES = re.compile(
+    r"\.\s*_\w|\[[^\]]{0,200}['\"]_|\|\s*attr\b|\|\s*map\s*\([^)]{0,200}['\"]_|__\w+__|\\x5f|\\137|\\u005f",
+    re.IGNORECASE,
+)
+_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
+#: Brackets without others inside; the first group is the end of a value whose subscript they are.
+_BRACKETS = re.compile(r"(\w+\s*|[\])'\"]\s*)?\[([^\[\]]*)\]")
+_BEFORE_LIST = frozenset(("in", "if", "elif", "else", "or", "and", "not", "is"))
+#: Operators and filters that put a text together; a count or an index needs none of them.
+_COMPUTES = re.compile(
+    r"~|%|['\"]\s*[+*]|[+*]\s*['\"]|\|\s*(?!length\b|count\b|int\b)\w+|\.\s*(?:format|join|replace|lower|upper)\b"
+)
+_BY_ATTRIBUTE = re.compile(
+    r"\|\s*(?:map|selectattr|rejectattr|sort|groupby|sum|min|max|unique)\s*\(([^()]*)\)"
+)
+_ASSIGNED = re.compile(r"\b(?:set|for)\s+(\w+)\s*(?:=|in\b)(.*)", re.DOTALL)
+_UNDERSCORES = re.compile(r"['\"]_+['\"]")
+_MAX_ROUNDS = 20
+
+
+def template_findings(text: str, place: str) -> list[tuple[Verdict, Finding]]:
+    """Return what is wrong with a template."""
+    for block in _blocks(text):
+        if found := _ESCAPES.search(block):
+            message = f"The chat template in {place} reaches into Python's internals: {found[0]!r}."
+            return [
+                (
+                    "malicious",
+                    Finding(
+                        rule="template-injection",
+                        severity="critical",
+                        message=message,
+                        fix="Don't use this model; report it to its publisher.",
+                    ),
+                )
+            ]
+    if found_text := _computed(text):
+        message = f"The chat template in {place} computes the name of what it reads: {found_text[:80]!r}."
+        fix = "Read the template, or use it only in a program that renders it in a sandbox."
+        finding = Finding(rule="template-computed-name", severity="medium", message=message, fix=fix)
+        return [("not understood", finding)]
+    return []
+
+
+def _blocks(text: str) -> Iterator[str]:
+    """Yield the blocks of a template, with quoted texts that hold the end of a block, and without."""
+    for begin, end in (("{{", "}}"), ("{%", "%}")):
+        stop = 0
+        while (first := text.find(begin, stop)) >= 0 and (last := text.find(end, first + 2)) >= 0:
+            stop = last + 2
+            yield text[first:stop]
+    at = 0
+    while start := _BLOCK_START.search(text, at):
+        ends = (each.end() for each in _TOKENS.finditer(text, start.end()) if each[0] in ("%}", "}}"))
+        at = next(ends, len(text))
+        yield text[start.start() : at]
+
+
+def _computed(text: str) -> str:
+    """Return a subscript whose text the template puts together, which may reach Python's internals."""
+    blocks = [block[2:-2] for block in _blocks(text)]
+    computed = {
+        found[1] for block in blocks for found in _ASSIGNED.finditer(block) if _COMPUTES.search(found[2])
+    }
+    for block in blocks:
+        if found_text := _UNDERSCORES.search(block):
+            return found_text[0]
+        # Quoted texts may hold brackets; of them only the quotes matter here.
+        bare = _QUOTED.sub("''", block)
+        for part in (*_subscripts(bare), *_BY_ATTRIBUTE.findall(bare)):
+            if _COMPUTES.search(part) or part.strip() in computed:
+                return str(part.strip())
+    return ""
+
+
+def _subscripts(block: str) -> Iterator[str]:
+    """Yield what stands in brackets behind a value, the inner ones first; lists leave their content."""
+    for _ in range(_MAX_ROUNDS):
+        found = list(_BRACKETS.finditer(block))
+        if not found:
+            return
+        yield from (each[2] for each in found if each[1] and each[1].strip() not in _BEFORE_LIST)
+        block = _BRACKETS.sub(_replace_brackets, block)
+    yield "~"
+
+
+def _replace_brackets(match: re.Match[str]) -> str:
+    before = match[1] or ""
+    return before if before and before.strip() not in _BEFORE_LIST else f"{before}({match[2]})"

@@ -6,8 +6,8 @@ from contextlib import suppress
 from typing import BinaryIO
 
 from ..model import Finding, Verdict
-from .callables import is_dangerous, is_plain
 from .judgement import Judgement
+from .pickle_values import is_dangerous, is_plain
 from .pickle_walk import Walk
 from .streams import Budget, NotUnderstoodError
 

@@ -6,14 +6,21 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO, Final, cast
 
 from ..model import Finding
-from .array_files import npy_holds_objects, object_array, scan_safetensors
+from .array_files import npy_holds_objects, object_array, scan_gguf, scan_safetensors
 from .configs import scan_hdf5, scan_json, scan_template
-from .gguf import scan_gguf
 from .judgement import Judgement
 from .onnx import scan_onnx
 from .pickles import scan_pickles
-from .streams import Budget, NotUnderstoodError, Window, decompress, seekable
-from .zip_directory import before_archive, has_directory, members
+from .streams import (
+    Budget,
+    NotUnderstoodError,
+    Window,
+    before_archive,
+    decompress,
+    has_directory,
+    members,
+    seekable,
+)
 
 #: Endings whose content must be recognized; others may be any data.
 MODEL_ENDINGS = (

@@ -9,9 +9,8 @@ from gipfel_cluster.model import GipfelError, one_line
 
 from ...telemetry.files import read_regular
 from ..advisories.mirror import Mirror
-from ..contents.scan import ContentScan, shown
-from ..contents.support import support_finding, unknown_support
-from ..dependencies.files import dependency_findings, is_dependency_file
+from ..contents.scan import ContentScan, shown, support_finding, unknown_support
+from ..dependencies import dependency_findings, is_dependency_file
 from ..model import Item, Package, ScanDocument
 from ..models.tree import TreeScan
 from ..packages.images import is_image

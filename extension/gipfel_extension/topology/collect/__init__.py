@@ -14,9 +14,8 @@ from ...telemetry.events import file_name
 from ...telemetry.files import replace_file
 from ..model import FOLDER, MOST_SLURM_BYTES, SLURM_FILE, NodeTopology, slurm_place
 from .amd import KfdTopology
-from .gpus import GpuTopologyReader
 from .nvidia import NvmlTopology
-from .system import nics_of, numa_nodes, short_text
+from .system import GpuTopologyReader, nics_of, numa_nodes, short_text
 
 log = logging.getLogger(__name__)
 _SCONTROL = ("scontrol", "show", "topology")

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..model import Gpu, Link
-from .gpus import GpuPart
-from .system import bus_address, pci_device, short_text
+from .system import GpuPart, bus_address, pci_device, short_text
 
 log = logging.getLogger(__name__)
 _XGMI, _HOP_WEIGHT = 11, 15

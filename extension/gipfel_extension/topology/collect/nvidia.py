@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..model import Gpu, Link
-from .gpus import GpuPart
-from .system import bus_address, pci_device
+from .system import GpuPart, bus_address, pci_device
 
 log = logging.getLogger(__name__)
 #: Node masks of this many words hold 1024 NUMA nodes.

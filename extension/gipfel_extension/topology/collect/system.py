@@ -1,10 +1,12 @@
-"""NUMA nodes, NICs and PCI paths from sysfs."""
+"""NUMA nodes, NICs and PCI paths from sysfs; the protocol of readers of GPUs."""
 
 import re
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from ..model import Nic, NicKind, NumaNode
+from ..model import Gpu, Link, Nic, NicKind, NumaNode
 
 _MOST_BYTES = 4096
 _MOST_DEVICES = 512
@@ -84,3 +86,20 @@ def _nic(folder: Path, kind: NicKind) -> Nic:
     device = folder / "device"
     path = pci_path(device)
     return Nic(folder.name, kind, path[-1] if path else "", numa_of(device), path)
+
+
+@dataclass(frozen=True)
+class GpuPart:
+    """GPUs of a node and the links between them."""
+
+    gpus: tuple[Gpu, ...] = ()
+    links: tuple[Link, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+class GpuTopologyReader(Protocol):
+    """Reader of the GPUs of one maker on this node; tests replace it."""
+
+    def read(self) -> GpuPart:
+        """Return the GPUs; nothing where the node has none of this maker."""
+        ...

@@ -1,1 +1,0 @@
-"""Judge files that name dependencies: what of them lets others choose what is installed."""
