@@ -227,23 +227,33 @@ def token(*, name: str, header: bool, expires: int) -> int:
     For a service of the hub it is a new token of the hub each time, which the hub's page Token lists and
     revokes. Else it is kept in a file that only you can read, until the service ends.
     """
-    from ..services.hub_services import hub_services  # noqa: PLC0415 - pydantic
-    from ..services.plan import HUB  # noqa: PLC0415
-    from ..services.supervisor import read_spec, read_token  # noqa: PLC0415
-
-    folder = _folder(name)
-    if read_spec(folder).scheduler == HUB:
-        hub = hub_services(os.environ)
-        if hub is None:
-            raise _error(
-                f"The hub gives access to the service {name}, and its token is not here.",
-                "Run this in a terminal of a notebook server, or create a token on the hub's page Token.",
-            )
-        secret = hub.token(name, expires)
-    else:
-        secret = read_token(folder)
+    secret = _access_token(_folder(name), expires)
     click.echo(f"Authorization: Bearer {secret}" if header else secret)
     return 0
+
+
+@service.command(
+    epilog=examples("gipfel service connect postgresql -- psql -h {directory} -U postgres"),
+    context_settings={"ignore_unknown_options": True},
+)
+@click.argument("name", metavar="NAME")
+@click.argument("command", metavar="-- CMD...", nargs=-1, required=True, type=click.UNPROCESSED)
+def connect(*, name: str, command: tuple[str, ...]) -> int:
+    """Run a command while a Unix socket leads to a service that does not speak HTTP, such as a database.
+
+    In CMD, {socket} is the socket's path and {directory} its directory, which are yours alone and are removed
+    when CMD has ended. Exit status: that of CMD.
+    """
+    from ..services.connect import connect as run_connected  # noqa: PLC0415 - aiohttp and pydantic
+    from ..services.start import service_url  # noqa: PLC0415
+    from ..services.supervisor import read_spec  # noqa: PLC0415
+
+    folder = _folder(name)
+    blueprint = read_spec(folder).blueprint
+    part = blueprint.parts[blueprint.front_part]
+    if part.path != "raw":
+        raise _error(f"The service {name} speaks HTTP.", f"See `gipfel service url {name}`.")
+    return run_connected(service_url(folder), _access_token(folder, 600), part.socket_name, command)
 
 
 @service.command(name="logs", epilog=examples("gipfel service logs board -f"))
@@ -340,6 +350,23 @@ def _spec(name: str, typed: dict[str, str], options: dict[str, Any]) -> "Service
         raise _error(
             f"The {field} can't be used: {first['msg']}.", "See `gipfel service up --help`."
         ) from None
+
+
+def _access_token(folder: Path, expires_s: int) -> str:
+    """Return a token that gives access to a service: a new one of its hub, else the service's own."""
+    from ..services.hub_services import hub_services  # noqa: PLC0415 - pydantic
+    from ..services.plan import HUB  # noqa: PLC0415
+    from ..services.supervisor import read_spec, read_token  # noqa: PLC0415
+
+    if read_spec(folder).scheduler != HUB:
+        return read_token(folder)
+    hub = hub_services(os.environ)
+    if hub is None:
+        raise _error(
+            f"The hub gives access to the service {folder.name}, and its token is not here.",
+            "Run this in a terminal of a notebook server, or create a token on the hub's page Token.",
+        )
+    return hub.token(folder.name, expires_s)
 
 
 def _folder(name: str) -> Path:

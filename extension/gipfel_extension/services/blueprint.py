@@ -74,7 +74,9 @@ class Part(Frozen):
     """A program of a service, which listens on a Unix socket, or on ``${port}`` in a network of its own.
 
     A part that listens on a ``port`` can reach other parts by their sockets, and no other machine.
-    ``path`` says whether the service gets paths without the URL's prefix (``strip``) or with it (``keep``).
+    ``path`` says whether the service gets paths without the URL's prefix (``strip``) or with it (``keep``). A
+    program that does not speak HTTP is ``raw``: `gipfel service connect` leads to its socket, which gets the
+    file name ``socket_name`` there.
     ``allow_paths`` are the paths that may be requested, without the prefix: all below one that ends with a
     slash, exactly that one otherwise; empty allows all.
     """
@@ -83,7 +85,8 @@ class Part(Frozen):
     variables: dict[_Identifier, OneLine] = Field(default={}, max_length=128)
     secrets: tuple[_PartName, ...] = Field((), max_length=16)
     listen: Literal["socket", "port"] = "socket"
-    path: Literal["strip", "keep"] = "strip"
+    path: Literal["strip", "keep", "raw"] = "strip"
+    socket_name: Annotated[str, Field(pattern=r"^\.?[A-Za-z0-9][A-Za-z0-9._-]{0,30}$")] = "service"
     allow_paths: tuple[_AllowedPath, ...] = Field((), max_length=64)
     ready: Ready = Ready()
     needs: tuple[_PartName, ...] = Field((), max_length=8)

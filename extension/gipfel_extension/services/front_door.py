@@ -39,6 +39,8 @@ _CONNECT_S = 10.0
 _BODY_S = 120.0
 _KEEPALIVE_S = 75.0
 _MAX_COUNTED = 10_000
+#: Path of the websocket that leads to a program that does not speak HTTP.
+TUNNEL = "/_gipfel/tunnel"
 _NO_BODY = frozenset((204, 304))
 
 
@@ -189,6 +191,8 @@ class FrontDoor:
 
     async def _passed(self, request: web.BaseRequest) -> web.StreamResponse:
         route = self._route
+        if route.mode == "raw":
+            return await self._tunnel(request)
         target = service_path(request.raw_path, route.prefix, mode=route.mode, allowed=route.allowed)
         headers = headers_to_service(
             request.headers.items(), own_cookies=self._access.cookies, prefix=route.prefix
@@ -197,6 +201,26 @@ class FrontDoor:
         if request.headers.get("Upgrade", "").lower() == "websocket":
             return await self._websocket(request, url, headers)
         return await self._http(request, url, headers)
+
+    async def _tunnel(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Copy between a websocket's binary messages and a connection to a program that is not HTTP."""
+        path = request.raw_path.partition("?")[0].removeprefix(self._route.prefix.rstrip("/"))
+        if path != TUNNEL or request.headers.get("Upgrade", "").lower() != "websocket":
+            raise RefusedError(426, "This service does not speak HTTP: use `gipfel service connect`.")
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                reader, writer = await asyncio.open_unix_connection(self._route.socket, limit=_CHUNK_BYTES)
+        except (TimeoutError, OSError) as error:
+            raise RefusedError(502, "The service did not accept a connection.") from error
+        client = web.WebSocketResponse(max_msg_size=_MAX_MESSAGE_BYTES, compress=False)
+        try:
+            await client.prepare(request)
+            await join(client, reader, writer)
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError, RuntimeError):
+                await client.close()
+        return client
 
     async def _http(
         self, request: web.BaseRequest, url: URL, headers: list[tuple[str, str]]
@@ -299,6 +323,29 @@ class FrontDoor:
             with contextlib.suppress(OSError, RuntimeError):
                 await client.close(code=_close_code(upstream.close_code))
         return client
+
+
+async def join(websocket: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Copy between a websocket's binary messages and a stream until one side ends."""
+
+    async def to_websocket() -> None:
+        while piece := await reader.read(_CHUNK_BYTES):
+            await websocket.send_bytes(piece)
+
+    async def from_websocket() -> None:
+        async for message in websocket:
+            if message.type is not aiohttp.WSMsgType.BINARY:
+                return
+            writer.write(message.data)
+            await writer.drain()
+
+    tasks = [asyncio.create_task(to_websocket()), asyncio.create_task(from_websocket())]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _copy(source: Any, target: Any) -> None:
