@@ -11,7 +11,7 @@ import pytest
 from engine_containers import engine_place, engine_user  # noqa: F401 - fixtures
 from hub_process import HubProcess, proxy_folder
 from images import Images
-from kept_runtime import runtime_for_tests
+from kept_runtime import runtime_for_tests, service_environments
 from one_machine import OneMachine
 from unix_users import UnixUser, unix_user
 
@@ -93,6 +93,7 @@ def hub(
         "GIPFEL_CLUSTER": "tests",
         "GIPFEL_RUNTIME": str(runtime),
         "GIPFEL_HUB_IP": cluster.hub_address,
+        "GIPFEL_SERVICE_ENVIRONMENTS": str(service_environments()),
     }
     try:
         with HubProcess(state, environment, proxy=proxy_folder()) as process:

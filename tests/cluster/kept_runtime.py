@@ -43,6 +43,13 @@ def kernel_runtime_for_tests(versions: Sequence[str]) -> Runtime:
     return build_runtime(path, kernels=versions, progress=lambda line: None)
 
 
+def service_environments() -> Path:
+    """Directory beside that folder for the packages of services, readable for every user; kept, too."""
+    folder = _for_tests().with_suffix(".services")
+    folder.mkdir(mode=0o755, exist_ok=True)
+    return folder
+
+
 def _for_tests() -> Path:
     key = hashlib.sha256(sys.prefix.encode()).hexdigest()[:12]
     default = f"/var/tmp/gipfel-runtime-{os.getuid()}-{key}"

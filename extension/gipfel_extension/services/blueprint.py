@@ -6,16 +6,29 @@ part's socket) or ``${port}`` (for a part that knows TCP only), ``${parts.NAME.s
 that is kept),
 ``${secrets.NAME}`` (a file), ``${python}`` and ``${environment}`` (the directory of the blueprint's own
 packages). ``$$`` is a dollar sign. Nothing is passed to a shell.
+
+Blueprints are found in ``~/.gipfel/blueprints``, in the site's directories in ``$GIPFEL_BLUEPRINTS``, in
+those of packages, and in Gipfel's own, in this order. A package names a module whose directory has
+blueprints, as an entry point of the group ``gipfel.blueprints``.
 """
 
 import re
-from collections.abc import Iterable, Iterator
-from typing import Annotated, Literal
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from gipfel_cluster.model import Frozen, OneLine, check_command, check_variables
+from gipfel_cluster.definition_files import (
+    SUFFIXES,
+    DefinitionFile,
+    FileDiagnostic,
+    definition_directories,
+    definition_paths,
+)
+from gipfel_cluster.model import Frozen, GipfelError, OneLine, check_command, check_variables
 from gipfel_cluster.scheduler.protocol import Memory, Name, TimeLimit
+from gipfel_cluster.yaml_document import suggestion
 
 #: A name as JupyterHub allows it for servers: 1 to 30 of a-z, 0-9 and single dashes.
 NAME = r"[a-z0-9](?:-?[a-z0-9]){0,29}"
@@ -23,6 +36,8 @@ NAME = r"[a-z0-9](?:-?[a-z0-9]){0,29}"
 REFERENCE = re.compile(r"\$(?:\$|\{([^{}]{0,100})\})")
 ParameterValue = bool | int | float | str
 
+_DIRECTORIES = "GIPFEL_BLUEPRINTS"
+_SHIPPED = Path(__file__).parent / "catalogue"
 _MAX_COMMAND_BYTES = 64 << 10
 _PLAIN_REFERENCES = ("python", "prefix", "path", "storage")
 _Identifier = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
@@ -269,3 +284,64 @@ def _reference_problems(blueprint: Blueprint, part: Part, text: str) -> Iterator
 def _list(names: Iterable[str]) -> str:
     known = ", ".join(names)
     return f"Use one of: {known}." if known else "Remove it."
+
+
+_FILE = DefinitionFile(Blueprint, "blueprint", "Write 'name', 'title' and 'parts'.", cross_problems)
+
+
+def read_blueprint(path: Path) -> Blueprint:
+    """Return the blueprint of a file.
+
+    Raises
+    ------
+    GipfelError
+        The file can't be read or has a mistake; the message is about the first one.
+    """
+    return _FILE.read(path)
+
+
+def check_blueprint(path: Path) -> tuple[Blueprint | None, tuple[FileDiagnostic, ...]]:
+    """Return a file's blueprint, or None and its mistakes, at most 20, in the order of their lines."""
+    return _FILE.check(path)
+
+
+def blueprint_schema() -> dict[str, Any]:
+    """Return the JSON Schema of blueprints, for editors."""
+    return _FILE.json_schema("Blueprint of gipfel service")
+
+
+def known_blueprints(
+    environment: Mapping[str, str],
+) -> tuple[dict[str, tuple[str, Blueprint]], tuple[FileDiagnostic, ...]]:
+    """Return all blueprints by name, each with its origin, and the mistakes in files that can't be used."""
+    found: dict[str, tuple[str, Blueprint]] = {}
+    problems: list[FileDiagnostic] = []
+    for origin, directory in definition_directories("blueprints", _DIRECTORIES, _SHIPPED, environment):
+        for path in definition_paths(directory):
+            blueprint, diagnostics = check_blueprint(path)
+            problems += diagnostics
+            if blueprint is not None:
+                found.setdefault(blueprint.name, (origin, blueprint))
+    return found, tuple(problems)
+
+
+def find_blueprint(name: str, *, directory: Path, environment: Mapping[str, str]) -> Blueprint:
+    """Return the blueprint of a file's path, which has a slash or a suffix, or of a name.
+
+    Raises
+    ------
+    GipfelError
+        There is none, or it has a mistake.
+    """
+    if "\0" in name or len(name) > 4096:
+        raise GipfelError("The name of the blueprint is not valid.", "See `gipfel service blueprints`.")
+    if "/" in name or name.endswith(SUFFIXES):
+        return read_blueprint(Path(directory, Path(name).expanduser()))
+    known, problems = known_blueprints(environment)
+    if name in known:
+        return known[name][1]
+    broken = next((each for each in problems if Path(each.file).stem == name), None)
+    if broken is not None:
+        raise GipfelError(str(broken), broken.fix)
+    fix = suggestion(name, known) or "See `gipfel service blueprints`."
+    raise GipfelError(f"There is no blueprint {name[:80]!r}.", fix)

@@ -23,6 +23,7 @@ from gipfel_cluster.model import Frozen
 
 from .access import Access, text_response
 from .request_rules import RefusedError, headers_to_browser, headers_to_service, service_path
+from .tunnel import TUNNEL, serve_tunnel
 
 #: Requests with access at a time, open websockets and streams included.
 MAX_REQUESTS = 256
@@ -38,9 +39,9 @@ _CONNECT_S = 10.0
 #: Seconds without a byte of a request's body after which the request ends.
 _BODY_S = 120.0
 _KEEPALIVE_S = 75.0
+#: Seconds after which the access of an open stream or websocket is checked again.
+_RECHECK_S = 30.0
 _MAX_COUNTED = 10_000
-#: Path of the websocket that leads to a program that does not speak HTTP.
-TUNNEL = "/_gipfel/tunnel"
 _NO_BODY = frozenset((204, 304))
 
 
@@ -98,7 +99,9 @@ class FrontDoor:
 
     def __init__(self, route: Route, access: Access) -> None:
         self._route, self._access = route, access
-        self._active = 0
+        # By identity, because requests are not hashable.
+        self._active: dict[int, web.BaseRequest] = {}
+        self._rechecking: asyncio.Task[None] | None = None
         self._last_end = time.monotonic()
         # Times of the last requests, for the number of requests in the last minutes.
         self._times: deque[float] = deque(maxlen=_MAX_COUNTED)
@@ -144,13 +147,30 @@ class FrontDoor:
         self._runner = web.ServerRunner(self._server, shutdown_timeout=1.0)
         await self._runner.setup()
         await web.SockSite(self._runner, listener).start()
+        self._rechecking = asyncio.create_task(self._recheck())
 
     async def stop(self) -> None:
         """Close the port and all connections."""
+        if self._rechecking is not None:
+            self._rechecking.cancel()
         if self._runner is not None:
             await self._runner.cleanup()
         if self._session is not None:
             await self._session.close()
+
+    async def _recheck(self) -> None:
+        """End the streams and websockets of those who have lost access since they were opened."""
+        earlier: tuple[web.BaseRequest, ...] = ()
+        while True:
+            await asyncio.sleep(_RECHECK_S)
+            for request in earlier:
+                if self._active.get(id(request)) is not request:
+                    continue
+                # Without an answer of the hub, access is unknown and not lost.
+                with contextlib.suppress(RefusedError):
+                    if not await self._access.is_allowed(request) and request.transport is not None:
+                        request.transport.abort()
+            earlier = tuple(self._active.values())
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Check a request, and pass it on: the one place for HTTP, upgrades, streams and every method."""
@@ -179,14 +199,14 @@ class FrontDoor:
     async def _with_access(self, request: web.BaseRequest) -> web.StreamResponse:
         assert self._server is not None  # noqa: S101 - a request arrives after the start
         self._server.admit(request.protocol)
-        if self._active >= MAX_REQUESTS:
+        if len(self._active) >= MAX_REQUESTS:
             raise RefusedError(503, "The service has too many open requests: close some, and try again.")
-        self._active += 1
+        self._active[id(request)] = request
         self._times.append(time.monotonic())
         try:
             return await self._passed(request)
         finally:
-            self._active -= 1
+            self._active.pop(id(request), None)
             self._last_end = time.monotonic()
 
     async def _passed(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -203,24 +223,10 @@ class FrontDoor:
         return await self._http(request, url, headers)
 
     async def _tunnel(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Copy between a websocket's binary messages and a connection to a program that is not HTTP."""
         path = request.raw_path.partition("?")[0].removeprefix(self._route.prefix.rstrip("/"))
         if path != TUNNEL or request.headers.get("Upgrade", "").lower() != "websocket":
             raise RefusedError(426, "This service does not speak HTTP: use `gipfel service connect`.")
-        try:
-            async with asyncio.timeout(_CONNECT_S):
-                reader, writer = await asyncio.open_unix_connection(self._route.socket, limit=_CHUNK_BYTES)
-        except (TimeoutError, OSError) as error:
-            raise RefusedError(502, "The service did not accept a connection.") from error
-        client = web.WebSocketResponse(max_msg_size=_MAX_MESSAGE_BYTES, compress=False)
-        try:
-            await client.prepare(request)
-            await join(client, reader, writer)
-        finally:
-            writer.close()
-            with contextlib.suppress(OSError, RuntimeError):
-                await client.close()
-        return client
+        return await serve_tunnel(request, self._route.socket)
 
     async def _http(
         self, request: web.BaseRequest, url: URL, headers: list[tuple[str, str]]
@@ -323,29 +329,6 @@ class FrontDoor:
             with contextlib.suppress(OSError, RuntimeError):
                 await client.close(code=_close_code(upstream.close_code))
         return client
-
-
-async def join(websocket: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copy between a websocket's binary messages and a stream until one side ends."""
-
-    async def to_websocket() -> None:
-        while piece := await reader.read(_CHUNK_BYTES):
-            await websocket.send_bytes(piece)
-
-    async def from_websocket() -> None:
-        async for message in websocket:
-            if message.type is not aiohttp.WSMsgType.BINARY:
-                return
-            writer.write(message.data)
-            await writer.drain()
-
-    tasks = [asyncio.create_task(to_websocket()), asyncio.create_task(from_websocket())]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _copy(source: Any, target: Any) -> None:

@@ -21,9 +21,8 @@ from gipfel_cluster.job.service import (
 )
 from gipfel_cluster.model import GipfelError, one_line
 
-from .blueprint import Blueprint, Environment
+from .blueprint import Blueprint, Environment, find_blueprint, known_blueprints
 from .environments import INSTALL_S, find_environment
-from .lookup import find_blueprint, known_blueprints
 from .plan import HUB, ServiceSpec, parameter_values, service_directory
 from .start import write_service
 

@@ -58,7 +58,7 @@ _MAX_TOKEN_BYTES = 1024
 _MAX_RUNS = 200
 #: In a network namespace of its own, every port is free.
 _PORT = "8080"
-_PRIVATE_NETWORK = (sys.executable, "-I", "-m", "gipfel_extension.services.private_network")
+_PRIVATE_NETWORK = (sys.executable, "-I", "-m", "gipfel_extension.services.programs", "port")
 
 
 class ServiceState(WorkloadState):
