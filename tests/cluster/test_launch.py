@@ -5,7 +5,7 @@ from pathlib import Path
 
 import images as image_builder
 import pytest
-from launches import HOSTILE, LIMIT_S, LaunchPlace, reference
+from launches import HOSTILE, LIMIT_S, LaunchPlace, Started, reference
 from one_machine import OneMachine, wait_until
 from unix_users import UnixUser
 
@@ -74,6 +74,7 @@ def test_a_node_leaves_and_comes_back_and_meanwhile_the_first_failing_rank_is_na
     words = ("--restarts", "3", "--checkpoint", "elastic", "--join-timeout", "3", "--no-preflight")
     elastic = place.launched("--nodes", "1:2", *words, "--", "train.py", "steps=100000", "pause=0.2")
     elastic.until(3)
+    _look_into(place, elastic)
     leaving = next(node for node in elastic.state["nodes"] if node != elastic.state["nodes"][0])
     place.kill("torch.distributed.run", node=leaving)
     how = ("--nodes", "2", "--gpus-per-node", "2", "--checkpoint", "failed", "--no-preflight", "--wait")
@@ -91,6 +92,24 @@ def test_a_node_leaves_and_comes_back_and_meanwhile_the_first_failing_rank_is_na
     assert elastic.state["outcome"] == "completed", elastic.everything()
     assert elastic.final() == reference(elastic.steps(), tmp_path)
     assert place.nothing_left()
+
+
+def _look_into(place: LaunchPlace, started: Started) -> None:
+    """Ask the ranks on both nodes from the node where a person types, through their sandboxes."""
+    number = started.folder.name
+    done = place.gipfel("stacks", number, "--ranks", "all")
+    assert done.returncode == 0, done.stderr
+    assert "2 ranks are stopped for a few milliseconds" in done.stderr
+    assert "(signal)" in done.stdout
+    assert "train.py:" in done.stdout
+    assert "py-spy is not installed in the image" in done.stderr
+    assert {path.stem for path in started.folder.glob("deeper/stacks-*/rank-*.txt")} == {"rank-0", "rank-1"}
+    flame = place.gipfel("stacks", number, "--flame", "--seconds", "2", "--ranks", "node=node02")
+    assert flame.returncode == 0, flame.stderr
+    assert "flame graph: " in flame.stdout
+    traced = place.gipfel("trace", number, "--steps", "2", "--json")
+    assert traced.returncode == 0, traced.stderr
+    assert {each["rank"] for each in json.loads(traced.stdout)["answers"]} == {0, 1}
 
 
 def test_a_notebook_runs_on_the_nodes_that_pass_and_every_rank_is_traced(place: LaunchPlace) -> None:

@@ -16,6 +16,7 @@ from .doctor import doctor
 from .edf import edf
 from .kernel import kernel
 from .launch import flight_recorder, launch
+from .looks import memory, stacks, trace
 from .metrics import metrics
 from .notify import notify
 from .open_run import open_run
@@ -58,6 +59,8 @@ _INTERRUPTED = 130
         "gipfel runs                              list runs with score, GPU hours and energy",
         "gipfel compare alps-48812 alps-48910     compare runs",
         "gipfel diagnose alps-48812               find slow ranks and changes of speed",
+        "gipfel stacks 3 --ranks all              print where the ranks of a launch are now",
+        "gipfel trace 3 --steps 5                 trace steps of a running launch",
         "gipfel rules list                        list rules about what is recorded",
         "gipfel catalogue                         list everything that a run records",
         "gipfel track alps-48812 --to URI         make a run an MLflow run",
@@ -83,6 +86,7 @@ gipfel.add_command(flight_recorder)
 gipfel.add_command(kernel)
 gipfel.add_command(launch)
 gipfel.add_command(logs)
+gipfel.add_command(memory)
 gipfel.add_command(metrics)
 gipfel.add_command(notify)
 gipfel.add_command(open_run)
@@ -99,9 +103,11 @@ gipfel.add_command(runtime)
 gipfel.add_command(scan)
 gipfel.add_command(score)
 gipfel.add_command(service)
+gipfel.add_command(stacks)
 gipfel.add_command(stop)
 gipfel.add_command(submit)
 gipfel.add_command(topology)
+gipfel.add_command(trace)
 gipfel.add_command(track)
 gipfel.add_command(vet)
 

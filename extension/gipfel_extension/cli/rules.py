@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .terminal import examples, report_line
+from .terminal import examples, report_checked, report_line
 
 if TYPE_CHECKING:
     from ..diagnosis.rules import Hit, Rule
@@ -81,7 +81,6 @@ def check(*, files: tuple[Path, ...], as_document: bool) -> int:
     Exit status: 0 all can be used; 1 otherwise.
     """
     from ..rules.rule_file import FILE  # noqa: PLC0415
-    from .definitions import report_checked  # noqa: PLC0415
 
     return report_checked([(path, *FILE.check(path)) for path in files], as_document=as_document)
 

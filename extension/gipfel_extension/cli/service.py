@@ -12,7 +12,7 @@ import click
 from gipfel_cluster.process.fork import allow_forks
 
 from .service_access import connect, how_to_connect, service_error, service_folder, token, url
-from .terminal import examples, report_line
+from .terminal import examples, report_checked, report_line
 from .workloads import logs, ps, stop
 
 if TYPE_CHECKING:
@@ -83,7 +83,6 @@ def check(*, files: tuple[Path, ...], as_json: bool) -> int:
     Exit status: 0 all can be used; 1 otherwise.
     """
     from ..services.blueprint import check_blueprint  # noqa: PLC0415 - pydantic
-    from .definitions import report_checked  # noqa: PLC0415
 
     return report_checked([(path, *check_blueprint(path)) for path in files], as_document=as_json)
 

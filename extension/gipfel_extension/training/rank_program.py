@@ -364,14 +364,14 @@ def _touched_ns(name: str) -> int:
 
 
 def _answer_stacks(rank: int) -> None:
-    """Make the program write the stacks of its threads, if this rank is asked for them."""
+    """Carry out a request for stacks of this rank's program, if this rank is asked for them."""
     import importlib.util  # noqa: PLC0415
 
-    spec = importlib.util.spec_from_file_location("gipfel_rank_requests", inside("rank_requests.py"))
+    spec = importlib.util.spec_from_file_location("gipfel_rank_looks", inside("rank_looks.py"))
     if spec is not None and spec.loader is not None:
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        module.answer_stacks(FOLDER, rank)
+        module.look_from_outside(FOLDER, rank)
 
 
 def _signal_name(number: int) -> str:

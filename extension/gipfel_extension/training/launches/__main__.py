@@ -17,7 +17,7 @@ from gipfel_cluster.steps.spec import StepJob
 from gipfel_cluster.workloads.directory import hold_supervisor_lock
 
 from ..record.state import read_state, write_state
-from .notice import report_end
+from .hang_watch import report_end
 from .supervisor import Supervisor
 
 

@@ -11,7 +11,7 @@ from ..flight_recorder import FlightReport, report_of
 from ..flight_recorder.report import name_ranks
 from ..record.state import read_rank_records
 from .nccl_ras import RasStatus, read_ras
-from .requests import StackAnswers, request_dumps, request_stacks
+from .requests import Look, LookRequest, request_dumps, request_look, running_ranks
 
 #: Longest wait for dumps and stacks, which ranks write within a second or two.
 _GATHER_S = 15.0
@@ -34,12 +34,15 @@ def find_cause(
     folder: Path, *, ras: Callable[[int], RasStatus | None] = read_ras, gather_s: float = _GATHER_S
 ) -> HangCause:
     """Gather what the ranks of a running launch say, and return the cause of its hang."""
-    records = read_rank_records(folder)
-    running = tuple(rank for rank, each in records.items() if each.ended_ns is None)
+    records, running = read_rank_records(folder), running_ranks(folder)
     since_ns = request_dumps(folder)
-    stacks = request_stacks(folder, running[:_MOST_STACKS])
+    stacks = None
+    with contextlib.suppress(GipfelError, ValueError):
+        # py-spy would stop all ranks at the same time.
+        request = LookRequest(what="stacks", ranks=running[:_MOST_STACKS], method="signal")
+        stacks = request_look(folder, request)
     deadline = time.monotonic() + gather_s
-    while time.monotonic() < deadline:
+    while stacks is not None and time.monotonic() < deadline:
         stacks.poll()
         if not stacks.missing and not _without_dump(folder, running, since_ns):
             break
@@ -47,8 +50,10 @@ def find_cause(
     report = None
     with contextlib.suppress(GipfelError, OSError, ValueError):
         report = report_of(folder, limit_s=_ANALYSIS_S)
-    silent = {rank: answer.error for rank, answer in stacks.found.items() if answer.error}
-    silent |= dict.fromkeys(stacks.missing, "it does not answer a signal")
+    silent = {}
+    if stacks is not None:
+        silent = {rank: answer.error for rank, answer in stacks.found.items() if answer.error}
+        silent |= dict.fromkeys(stacks.missing, "it does not answer a signal")
     return describe_cause(report, silent, stacks, ras(len(records)))
 
 
@@ -65,7 +70,7 @@ def _without_dump(folder: Path, ranks: tuple[int, ...], since_ns: int) -> list[i
 
 
 def describe_cause(
-    report: FlightReport | None, silent: dict[int, str], stacks: StackAnswers | None, ras: RasStatus | None
+    report: FlightReport | None, silent: dict[int, str], stacks: Look | None, ras: RasStatus | None
 ) -> HangCause:
     """Return the cause: what the dumps name, else ranks whose processes don't answer, else what RAS says.
 
@@ -93,7 +98,7 @@ def describe_cause(
     return HangCause(message=_cut(f"{reason}{where}", []))
 
 
-def _notes(ranks: tuple[int, ...], silent: dict[int, str], stacks: StackAnswers | None) -> list[str]:
+def _notes(ranks: tuple[int, ...], silent: dict[int, str], stacks: Look | None) -> list[str]:
     """Return where the named ranks are now."""
     notes = []
     for rank in ranks[:_MOST_PLACES]:

@@ -1,4 +1,4 @@
-"""The hang alarm of a running launch: its supervisor polls it, and writes what it returns into the state."""
+"""Reports of a launch to its user: the hang alarm, which its supervisor polls, and the launch's end."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from gipfel_cluster.notify.event import Event
 from gipfel_cluster.notify.reporter import Reporter
 from gipfel_cluster.workloads.directory import workload_id
 
-from ...telemetry.events import report_to_job
+from ...telemetry.events import report_failure, report_to_job
 from ...telemetry.files import read_regular
 from ..record.state import HangNotice, LaunchState
 from .hang_alarm import Beat, HangAlarm, HangLimits
@@ -28,6 +28,8 @@ _BEAT_BYTES = 4096
 _QUIET_PART = 0.3
 _SAMPLES_NS = 60 * 10**9
 _ACTIVE = 0.001
+#: A launch that completed within this time is not reported.
+_SHORT_NS = 60 * 10**9
 
 
 class HangWatch:
@@ -162,3 +164,29 @@ def gpus_active(state: LaunchState) -> bool:
         columns = [table[each.uuid] for each in table.gpus if each.uuid in own or not own]
         return any(bool((np.nan_to_num(each[metric]) > _ACTIVE).any()) for each in columns if metric in each)
     return False
+
+
+def report_end(folder: Path, state: LaunchState, environment: Mapping[str, str]) -> None:
+    """Report the end of a launch; it never raises, and waits a few seconds at most.
+
+    A launch in a job of its own leaves only the reason of its failure in the run folder: its job reports the
+    end. A launch that completed within a minute is not reported: its user is still looking at it.
+    """
+    failed = state.outcome not in {"completed", "stopped"}
+    if not state.in_job:
+        if failed:
+            report_failure({**environment, "GIPFEL_RUN": state.run}, state.reason)
+        return
+    if not failed and (state.ended_ns or 0) - (state.started_ns or 0) < _SHORT_NS:
+        return
+    identifier = workload_id(folder)
+    event = Event.of(
+        "failed" if failed else "ended",
+        f"Launch {state.name} ({identifier})",
+        state.reason or f"Its outcome: {state.outcome}.",
+        run=Path(state.run).name,
+        workload=f"launch:{identifier}",
+    )
+    reporter = Reporter(environment)
+    reporter.report(event)
+    reporter.finish()

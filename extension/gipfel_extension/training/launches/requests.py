@@ -1,7 +1,8 @@
-"""Requests to the ranks of a running launch, as files that they look at, and their answers.
+"""Requests to look into the ranks of a running launch, as files that the ranks look at, and their answers.
 
-`request_dumps` asks for the flight recorder's dumps, `request_stacks` for the stacks of all threads, and
-`request_trace` for a trace of torch's profiler or a snapshot of a GPU's memory. `Answers` reads what came.
+`request_look` asks for stacks, a flame graph, a trace of torch's profiler or a snapshot of GPU memory, and
+`request_dumps` for the flight recorder's dumps. A `Look` is one request with its answers; it is a directory
+``deeper/<id>/`` of the launch, which stays. `earlier_looks` returns all of a launch.
 """
 
 import json
@@ -12,93 +13,99 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
-from gipfel_cluster.model import Frozen, GipfelError
+from gipfel_cluster.model import Frozen, GipfelError, pluralize
 from gipfel_cluster.runs import write_atomically
 
 from ...telemetry.files import read_regular
+from ..record.state import read_rank_records, read_state
 
 DUMP, STACKS, TRACE = "dump", "stacks.json", "trace.json"
-What = Literal["trace", "memory"]
-_MAX_BYTES = 64 << 10
-#: Largest part of a rank's stacks that is read, from its end: several dumps are in one file.
-_MAX_STACK_BYTES = 4 << 20
+What = Literal["stacks", "flame", "trace", "memory"]
+Method = Literal["auto", "py-spy", "signal"]
+_DIRECTORY, _REQUEST = "deeper", "request.json"
+_IDENTIFIER = re.compile(r"(stacks|flame|trace|memory)-[0-9TZ]{8,24}-[0-9a-f]{4,16}")
+_MAX_BYTES = 1 << 20
+_MOST_LOOKS = 50
+#: Largest part of a rank's stacks that is read.
+MAX_STACK_BYTES = 4 << 20
+#: Ranks look once a second, or more often. A request that follows sooner might replace one that they missed.
+_TURN_S = 2.0
 _LOOK_S = 0.2
 #: The line that faulthandler writes for each thread; that of the current thread comes last.
-_THREAD = re.compile(rb"^(Thread|Current thread) 0x", re.MULTILINE)
+_THREAD = re.compile(r"^(?:Thread|Current thread) 0x", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
+_PY_SPY_THREAD = re.compile(r"^Thread \d+ .*$", re.MULTILINE)
+_PY_SPY_FRAME = re.compile(r"^    (.*) \((.*?)(?::(\d+))?\)$")
 _LIBRARY = re.compile(
-    r"-packages/|/lib/python[0-9.]+/|^<|/launches/[0-9]+/(run|program|rank_requests|step_hooks)\.py"
+    r"-packages/|/lib/python[0-9.]+/|^<|/launches/[0-9]+/(run|program|rank_requests|rank_looks|step_hooks)\.py"
 )
 
 
+class LookRequest(Frozen, extra="ignore"):
+    """Request to look into ranks.
+
+    ``seconds`` are those of a flame graph, ``steps`` those of a trace or snapshot. ``method`` ``auto`` is
+    py-spy where it is installed and may attach, else the signal, or for a flame graph the rank's own sampler.
+    ``native`` adds the frames of C and C++, which only py-spy sees.
+    """
+
+    what: What
+    ranks: tuple[int, ...] = Field(min_length=1, max_length=100_000)
+    seconds: int = Field(10, ge=1, le=600)
+    steps: int = Field(3, ge=1, le=1000)
+    method: Method = "auto"
+    native: bool = False
+
+
 class RankAnswer(Frozen, extra="ignore"):
-    """Answer of a rank: the path and size of what it wrote, or why it could not."""
+    """Answer of a rank: the path and size of what it wrote, or why it could not.
+
+    ``note`` says why it was not py-spy, or what else is unusual.
+    """
 
     rank: int
     path: str = ""
     bytes: int = 0
     error: str = ""
+    method: str = ""
+    note: str = ""
 
 
-def request_dumps(folder: Path) -> int:
-    """Ask all ranks for the flight recorder's dumps; return the time in ns from which files are new."""
-    path = folder / DUMP
-    path.touch(mode=0o600)
-    return path.stat().st_mtime_ns
+class Look:
+    """One request and its answers, each a file that its rank writes once it is done.
 
-
-def request_stacks(folder: Path, ranks: Sequence[int]) -> "StackAnswers":
-    """Ask ranks for the stacks of all their threads.
-
-    Raises
-    ------
-    GipfelError
-        The directory can't be written to.
+    Parameters
+    ----------
+    folder
+        The launch's directory.
+    identifier
+        Name of the request's directory.
     """
-    return StackAnswers(folder, _request(folder, STACKS, ranks), tuple(ranks))
 
-
-def request_trace(folder: Path, ranks: Sequence[int], steps: int, what: What = "trace") -> "Answers":
-    """Ask ranks for a trace of a number of optimizer steps, or for a snapshot of GPU memory after them.
-
-    Raises
-    ------
-    GipfelError
-        The directory can't be written to.
-    """
-    return Answers(folder, _request(folder, TRACE, ranks, steps=steps, what=what), tuple(ranks))
-
-
-def _request(folder: Path, name: str, ranks: Sequence[int], **more: object) -> str:
-    identifier = secrets.token_hex(8)
-    content = {"id": identifier, "ranks": list(ranks), **more}
-    try:
-        write_atomically(folder / name, json.dumps(content))
-    except OSError as error:
-        raise GipfelError(
-            f"{folder / name} can't be written: {error.strerror}.",
-            "Only the launch's owner may look into its ranks.",
-        ) from error
-    return identifier
-
-
-class Answers:
-    """Answers to one request, each a file that its rank writes once it is done."""
-
-    def __init__(self, folder: Path, identifier: str, ranks: tuple[int, ...]) -> None:
-        self._folder = folder
-        self._identifier = identifier
-        self.ranks = ranks
+    def __init__(self, folder: Path, identifier: str, request: LookRequest) -> None:
+        self.identifier = identifier
+        self.request = request
+        self.directory = folder / _DIRECTORY / identifier
         self.found: dict[int, RankAnswer] = {}
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Return the ranks that are asked."""
+        return self.request.ranks
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Return the ranks that have not answered."""
+        return tuple(rank for rank in self.ranks if rank not in self.found)
 
     def poll(self) -> tuple[RankAnswer, ...]:
         """Return the answers that are new."""
         new = []
-        for rank in self.ranks:
-            path = self._folder / "answers" / f"{self._identifier}-{rank}.json"
-            if rank not in self.found and path.exists():
+        for rank in self.missing:
+            path = self.directory / f"answer-{rank}.json"
+            if path.exists():
                 try:
                     answer = RankAnswer.model_validate_json(read_regular(path, _MAX_BYTES))
                 except (OSError, ValidationError) as error:
@@ -106,11 +113,6 @@ class Answers:
                 self.found[rank] = answer
                 new.append(answer)
         return tuple(new)
-
-    @property
-    def missing(self) -> tuple[int, ...]:
-        """Return the ranks that have not answered."""
-        return tuple(rank for rank in self.ranks if rank not in self.found)
 
     def wait(
         self,
@@ -128,54 +130,135 @@ class Answers:
                 return
             time.sleep(_LOOK_S)
 
-
-class StackAnswers(Answers):
-    """Answers to a request for stacks, which are appended to a file of each rank."""
-
-    def __init__(self, folder: Path, identifier: str, ranks: tuple[int, ...]) -> None:
-        super().__init__(folder, identifier, ranks)
-        self._sizes = {rank: _size(self._path(rank)) for rank in ranks}
-
-    def poll(self) -> tuple[RankAnswer, ...]:
-        """Return the answers that are new and whose stacks are written."""
-        known = dict(self.found)
-        super().poll()
-        for rank, answer in tuple(self.found.items()):
-            # The signal is sent before the answer, and its handler may be slower.
-            if rank not in known and not answer.error and _size(self._path(rank)) <= self._sizes[rank]:
-                del self.found[rank]
-        return tuple(answer for rank, answer in self.found.items() if rank not in known)
+    def file(self, rank: int) -> Path:
+        """Return the path of a rank's result."""
+        suffix = {"stacks": ".txt", "flame": ".speedscope.json", "trace": ".json", "memory": ".pickle"}
+        return self.directory / f"rank-{rank}{suffix[self.request.what]}"
 
     def text(self, rank: int) -> str:
-        """Return the stacks that a rank has written since the request; empty if it has not."""
+        """Return the stacks of a rank; empty if there are none."""
         try:
-            written = read_regular(self._path(rank), 64 * _MAX_STACK_BYTES)[self._sizes[rank] :]
+            return read_regular(self.file(rank), MAX_STACK_BYTES).decode(errors="replace")
         except OSError:
             return ""
-        return written[-_MAX_STACK_BYTES:].decode(errors="replace")
 
     def place(self, rank: int) -> str:
         """Return the innermost line of the user's code in a rank's main thread; empty if unknown."""
         return innermost_line(self.text(rank))
 
-    def _path(self, rank: int) -> Path:
-        return self._folder / "stacks" / f"rank-{rank}.txt"
+
+def request_look(folder: Path, request: LookRequest) -> Look:
+    """Ask ranks for what a request names; they answer within seconds, or after the steps that it asks for.
+
+    Raises
+    ------
+    GipfelError
+        The launch or a rank does not run, or the directory can't be written to.
+    """
+    check_running(folder, request.ranks)
+    name = STACKS if request.what in {"stacks", "flame"} else TRACE
+    _wait_for_turn(folder / name)
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    look = Look(folder, f"{request.what}-{stamp}-{secrets.token_hex(3)}", request)
+    content = json.dumps({"id": look.identifier, **request.model_dump(mode="json")})
+    try:
+        look.directory.mkdir(mode=0o700, parents=True)
+        write_atomically(look.directory / _REQUEST, content)
+        write_atomically(folder / name, content)
+    except OSError as error:
+        raise GipfelError(
+            f"{folder} can't be written: {error.strerror}.",
+            "Only the launch's owner may look into its ranks.",
+        ) from error
+    return look
+
+
+def request_dumps(folder: Path) -> int:
+    """Ask all ranks for the flight recorder's dumps; return the time in ns from which files are new."""
+    path = folder / DUMP
+    path.touch(mode=0o600)
+    return path.stat().st_mtime_ns
+
+
+def check_running(folder: Path, ranks: Sequence[int]) -> None:
+    """Raise a `GipfelError` unless the launch and these ranks of it run."""
+    if read_state(folder).phase != "running":
+        raise GipfelError(
+            f"Launch {folder.name} does not run, and only running ranks can be looked into.",
+            f"See what it left: `gipfel launch show {folder.name}`, `gipfel flight-recorder {folder.name}`.",
+        )
+    running = running_ranks(folder)
+    absent = [rank for rank in ranks if rank not in running]
+    if absent:
+        known = f"{running[0]} to {running[-1]}" if running else "none"
+        raise GipfelError(
+            f"Rank {absent[0]} of launch {folder.name} does not run.",
+            f"{pluralize(len(running), 'rank')} run: {known}.",
+        )
+
+
+def running_ranks(folder: Path) -> tuple[int, ...]:
+    """Return the ranks of a launch that have started and not ended."""
+    return tuple(rank for rank, each in read_rank_records(folder).items() if each.ended_ns is None)
+
+
+def earlier_looks(folder: Path) -> list[Look]:
+    """Return the newest looks into a launch with their answers, the newest first."""
+    try:
+        names = [each.name for each in (folder / _DIRECTORY).iterdir() if _IDENTIFIER.fullmatch(each.name)]
+    except OSError:
+        return []
+    found = []
+    for name in sorted(names, key=lambda each: each.split("-")[1:], reverse=True)[:_MOST_LOOKS]:
+        look = find_look(folder, name)
+        if look is not None:
+            found.append(look)
+    return found
+
+
+def find_look(folder: Path, identifier: str) -> Look | None:
+    """Return a look by its name, with its answers; None if there is none, or it can't be read."""
+    if not _IDENTIFIER.fullmatch(identifier):
+        return None
+    try:
+        content = read_regular(folder / _DIRECTORY / identifier / _REQUEST, _MAX_BYTES)
+        look = Look(folder, identifier, LookRequest.model_validate_json(content))
+    except (OSError, ValidationError):
+        return None
+    look.poll()
+    return look
+
+
+def _wait_for_turn(path: Path) -> None:
+    try:
+        age_s = time.time() - path.stat().st_mtime
+    except OSError:
+        return
+    if 0 <= age_s < _TURN_S:
+        time.sleep(_TURN_S - age_s)
+
+
+def main_frames(stacks: str) -> tuple[tuple[str, str, str], ...]:
+    """Return function, file and line of the main thread's frames, the innermost first.
+
+    faulthandler writes the main thread last, and py-spy first.
+    """
+    if stacks.startswith("Process "):
+        parts = _PY_SPY_THREAD.split(stacks)
+        lines = parts[1].splitlines() if len(parts) > 1 else []
+        matches = [found for line in lines if (found := _PY_SPY_FRAME.match(line))]
+        return tuple((each[1], each[2], each[3] or "") for each in matches)
+    lines = _THREAD.split(stacks)[-1].splitlines()
+    return tuple((each[3], each[1], each[2]) for line in lines if (each := _FRAME.match(line)))
 
 
 def innermost_line(stacks: str) -> str:
-    """Return the innermost line of user code, as ``function (file:line)``, of the last of these stacks.
+    """Return the innermost line of the user's code in the main thread, as ``function (file:line)``.
 
-    faulthandler writes the main thread last. Where all its frames are of packages, the first is returned.
+    Where all its frames are of packages, the innermost is returned.
     """
-    threads = _THREAD.split(stacks.encode())
-    frames = [found for line in threads[-1].decode().splitlines() if (found := _FRAME.match(line))]
-    users = [each for each in frames if not _LIBRARY.search(each[1])]
+    frames = main_frames(stacks)
+    # Native frames have a library in place of a file, and often no line.
+    users = [each for each in frames if each[2] and ".so" not in each[1] and not _LIBRARY.search(each[1])]
     chosen = next(iter(users or frames), None)
-    return f"{chosen[3]} ({chosen[1].rpartition('/')[2]}:{chosen[2]})" if chosen else ""
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+    return f"{chosen[0]} ({chosen[1].rpartition('/')[2]}:{chosen[2]})" if chosen else ""

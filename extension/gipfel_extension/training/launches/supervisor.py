@@ -29,10 +29,9 @@ from ..record.state import (
 )
 from .allocation import allocation_lock, choose_gpus, granted_gpus, held_gpus, vetted_nodes
 from .attempt import RunningAttempt
-from .hang_watch import HangWatch
+from .hang_watch import HangWatch, report_end
 from .launchers import Attempt, check_attempt, launcher_of
 from .logs import LogTimes
-from .notice import report_end
 from .rendezvous import addresses_of, free_port
 
 _COMMAND_S = 30.0

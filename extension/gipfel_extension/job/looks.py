@@ -1,0 +1,161 @@
+"""Looks into ranks of a launch for commands and the job page: which ranks, and what each look costs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gipfel_cluster.model import Frozen, GipfelError, pluralize
+
+from ..diagnosis.role_selection import parse_selection
+from ..diagnosis.roles import Roles
+from ..diagnosis.verdict import named
+from ..telemetry.sample import SourceError
+from ..training.launches.requests import LookRequest, running_ranks
+from ..training.record.state import read_rank_records, read_state
+from .run_diagnosis import diagnose_run
+from .run_roles import roles_of_run
+
+#: Largest number of accused ranks by default: of an uneven stage that has hundreds, a few show it.
+_MOST_ACCUSED = 4
+ALL = "all"
+
+
+class ChosenRanks(Frozen):
+    """Ranks to look into, and why these."""
+
+    ranks: tuple[int, ...]
+    why: str
+
+
+class LaunchRoles(Frozen, arbitrary_types_allowed=True):
+    """Running ranks of a launch, with their roles.
+
+    ``run`` is the run folder with their samples; None for a launch without one.
+    """
+
+    folder: Path
+    run: Path | None
+    ranks: tuple[int, ...]
+    roles: Roles
+
+    @classmethod
+    def of(cls, folder: Path) -> "LaunchRoles":
+        """Return those of a launch's directory."""
+        run = run_of_launch(folder)
+        nodes = {rank: each.node for rank, each in read_rank_records(folder).items() if each.node}
+        roles = roles_of_run(run).roles if run is not None else Roles()
+        places = {rank: {"node": node, **roles.places.get(rank, {})} for rank, node in nodes.items()}
+        return cls(
+            folder=folder, run=run, ranks=running_ranks(folder), roles=Roles(roles.coordinates, places)
+        )
+
+
+def run_of_launch(folder: Path) -> Path | None:
+    """Return the run folder that has the samples of a launch; None if there is none."""
+    state = read_state(folder)
+    run = Path(state.run) if state.run else folder.parents[1]
+    return run if (run / "telemetry").is_dir() or (run / "metrics.jsonl").exists() else None
+
+
+def select_ranks(text: str, launch: LaunchRoles) -> ChosenRanks:
+    """Return the running ranks that a text names: ``all``, ``0,3,8-11``, ``pp=1 & dp=0`` or ``node=nid001``.
+
+    Raises
+    ------
+    GipfelError
+        The text is not a selection, or no running rank is in it.
+    """
+    words = text.strip()
+    found: tuple[int, ...] = launch.ranks
+    if words.lower() != ALL:
+        try:
+            selection = parse_selection(words if "=" in words else f"rank={words}")
+            found = selection.ranks(launch.ranks, launch.roles)
+        except SourceError as error:
+            raise GipfelError(error.problem, error.fix) from error
+        ends = (end for term in selection.terms if term.key == "rank" for pair in term.ranges for end in pair)
+        absent = sorted(set(ends) - set(launch.ranks))
+        if absent:
+            raise GipfelError(f"Rank {absent[0]} does not run.", _running(launch))
+    if not found:
+        raise GipfelError(f"No running rank is in {text[:80]!r}.", _running(launch))
+    return ChosenRanks(ranks=found, why=f"as {words!r} says")
+
+
+def _running(launch: LaunchRoles) -> str:
+    text = named(launch.ranks) if launch.ranks else "no rank"
+    return f"{text[0].upper()}{text[1:]} {'runs' if len(launch.ranks) < 2 else 'run'}."
+
+
+def default_ranks(launch: LaunchRoles) -> ChosenRanks:
+    """Return the accused of the last diagnosis or hang, one peer of their role, and rank 0.
+
+    Without an accused rank, rank 0 and another one.
+    """
+    accused, why = _accused(launch)
+    accused = tuple(rank for rank in accused if rank in launch.ranks)[:_MOST_ACCUSED]
+    peer = _peer(accused or launch.ranks[:1], launch)
+    chosen = dict.fromkeys((*accused, *([] if peer is None else [peer]), *launch.ranks[:1]))
+    if not accused:
+        return ChosenRanks(ranks=tuple(sorted(chosen)), why="nobody is accused: rank 0 and a peer")
+    return ChosenRanks(ranks=tuple(sorted(chosen)), why=f"{why}, a peer, and rank {launch.ranks[0]}")
+
+
+def _accused(launch: LaunchRoles) -> tuple[tuple[int, ...], str]:
+    hang = read_state(launch.folder).hang
+    if hang is not None and hang.ended_ns is None and hang.ranks:
+        return hang.ranks, "accused of the hang"
+    if launch.run is None:
+        return (), ""
+    try:
+        verdicts = diagnose_run(launch.run).verdicts
+    except SourceError:
+        return (), ""
+    found = next((each for each in verdicts if each.ranks), None)
+    return (found.ranks, f"accused by the diagnosis ({found.kind})") if found else ((), "")
+
+
+def _peer(accused: Sequence[int], launch: LaunchRoles) -> int | None:
+    """Return a rank of the same role that is not accused, preferably on another node."""
+    groups = launch.roles.groups(launch.ranks) if launch.roles.known else [list(launch.ranks)]
+    first = next(iter(accused), None)
+    group = next((each for each in groups if first in each), [])
+    others = [rank for rank in group if rank not in accused]
+    node = launch.roles.places.get(first if first is not None else -1, {}).get("node")
+    elsewhere = [rank for rank in others if launch.roles.places.get(rank, {}).get("node") != node]
+    return next(iter(elsewhere or others), None)
+
+
+def cost_of(request: LookRequest) -> str:
+    """Return what a look costs the training, in one or two sentences; measured on CPU ranks with gloo."""
+    count = pluralize(len(request.ranks), "rank")
+    if request.what == "stacks":
+        pause = "1 to 2 s, to read symbols" if request.native else "a few milliseconds"
+        return f"{count} {_each(request)} for {pause}, and the others wait for them. A few kB per rank."
+    if request.what == "flame":
+        return (
+            f"{count} {_are(request)} sampled 100 times a second for {request.seconds} s; steps take a few "
+            "percent longer. About 50 kB per rank."
+        )
+    steps = pluralize(request.steps, "step")
+    if request.what == "trace":
+        return (
+            f"{steps} of {count} {_are(request, request.steps)} traced with stacks, and take several times "
+            "as long; the others wait. 0.2 to 1 MB per step and rank for small models, up to 30 MB for large."
+        )
+    return (
+        f"The GPU allocator of {count} records the stack of each allocation for {steps}. 1 to 50 MB per rank."
+    )
+
+
+DUMP_COST = (
+    "Every rank writes its last 2000 collectives from a thread beside the training, which continues. "
+    "Up to 5 MB per rank."
+)
+
+
+def _each(request: LookRequest) -> str:
+    return "is stopped" if len(request.ranks) == 1 else "are stopped"
+
+
+def _are(request: LookRequest, count: int | None = None) -> str:
+    return "is" if (count or len(request.ranks)) == 1 else "are"
