@@ -153,14 +153,43 @@ def test_zooming_reads_the_stretch_and_leads_back_to_live(lab, screenshot):
     assert moves(plot(lab, "job"))
 
 
-def test_it_stands_still_and_goes_on_by_keyboard(lab):
+def test_it_stands_still_zooms_and_goes_on_by_keyboard(lab, screenshot):
     pause = lab.panel.get_by_role("button", name="Pause")
     pause.focus()
     lab.page.keyboard.press("Enter")
     expect(lab.panel.locator(".jp-Gipfel-status")).to_contain_text("paused")
     lab.panel.get_by_role("button", name="Resume").press("Enter")
-    expect(lab.panel.locator(".jp-Gipfel-status")).to_contain_text("live", timeout=_SOON_MS)
-    assert moves(plot(lab, "job"))
+    status = lab.panel.locator(".jp-Gipfel-status")
+    expect(status).to_contain_text("live", timeout=_SOON_MS)
+    job = plot(lab, "job")
+    assert moves(job)
+    for back in ("0", "Escape"):
+        job.focus()
+        lab.page.keyboard.press("+")
+        expect(status).to_contain_text("history", timeout=_SOON_MS)
+        screenshot(lab.page, "23-saturation-keys")
+        lab.page.keyboard.press(back)
+        expect(status).to_contain_text("live", timeout=_SOON_MS)
+    assert moves(job)
+
+
+def test_one_cursor_crosses_the_plots_and_a_table_says_the_same(lab, screenshot):
+    job, heat = plot(lab, "job"), plot(lab, "heat")
+    table = job.locator("xpath=../..").get_by_text("Table", exact=True).first
+    table.focus()
+    lab.page.keyboard.press("Enter")
+    values = lab.panel.get_by_role("table", name=job.get_attribute("aria-label"), exact=True)
+    row = values.get_by_role("row").nth(1)
+    expect(row.get_by_role("rowheader")).not_to_be_empty()
+    least, mean, greatest = (float(row.get_by_role("cell").nth(place).inner_text()) for place in (1, 0, 2))
+    assert least <= mean <= greatest
+    job.locator(".nsewdrag").first.hover()
+    for figure in (job, heat):
+        expect(figure.locator("xpath=..").locator(".jp-Gipfel-cursor")).not_to_have_attribute("hidden", "")
+    screenshot(lab.page, "26-saturation-cursor")
+    lab.page.mouse.move(5, 5)
+    expect(heat.locator("xpath=..").locator(".jp-Gipfel-cursor")).to_have_attribute("hidden", "")
+    table.press("Enter")
 
 
 def test_advice_shows_its_evidence_on_the_plot(lab):

@@ -1,16 +1,17 @@
 import type { IFigure } from '../api';
 import { loadPlotly } from '../figures/plotly';
 import type { IJobSelection } from '../tokens';
+import { FigureAids } from '../views/figures/aids';
 import type { ITimeCursor } from '../views/figures/cursor';
 import { DrawQueue } from '../views/figures/draw-queue';
-import type { IFigureFollower, IFigureSource } from '../views/figures/figure';
+import type { IFigureAids, IFigureFollower, IFigureSource } from '../views/figures/figure';
 import type { ITimeSpan } from '../views/figures/plot';
 import type { JobModel } from './model';
 
 /** The figures of the job page; a zoom selects the time range, and one cursor goes through all. */
 export class JobFigures implements IFigureSource {
   constructor(private readonly _model: JobModel) {
-    this.cursor = cursorOf(_model.selection);
+    this.aids = new FigureAids(cursorOf(_model.selection));
   }
 
   readonly loadPlotly = loadPlotly;
@@ -19,7 +20,7 @@ export class JobFigures implements IFigureSource {
 
   readonly marked = null;
 
-  readonly cursor: ITimeCursor;
+  readonly aids: IFigureAids;
 
   figure(name: string): IFigure | null {
     return this._model.figure(name);

@@ -1,9 +1,10 @@
 import type { IFigure } from '../api';
 import { loadPlotly } from '../figures/plotly';
+import { FigureAids } from '../views/figures/aids';
 import { DrawQueue } from '../views/figures/draw-queue';
 import type { IFigureFollower, IFigureSource } from '../views/figures/figure';
 import type { IFigureOptions, ITimeSpan } from '../views/figures/plot';
-import type { SampleUpdate } from '../views/figures/updates';
+import type { SampleUpdate } from '../views/figures/traces';
 import type { SaturationModel } from './model';
 
 /** The figures of the saturation section; a zoom selects the time span of the whole section. */
@@ -13,6 +14,8 @@ export class SaturationFigures implements IFigureSource {
   readonly loadPlotly = loadPlotly;
 
   readonly queue = new DrawQueue();
+
+  readonly aids = new FigureAids();
 
   /** The evidence of the advice that the user has selected. */
   get marked(): ITimeSpan | null {

@@ -6,7 +6,7 @@ import type { IDevice, IFigure, IRunEvent, IRunInfo, ISaturationStatus, IScore, 
 import { ReconnectingSocket, type Connection } from '../common/reconnecting-socket';
 import type { IGipfelPanel } from '../tokens';
 import type { IFigureSource } from '../views/figures/figure';
-import type { Figures, SampleUpdate } from '../views/figures/updates';
+import type { Figures, SampleUpdate } from '../views/figures/traces';
 import { SaturationFigures } from './figures';
 import { GrowingRun } from './growing-run';
 import { sameStatus, type SaturationRequests, type IRangeQuery } from './requests';

@@ -3,7 +3,7 @@ import { DrawQueue } from '../views/figures/draw-queue';
 import type { IFigureFollower, IFigureSource } from '../views/figures/figure';
 import type { IFigureOptions } from '../views/figures/plot';
 import type { IPlotly, PlotlyLoader } from '../views/figures/plotly';
-import type { SampleUpdate } from '../views/figures/updates';
+import type { SampleUpdate } from '../views/figures/traces';
 import type { IWidgetModel } from './host';
 
 /** The name of the figure that new samples extend; the kernel redraws the others. */

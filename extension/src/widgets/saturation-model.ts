@@ -1,6 +1,6 @@
 import type { IFigure, ISaturationStatus, IScore } from '../api';
 import { isDark } from '../views/figures/theme';
-import type { Traces } from '../views/figures/updates';
+import type { Traces } from '../views/figures/traces';
 import type { SampleState } from '../views/saturation/state';
 import { notify, type IWidgetModel, type IWidgetViewModel } from './host';
 import { ACTIVITY, CellFigures, offeredPlotly } from './saturation-figures';

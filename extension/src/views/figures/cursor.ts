@@ -9,14 +9,6 @@ export interface ITimeCursor {
   follow(moved: () => void): () => void;
 }
 
-/** The drawn time axis of a figure, as plotly.js keeps it on its node. */
-interface IDrawn extends HTMLElement {
-  readonly layout?: {
-    readonly margin?: { readonly l?: number; readonly r?: number };
-    readonly xaxis?: { readonly range?: readonly (number | string)[]; readonly type?: string };
-  };
-}
-
 /** Draw the cursor over a figure's node, and move it with the pointer, until the returned function is called. */
 export function attachCursor(node: HTMLElement, cursor: ITimeCursor, offsetMs: () => number): () => void {
   const line = document.createElement('div');
@@ -51,15 +43,50 @@ export function attachCursor(node: HTMLElement, cursor: ITimeCursor, offsetMs: (
   };
 }
 
+/** A cursor for the figures of one view. */
+export class TimeCursor implements ITimeCursor {
+  get timeMs(): number | null {
+    return this._timeMs;
+  }
+
+  set(timeMs: number | null): void {
+    if (timeMs !== this._timeMs) {
+      this._timeMs = timeMs;
+      this._followers.forEach(moved => {
+        moved();
+      });
+    }
+  }
+
+  follow(moved: () => void): () => void {
+    this._followers.add(moved);
+    return () => {
+      this._followers.delete(moved);
+    };
+  }
+
+  private readonly _followers = new Set<() => void>();
+  private _timeMs: number | null = null;
+}
+
+/** The drawn time axis of a figure, as plotly.js keeps it on its node. */
+interface IDrawn extends HTMLElement {
+  readonly layout?: {
+    readonly margin?: { readonly l?: number; readonly r?: number };
+    readonly xaxis?: { readonly range?: readonly (number | string)[]; readonly type?: string };
+  };
+}
+
 /** The place of a figure's time axis in pixels from its left side, and its range. */
-interface IAxisPlace {
+export interface IAxisPlace {
   readonly left: number;
   readonly width: number;
   readonly fromMs: number;
   readonly lengthMs: number;
 }
 
-function axisOf(node: IDrawn, offsetMs: number): IAxisPlace | null {
+/** Return the time axis that was drawn; null before that. */
+export function axisOf(node: IDrawn, offsetMs: number): IAxisPlace | null {
   const { margin, xaxis } = node.layout ?? {};
   const [from, to] = (xaxis?.range ?? []).map(end => parseUtcMs(end, offsetMs));
   const left = margin?.l ?? 0;

@@ -3,11 +3,11 @@ import * as React from 'react';
 import type { IFigure } from '../../api';
 import { Notice } from '../../common/notice';
 import type { ITranslation } from '../translation';
-import { attachCursor, type ITimeCursor } from './cursor';
+import type { bandedLine } from './bands';
 import type { DrawQueue } from './draw-queue';
-import { FigureView, type IFigureOptions, type ITimeSpan } from './plot';
+import { FigureView, type IFigureContent, type IFigureOptions, type ITimeSpan } from './plot';
 import type { PlotlyLoader } from './plotly';
-import type { SampleUpdate } from './updates';
+import type { SampleUpdate } from './traces';
 
 /** Called with what changes in a figure. */
 export interface IFigureFollower {
@@ -19,6 +19,20 @@ export interface IFigureFollower {
   restyled(): void;
 }
 
+/** What helps to read figures beyond drawing them; cells go without, since their modules must stay small. */
+export interface IFigureAids {
+  /** Draws lines that are denser than the pixels. */
+  readonly bandedLine: typeof bandedLine;
+  /** A figure as text. */
+  readonly Table: React.ComponentType<{
+    label: string;
+    read: () => IFigureContent | null;
+    trans: ITranslation;
+  }>;
+  /** Add cursor and keys to a figure's node until the returned function is called; `zoom` draws a time span. */
+  attach(node: HTMLElement, view: FigureView, zoom: (span: ITimeSpan | null) => void): () => void;
+}
+
 /** Provides figures by name, and what changes in them. */
 export interface IFigureSource {
   readonly loadPlotly: PlotlyLoader;
@@ -26,8 +40,7 @@ export interface IFigureSource {
   readonly queue: DrawQueue;
   /** The time span to highlight; null for none. */
   readonly marked: ITimeSpan | null;
-  /** The cursor that its figures share, if any. */
-  readonly cursor?: ITimeCursor;
+  readonly aids?: IFigureAids;
   /** Return a figure; null if there is none. */
   figure(name: string): IFigure | null;
   /** Return how a figure is drawn. */
@@ -55,6 +68,8 @@ export function Figure(props: IFigureProps): React.JSX.Element {
   const { source, name, label, trans } = props;
   const node = React.useRef<HTMLDivElement>(null);
   const on = React.useRef(props);
+  const view = React.useRef<FigureView | null>(null);
+  const Table = source.aids?.Table;
   const [failed, setFailed] = React.useState(false);
   React.useEffect(() => {
     on.current = props;
@@ -64,6 +79,9 @@ export function Figure(props: IFigureProps): React.JSX.Element {
     () =>
       node.current
         ? show(node.current, source, name, {
+            created: created => {
+              view.current = created;
+            },
             row: (row, add) => on.current.onRow?.(row, add),
             line: (line, add) => on.current.onLine?.(line, add),
             failed: setFailed
@@ -73,18 +91,20 @@ export function Figure(props: IFigureProps): React.JSX.Element {
   );
 
   return (
-    <>
+    <div className="jp-Gipfel-plot">
       {failed && (
         <Notice error shape="✗" text={trans.__('This plot could not be drawn. Reload this page.')} />
       )}
       <div className="jp-Gipfel-scroll">
         <div className="jp-Gipfel-figure" role="figure" aria-label={label} data-figure={name} ref={node} />
       </div>
-    </>
+      {Table && <Table label={label} read={() => view.current?.content ?? null} trans={trans} />}
+    </div>
   );
 }
 
 interface IFigureCallbacks {
+  readonly created: (view: FigureView) => void;
   readonly row: (row: number, add: boolean) => void;
   readonly line: (name: string, add: boolean) => void;
   readonly failed: (failed: boolean) => void;
@@ -92,12 +112,11 @@ interface IFigureCallbacks {
 
 /** Draw a figure of the source into a node until the returned function is called. */
 function show(node: HTMLElement, source: IFigureSource, name: string, on: IFigureCallbacks): () => void {
-  const onZoom = (span: ITimeSpan | null): void => {
-    source.zoom(span);
-  };
-  const listener = { onZoom, onRow: on.row, onLine: on.line };
-  const view = new FigureView(node, source.loadPlotly, listener, source.options?.(name));
-  const uncursor = source.cursor && attachCursor(node, source.cursor, () => view.utcOffsetMs);
+  const { aids } = source;
+  const listener = { onZoom: source.zoom.bind(source), onRow: on.row, onLine: on.line };
+  const options = { banded: aids?.bandedLine, ...source.options?.(name) };
+  const view = new FigureView(node, source.loadPlotly, listener, options);
+  on.created(view);
   const draw = async (): Promise<void> => {
     try {
       await view.draw();
@@ -107,6 +126,10 @@ function show(node: HTMLElement, source: IFigureSource, name: string, on: IFigur
       throw reason;
     }
   };
+  const detach = aids?.attach(node, view, span => {
+    view.zoom(span);
+    source.queue.request(view, name, draw, true);
+  });
   const setFigure = (): void => {
     const figure = source.figure(name);
     if (figure) {
@@ -129,7 +152,7 @@ function show(node: HTMLElement, source: IFigureSource, name: string, on: IFigur
   });
   return () => {
     unfollow();
-    uncursor?.();
+    detach?.();
     source.queue.drop(view);
     view.dispose();
   };

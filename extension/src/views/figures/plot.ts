@@ -2,11 +2,16 @@ import type { PartialJSONObject } from '@lumino/coreutils';
 
 import type { IFigure } from '../../api';
 import { utcOffsetMs, localTimeLayout, localTimes, parseUtcMs, localTimeText } from '../../common/clock';
-import { reportClick, type IClickListener } from './click';
-import type { IPlotly, IPlotlyNode, PlotlyLoader } from './plotly';
-import { isDark, themed } from './theme';
-import { extendHeat, extendLines, newestOf, type ITrace } from './traces';
-import type { SampleUpdate } from './updates';
+import type { bandedLine, IBandedLine } from './bands';
+import {
+  reportClick,
+  type IClickListener,
+  type IPlotly,
+  type IPlotlyNode,
+  type PlotlyLoader
+} from './plotly';
+import { isDark, markSpan, themed } from './theme';
+import { extendHeat, extendLines, newestOf, type ITrace, type SampleUpdate } from './traces';
 
 /** Shortest time axis: a few points should not fill the whole width. */
 const SHORTEST_SPAN_MS = 60_000;
@@ -43,6 +48,14 @@ export interface IFigureOptions {
   readonly fill?: boolean;
   /** Colours of lines on a dark page by metric; those of the figure are for a light one. */
   readonly darkColours?: Readonly<Record<string, string>>;
+  /** Draws lines that are denser than the pixels with a band; without it they are drawn as they are. */
+  readonly banded?: typeof bandedLine;
+}
+
+/** The lines, heat maps and layout of a figure, with times in UTC. */
+export interface IFigureContent {
+  readonly traces: readonly ITrace[];
+  readonly layout: PartialJSONObject;
 }
 
 /** A figure in a node: set once, then extended; drawn by a call of `draw`. */
@@ -81,6 +94,7 @@ export class FigureView {
     this._given = layout;
     this._config = { ...CONFIG, ...config };
     this._moves = this.options.standalone === true;
+    this._zoom = this._moves ? this._zoom : null;
   }
 
   /** Append new samples to the traces with these uids; return true if this figure has any of them. */
@@ -102,6 +116,17 @@ export class FigureView {
     this._span = span;
   }
 
+  /** Zoom to a time span, as the user does with the mouse; null for the moving window. The next `draw` shows it. */
+  zoom(span: ITimeSpan | null): void {
+    this._zoom = span && [span.sinceMs, span.untilMs].map(end => localTimeText(end, this._utcOffsetMs));
+    this.listener.onZoom?.(span);
+  }
+
+  /** What is drawn, as a table can say it. */
+  get content(): IFigureContent {
+    return { traces: this._traces, layout: this._given ?? {} };
+  }
+
   /** Draw the figure, after a drag has ended: the selection of a drag refers to the axis at its start. */
   async draw(): Promise<void> {
     const plotly = await this.loadPlotly();
@@ -116,11 +141,13 @@ export class FigureView {
       own.height = Math.max(Number(own.height), this.node.clientHeight);
     }
     this._setRange(own);
-    this._setMark(own);
+    if (this._span) {
+      markSpan(own, this._span, this.node);
+    }
     const layout = this._withZoom(this._onReadersClock(own));
     // The arrays are the same objects as before; the revision tells plotly.js that they changed.
     layout.datarevision = ++this._revision;
-    await plotly.react(this.node, this._drawn, layout, this._config);
+    await plotly.react(this.node, [...this._drawn, ...this._bands], layout, this._config);
     if (first) {
       this._listen();
     }
@@ -147,7 +174,7 @@ export class FigureView {
     for (const trace of this._traces) {
       const old = trace.x?.findIndex(x => x >= from) ?? 0;
       trace.x?.splice(0, Math.max(0, old));
-      trace.y?.splice(0, Math.max(0, old));
+      [trace.y, trace.low, trace.high].forEach(values => values?.splice(0, Math.max(0, old)));
     }
     for (const [key, axis] of Object.entries(layout)) {
       if (/^xaxis\d*$/.test(key)) {
@@ -166,11 +193,20 @@ export class FigureView {
     }
     const colours = this.options.darkColours;
     const dark = colours && isDark(this.node) ? colours : {};
+    const band = this._bandOf(layout);
+    this._bands = [];
     this._traces.forEach((trace, place) => {
-      const times = localTimes(trace, layout, offsetMs, this._text);
       const color = dark[this._metrics[place] ?? ''];
       const line = color ? { line: { ...(trace.line as PartialJSONObject), color } } : {};
-      Object.assign(this._drawn[place] ?? {}, trace, times, line);
+      const banded = band({ ...trace, ...line });
+      const shown = { ...trace, ...banded?.line };
+      Object.assign(this._drawn[place] ?? {}, shown, localTimes(shown, layout, offsetMs, this._text), line);
+      if (banded?.band) {
+        this._bands.push({
+          ...banded.band,
+          ...localTimes(banded.band, layout, offsetMs, this._text)
+        } as ITrace);
+      }
     });
     return localTimeLayout(layout, offsetMs);
   }
@@ -188,6 +224,18 @@ export class FigureView {
         );
   }
 
+  /** Return what draws a line with its band on the time axis that will be shown. */
+  private _bandOf(layout: PartialJSONObject): (trace: ITrace) => IBandedLine | null {
+    const { banded } = this.options;
+    const { range, type } = (layout.xaxis ?? {}) as { range?: number[]; type?: string };
+    const [from, to] = this._zoom?.map(time => parseUtcMs(time, this._utcOffsetMs)) ?? range ?? [];
+    if (!banded || type !== 'date' || from === undefined || to === undefined) {
+      return () => null;
+    }
+    const { l = 0, r = 0 } = (layout.margin ?? {}) as { l?: number; r?: number };
+    return trace => banded(trace, [from, to], this.node.clientWidth - l - r);
+  }
+
   /** Return the text of a time from a cache: lines of a figure share their times, and most were drawn before. */
   private readonly _text = (timeMs: number, offsetMs: number): string => {
     let text = this._texts.get(timeMs);
@@ -197,28 +245,6 @@ export class FigureView {
     }
     return text;
   };
-
-  private _setMark(layout: PartialJSONObject): void {
-    if (!this._span) {
-      return;
-    }
-    const colour = getComputedStyle(this.node).getPropertyValue('--jp-brand-color1').trim();
-    const shape = {
-      type: 'rect',
-      x0: this._span.sinceMs,
-      x1: this._span.untilMs,
-      y0: 0,
-      y1: 1,
-      line: { width: 1, dash: 'dash', color: colour },
-      fillcolor: colour,
-      opacity: 0.16,
-      layer: 'below'
-    };
-    // One shape in each plot: between plots are titles and legends.
-    const plots = Object.keys(layout).flatMap(key => /^yaxis(\d*)$/.exec(key)?.[1] ?? []);
-    const marks = plots.map(number => ({ ...shape, xref: `x${number}`, yref: `y${number} domain` }));
-    layout.shapes = [...((layout.shapes as PartialJSONObject[] | undefined) ?? []), ...marks];
-  }
 
   private _windowMs(): number {
     const meta = this._given?.meta as { window_s?: number } | undefined;
@@ -237,14 +263,10 @@ export class FigureView {
           Object.entries(event).find(([key]) => new RegExp(`^xaxis\\d*\\.range\\[${end}\\]$`).test(key))?.[1]
       );
       if (from !== undefined && to !== undefined) {
-        this._zoom = this.options.standalone ? [from as string, to as string] : null;
-        this.listener.onZoom?.({
-          sinceMs: parseUtcMs(from, this._utcOffsetMs),
-          untilMs: parseUtcMs(to, this._utcOffsetMs)
-        });
+        const [sinceMs, untilMs] = [from, to].map(end => parseUtcMs(end, this._utcOffsetMs));
+        this.zoom({ sinceMs: sinceMs ?? 0, untilMs: untilMs ?? 0 });
       } else if (Object.keys(event).some(key => /^xaxis\d*\.autorange$/.test(key))) {
-        this._zoom = null;
-        this.listener.onZoom?.(null);
+        this.zoom(null);
       }
     });
     node.on('plotly_click', click => {
@@ -280,6 +302,7 @@ export class FigureView {
   private _plotly: IPlotly | null = null;
   private _traces: ITrace[] = [];
   private _drawn: ITrace[] = [];
+  private _bands: ITrace[] = [];
   private readonly _texts = new Map<number, string>();
   private _utcOffsetMs = 0;
   private _byUid = new Map<string, ITrace>();

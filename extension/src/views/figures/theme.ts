@@ -96,3 +96,26 @@ function isDarkColour(ground: string): boolean {
   const [red = 255, green = 255, blue = 255] = canvas.getImageData(0, 0, 1, 1).data;
   return red + green + blue < 384;
 }
+
+/** Highlight a time span in each plot of a figure, in the colour of the page; between plots are titles and legends. */
+export function markSpan(
+  layout: PartialJSONObject,
+  span: { readonly sinceMs: number; readonly untilMs: number },
+  node: HTMLElement
+): void {
+  const colour = getComputedStyle(node).getPropertyValue('--jp-brand-color1').trim();
+  const shape = {
+    type: 'rect',
+    x0: span.sinceMs,
+    x1: span.untilMs,
+    y0: 0,
+    y1: 1,
+    line: { width: 1, dash: 'dash', color: colour },
+    fillcolor: colour,
+    opacity: 0.16,
+    layer: 'below'
+  };
+  const plots = Object.keys(layout).flatMap(key => /^yaxis(\d*)$/.exec(key)?.[1] ?? []);
+  const marks = plots.map(number => ({ ...shape, xref: `x${number}`, yref: `y${number} domain` }));
+  layout.shapes = [...((layout.shapes as PartialJSONObject[] | undefined) ?? []), ...marks];
+}

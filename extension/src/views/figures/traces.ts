@@ -1,7 +1,15 @@
 import type { PartialJSONObject } from '@lumino/coreutils';
 
-import type { ICells, IPoints } from '../../api';
-import type { Traces } from './updates';
+import type { ICells, IFigure, IPoints, ISamplesMessage } from '../../api';
+
+/** Samples since the last message. */
+export type SampleUpdate = Pick<ISamplesMessage, 'traces' | 'cells'>;
+
+/** New points by the `uid` of their trace. */
+export type Traces = NonNullable<ISamplesMessage['traces']>;
+
+/** Figures by name: `job`, `host`, `heat`, `gpu/<uuid>`. */
+export type Figures = Readonly<Record<string, IFigure>>;
 
 /** The parts of a trace that are extended here. */
 export interface ITrace extends PartialJSONObject {
