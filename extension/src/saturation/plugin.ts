@@ -5,7 +5,7 @@ import { ITranslator, nullTranslator, type TranslationBundle } from '@jupyterlab
 
 import { CommandIDs, NO_ARGUMENTS } from '../common/commands';
 import { IGipfelPanel } from '../tokens';
-import { addGauges } from './gauges';
+import { addGauges } from './gauge';
 import { SaturationModel } from './model';
 import { SaturationRequests } from './requests';
 import { saturationSection } from './section';

@@ -4,13 +4,14 @@ import type { IFigure } from '../../api';
 import { utcOffsetMs, localTimeLayout, localTimes, parseUtcMs, localTimeText } from '../../common/clock';
 import type { bandedLine, IBandedLine } from './bands';
 import {
+  Drag,
   reportClick,
   type IClickListener,
   type IPlotly,
   type IPlotlyNode,
   type PlotlyLoader
 } from './plotly';
-import { isDark, markSpan, themed } from './theme';
+import { isDark, markSpan, themed, withRange } from './theme';
 import { extendHeat, extendLines, newestOf, type ITrace, type SampleUpdate } from './traces';
 
 /** Shortest time axis: a few points should not fill the whole width. */
@@ -70,7 +71,7 @@ export class FigureView {
       void this._fit();
     });
     this._observer.observe(node);
-    node.addEventListener('mousedown', this._hold, true);
+    this._drag = new Drag(node);
   }
 
   /** The offset from UTC of the times on the axis that was drawn. */
@@ -130,7 +131,7 @@ export class FigureView {
   /** Draw the figure, after a drag has ended: the selection of a drag refers to the axis at its start. */
   async draw(): Promise<void> {
     const plotly = await this.loadPlotly();
-    await this._held;
+    await this._drag.ended;
     if (this._disposed || !this._given) {
       return;
     }
@@ -144,7 +145,8 @@ export class FigureView {
     if (this._span) {
       markSpan(own, this._span, this.node);
     }
-    const layout = this._withZoom(this._onReadersClock(own));
+    const local = this._onReadersClock(own);
+    const layout = this._zoom ? withRange(local, this._zoom) : local;
     // The arrays are the same objects as before; the revision tells plotly.js that they changed.
     layout.datarevision = ++this._revision;
     await plotly.react(this.node, [...this._drawn, ...this._bands], layout, this._config);
@@ -157,8 +159,7 @@ export class FigureView {
   dispose(): void {
     this._disposed = true;
     this._observer.disconnect();
-    this.node.removeEventListener('mousedown', this._hold, true);
-    this._release?.();
+    this._drag.dispose();
     this._plotly?.purge(this.node);
   }
 
@@ -211,19 +212,6 @@ export class FigureView {
     return localTimeLayout(layout, offsetMs);
   }
 
-  /** Return the layout with the user's zoom, as plotly.js reported it. */
-  private _withZoom(layout: PartialJSONObject): PartialJSONObject {
-    const zoom = this._zoom;
-    return zoom === null
-      ? layout
-      : Object.fromEntries(
-          Object.entries(layout).map(([key, value]) => [
-            key,
-            /^xaxis\d*$/.test(key) ? { ...(value as PartialJSONObject), range: [...zoom] } : value
-          ])
-        );
-  }
-
   /** Return what draws a line with its band on the time axis that will be shown. */
   private _bandOf(layout: PartialJSONObject): (trace: ITrace) => IBandedLine | null {
     const { banded } = this.options;
@@ -274,24 +262,6 @@ export class FigureView {
     });
   }
 
-  private readonly _hold = (): void => {
-    this._release?.();
-    this._held = new Promise(resolve => {
-      const ends = ['mouseup', 'blur'] as const;
-      const release = (): void => {
-        ends.forEach(end => {
-          window.removeEventListener(end, release, true);
-        });
-        // plotly.js handles the same event first.
-        window.setTimeout(resolve);
-      };
-      this._release = release;
-      ends.forEach(end => {
-        window.addEventListener(end, release, true);
-      });
-    });
-  };
-
   private async _fit(): Promise<void> {
     if (this._plotly && !this._disposed && this.node.clientWidth > 0) {
       await (this.options.fill ? this.draw() : this._plotly.Plots.resize(this.node));
@@ -299,6 +269,7 @@ export class FigureView {
   }
 
   private readonly _observer: ResizeObserver;
+  private readonly _drag: Drag;
   private _plotly: IPlotly | null = null;
   private _traces: ITrace[] = [];
   private _drawn: ITrace[] = [];
@@ -314,6 +285,4 @@ export class FigureView {
   private _moves = false;
   private _revision = 0;
   private _disposed = false;
-  private _held: Promise<void> = Promise.resolve();
-  private _release: (() => void) | null = null;
 }

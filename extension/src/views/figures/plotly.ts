@@ -50,3 +50,41 @@ export function reportClick(click: IPlotlyClick, listener: IClickListener): void
     listener.onLine?.(point.data.name, add);
   }
 }
+
+/** The drag of a pointer on a plot. */
+export class Drag {
+  constructor(private readonly _node: HTMLElement) {
+    _node.addEventListener('mousedown', this._begin, true);
+  }
+
+  /** Resolves when no drag is under way and plotly.js has handled its end. */
+  get ended(): Promise<void> {
+    return this._ended;
+  }
+
+  dispose(): void {
+    this._node.removeEventListener('mousedown', this._begin, true);
+    this._release?.();
+  }
+
+  private readonly _begin = (): void => {
+    this._release?.();
+    this._ended = new Promise(resolve => {
+      const ends = ['mouseup', 'blur'] as const;
+      const release = (): void => {
+        ends.forEach(end => {
+          window.removeEventListener(end, release, true);
+        });
+        // plotly.js handles the same event first.
+        window.setTimeout(resolve);
+      };
+      this._release = release;
+      ends.forEach(end => {
+        window.addEventListener(end, release, true);
+      });
+    });
+  };
+
+  private _ended: Promise<void> = Promise.resolve();
+  private _release: (() => void) | null = null;
+}

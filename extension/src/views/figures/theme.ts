@@ -119,3 +119,13 @@ export function markSpan(
   const marks = plots.map(number => ({ ...shape, xref: `x${number}`, yref: `y${number} domain` }));
   layout.shapes = [...((layout.shapes as PartialJSONObject[] | undefined) ?? []), ...marks];
 }
+
+/** Return a layout with another range of its time axes, as the user chose it. */
+export function withRange(layout: PartialJSONObject, range: readonly string[]): PartialJSONObject {
+  return Object.fromEntries(
+    Object.entries(layout).map(([key, value]) => [
+      key,
+      /^xaxis\d*$/.test(key) ? { ...(value as PartialJSONObject), range: [...range] } : value
+    ])
+  );
+}
