@@ -2,19 +2,23 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from engine_containers import ODD, READY, Containers
+from images import Images
 from unix_users import UnixUser
 
 from gipfel_cluster.edf import Mount
 from gipfel_cluster.engines.podman import Podman
 from gipfel_cluster.job import JOB_VARIABLE, JobSpec
 from gipfel_cluster.runtime import Runtime
+from gipfel_extension.cli.main import main
 
 IMAGE = "localhost#gipfel/small:1"
 CHANGES = (
@@ -23,6 +27,34 @@ CHANGES = (
     'CMD ["id"]',
     "WORKDIR /opt",
 )
+
+#: A service of one part that answers each request with its parameter.
+BOARD = """\
+name: board
+title: A board
+parameters: {word: {}}
+parts:
+  web:
+    command: ["${python}", -c, "import http.server as h,socketserver as s,sys;\
+R=type('R',(h.BaseHTTPRequestHandler,),{'address_string':lambda self:'','do_GET':lambda self:\
+(self.send_response(200),self.end_headers(),self.wfile.write(sys.argv[2].encode()))});\
+s.UnixStreamServer(sys.argv[1],R).serve_forever()", "${socket}", "${parameters.word}"]
+resources: {cpus: 1, memory: 128M}
+"""
+#: Play a manifest, print what its pod answers within 30 s, and remove the pod.
+PLAY = """\
+manifest=$1 python=$2; shift 2
+ip link set lo up
+trap '"$@" kube down "$manifest" >/dev/null' EXIT
+"$@" kube play "$manifest" >&2 || exit
+for _ in $(seq 150); do
+  "$python" -c "$FETCH" 2>/dev/null && exit
+  sleep 0.2
+done
+exit 1
+"""
+FETCH = 'import urllib.request as r; print(r.urlopen("http://127.0.0.1:8000/", timeout=2).read().decode())'
+RLIMITS = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="Users are made by root only."),
@@ -153,3 +185,46 @@ def test_a_job_runs_by_podman(engine_place: Path, engine_user: UnixUser, runtime
     record = json.loads((engine_user.home / ".gipfel/runs/here-7/record.json").read_text())
     assert (record["engine"], record["exit_status"], record["image"]["digest"]) == ("podman", 7, None)
     assert not engine_user.processes()
+
+
+@pytest.fixture
+def own_podman(
+    tmp_path: Path, shared_folder: Path, images: Images, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[str], str]:
+    """Podman with a store of its own that has an image with Python, and the image's name with its digest."""
+    root, archive, configuration = tmp_path / "root", tmp_path / "image.tar", tmp_path / "containers.conf"
+    subprocess.run(
+        ["unsquashfs", "-q", "-n", "-d", root, images.python], check=True, stdout=subprocess.DEVNULL
+    )
+    subprocess.run(["tar", "-C", root, "-cf", archive, "."], check=True)
+    # More than this process may have can't be set: podman would ask for the limits of a system's service.
+    limits = {name: min(resource.getrlimit(number)[1], 1024) for name, number in RLIMITS.items()}
+    ulimits = ", ".join(f'"{name}={limit}:{limit}"' for name, limit in limits.items())
+    configuration.write_text(f'[engine]\nruntime = "runc"\n[containers]\ndefault_ulimits = [{ulimits}]\n')
+    monkeypatch.setenv("CONTAINERS_CONF", str(configuration))
+    # Its sockets need a short path.
+    podman = ["podman", "--root", str(shared_folder / "store"), "--runroot", str(shared_folder / "podman")]
+    path = "ENV PATH=/usr/local/bin:/usr/bin:/bin"
+    command = [*podman, "import", "--quiet", "--change", path, str(archive), "localhost/gipfel/python:1"]
+    subprocess.run(command, check=True, capture_output=True)
+    command = [*podman, "image", "inspect", "--format", "{{.Digest}}", "localhost/gipfel/python:1"]
+    digest = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    return podman, f"localhost/gipfel/python@{digest}"
+
+
+def test_a_rendered_service_answers_in_a_pod(tmp_path: Path, own_podman: tuple[list[str], str]):
+    podman, image = own_podman
+    (tmp_path / "board.yaml").write_text(BOARD)
+    arguments = [str(tmp_path / "board.yaml"), "--to", "kubernetes", "-o", str(tmp_path / "out")]
+    assert main(["service", "render", *arguments, "--image", image, "-p", "word", 'a: b # "on"']) == 0
+    names = ("configmap", "workload", "service")
+    manifest = tmp_path / "all.yaml"
+    manifest.write_text("---\n".join((tmp_path / f"out/{name}.yaml").read_text() for name in names))
+    script = tmp_path / "play.sh"
+    script.write_text(PLAY)
+    # In a network namespace of its own, which has podman's bridge and firewall, too.
+    command = ["unshare", "--net", "bash", script, str(manifest), sys.executable, *podman]
+    environment = {**os.environ, "FETCH": FETCH}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == 'a: b # "on"', done.stdout

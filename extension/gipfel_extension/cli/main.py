@@ -30,6 +30,7 @@ from .runtime import runtime
 from .scan import scan
 from .score import score
 from .service import service
+from .service_render import render
 from .submit import submit
 from .terminal import examples, report_line
 from .topology import topology
@@ -110,6 +111,7 @@ gipfel.add_command(topology)
 gipfel.add_command(trace)
 gipfel.add_command(track)
 gipfel.add_command(vet)
+service.add_command(render)
 
 
 def _set_short_help(group: click.Group) -> None:
