@@ -833,6 +833,39 @@ export interface IJobVerdicts {
   readonly notes: readonly string[];
 }
 
+/** What a rank wrote when it was looked into, or why it could not; `note` says how else it was done. */
+export interface ILookAnswer {
+  readonly rank: number;
+  readonly bytes: number;
+  readonly error: string;
+  readonly method: string;
+  readonly note: string;
+}
+
+/** Look into ranks of a launch; `missing` have not answered. `flame` is true if it has an SVG. */
+export interface ILookItem {
+  readonly id: string;
+  readonly what: 'stacks' | 'flame' | 'trace' | 'memory';
+  readonly time_ms: number;
+  readonly missing: readonly number[];
+  readonly answers: readonly ILookAnswer[];
+  readonly flame: boolean;
+}
+
+/** Looks into ranks of a launch, the newest first; `directory` has their files. */
+export interface ILookList {
+  readonly running: boolean;
+  readonly directory: string;
+  readonly looks: readonly ILookItem[];
+}
+
+/** Ranks that a look would ask, why these, and what it costs the training. */
+export interface ILookPlan {
+  readonly ranks: readonly number[];
+  readonly why: string;
+  readonly cost: string;
+}
+
 /** Messages of the stream. */
 export type StreamMessage = IFiguresMessage | ISamplesMessage | IScoreMessage | IStatusMessage;
 

@@ -93,6 +93,33 @@ def _check_files(server: Any, run: Path, name: str) -> None:
     assert set(told["traces"]) == {"0", "10"}
 
 
+def _check_looks(server: Any, name: str) -> None:
+    """Assert that stacks of a rank are planned, requested, listed and sent to a logged-in user alone."""
+    query = urlencode({"launch": name, "what": "stacks", "ranks": "rank=1"})
+    status, plan = server.call(f"gipfel/launches/looks/plan?{query}")
+    assert (status, plan["ranks"], "stopped" in plan["cost"]) == (200, [1], True)
+    body = {"launch": name, "what": "stacks", "ranks": "1"}
+    assert server.call("gipfel/launches/looks", "POST", body, Authorization="")[0] == 403
+    status, made = server.call("gipfel/launches/looks", "POST", body)
+    assert status == 201, made
+    own = urlencode({"launch": name})
+
+    def newest() -> dict[str, Any]:
+        found: dict[str, Any] = server.call(f"gipfel/launches/looks?{own}")[1]["looks"][0]
+        return found
+
+    server.wait(lambda: not newest()["missing"], 60)
+    assert (newest()["id"], newest()["answers"][0]["error"]) == (made["id"], "")
+    file = urlencode({"launch": name, "id": made["id"], "rank": "1"})
+    for path in (f"looks/file?{file}", f"looks?{own}", f"looks/plan?{query}"):
+        assert server.call(f"gipfel/launches/{path}", Authorization="")[0] == 403
+    for wrong in ({"rank": "2"}, {"id": "../1"}, {"id": "stacks-x"}, {"rank": "-1"}, {"launch": "../1"}):
+        values = {"launch": name, "id": made["id"], "rank": "1", **wrong}
+        assert server.call(f"gipfel/launches/looks/file?{urlencode(values)}")[0] == 400
+    for more in ({"what": "shell"}, {"ranks": "9"}, {"ranks": "rank=\n"}, {"steps": 0}):
+        assert server.call("gipfel/launches/looks", "POST", {**body, **more})[0] == 400
+
+
 def test_launches_are_listed_read_stopped_and_launched_again(start_server: Any) -> None:
     server = start_server()
     server.wait(lambda: server.call("gipfel/run")[1].get("run"), 60)
@@ -131,6 +158,7 @@ def test_launches_are_listed_read_stopped_and_launched_again(start_server: Any) 
     server.wait(lambda: log(position=position)["lines"], 60)
     assert len(log(position=position)["lines"]) < before + 20
 
+    _check_looks(server, name)
     wrong = (
         ("stop", {"launch": "../../etc"}, "no such launch"),
         ("stop", {"launch": f"{name}0"}, "There is no launch"),

@@ -1,7 +1,9 @@
 """The job page in a browser: a role expression selects the same ranks in every tab, and a reload keeps it."""
 
 import json
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
@@ -19,6 +21,8 @@ from gipfel_extension.telemetry.ranks import RankLocation, ranks_file, ranks_jso
 from gipfel_extension.telemetry.sample import Device, Provenance, Sample
 from gipfel_extension.telemetry.sources import SystemClock
 from gipfel_extension.topology.collect import store_node
+from gipfel_extension.training.launch import Launch, launch
+from gipfel_extension.training.record.spec import LaunchSpec
 
 pytestmark = pytest.mark.browser
 
@@ -58,6 +62,33 @@ def made_run(run: Path, system: Path) -> None:
         ranks_file(telemetry, name, "job").write_text(ranks_json(where))
     roles = {str(rank): {"pp": rank // 4, "dp": rank % 4} for rank in range(16)}
     (run / "roles.json").write_text(json.dumps(roles))
+
+
+_PROGRAM = """
+import os, time
+def wait_for_data():
+    time.sleep(600)
+wait_for_data()
+"""
+
+
+@contextmanager
+def running_launch(run: Path, home: Path) -> Iterator[Launch]:
+    """Start two ranks in a run folder, and stop them."""
+    (run / "telemetry").mkdir(parents=True)
+    (home / "train.py").write_text(_PROGRAM)
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(home), "GIPFEL_RUN": str(run),
+        "GIPFEL_RUNS": str(run.parent), "GIPFEL_SCHEDULER": "local",
+    }  # fmt: skip
+    spec = LaunchSpec(target="train.py", launcher="srun", gpus_per_node=2, preflight=False)
+    started = launch(spec, environment, directory=home)
+    assert isinstance(started, Launch)
+    try:
+        yield started
+    finally:
+        started.stop()
+        assert started.wait(60) is not None
 
 
 @pytest.fixture(scope="module")
@@ -100,3 +131,33 @@ def test_a_role_expression_selects_in_every_tab_and_a_reload_keeps_it(
     expect(job.locator("input[name='roles']")).to_have_value("pp=1 & dp=0")
     assert not lab.errors
     lab.page.close()
+
+
+def test_stacks_of_a_selected_rank_cost_first_and_are_linked_when_done(
+    server: LabServer, new_page: Callable[[], Page], screenshot: Callable[[Page, str], Path]
+) -> None:
+    with running_launch(server.folder / "runs" / "live-1", server.folder) as started:
+        beats = started.folder / "beats"
+        lab = LabPage(new_page())
+        lab.page.goto(f"{server.url}&gipfel-job={quote('tab=ranks&run=live-1')}")
+        job = lab.page.locator("#gipfel-job")
+        expect(job.locator("tr[data-rank]")).to_have_count(2, timeout=60_000)
+        assert len(list(beats.iterdir())) == 2
+        job.locator("tr[data-rank='1'] th button").click()
+        button = job.locator("button[data-look='stacks']")
+        expect(job.get_by_text("Look into 1 selected rank:")).to_be_visible()
+        button.focus()
+        lab.page.keyboard.press("Enter")
+        dialog = lab.page.locator(".jp-Dialog")
+        expect(dialog).to_contain_text("1 rank is stopped for a few milliseconds")
+        screenshot(lab.page, "96-job-look-dialog")
+        lab.page.keyboard.press("Enter")
+        done = job.locator("li[data-look='stacks'][data-done='true']")
+        expect(done).to_be_visible(timeout=30_000)
+        expect(job.locator("[data-depth='ranks']")).to_contain_text("with the parallel layout")
+        screenshot(lab.page, "96-job-looks")
+        with lab.page.expect_popup() as opened:
+            done.get_by_role("link", name="rank 1").click()
+        expect(opened.value.locator("body")).to_contain_text("wait_for_data")
+        assert not lab.errors
+        lab.page.close()

@@ -230,7 +230,9 @@ def _command(what: str) -> str:
 
 
 def _show(look: "Look", *, as_json: bool) -> int:
-    svg = _draw(look) if look.request.what == "flame" else ""
+    from ..job.flame_graph import draw_flame_graph  # noqa: PLC0415
+
+    svg = draw_flame_graph(look) if look.request.what == "flame" else ""
     status = 0 if not look.missing and not any(each.error for each in look.found.values()) else 1
     if as_json:
         answers = [look.found[rank].model_dump() for rank in sorted(look.found)]
@@ -264,15 +266,6 @@ def _tell_viewer(look: "Look", svg: str) -> None:
         report_line(f"open the files in {viewer[look.request.what]}: they stay in the browser.")
     if look.request.what == "stacks":
         report_line(f"stacks of all threads: {look.directory}")
-
-
-def _draw(look: "Look") -> str:
-    from ..job.flame_graph import write_flame_graph  # noqa: PLC0415
-
-    files = [(rank, look.file(rank)) for rank in look.ranks if look.found.get(rank)]
-    target = look.directory / "flame.svg"
-    title = f"Main thread of {_named(look.ranks)}, {look.request.seconds} s"
-    return str(target) if write_flame_graph(files, target, title) else ""
 
 
 def stack_lines(look: "Look") -> list[str]:

@@ -7,7 +7,11 @@ from html import escape
 from pathlib import Path
 from zlib import crc32
 
+from gipfel_cluster.runs import write_atomically
+
+from ..diagnosis.verdict import named
 from ..telemetry.files import read_regular
+from ..training.launches.requests import Look
 
 _MAX_BYTES = 64 << 20
 _WIDTH, _ROW, _HEAD, _LEAST = 1200.0, 17, 44, 0.6
@@ -24,6 +28,20 @@ class _Node:
     name: str
     seconds: float = 0.0
     below: dict[str, "_Node"] = field(default_factory=dict)
+
+
+def draw_flame_graph(look: Look) -> str:
+    """Write the flame graph of a look, and return its path; empty if no rank has samples.
+
+    Raises
+    ------
+    OSError
+        The SVG can't be written.
+    """
+    files = [(rank, look.file(rank)) for rank in look.ranks if look.found.get(rank)]
+    target = look.directory / "flame.svg"
+    title = f"Main thread of {named(look.ranks)}, {look.request.seconds} s"
+    return str(target) if write_flame_graph(files, target, title) else ""
 
 
 def write_flame_graph(files: Sequence[tuple[int, Path]], target: Path, title: str) -> int:
@@ -48,7 +66,7 @@ def write_flame_graph(files: Sequence[tuple[int, Path]], target: Path, title: st
         except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
             continue
     if drawn:
-        target.write_text(_svg(root, title), encoding="utf-8")
+        write_atomically(target, _svg(root, title))
     return drawn
 
 

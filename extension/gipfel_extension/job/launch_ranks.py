@@ -13,23 +13,44 @@ from ..training.record.spec import LaunchSpec
 from ..training.record.state import LAUNCHES, MAX_BYTES, SPEC, LaunchState, read_rank_records, read_state
 
 _MOST_LAUNCHES = 1000
+#: Launches in jobs of their own that are searched for the one of a run.
+_MOST_OWN_JOBS = 30
 
 
 def launch_folder(run: Path, launch: str | None) -> Path | None:
-    """Return the directory of a launch ``RUN/N`` of a run, by default of the newest; None without one."""
+    """Return the directory of a launch of a run, by default of the newest; None without one.
+
+    Parameters
+    ----------
+    launch
+        ``RUN/N`` of a launch in the run, or ``N`` of one that has the run's job for itself.
+    """
     if launch is not None:
         name, _, number = launch.rpartition("/")
-        known = name == run.name and number.isdecimal() and len(number) < 10
-        folder = run / LAUNCHES / number
-        return folder if known and folder.is_dir() else None
+        known = name in (run.name, "") and number.isdecimal() and len(number) < 10
+        folder = (run if name else run.parent) / LAUNCHES / number
+        if not known or not folder.is_dir():
+            return None
+        return folder if name or _is_of_run(folder, run) else None
+    for folder in _newest_launches(run)[:_MOST_LAUNCHES]:
+        if (folder / "ranks").is_dir():
+            return folder
+    # Of a launch in a job of its own, only the samples are in the run folder.
+    own = _newest_launches(run.parent)[:_MOST_OWN_JOBS]
+    return next((folder for folder in own if _is_of_run(folder, run)), None)
+
+
+def _newest_launches(parent: Path) -> list[Path]:
     try:
-        numbers = sorted(
-            (int(path.name) for path in (run / LAUNCHES).iterdir() if path.name.isdecimal()), reverse=True
-        )
+        numbers = [int(path.name) for path in (parent / LAUNCHES).iterdir() if path.name.isdecimal()]
     except (OSError, ValueError):
-        return None
-    folders = (run / LAUNCHES / str(number) for number in numbers[:_MOST_LAUNCHES])
-    return next((folder for folder in folders if (folder / "ranks").is_dir()), None)
+        return []
+    return [parent / LAUNCHES / str(number) for number in sorted(numbers, reverse=True)]
+
+
+def _is_of_run(folder: Path, run: Path) -> bool:
+    state = state_of(folder)
+    return state is not None and bool(state.run) and Path(state.run).resolve() == run.resolve()
 
 
 def recorded_ranks(run: Path, launch: str | None = None) -> Iterator[ReportedRank]:
@@ -50,7 +71,7 @@ def recorded_ranks(run: Path, launch: str | None = None) -> Iterator[ReportedRan
                 each.node,
                 each.pid,
                 each.world or None,
-                f"{run.name}/{folder.name}",
+                f"{run.name}/{folder.name}" if folder.is_relative_to(run) else folder.name,
                 "launch",
                 coordinates[rank] if fits else {},
             )

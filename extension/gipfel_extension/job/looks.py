@@ -78,7 +78,7 @@ def select_ranks(text: str, launch: LaunchRoles) -> ChosenRanks:
             raise GipfelError(f"Rank {absent[0]} does not run.", _running(launch))
     if not found:
         raise GipfelError(f"No running rank is in {text[:80]!r}.", _running(launch))
-    return ChosenRanks(ranks=found, why=f"as {words!r} says")
+    return ChosenRanks(ranks=found, why="as selected")
 
 
 def _running(launch: LaunchRoles) -> str:
@@ -130,7 +130,7 @@ def cost_of(request: LookRequest) -> str:
     count = pluralize(len(request.ranks), "rank")
     if request.what == "stacks":
         pause = "1 to 2 s, to read symbols" if request.native else "a few milliseconds"
-        return f"{count} {_each(request)} for {pause}, and the others wait for them. A few kB per rank."
+        return f"{count} {_each(request)} for {pause}, and others wait meanwhile. A few kB per rank."
     if request.what == "flame":
         return (
             f"{count} {_are(request)} sampled 100 times a second for {request.seconds} s; steps take a few "

@@ -22,6 +22,9 @@ from .launches import (
     LaunchesRouteHandler,
     LaunchFileRouteHandler,
     LaunchLogRouteHandler,
+    LookFileRouteHandler,
+    LookPlanRouteHandler,
+    LooksRouteHandler,
 )
 from .runs import (
     RunComparisonRouteHandler,
@@ -80,6 +83,9 @@ ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/launches/log", LaunchLogRouteHandler),
     (r"gipfel/launches/(stop|rerun|notebook)", LaunchActionRouteHandler),
     (r"gipfel/launches/(trace|dump)", LaunchFileRouteHandler),
+    (r"gipfel/launches/looks", LooksRouteHandler),
+    (r"gipfel/launches/looks/plan", LookPlanRouteHandler),
+    (r"gipfel/launches/looks/file", LookFileRouteHandler),
     (r"gipfel/job", JobRouteHandler),
     (r"gipfel/job/figures", JobFiguresRouteHandler),
     (r"gipfel/job/topology", JobTopologyRouteHandler),

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -15,14 +15,19 @@ from ..server.launches import (
     find_launch,
     list_launches,
     log_page,
+    look_list,
+    look_plan,
+    open_look_file,
     open_rank_file,
 )
 from ..training.launch import Launch
 from ..training.launch import launch as start_launch
 from ..training.launch_summary import RankFileKind, flight_recorder_lines
+from ..training.launches.requests import LookRequest, request_dumps, request_look
 from .base import GipfelRouteHandler, route
 
 _PIECE = 1 << 20
+_CONTENTS = {"svg": "image/svg+xml", "txt": "text/plain; charset=utf-8", "json": "application/json"}
 
 
 class LaunchRequest(Frozen):
@@ -42,6 +47,22 @@ class FileQuery(LaunchRequest):
     """Query for a file that a rank of a launch has written."""
 
     rank: OneLine = Field(pattern=r"^(0|[1-9][0-9]{0,6})$")
+
+
+class LookQuery(LaunchRequest):
+    """Query for what a look would cost: ``ranks`` are a selection, by default the accused and a peer."""
+
+    what: Literal["stacks", "flame", "trace", "memory", "dump"]
+    ranks: OneLine = Field("", max_length=1000)
+    seconds: int = Field(10, ge=1, le=600)
+    steps: int = Field(3, ge=1, le=1000)
+
+
+class LookFileQuery(LaunchRequest):
+    """Query for what a rank wrote; without a rank the flame graph of all."""
+
+    id: OneLine = Field(max_length=80)
+    rank: int | None = Field(None, ge=0, le=1_000_000)
 
 
 class LaunchesRouteHandler(GipfelRouteHandler):
@@ -92,6 +113,59 @@ class LaunchActionRouteHandler(GipfelRouteHandler):
             self.finish({"launch": request.launch})
 
 
+class LooksRouteHandler(GipfelRouteHandler):
+    """``GET``: looks into ranks of a launch, with the answers so far. ``POST``: look into ranks."""
+
+    @route
+    async def get(self) -> None:
+        """Send the looks, the newest first."""
+        query = self.query_as(LaunchRequest)
+        launch = await asyncio.to_thread(find_launch, query.launch, os.environ)
+        self.finish(await asyncio.to_thread(look_list, launch))
+
+    @route
+    async def post(self) -> None:
+        """Request a look; send its ID, which is empty for dumps of the flight recorder."""
+        query = self.body_as(LookQuery)
+        self.set_status(201)
+        self.finish({"id": await asyncio.to_thread(_start_look, query)})
+
+
+class LookPlanRouteHandler(GipfelRouteHandler):
+    """``GET``: which ranks a look would ask, and what it costs."""
+
+    @route
+    async def get(self) -> None:
+        """Send ranks and cost; ask no rank."""
+        query = self.query_as(LookQuery)
+        launch = await asyncio.to_thread(find_launch, query.launch, os.environ)
+        details = {"seconds": query.seconds, "steps": query.steps}
+        self.finish(await asyncio.to_thread(lambda: look_plan(launch, query.what, query.ranks, **details)))
+
+
+class LookFileRouteHandler(GipfelRouteHandler):
+    """``GET``: what a rank wrote when it was looked into."""
+
+    @route
+    async def get(self) -> None:
+        """Send the file in chunks: stacks and flame graphs to be shown, others as a download."""
+        query = self.query_as(LookFileQuery)
+        launch = await asyncio.to_thread(find_launch, query.launch, os.environ)
+        file, name = await asyncio.to_thread(open_look_file, launch, query.id, query.rank)
+        content = _CONTENTS.get(name.rpartition(".")[2], "application/octet-stream")
+        self.set_header("Content-Type", content)
+        # Names of functions are in it: no script, and nothing is loaded.
+        self.set_header("Content-Security-Policy", "sandbox; default-src 'none'; style-src 'unsafe-inline'")
+        if not name.endswith((".svg", ".txt")):
+            whole = f"launch-{launch.folder.name}-{query.id}-{name}"
+            self.set_header("Content-Disposition", f'attachment; filename="{whole}"')
+        with file:
+            while piece := await asyncio.to_thread(file.read, _PIECE):
+                self.write(piece)
+                await self.flush()
+        self.finish(set_content_type=content)
+
+
 class LaunchFileRouteHandler(GipfelRouteHandler):
     """``GET``: a profiler trace or a flight recorder dump of a rank."""
 
@@ -139,3 +213,13 @@ def _rerun(launch: Launch) -> None:
             "This launch was started by another version of Gipfel.", "Start a new launch with this version."
         ) from error
     start_launch(spec, os.environ, directory=Path.cwd())
+
+
+def _start_look(query: LookQuery) -> str:
+    launch = find_launch(query.launch, os.environ)
+    plan = look_plan(launch, query.what, query.ranks)
+    if query.what == "dump":
+        request_dumps(launch.folder)
+        return ""
+    request = LookRequest(what=query.what, ranks=plan["ranks"], seconds=query.seconds, steps=query.steps)
+    return request_look(launch.folder, request).identifier

@@ -52,3 +52,40 @@ class JobVerdicts(ResponseModel):
     version: str
     verdicts: list[JobVerdict]
     notes: list[str]
+
+
+class LookAnswer(ResponseModel):
+    """What a rank wrote when it was looked into, or why it could not; ``note`` says how else it was done."""
+
+    rank: int
+    bytes: int
+    error: str
+    method: str
+    note: str
+
+
+class LookItem(ResponseModel):
+    """Look into ranks of a launch; ``missing`` have not answered. ``flame`` is true if it has an SVG."""
+
+    id: str
+    what: Literal["stacks", "flame", "trace", "memory"]
+    time_ms: int
+    missing: list[int]
+    answers: list[LookAnswer]
+    flame: bool
+
+
+class LookList(ResponseModel):
+    """Looks into ranks of a launch, the newest first; ``directory`` has their files."""
+
+    running: bool
+    directory: str
+    looks: list[LookItem]
+
+
+class LookPlan(ResponseModel):
+    """Ranks that a look would ask, why these, and what it costs the training."""
+
+    ranks: list[int]
+    why: str
+    cost: str

@@ -11,10 +11,20 @@ from pydantic import Field
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.runs import runs_root
 
+from ..job.flame_graph import draw_flame_graph
+from ..job.looks import (
+    DUMP_COST,
+    ChosenRanks,
+    LaunchRoles,
+    cost_of,
+    default_ranks,
+    select_ranks,
+)
 from ..telemetry.files import open_regular
 from ..training.launch import Launch
 from ..training.launch_summary import RankFileKind, rank_file, summarize_or_report
 from ..training.launches.logs import Cursor, ErrorLines, LogRow, tail_cursor
+from ..training.launches.requests import LookRequest, check_running, earlier_looks, find_look
 from ..training.record.state import LAUNCHES, known_folders
 
 _MAX_LAUNCHES = 30
@@ -134,3 +144,59 @@ def executed_notebook(launch: Launch, root: Path) -> str:
             f"Open {notebook} in a terminal.",
         ) from error
     return link.relative_to(root).as_posix()
+
+
+def look_list(launch: Launch) -> dict[str, Any]:
+    """Return the content of a `job_responses.LookList`."""
+    looks = [
+        {
+            "id": each.identifier,
+            "what": each.request.what,
+            "time_ms": each.time_ms,
+            "missing": list(each.missing),
+            "answers": [each.found[rank].model_dump(exclude={"path"}) for rank in sorted(each.found)],
+            "flame": each.request.what == "flame" and any(found.path for found in each.found.values()),
+        }
+        for each in earlier_looks(launch.folder)
+    ]
+    running = launch.state.phase == "running"
+    return {"running": running, "directory": str(launch.folder / "deeper"), "looks": looks}
+
+
+def look_plan(launch: Launch, what: str, ranks: str, **details: Any) -> dict[str, Any]:
+    """Return the content of a `job_responses.LookPlan`; ``ranks`` are a selection, empty for the default.
+
+    Raises
+    ------
+    GipfelError
+        The launch does not run, or the selection is not valid.
+    """
+    check_running(launch.folder, ())
+    found = LaunchRoles.of(launch.folder)
+    chosen = select_ranks(ranks, found) if ranks.strip() else default_ranks(found)
+    if what == "dump":
+        chosen, cost = ChosenRanks(ranks=found.ranks, why="dumps are compared with each other"), DUMP_COST
+    else:
+        cost = cost_of(LookRequest.model_validate({"what": what, "ranks": chosen.ranks, **details}))
+    return {"ranks": list(chosen.ranks), "why": chosen.why, "cost": cost}
+
+
+def open_look_file(launch: Launch, identifier: str, rank: int | None) -> tuple[BinaryIO, str]:
+    """Open what a rank wrote, or for None the flame graph of all, which is drawn now; return its name, too.
+
+    Raises
+    ------
+    GipfelError
+        There is no such file, or it can't be read.
+    """
+    look = find_look(launch.folder, identifier)
+    if look is None:
+        raise GipfelError("There is no such look into this launch.", "Choose one from the list.")
+    path = look.directory / "flame.svg" if rank is None else look.file(rank)
+    try:
+        if rank is None:
+            draw_flame_graph(look)
+        return open_regular(path, follow=False), path.name
+    except OSError as error:
+        why = error.strerror or "it can't be opened"
+        raise GipfelError(f"{path.name} can't be read: {why}.", "See what the rank answered.") from error

@@ -223,13 +223,14 @@ def _watch_meshes(module: Any) -> None:
 
 def _report_roles(roles: dict[str, int]) -> None:
     parts = FOLDER.split("/")
+    inside_run = os.path.realpath(FOLDER).startswith(os.path.realpath(os.environ["GIPFEL_RUN"]) + "/")
     content = {
         "time_ns": time.time_ns(),
         "rank": int(os.environ["RANK"]),
         "world_size": int(os.environ["WORLD_SIZE"]),
         "node": os.environ.get("GIPFEL_NODE") or os.uname().nodename,
         "pid": os.getpid(),
-        "launch": f"{parts[-3]}/{parts[-1]}" if len(parts) > 3 else "",
+        "launch": f"{parts[-3]}/{parts[-1]}" if inside_run else parts[-1],
         "source": "mesh",
         "roles": roles,
     }

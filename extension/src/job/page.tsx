@@ -9,6 +9,7 @@ import * as React from 'react';
 import { mountainIcon } from '../common/icon';
 import { Tabs } from '../panel/tabs';
 import type { IJobPart, IJobTab, IJobTabProps, ISection } from '../tokens';
+import { Depth } from './depth';
 import { Header } from './header';
 import type { IPageLocation } from './location';
 import type { JobModel } from './model';
@@ -91,7 +92,7 @@ export class JobPage extends ReactWidget {
   constructor(
     readonly model: JobModel,
     readonly tabs: JobTabs,
-    private readonly trans: TranslationBundle
+    readonly trans: TranslationBundle
   ) {
     super();
     this.id = 'gipfel-job';
@@ -232,6 +233,7 @@ function TabBody(props: { tab: IJobTab; page: JobPage }): React.JSX.Element {
               </>
             )}
           </UseSignal>
+          <Depth tab={tab.id} job={model.job} trans={page.trans} />
         </div>
       )}
     </Follow>

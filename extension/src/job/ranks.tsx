@@ -5,6 +5,7 @@ import * as React from 'react';
 import { LaunchesModel } from '../launches/model';
 import { LaunchRequests } from '../launches/requests';
 import { LaunchLog } from '../views/launch/log';
+import { Looks } from './looks';
 import type { JobModel } from './model';
 import { WorldLine } from './overview';
 import { RankRow, ROW_PIXELS } from './rank-row';
@@ -35,6 +36,7 @@ export function Ranks(props: IProps): React.JSX.Element {
       <States model={model} trans={trans} />
       {job !== null && <WorldLine job={job} trans={trans} />}
       {missing && <p className="jp-Gipfel-pad">✗ {missing}</p>}
+      {job !== null && <Looks key={job.launch} model={model} trans={trans} />}
       {job?.ranks.length === 0 && (
         <p className="jp-Gipfel-pad">
           {trans.__(

@@ -1,7 +1,7 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import type { ServerConnection } from '@jupyterlab/services';
 
-import type { IJobDocument, IJobFigures, IJobVerdicts } from '../api';
+import type { IJobDocument, IJobFigures, IJobVerdicts, ILookList, ILookPlan } from '../api';
 import { requestJson } from '../common/request';
 
 /** The answer if nothing has changed since the version that the page has. */
@@ -33,7 +33,14 @@ export interface IFiguresQuery extends IJobQuery {
   readonly width: number;
 }
 
-/** Requests to `gipfel/job`. */
+/** What ranks of a launch are asked for; `ranks` is a selection, empty for the accused, a peer and rank 0. */
+export interface ILookQuery {
+  readonly launch: string;
+  readonly what: string;
+  readonly ranks: string;
+}
+
+/** Requests to `gipfel/job`, and to look into ranks. */
 export class JobRequests {
   constructor(readonly settings: ServerConnection.ISettings) {}
 
@@ -43,6 +50,27 @@ export class JobRequests {
 
   verdicts(query: IJobQuery, have: string): Promise<IJobVerdicts | IUnchanged> {
     return requestJson(this.settings, `job/verdicts${jobWords(query, have)}`);
+  }
+
+  /** Return the looks into ranks of a launch, the newest first. */
+  looks(launch: string): Promise<ILookList> {
+    return requestJson(this.settings, `launches/looks${URLExt.objectToQueryString({ launch })}`);
+  }
+
+  /** Return which ranks a look would ask, and what it costs. */
+  lookPlan(query: ILookQuery): Promise<ILookPlan> {
+    return requestJson(this.settings, `launches/looks/plan${URLExt.objectToQueryString({ ...query })}`);
+  }
+
+  async startLook(query: ILookQuery & { readonly steps?: number; readonly seconds?: number }): Promise<void> {
+    await requestJson<unknown>(this.settings, 'launches/looks', 'POST', query);
+  }
+
+  /** Return the URL of what a rank wrote; without a rank that of the flame graph. */
+  lookFile(launch: string, id: string, rank: number | null): string {
+    const own = rank === null ? {} : { rank: String(rank) };
+    const url = URLExt.join(this.settings.baseUrl, 'gipfel', 'launches/looks/file');
+    return url + URLExt.objectToQueryString({ launch, id, ...own });
   }
 
   figures(query: IFiguresQuery, have: string): Promise<IJobFigures | IUnchanged> {

@@ -10,6 +10,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -25,7 +26,8 @@ DUMP, STACKS, TRACE = "dump", "stacks.json", "trace.json"
 What = Literal["stacks", "flame", "trace", "memory"]
 Method = Literal["auto", "py-spy", "signal"]
 _DIRECTORY, _REQUEST = "deeper", "request.json"
-_IDENTIFIER = re.compile(r"(stacks|flame|trace|memory)-[0-9TZ]{8,24}-[0-9a-f]{4,16}")
+_IDENTIFIER = re.compile(r"(stacks|flame|trace|memory)-[0-9]{8}T[0-9]{6}Z-[0-9a-f]{4,16}")
+_STAMP = "%Y%m%dT%H%M%SZ"
 _MAX_BYTES = 1 << 20
 _MOST_LOOKS = 50
 #: Largest part of a rank's stacks that is read.
@@ -89,6 +91,12 @@ class Look:
         self.request = request
         self.directory = folder / _DIRECTORY / identifier
         self.found: dict[int, RankAnswer] = {}
+
+    @property
+    def time_ms(self) -> int:
+        """Return when it was requested, in UTC milliseconds."""
+        stamp = datetime.strptime(self.identifier.split("-")[1], _STAMP).replace(tzinfo=UTC)
+        return int(stamp.timestamp() * 1000)
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -158,7 +166,7 @@ def request_look(folder: Path, request: LookRequest) -> Look:
     check_running(folder, request.ranks)
     name = STACKS if request.what in {"stacks", "flame"} else TRACE
     _wait_for_turn(folder / name)
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    stamp = datetime.now(UTC).strftime(_STAMP)
     look = Look(folder, f"{request.what}-{stamp}-{secrets.token_hex(3)}", request)
     content = json.dumps({"id": look.identifier, **request.model_dump(mode="json")})
     try:
