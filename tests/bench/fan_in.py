@@ -78,7 +78,7 @@ def main() -> int:
 
 
 def _receiver(sockets: Path, ends: ExitStack) -> tuple[psutil.Process, str, FanInKeys]:
-    argv = [sys.executable, "-m", "gipfel_extension.telemetry.live.receiver", "--sockets", str(sockets)]
+    argv = [sys.executable, "-m", "gipfel_extension.telemetry.live.fan_in", "--sockets", str(sockets)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIPFEL_")}
     process = subprocess.Popen([*argv, "--address", "127.0.0.1"], stdout=subprocess.PIPE, env=environment)
     ends.callback(process.wait, 30)

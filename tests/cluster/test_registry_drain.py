@@ -16,7 +16,7 @@ from gipfel_cluster.model import GipfelError
 from gipfel_extension.registry import queries
 from gipfel_extension.registry.cases import StepView, steps
 from gipfel_extension.registry.nodes import SlurmNodes
-from gipfel_extension.registry.records import RefusedError, Sender
+from gipfel_extension.registry.queries import RefusedError, Sender
 from gipfel_extension.registry.rules import load_rules
 from gipfel_extension.registry.schema import open_database
 from gipfel_extension.registry.service import Registry

@@ -252,7 +252,7 @@ def test_gpus_are_opened_in_a_process_of_their_own(made):
         "not applicable"
     }
     made.file("/dev/nvidia0")
-    source = "python3 -m gipfel_extension.doctor.gpu_sources"
+    source = "python3 -m gipfel_extension.doctor.gpus"
     made.answers[f"{source} nvml"] = Answer(output='{"name": "nvml+gpm", "gpus": ["GH200", "GH200"]}\n')
     assert gpus.nvml(made.machine()).message == "2 x GH200."
     assert gpus.profiling(made.machine()).status == "ok"
@@ -268,7 +268,7 @@ def test_gpus_are_opened_in_a_process_of_their_own(made):
 
 def test_the_process_that_opens_a_source_says_why_it_can_t(tmp_path):
     answer = run_here(
-        (sys.executable, "-m", "gipfel_extension.doctor.gpu_sources", "nvml"),
+        (sys.executable, "-m", "gipfel_extension.doctor.gpus", "nvml"),
         {**os.environ, "CUDA_VISIBLE_DEVICES": ""},
         limit=60,
     )

@@ -13,10 +13,16 @@ from gipfel_cluster.runs import RunFolder
 from gipfel_cluster.workloads.run_folders import find_run
 from gipfel_extension.cli.main import main
 from gipfel_extension.exporters.mlflow_client import MlflowClient
-from gipfel_extension.exporters.mlflow_tracking import Tracker, pending_runs, read_tracked
+from gipfel_extension.exporters.mlflow_tracking import (
+    Tracker,
+    hardware_series,
+    metric_name,
+    pending_runs,
+    read_tracked,
+    user_series,
+)
 from gipfel_extension.exporters.rocrate import write_crate
 from gipfel_extension.exporters.run_document import describe
-from gipfel_extension.exporters.series import hardware_series, metric_name, user_series
 from gipfel_extension.telemetry.metric_table import GPU_METRICS
 from gipfel_extension.telemetry.sample import Device, Provenance, Sample
 from gipfel_extension.telemetry.store.segments import SegmentWriter

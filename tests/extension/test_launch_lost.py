@@ -22,7 +22,7 @@ from gipfel_extension.training.launches.progress import read_progress, read_trai
 from gipfel_extension.training.launches.supervisor import requeue
 from gipfel_extension.training.record.spec import LaunchSpec
 from gipfel_extension.training.record.state import LaunchState, read_state, refresh_state, write_state
-from gipfel_extension.vetting.history.exclusions import Exclusion, Exclusions
+from gipfel_extension.vetting.history.queries import Exclusion, Exclusions
 from gipfel_extension.vetting.history.store import History
 
 _OLD_NS = 3600 * 10**9

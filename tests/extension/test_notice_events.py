@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from gipfel_cluster.notify.journal import read_events as read_journal
-from gipfel_extension.recorder.idle_watch import IDLE_S, IdleWatch
 from gipfel_extension.recorder.journal import Journal
+from gipfel_extension.recorder.loop import IDLE_S, IdleWatch
 from gipfel_extension.telemetry.events import read_events, report_failure
 from gipfel_extension.telemetry.sample import Device, Sample
 from gipfel_extension.telemetry.sources import SystemClock

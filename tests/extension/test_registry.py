@@ -13,7 +13,7 @@ from sqlalchemy import text
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.registry import queries
 from gipfel_extension.registry.pages import build_grid
-from gipfel_extension.registry.records import RefusedError, Sender
+from gipfel_extension.registry.queries import RefusedError, Sender
 from gipfel_extension.registry.schema import Base, open_database
 from gipfel_extension.vetting.history.site_registry import SharedReport
 from gipfel_extension.vetting.model import Verdict

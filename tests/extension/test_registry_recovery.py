@@ -10,7 +10,7 @@ from registry_site import DRAIN, HOUR, Site
 
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.registry.cases import open_cases, steps, waiting_steps
-from gipfel_extension.registry.records import RefusedError, Sender
+from gipfel_extension.registry.queries import RefusedError, Sender
 from gipfel_extension.registry.recovery import Backlog
 
 

@@ -5,9 +5,9 @@ import pytest
 from saturation_tables import H100, busy, gpu, table
 
 from gipfel_extension.saturation import Weights, ceilings_of
-from gipfel_extension.saturation.ceilings import LINKS, TABLE, slice_of
 from gipfel_extension.saturation.levels import fractions, levels_of
 from gipfel_extension.saturation.loss_breakdown import loss_breakdown_of
+from gipfel_extension.saturation.settings import LINKS, TABLE, slice_of
 from gipfel_extension.telemetry.sources.gpm import GPM_METRICS
 
 

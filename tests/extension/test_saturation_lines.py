@@ -5,7 +5,7 @@ from dataclasses import replace
 from saturation_tables import busy, gpu, host, table
 
 from gipfel_extension.saturation import advise, score_table
-from gipfel_extension.saturation.report.lines import score_text
+from gipfel_extension.saturation.report.document import score_text
 
 
 def lines(series: object, label: str = "alps-48812", environment: str = "", length: int = 10) -> list[str]:

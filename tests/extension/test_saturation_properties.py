@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from saturation_tables import H100, busy, gpu, host, table
 
 from gipfel_extension.saturation import Settings, Weights, advise, document_of, score_table
-from gipfel_extension.saturation.report.lines import WIDTH, score_text
+from gipfel_extension.saturation.report.document import WIDTH, score_text
 from gipfel_extension.saturation.result import integer_points
 from gipfel_extension.telemetry.metric_table import GPU_METRICS, HOST_METRICS, SCORE_PARTS
 from gipfel_extension.telemetry.sample import SampleTable

@@ -13,7 +13,7 @@ from saturation_tables import gpu, host, table
 
 from gipfel_extension.telemetry.energy import CO2_VARIABLE, energy_of
 from gipfel_extension.telemetry.sources.host import HostSource
-from gipfel_extension.telemetry.sources.host_energy import HostEnergy
+from gipfel_extension.telemetry.sources.node_counters import HostEnergy
 from gipfel_extension.telemetry.sources.nvml import NvmlSource
 
 

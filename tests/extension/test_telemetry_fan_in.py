@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from gipfel_extension.telemetry.live.fan_in import FanInKeys, FanInSender
-from gipfel_extension.telemetry.live.receiver import FanInReceiver
+from gipfel_extension.telemetry.live.fan_in import FanInKeys, FanInReceiver, FanInSender
 from gipfel_extension.telemetry.live.ticks import LiveReader, Tick
 from gipfel_extension.telemetry.sample import Device, Sample, SourceError
 
@@ -222,7 +221,7 @@ def test_clients_without_the_jobs_keys_are_refused(sockets, case):
 
 def test_receiver_prints_port_and_keys_and_ends_at_a_signal(sockets):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIPFEL_FAN_IN")}
-    argv = [sys.executable, "-m", "gipfel_extension.telemetry.live.receiver", "--address", "127.0.0.1"]
+    argv = [sys.executable, "-m", "gipfel_extension.telemetry.live.fan_in", "--address", "127.0.0.1"]
     argv += ["--sockets", str(sockets)]
 
     def started(environment: dict[str, str], *more: str) -> tuple[subprocess.Popen[bytes], dict]:

@@ -24,7 +24,7 @@ from gipfel_extension.vetting.probing import (
     probe_file,
     read_answer,
 )
-from gipfel_extension.vetting.protocol_entry import parse_entry
+from gipfel_extension.vetting.protocol import parse_entry
 from gipfel_extension.vetting.report import read_report
 from gipfel_extension.vetting.run.children import start_forked
 from gipfel_extension.vetting.run.messages import CheckDone, RunCheck, TorchImported, from_agent

@@ -17,8 +17,7 @@ from gipfel_extension.vetting.gpus import NvLink, Process, Remapped
 from gipfel_extension.vetting.model import Finding, Verdict
 from gipfel_extension.vetting.one_check import run_check
 from gipfel_extension.vetting.probing import ProbeAnswer
-from gipfel_extension.vetting.protocol import VettingProtocol
-from gipfel_extension.vetting.protocol_entry import parse_entry
+from gipfel_extension.vetting.protocol import VettingProtocol, parse_entry
 from gipfel_extension.vetting.protocol_files import load_protocol
 
 PASS, DEGRADED, FAIL = Verdict.PASS, Verdict.DEGRADED, Verdict.FAIL

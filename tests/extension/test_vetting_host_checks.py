@@ -18,7 +18,7 @@ from gipfel_extension.vetting.checks.storage import BLOCK_BYTES, RandomContent, 
 from gipfel_extension.vetting.model import Verdict
 from gipfel_extension.vetting.one_check import group_probe, run_check
 from gipfel_extension.vetting.probing import LocalProbes, ProbeAnswer, ProbeSpec, read_answer
-from gipfel_extension.vetting.protocol_entry import parse_entry
+from gipfel_extension.vetting.protocol import parse_entry
 
 PASS, FAIL, NOT_RUN = Verdict.PASS, Verdict.FAIL, Verdict.NOT_RUN
 

@@ -10,7 +10,7 @@ from vetting_verdicts import TWO, verdict_of
 from gipfel_cluster.scheduler.excluded_nodes import excluded_nodes
 from gipfel_extension.vet_first import VetFirst, summarize_failures, vetting_progress
 from gipfel_extension.vetting.grid import make_grid
-from gipfel_extension.vetting.history.exclusions import Exclusions
+from gipfel_extension.vetting.history.queries import Exclusions
 from gipfel_extension.vetting.model import CheckResult, Verdict
 from gipfel_extension.vetting.report import VettingReport, make_report, read_report
 from gipfel_extension.vetting.report_table import Table

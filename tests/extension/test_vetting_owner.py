@@ -7,8 +7,7 @@ from vetting_readings import FakeProbes, Readings, context
 from vetting_verdicts import TWO, verdict_of
 
 from gipfel_cluster.scheduler.notation import expand_hostlist
-from gipfel_extension.vetting.history.exclusions import Exclusions
-from gipfel_extension.vetting.history.queries import decide_borderline
+from gipfel_extension.vetting.history.queries import Exclusions, decide_borderline
 from gipfel_extension.vetting.history.site_registry import _public_record
 from gipfel_extension.vetting.history.store import record_from_results
 from gipfel_extension.vetting.model import CheckResult, Owner, Verdict, with_owners

@@ -13,7 +13,7 @@ from gipfel_extension.cli.report_content import build_content
 from gipfel_extension.cli.scored_run import ScoredRun, resolve_recording
 from gipfel_extension.saturation import JobScore, Settings, Workload, advise, score_table
 from gipfel_extension.saturation.report import ReportContent
-from gipfel_extension.saturation.report.lines import score_text
+from gipfel_extension.saturation.report.document import score_text
 from gipfel_extension.telemetry.imports import Recording
 from gipfel_extension.telemetry.ranks import gpu_uuids_by_rank, read_ranks
 from gipfel_extension.telemetry.sample import SourceError

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..saturation.report import ReportContent, ReportFigure, record_lines
-from ..saturation.report.lines import heading, recording_line
+from ..saturation.report.document import heading, recording_line
 from ..saturation.result import points_over_time
 from ..telemetry.events import Event, read_events
 from ..telemetry.figures.heat import heat_figure

@@ -93,8 +93,11 @@ def scan(
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which --help can do without
 
     from ..gate.scan.cache import ScanCache, cache_folder  # noqa: PLC0415
-    from ..gate.scan.exceptions import Exceptions, read_exceptions  # noqa: PLC0415
-    from ..gate.scan.targets import scan_targets  # noqa: PLC0415
+    from ..gate.scan.targets import (  # noqa: PLC0415
+        Exceptions,
+        read_exceptions,
+        scan_targets,
+    )
 
     if not targets and source is None:
         raise click.UsageError("Missing argument 'MODEL|IMAGE|DIR...'.")

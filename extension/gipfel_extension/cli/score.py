@@ -104,7 +104,7 @@ def score(recording: str, *, weights: dict[str, float], gpu: str, as_document: b
 
 
 def _print(scored: "ScoredRun") -> None:
-    from ..saturation.report.lines import score_text  # noqa: PLC0415
+    from ..saturation.report.document import score_text  # noqa: PLC0415
 
     label, environment = scored.recording.label, _environment(scored.path)
     effect = scored.advice_effect.lines if scored.advice_effect else ()

@@ -171,7 +171,7 @@ def _consent(*, share: bool, alone: bool) -> None:
 
 
 def _excluded() -> int:
-    from ..vetting.history.exclusions import Exclusions, excluded_hostlist  # noqa: PLC0415
+    from ..vetting.history.queries import Exclusions, excluded_hostlist  # noqa: PLC0415
     from ..vetting.history.store import History, history_root  # noqa: PLC0415
     from ..vetting.run.location import Location  # noqa: PLC0415
 

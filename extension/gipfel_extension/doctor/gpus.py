@@ -1,12 +1,19 @@
-"""Probes of GPUs, and of the libraries that measure them."""
+"""Probes of GPUs, and of the libraries that measure them.
+
+``python -m gipfel_extension.doctor.gpus SOURCE`` opens one source of GPU samples and prints one JSON
+document: it is a process of its own because a driver may hang or crash.
+"""
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable
 
 from pydantic import ValidationError
 
 from gipfel_cluster.model import Frozen
+from gipfel_extension.telemetry.sample import SourceError
+from gipfel_extension.telemetry.sources import open_source
 
 from .cluster import read_record
 from .examine import Finding, ProbeTopic
@@ -20,7 +27,7 @@ _NONE = "There is no NVIDIA GPU here. The saturation panel offers a simulated so
 
 
 class _Opened(Frozen):
-    """Output of the program `gpu_sources`."""
+    """Output of the program that opens a source."""
 
     name: str = ""
     gpus: tuple[str, ...] = ()
@@ -100,10 +107,29 @@ def _driver_fix(opened: _Opened) -> str:
 
 
 def _open(machine: Machine, source: str) -> _Opened:
-    answer = machine.run((machine.python, "-m", "gipfel_extension.doctor.gpu_sources", source))
+    answer = machine.run((machine.python, "-m", "gipfel_extension.doctor.gpus", source))
     if not answer.ok:
         return _Opened(problem=f"The source {source} can't be opened: {answer.error}.")
     try:
         return _Opened.model_validate(json.loads(answer.output.strip().splitlines()[-1]))
     except (ValueError, IndexError, ValidationError):
         return _Opened(problem=f"The output of the source {source} is not valid.")
+
+
+def main(name: str) -> int:
+    """Print the source's full name and its GPUs, or the error."""
+    try:
+        source = open_source(name)
+        answer: dict[str, object] = {
+            "name": source.name,
+            "gpus": [each.name for each in source.devices if each.kind == "gpu"],
+        }
+        source.close()
+    except SourceError as error:
+        answer = {"problem": error.problem, "fix": error.fix}
+    print(json.dumps(answer))  # noqa: T201
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -21,9 +21,8 @@ from ..telemetry.store.fine import FineRetention
 from ..topology.collect import record_topology
 from ..tracking.text_formats import PatternError
 from .loop import MetricsFollower, MetricsFollowers, Recorder, TickSink
-from .metrics_directory import MetricsDirectory
+from .metrics_directory import MetricsDirectory, OpenFiles
 from .metrics_file import MetricsFile
-from .open_files import OpenFiles
 from .rule_monitor import load_rules
 from .sample_files import ScoreParts, Settings, fine_sources
 

@@ -1,8 +1,11 @@
-"""The recorder's loop: read every source at drift-free times, write samples, publish ticks."""
+"""The recorder's loop: read every source at drift-free times, write samples, publish ticks.
+
+`IdleWatch` detects a node whose GPUs have all been idle for 20 minutes.
+"""
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -12,13 +15,13 @@ from ..telemetry.ranks import RankFinder, ranks_file
 from ..telemetry.sample import FINE_INTERVAL, Device, Sample
 from ..telemetry.sources import Clock, EventSource, ProcessSource, Source, SystemClock
 from ..telemetry.store.segments import Provenance
-from .idle_watch import IdleWatch
 from .journal import ClockWatch, Journal, ThrottleWatch
 from .rule_monitor import RuleMonitor
 from .sample_files import FineRecording, SampleWriter, ScoreParts, Settings, fine_sources
 
 if TYPE_CHECKING:
     from ..telemetry.live.ticks import Tick
+
 
 #: Seconds between two checks whether the parent process is still running.
 _PARENT_CHECK_SECONDS = 1.0
@@ -282,3 +285,47 @@ class Ticker:
             if remaining <= 0:
                 return
             self._clock.wait(min(remaining, _PARENT_CHECK_SECONDS), ended)
+
+
+#: Seconds without work after which GPUs are reported as idle.
+IDLE_S = 1200.0
+#: Activity from which a GPU counts as busy, 0 to 1.
+BUSY = 0.05
+#: Metrics that show activity, the most precise first.
+_METRICS = ("SM_ACTIVE", "GR_ENGINE_ACTIVE", "GPU_UTIL")
+
+
+class IdleWatch:
+    """Adds one event when all GPUs of this node have been idle, and again only after one was busy.
+
+    A GPU whose activity is unknown is not idle. Simulated GPUs do not count.
+    """
+
+    def __init__(self, journal: Journal, devices: Iterable[Device]) -> None:
+        self._journal = journal
+        self._gpus = {each.uuid for each in devices if each.kind == "gpu" and not each.simulated}
+        self._busy_ns: dict[str, int] = {}
+        self._reported = False
+
+    def check(self, samples: Iterable[Sample]) -> None:
+        """Check the newest samples."""
+        now_ns = 0
+        for sample in samples:
+            if sample.device not in self._gpus:
+                continue
+            now_ns = max(now_ns, sample.monotonic_ns)
+            values = (sample.values.get(name) for name in _METRICS)
+            activity = next((float(each) for each in values if each is not None), None)
+            is_idle = activity is not None and activity < BUSY
+            if not is_idle or sample.device not in self._busy_ns:
+                self._busy_ns[sample.device] = sample.monotonic_ns
+        if not now_ns or len(self._busy_ns) < len(self._gpus):
+            return
+        idle_s = (now_ns - max(self._busy_ns.values())) / 1e9
+        if idle_s < IDLE_S:
+            self._reported = False
+        elif not self._reported:
+            self._reported = True
+            count = len(self._gpus)
+            what = "The GPU has" if count == 1 else f"All {count} GPUs have"
+            self._journal.note("gpus_idle", f"{what} been below {BUSY:.0%} for {IDLE_S / 60:.0f} minutes.")

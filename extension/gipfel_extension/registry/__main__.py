@@ -25,16 +25,17 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.process.tree import end_with_parent
 from gipfel_cluster.scheduler.machine import SLURM_VARIABLES
 
-from .api import (
+from .handlers import (
     AuditHandler,
     BaselinesHandler,
     NodeHandler,
+    PageHandler,
     ReportsHandler,
+    RequestError,
     StepHandler,
     StepsHandler,
     WorstNodesHandler,
 )
-from .handlers import PageHandler, RequestError
 from .nodes import SlurmNodes
 from .pages import AuditPageHandler, NodePageHandler, OverviewHandler
 from .rules import load_rules

@@ -10,8 +10,7 @@ from sqlalchemy.orm import Session
 
 from gipfel_cluster.model import Frozen
 
-from .queries import iso
-from .records import audit
+from .queries import audit, iso
 from .rules import CaseProgress, Proposal, Rule, render_text
 from .schema import CaseRow, ReportRow, ResultRow, StepRow
 

@@ -34,8 +34,7 @@ from .cases import (
     view,
 )
 from .nodes import NodeControl, NodeState, case_refusal, drain_refusal, format_command, resume_refusal
-from .queries import observations
-from .records import audit
+from .queries import audit, observations
 from .rules import Action, Proposal, Rule, next_step
 from .schema import StepRow
 from .settings import Settings

@@ -14,7 +14,7 @@ from gipfel_cluster.model import GipfelError
 
 from ..vetting.history.site_registry import SharedReport
 from .nodes import NodeControl
-from .records import (
+from .queries import (
     RefusedError,
     Sender,
     audit,

@@ -2,11 +2,10 @@
 
 from .advice import Advice, advise
 from .advice.model import Workload
-from .ceilings import Ceilings, ceilings_of
 from .report.document import document_of
 from .result import GpuScore, JobScore, RankScore, Spread, Total, Trace
 from .score import score_table
-from .settings import LOSSES, RESOURCES, Settings, Thresholds, Weights
+from .settings import LOSSES, RESOURCES, Ceilings, Settings, Thresholds, Weights, ceilings_of
 
 __all__ = [
     "LOSSES",

@@ -10,8 +10,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..telemetry.sample import Columns, Device, SampleTable
-from .host_indicators import HostIndicators, bidirectional_rate, host_indicators_of, host_of
-from .levels import Flags, Floats, Levels, column, fractions
+from .levels import (
+    Flags,
+    Floats,
+    HostIndicators,
+    Levels,
+    bidirectional_rate,
+    column,
+    fractions,
+    host_indicators_of,
+    host_of,
+)
 from .loss_breakdown import LossBreakdown
 from .settings import LOSSES, Thresholds
 from .time_grid import TimeGrid, max_and_median, nearest_rows

@@ -11,9 +11,8 @@ import numpy as np
 
 from ..telemetry.metric_table import SCORE_PARTS
 from ..telemetry.sample import Columns, Device
-from .ceilings import ceilings_of
 from .levels import Floats, Levels, levels_of, recorded_or
-from .settings import RESOURCES, Thresholds, Weights
+from .settings import RESOURCES, Thresholds, Weights, ceilings_of
 from .time_grid import TimeGrid, max_and_median
 
 

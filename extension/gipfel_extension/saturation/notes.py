@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ..telemetry.sample import SampleTable
-from .host_indicators import host_of
-from .levels import column
+from .levels import column, host_of
 from .result import GpuScore, Trace
 from .settings import Thresholds
 

@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 from ..telemetry.metric_table import SCORE_PARTS
 from ..telemetry.sample import FINE_INTERVAL, Columns, Device, SampleTable
 from .causes import IndicatorReader, losses_of
-from .ceilings import ceilings_of, slice_of
 from .levels import Flags, Floats, Levels, column, levels_of, recorded_or
 from .loss_breakdown import LossBreakdown, loss_breakdown_of, work_start_ns
 from .notes import notes_of
 from .result import GpuScore, JobScore, RankScore, Spread, Total, Trace
-from .settings import LOSSES, RESOURCES, Settings
+from .settings import LOSSES, RESOURCES, Settings, ceilings_of, slice_of
 from .time_grid import (
     COARSENING,
     TimeGrid,

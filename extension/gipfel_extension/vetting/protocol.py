@@ -1,13 +1,23 @@
-"""Protocol: the checks that vet a node, with their limits and tolerances."""
+"""Protocol: the checks that vet a node, with their limits and tolerances.
+
+`parse_entry` makes a `ProtocolCheck` of each entry of a protocol's YAML, with line numbers in its errors.
+"""
 
 import hashlib
-from typing import Annotated
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, ValidationError
 
-from gipfel_cluster.model import Frozen
+from gipfel_cluster import yaml_document
+from gipfel_cluster.model import Frozen, GipfelError, one_line
+from gipfel_cluster.yaml_document import MAX_CHARACTERS, YamlMapping, most_specific_error, suggestion
 
+from ..telemetry.files import read_regular
+from .check import UnknownCheck, check_class
 from .model import CheckResult, Owner, Scope, Severity, Verdict
+from .quantities import quantity
 from .threshold import Threshold
 
 #: Check name and type of results about the protocol itself.
@@ -123,3 +133,142 @@ class VettingProtocol(Frozen):
             result = placeholder.not_run("all", "", reason, fix)
             results.append(result.model_copy(update={"owner": Owner.PROTOCOL}))
         return tuple(results)
+
+
+#: Keys that every entry may have, also one in vetnode's format.
+KEYS = (
+    "name", "type", "scope", "severity", "time_limit", "threshold", "tolerate_degraded", "skip_if_alone",
+    "requirements", "parameters",
+)  # fmt: skip
+#: Keys whose values need no conversion.
+_UNCONVERTED = ("severity", "tolerate_degraded", "skip_if_alone")
+
+
+def read_yaml(text: str, source: str) -> YamlMapping:
+    """Return the mapping in a text; `source` names the text in errors.
+
+    Raises
+    ------
+    GipfelError
+        The text is not valid YAML, is not a mapping, or is too large.
+    """
+    return yaml_document.read_yaml(
+        text, source, "protocol", "Write 'name' and 'checks' (or vetnode's 'evals')."
+    )
+
+
+def read_yaml_file(path: Path) -> YamlMapping:
+    """Return the mapping in a file; raise GipfelError where it can't be read."""
+    try:
+        if path.is_dir():
+            raise GipfelError(f"{path} is a directory.", "Name the protocol's file.")
+        content = read_regular(path, MAX_CHARACTERS * 4, follow=True)
+        return read_yaml(content.decode(), str(path))
+    except UnicodeDecodeError as error:
+        raise GipfelError(f"{path} is not UTF-8 text.", "Name a YAML file.") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise GipfelError(
+            f"{path} can't be read: {reason}.", "Name a protocol's file or a shipped protocol."
+        ) from error
+
+
+def parse_entry(document: Mapping[str, Any], *, line: int = 0) -> ProtocolCheck:
+    """Return the check of an entry in Gipfel's format; its `problem` is set if it can't be run."""
+    lines = getattr(document, "lines", {})
+    type_ = str(document.get("type") or "")
+    name = str(document.get("name") or type_ or "without a name")[:200]
+    name = one_line(name) or "without a name"
+    unknown = [key for key in document if key not in KEYS]
+    if unknown:
+        at = lines.get(unknown[0], line)
+        fix = suggestion(unknown[0], KEYS) or "Write parameters of a check below 'parameters'."
+        return unusable_entry(name, type_, at, f"{unknown[0][:60]!r} is not a key of a check.", fix)
+    if not type_:
+        return unusable_entry(name, "", line, "This check has no type.", "Set 'type', such as temperature.")
+    try:
+        check = check_class(type_)
+    except UnknownCheck as error:
+        return unusable_entry(name, type_, lines.get("type", line), error.problem, _type_suggestion(error))
+    return validate_entry(document, name, type_, check, line)
+
+
+def validate_entry(  # noqa: PLR0911 - one return for each part that can be wrong
+    document: Mapping[str, Any], name: str, type_: str, check: Any, line: int
+) -> ProtocolCheck:
+    """Return the entry after validating scope, threshold and parameters."""
+    lines = getattr(document, "lines", {})
+    scopes = getattr(check, "scopes", (check.scope,))
+    scope = document.get("scope", check.scope)
+    if scope not in [str(each) for each in scopes]:
+        allowed = ", ".join(scopes)
+        return unusable_entry(
+            name, type_, lines.get("scope", line), f"The scope of {type_} can be: {allowed}.", "Choose one."
+        )
+    parameters = document.get("parameters") or {}
+    if not isinstance(parameters, Mapping):
+        return unusable_entry(
+            name, type_, lines.get("parameters", line), "'parameters' is not a mapping.", "Write KEY: VALUE."
+        )
+    try:
+        check.model_validate(dict(parameters))
+    except ValidationError as error:
+        return unusable_entry(name, type_, *_first_error(error, parameters, line, _fields(check)))
+    except RecursionError:
+        return unusable_entry(name, type_, line, "The parameters are nested too deeply.", "Correct them.")
+    requirements = document.get("requirements") or []
+    requirements = [requirements] if isinstance(requirements, str) else requirements
+    values = {
+        "name": name, "type": type_, "scope": Scope(scope), "line": line,
+        "parameters": dict(parameters), "threshold": document.get("threshold"), "requirements": requirements,
+        **{key: document[key] for key in _UNCONVERTED if document.get(key) is not None},
+    }  # fmt: skip
+    try:
+        if document.get("time_limit") is not None:
+            values["time_limit_s"] = quantity(document["time_limit"])
+        return ProtocolCheck.model_validate(values)
+    except ValidationError as error:
+        return unusable_entry(name, type_, *_first_error(error, document, line, KEYS))
+    except ValueError as error:
+        return unusable_entry(
+            name, type_, lines.get("time_limit", line), f"The time limit {error}.", "Write it as 30 s."
+        )
+
+
+def unusable_entry(name: str, type_: str, line: int, problem: str, fix: str) -> ProtocolCheck:
+    """Return an entry that can't be run."""
+    # Quoted text comes from the file: control characters must not reach a terminal.
+    return ProtocolCheck(
+        name=name, type=one_line(type_)[:80] or "unknown", line=line, problem=one_line(problem)[:600], fix=fix
+    )
+
+
+def _type_suggestion(error: UnknownCheck) -> str:
+    return f"Did you mean {error.near!r}?" if error.near else "`gipfel vet --list` lists the checks."
+
+
+def _fields(check: Any) -> tuple[str, ...]:
+    return tuple(getattr(check, "model_fields", {}))
+
+
+def _first_error(
+    error: ValidationError, document: Mapping[str, Any], line: int, known: tuple[str, ...]
+) -> tuple[int, str, str]:
+    """Return line, problem and fix of the first error."""
+    wrong = most_specific_error(error)
+    path = [str(part) for part in wrong["loc"]]
+    value: Any = document
+    for part in path:
+        if isinstance(value, YamlMapping):
+            line = value.lines.get(part, line)
+        value = value.get(part) if isinstance(value, Mapping) else None
+    key = ".".join(path)[:120]
+    if wrong["type"] == "extra_forbidden":
+        known = tuple(Threshold.model_fields) if path[0] == "threshold" else known
+        return (
+            line,
+            f"{key!r} is not known.",
+            suggestion(path[-1], known) or f"Known keys: {', '.join(known)}.",
+        )
+    message = str(wrong["msg"]).removeprefix("Value error, ")
+    return line, f"{key or 'This'}: {message}.", "Correct the value."

@@ -14,9 +14,10 @@ from gipfel_cluster.yaml_document import YamlMapping, suggestion
 
 from .check import UnknownCheck, check_class, check_types
 from .model import Severity
-from .protocol import ProtocolCheck, VettingProtocol
-from .protocol_entry import (
+from .protocol import (
     KEYS,
+    ProtocolCheck,
+    VettingProtocol,
     parse_entry,
     read_yaml,
     read_yaml_file,

@@ -12,8 +12,7 @@ from gipfel_cluster.model import Frozen, one_line
 from gipfel_cluster.yaml_document import YamlMapping, most_specific_error, suggestion
 
 from .check import check_class
-from .protocol import ProtocolCheck
-from .protocol_entry import KEYS, unusable_entry, validate_entry
+from .protocol import KEYS, ProtocolCheck, unusable_entry, validate_entry
 from .quantities import quantity
 
 PREFIX = "vetnode."

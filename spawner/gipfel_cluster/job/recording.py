@@ -102,7 +102,7 @@ class FanInProcess:
     """
 
     def __init__(self, sockets: Path, host: str, environment: Mapping[str, str], log: Path) -> None:
-        self._argv = [sys.executable, "-I", "-m", "gipfel_extension.telemetry.live.receiver"]
+        self._argv = [sys.executable, "-I", "-m", "gipfel_extension.telemetry.live.fan_in"]
         self._argv += ["--sockets", str(sockets), f"--with-parent={os.getpid()}"]
         self._environment = without_tokens(environment)
         self._host = host

@@ -16,10 +16,11 @@ from .kernels import (
     Compile,
     CudaGraphs,
     FusedOptimizer,
+    HalfPrecision,
+    QuarterPrecision,
 )
 from .losses import UnusedGpu, unaddressed_losses
 from .model import Advice, AdviceContext, Evidence, Knob, Rule, Workload
-from .precision import HalfPrecision, QuarterPrecision
 
 __all__ = ["RULES", "Advice", "Evidence", "Knob", "Rule", "advise"]
 

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...telemetry.sample import SampleTable
-from ..ceilings import HOST_LINKS, ceilings_of
-from ..host_indicators import WRITES, write_bursts
-from ..levels import column
+from ..levels import WRITES, column, write_bursts
 from ..result import Trace
-from ..settings import Thresholds
+from ..settings import HOST_LINKS, Thresholds, ceilings_of
 from .losses import RUNNING, LossRule
 from .model import TRAINING, Advice, AdviceContext, Evidence, Knob, gain_in_points
 

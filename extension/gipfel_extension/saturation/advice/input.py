@@ -3,8 +3,7 @@
 import numpy as np
 
 from ..causes import VIDEO, decoder_busy
-from ..host_indicators import host_of
-from ..levels import Flags, column
+from ..levels import Flags, column, host_of
 from ..result import Trace
 from ..time_grid import nearest_rows
 from .losses import RUNNING, LossRule

@@ -6,8 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..host_indicators import host_of
-from ..levels import Flags
+from ..levels import Flags, host_of
 from ..result import Trace
 from ..settings import LOSSES
 from .model import ANY, Advice, AdviceContext, Applicability, Evidence, Knob, at_least, gain_in_points

@@ -1,6 +1,10 @@
-"""JSON document of a scored job (``gipfel score --json``, ``score.json``), and differences of two of them."""
+"""A scored job as JSON (``gipfel score --json``, ``score.json``), and differences of two such documents.
 
-from collections.abc import Mapping, Sequence
+The same in lines of text, as the panel shows it, for a terminal of 80 columns.
+"""
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -162,3 +166,134 @@ def _difference(
     if change is not None and more_is_better is not None and abs(change) >= _MIN_CHANGE:
         better = (change > 0) == more_is_better
     return Difference(name, unit, first, second, change, better)
+
+
+WIDTH = 80
+_BAR = 32
+#: Points between the bounds of a score from which a note names them.
+_MIN_RANGE = 5.0
+
+
+def heading(job: JobScore, *, environment: str = "", width: int = WIDTH) -> str:
+    """Return the first line: node, GPUs, environment, and whether they are simulated."""
+    nodes = sorted({score.device.node for score in job.gpus if score.device.node})
+    where = nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes" if nodes else ""
+    names = {score.device.name.removeprefix("NVIDIA ") or "GPU" for score in job.gpus}
+    gpus = f"{len(job.gpus)} \u00d7 {names.pop() if len(names) == 1 else 'GPU'}" if job.gpus else "no GPU"
+    mark = "simulated" if job.simulated and "simulated" not in gpus else ""
+    text = " · ".join(part for part in (where, gpus, mark, environment) if part)
+    return _shortened(f"GIPFEL   {text}", width)
+
+
+def recording_line(job: JobScore, label: str, *, width: int = WIDTH) -> tuple[str, ...]:
+    """Return the second line: recording, duration, interval, confidence; two lines where a name is long."""
+    seconds = (job.last_ns - job.first_ns) / 1e9 + job.interval if job.first_ns and job.last_ns else 0.0
+    pace = f"a sample every {job.scored_interval:g} s"
+    tail = f"{_duration_text(seconds)}, {pace}, confidence {job.confidence:.2f}"
+    whole = f"Saturation   {label}   {tail}"
+    return (whole,) if len(whole) <= width else (_shortened(f"Saturation   {label}", width), f"  {tail}")
+
+
+def score_lines(job: JobScore) -> tuple[str, str]:
+    """Return the third and the fourth line: the bar of the score, and the losses."""
+    total = job.total
+    if total is None:
+        return f"  --  ┃{'·' * _BAR}┃ no score", "lost: unknown"
+    parts = total.integer_points
+    score = parts.pop("score")
+    full = score * _BAR // 100
+    bar = f"{score:>4}  ┃{'█' * full}{'·' * (_BAR - full)}┃ {_bottleneck_text(total, job.scored_interval)}"
+    lost = sorted((name for name in LOSSES if parts[name]), key=lambda name: -parts[name])
+    listed = " · ".join(f"{name} {parts[name]}" for name in lost) or "nothing"
+    tail = f"({score} + {100 - score} = 100)"
+    # Short losses go first where there are too many for a line.
+    while len(f"lost: {listed}  {tail}") > WIDTH and " · " in listed:
+        listed = listed.removesuffix(" · …").rpartition(" · ")[0] + " · …"
+    return bar, f"lost: {listed}  {tail}"
+
+
+def score_text(
+    job: JobScore,
+    advice: Sequence[Advice],
+    *,
+    label: str,
+    environment: str = "",
+    notes: Sequence[str] = (),
+    advice_effect: Sequence[str] = (),
+    energy: str = "",
+) -> Iterator[str]:
+    """Yield the text of ``gipfel score`` in lines of at most 80 columns.
+
+    The first four lines are as in the panel; utilization, advice and notes follow. Control characters in
+    names, which come from files, are removed.
+
+    Parameters
+    ----------
+    advice_effect
+        Sentences on whether the advice of the previous run helped.
+    energy
+        The energy of the run in one line; empty where it is unknown.
+    """
+    yield from map(_printable, _first_lines(job, _printable(label), _printable(environment)))
+    if energy:
+        yield from map(_printable, textwrap.wrap(f"energy {energy}", WIDTH, subsequent_indent="  "))
+    yield from map(_printable, _advice_lines(job, advice, notes, advice_effect))
+
+
+def _first_lines(job: JobScore, label: str, environment: str) -> Iterator[str]:
+    yield heading(job, environment=environment)
+    yield from recording_line(job, label)
+    yield from score_lines(job)
+    if job.utilization is not None and job.total is not None:
+        used = round(100 * job.utilization)
+        yield f"utilization {used} %: how often a kernel ran, not how much it loaded a GPU"
+
+
+def _advice_lines(
+    job: JobScore, advice: Sequence[Advice], notes: Sequence[str], advice_effect: Sequence[str]
+) -> Iterator[str]:
+    listed = ""
+    for each in advice:
+        # Two rules may have the same sentence, which is printed once.
+        text = each.action if each.sentence == listed else f"{each.sentence} {each.action}"
+        yield from textwrap.wrap(f"⚑ {text} ({each.gain_text})", WIDTH, subsequent_indent="  ")
+        listed = each.sentence
+    for sentence in advice_effect:
+        yield from textwrap.wrap(f"↺ {sentence}", WIDTH, subsequent_indent="  ")
+    bounds = None if job.total is None else (job.total.lower_bound, job.total.upper_bound)
+    range_note = range_sentence(bounds, job.scored_interval)
+    for note in (*([range_note] if range_note else []), *notes, *job.notes):
+        yield from textwrap.wrap(f"note: {note}", WIDTH, subsequent_indent="  ")
+
+
+def range_sentence(bounds: Sequence[float] | None, interval: float) -> str | None:
+    """Return a sentence on the bounds of a score at an interval in seconds; None where they are close."""
+    if bounds is None or bounds[1] - bounds[0] < _MIN_RANGE:
+        return None
+    return (
+        f"The score is between {bounds[0]:.0f} and {bounds[1]:.0f}: activity that alternates within "
+        f"{interval:g} s looks like its mean. A shorter interval narrows it (gipfel record --interval)."
+    )
+
+
+def _bottleneck_text(total: Total, interval: float) -> str:
+    name = total.bottleneck
+    if name is None:
+        return f"bottleneck unclear at {interval:g} s samples"
+    if name in total.binding:
+        return f"{name}-bound {100 * total.binding[name]:.0f} % of the time"
+    return f"bottleneck: {name}"
+
+
+def _duration_text(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def _shortened(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: max(1, width - 1)] + "…"

@@ -13,7 +13,7 @@ from typing import Any
 from ...telemetry.figures.saved import CLOCK_SCRIPT
 from ...telemetry.redaction import redact_command_line, redact_record
 from ..settings import LOSSES
-from .lines import range_sentence
+from .document import range_sentence
 
 _MAX_VALUE = 400
 _MAX_RECORD_LINES = 10

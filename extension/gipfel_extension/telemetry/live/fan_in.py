@@ -1,20 +1,34 @@
-"""Sender of the fan-in: sends a node's ticks to the head node, encrypted and without delaying the recorder.
+"""Fan-in: a node sends its ticks to the head node, encrypted and without delaying the recorder.
 
-Each tick is kept until the head node acknowledges it, and is resent after a timeout, so that a restarted head
-node receives the ticks that it missed. The head node drops duplicates by their numbers. Each job has its own
-keys, which authorize the senders.
+Each tick is kept until the head node acknowledges it, and is resent after a timeout, so that a restarted
+head node receives the ticks that it missed. The head node drops duplicates by their numbers. Each job has
+its own keys, which authorize the senders.
+
+The receiver on the head node publishes the ticks of the job's other nodes for local readers. ``python -m
+gipfel_extension.telemetry.live.fan_in`` prints one line of JSON on stdout: ``port``, on which it listens,
+and, where it generated keys, ``environment`` with the variables for senders and ``head`` with those for
+restarting the receiver. Clients without the job's keys are ignored.
 """
 
+import argparse
+import json
 import os
+import signal
+import sys
+import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import zmq
+from zmq.auth.thread import ThreadAuthenticator
+from zmq.utils import z85
 
 from ..sample import SourceError
-from .ticks import Tick
+from .ticks import MAX_PATH, Tick
 
 _SERVER, _SERVER_SECRET = "GIPFEL_FAN_IN_SERVER", "GIPFEL_FAN_IN_SERVER_SECRET"
 _CLIENT, _CLIENT_SECRET = "GIPFEL_FAN_IN_CLIENT", "GIPFEL_FAN_IN_CLIENT_SECRET"
@@ -180,3 +194,171 @@ class FanInSender:
     def _release(self) -> None:
         self._socket.close(0)
         self._context.term()
+
+
+#: Number of tick numbers that are remembered for each sender, to drop duplicates.
+_REMEMBERED = 4096
+_SENDERS = 4096
+_PARENT_CHECK_MS = 200
+
+
+class FanInReceiver:
+    """Receiver of ticks; publishes them on ``<sockets>/fan-in.sock``, like a local recorder.
+
+    Parameters
+    ----------
+    address
+        Address to listen on; ``*`` for every interface.
+    port
+        0 for any free port.
+
+    Raises
+    ------
+    SourceError
+        It cannot listen, or the socket cannot be created.
+    """
+
+    def __init__(self, sockets: Path, keys: FanInKeys, *, address: str = "*", port: int = 0) -> None:
+        path = sockets / "fan-in.sock"
+        if len(str(path).encode()) > MAX_PATH:
+            raise SourceError(f"The socket's path {path} is too long.", "Use a directory with a short path.")
+        self._seen: OrderedDict[bytes, OrderedDict[int, None]] = OrderedDict()
+        self._context = zmq.Context()
+        self._authenticator = ThreadAuthenticator(self._context)
+        self._authenticator.start()
+        self._authenticator.configure_curve_callback("*", _KeyCheck(keys.client))
+        self._router = self._context.socket(zmq.ROUTER)
+        self._publisher = self._context.socket(zmq.PUB)
+        for option, value in {
+            zmq.LINGER: 0,
+            zmq.RCVHWM: 10_000,
+            zmq.ROUTER_HANDOVER: 1,
+            zmq.HEARTBEAT_IVL: 2000,
+            zmq.HEARTBEAT_TIMEOUT: 6000,
+            zmq.MAXMSGSIZE: _MAX_MESSAGE,
+            zmq.IPV6: 1,
+        }.items():
+            self._router.setsockopt(option, value)
+        self._router.curve_server = True
+        self._router.curve_secretkey = keys.server_secret.encode()
+        self._router.curve_publickey = keys.server.encode()
+        # Enough for ten seconds of 1 000 nodes, so that a reader that was paused misses nothing.
+        self._publisher.setsockopt(zmq.SNDHWM, 10_000)
+        self._publisher.setsockopt(zmq.LINGER, 500)
+        try:
+            self._router.bind(f"tcp://{address}:{port or '*'}")
+            self._publisher.bind(f"ipc://{path}")
+            path.chmod(0o600)
+        except (zmq.ZMQError, OSError) as error:
+            self.close()
+            raise SourceError(f"The head node can't receive the other nodes' samples: {error}.") from error
+        endpoint = str(self._router.get_string(zmq.LAST_ENDPOINT))
+        self.port = int(endpoint.rstrip("\0").rpartition(":")[2])
+        self.received = 0
+        self.repeated = 0
+
+    def run(self, ended: threading.Event, *, parent: int | None = None) -> None:
+        """Receive until the event is set or this process' parent is no longer `parent`."""
+        while not ended.is_set() and parent in (None, os.getppid()):
+            self.receive(_PARENT_CHECK_MS / 1000)
+
+    def receive(self, timeout: float) -> int:
+        """Receive ticks, waiting up to `timeout` seconds for the first; return the number of new ones."""
+        new = 0
+        if not self._router.poll(int(1000 * timeout)):
+            return new
+        while True:
+            try:
+                peer, *parts = self._router.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return new
+            if len(parts) != 3 or len(parts[0]) != 8 or len(parts[1]) != 8:
+                continue
+            sender, number, content = parts
+            if self._is_new(sender, int.from_bytes(number)):
+                self._publisher.send(content)
+                new += 1
+            self._acknowledge(peer, sender, number)
+
+    def close(self) -> None:
+        """Close all sockets."""
+        self._router.close(0)
+        self._publisher.close()
+        self._authenticator.stop()
+        self._context.term()
+
+    def _acknowledge(self, peer: bytes, sender: bytes, number: bytes) -> None:
+        try:
+            self._router.send_multipart([peer, sender, number], zmq.NOBLOCK)
+        except zmq.ZMQError:
+            # The sender is disconnected and will resend.
+            return
+
+    def _is_new(self, sender: bytes, number: int) -> bool:
+        known = self._seen.setdefault(sender, OrderedDict())
+        self._seen.move_to_end(sender)
+        if len(self._seen) > _SENDERS:
+            self._seen.popitem(last=False)
+        if number in known:
+            self.repeated += 1
+            return False
+        known[number] = None
+        if len(known) > _REMEMBERED:
+            known.popitem(last=False)
+        self.received += 1
+        return True
+
+
+class _KeyCheck:
+    """Check of clients' public keys; only the job's key is accepted."""
+
+    def __init__(self, client: str) -> None:
+        self._client = z85.decode(client.encode())
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Return whether a client's public key is the job's; ZeroMQ calls this for each new connection."""
+        del domain
+        return key in (self._client, z85.encode(self._client))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Receive until SIGTERM, SIGINT or SIGHUP; return 0, or 1 where it cannot listen."""
+    options = _parser().parse_args(arguments)
+    os.umask(0o077)
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: ended.set())
+    parent = os.getppid() if options.with_parent == 0 else options.with_parent
+    try:
+        keys = FanInKeys.from_environment(os.environ)
+        generate = keys is None or not keys.server_secret
+        keys = FanInKeys.make() if keys is None or generate else keys
+        receiver = FanInReceiver(options.sockets, keys, address=options.address, port=options.port)
+    except SourceError as error:
+        print(f"fan-in: {error}", file=sys.stderr)  # noqa: T201 - written to the job's log
+        return 1
+    answer: dict[str, Any] = {"port": receiver.port}
+    if generate:
+        answer |= {"environment": keys.to_environment(), "head": keys.to_environment(head=True)}
+    print(json.dumps(answer), flush=True)  # noqa: T201 - read by the job
+    receiver.run(ended, parent=parent)
+    receiver.close()
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m gipfel_extension.telemetry.live.fan_in",
+        description="Publish the ticks of a job's other nodes for readers on this node.",
+    )
+    parser.add_argument("--sockets", type=Path, required=True, help="directory of the live streams' sockets")
+    parser.add_argument("--address", default="*", help="address to listen on (default: every interface)")
+    parser.add_argument("--port", type=int, default=0, help="port to listen on (default: any free port)")
+    parser.add_argument(
+        "--with-parent", nargs="?", type=int, const=0, help="end when the parent process, with this id, ends"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,7 +2,7 @@
 
 The values come from the job's cgroup (version 2) where Slurm created one, else from the job's process tree.
 Network, Lustre and NFS counters are those of the whole node (``node_counters.py``), because the kernel does
-not count them per job. So is the power of its processors and memory (``host_energy.py``).
+not count them per job. So is the power of its processors and memory (``node_counters.py``).
 """
 
 import os
@@ -17,9 +17,8 @@ from ..events import Event
 from ..metric_table import HOST_METRICS
 from ..sample import Device, Sample
 from . import Clock, SourceRequest, no_argument
-from .host_energy import HostEnergy
 from .nics import NicCounters
-from .node_counters import lustre_counters, network_counters, nfs_counters
+from .node_counters import HostEnergy, lustre_counters, network_counters, nfs_counters
 
 _JOB_GROUP = re.compile(r"job_\d+")
 #: Seconds between two readings of the processes of a job that has a cgroup.

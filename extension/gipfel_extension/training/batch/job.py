@@ -23,16 +23,18 @@ from gipfel_cluster.workloads.submission import (
     submission_context,
 )
 
-from ..papermill.grid import Grid, grid_of, read_axis
 from ..papermill.notebook_file import check_output, read_notebook
 from ..papermill.parameters import (
+    Grid,
     Parameter,
     ParameterArgs,
     check_names,
     check_types,
+    grid_of,
     has_parameters_cell,
     known_parameters,
     parameter_values,
+    read_axis,
 )
 from ..papermill.values import from_yaml, to_yaml
 

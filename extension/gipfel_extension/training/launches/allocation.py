@@ -81,7 +81,7 @@ def excluded_nodes(spec: LaunchSpec, cluster: str, environment: Mapping[str, str
     """
     if not spec.vetting:
         return spec.exclude
-    from ...vetting.history.exclusions import Exclusions  # noqa: PLC0415 - most launches do not need it
+    from ...vetting.history.queries import Exclusions  # noqa: PLC0415 - most launches do not need it
     from ...vetting.history.store import History, history_root  # noqa: PLC0415
 
     try:

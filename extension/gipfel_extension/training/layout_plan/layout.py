@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from gipfel_cluster.model import Frozen, GipfelError
 
-from ...saturation.ceilings import ceilings_of
+from ...saturation.settings import ceilings_of
 
 #: Memory in GB (1e9 bytes) and dense bf16 tensor operations in 1e12/s, from NVIDIA's data sheets.
 _GPUS: dict[str, tuple[float, float]] = {

@@ -20,8 +20,8 @@ from gipfel_cluster.runs import RunFolder
 
 from ...telemetry.events import report_failure
 from ...telemetry.files import read_json
-from .grid import Grid
 from .notebook_file import MAX_NOTEBOOK_BYTES, kernel_of
+from .parameters import Grid
 from .run import run_notebook
 from .values import from_yaml
 

@@ -1,8 +1,9 @@
 """History of vetting results by node: stored per cluster, and shared with the site if the user agrees."""
 
-from .exclusions import Exclusion, Exclusions
 from .queries import (
     Baseline,
+    Exclusion,
+    Exclusions,
     baseline_median,
     compute_baselines,
     count_recent_bad,

@@ -20,7 +20,7 @@ from gipfel_cluster.scheduler import JobRequest, SlurmScheduler
 from gipfel_cluster.scheduler.command import run_command
 from gipfel_cluster.scheduler.notation import expand_hostlist, fold_hostlist
 
-from ..history.exclusions import Exclusion, Exclusions, excluded_hostlist
+from ..history.queries import Exclusion, Exclusions, excluded_hostlist
 from ..history.site_registry import has_consent, share_record
 from ..history.store import History, VettingRecord, history_root, record_from_results
 from ..model import Owner, Severity, Verdict

@@ -12,8 +12,14 @@ from pathlib import Path
 from gipfel_cluster.model import GipfelError
 
 from ..attribution.compare import compare_with_allocation
-from ..history.exclusions import Exclusion, Exclusions
-from ..history.queries import Baseline, compute_baselines, decide_borderline, recently_vetted
+from ..history.queries import (
+    Baseline,
+    Exclusion,
+    Exclusions,
+    compute_baselines,
+    decide_borderline,
+    recently_vetted,
+)
 from ..history.site_registry import site_baselines
 from ..history.store import History, HistoryContent, HistoryEntry, history_root
 from ..model import CheckResult, Owner, Severity, Verdict, with_owners
