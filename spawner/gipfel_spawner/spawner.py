@@ -19,11 +19,10 @@ from .failure.problem import Failure, SpawnProblem
 from .form.options import UserOptions
 from .lifetime import ServerLifetime
 from .start.account import UserCommands
-from .start.follower import POLL_SECONDS, StartFollower
 from .start.placement import ServerPlacement
 from .start.services import prepare_service, restrict_token, with_resources
 from .start.spawn_options import SpawnOptions
-from .start.submission import JobSubmission
+from .start.submission import POLL_SECONDS, JobSubmission, StartFollower
 from .start.traits import SpawnerTraits
 
 

@@ -17,9 +17,14 @@ from click.testing import CliRunner, Result
 
 from gipfel_cluster.git_state import git_difference, git_state
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.workloads.run_folders import find_folder, find_run
-from gipfel_cluster.workloads.run_notes import NOTES_FILE, change_notes, read_notes
-from gipfel_cluster.workloads.run_summary import summary_of
+from gipfel_cluster.workloads.run_folders import (
+    NOTES_FILE,
+    change_notes,
+    find_folder,
+    find_run,
+    read_notes,
+    summary_of,
+)
 from gipfel_extension.cli.main import gipfel
 from gipfel_extension.cli.open_run import report_link, server_url
 from gipfel_extension.server.run_comparison import compare_runs, configuration_difference

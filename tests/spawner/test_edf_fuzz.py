@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from gipfel_cluster.edf import as_json
-from gipfel_cluster.edf.keys import KEYS
-from gipfel_cluster.edf.model import DIALECTS
+from gipfel_cluster.edf.model import DIALECTS, KEYS
 from gipfel_cluster.edf.resolve import resolve_text
 
 COUNT = int(os.environ.get("GIPFEL_FUZZ", "20000"))

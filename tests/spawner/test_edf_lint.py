@@ -11,8 +11,7 @@ import pytest
 
 import gipfel_cluster.edf
 from gipfel_cluster.edf.draft import edf_toml
-from gipfel_cluster.edf.keys import EdfFile, schema_text
-from gipfel_cluster.edf.model import DIALECTS
+from gipfel_cluster.edf.model import DIALECTS, EdfFile, schema_text
 from gipfel_cluster.edf.resolve import RULES, resolve_text
 
 PAGE = Path(gipfel_cluster.edf.__file__).parent

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from gipfel_cluster.edf.document import LineIndex
 from gipfel_cluster.edf.draft import edf_toml
 from gipfel_cluster.edf.expand import ExpansionError, expand, split_fields
-from gipfel_cluster.edf.keys import EdfFile
+from gipfel_cluster.edf.model import EdfFile
 from gipfel_cluster.edf.parse import parse
 from gipfel_cluster.edf.resolve import resolve_text
 

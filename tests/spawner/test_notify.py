@@ -15,11 +15,19 @@ import pytest
 from notify_servers import MailServer, Webhook, running, slack_settings, write_settings
 
 from gipfel_cluster.model import GipfelError
+from gipfel_cluster.notify.channels import deliver, send_to_all
 from gipfel_cluster.notify.event import Event, Message, message_of
-from gipfel_cluster.notify.journal import append_event, read_events
-from gipfel_cluster.notify.limits import HOUR_NS, SendState, admit, hold_lock, read_state, state_directory
+from gipfel_cluster.notify.journal import (
+    HOUR_NS,
+    SendState,
+    admit,
+    append_event,
+    hold_lock,
+    read_events,
+    read_state,
+    state_directory,
+)
 from gipfel_cluster.notify.reporter import Reporter
-from gipfel_cluster.notify.send import deliver, send_to_all
 from gipfel_cluster.notify.settings import NotifySettings, read_settings
 
 SECRET = "T0PSECRET"
@@ -395,7 +403,7 @@ def test_a_reporter_gives_a_hanging_service_up(environment: dict[str, str], tmp_
 def test_a_held_lock_sends_nothing_and_raises_in_no_job(
     webhook: Webhook, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gipfel_cluster.notify.limits._LOCK_S", 0.1)
+    monkeypatch.setattr("gipfel_cluster.notify.journal._LOCK_S", 0.1)
     write_settings(tmp_path, f'[slack]\nurl = "{webhook.url}/x"\n')
     with hold_lock(state_directory(environment)):
         with pytest.raises(OSError, match="held by another process"):

@@ -15,11 +15,18 @@ import pytest
 from notify_servers import MailServer, Webhook, slack_settings, write_settings
 
 from gipfel_cluster.model import GipfelError
+from gipfel_cluster.notify.channels import deliver, send_to_all
 from gipfel_cluster.notify.event import Event, Message
-from gipfel_cluster.notify.journal import append_event, read_events
-from gipfel_cluster.notify.limits import Outcome, SendState, locked_state, read_state, state_directory
+from gipfel_cluster.notify.journal import (
+    Outcome,
+    SendState,
+    append_event,
+    locked_state,
+    read_events,
+    read_state,
+    state_directory,
+)
 from gipfel_cluster.notify.reporter import Reporter
-from gipfel_cluster.notify.send import deliver, send_to_all
 from gipfel_cluster.notify.settings import NotifySettings, read_settings
 
 MESSAGE = Message(title="x", body="y")
@@ -27,7 +34,7 @@ MESSAGE = Message(title="x", body="y")
 
 @pytest.fixture(autouse=True)
 def _short_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gipfel_cluster.notify.send.RETRY_S", 0.05)
+    monkeypatch.setattr("gipfel_cluster.notify.channels.RETRY_S", 0.05)
 
 
 @pytest.fixture

@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from gipfel_cluster.runtime.interpreter import interpreter_program
-from gipfel_cluster.runtime.relocate import is_elf, patchelf, relocate, shared_libraries
+from gipfel_cluster.runtime.interpreter import (
+    interpreter_program,
+    is_elf,
+    patchelf,
+    relocate,
+    shared_libraries,
+)
 
 
 def ignore(_: str) -> None:

@@ -29,9 +29,9 @@ from gipfel_cluster.scheduler.slurm_site import (
     parse_reservations,
 )
 from gipfel_spawner.cluster.cache import AsyncCache, ClusterCache
-from gipfel_spawner.handlers import session_cards
+from gipfel_spawner.handlers import home
 from gipfel_spawner.handlers.form import RateLimiter
-from gipfel_spawner.handlers.session_cards import ClusterState
+from gipfel_spawner.handlers.home import ClusterState
 from gipfel_spawner.spawner import EDFSpawner
 
 # Printed by sinfo 22.05 of a cluster where one job holds three GPUs; the last lines by hand after the manual.
@@ -274,10 +274,10 @@ def test_the_home_page_does_not_wait_for_a_scheduler_without_an_answer(
         cluster = SimpleNamespace(cache=ClusterCache(cast("Scheduler", Silent())))
         settings = {"alps": SimpleNamespace(name="alps")}
         placement = SimpleNamespace(settings_by_name=settings, shared=lambda _settings: cluster)
-        page = session_cards._clusters(cast("EDFSpawner", SimpleNamespace(placement=placement)))
+        page = home._clusters(cast("EDFSpawner", SimpleNamespace(placement=placement)))
         return await asyncio.wait_for(page, 30)
 
-    monkeypatch.setattr(session_cards, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(home, "_PATIENCE_S", 0.05)
     (shown,) = asyncio.run(run())
     assert (shown.partitions, shown.problem) == ((), "No answer from the scheduler yet.")
 

@@ -69,8 +69,7 @@ def complete_runs(*, or_files: bool = False) -> _Completer:
 
 
 def _run_names(root: Path) -> Iterable[CompletionItem]:
-    from gipfel_cluster.workloads.run_folders import is_run_folder  # noqa: PLC0415
-    from gipfel_cluster.workloads.run_notes import read_notes  # noqa: PLC0415
+    from gipfel_cluster.workloads.run_folders import is_run_folder, read_notes  # noqa: PLC0415
 
     try:
         folders = sorted(root.iterdir(), key=lambda each: each.stat().st_mtime, reverse=True)

@@ -102,7 +102,7 @@ def show(name: str, *, origin: bool, dialect: "Dialect", as_document: bool) -> i
 @edf.command(epilog=examples("gipfel edf schema > edf.schema.json"))
 def schema() -> int:
     """Print the JSON Schema of an EDF, for editors and forms."""
-    from gipfel_cluster.edf.keys import schema_text  # noqa: PLC0415
+    from gipfel_cluster.edf.model import schema_text  # noqa: PLC0415
 
     click.echo(schema_text(), nl=False)
     return 0

@@ -77,8 +77,8 @@ def test(*, as_json: bool) -> int:
     Exit status: 0 every service accepted it, 1 one did not, or none is set up.
     """
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which --help can do without
+    from gipfel_cluster.notify.channels import send_to_all  # noqa: PLC0415
     from gipfel_cluster.notify.event import Event, message_of  # noqa: PLC0415
-    from gipfel_cluster.notify.send import send_to_all  # noqa: PLC0415
 
     settings, file = _settings()
     if settings is None or not settings.channels:
@@ -124,8 +124,7 @@ def _settings() -> "tuple[NotifySettings | None, str]":
 
 
 def _status(settings: "NotifySettings | None", problem: str) -> dict[str, Any]:
-    from gipfel_cluster.notify.journal import read_events  # noqa: PLC0415
-    from gipfel_cluster.notify.limits import read_state  # noqa: PLC0415
+    from gipfel_cluster.notify.journal import read_events, read_state  # noqa: PLC0415
     from gipfel_cluster.notify.settings import settings_file  # noqa: PLC0415
 
     state = read_state(os.environ)

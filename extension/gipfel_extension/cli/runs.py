@@ -123,8 +123,7 @@ def note(*, run: str, as_json: bool, **options: Any) -> int:
 
     RUN is the run's folder or the name that you gave it.
     """
-    from gipfel_cluster.workloads.run_folders import find_run  # noqa: PLC0415
-    from gipfel_cluster.workloads.run_notes import change_notes, read_notes  # noqa: PLC0415
+    from gipfel_cluster.workloads.run_folders import change_notes, find_run, read_notes  # noqa: PLC0415
 
     folder = Path(find_run(run, os.environ).folder)
     changes = {key: value for key, value in options.items() if value not in (None, ())}

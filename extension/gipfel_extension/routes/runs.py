@@ -13,8 +13,15 @@ from tornado import web
 
 from gipfel_cluster.model import Frozen, GipfelError, OneLine, one_line
 from gipfel_cluster.runs import runs_root
-from gipfel_cluster.workloads.run_folders import check_jobs, find_folder, find_run, remove_run
-from gipfel_cluster.workloads.run_notes import RunNotes, Tag, change_notes
+from gipfel_cluster.workloads.run_folders import (
+    RunNotes,
+    Tag,
+    change_notes,
+    check_jobs,
+    find_folder,
+    find_run,
+    remove_run,
+)
 
 from ..server.run_comparison import MAX_RUNS, compare_runs
 from ..server.run_report import RunReports

@@ -10,9 +10,8 @@ import sys
 from pathlib import Path
 
 from .check import as_json, check_edf, check_edfs, show_edf
-from .keys import schema_text
 from .lookup import list_edfs
-from .model import DIALECTS
+from .model import DIALECTS, schema_text
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -19,8 +19,8 @@ from pydantic import Field, ValidationError
 
 from ..model import Frozen, one_line
 from .check import add_local_checks, as_json
-from .keys import EdfFile
 from .lookup import search_path
+from .model import EdfFile
 from .resolve import resolve_text
 
 MAX_DRAFT_CHARACTERS = 64 << 10

@@ -11,8 +11,16 @@ import tomllib
 from typing import Any
 
 from .document import KEY, Document, Entry, LineIndex, Path, Source
-from .keys import KEYS, SYNONYMS
-from .model import MAX_KEY_PARTS, MAX_VALUE_CHARACTERS, MAX_VALUES, Diagnostic, Dialect, shortened
+from .model import (
+    KEYS,
+    MAX_KEY_PARTS,
+    MAX_VALUE_CHARACTERS,
+    MAX_VALUES,
+    SYNONYMS,
+    Diagnostic,
+    Dialect,
+    shortened,
+)
 
 _POSITION = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 #: Typographic quotes, which come with texts from word processors and web pages.

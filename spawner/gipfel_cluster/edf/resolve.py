@@ -13,9 +13,8 @@ from .resolver import Resolver
 from .rule import LintContext, Rule
 from .rules_dialects import DIALECT_RULES, SARUS_RULES
 from .rules_hooks import HOOK_RULES
-from .rules_installs import INSTALL_RULES
 from .rules_mounts import MOUNT_RULES
-from .rules_values import IMAGE_RULES, VALUE_RULES
+from .rules_values import IMAGE_RULES, INSTALL_RULES, VALUE_RULES
 
 #: All lint rules; ``README.md`` documents them.
 RULES: tuple[Rule, ...] = (

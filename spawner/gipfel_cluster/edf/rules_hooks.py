@@ -4,8 +4,7 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator
 
-from .keys import KEYS
-from .model import Diagnostic
+from .model import KEYS, Diagnostic
 from .rule import LintContext, Rule
 
 _PREFIX = "com.hooks."

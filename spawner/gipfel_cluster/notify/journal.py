@@ -1,17 +1,146 @@
-"""The newest events of all jobs of a user, which JupyterLab shows: ``journal.jsonl`` beside the limits."""
+"""Files of all jobs of a user: the rate limit of messages, the outcome of the last ones, and newest events.
+
+`admit` decides on a message, pure; `locked_state` reads and replaces the file under a lock, since several
+jobs may end at the same time. It survives restarts. ``journal.jsonl`` beside it has the newest events,
+which JupyterLab shows.
+"""
 
 import contextlib
+import errno
+import fcntl
 import json
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
-from ..regular_files import read_tail
-from ..runs import write_atomically
-from .event import Event
-from .limits import HOUR_NS, hold_lock, state_directory
+from ..model import Frozen
+from ..regular_files import read_regular, read_tail
+from ..runs import make_private, write_atomically
+from .event import Event, PlainText
+
+HOUR_NS = 3600 * 10**9
+_STATE, _LOCK = "state.json", "lock"
+_MAX_STATE_BYTES = 1 << 20
+_MAX_KEYS = 500
+_LOCK_S = 2.0
+#: The file is filled up to a multiple of this, so that it can be overwritten in place.
+_BLOCK_BYTES = 4096
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
+
+
+class Outcome(Frozen, extra="ignore"):
+    """The last message to a service: its time, and the problem, empty if the service accepted it."""
+
+    time_ns: int = Field(ge=0, lt=1 << 63)
+    problem: PlainText = Field("", max_length=600)
+
+
+class SendState(Frozen, extra="ignore"):
+    """Messages of the last hour: their times, and the last time of each `Event.key`.
+
+    ``held_back`` counts messages that the limit held back since the last one; ``outcomes`` are by service;
+    ``problem`` says why the settings could not be used.
+    """
+
+    times_ns: tuple[int, ...] = ()
+    keys: dict[str, int] = Field(default={})
+    held_back: int = Field(0, ge=0)
+    outcomes: dict[str, Outcome] = Field(default={})
+    problem: PlainText = Field("", max_length=600)
+
+
+def admit(state: SendState, key: str, *, now_ns: int, per_hour: int) -> tuple[SendState, bool]:
+    """Return the new state, and whether a message may be sent: the same one not twice in an hour.
+
+    Times in the future, which a clock that was set back leaves behind, do not count.
+    """
+    since = now_ns - HOUR_NS
+    times = tuple(each for each in state.times_ns if since < each <= now_ns)[-per_hour:]
+    keys = {name: each for name, each in state.keys.items() if since < each <= now_ns}
+    state = state.model_copy(update={"times_ns": times, "keys": keys})
+    if key in keys:
+        return state, False
+    if len(times) >= per_hour:
+        return state.model_copy(update={"held_back": state.held_back + 1}), False
+    newest = dict(sorted({**keys, key: now_ns}.items(), key=lambda each: each[1])[-_MAX_KEYS:])
+    return state.model_copy(update={"times_ns": (*times, now_ns), "keys": newest, "held_back": 0}), True
+
+
+def state_directory(environment: Mapping[str, str]) -> Path:
+    """Return the directory of the state; a server in a container has it too, but not the user's secrets."""
+    return Path(environment.get("HOME") or Path.home()) / ".gipfel" / "server" / "notices"
+
+
+def read_state(environment: Mapping[str, str]) -> SendState:
+    """Return the state; an empty one if there is none or it is damaged."""
+    try:
+        content = read_regular(state_directory(environment) / _STATE, _MAX_STATE_BYTES)
+        return SendState.model_validate_json(content)
+    except (OSError, ValidationError):
+        return SendState()
+
+
+@contextlib.contextmanager
+def locked_state(
+    environment: Mapping[str, str],
+) -> Iterator[tuple[SendState, Callable[[SendState], None]]]:
+    """Hold the lock, and yield the state and a function that replaces it.
+
+    Raises
+    ------
+    OSError
+        The directory can't be written, or another process holds the lock for longer than 2 s.
+    """
+    folder = state_directory(environment)
+    with hold_lock(folder):
+        yield (
+            read_state(environment),
+            lambda state: _replace(folder / _STATE, state.model_dump_json().encode()),
+        )
+
+
+@contextlib.contextmanager
+def hold_lock(folder: Path) -> Iterator[None]:
+    """Hold the lock of the directory, which is created if it is missing. Raises as `locked_state`."""
+    make_private(folder)
+    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        deadline = time.monotonic() + _LOCK_S
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{folder / _LOCK} is held by another process") from None
+                time.sleep(0.02)
+            except OSError:
+                break  # The file system has no locks; a message may then be sent twice.
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Replace the file; on a full disk, which makes jobs fail, overwrite it in place."""
+    content += b" " * (-len(content) % _BLOCK_BYTES - 1) + b"\n"
+    try:
+        write_atomically(path, content)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        handle = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            size = os.fstat(handle).st_size
+            if size < len(content):
+                raise
+            os.pwrite(handle, content.ljust(size), 0)
+        finally:
+            os.close(handle)
+
 
 _NAME = "journal.jsonl"
 _MAX_BYTES, _KEPT_BYTES = 256 << 10, 64 << 10

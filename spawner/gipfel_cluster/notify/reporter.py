@@ -13,8 +13,7 @@ from contextlib import suppress
 
 from ..environment import without_tokens
 from .event import Event
-from .journal import append_event
-from .limits import HOUR_NS
+from .journal import HOUR_NS, append_event
 from .settings import settings_file
 
 #: Longest time in seconds that `Reporter.finish` waits, counted from the last report: a process that sends

@@ -27,9 +27,13 @@ from .interpreter import (
     certificates,
     console_scripts,
     interpreter_program,
+    is_elf,
     kernelspec_text,
     lab_overrides,
     openssh_programs,
+    patchelf,
+    relocate,
+    shared_libraries,
     sitecustomize_text,
     standard_library,
 )
@@ -42,7 +46,6 @@ from .kernels import (
     kernel_key,
 )
 from .model import DESCRIPTION, Description, Runtime, check_runtime, read_description
-from .relocate import is_elf, patchelf, relocate, shared_libraries
 
 _PREFIX = re.compile(r"(/[A-Za-z0-9._+@-]+)+")
 #: The default mount point of a runtime that is one file.

@@ -1,31 +1,163 @@
-"""List the run folders of a user with their sizes, and remove those that are not in use.
+"""Run folders of a user: list them with their notes, facts and sizes, and remove those that are not in use.
 
 A directory is a run folder if its name is ``<cluster>-<job id>`` and it contains ``record.json`` or
-``telemetry``; symbolic links never are. It is in use while this process or a workload runs in it. It also is
-in use while its record has no ``ended`` time and either a file was written recently, or the scheduler does
-not report that its job has ended (`check_jobs`).
+``telemetry``; symbolic links never are. It is in use while this process or a workload runs in it. It also
+is in use while its record has no ``ended`` time and either a file was written recently, or the scheduler
+does not report that its job has ended (`check_jobs`).
+
+Notes are a name, tags, a text and a pin, which the user sets at any time. They are in ``notes.json``, apart
+from ``record.json``, which only the job writes. Facts come from the record and the score: duration, largest
+loss, GPU hours, energy, commit. The files may come from other versions or other users: a value of another
+type than expected is unknown.
 """
 
 import json
+import math
 import os
 import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from ..model import GipfelError
+from pydantic import Field, StringConstraints, ValidationError
+
+from ..model import Frozen, GipfelError, OneLine, one_line
 from ..regular_files import read_regular
-from ..runs import runs_root
+from ..runs import runs_root, write_atomically
 from ..scheduler import Scheduler
 from ..scheduler.command import run_sync
 from .directory import STATE, WorkloadState, is_supervised, read_state
-from .run_notes import RunNotes, read_notes
-from .run_summary import RunSummary, summary_of
 from .submission import SCHEDULERS, submission_context
 
-_MAX_BYTES = 16 << 20
+NOTES_FILE = "notes.json"
+_MAX_NOTES_BYTES = 64 << 10
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+
+Tag = Annotated[str, StringConstraints(pattern=r"^[\w][\w.:/-]{0,39}$")]
+
+
+class RunNotes(Frozen):
+    """Name, tags, pin and note that a user gave a run; all empty by default."""
+
+    display_name: OneLine = Field("", max_length=100)
+    note: str = Field("", max_length=4000)
+    tags: tuple[Tag, ...] = Field((), max_length=20)
+    pinned: bool = False
+
+
+def read_notes(folder: Path) -> RunNotes:
+    """Return the notes of a run folder; empty ones if there are none, or if they can't be read."""
+    try:
+        return RunNotes.model_validate_json(read_regular(folder / NOTES_FILE, _MAX_NOTES_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return RunNotes()
+
+
+def change_notes(folder: Path, changes: Mapping[str, Any]) -> RunNotes:
+    """Change some fields of a run's notes, and return the result.
+
+    Parameters
+    ----------
+    changes
+        New values by field of `RunNotes`; ``add_tags`` and ``remove_tags`` change the tags one by one.
+
+    Raises
+    ------
+    GipfelError
+        A value is not valid, or the notes can't be written.
+    """
+    old = read_notes(folder)
+    tags = [*changes.get("tags", old.tags), *changes.get("add_tags", ())]
+    kept = [tag for tag in dict.fromkeys(tags) if tag not in changes.get("remove_tags", ())]
+    values = {key: value for key, value in changes.items() if key in RunNotes.model_fields}
+    if isinstance(values.get("note"), str):
+        values["note"] = _CONTROL.sub(" ", values["note"]).strip()
+    try:
+        notes = RunNotes.model_validate({**old.model_dump(), **values, "tags": kept})
+    except ValidationError as error:
+        raise GipfelError(_reason(error), "A tag has letters, digits and . : / - _, up to 40.") from error
+    try:
+        write_atomically(folder / NOTES_FILE, json.dumps(notes.model_dump(), indent=2) + "\n")
+    except OSError as error:
+        raise GipfelError(
+            f"The notes of {folder.name} can't be written: {error.strerror}.", "Ask the owner of the run."
+        ) from error
+    return notes
+
+
+def _reason(error: ValidationError) -> str:
+    first = error.errors()[0]
+    return one_line(f"The {str(first['loc'][0]).replace('_', ' ')} is not valid: {first['msg']}.")
+
+
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_MAX_LOSSES = 64
+
+
+class RunSummary(Frozen):
+    """Facts about a run; None or empty if unknown.
+
+    ``duration_s`` is the time from start to end; GPU hours and energy are those that were recorded.
+    ``changed_files`` is the number of files with changes that were not committed.
+    """
+
+    score: float | None = None
+    loss: str = ""
+    """Name of the largest loss."""
+    loss_points: float | None = None
+    duration_s: float | None = None
+    gpu_hours: float | None = None
+    energy_wh: float | None = None
+    commit: str = ""
+    changed_files: int | None = None
+
+
+def summary_of(record: Mapping[str, Any], score: Mapping[str, Any]) -> RunSummary:
+    """Return the facts from the content of ``record.json`` and ``score.json``."""
+    energy, git = _mapping(score.get("energy")), _mapping(record.get("git"))
+    losses = list(_mapping(score.get("losses")).items())[:_MAX_LOSSES]
+    points = {one_line(str(name))[:40]: _number(value) or 0.0 for name, value in losses}
+    loss = max(points, key=lambda name: points[name], default="")
+    lost = points.get(loss, 0.0)
+    commit, changed = git.get("commit"), git.get("changed_files")
+    return RunSummary(
+        score=_number(score.get("score")),
+        loss=loss if lost > 0 else "",
+        loss_points=lost if lost > 0 else None,
+        duration_s=_duration(record.get("started"), record.get("ended")),
+        gpu_hours=_number(energy.get("gpu_hours")),
+        energy_wh=_number(energy.get("total_wh")),
+        commit=commit if isinstance(commit, str) and _COMMIT.fullmatch(commit) else "",
+        changed_files=changed if isinstance(changed, int) else None,
+    )
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _duration(started: object, ended: object) -> float | None:
+    try:
+        seconds = (datetime.fromisoformat(str(ended)) - datetime.fromisoformat(str(started))).total_seconds()
+    except (ValueError, TypeError):
+        return None
+    return seconds if seconds >= 0 else None
+
+
+_MAX_RECORD_BYTES = 16 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._]*(?:-[A-Za-z0-9._]+)+")
 #: A recorder writes every few seconds: if no file is newer than this, the run was killed. Longer without a
 #: job, because the process may be suspended.
@@ -210,7 +342,7 @@ def _record(folder: Path) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(read_regular(path, _MAX_BYTES))
+        content = json.loads(read_regular(path, _MAX_RECORD_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -1,11 +1,14 @@
-"""Handlers of the hub's home page and of the buttons on its session cards.
+"""The hub's home page: a user's sessions, what is free on the clusters, and the buttons on session cards.
 
-`HomePageHandler` is JupyterHub's home page with `HomeContent`, `RepeatHandler` opens the form with the
-options of an earlier session, `ExtendServerHandler` and `ServerLogHandler` answer a card's buttons. A job's
-log is read as its user.
+`home_content` makes its content; the handlers follow.
 """
 
-from typing import Any
+import asyncio
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from html import escape
+from typing import Any, Literal
 
 from jupyterhub.handlers.pages import HomeHandler
 from jupyterhub.scopes import needs_scope
@@ -16,9 +19,248 @@ from tornado.httputil import url_concat
 
 from gipfel_cluster.model import Frozen, GipfelError, OneLine
 
+from ..failure.problem import Failure
+from ..form.options import describe_options
+from ..form.page import PartitionRow, format_limit, partition_rows
+from ..history import Session
 from ..spawner import EDFSpawner
+from ..start.progress import describe_status, status_page
 from .form import REPEAT_PARAMETER, FormHandler, RateLimiter, free_name
-from .session_cards import HomeContent, home_content
+from .gpu_hours import GpuHours, month_gpu_hours
+from .saturation import SharedSaturation, saturation_cache
+from .servers import describe_server, format_span
+
+_MAX_SESSIONS = 10
+_SYMBOLS = {"running": "●", "waiting": "◐", "stopping": "◌", "stopped": "○"}
+_ENDS = {"stopped": "stopped", "ended": "ended", "failed": "failed to start", "culled": "stopped while idle"}
+# A page waits so long for a scheduler's first answer; the next refresh shows it.
+_PATIENCE_S = 1.0
+_SPARK = (120.0, 28.0)
+
+
+class SessionCard(Frozen):
+    """Card of one server; times are ISO times in UTC.
+
+    ``name`` is empty for the user's default server. ``detail_html`` is one sentence about a start in
+    progress, or about the end of the last session, as escaped HTML. ``left`` is the time until the job's
+    limit, empty if it is unknown, and ``extend`` by how much it can be extended, empty for not at all.
+    ``service`` is the blueprint of a service, empty for a notebook server.
+    ``score`` is one sentence, ``spark`` the points of an SVG polyline of the SM activity within 120 x 28;
+    both are empty unless shared.
+    """
+
+    name: str
+    title: str
+    state: Literal["running", "waiting", "stopping", "stopped"]
+    detail_html: str = ""
+    facts: tuple[str, ...] = ()
+    ends: str = ""
+    remaining: str = ""
+    extend: str = ""
+    score: str = ""
+    spark: str = ""
+    spark_text: str = ""
+    has_log: bool = False
+    service: str = ""
+
+    @property
+    def symbol(self) -> str:
+        """Shape of the state, so that it is not shown by colour alone."""
+        return _SYMBOLS[self.state]
+
+
+class EarlierSession(Frozen):
+    """Row of one earlier session; ``submitted`` is an ISO time in UTC."""
+
+    id: int
+    title: str
+    options: str
+    submitted: str
+    duration: str
+    gpu_hours: str
+    end: str
+
+
+class ClusterState(Frozen):
+    """Partitions of one cluster, with the problem of the last query and the age of the answer shown."""
+
+    name: str
+    partitions: tuple[PartitionRow, ...]
+    problem: str = ""
+    age: str = ""
+
+
+class HomeContent(Frozen):
+    """Content of the home page."""
+
+    user: str
+    cards: tuple[SessionCard, ...]
+    earlier: tuple[EarlierSession, ...]
+    clusters: tuple[ClusterState, ...]
+    gpu_hours: GpuHours
+
+
+async def home_content(user: Any, settings: dict[str, Any], log: Any) -> HomeContent:
+    """Return the content of a user's home page; a slow server or scheduler delays it by a second."""
+    known: Sequence[Any] = tuple(user.all_spawners())
+    spawners = [each for each in known if isinstance(each, EDFSpawner) and (each.active or each.pending)]
+    jobs = tuple(each.job_id for each in spawners if each.job_id)
+    saturation, clusters, gpu_hours = await asyncio.gather(
+        saturation_cache(settings, log).read(spawners),
+        _clusters(user.spawner),
+        month_gpu_hours(user.spawner, running=jobs),
+    )
+    active = {each.name for each in spawners}
+    failures = settings.get("gipfel_ends", {})
+    stopped = [
+        (each, failures.get(f"{user.name}:{each.name}" if each.name else user.name))
+        for each in known
+        if each.name not in active
+    ]
+    lifetime = user.spawner.lifetime
+    sessions = await lifetime.history().last(
+        user.name, _MAX_SESSIONS, running=jobs, since=lifetime.user_created
+    )
+    return HomeContent(
+        user=user.name,
+        cards=(
+            *(_card(each, saturation.get((user.name, each.name))) for each in spawners),
+            *(_stopped_card(each, failure) for each, failure in stopped if each.name or failure),
+        ),
+        earlier=tuple(map(_earlier, sessions)),
+        clusters=clusters,
+        gpu_hours=gpu_hours,
+    )
+
+
+def _card(spawner: EDFSpawner, shared: SharedSaturation | None) -> SessionCard:
+    server, lifetime = describe_server(spawner), spawner.lifetime
+    options = spawner.options.with_defaults()
+    state: Literal["running", "waiting", "stopping"] = "running" if spawner.ready else "waiting"
+    if server.state == "stopping":
+        state = "stopping"
+    ends = lifetime.ends if state == "running" else None
+    partition = f"on {server.partition}" if server.partition else ""
+    extension = lifetime.status().extend_s if ends is not None else 0
+    running_facts = () if state != "running" else (", ".join(server.nodes),)
+    return SessionCard(
+        name=spawner.name,
+        title=spawner.orm_spawner.display_name or spawner.name or "default",
+        state=state,
+        detail_html=_start_detail(spawner) if state == "waiting" and spawner.job_id else "",
+        facts=tuple(
+            filter(
+                None,
+                (
+                    *running_facts,
+                    f"service {options.service}" if options.service else "",
+                    server.edf or "no container",
+                    " ".join(filter(None, (_gpus(server.gpus), partition))),
+                    server.cluster if spawner.clusters else "",
+                    f"job {server.job_id}" if server.job_id else "",
+                    *(_requests(spawner) if options.service and state == "running" else ()),
+                ),
+            )
+        ),
+        ends=_iso(ends) if ends else "",
+        remaining=format_span(ends - time.time()) if ends else "",
+        extend=format_limit(extension) if extension else "",
+        score=_score(shared),
+        spark=spark_points(shared.activity) if shared and shared.shared else "",
+        spark_text=_spark_text(shared),
+        has_log=bool(server.job_id and server.nodes),
+        service=options.service,
+    )
+
+
+def _requests(spawner: EDFSpawner) -> tuple[str, ...]:
+    """Return what a service has reported of its requests."""
+    report = spawner.lifetime.activity.fresh
+    return report.busy_with if report else ()
+
+
+def _start_detail(spawner: EDFSpawner) -> str:
+    status = spawner.lifetime.last_status()
+    text = describe_status(spawner.job_id, status, has_setup=spawner.in_container)[1]
+    return status_page(text, status)
+
+
+def _stopped_card(known: Any, failure: Failure | None) -> SessionCard:
+    return SessionCard(
+        name=known.name,
+        title=known.display_name or known.name or "default",
+        state="stopped",
+        detail_html=escape(failure.event) if failure else "",
+    )
+
+
+def _gpus(number: int) -> str:
+    return f"{number or 'no'} GPU{'' if number == 1 else 's'}"
+
+
+def _score(shared: SharedSaturation | None) -> str:
+    if shared is None or not shared.shared or shared.score is None:
+        return ""
+    bottleneck = (shared.bottleneck or "bottleneck unclear").replace("_", "-")
+    return f"{shared.score:.0f} of 100 · {bottleneck}{' · simulated' if shared.simulated else ''}"
+
+
+def spark_points(values: Sequence[float | None]) -> str:
+    """Return the points of an SVG polyline of values from 0 to 1, such as ``0.0,14.0 4.1,2.0``.
+
+    A missing value is left out; the result is empty for fewer than two values.
+    """
+    width, height = _SPARK
+    step = width / max(len(values) - 1, 1)
+    points = [
+        f"{at * step:.1f},{height - 1 - value * (height - 2):.1f}"
+        for at, value in enumerate(values)
+        if value is not None
+    ]
+    return " ".join(points) if len(points) > 1 else ""
+
+
+def _spark_text(shared: SharedSaturation | None) -> str:
+    known = [each for each in shared.activity if each is not None] if shared else []
+    if shared is None or not known:
+        return ""
+    minutes = f"{shared.seconds / 60:.0f} min"
+    return f"SM activity of the last {minutes}: {min(known):.0%} to {max(known):.0%}, now {known[-1]:.0%}"
+
+
+def _earlier(session: Session) -> EarlierSession:
+    seconds = session.seconds
+    hours = "" if seconds is None or not session.gpus else f"{session.gpus * seconds / 3600:.1f}"
+    environment = "" if session.options.edf else "no container · "
+    return EarlierSession(
+        id=session.id,
+        title=session.server or "default",
+        options=environment + describe_options(session.options),
+        submitted=_iso(session.submitted),
+        duration=format_span(seconds) if seconds is not None else "",
+        gpu_hours=hours,
+        end=_ENDS[session.how] if session.how else "end unknown",
+    )
+
+
+async def _clusters(spawner: EDFSpawner) -> tuple[ClusterState, ...]:
+    placement = spawner.placement
+    settings = tuple(placement.settings_by_name.values())
+    caches = [placement.shared(each).cache for each in settings]
+    answers = await asyncio.gather(*(each.partitions(limit=_PATIENCE_S) for each in caches))
+    return tuple(
+        ClusterState(
+            name=each.name,
+            partitions=partition_rows(answer.value or ()),
+            problem=answer.problem or ("No answer from the scheduler yet." if answer.value is None else ""),
+            age=format_span(answer.age) if answer.problem and answer.value else "",
+        )
+        for each, answer in zip(settings, answers, strict=True)
+    )
+
+
+def _iso(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")
 
 
 class HomePageHandler(HomeHandler):
