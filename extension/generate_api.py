@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from gipfel_cluster.git_state import GitDifference
+from gipfel_extension.communication.report import GroupFamily, SlowCalls
 from gipfel_extension.diagnosis.pace_comparison import PaceComparison
 from gipfel_extension.job import topology
 from gipfel_extension.job.ranks import JobRank, Problem
@@ -58,6 +59,8 @@ _OTHERS = (
     topology.AxisCrossing,
     topology.Scatter,
     topology.JobTopology,
+    GroupFamily,
+    SlowCalls,
     TableRow,
     ConfigurationRow,
     MeasurementRow,

@@ -198,6 +198,40 @@ export interface IJobTopology {
   readonly problems: readonly IProblem[];
 }
 
+/**
+ * Groups of equal name, size and source: `calls` by kind and `sent` bytes of all of them together. `ranks`
+ * names the members where it is one group, `nodes` is the most nodes that one of them spans.
+ */
+export interface IGroupFamily {
+  readonly label: string;
+  readonly groups: number;
+  readonly size: number;
+  readonly ranks: string;
+  readonly nodes: number;
+  readonly source: string;
+  readonly calls: Readonly<Record<string, number>>;
+  readonly sent: number;
+}
+
+/**
+ * Equal calls of a family of groups. Times are microseconds and null where none was recorded. `algbw` and
+ * `busbw` are bytes per second at the median. `slowest` names the ranks of a group that takes `factor` times
+ * as long as its peers.
+ */
+export interface ISlowCalls {
+  readonly label: string;
+  readonly kind: string;
+  readonly size: number;
+  readonly members: number;
+  readonly calls: number;
+  readonly median_us: number | null;
+  readonly p95_us: number | null;
+  readonly algbw: number | null;
+  readonly busbw: number | null;
+  readonly slowest: string;
+  readonly factor: number | null;
+}
+
 /** A run with the parameters of its program, in which secrets are hidden. */
 export interface ITableRow {
   readonly score: number | null;
@@ -806,6 +840,27 @@ export interface IJobFigures {
   readonly version: string;
   readonly figures: Readonly<Record<string, IFigure>>;
   readonly selected: IJobSelected;
+}
+
+/** What `communication.report.CommunicationReport` has beside its matrix. */
+export interface IJobTraffic {
+  readonly lines: readonly string[];
+  readonly sources: readonly string[];
+  readonly groups: readonly IGroupFamily[];
+  readonly slowest: readonly ISlowCalls[];
+  readonly notes: readonly string[];
+  readonly problems: readonly string[];
+}
+
+/**
+ * Communication of a job; `missing` is the reason why there is no report, with what to do. `by` tells what
+ * the rows of the figure are: `rank`, `node` or `block` of ranks.
+ */
+export interface IJobCommunication {
+  readonly missing: string;
+  readonly report: IJobTraffic | null;
+  readonly by: string;
+  readonly figure: IFigure | null;
 }
 
 /**

@@ -1,6 +1,7 @@
 import type { JupyterFrontEndPlugin } from '@jupyterlab/application';
 
 import { batchPlugin } from './batch/plugin';
+import { communicationPlugin } from './communication/plugin';
 import { figuresPlugin } from './figures/plugin';
 import { jobPlugin } from './job/plugin';
 import { launchesPlugin } from './launches/plugin';
@@ -24,6 +25,7 @@ const plugins: JupyterFrontEndPlugin<unknown>[] = [
   vettingPlugin,
   jobPlugin,
   topologyPlugin,
+  communicationPlugin,
   runsPlugin,
   workloadsPlugin,
   launchesPlugin,

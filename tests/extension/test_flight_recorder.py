@@ -15,6 +15,7 @@ from hangs import judge, report_on
 
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.cli.main import main
+from gipfel_extension.communication import read_communication
 from gipfel_extension.training.flight_recorder import read_dumps, report_of
 
 _GROUPS = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
@@ -352,3 +353,13 @@ def test_a_real_gloo_job_of_which_a_rank_died_is_not_called_healthy(gloo_dumps: 
     report = report_of(gloo_dumps / "dies")
     assert (report.verdict, report.culprits, report.missing_dumps) == ("unknown", (), (2,))
     assert report.reason.startswith("rank 2 has left no dump, and it is not recorded whether all_reduce 4")
+
+
+def test_bytes_between_ranks_of_a_real_gloo_job_are_counted(gloo_dumps: Path) -> None:
+    found = read_communication(gloo_dumps / "sleeps")
+    # Three all-reduces of three floats ended, and ranks 0 and 1 wait in a fourth.
+    assert found.matrix.sent[0][1] == pytest.approx(4 * 2 * 12 / 3, abs=1)
+    assert [(each.label, each.ranks, each.calls) for each in found.groups] == [
+        ("default_pg", "ranks 0-2", {"all_reduce": 4})
+    ]
+    assert "gloo does not" in found.notes[-1]

@@ -173,7 +173,7 @@ def show_flight(which: str, *, now: bool, as_json: bool) -> int:
         is_directory = bool(which) and Path(which).is_dir()
         folder = Path(which) if is_directory else find_folder(which, os.environ)
         if now:
-            _request_dumps(folder)
+            request_dumps(folder)
         report = report_of(folder)
     except GipfelError as error:
         report_line(str(error))
@@ -190,7 +190,14 @@ def show_flight(which: str, *, now: bool, as_json: bool) -> int:
     return report.exit_status
 
 
-def _request_dumps(folder: Path) -> None:
+def request_dumps(folder: Path) -> None:
+    """Make the running ranks of a launch write their dumps, and wait for them.
+
+    Raises
+    ------
+    GipfelError
+        It is not a launch.
+    """
     if not (folder / STATE).exists():
         raise GipfelError(f"{folder} is not a launch.", "--now is for launches: name one by its ID.")
     (folder / "dump").touch(mode=0o600)

@@ -8,6 +8,7 @@ import click
 
 from .catalogue import catalogue
 from .checkpoints import checkpoints
+from .communication import communication
 from .compare import compare
 from .completion import completion, print_completions
 from .data import data
@@ -62,6 +63,7 @@ _INTERRUPTED = 130
         "gipfel diagnose alps-48812               find slow ranks and changes of speed",
         "gipfel stacks 3 --ranks all              print where the ranks of a launch are now",
         "gipfel trace 3 --steps 5                 trace steps of a running launch",
+        "gipfel communication ./dumps             find slow collectives, and who sends to whom",
         "gipfel rules list                        list rules about what is recorded",
         "gipfel catalogue                         list everything that a run records",
         "gipfel track alps-48812 --to URI         make a run an MLflow run",
@@ -76,6 +78,7 @@ def gipfel() -> None:
 
 gipfel.add_command(catalogue)
 gipfel.add_command(checkpoints)
+gipfel.add_command(communication)
 gipfel.add_command(compare)
 gipfel.add_command(completion)
 gipfel.add_command(data)

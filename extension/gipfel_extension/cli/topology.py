@@ -73,7 +73,7 @@ def topology(run: str, *, here: bool, select: str, layout: str, as_document: boo
 def _of_run(run: str, select: str, layout: str) -> "JobTopology":
     from pydantic import ValidationError  # noqa: PLC0415
 
-    from ..server.topology import TopologyQuery, topology_of_run  # noqa: PLC0415
+    from ..server.job_tabs import TopologyQuery, topology_of_run  # noqa: PLC0415
     from ..telemetry.sample import SourceError  # noqa: PLC0415
     from .scored_run import resolve_recording  # noqa: PLC0415
 

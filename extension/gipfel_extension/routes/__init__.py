@@ -12,6 +12,7 @@ from .history import (
     ScoreRouteHandler,
 )
 from .job import (
+    JobCommunicationRouteHandler,
     JobFiguresRouteHandler,
     JobRouteHandler,
     JobTopologyRouteHandler,
@@ -89,6 +90,7 @@ ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/job", JobRouteHandler),
     (r"gipfel/job/figures", JobFiguresRouteHandler),
     (r"gipfel/job/topology", JobTopologyRouteHandler),
+    (r"gipfel/job/communication", JobCommunicationRouteHandler),
     (r"gipfel/job/verdicts", JobVerdictsRouteHandler),
     (r"gipfel/workloads", WorkloadsRouteHandler),
     (r"gipfel/workloads/(stop|rerun)", WorkloadActionRouteHandler),

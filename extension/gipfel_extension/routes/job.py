@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from gipfel_cluster.model import GipfelError, one_line
 
 from ..server.job import JobQuery, JobView, job_document, job_figures
+from ..server.job_tabs import CommunicationQuery, TopologyQuery, communication_document, topology_document
 from ..server.job_verdicts import JobVerdicts
-from ..server.topology import TopologyQuery, topology_document
 from .base import GipfelRouteHandler, route
 
 _verdicts = JobVerdicts()
@@ -63,6 +63,17 @@ class JobTopologyRouteHandler(GipfelRouteHandler):
         query = self.query_as(TopologyQuery)
         folder = await self.telemetry.run_named(query.run)
         self.finish(await asyncio.to_thread(topology_document, folder, query))
+
+
+class JobCommunicationRouteHandler(GipfelRouteHandler):
+    """``GET``: bytes between the ranks of a job, and its slowest collectives."""
+
+    @route
+    async def get(self) -> None:
+        """Send the report on dumps and files of NCCL in the launch, and the matrix as a figure."""
+        query = self.query_as(CommunicationQuery)
+        folder = await self.telemetry.run_named(query.run)
+        self.finish(await asyncio.to_thread(communication_document, folder, query))
 
 
 class JobVerdictsRouteHandler(GipfelRouteHandler):

@@ -2,11 +2,14 @@
 
 import os
 import threading
+import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from ..communication import DUMPS, INSPECTOR
 from ..diagnosis.reported_roles import REPORTS_FILE
 from ..job.run_roles import ROLES_FILE
 from ..telemetry.user_metrics import METRICS_FILE
@@ -17,6 +20,7 @@ _Value = TypeVar("_Value")
 #: State of a file or directory on disk; None where there is none.
 Stamp = tuple[int, int, int] | None
 _MOST_LAUNCHES = 200
+_MOST_FILES = 4096
 
 
 @dataclass
@@ -24,6 +28,7 @@ class _Slot(Generic[_Value]):
     lock: threading.Lock = field(default_factory=threading.Lock)
     stamp: Hashable = None
     value: _Value | None = None
+    again: float = 0.0
 
 
 class StampedCache(Generic[_Value]):
@@ -33,10 +38,21 @@ class StampedCache(Generic[_Value]):
     ----------
     most
         Number of values that are kept; the least recently used one is dropped first.
+    least_age_s, times
+        A value is made again at the earliest after this time, and after so many times what making it took.
+    clock
+        Returns seconds; monotonic.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(
+        self,
+        most: int,
+        *,
+        least_age_s: float = 0.0,
+        times: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._most, self._least_age_s, self._times, self._clock = most, least_age_s, times, clock
         self._slots: dict[Hashable, _Slot[_Value]] = {}
         self._lock = threading.Lock()
 
@@ -50,8 +66,11 @@ class StampedCache(Generic[_Value]):
         """
         slot = self._slot(key)
         with slot.lock:
-            if slot.value is None or slot.stamp != stamp:
+            started = self._clock()
+            if slot.value is None or (slot.stamp != stamp and started >= slot.again):
                 slot.value, slot.stamp = make(), stamp
+                ended = self._clock()
+                slot.again = ended + max(self._least_age_s, self._times * (ended - started))
             return slot.value
 
     def _slot(self, key: Hashable) -> _Slot[_Value]:
@@ -97,6 +116,18 @@ def samples_stamp(run: Path) -> Hashable:
 def metrics_stamp(run: Path) -> Hashable:
     """Return the state of the metrics that processes of a run logged."""
     return stamp_of(run / METRICS_FILE)
+
+
+def communication_stamp(folder: Path) -> Hashable:
+    """Return the state of the files of NCCL and the dumps of a launch, or of another directory."""
+    inside = [name for name in _names(folder) if name == DUMPS or fnmatch(name, INSPECTOR)]
+    # Files of the Inspector grow, which does not change their directory.
+    files = [(each, name) for each in inside[:_MOST_LAUNCHES] for name in _names(folder / each)[:_MOST_FILES]]
+    return (
+        stamp_of(folder),
+        *((each, stamp_of(folder / each)) for each in inside),
+        *((name, stamp_of(folder / each / name)) for each, name in files),
+    )
 
 
 def _telemetry(run: Path, suffix: str) -> tuple[Hashable, ...]:

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from ..communication.report import GroupFamily, SlowCalls
 from .responses import Figure, ResponseModel
 
 
@@ -25,6 +26,29 @@ class JobFigures(ResponseModel):
     version: str
     figures: dict[str, Figure]
     selected: JobSelected
+
+
+class JobTraffic(ResponseModel):
+    """What `communication.report.CommunicationReport` has beside its matrix."""
+
+    lines: list[str]
+    sources: list[str]
+    groups: list[GroupFamily]
+    slowest: list[SlowCalls]
+    notes: list[str]
+    problems: list[str]
+
+
+class JobCommunication(ResponseModel):
+    """Communication of a job; ``missing`` is the reason why there is no report, with what to do.
+
+    ``by`` tells what the rows of the figure are: ``rank``, ``node`` or ``block`` of ranks.
+    """
+
+    missing: str
+    report: JobTraffic | None
+    by: str
+    figure: Figure | None
 
 
 class JobVerdict(ResponseModel):

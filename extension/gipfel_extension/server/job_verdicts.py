@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +35,7 @@ _DUMPS_S = 20.0
 _LEAST_AGE_S, _TIMES = 15.0, 10.0
 
 
-@dataclass(frozen=True)
-class _Made:
-    verdicts: list[dict[str, Any]]
-    notes: list[str]
-    stamp: Hashable
-    again: float
+_Made = tuple[list[dict[str, Any]], list[str]]
 
 
 class JobVerdicts:
@@ -54,37 +48,30 @@ class JobVerdicts:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._cache: StampedCache[_Made] = StampedCache(8)
-        self._last: dict[Hashable, _Made] = {}
+        self._cache: StampedCache[_Made] = StampedCache(
+            8, least_age_s=_LEAST_AGE_S, times=_TIMES, clock=clock
+        )
 
     def document(self, folder: Path, query: JobQuery) -> dict[str, Any]:
         """Return the content of a `job_responses.JobVerdicts`, or that it is unchanged; may take seconds."""
         key = (folder, query.layout, query.launch)
         stamp: Hashable = (ranks_stamp(folder), metrics_stamp(folder), samples_stamp(folder), _dumps(folder))
-        last = self._last.get(key)
-        if last is not None and self._clock() < last.again:
-            stamp = last.stamp
-        made = self._cache.get(key, stamp, lambda: self._make(folder, query, stamp))
-        if len(self._last) > 64:
-            self._last.clear()
-        self._last[key] = made
-        version = version_of(made.verdicts, made.notes)
+        verdicts, notes = self._cache.get(key, stamp, lambda: _make(folder, query))
+        version = version_of(verdicts, notes)
         if version == query.have:
             return {"version": version, "unchanged": True}
-        return {"version": version, "verdicts": made.verdicts, "notes": made.notes}
+        return {"version": version, "verdicts": verdicts, "notes": notes}
 
-    def _make(self, folder: Path, query: JobQuery, stamp: Hashable) -> _Made:
-        started = self._clock()
-        job = read_content(folder, query).job
-        found, notes = _failures(job), []
-        for look in (_of_dumps, _of_steps):
-            verdicts, said = look(folder, query, job)
-            found += verdicts
-            notes += said
-        found.sort(key=lambda each: (-each["severity"], each["kind"] == "change", each["since_ms"] or 0))
-        ended = self._clock()
-        return _Made(found, notes, stamp, ended + max(_LEAST_AGE_S, _TIMES * (ended - started)))
+
+def _make(folder: Path, query: JobQuery) -> _Made:
+    job = read_content(folder, query).job
+    found, notes = _failures(job), []
+    for look in (_of_dumps, _of_steps):
+        verdicts, said = look(folder, query, job)
+        found += verdicts
+        notes += said
+    found.sort(key=lambda each: (-each["severity"], each["kind"] == "change", each["since_ms"] or 0))
+    return found, notes
 
 
 def _dumps(folder: Path) -> Hashable:

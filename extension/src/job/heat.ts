@@ -16,12 +16,15 @@ export interface IHeatRows {
   readonly rows_per_bin: number;
 }
 
-interface IHeatMeta extends IHeatRows {
+/** Values of a heat map as bytes, from the lowest to the highest one. */
+export interface IHeatBytes {
   readonly bytes: string;
   readonly shape: readonly [number, number];
   readonly low: number;
   readonly high: number;
 }
+
+interface IHeatMeta extends IHeatRows, IHeatBytes {}
 
 /** Return the rows of a heat map; null for one without values. */
 export function heatRows(figure: IFigure | null): IHeatRows | null {
@@ -36,7 +39,7 @@ export function decodedHeat(figure: IFigure): IFigure {
   if (meta?.bytes === undefined || trace === undefined) {
     return figure;
   }
-  const z = values(meta);
+  const z = heatValues(meta);
   const columns = meta.shape[1];
   const text = meta.labels.map(label => Array.from({ length: columns }, () => plain(label)));
   // The labels are what a pointer shows, and the bytes are no longer needed.
@@ -47,7 +50,8 @@ export function decodedHeat(figure: IFigure): IFigure {
   return { ...figure, layout: kept, data: [{ ...trace, z, text } as unknown as PartialJSONObject] };
 }
 
-function values(meta: IHeatMeta): Float32Array[] {
+/** Return the values of a heat map's bytes; NaN where there is none. */
+export function heatValues(meta: IHeatBytes): Float32Array[] {
   const [rows, columns] = meta.shape;
   const bytes = Uint8Array.from(atob(meta.bytes), each => each.charCodeAt(0));
   const scale = (meta.high - meta.low) / LEVELS;

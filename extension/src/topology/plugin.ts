@@ -4,8 +4,8 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import type { IJobTopology } from '../api';
 import { requestJson } from '../common/request';
+import { JobDocumentModel } from '../job/document';
 import { IGipfelJob } from '../tokens';
-import { TopologyModel } from './model';
 import { topologyTab } from './tab';
 
 /** The tab "Topology" of the job page. */
@@ -18,13 +18,14 @@ export const topologyPlugin: JupyterFrontEndPlugin<void> = {
   activate: (app: JupyterFrontEnd, job: IGipfelJob, translator: ITranslator | null): void => {
     const trans = (translator ?? nullTranslator).load('gipfel');
     const settings = app.serviceManager.serverSettings;
-    const model = new TopologyModel(
+    const model = new JobDocumentModel(
       ({ run, launch, layout }) => {
         const words = { run, layout, ...(launch === '' ? {} : { launch }) };
         return requestJson<IJobTopology>(settings, `job/topology${URLExt.objectToQueryString(words)}`);
       },
       job.selection,
-      job.state
+      job.state,
+      { name: 'topology', themed: false }
     );
     job.addTab(topologyTab(model, trans), { rank: 30 });
   }

@@ -2,13 +2,14 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { UseSignal } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
+import type { IJobTopology } from '../api';
 import { Notice } from '../common/notice';
+import type { JobDocumentModel } from '../job/document';
 import type { IJobTab, IJobTabProps } from '../tokens';
 import { TopologyView } from '../views/topology/topology';
-import type { TopologyModel } from './model';
 
 /** Return the tab "Topology" of the job page. */
-export function topologyTab(model: TopologyModel, trans: TranslationBundle): IJobTab {
+export function topologyTab(model: JobDocumentModel<IJobTopology>, trans: TranslationBundle): IJobTab {
   return {
     id: 'topology',
     title: trans.__('Topology'),
@@ -20,7 +21,7 @@ export function topologyTab(model: TopologyModel, trans: TranslationBundle): IJo
 }
 
 interface IProps extends IJobTabProps {
-  readonly model: TopologyModel;
+  readonly model: JobDocumentModel<IJobTopology>;
   readonly trans: TranslationBundle;
 }
 
@@ -46,7 +47,7 @@ function Topology(props: IProps): React.JSX.Element {
 
 function Content(props: IProps): React.JSX.Element | null {
   const { model, selection, trans } = props;
-  const { topology } = model;
+  const topology = model.value;
   // The same set and list while nothing else is selected: the view redraws when they change.
   const chosen = selection.ranks.join(',');
   const devices = selection.devices.join(',');

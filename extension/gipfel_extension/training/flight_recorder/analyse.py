@@ -7,14 +7,14 @@ network or a GPU is to blame and dumps don't say which: that is "cannot tell".
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 
 from gipfel_cluster.model import pluralize
 
-from .arrivals import find_stragglers
 from .devices import Lag, device_culprits
 from .dump import Call, Dump
 from .mismatches import find_mismatches, find_order_conflicts
-from .report import Culprit, FlightReport, Mismatch, RankLocation, name_ranks
+from .report import Culprit, FlightReport, Mismatch, RankLocation, Straggler, name_ranks
 from .wait_for import (
     Edge,
     Job,
@@ -31,6 +31,9 @@ from .wait_for import (
 
 #: Younger open calls are those of a running job. Clocks of nodes and file systems differ by less.
 _YOUNG_S = 1.0
+#: A rank is late that reaches so many collectives so long after the first.
+_LATE_MS = 5.0
+_MIN_COLLECTIVES = 3
 
 
 def analyse(
@@ -64,7 +67,7 @@ def analyse(
             "waiting": tuple(rank for rank in waiting if rank not in search.culprits),
             "mismatches": tuple(search.mismatches),
             "missing_dumps": search.missing if dumps else (),
-            "stragglers": find_stragglers(job, locations) if verdict == "none" else (),
+            "stragglers": _find_stragglers(job, locations) if verdict == "none" else (),
             "unreadable": unreadable,
             "locations": {rank: locations[rank] for rank in search.culprits if rank in locations},
         }
@@ -304,3 +307,32 @@ def _age_s(job: Job, open_calls: Sequence[tuple[int, Call]]) -> float | None:
         if call.created_ns and (written := job.dumps[rank].written_ns) is not None
     ]
     return max(ages) if ages and max(ages) > -_YOUNG_S else None
+
+
+def _find_stragglers(job: Job, locations: Mapping[int, RankLocation]) -> tuple[Straggler, ...]:
+    """Return the ranks whose median delay behind the first is above 5 ms in 3 or more collectives.
+
+    The clocks of nodes are assumed to be synchronized.
+    """
+    behind: dict[int, list[float]] = {}
+    for logs in job.logs.values():
+        arrivals: dict[int, dict[int, int]] = {}
+        for rank, log in logs.items():
+            for number, call in log.calls.items():
+                if call.created_ns is not None:
+                    arrivals.setdefault(number, {})[rank] = call.created_ns
+        for times in arrivals.values():
+            if len(times) > 1:
+                first = min(times.values())
+                for rank, at in times.items():
+                    behind.setdefault(rank, []).append((at - first) / 1e6)
+    found = [
+        Straggler(
+            location=locations.get(rank) or RankLocation(rank=rank),
+            behind_ms=median(each),
+            collectives=len(each),
+        )
+        for rank, each in behind.items()
+        if len(each) >= _MIN_COLLECTIVES and median(each) > _LATE_MS
+    ]
+    return tuple(sorted(found, key=lambda each: -each.behind_ms))

@@ -8,7 +8,7 @@ empty.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ _MAX_GROUPS = 20_000
 #: times and to compare them with ranks that have not finished them.
 _KEPT_CALLS = 32
 _FRAMES_OF_TORCH = ("torch/", "/torch")
-_P2P = re.compile(r"(send|recv) (\d{1,7})(->|<-)(\d{1,7})$")
+P2P = re.compile(r"(send|recv) (\d{1,7})(->|<-)(\d{1,7})$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +96,18 @@ class Dump:
     written_ns: int | None = None
 
 
-def dump_of(raw: Any, rank: int) -> Dump:
+#: Entries of a rank by name of their group, whether they are point-to-point, and number; those of a coalesced
+#: call share these, and the last one of them has its state.
+Bundles = Mapping[tuple[str, bool, int], Sequence[Mapping[str, Any]]]
+
+
+def dump_of(raw: Any, rank: int, also: Callable[[Dump, Bundles], None] | None = None) -> Dump:
     """Return the dump of a rank from the plain value of its file.
+
+    Parameters
+    ----------
+    also
+        Called with the dump and all of its entries, of which a dump keeps few.
 
     Raises
     ------
@@ -125,6 +135,8 @@ def dump_of(raw: Any, rank: int) -> Dump:
         newest_ns=max(found.times, default=None),
     )
     _add_status(dump, found.local_ids, raw.get("pg_status"))
+    if also is not None:
+        also(dump, found.bundles)
     return dump
 
 
@@ -133,7 +145,7 @@ class _Entries:
 
     def __init__(self, groups: Mapping[str, tuple[tuple[int, ...], str]]) -> None:
         self._ids = {name: GroupId(name, members) for name, (members, _) in groups.items()}
-        self._bundles: dict[tuple[str, bool, int], list[Mapping[str, Any]]] = {}
+        self.bundles: dict[tuple[str, bool, int], list[Mapping[str, Any]]] = {}
         self.local_ids: dict[str, int] = {}
         self.times: list[int] = []
         self.first_record: int | None = None
@@ -142,41 +154,40 @@ class _Entries:
 
     def add(self, raw: Mapping[str, Any]) -> None:
         """Add an entry; one without a group or a number is left out."""
-        group, local = raw.get("process_group"), _number(raw.get("pg_id"))
+        group, local = raw.get("process_group"), number_of(raw.get("pg_id"))
         name = group[0] if isinstance(group, list | tuple) and group else local
         is_p2p = raw.get("is_p2p") is True
-        number = _number(raw.get("p2p_seq_id" if is_p2p else "collective_seq_id", raw.get("seq_id")))
+        number = number_of(raw.get("p2p_seq_id" if is_p2p else "collective_seq_id", raw.get("seq_id")))
         if number is None or not isinstance(name, str | int):
             return
         name = str(name)[:_MAX_NAME]
         if self.first_record is None:
-            self.first_record = _number(raw.get("record_id", raw.get("id"))) or 0
+            self.first_record = number_of(raw.get("record_id", raw.get("id"))) or 0
         if local is not None and self.local_ids.get(name, local) < local:
             # The program has destroyed the group and made it again: its numbers begin anew.
-            for key in [each for each in self._bundles if each[0] == name]:
-                del self._bundles[key]
+            for key in [each for each in self.bundles if each[0] == name]:
+                del self.bundles[key]
         if local is not None:
             self.local_ids[name] = local
-        if (at := _number(raw.get("time_created_ns"))) is not None:
+        if (at := number_of(raw.get("time_created_ns"))) is not None:
             self.times.append(at)
         if len(self._ids) < _MAX_GROUPS:
             self._ids.setdefault(name, GroupId(name))
         if name in self._ids:
-            self._bundles.setdefault((name, is_p2p, number), []).append(raw)
+            self.bundles.setdefault((name, is_p2p, number), []).append(raw)
 
     def logs(self) -> dict[GroupId, GroupLog]:
         """Return the calls of each group; the last one is then in `last`."""
         logs: dict[GroupId, GroupLog] = {}
         recent: dict[str, int] = {}
-        for name, is_p2p, number in self._bundles:
+        for name, is_p2p, number in self.bundles:
             if not is_p2p:
                 recent[name] = max(recent.get(name, 0), number)
-        for order, ((name, is_p2p, number), entries) in enumerate(self._bundles.items()):
+        for order, ((name, is_p2p, number), entries) in enumerate(self.bundles.items()):
             log = logs.setdefault(self._ids[name], GroupLog())
             log.has_p2p |= is_p2p
             is_finished = _is_finished(entries[-1])
-            if len(entries) > 1 and "coalesced" not in _text(entries[-1].get("profiling_name")):
-                # The batch was begun and never submitted, so nobody can be waiting in it.
+            if is_abandoned(entries):
                 continue
             if not is_p2p:
                 log.enqueued = max(log.enqueued, number)
@@ -193,6 +204,11 @@ class _Entries:
         return logs
 
 
+def is_abandoned(entries: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a batch was begun and never submitted, so that no rank can be waiting in it."""
+    return len(entries) > 1 and "coalesced" not in _text(entries[-1].get("profiling_name"))
+
+
 def _call(
     group: GroupId,
     number: int,
@@ -203,11 +219,8 @@ def _call(
     last = entries[-1]
     # A coalesced call ends with an entry of its own, and only that one is kept up to date.
     parts = entries[:-1] or entries
-    names = [
-        _text(each.get("profiling_name")).partition(":")[2] or _text(each.get("profiling_name"))
-        for each in parts
-    ]
-    found = [match for name in names if is_p2p and (match := _P2P.search(name))]
+    names = [operation_of(each) for each in parts]
+    found = [match for name in names if is_p2p and (match := P2P.search(name))]
     return Call(
         group=group,
         sequence=number,
@@ -221,11 +234,17 @@ def _call(
         receives=tuple(int(each[4]) for each in found if each[1] == "recv"),
         shapes=(_shapes(parts, "input_sizes"), _shapes(parts, "output_sizes")),
         dtypes=(_names(parts, "input_dtypes"), _names(parts, "output_dtypes")),
-        created_ns=_number(last.get("time_created_ns")),
-        completed_ns=_number(last.get("time_discovered_completed_ns")) or None,
-        timeout_ms=_number(last.get("timeout_ms")) or 0,
+        created_ns=number_of(last.get("time_created_ns")),
+        completed_ns=number_of(last.get("time_discovered_completed_ns")) or None,
+        timeout_ms=number_of(last.get("timeout_ms")) or 0,
         frame=user_frame(last.get("frames") or parts[0].get("frames")),
     )
+
+
+def operation_of(entry: Mapping[str, Any]) -> str:
+    """Return the name of an entry's call without that of its backend."""
+    name = _text(entry.get("profiling_name"))
+    return name.partition(":")[2] or name
 
 
 def _add_status(dump: Dump, local_ids: Mapping[str, int], raw: Any) -> None:
@@ -234,7 +253,7 @@ def _add_status(dump: Dump, local_ids: Mapping[str, int], raw: Any) -> None:
     Counters of groups with point-to-point calls count those as well, and so do gloo's, which lists no
     members.
     """
-    status = {int(key): value for key, value in _mapping(raw).items() if _number(key) is not None}
+    status = {int(key): value for key, value in _mapping(raw).items() if number_of(key) is not None}
     names = {group.name: group for group in dump.groups if group.members}
     known = {name: local for name, local in local_ids.items() if name in names}
     numeric = sorted((name for name in names if name.isdecimal()), key=int)
@@ -246,8 +265,8 @@ def _add_status(dump: Dump, local_ids: Mapping[str, int], raw: Any) -> None:
         log = dump.logs.setdefault(names[name], GroupLog())
         counters = _mapping(status.get(local))
         if not log.has_p2p:
-            log.enqueued = max(log.enqueued, _number(counters.get("last_enqueued_collective")) or 0)
-            log.completed = max(log.completed, _number(counters.get("last_completed_collective")) or 0)
+            log.enqueued = max(log.enqueued, number_of(counters.get("last_enqueued_collective")) or 0)
+            log.completed = max(log.completed, number_of(counters.get("last_completed_collective")) or 0)
 
 
 def _is_finished(raw: Mapping[str, Any]) -> bool:
@@ -303,7 +322,7 @@ def user_frame(frames: Any) -> str:
         if isinstance(file, str) and file and not any(each in file for each in _FRAMES_OF_TORCH):
             function = frame.get("name")
             inside = f" in {function}" if isinstance(function, str) and function else ""
-            return f"{file[-200:]}:{_number(frame.get('line')) or '?'}{inside[:_MAX_NAME]}"
+            return f"{file[-200:]}:{number_of(frame.get('line')) or '?'}{inside[:_MAX_NAME]}"
     return ""
 
 
@@ -327,7 +346,7 @@ def _mapping(value: Any) -> Mapping[Any, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _number(value: Any) -> int | None:
+def number_of(value: Any) -> int | None:
     """Return a number; torch's JSON has some of them as texts."""
     if isinstance(value, str) and len(value) < 20 and value.lstrip("-").isdecimal():
         value = int(value)

@@ -4,7 +4,8 @@ import json
 import math
 import re
 import time
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 from gipfel_cluster.model import GipfelError
 
 from ...telemetry.files import read_regular
-from .dump import Dump, dump_of
+from .dump import Bundles, Dump, dump_of
 from .plain_pickle import MAX_BYTES, plain_value
 
 _RANK = re.compile(r"(.*?)(\d{1,7})(?:\.json|\.pickle|\.pkl)?$")
@@ -35,13 +36,19 @@ class DumpDirectory:
     damaged: frozenset[int] = frozenset()
 
 
-def read_dumps(folder: Path, *, limit_s: float = math.inf) -> DumpDirectory:
+#: Takes a dump while it is read, with all entries of its file.
+Also = Callable[[Dump, Bundles], None]
+
+
+def read_dumps(folder: Path, *, limit_s: float = math.inf, also: Also | None = None) -> DumpDirectory:
     """Read every dump of a directory; the rank is the number at the end of a file's name.
 
     Parameters
     ----------
     limit_s
         Seconds after which no further file is read.
+    also
+        Called with each dump and all entries of its file.
 
     Raises
     ------
@@ -54,13 +61,19 @@ def read_dumps(folder: Path, *, limit_s: float = math.inf) -> DumpDirectory:
     dumps: dict[int, tuple[str, Dump]] = {}
     unreadable: list[str] = []
     damaged = set()
-    for path in sorted(islice(folder.iterdir(), _MAX_FILES)):
+    paths = sorted(islice(folder.iterdir(), _MAX_FILES), key=_scattered if math.isfinite(limit_s) else None)
+    left = 0
+    for path in paths:
         match = _RANK.fullmatch(path.name)
         if not path.is_file() or match is None:
             continue
         rank = int(match[2])
+        if time.monotonic() > end:
+            left += 1
+            damaged.add(rank)
+            continue
         try:
-            dump = _read(path, rank, end)
+            dump = _read(path, rank, also)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             unreadable.append(f"{path.name[:_MAX_NAME]}: {reason}")
@@ -70,20 +83,24 @@ def read_dumps(folder: Path, *, limit_s: float = math.inf) -> DumpDirectory:
             raise _several_jobs(folder, f"two are of rank {rank} ({path.name})")
         dumps[rank] = (match[1], dump)
     found = tuple(dumps[rank][1] for rank in sorted(dumps))
-    return DumpDirectory(found, tuple(unreadable), frozenset(damaged - set(dumps)))
+    late = (f"{left} of {len(paths)} files: reading the others took {limit_s:.0f} s",) if left else ()
+    return DumpDirectory(found, (*late, *sorted(unreadable)), frozenset(damaged - set(dumps)))
 
 
-def _read(path: Path, rank: int, end: float) -> Dump:
-    if time.monotonic() > end:
-        raise ValueError("reading the earlier files took too long")
+def _scattered(path: Path) -> int:
+    # Where time ends early, files of all groups have been read, and not those of the first ranks only.
+    return zlib.crc32(path.name.encode(errors="surrogateescape"))
+
+
+def _read(path: Path, rank: int, also: Also | None) -> Dump:
     written_ns = path.lstat().st_mtime_ns
     content = read_regular(path, MAX_BYTES)
     if not content:
         raise ValueError("it is empty")
-    return replace(read_dump(content, rank), written_ns=written_ns)
+    return replace(read_dump(content, rank, also), written_ns=written_ns)
 
 
-def read_dump(content: bytes, rank: int) -> Dump:
+def read_dump(content: bytes, rank: int, also: Also | None = None) -> Dump:
     """Return the dump of one rank.
 
     Raises
@@ -92,7 +109,7 @@ def read_dump(content: bytes, rank: int) -> Dump:
         The content is not a dump.
     """
     try:
-        return dump_of(_json(content) if content[:1] == b"{" else plain_value(content), rank)
+        return dump_of(_json(content) if content[:1] == b"{" else plain_value(content), rank, also)
     except (TypeError, AttributeError, ArithmeticError, RecursionError, IndexError) as error:
         raise ValueError(f"its values are not those of a flight recorder ({type(error).__name__})") from error
 

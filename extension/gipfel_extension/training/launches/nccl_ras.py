@@ -32,16 +32,21 @@ class RasStatus(Frozen):
 
 def read_ras(world: int, address: tuple[str, int] = ADDRESS, limit_s: float = _LIMIT_S) -> RasStatus | None:
     """Query RAS on this node; None where it does not answer or knows no communicator of `world` ranks."""
+    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+        return status_of(read_document(address, limit_s), world)
+    return None
+
+
+def read_document(address: tuple[str, int] = ADDRESS, limit_s: float = _LIMIT_S) -> Any:
+    """Return the JSON of RAS on this node, which any user may have written; None where it does not answer."""
     try:
         with socket.create_connection(address, limit_s) as connection:
             answer = _exchange(connection, limit_s)
     except OSError:
         return None
     begin = answer.find(b"{")
-    if begin < 0:
-        return None
-    with contextlib.suppress(ValueError, RecursionError, KeyError, TypeError, AttributeError):
-        return status_of(json.loads(answer[begin:]), world)
+    with contextlib.suppress(ValueError, RecursionError):
+        return json.loads(answer[begin:]) if begin >= 0 else None
     return None
 
 

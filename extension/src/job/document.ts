@@ -1,7 +1,6 @@
 import type { IDisposable } from '@lumino/disposable';
 import { Signal, type ISignal } from '@lumino/signaling';
 
-import type { IJobTopology } from '../api';
 import { errorMessage } from '../common/error-message';
 import { ViewPoll } from '../common/view-poll';
 import type { IJobSelection, IJobState } from '../tokens';
@@ -9,21 +8,25 @@ import type { IJobSelection, IJobState } from '../tokens';
 /** Ranks and recorders come in the first minutes of a run; what is there does not change. */
 const GROWING_MS = 15_000;
 
-/** A run, as the route takes it. */
-export interface ITopologyQuery {
+/** What a document is requested for. */
+export interface IDocumentQuery {
   readonly run: string;
   readonly launch: string;
   readonly layout: string;
+  readonly dark: boolean;
 }
 
-/** The topology of the job page's run, requested while its tab is visible. */
-export class TopologyModel implements IDisposable {
+/** A document on the job page's run that one tab shows, requested while the tab is visible. */
+export class JobDocumentModel<T> implements IDisposable {
   constructor(
-    private readonly _request: (query: ITopologyQuery) => Promise<IJobTopology>,
+    /** Requests the document. */
+    private readonly _request: (query: IDocumentQuery) => Promise<T>,
     private readonly _selection: IJobSelection,
-    private readonly _state: IJobState
+    private readonly _state: IJobState,
+    private readonly _options: { readonly name: string; readonly themed: boolean }
   ) {
     _selection.changed.connect(this._onSelection);
+    this._poll = new ViewPoll(_options.name, () => this._ask());
   }
 
   get changed(): ISignal<this, void> {
@@ -31,8 +34,8 @@ export class TopologyModel implements IDisposable {
   }
 
   /** Null before the first response for the run. */
-  get topology(): IJobTopology | null {
-    return this._topology;
+  get value(): T | null {
+    return this._value;
   }
 
   /** The last error, in one line; empty if the last request succeeded. */
@@ -63,7 +66,7 @@ export class TopologyModel implements IDisposable {
   private readonly _onSelection = (): void => {
     const shown = this._key();
     if (shown !== this._shown) {
-      [this._shown, this._topology, this._text] = [shown, null, ''];
+      [this._shown, this._value, this._text] = [shown, null, ''];
       this._changed.emit();
       if (this._poll.visible) {
         void this._poll.refresh();
@@ -72,15 +75,15 @@ export class TopologyModel implements IDisposable {
   };
 
   private async _ask(): Promise<number | null> {
-    const { run, launch, layout } = this._selection;
+    const { run, launch, layout, dark } = this._selection;
     const asked = this._key();
     this._shown = asked;
     try {
-      const found = await this._request({ run, launch, layout });
+      const found = await this._request({ run, launch, layout, dark });
       const text = JSON.stringify(found);
       // An equal answer must not redraw a thousand boxes.
       if (asked === this._key() && text !== this._text) {
-        [this._topology, this._text] = [found, text];
+        [this._value, this._text] = [found, text];
       }
       this._error = '';
     } catch (reason) {
@@ -93,13 +96,13 @@ export class TopologyModel implements IDisposable {
   }
 
   private _key(): string {
-    const { run, launch, layout } = this._selection;
-    return JSON.stringify([run, launch, layout]);
+    const { run, launch, layout, dark } = this._selection;
+    return JSON.stringify([run, launch, layout, this._options.themed && dark]);
   }
 
   private readonly _changed = new Signal<this, void>(this);
-  private readonly _poll = new ViewPoll('topology', () => this._ask());
-  private _topology: IJobTopology | null = null;
+  private readonly _poll: ViewPoll;
+  private _value: T | null = null;
   private _text = '';
   private _shown = '';
   private _error = '';

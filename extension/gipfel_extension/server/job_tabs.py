@@ -1,4 +1,4 @@
-"""Topology tab of the job page: what one run stored of its nodes, with its ranks and a selection."""
+"""Tabs of the job page that other features add: the topology of a run, and the communication of its ranks."""
 
 from pathlib import Path
 from typing import Any
@@ -7,13 +7,25 @@ from pydantic import Field
 
 from gipfel_cluster.model import GipfelError
 
+from ..communication import read_communication
+from ..communication.figure import matrix_figure
+from ..communication.report import CommunicationReport
 from ..diagnosis.role_selection import parse_selection
+from ..job.launch_ranks import launch_folder
 from ..job.topology import JobTopology, Vetted, job_topology
 from ..telemetry.sample import SourceError
 from ..telemetry.store.overview import read_overview
 from ..topology.read import read_topology
 from ..vetting.report import read_report
 from .job import JobQuery, read_content
+from .job_cache import StampedCache, communication_stamp
+
+#: A page does not wait longer for dumps of thousands of ranks, and rarely reads files that grow again.
+_LIMIT_S, _LEAST_AGE_S, _TIMES = 20.0, 15.0, 10.0
+#: Reports that pages show, or why there is none.
+_reports: StampedCache[CommunicationReport | GipfelError] = StampedCache(
+    4, least_age_s=_LEAST_AGE_S, times=_TIMES
+)
 
 
 class TopologyQuery(JobQuery):
@@ -64,3 +76,33 @@ def _vetted(folder: Path) -> dict[str, Vetted]:
         return {}
     good: dict[str, Vetted] = dict.fromkeys(report.good_nodes, "pass")
     return {**good, **dict.fromkeys(report.bad_nodes, "fail")}
+
+
+class CommunicationQuery(JobQuery):
+    """Run of the page, and whether its theme is dark."""
+
+    dark: bool = False
+
+
+def communication_document(folder: Path, query: CommunicationQuery) -> dict[str, Any]:
+    """Return the content of a `job_responses.JobCommunication`; may take seconds."""
+    launch = launch_folder(folder, query.launch)
+    source = folder if launch is None else launch
+    content = read_content(folder, query)
+    nodes = {each.rank: each.node for each in content.job.ranks if each.node}
+    found = _reports.get((source, query.layout), communication_stamp(source), lambda: _report(source, nodes))
+    if isinstance(found, GipfelError):
+        return {"missing": str(found), "report": None, "by": "", "figure": None}
+    return {
+        "missing": "",
+        "report": found.model_dump(mode="json", exclude={"matrix"}),
+        "by": found.matrix.by,
+        "figure": matrix_figure(found.matrix, dark=query.dark),
+    }
+
+
+def _report(source: Path, nodes: dict[int, str]) -> CommunicationReport | GipfelError:
+    try:
+        return read_communication(source, nodes=nodes, limit_s=_LIMIT_S)
+    except GipfelError as error:
+        return error
