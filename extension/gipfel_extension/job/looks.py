@@ -11,8 +11,7 @@ from ..diagnosis.verdict import named
 from ..telemetry.sample import SourceError
 from ..training.launches.requests import LookRequest, running_ranks
 from ..training.record.state import read_rank_records, read_state
-from .run_diagnosis import diagnose_run
-from .run_roles import roles_of_run
+from .run_roles import diagnose_run, roles_of_run
 
 #: Largest number of accused ranks by default: of an uneven stage that has hundreds, a few show it.
 _MOST_ACCUSED = 4

@@ -12,8 +12,7 @@ from ..diagnosis.roles import Roles
 from ..telemetry.ranks import RankLocation
 from ..training.launches.logs import launch_logs
 from ..training.record.state import RankRecord, first_failure, read_rank_records
-from .launch_ranks import launch_folder, state_of
-from .run_roles import RunRoles, roles_of_run
+from .run_roles import RunRoles, launch_folder, roles_of_run, state_of
 
 RankState = Literal["seen", "ended", "failed", "missing"]
 #: Ranks that a page shows; further ones are counted.

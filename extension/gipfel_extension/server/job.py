@@ -12,10 +12,10 @@ from gipfel_cluster.model import Frozen, GipfelError, OneLine
 
 from ..diagnosis.role_selection import RoleSelection, parse_selection
 from ..job.figures import HIGH_IS_BAD, HOST_METRICS, OVERVIEW_METRICS, bands_figure, heat_bytes, values_of
-from ..job.launch_ranks import launch_events
 from ..job.metric_figures import MOST_METRICS, last_steps, metric_names, metrics_figure
 from ..job.ranks import Job, JobContent, read_job
 from ..job.rows import DeviceRow, Order, device_rows, ordered, selected_rows
+from ..job.run_roles import launch_events
 from ..telemetry.events import read_events
 from ..telemetry.figures.heat import HEAT_METRICS
 from ..telemetry.figures.lines import gpus_of

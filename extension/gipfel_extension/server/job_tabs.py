@@ -11,7 +11,7 @@ from ..communication import read_communication
 from ..communication.figure import matrix_figure
 from ..communication.report import CommunicationReport
 from ..diagnosis.role_selection import parse_selection
-from ..job.launch_ranks import launch_folder
+from ..job.run_roles import launch_folder
 from ..job.topology import JobTopology, Vetted, job_topology
 from ..telemetry.sample import SourceError
 from ..telemetry.store.overview import read_overview

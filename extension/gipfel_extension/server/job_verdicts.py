@@ -8,9 +8,8 @@ from typing import Any
 from gipfel_cluster.model import GipfelError
 
 from ..diagnosis.verdict import Verdict, named
-from ..job.launch_ranks import launch_folder
 from ..job.ranks import Job
-from ..job.run_diagnosis import diagnose_run
+from ..job.run_roles import diagnose_run, launch_folder
 from ..telemetry.sample import SourceError
 from ..training.flight_recorder import FlightReport, report_of
 from .job import JobQuery, read_content, version_of

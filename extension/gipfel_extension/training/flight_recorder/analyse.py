@@ -11,15 +11,16 @@ from statistics import median
 
 from gipfel_cluster.model import pluralize
 
-from .devices import Lag, device_culprits
 from .dump import Call, Dump
 from .mismatches import find_mismatches, find_order_conflicts
 from .report import Culprit, FlightReport, Mismatch, RankLocation, Straggler, name_ranks
 from .wait_for import (
     Edge,
     Job,
+    Lag,
     collective_edges,
     core,
+    device_culprits,
     held_by,
     odd_ones,
     p2p_edges,
