@@ -19,6 +19,7 @@ from .kernel import kernel
 from .launch import flight_recorder, launch
 from .looks import memory, stacks, trace
 from .metrics import metrics
+from .net import net
 from .notify import notify
 from .open_run import open_run
 from .plan import plan
@@ -68,6 +69,7 @@ _INTERRUPTED = 130
         "gipfel catalogue                         list everything that a run records",
         "gipfel track alps-48812 --to URI         make a run an MLflow run",
         "gipfel metrics runs/llama-7b             list metrics of TensorBoard, Lightning and others",
+        "gipfel net alps-48812                    list connections of a run, and ports it opened",
         "gipfel vet quick                         test every node of this job",
     ),
 )
@@ -92,6 +94,7 @@ gipfel.add_command(launch)
 gipfel.add_command(logs)
 gipfel.add_command(memory)
 gipfel.add_command(metrics)
+gipfel.add_command(net)
 gipfel.add_command(notify)
 gipfel.add_command(open_run)
 gipfel.add_command(plan)

@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from .terminal import table_lines
+
 if TYPE_CHECKING:
     from gipfel_cluster.workloads.run_folders import Run
 
@@ -19,15 +21,8 @@ def run_lines(runs: "Sequence[Run]") -> list[str]:
         return []
     table = [(title, right, [text(each) for each in runs]) for title, right, text in _COLUMNS]
     shown = [(title, right, cells) for title, right, cells in table if any(cells) or title in _ALWAYS]
-    lines = []
-    for row in range(-1, len(runs)):
-        parts = []
-        for title, right, cells in shown:
-            width = max(len(title), *(len(cell) for cell in cells))
-            cell = title if row < 0 else cells[row]
-            parts.append(cell.rjust(width) if right else cell.ljust(width))
-        lines.append("  ".join(parts).rstrip())
-    return lines
+    rows = [[title for title, _, _ in shown], *zip(*(cells for _, _, cells in shown), strict=True)]
+    return table_lines(rows, [index for index, (_, right, _) in enumerate(shown) if right])
 
 
 def facts_of(row: "TableRow") -> dict[str, str]:

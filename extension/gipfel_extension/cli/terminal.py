@@ -4,7 +4,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,3 +77,15 @@ def report_checked(
             if found is not None:
                 click.echo(f"{path}: can be used.")
     return 0 if all(found is not None for _, found, _ in checked) else 1
+
+
+def table_lines(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """Return rows as lines of aligned columns; those with an index in `right` are aligned to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if index in right else cell.ljust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

@@ -20,9 +20,11 @@ from ..telemetry.sources import Clock, Source, SourceRequest, SystemClock, open_
 from ..telemetry.store.fine import FineRetention
 from ..topology.collect import record_topology
 from ..tracking.text_formats import PatternError
+from .journal import Journal
 from .loop import MetricsFollower, MetricsFollowers, Recorder, TickSink
 from .metrics_directory import MetricsDirectory, OpenFiles
 from .metrics_file import MetricsFile
+from .network_monitor import NetworkMonitor
 from .rule_monitor import load_rules
 from .sample_files import ScoreParts, Settings, fine_sources
 
@@ -76,6 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         environment=environment,
         score=None if fine is None else _score_parts(),
         rules=None if options.no_rules else lambda: load_rules(environment),
+        network=None
+        if options.no_network
+        else lambda journal: _network_monitor(options, environment, clock, journal),
     )
     if recorder_name.changed:
         recorder.journal.note(
@@ -207,6 +212,19 @@ def _head_senders(options: argparse.Namespace, environment: Mapping[str, str]) -
         return []
 
 
+def _network_monitor(
+    options: argparse.Namespace, environment: Mapping[str, str], clock: Clock, journal: Journal
+) -> NetworkMonitor:
+    return NetworkMonitor(
+        options.telemetry.parent,
+        environment["GIPFEL_NODE"],
+        root_pid=options.root_pid,
+        environment=environment,
+        clock=clock,
+        journal=journal,
+    )
+
+
 def _metrics_follower(
     options: argparse.Namespace, node: str, clock: Clock, environment: Mapping[str, str]
 ) -> MetricsFollower | None:
@@ -285,6 +303,7 @@ def _parser() -> argparse.ArgumentParser:
         "--no-open-files", action="store_true", help="don't read metric files that processes have open"
     )
     parser.add_argument("--no-rules", action="store_true", help="apply no rules to the samples")
+    parser.add_argument("--no-network", action="store_true", help="don't record the job's connections")
     parser.add_argument("--root-pid", type=int, help="root of the job's process tree (default: this process)")
     parser.add_argument(
         "--with-parent", nargs="?", type=int, const=0, help="end when the parent process, with this id, ends"

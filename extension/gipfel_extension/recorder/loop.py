@@ -16,6 +16,7 @@ from ..telemetry.sample import FINE_INTERVAL, Device, Sample
 from ..telemetry.sources import Clock, EventSource, ProcessSource, Source, SystemClock
 from ..telemetry.store.segments import Provenance
 from .journal import ClockWatch, Journal, ThrottleWatch
+from .network_monitor import NetworkMonitor
 from .rule_monitor import RuleMonitor
 from .sample_files import FineRecording, SampleWriter, ScoreParts, Settings, fine_sources
 
@@ -84,6 +85,8 @@ class Recorder:
         fast source, every source is read at the interval of the settings.
     rules
         Function that reads the rules that are applied to the samples; None for none.
+    network
+        Function that opens the monitor of the job's connections for a journal; None for none.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class Recorder:
         environment: Mapping[str, str] = os.environ,
         score: ScoreParts | None = None,
         rules: Callable[[], list[Rule]] | None = None,
+        network: Callable[[Journal], NetworkMonitor] | None = None,
     ) -> None:
         self._sources = tuple(sources)
         self._settings = settings
@@ -144,6 +148,7 @@ class Recorder:
             if rules is not None
             else None
         )
+        self._network = None if network is None else network(self.journal)
         self._seq = 0
 
     def run(self, ended: threading.Event, *, parent: int | None = None) -> None:
@@ -194,6 +199,8 @@ class Recorder:
         if self._metrics is not None:
             with self.journal.log_errors("metrics file"):
                 self._metrics.close()
+        if self._network is not None:
+            self._network.close()
         self.journal.write()
         self._publish([], ended=True)
         for publisher in self._publishers:
@@ -217,7 +224,7 @@ class Recorder:
         return samples
 
     def _run_monitors(self, samples: list[Sample]) -> None:
-        """Check throttling, events, rules, user metrics and ranks; log errors and continue."""
+        """Check throttling, events, rules, user metrics, connections and ranks; log errors and continue."""
         with self.journal.log_errors("clocks' event reasons"):
             self._throttling.check(samples)
         with self.journal.log_errors("GPUs' activity"):
@@ -233,6 +240,9 @@ class Recorder:
         if self._metrics is not None:
             with self.journal.log_errors("metrics file"):
                 self._metrics.poll()
+        if self._network is not None:
+            with self.journal.log_errors("connections"):
+                self._network.check()
         if self._ranks.due(self._clock.monotonic_ns()):
             with self.journal.log_errors("ranks"):
                 holders = [h for s in self._sources if isinstance(s, ProcessSource) for h in s.processes()]

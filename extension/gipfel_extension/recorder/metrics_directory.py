@@ -26,12 +26,13 @@ from ..telemetry.user_metrics import METRICS_FILE
 from ..tracking import FileSummary, Follower, Scalar
 from ..tracking.find import Kind, kind_of, log_kind
 from ..tracking.text_formats import LogPattern
+from .job_processes import JobProcesses
 from .metrics_file import append_lines
 
 #: Formats that a process opens for metrics alone, and how names of their files look.
 _KINDS = frozenset(("TensorBoard", "W&B", "MLflow database"))
 _NAME = re.compile(r"\.tfevents\.[^/]*$|\.(?:wandb|db|sqlite|sqlite3)$")
-_MOST_PROCESSES, _MOST_FILES = 2000, 1000
+_MOST_FILES = 1000
 _ACCESS = os.O_WRONLY | os.O_RDWR
 
 
@@ -62,8 +63,7 @@ class OpenFiles:
     def __init__(
         self, root_pid: int | None, environment: Mapping[str, str], proc: Path = Path("/proc")
     ) -> None:
-        self._root_pid = root_pid
-        self._job = environment.get("SLURM_JOB_ID", "") if root_pid is None else ""
+        self._processes = JobProcesses(root_pid, environment, proc)
         self._proc = proc
         #: Sizes of databases that are not MLflow's, or not yet: looked at again when the size is another.
         self._no_metrics: dict[Path, int] = {}
@@ -71,7 +71,7 @@ class OpenFiles:
     def find(self) -> list[OpenFile]:
         """Return the metric files that are open now, each once, with the lowest rank that writes it."""
         found: dict[Path, OpenFile] = {}
-        for pid in self._processes():
+        for pid in self._processes.find():
             with suppress(OSError, ValueError):
                 written = list(self._written(pid))
                 rank = rank_of_environment(read_environment(self._proc / str(pid))) if written else None
@@ -80,37 +80,6 @@ class OpenFiles:
                     if known is None or _order(rank) < _order(known.rank):
                         found[path] = OpenFile(path, kind, rank)
         return list(found.values())
-
-    def _processes(self) -> list[int]:
-        """Return the processes of the job that belong to this user."""
-        if self._root_pid is None and not self._job:
-            return []
-        parents: dict[int, int] = {}
-        uid = os.getuid()
-        for entry in os.scandir(self._proc):
-            if entry.name.isdecimal():
-                with suppress(OSError, ValueError, IndexError):
-                    if entry.stat().st_uid == uid:
-                        fields = (
-                            (self._proc / entry.name / "stat").read_text(errors="replace").rpartition(")")
-                        )
-                        parents[int(entry.name)] = int(fields[2].split()[1])
-        chosen = [pid for pid in sorted(parents) if pid != os.getpid() and self._is_of_job(pid, parents)]
-        return chosen[:_MOST_PROCESSES]
-
-    def _is_of_job(self, pid: int, parents: Mapping[int, int]) -> bool:
-        if self._root_pid is None:
-            with suppress(OSError):
-                own = read_environment(self._proc / str(pid)).get(b"SLURM_JOB_ID", b"")
-                return own.decode(errors="replace") == self._job
-            return False
-        for _ in range(len(parents)):
-            if pid == self._root_pid:
-                return True
-            pid = parents.get(pid, 0)
-            if not pid:
-                return False
-        return False
 
     def _written(self, pid: int) -> Iterator[tuple[Path, Kind]]:
         folder = self._proc / str(pid)

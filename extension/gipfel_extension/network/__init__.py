@@ -1,0 +1,16 @@
+"""Connections of a job, as a plain user can see them: who talks to whom, how much, and what listens."""
+
+from .record import NetworkRecord, read_network
+from .sockets import ClosedSockets, Socket, SocketTable
+from .traffic import Limits, Owner, TrafficWatch
+
+__all__ = [
+    "ClosedSockets",
+    "Limits",
+    "NetworkRecord",
+    "Owner",
+    "Socket",
+    "SocketTable",
+    "TrafficWatch",
+    "read_network",
+]

@@ -1,0 +1,144 @@
+"""Processes of a job on this node, and the owners of its sockets."""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from ..network.sockets import Socket
+from ..network.traffic import Owner
+from ..telemetry.ranks import rank_of_environment, read_environment
+
+_MOST_PROCESSES, _MOST_FILES = 2000, 4000
+#: Time after which a socket without an owner is looked for again: its process may have been starting.
+_SEARCH_AGAIN_NS = 10 * 10**9
+
+
+class JobProcesses:
+    """Finder of the job's processes that belong to this user; those of others are not looked at.
+
+    Parameters
+    ----------
+    root_pid
+        Root of the job's process tree; None for the processes of the Slurm job of `environment`.
+    """
+
+    def __init__(
+        self, root_pid: int | None, environment: Mapping[str, str], proc: Path = Path("/proc")
+    ) -> None:
+        self._root_pid = root_pid
+        self._job = environment.get("SLURM_JOB_ID", "") if root_pid is None else ""
+        self._proc = proc
+
+    def find(self) -> list[int]:
+        """Return the process IDs, at most 2 000, without this process's own."""
+        if self._root_pid is None and not self._job:
+            return []
+        parents: dict[int, int] = {}
+        uid = os.getuid()
+        for entry in os.scandir(self._proc):
+            if entry.name.isdecimal():
+                with suppress(OSError, ValueError, IndexError):
+                    if entry.stat().st_uid == uid:
+                        fields = (
+                            (self._proc / entry.name / "stat").read_text(errors="replace").rpartition(")")
+                        )
+                        parents[int(entry.name)] = int(fields[2].split()[1])
+        chosen = [pid for pid in sorted(parents) if pid != os.getpid() and self._is_of_job(pid, parents)]
+        return chosen[:_MOST_PROCESSES]
+
+    def _is_of_job(self, pid: int, parents: Mapping[int, int]) -> bool:
+        if self._root_pid is None:
+            with suppress(OSError):
+                own = read_environment(self._proc / str(pid)).get(b"SLURM_JOB_ID", b"")
+                return own.decode(errors="replace") == self._job
+            return False
+        for _ in range(len(parents)):
+            if pid == self._root_pid:
+                return True
+            pid = parents.get(pid, 0)
+            if not pid:
+                return False
+        return False
+
+
+class SocketOwners:
+    """Finder of the job's process that has a socket, by the inodes in ``/proc/PID/fd``.
+
+    Processes are searched only when a socket of this user is seen for the first time.
+
+    Parameters
+    ----------
+    monotonic_ns
+        The clock; a socket without an owner is looked for again after some seconds.
+    """
+
+    def __init__(
+        self,
+        processes: JobProcesses,
+        monotonic_ns: Callable[[], int],
+        proc: Path = Path("/proc"),
+    ) -> None:
+        self._processes, self._monotonic_ns, self._proc = processes, monotonic_ns, proc
+        self._uid = os.getuid()
+        self._owners: dict[int, Owner] = {}
+        self._foreign: dict[int, int] = {}
+        #: A process of each other network namespace of the job, by the namespace's inode.
+        self.other_namespaces: dict[int, int] = {}
+
+    def owner(self, each: Socket) -> Owner | None:
+        """Return the process of the job that has a socket; None where it is not of this job."""
+        if each.uid != self._uid or not each.inode:
+            return None
+        found = self._owners.get(each.inode)
+        if found is not None:
+            return found
+        now_ns = self._monotonic_ns()
+        searched_ns = self._foreign.get(each.inode)
+        if searched_ns is not None and now_ns - searched_ns < _SEARCH_AGAIN_NS:
+            return None
+        self.search()
+        found = self._owners.get(each.inode)
+        if found is None:
+            self._foreign[each.inode] = now_ns
+        return found
+
+    def forget(self, present: Iterable[int]) -> None:
+        """Forget all inodes but these: the kernel gives them to new sockets."""
+        kept = set(present)
+        self._owners = {inode: owner for inode, owner in self._owners.items() if inode in kept}
+        self._foreign = {inode: since for inode, since in self._foreign.items() if inode in kept}
+
+    def search(self) -> None:
+        """Read which sockets the job's processes have now, and which network namespaces."""
+        self._owners, self.other_namespaces = {}, {}
+        own_namespace = _namespace(self._proc / "self")
+        for pid in self._processes.find():
+            folder = self._proc / str(pid)
+            with suppress(OSError, ValueError):
+                inodes = self._inodes(folder)
+                namespace = _namespace(folder)
+                if namespace not in (None, own_namespace):
+                    self.other_namespaces.setdefault(namespace or 0, pid)
+                if inodes:
+                    program = (folder / "comm").read_text(errors="replace").strip()
+                    owner = Owner(program, rank_of_environment(read_environment(folder)))
+                    for inode in inodes:
+                        self._owners.setdefault(inode, owner)
+
+    def _inodes(self, folder: Path) -> list[int]:
+        found = []
+        for number, entry in enumerate(os.scandir(folder / "fd")):
+            if number >= _MOST_FILES:
+                break
+            with suppress(OSError, ValueError):
+                target = str(Path(entry.path).readlink())
+                if target.startswith("socket:["):
+                    found.append(int(target[8:-1]))
+        return found
+
+
+def _namespace(folder: Path) -> int | None:
+    with suppress(OSError):
+        return (folder / "ns" / "net").stat().st_ino
+    return None
