@@ -23,6 +23,8 @@ _ALLOWED = {
     "extension/gipfel_extension/telemetry/sources/": "counters of the kernel",
     "extension/gipfel_extension/telemetry/ranks.py": "counters of the kernel",
     "extension/gipfel_extension/recorder/metrics_directory.py": "what the kernel says of processes",
+    "extension/gipfel_extension/network/sockets.py": "what the kernel says of processes",
+    "extension/gipfel_extension/recorder/job_processes.py": "what the kernel says of processes",
     "extension/gipfel_extension/topology/collect/system.py": "sysfs, which no user can replace",
     "extension/gipfel_extension/cli/report.py": "a script that is installed with plotly",
     "extension/gipfel_extension/kernels/__init__.py": "the runtime's own kernel",
