@@ -292,7 +292,8 @@ class _Payload:
 def test_a_rendezvous_of_strangers_is_never_unpickled(key: str, tmp_path: Path) -> None:
     from torch.distributed import TCPStore  # noqa: PLC0415 - takes seconds
 
-    program = Path(rank_program.__file__)
+    program = shutil.copyfile(rank_program.__file__, tmp_path / "program.py")
+    shutil.copyfile(Path(rank_program.__file__).with_name("torchrun_program.py"), tmp_path / "torchrun.py")
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     forged = base64.b64encode(pickle.dumps(_Payload(tmp_path / "executed")))
     store.set("torch.rendezvous.gipfel", forged)
@@ -319,7 +320,7 @@ def test_the_launcher_loads_torch_without_collections_and_ranks_load_no_openssl(
     torch.mkdir(parents=True)
     (torch.parent / "__init__.py").touch()
     (torch / "__init__.py").write_text("import gc, sys\nprint(gc.isenabled(), '_hashlib' in sys.modules)\n")
-    code = "import gc, rank_program as program; program.run_torchrun([]); print(gc.isenabled())"
+    code = "import gc, torchrun_program as program; program.run_torchrun([]); print(gc.isenabled())"
     folder = Path(rank_program.__file__).parent
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -331,7 +332,7 @@ def test_the_launcher_loads_torch_without_collections_and_ranks_load_no_openssl(
 
 def test_programs_of_a_launch_run_with_the_standard_library_of_an_old_python() -> None:
     folder = Path(rank_program.__file__).parent
-    for name in ("rank_program.py", "run_program.py", "probe_program.py"):
+    for name in ("rank_program.py", "torchrun_program.py", "run_program.py", "probe_program.py"):
         tree = ast.parse((folder / name).read_text(), feature_version=(3, 9))
         imported = {
             alias.name.partition(".")[0]

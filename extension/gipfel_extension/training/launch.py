@@ -51,6 +51,7 @@ __all__ = ["DryRun", "Launch", "find_running_duplicate", "launch"]
 _PROGRAMS = {
     PROGRAM_FILE: "rank_program.py",
     "run.py": "run_program.py",
+    "torchrun.py": "torchrun_program.py",
     **{name: name for name in ("step_hooks.py", "rank_requests.py", "rank_looks.py")},
     PROBE_FILE: "probe_program.py",
 }

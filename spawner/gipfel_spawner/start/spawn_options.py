@@ -1,16 +1,12 @@
 """Options of a start, from the form, from a link (which only fills in the form) or from the REST API."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy.orm import object_session
 
-from gipfel_cluster.edf import Edf
 from gipfel_cluster.edf.draft import Draft
-from gipfel_cluster.engines import engine_for
-from gipfel_cluster.engines.choice import available_engine_names
 from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.scheduler.protocol import Choices, JobRequest, Partition
 
@@ -37,14 +33,11 @@ from ..form.validation import (
     limit_time,
 )
 from .account import Account
-from .interfaces import check_interface, cluster_has_notebook, interface_environment
+from .offers import check_interface, cluster_has_notebook, interface_environment, offered_engines
 from .placement import ServerPlacement
 from .request import server_request, server_spec
 from .services import ServiceOffer, service_offers
 from .traits import SpawnerTraits
-
-# The engine for EDFs without an image; it is always available and never a choice.
-_HOST = "host"
 
 
 class SpawnOptions:
@@ -387,39 +380,3 @@ def _readable(content: Mapping[str, Any]) -> UserOptions:
     except GipfelError:
         # The options were stored by an older version.
         return UserOptions()
-
-
-async def offered_engines(
-    default: str, others: Sequence[str], *, jobs_run_locally: bool
-) -> tuple[tuple[str, ...], str]:
-    """Return the container engines to choose from, and a line where the site's own can't run here.
-
-    Parameters
-    ----------
-    default, others
-        The site's default engine, listed first, and the engines that it adds.
-    jobs_run_locally
-        Whether jobs run on this machine, whose engines can then be examined.
-    """
-    if not jobs_run_locally:
-        return tuple(dict.fromkeys((default, *others))), ""
-    usable, missing = await asyncio.to_thread(_local_engines, default)
-    names = (default, *(name for name in usable if name != _HOST and (not others or name in others)))
-    problem = (
-        f"Environments with an image can't start on this machine: {missing}"
-        if missing and default != _HOST
-        else ""
-    )
-    return tuple(dict.fromkeys(names)), problem
-
-
-@cache
-def _local_engines(default: str) -> tuple[tuple[str, ...], str]:
-    """Return the engines that this machine can run, and why it can't run the default one."""
-    try:
-        missing = (
-            engine_for(Edf(name="any", path=None, image="/any.sqsh"), default).unavailable_reason() or ""
-        )
-    except GipfelError as error:
-        missing = str(error)
-    return available_engine_names(), missing

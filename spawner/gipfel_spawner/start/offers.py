@@ -1,16 +1,21 @@
-"""Interfaces of a notebook server: JupyterLab, and Jupyter Notebook where the server's Python has it.
+"""Offers of a cluster to choose from: interfaces of a notebook server, and container engines.
 
-Notebook 7 is an extension of the same server, so a server has both, and the interface is the page that a
-user is taken to (``JUPYTERHUB_DEFAULT_URL``).
+Interfaces are JupyterLab, and Jupyter Notebook where the server's Python has it. Notebook 7 is an extension
+of the same server, so a server has both, and the interface is the page that a user is taken to
+(``JUPYTERHUB_DEFAULT_URL``).
 """
 
 import asyncio
 import importlib.metadata
 import sys
-from functools import lru_cache
+from collections.abc import Sequence
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Literal
 
+from gipfel_cluster.edf import Edf
+from gipfel_cluster.engines import engine_for
+from gipfel_cluster.engines.choice import available_engine_names
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runtime.model import Description, read_description
 
@@ -23,6 +28,8 @@ Interface = Literal["", "lab", "notebook"]
 INTERFACE_URLS = {"lab": "/lab", "notebook": "/tree"}
 _NOTEBOOK = "notebook"
 _FIRST_VERSION = 7
+# The engine for EDFs without an image; it is always available and never a choice.
+_HOST = "host"
 
 
 def interface_environment(interface: Interface) -> dict[str, str]:
@@ -97,3 +104,39 @@ def _installed_version() -> str:
 def _is_new_enough(version: str) -> bool:
     major = version.partition(".")[0]
     return major.isdecimal() and int(major) >= _FIRST_VERSION
+
+
+async def offered_engines(
+    default: str, others: Sequence[str], *, jobs_run_locally: bool
+) -> tuple[tuple[str, ...], str]:
+    """Return the container engines to choose from, and a line where the site's own can't run here.
+
+    Parameters
+    ----------
+    default, others
+        The site's default engine, listed first, and the engines that it adds.
+    jobs_run_locally
+        Whether jobs run on this machine, whose engines can then be examined.
+    """
+    if not jobs_run_locally:
+        return tuple(dict.fromkeys((default, *others))), ""
+    usable, missing = await asyncio.to_thread(_local_engines, default)
+    names = (default, *(name for name in usable if name != _HOST and (not others or name in others)))
+    problem = (
+        f"Environments with an image can't start on this machine: {missing}"
+        if missing and default != _HOST
+        else ""
+    )
+    return tuple(dict.fromkeys(names)), problem
+
+
+@cache
+def _local_engines(default: str) -> tuple[tuple[str, ...], str]:
+    """Return the engines that this machine can run, and why it can't run the default one."""
+    try:
+        missing = (
+            engine_for(Edf(name="any", path=None, image="/any.sqsh"), default).unavailable_reason() or ""
+        )
+    except GipfelError as error:
+        missing = str(error)
+    return available_engine_names(), missing
