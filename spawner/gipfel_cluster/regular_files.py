@@ -1,64 +1,82 @@
-"""Read files that other processes may have written, such as those of a run folder.
+"""Read files that other processes may have written, such as all files of a run folder.
 
-A named pipe in place of a file would block a reader for ever, and a file can have any length.
-``gipfel_extension.telemetry.files`` has the same functions for programs that run without this package.
+A named pipe would block its reader forever, a device or a symbolic link would redirect it, and a sparse file
+of any length costs its writer nothing. The functions here refuse pipes, devices and links, and read no more
+than their caller's limit. Only the standard library is imported: recorders run without pydantic.
 """
 
 import errno
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
-from .model import GipfelError
+_OPEN = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-def read_regular(path: Path, max_bytes: int) -> bytes:
+def read_regular(path: Path, max_bytes: int, *, follow: bool = False) -> bytes:
     """Return the content of a file.
 
     Raises
     ------
     OSError
-        It can't be opened, is a pipe, a device, a directory or a link, or is longer than `max_bytes`.
+        As :func:`open_regular`, or the file is larger than `max_bytes`.
     """
-    with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        content = b"" if size > max_bytes else file.read(max_bytes + 1)
-    if max(size, len(content)) > max_bytes:
-        raise OSError(errno.EFBIG, f"it is larger than {max_bytes} bytes", str(path))
+    with open_regular(path, follow=follow) as file:
+        # Check the size before reading: a sparse file may have any length.
+        content = b"" if os.fstat(file.fileno()).st_size > max_bytes else file.read(max_bytes + 1)
+        if len(content) > max_bytes or os.fstat(file.fileno()).st_size > max_bytes:
+            raise OSError(errno.EFBIG, f"it is larger than {_size(max_bytes)}", str(path))
     return content
 
 
-def read_tail(path: Path, max_bytes: int) -> bytes:
-    """Return the last bytes of a file, at most `max_bytes`.
+def read_tail(path: Path, max_bytes: int, *, follow: bool = False) -> bytes:
+    """Return the last `max_bytes` bytes of a file.
 
     Raises
     ------
     OSError
-        It can't be opened, or is a pipe, a device, a directory or a link.
+        As :func:`open_regular`.
     """
-    with open_regular(path) as file:
+    with open_regular(path, follow=follow) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - max_bytes))
         return file.read(max_bytes)
 
 
-def open_regular(path: Path) -> BinaryIO:
-    """Open a file for reading.
+def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
+    """Open a file for reading; the caller closes it.
+
+    Parameters
+    ----------
+    follow
+        True where the path itself may be a symbolic link, as a path typed by the user may.
 
     Raises
     ------
     OSError
-        It can't be opened, or is a pipe, a device, a directory or a link.
+        The file cannot be opened, or is a pipe, a device, a directory or a symbolic link.
     """
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | os.O_NOFOLLOW
-    handle = os.open(path, flags)
-    mode = os.fstat(handle).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(handle)
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    handle = os.open(path, os.O_RDONLY | _OPEN | (0 if follow else os.O_NOFOLLOW))
+    _check_regular(handle, path)
     return os.fdopen(handle, "rb")
+
+
+def open_log(path: Path, *, truncate: bool = False) -> int:
+    """Return a file descriptor that appends to a log; create the log with mode 0600 where it is missing.
+
+    Raises
+    ------
+    OSError
+        As :func:`open_regular`.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | _OPEN
+    handle = os.open(path, flags, 0o600)
+    _check_regular(handle, path)
+    # Child processes that write to it inherit the flag.
+    os.set_blocking(handle, True)
+    if truncate:
+        os.ftruncate(handle, 0)
+    return handle
 
 
 def read_secret(path: Path, max_bytes: int = 64 << 10) -> bytes:
@@ -69,6 +87,8 @@ def read_secret(path: Path, max_bytes: int = 64 << 10) -> bytes:
     GipfelError
         It can't be read, is larger than `max_bytes`, or other users may read it.
     """
+    from .model import GipfelError  # noqa: PLC0415 - it takes pydantic
+
     try:
         with open_regular(path) as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -84,3 +104,19 @@ def read_secret(path: Path, max_bytes: int = 64 << 10) -> bytes:
             f"The secret {path} is larger than {limit} KiB.", "Keep only the secret in this file."
         )
     return content
+
+
+def _check_regular(handle: int, path: Path) -> None:
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+
+
+def _size(count: int) -> str:
+    for unit, bits in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if count >= 1 << bits:
+            return f"{count / (1 << bits):g} {unit}"
+    return f"{count} bytes"

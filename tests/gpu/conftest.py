@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2] / "extension")]
+_ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(Path(__file__).parent), str(_ROOT / "extension"), str(_ROOT / "spawner")]
 
 import machine  # noqa: E402 - found through the path above
 

@@ -7,7 +7,7 @@ import traceback
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1] / "extension")]
+sys.path[:0] = [str(HERE), *(str(HERE.parents[1] / each) for each in ("extension", "spawner"))]
 
 
 def main(wanted: str = "") -> int:

@@ -1,86 +1,28 @@
-"""Safe reading of files that other processes may have written, such as all files of a run folder.
+"""Files of a run folder: safe reading of those that other processes may have written, and their replacement.
 
-A named pipe would block its reader forever, a device or a symbolic link would redirect it, and a sparse file
-of any length costs its writer nothing. The functions here refuse pipes, devices and links, and read no more
-than their caller's limit.
+`open_regular`, `open_log`, `read_regular` and `read_tail` are those of `gipfel_cluster.regular_files`.
 """
 
-import errno
 import json
 import os
-import stat
 from contextlib import suppress
-from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
+from gipfel_cluster.regular_files import open_log, open_regular, read_regular, read_tail
+
+__all__ = [
+    "MAX_RECORD_BYTES",
+    "open_log",
+    "open_regular",
+    "read_json",
+    "read_record_file",
+    "read_regular",
+    "read_tail",
+    "replace_file",
+]
+
 MAX_RECORD_BYTES = 16 << 20
-_OPEN = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-
-
-def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
-    """Open a file for reading; the caller closes it.
-
-    Parameters
-    ----------
-    follow
-        True where the path itself may be a symbolic link, as a path typed by the user may.
-
-    Raises
-    ------
-    OSError
-        The file cannot be opened, or is a pipe, a device, a directory or a symbolic link.
-    """
-    handle = os.open(path, os.O_RDONLY | _OPEN | (0 if follow else os.O_NOFOLLOW))
-    _check_regular(handle, path)
-    return os.fdopen(handle, "rb")
-
-
-def open_log(path: Path, *, truncate: bool = False) -> int:
-    """Return a file descriptor that appends to a log; create the log with mode 0600 where it is missing.
-
-    Raises
-    ------
-    OSError
-        As :func:`open_regular`.
-    """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | _OPEN
-    handle = os.open(path, flags, 0o600)
-    _check_regular(handle, path)
-    # Child processes that write to it inherit the flag.
-    os.set_blocking(handle, True)
-    if truncate:
-        os.ftruncate(handle, 0)
-    return handle
-
-
-def read_regular(path: Path, max_bytes: int, *, follow: bool = False) -> bytes:
-    """Return the content of a file.
-
-    Raises
-    ------
-    OSError
-        As :func:`open_regular`, or the file is larger than `max_bytes`.
-    """
-    with open_regular(path, follow=follow) as file:
-        # Check the size before reading: a sparse file may have any length.
-        content = b"" if os.fstat(file.fileno()).st_size > max_bytes else file.read(max_bytes + 1)
-        if len(content) > max_bytes or os.fstat(file.fileno()).st_size > max_bytes:
-            raise OSError(errno.EFBIG, f"it is larger than {_size(max_bytes)}", str(path))
-    return content
-
-
-def read_tail(path: Path, max_bytes: int, *, follow: bool = False) -> bytes:
-    """Return the last `max_bytes` bytes of a file.
-
-    Raises
-    ------
-    OSError
-        As :func:`open_regular`.
-    """
-    with open_regular(path, follow=follow) as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - max_bytes))
-        return file.read(max_bytes)
 
 
 def read_json(path: Path, max_bytes: int, *, follow: bool = False) -> Any:
@@ -127,19 +69,3 @@ def read_record_file(run: Path) -> dict[str, Any]:
         if isinstance(content, dict):
             return content
     return {}
-
-
-def _check_regular(handle: int, path: Path) -> None:
-    mode = os.fstat(handle).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(handle)
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-
-
-def _size(count: int) -> str:
-    for unit, bits in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if count >= 1 << bits:
-            return f"{count / (1 << bits):g} {unit}"
-    return f"{count} bytes"
