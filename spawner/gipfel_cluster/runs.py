@@ -13,6 +13,7 @@ import shutil
 import stat
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,13 @@ def runs_root(environment: dict[str, str] | None = None) -> Path:
     if configured:
         return Path(configured).expanduser()
     return Path(environment.get("HOME") or Path.home()) / ".gipfel" / "runs"
+
+
+def user_cache(name: str, environment: Mapping[str, str] = os.environ) -> Path:
+    """Return a directory of the user's cache: below ``$XDG_CACHE_HOME``, else ``~/.cache``."""
+    configured = environment.get("XDG_CACHE_HOME", "")
+    home = Path(environment.get("HOME") or Path.home())
+    return Path(configured if configured.startswith("/") else home / ".cache", "gipfel", name)
 
 
 def make_private(folder: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gipfel_cluster.job.record import cached_digest
 from gipfel_extension.cli import main
 from gipfel_extension.gate.scan import targets
 from gipfel_extension.gate.scan.cache import Digest, ScanCache
@@ -43,7 +44,9 @@ def scans(monkeypatch) -> list[Path]:
     seen = []
     real = targets._scan
     monkeypatch.setattr(
-        targets, "_scan", lambda target, **options: seen.append(target) or real(target, **options)
+        targets,
+        "_scan",
+        lambda target, *rest, **more: seen.append(target) or real(target, *rest, **more),
     )
     return seen
 
@@ -65,6 +68,18 @@ def test_an_image_that_has_not_changed_is_scanned_once(tmp_path, image, monkeypa
     assert [each.id for each in again.vulnerabilities] == ["A"]
     assert scanned(image, tmp_path / "cache", osv, packages_only=True).digests == {}
     assert len(seen) == 2
+
+
+def test_scans_and_jobs_share_the_digests_of_images(tmp_path, image):
+    cache = ScanCache(None, tmp_path / "digests")
+    options = {"advisories": None, "max_age_s": 1.0, "cache": cache}
+    digest = targets.scan_targets([image], **options).digests[str(image)]
+    (entry,) = cache.digests.glob("*.json")
+    assert cached_digest(cache.digests, str(image), image.stat()) == digest
+    entry.write_text(entry.read_text().replace(digest, "sha256:known"))
+    assert targets.scan_targets([image], **options).digests == {str(image): "sha256:known"}
+    os.utime(image, (1, 1))
+    assert targets.scan_targets([image], **options).digests == {str(image): digest}
 
 
 def test_a_new_mirror_counts_at_once(tmp_path, image):

@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 from gipfel_cluster.edf import Edf
-from gipfel_cluster.job.record import BackgroundDigest, cache_folder, image_identity
+from gipfel_cluster.job.record import DIGESTS, BackgroundDigest, image_identity
+from gipfel_cluster.runs import user_cache
 
 SECONDS = 60
 
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
-    return cache_folder({"HOME": str(tmp_path)})
+    return user_cache(DIGESTS, {"HOME": str(tmp_path)})
 
 
 def edf(image: Path | str) -> Edf:

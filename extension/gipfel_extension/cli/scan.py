@@ -1,6 +1,5 @@
 """``gipfel scan``: models, notebooks and packages, before they are loaded or started."""
 
-import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -90,9 +89,11 @@ def scan(
 
     Exit status: 0 nothing at or above --fail-on, 1 found, 2 something could not be judged.
     """
+    from gipfel_cluster.job.record import DIGESTS  # noqa: PLC0415
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which --help can do without
+    from gipfel_cluster.runs import user_cache  # noqa: PLC0415
 
-    from ..gate.scan.cache import ScanCache, cache_folder  # noqa: PLC0415
+    from ..gate.scan.cache import ScanCache  # noqa: PLC0415
     from ..gate.scan.targets import (  # noqa: PLC0415
         Exceptions,
         read_exceptions,
@@ -116,7 +117,7 @@ def scan(
             advisories=advisories,
             max_age_s=max_age_days * _DAY_S,
             exceptions=exceptions,
-            cache=ScanCache(None if no_cache else cache_folder(os.environ)),
+            cache=ScanCache(None) if no_cache else ScanCache(user_cache("scans"), user_cache(DIGESTS)),
             packages_only=packages_only,
         )
     except (GipfelError, OSError) as error:

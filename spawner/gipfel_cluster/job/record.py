@@ -22,7 +22,7 @@ from ..edf import Edf
 from ..edf.reference import read_reference
 from ..git_state import git_state
 from ..model import GipfelError
-from ..runs import write_atomically
+from ..runs import user_cache, write_atomically
 from ..runtime import Runtime
 from ..scheduler.notation import expand_hostlist
 from . import JobSpec
@@ -36,14 +36,9 @@ _DIGEST_S = 1800.0
 _LOWEST_PRIORITY = 19
 _ENTRY_BYTES = 1 << 10
 _MAX_ENTRIES = 256
+#: Name of the user's cache of digests, which scans of images share.
+DIGESTS = "image-digests"
 _PACKAGES = ("gipfel", "jupyterlab", "jupyterhub", "papermill", "pyarrow", "plotly", "nvidia-ml-py")
-
-
-def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Return the directory of a user's digests: below ``$XDG_CACHE_HOME``, else ``~/.cache``."""
-    configured = environment.get("XDG_CACHE_HOME", "")
-    home = Path(environment.get("HOME") or Path.home())
-    return Path(configured if configured.startswith("/") else home / ".cache", "gipfel", "image-digests")
 
 
 def image_identity(edf: Edf | None, cache: Path) -> dict[str, Any] | None:
@@ -63,7 +58,7 @@ def image_identity(edf: Edf | None, cache: Path) -> dict[str, Any] | None:
     identity = {"path": edf.image, "mtime_ns": about.st_mtime_ns, "digest": None}
     if not stat.S_ISREG(about.st_mode):
         return identity
-    return identity | {"size": about.st_size, "digest": _cached(cache, edf.image, about)}
+    return identity | {"size": about.st_size, "digest": cached_digest(cache, edf.image, about)}
 
 
 def _digest_in_name(image: str) -> str | None:
@@ -152,13 +147,8 @@ class BackgroundDigest:
                     return None
                 if self._stopped.wait(max(0.0, count / self._bytes_per_s - elapsed)):
                     return None
-            if _key(path, os.fstat(handle)) != _key(path, about):
-                return None
-        digest = f"sha256:{sha256.hexdigest()}"
-        # If the cache can't be written to, the next job computes the digest again.
-        with suppress(OSError):
-            _write_cache_entry(self._cache, path, about, digest)
-        return digest
+            digest = f"sha256:{sha256.hexdigest()}"
+            return digest if keep_digest(self._cache, path, handle, about, digest) else None
 
 
 def _key(path: str, status: os.stat_result) -> dict[str, Any]:
@@ -176,7 +166,8 @@ def _entry(cache: Path, path: str) -> Path:
     return cache / f"{hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()}.json"
 
 
-def _cached(cache: Path, path: str, status: os.stat_result) -> str | None:
+def cached_digest(cache: Path, path: str, status: os.stat_result) -> str | None:
+    """Return the digest of a file that has not changed since it was computed; None if it is not known."""
     try:
         handle = os.open(_entry(cache, path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(handle, "rb") as file:
@@ -189,12 +180,18 @@ def _cached(cache: Path, path: str, status: os.stat_result) -> str | None:
     return digest if isinstance(digest, str) and content == _key(path, status) else None
 
 
-def _write_cache_entry(cache: Path, path: str, status: os.stat_result, digest: str) -> None:
-    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_atomically(_entry(cache, path), json.dumps({**_key(path, status), "digest": digest}))
-    entries = sorted(cache.glob("*.json"), key=lambda each: each.stat().st_mtime_ns, reverse=True)
-    for old in entries[_MAX_ENTRIES:]:
-        old.unlink(missing_ok=True)
+def keep_digest(cache: Path, path: str, handle: int, status: os.stat_result, digest: str) -> bool:
+    """Keep the digest of a file that is open; return False if the file has changed since `status`."""
+    if _key(path, os.fstat(handle)) != _key(path, status):
+        return False
+    # If the cache can't be written to, the digest is computed again.
+    with suppress(OSError):
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomically(_entry(cache, path), json.dumps({**_key(path, status), "digest": digest}))
+        entries = sorted(cache.glob("*.json"), key=lambda each: each.stat().st_mtime_ns, reverse=True)
+        for old in entries[_MAX_ENTRIES:]:
+            old.unlink(missing_ok=True)
+    return True
 
 
 def now() -> str:
@@ -234,7 +231,7 @@ def describe_run(
         "options": dict(spec.options),
         "edf": edf.model_dump(mode="json") if edf else None,
         "edf_digest": edf.digest if edf else None,
-        "image": image_identity(edf, cache_folder(environment)),
+        "image": image_identity(edf, user_cache(DIGESTS, environment)),
         "engine": spec.engine if edf and edf.image else "host",
         "runtime": {"root": runtime.root, "prefix": runtime.prefix, "version": runtime.version},
         "interval": spec.interval,

@@ -20,13 +20,13 @@ from ..hooks import engine_invocation
 from ..model import PYTHON, GipfelError
 from ..process.fork import ForkedProgram, PreloadedProgram, allow_forks
 from ..process.tree import LOCKS_DIRECTORY, adopt_orphans, end_descendants, signal_all, wait_for_lock_holders
-from ..runs import RunFolder, ScratchFolder, runs_root
+from ..runs import RunFolder, ScratchFolder, runs_root, user_cache
 from ..runtime import Runtime
 from ..scheduler.machine import scheduler_of
 from . import JOB_VARIABLE, JobSpec
 from .broker import broker_process
 from .notices import JobNotices
-from .record import BackgroundDigest, cache_folder, describe_run, job_id_of, now
+from .record import DIGESTS, BackgroundDigest, describe_run, job_id_of, now
 from .recording import Recording, close_run, track_runs
 
 _END_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
@@ -167,7 +167,7 @@ class JobRunner:
         recording = Recording(self.spec, run, Path(context.sockets), self.node, self.environment)
         self._recorded = True
         digest = BackgroundDigest(
-            record["image"], cache_folder(self.environment), lambda: run.write_record(record)
+            record["image"], user_cache(DIGESTS, self.environment), lambda: run.write_record(record)
         )
         status = 1
         try:

@@ -12,6 +12,7 @@ from importlib.metadata import Distribution
 from pathlib import Path
 
 from ..model import GipfelError
+from ..runs import user_cache
 from .distributions import SITE_PACKAGES, files, required_distributions
 from .installation import (
     Installation,
@@ -39,7 +40,6 @@ from .interpreter import (
 )
 from .kernels import (
     VERSIONS,
-    cache_folder,
     collect_kernels,
     install_kernels,
     kernel_directory_name,
@@ -102,7 +102,7 @@ def build_runtime(
     patchelf()
     if is_squashfs_path(path):
         mksquashfs()
-    folders = collect_kernels(kernels, cache=cache or cache_folder(), previous=path, progress=progress)
+    folders = collect_kernels(kernels, cache=cache or user_cache("kernels"), previous=path, progress=progress)
     available = [each for each in kernels if kernel_directory_name(each) in folders]
     description = description.model_copy(
         update={"kernels": {kernel_directory_name(each): kernel_key(each) for each in available}}

@@ -59,12 +59,6 @@ def kernel_directory_name(version: str) -> str:
     return f"cp{version.replace('.', '')}"
 
 
-def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return this user's cache for finished directories."""
-    given = environment.get("XDG_CACHE_HOME", "")
-    return (Path(given) if given.startswith("/") else Path.home() / ".cache") / "gipfel" / "kernels"
-
-
 def kernel_key(version: str) -> str:
     """Return a digest of everything that a directory is built from."""
     digest = hashlib.sha256()

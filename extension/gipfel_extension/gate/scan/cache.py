@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
+from gipfel_cluster.job.record import cached_digest, keep_digest
 from gipfel_cluster.model import Frozen
 from gipfel_cluster.runs import make_private, write_atomically
 
@@ -57,18 +58,15 @@ class _Entry(Frozen):
 _Kept = TypeVar("_Kept", FilePart, Matched)
 
 
-def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Return the directory of a user's results: below ``$XDG_CACHE_HOME``, else ``~/.cache``."""
-    configured = environment.get("XDG_CACHE_HOME", "")
-    home = Path(environment.get("HOME") or Path.home())
-    return Path(configured if configured.startswith("/") else home / ".cache", "gipfel", "scans")
-
-
 class ScanCache:
-    """Results in a directory of the user's own; without a directory it keeps nothing."""
+    """Results in a directory of the user's own; without a directory it keeps nothing.
 
-    def __init__(self, folder: Path | None) -> None:
+    `digests` is the user's cache of images' digests, which jobs share.
+    """
+
+    def __init__(self, folder: Path | None, digests: Path | None = None) -> None:
         self._folder = folder
+        self.digests = digests
 
     def part(self, target: Path, status: os.stat_result, options: str) -> FilePart | None:
         """Return the result of a file that has not changed since."""
@@ -117,10 +115,10 @@ class ScanCache:
 
 
 class Digest:
-    """Computes the SHA-256 of a file in a thread, while the file is scanned."""
+    """The SHA-256 of a file: from the user's cache of digests, else computed in a thread during the scan."""
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._found = path, ""
+    def __init__(self, path: Path, cache: Path | None = None) -> None:
+        self._path, self._cache, self._found = path, cache, ""
         self._thread = threading.Thread(target=self._compute, name="image digest", daemon=True)
         self._thread.start()
 
@@ -131,7 +129,11 @@ class Digest:
 
     def _compute(self) -> None:
         with suppress(OSError), open_regular(self._path, follow=True) as file:
-            self._found = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+            about = os.fstat(file.fileno())
+            known = cached_digest(self._cache, str(self._path), about) if self._cache else None
+            self._found = known or f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+            if self._cache and not known:
+                keep_digest(self._cache, str(self._path), file.fileno(), about, self._found)
 
 
 def _key(status: os.stat_result) -> str:

@@ -196,16 +196,16 @@ def scan_targets(
 def _part(target: Path, cache: ScanCache, *, packages_only: bool) -> FilePart:
     about = target.stat()
     if not stat.S_ISREG(about.st_mode):
-        return _scan(target, packages_only=packages_only)
+        return _scan(target, cache.digests, packages_only=packages_only)
     options = "packages" if packages_only else "all"
     found = cache.part(target, about, options)
     if found is None:
-        found = _scan(target, packages_only=packages_only)
+        found = _scan(target, cache.digests, packages_only=packages_only)
         cache.keep_part(target, about, options, found)
     return found
 
 
-def _scan(target: Path, *, packages_only: bool) -> FilePart:
+def _scan(target: Path, digests: Path | None, *, packages_only: bool) -> FilePart:
     """Scan one target."""
     image = target.is_file() and is_image(target)
     if target.is_file() and not image and is_dependency_file(target.name):
@@ -218,7 +218,7 @@ def _scan(target: Path, *, packages_only: bool) -> FilePart:
     if packages_only:
         line = one_line(f"All files of {shown(str(target))} but those that describe packages.")
         return packages.model_copy(update={"not_scanned": (line,)})
-    digest = Digest(target) if image else None
+    digest = Digest(target, digests) if image else None
     tree = TreeScan()
     items = () if image else tuple(tree.items(target))
     content = ContentScan(target, image=image)
