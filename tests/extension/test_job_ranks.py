@@ -14,6 +14,7 @@ from gipfel_extension.diagnosis.reported_roles import REPORTS_FILE, read_reports
 from gipfel_extension.diagnosis.role_layout import check_size, parse_layout, roles_of_layout
 from gipfel_extension.diagnosis.role_selection import parse_selection
 from gipfel_extension.diagnosis.roles import Roles
+from gipfel_extension.job.metric_figures import last_steps
 from gipfel_extension.job.ranks import read_job
 from gipfel_extension.telemetry.ranks import (
     RankFinder,
@@ -23,8 +24,10 @@ from gipfel_extension.telemetry.ranks import (
     read_ranks,
 )
 from gipfel_extension.telemetry.sample import SourceError
+from gipfel_extension.telemetry.user_metrics import read_metrics
 from gipfel_extension.training.launch import Launch, launch
 from gipfel_extension.training.record.spec import LaunchSpec
+from gipfel_extension.training.record.state import LaunchState
 
 LAYOUT = "pp=8,dp=2,tp=2"
 
@@ -115,6 +118,30 @@ def test_ranks_report_roles_and_a_missing_rank_is_named(run: Path) -> None:
     assert job.ranks[3].node == "n1"
     assert read_reports(run).damaged_lines == 3
     assert job.problems == ()
+
+
+def test_a_launch_with_a_job_of_its_own_gives_its_layout_ranks_and_metrics(run: Path) -> None:
+    folder = run.parent / "launches" / "7"
+    (folder / "ranks").mkdir(parents=True)
+    spec = {"target": "train.py", "gpus_per_node": 4, "layout": "pp=2,dp=2"}
+    (folder / "spec.json").write_text(json.dumps(spec))
+    for rank in range(4):
+        record = {"rank": rank, "node": f"n{rank // 2}", "world": 4, "started_ns": 5}
+        (folder / "ranks" / f"{rank}.json").write_text(json.dumps(record))
+    state = LaunchState(phase="running", number=7, run=str(run), started_ns=5)
+    (folder / "state.json").write_text(state.model_dump_json())
+    job = read_job(run).job
+    assert (job.world_size, job.source, job.axes) == (4, "launch", {"pp": 2, "dp": 2})
+    assert job.launch == "7"
+    # What ranks log and report themselves names the directory of launches.
+    name = f"{run.parent.name}/7"
+    line = {"time_ns": 9, "monotonic_ns": 9, "node": "n0", "rank": 0, "launch": name, "values": {"step": 3}}
+    (run / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    assert last_steps(read_metrics(run), job.launch) == {0: 3}
+    for rank in range(4):
+        report(run, rank, {"tp": rank}, launch=name, source="rank")
+    job = read_job(run).job
+    assert (job.launches, job.source, job.axes) == (("7",), "rank", {"tp": 4})
 
 
 def test_the_newest_world_and_launch_count(run: Path) -> None:

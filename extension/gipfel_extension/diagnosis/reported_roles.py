@@ -97,7 +97,7 @@ def read_reports(run: Path, launch: str | None = None, records: Iterable[Reporte
     reports, damaged = list(records), 0
     for line in filter(None, lines):
         try:
-            reports.append(_report(json.loads(line)))
+            reports.append(_named_as_recorded(_report(json.loads(line)), run))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             damaged += 1
     reports.sort(key=lambda each: each.time_ns)
@@ -118,6 +118,12 @@ def read_reports(run: Path, launch: str | None = None, records: Iterable[Reporte
             else:
                 found[each.rank] = each
     return RoleReports(found, size, chosen, launches, damaged)
+
+
+def _named_as_recorded(report: ReportedRank, run: Path) -> ReportedRank:
+    """Return a report with ``N`` for a launch that is not in the run, but has its job for itself."""
+    name, slash, number = report.launch.rpartition("/")
+    return replace(report, launch=number) if slash and name != run.name else report
 
 
 def _report(content: Any) -> ReportedRank:

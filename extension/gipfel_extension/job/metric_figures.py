@@ -107,5 +107,7 @@ def _interval(metric: UserMetric) -> float:
 
 def _of_launch(metrics: UserMetrics, launch: str) -> list[UserMetric]:
     """Return the series of a launch; where it logged none, those outside of launches."""
-    found = [each for each in metrics.series if each.launch == launch]
+    # Ranks of a launch in a job of its own name the directory of launches too, which is not a run.
+    tail = f"/{launch}" if launch and "/" not in launch else "/\0"
+    found = [each for each in metrics.series if each.launch == launch or each.launch.endswith(tail)]
     return found or [each for each in metrics.series if not each.launch]
