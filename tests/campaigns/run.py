@@ -21,7 +21,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BUILD = ROOT / "build" / "campaigns"
-NAMES = ("causes", "changes", "checkpoints", "hangs", "packing", "stragglers", "vetting")
+NAMES = ("alarms", "causes", "changes", "checkpoints", "hangs", "jobs", "packing", "stragglers", "vetting")
 sys.path.insert(0, str(HERE))
 
 Documents = Mapping[str, Any]
@@ -55,7 +55,8 @@ def run(
     remaining = [cell for cell in cells if cell not in done]
     if done and remaining:
         report(f"{len(done)} of {len(cells)} cells are finished already; running the others.")
-    with ProcessPoolExecutor(workers or os.cpu_count() or 1) as pool:
+    workers = workers or getattr(module, "WORKERS", None) or os.cpu_count() or 1
+    with ProcessPoolExecutor(workers) as pool:
         running = {pool.submit(_cell, name, seed, draws, cell): cell for cell in remaining}
         try:
             for future in as_completed(running):

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
+from alarms import HANGS, cells
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -104,6 +105,17 @@ def test_ranks_that_stop_for_good_are_always_found(parts: list[tuple[float, str,
     events = _course([*parts, (max(2 * 1800.0, longest) + 100, "hang", 1.0)])
     assert events
     assert events[-1][1] == "alarm"
+
+
+@pytest.mark.parametrize("cell", [*(f"healthy.{kind}" for kind in ("cpu", "gpu_fp32", "unseen")), *(
+    f"hang.{kind}" for kind in HANGS)])  # fmt: skip
+def test_a_reduced_campaign_has_no_false_alarm_and_finds_all_hangs(cell: str) -> None:
+    found = cells(11, 2)[cell]()
+    assert found["false"] == 0
+    if cell.startswith("hang"):
+        assert found["in time"] == 2, found
+    # Where no step was ever seen, the alarm says that it can't tell.
+    assert bool(found["cannot tell"]) == (cell in ("healthy.unseen", "hang.start_up"))
 
 
 def test_limits_scale_together() -> None:

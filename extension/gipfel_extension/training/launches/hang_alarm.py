@@ -131,6 +131,11 @@ class HangAlarm:
     def _phase_since(self, time_s: float) -> bool:
         return self._in_phase or (self._phase_s is not None and self._phase_s >= time_s)
 
+    @property
+    def can_tell(self) -> bool:
+        """Return whether a step was seen: before the first one, it may be starting, or invisible."""
+        return self._stepped_s is not None
+
     def quiet_s(self, now_s: float) -> float:
         """Return for how long nothing has shown that the ranks work."""
         return now_s - self._quiet_since_s

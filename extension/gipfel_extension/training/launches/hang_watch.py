@@ -120,7 +120,13 @@ class HangWatch:
         except Exception as error:  # noqa: BLE001 - the launch must not depend on it
             why = f"{type(error).__name__}: {error}"
             found = HangCause(message=f"Cannot tell, because the search failed ({why}).")
-        message = f"No rank has ended a step for {seconds} s. {found.message}"
+        if self._alarm.can_tell or found.ranks:
+            message = f"No rank has ended a step for {seconds} s. {found.message}"
+        else:
+            message = (
+                f"Cannot tell whether the launch hangs: it has shown no step for {seconds} s. Its ranks "
+                f"prepare something, wait for each other, or don't log steps: log(step=…). {found.message}"
+            )
         if self._alarm.alarm_s is None:
             return  # the ranks have continued meanwhile
         self._found = HangNotice(time_ns=time_ns, message=message, ranks=found.ranks)
