@@ -238,6 +238,10 @@ class Watched:
             self.pass_s(10)
         return self.state.hang is not None
 
+    def message(self) -> str:
+        """Return the notice's message; empty without one."""
+        return self.state.hang.message if self.state.hang else ""
+
     def events(self) -> list[str]:
         folder = Path(self.state.run)
         return [each.kind for each in read_events(folder / "telemetry")]
@@ -256,14 +260,13 @@ def test_a_watch_writes_one_notice_with_the_cause_and_ends_it_when_ranks_continu
         watched.pass_s(10)
     watched.ranks.beat(3, "checkpoint")
     watched.pass_s(1000)
-    assert watched.state.hang is None
+    assert watched.message() == ""
     watched.ranks.beat(4)
     watched.pass_s(310)
     assert watched.notice()
-    hang = watched.state.hang
-    assert hang is not None
-    assert hang.ranks == (2,)
-    assert hang.message.startswith("No rank has ended a step for 300 s. Cause: rank 2")
+    assert watched.message().startswith("No rank has ended a step for 300 s. Cause: rank 2")
+    assert watched.state.hang
+    assert watched.state.hang.ranks == (2,)
     assert watched.state.hangs
     watched.ranks.beat(5)
     watched.pass_s(10)
@@ -276,11 +279,10 @@ def test_a_launch_without_steps_is_not_said_to_hang(ranks: Ranks) -> None:
     watched = Watched(ranks, HangCause(message="Cannot tell, because no rank wrote a dump."))
     ranks.beat(0)
     watched.pass_s(1790)
-    assert watched.state.hang is None
+    assert watched.message() == ""
     watched.pass_s(20)
     assert watched.notice()
-    assert watched.state.hang is not None
-    assert watched.state.hang.message.startswith("Cannot tell whether the launch hangs: it has shown no step")
+    assert watched.message().startswith("Cannot tell whether the launch hangs: it has shown no step")
 
 
 def test_beats_of_strangers_and_of_an_earlier_start_do_not_count(watched: Watched) -> None:
