@@ -41,6 +41,8 @@ WORKERS = 1
 _EXTENSION = ROOT / "extension" / "gipfel_extension"
 MEASURED = (_EXTENSION / "diagnosis", _EXTENSION / "training", ROOT / "tests" / "campaigns" / "job_programs")
 PROGRAM = ROOT / "tests" / "campaigns" / "job_programs" / "paced.py"
+#: Read once: a campaign takes an hour, and its files may be edited meanwhile.
+_SOURCE = PROGRAM.read_bytes()
 FAULTS = ("half_cpu", "asleep", "killed", "shape", "reader", "stage", "samples")
 #: Of which the launch itself reports the end or the hang.
 _STOPS = {"asleep", "killed", "shape"}
@@ -156,14 +158,16 @@ class Job:
 
     def run(self) -> dict[str, Any]:
         """Run the job to its end or its alarm, and return what is said about it."""
-        plan = self._plan
+        plan, program = self._plan, self._runs.parent / PROGRAM.name
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_bytes(_SOURCE)
         with contextlib.ExitStack() as stack:
             reader = stack.enter_context(_readers(self._machine.hub_address, plan.ranks))
             layout = ",".join(f"{axis}={size}" for axis, size in plan.layout.items())
             started = self.gipfel(
                 "launch", "--engine", "host", "--scheduler", "slurm", "--no-preflight", "--nodes", "2",
                 "--gpus-per-node", str(plan.per_node), "--launcher", plan.launcher, "--layout", layout,
-                "--hang-after", str(_HANG_AFTER_S), "--", str(PROGRAM), *plan.words(reader),
+                "--hang-after", str(_HANG_AFTER_S), "--", str(program), *plan.words(reader),
             )  # fmt: skip
             if started.returncode:
                 raise RuntimeError(started.stderr)
