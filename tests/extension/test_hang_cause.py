@@ -1,4 +1,4 @@
-"""A launch that hangs: its supervisor's watch, the cause in one sentence, requests to ranks, NCCL's RAS."""
+"""A launch that hangs: its supervisor's watch, the cause in one sentence, NCCL's RAS."""
 
 import json
 import os
@@ -11,19 +11,12 @@ from typing import Any
 import pytest
 from hang_dumps import Layout, make_hang
 
-from gipfel_cluster.model import GipfelError
 from gipfel_extension.telemetry.events import read_events
 from gipfel_extension.training.flight_recorder import FlightReport, analyse
 from gipfel_extension.training.flight_recorder.dump import dump_of
 from gipfel_extension.training.launches.hang_cause import HangCause, describe_cause, find_cause
 from gipfel_extension.training.launches.hang_watch import HangWatch
 from gipfel_extension.training.launches.nccl_ras import RasStatus, read_ras, status_of
-from gipfel_extension.training.launches.requests import (
-    innermost_line,
-    request_dumps,
-    request_stacks,
-    request_trace,
-)
 from gipfel_extension.training.record.state import LaunchState
 
 STACK = """\
@@ -142,10 +135,11 @@ class Ranks:
     def __init__(self, folder: Path, count: int, *, silent: tuple[int, ...] = ()) -> None:
         self.folder = folder
         self._count, self._silent = count, silent
-        for name in ("ranks", "beats", "stacks", "answers"):
+        for name in ("ranks", "beats"):
             (folder / name).mkdir(parents=True)
         for rank in range(count):
             self.record(rank)
+        (folder / "state.json").write_text(LaunchState(phase="running", number=1).model_dump_json())
 
     def record(self, rank: int, *, status: int | None = None) -> None:
         ended = None if status is None else time.time_ns()
@@ -161,45 +155,16 @@ class Ranks:
     def answer(self) -> None:
         """Answer a request for stacks, as the ranks' watchers do."""
         request = json.loads((self.folder / "stacks.json").read_text())
+        answers = self.folder / "deeper" / request["id"]
         for rank in request["ranks"]:
             if rank not in self._silent:
-                (self.folder / "stacks" / f"rank-{rank}.txt").open("a").write(STACK)
-                path = self.folder / "answers" / f"{request['id']}-{rank}.json"
-                path.write_text(json.dumps({"rank": rank, "bytes": len(STACK)}))
+                (answers / f"rank-{rank}.txt").write_text(STACK)
+                (answers / f"answer-{rank}.json").write_text(json.dumps({"rank": rank, "bytes": len(STACK)}))
 
 
 @pytest.fixture
 def ranks(tmp_path: Path) -> Ranks:
     return Ranks(tmp_path / "alps-1" / "launches" / "1", 4)
-
-
-def test_requests_reach_running_ranks_and_answers_are_read_once(ranks: Ranks) -> None:
-    (ranks.folder / "stacks" / "rank-1.txt").write_text(STACK.replace("41", "13"))
-    stacks = request_stacks(ranks.folder, (0, 1))
-    assert stacks.missing == (0, 1)
-    ranks.answer()
-    assert {each.rank for each in stacks.poll()} == {0, 1}
-    assert stacks.poll() == ()
-    # Of a rank that has written stacks before, only those since the request count.
-    assert stacks.text(1) == STACK
-    assert stacks.place(1) == "read_batch (train.py:41)"
-    trace = request_trace(ranks.folder, (0, 3), 5, "memory")
-    request = json.loads((ranks.folder / "trace.json").read_text())
-    assert (request["ranks"], request["steps"], request["what"]) == ([0, 3], 5, "memory")
-    (ranks.folder / "answers" / f"{request['id']}-0.json").write_text('{"rank": 0, "path": "/x", "bytes": 9}')
-    (ranks.folder / "answers" / f"{request['id']}-3.json").write_text("not json")
-    trace.wait(5)
-    assert trace.found[0].bytes == 9
-    assert "can't be read" in trace.found[3].error
-    assert request_dumps(ranks.folder) == (ranks.folder / "dump").stat().st_mtime_ns
-    with pytest.raises(GipfelError, match="can't be written"):
-        request_stacks(ranks.folder / "gone", (0,))
-
-
-def test_the_innermost_line_is_the_users() -> None:
-    assert innermost_line(STACK) == "read_batch (train.py:41)"
-    assert innermost_line("") == ""
-    assert innermost_line('Thread 0x1\n  File "/usr/lib/python3.11/x.py", line 3 in f\n') == "f (x.py:3)"
 
 
 def test_a_rank_that_does_not_answer_a_signal_is_the_cause(tmp_path: Path) -> None:
@@ -210,6 +175,13 @@ def test_a_rank_that_does_not_answer_a_signal_is_the_cause(tmp_path: Path) -> No
     found = find_cause(ranks.folder, ras=lambda world: RasStatus(behind={world - 1: 1}), gather_s=0.6)
     answering.join()
     assert found == HangCause(message="Cause: rank 2 (it does not answer a signal).", ranks=(2,))
+    # Where all answer and wrote no dump, RAS is next.
+    ranks = Ranks(tmp_path / "2", 4)
+    answering = threading.Timer(0.1, ranks.answer)
+    answering.start()
+    found = find_cause(ranks.folder, ras=lambda world: RasStatus(behind={world - 1: 1}), gather_s=0.6)
+    answering.join()
+    assert found.ranks == (3,)
 
 
 class Watched:
