@@ -8,6 +8,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from ..job.ranks import read_job
+from ..job.roofline import roofline_figure
+from ..job.rows import device_rows
 from ..saturation.report import ReportContent, ReportFigure, record_lines
 from ..saturation.report.document import heading, recording_line
 from ..saturation.result import points_over_time
@@ -70,6 +73,7 @@ def _figures(scored: ScoredRun, events: tuple[Event, ...]) -> Iterator[ReportFig
             "SM activity: one row per GPU, one column per time range. Blank cells have no sample.",
             heat_figure(coarsened(overview, columns), "SM_ACTIVE"),
         )
+        yield _roofline(scored, overview)
         yield ReportFigure(
             "Activity", "Every metric of every GPU.", with_events(time_series_figure(overview), events)
         )
@@ -81,6 +85,13 @@ def _figures(scored: ScoredRun, events: tuple[Event, ...]) -> Iterator[ReportFig
     if table.hosts:
         yield ReportFigure("Hosts", "CPU, memory, input and output.", host_figure(overview))
     yield from _evidence(scored, overview)
+
+
+def _roofline(scored: ScoredRun, overview: Overview) -> ReportFigure:
+    figure = roofline_figure(overview, device_rows(read_job(scored.path), overview))
+    about = "Arithmetic rate against operations for each byte of GPU memory, by GPU and over time."
+    sources = figure["layout"].get("meta", {}).get("sources", ())
+    return ReportFigure("Roofline", " ".join((about, *(f"{each}." for each in sources))), figure)
 
 
 def _evidence(scored: ScoredRun, overview: Overview) -> Iterator[ReportFigure]:

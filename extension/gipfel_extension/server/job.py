@@ -14,6 +14,7 @@ from ..diagnosis.role_selection import RoleSelection, parse_selection
 from ..job.figures import HIGH_IS_BAD, HOST_METRICS, OVERVIEW_METRICS, bands_figure, heat_bytes, values_of
 from ..job.metric_figures import MOST_METRICS, last_steps, metric_names, metrics_figure
 from ..job.ranks import Job, JobContent, read_job
+from ..job.roofline import ROOFLINE_METRICS, roofline_figure
 from ..job.rows import DeviceRow, Order, device_rows, ordered, selected_rows
 from ..job.run_roles import launch_events
 from ..telemetry.events import read_events
@@ -31,7 +32,7 @@ from .views import event_texts
 _BUCKETS, _MOST_ROWS = 240, 512
 #: A larger job is not drawn by the page.
 MOST_DEVICES = 16_384
-FigureName = Literal["bands", "heat", "metrics"]
+FigureName = Literal["bands", "heat", "metrics", "roofline"]
 #: Jobs, and time ranges of their samples, that pages show at the same time.
 _contents: StampedCache[JobContent] = StampedCache(8)
 _overviews: StampedCache[Overview] = StampedCache(4)
@@ -67,7 +68,7 @@ class JobView(JobQuery):
     width: int = Field(320, ge=200, le=10_000)
     names: tuple[OneLine, ...] = Field((), max_length=MOST_METRICS)
     bands: tuple[OneLine, ...] = Field((), max_length=len(HEAT_METRICS))
-    figures: tuple[FigureName, ...] = Field(("bands", "heat", "metrics"), max_length=3)
+    figures: tuple[FigureName, ...] = Field(("bands", "heat", "metrics"), max_length=4)
     dark: bool = False
 
     @field_validator("metric")
@@ -198,7 +199,8 @@ def _range(view: JobView) -> tuple[int | None, int | None]:
 
 def _overview(folder: Path, view: JobView) -> Overview:
     start, end = _range(view)
-    wanted = tuple(dict.fromkeys((*(view.bands or OVERVIEW_METRICS), *HOST_METRICS, view.metric)))
+    roofline = ROOFLINE_METRICS if "roofline" in view.figures else ()
+    wanted = tuple(dict.fromkeys((*(view.bands or OVERVIEW_METRICS), *HOST_METRICS, view.metric, *roofline)))
     stamp: Hashable = samples_stamp(folder)
     found = _overviews.get(
         (folder, start, end, wanted),
@@ -233,6 +235,8 @@ def _figures(  # noqa: PLR0917 - all that one answer is drawn from
         metric = view.metric if gpus_of(overview) else HOST_METRICS[0]
         in_order = ordered(rows, view.order, values_of(overview, metric), highest=metric in HIGH_IS_BAD)
         found["heat"] = heat_bytes(overview, in_order, metric, lit, dark=view.dark, most_rows=view.rows)
+    if "roofline" in view.figures:
+        found["roofline"] = roofline_figure(overview, rows, lit or (), dark=view.dark)
     if "metrics" in view.figures:
         metrics = metrics_of_run(folder) or UserMetrics()
         span = _span(overview, *_range(view))

@@ -2,7 +2,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import { HEAT_METRICS } from '../api';
-import { Figure } from '../views/figures/figure';
+import { Figure, type IFigureSource } from '../views/figures/figure';
 import type { JobFigures } from './figures';
 import type { JobModel } from './model';
 import { lineChooser } from './overview';
@@ -27,7 +27,7 @@ export function Metrics(props: IProps): React.JSX.Element {
   const [bands, setBands] = React.useState<readonly string[]>(FIRST_BANDS);
   const names = (chosen ?? known.slice(0, FIRST_NAMES)).filter(name => known.includes(name));
   const wanted = JSON.stringify({
-    figures: [...(names.length > 0 ? ['metrics'] : []), ...(bands.length > 0 ? ['bands'] : [])],
+    figures: [...(names.length > 0 ? ['metrics'] : []), ...(bands.length > 0 ? ['bands'] : []), 'roofline'],
     names,
     bands
   });
@@ -59,8 +59,42 @@ export function Metrics(props: IProps): React.JSX.Element {
           empty=""
           onChosen={setBands}
         />
+        <Roofline {...props} />
       </div>
     </>
+  );
+}
+
+/** Arithmetic rate against bytes, by GPU and over time. Its axes are not times, so it has no cursor and no zoom. */
+function Roofline(props: IProps): React.JSX.Element {
+  const { model, figures, trans } = props;
+  const source = React.useMemo<IFigureSource>(
+    () => ({
+      loadPlotly: figures.loadPlotly,
+      queue: figures.queue,
+      marked: null,
+      figure: name => model.figure(name),
+      follow: (name, follower) => figures.follow(name, follower),
+      zoom: () => undefined
+    }),
+    [model, figures]
+  );
+  const meta = model.figure('roofline')?.layout.meta as { readonly sources?: readonly string[] } | undefined;
+  const label = trans.__('Roofline: arithmetic rate against operations for each byte');
+  return (
+    <section aria-label={trans.__('Roofline')}>
+      <Figure source={source} name="roofline" label={label} trans={trans} />
+      <p className="jp-Gipfel-small jp-Gipfel-pad">
+        {trans.__(
+          'Tensor cores count as dense bf16: with FP8 they compute twice as much, with TF32 half. Below the slope, memory limits; below the flat part, arithmetic does.'
+        )}
+      </p>
+      {meta?.sources?.map(each => (
+        <p key={each} className="jp-Gipfel-small jp-Gipfel-pad">
+          {each}
+        </p>
+      ))}
+    </section>
   );
 }
 

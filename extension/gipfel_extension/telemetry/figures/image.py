@@ -14,6 +14,7 @@ _FEW_COLORS = 32
 _MAX_COLUMNS = 8
 #: Axis labels from this value on use the suffixes k, M and G.
 _LONG_NUMBER = 10_000
+_MARKERS = {"circle": "o", "star": "*", "diamond-open": "D"}
 _STYLES: dict[str, Any] = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdash": (0, (8, 3))}
 
 
@@ -139,7 +140,7 @@ def _time_axis(plot: Any, x_axis: dict[str, Any], ink: str) -> None:
     first, last = x_axis["range"]
     plot.set_xlim(first, last)
     if x_axis.get("type") != "date":
-        plot.set_xticks(x_axis["tickvals"])
+        plot.set_xticks(x_axis["tickvals"], x_axis.get("ticktext"))
         plot.set_xlabel(x_axis.get("title", {}).get("text", ""), fontsize=7, color=ink, labelpad=1)
         return
     ticks = [first + (last - first) * part / 4 for part in (0.5, 2, 3.5)]
@@ -152,6 +153,9 @@ def _time_axis(plot: Any, x_axis: dict[str, Any], ink: str) -> None:
 
 def _draw(plot: Any, trace: dict[str, Any]) -> None:
     values = [float("nan") if value is None else value for value in trace["y"]]
+    if trace.get("mode") == "markers":
+        _draw_points(plot, trace, values)
+        return
     line = trace["line"]
     times = trace.get("x")
     plot.plot(
@@ -162,6 +166,18 @@ def _draw(plot: Any, trace: dict[str, Any]) -> None:
         linewidth=line["width"] * 0.8,
         label=trace["name"],
     )
+
+
+def _draw_points(plot: Any, trace: dict[str, Any], values: Sequence[float]) -> None:
+    """Draw one marker for each point, in one color or in those of a scale."""
+    from matplotlib.colors import LinearSegmentedColormap  # noqa: PLC0415 - slow to import, and seldom needed
+
+    marker = trace["marker"]
+    stops = [tuple(stop) for stop in marker.get("colorscale", ())]
+    scale = LinearSegmentedColormap.from_list("gipfel", stops) if stops else None
+    places = [float("nan") if each is None else each for each in trace["x"]]
+    shape = _MARKERS[marker["symbol"]]
+    plot.scatter(places, values, s=marker["size"] ** 2, c=marker["color"], cmap=scale, marker=shape)
 
 
 def _scale(plot: Any, traces: list[dict[str, Any]]) -> None:
@@ -262,21 +278,20 @@ def _draw_shapes(plot: Any, shapes: Sequence[dict[str, Any]]) -> None:
     plot.set_xlim(limits)
 
 
+def _legend_style(trace: dict[str, Any]) -> dict[str, Any]:
+    if "marker" in trace:
+        marker = trace["marker"]
+        color = marker["colorscale"][-2][1] if "colorscale" in marker else marker["color"]
+        return {"color": color, "marker": _MARKERS[marker["symbol"]], "linestyle": "", "markersize": 4}
+    line = trace["line"]
+    width = 5 if "stackgroup" in trace else 1.3
+    return {"color": line["color"], "linestyle": _STYLES[line["dash"]], "linewidth": width}
+
+
 def _legend(page: Any, frame: _Frame, traces: list[dict[str, Any]], legend: dict[str, Any], ink: str) -> None:
     from matplotlib.lines import Line2D  # noqa: PLC0415 - slow to import, and seldom needed
 
-    handles = [
-        Line2D(
-            [],
-            [],
-            color=t["line"]["color"],
-            linestyle=_STYLES[t["line"]["dash"]],
-            linewidth=5 if "stackgroup" in t else 1.3,
-            label=t["name"],
-        )
-        for t in traces
-        if t["showlegend"]
-    ]
+    handles = [Line2D([], [], label=t["name"], **_legend_style(t)) for t in traces if t["showlegend"]]
     if not handles:
         return
     narrow = page.get_figwidth() * _DPI < _NARROW

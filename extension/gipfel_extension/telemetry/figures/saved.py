@@ -29,6 +29,8 @@ CLOCK_SCRIPT = Path(__file__).with_name("clock.js")
 
 def saved_figure(figure: Mapping[str, Any]) -> dict[str, Any]:
     """Return the figure with fewer points per line; evenly spaced times become ``x0`` and ``dx``."""
+    if figure["layout"].get("xaxis", {}).get("type", "date") != "date":
+        return dict(figure)
     lines = sum(_is_line(trace) for trace in figure["data"])
     max_points = max(_MIN_POINTS, min(_MAX_POINTS, _ALL_POINTS // max(1, lines)))
     data = [_coarser(trace, max_points) if _is_line(trace) else dict(trace) for trace in figure["data"]]
