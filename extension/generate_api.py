@@ -21,6 +21,7 @@ from gipfel_extension.job import topology
 from gipfel_extension.job.ranks import JobRank, Problem
 from gipfel_extension.job.rows import ORDERS
 from gipfel_extension.routes.batch import BatchRequest
+from gipfel_extension.routes.services import ServiceShareChange, ServiceStart
 from gipfel_extension.server import job_responses, responses, task_responses
 from gipfel_extension.server.job import JobDocument
 from gipfel_extension.server.launches import LogPosition
@@ -47,6 +48,8 @@ _OTHERS = (
     LogPosition,
     View,
     BatchRequest,
+    ServiceStart,
+    ServiceShareChange,
     Problem,
     JobRank,
     JobDocument,

@@ -64,6 +64,23 @@ export interface IBatchRequest {
   readonly resume: boolean;
 }
 
+/** Service to start: a blueprint with its parameters as typed; empty values keep the defaults. */
+export interface IServiceStart {
+  readonly blueprint: string;
+  readonly name: string;
+  readonly parameters: Readonly<Record<string, string>>;
+  readonly edf: string;
+  readonly time: string;
+}
+
+/** Access to give for some seconds, or to end with 0; without a name it is only listed. */
+export interface IServiceShareChange {
+  readonly service: string;
+  readonly kind: string;
+  readonly name: string;
+  readonly seconds: number;
+}
+
 /** What contradicts, and what to do. */
 export interface IProblem {
   readonly text: string;
@@ -585,7 +602,7 @@ export interface IStatusMessage {
  * itself, null while there is none.
  */
 export interface IChangeMessage {
-  readonly topic: 'activity' | 'batch' | 'launches' | 'lifetime' | 'other' | 'vetting';
+  readonly topic: 'activity' | 'batch' | 'launches' | 'lifetime' | 'other' | 'services' | 'vetting';
   readonly activity?: IGpuActivity | null;
 }
 
@@ -810,6 +827,77 @@ export interface IOtherWorkload {
 /** Workloads of such kinds, the newest first. */
 export interface IOtherWorkloads {
   readonly workloads: readonly IOtherWorkload[];
+}
+
+/** A user or a group with access to a service, until an ISO time in UTC. */
+export interface IServiceAccess {
+  readonly kind: 'user' | 'group';
+  readonly name: string;
+  readonly expires: string;
+}
+
+/**
+ * A service; `url` is its address for a browser, a path for one of the hub, empty unless it runs. `refusal`
+ * is why it can't be shared.
+ */
+export interface IService {
+  readonly id: string;
+  readonly kind: string;
+  readonly name: string;
+  readonly title: string;
+  readonly state: string;
+  readonly ended: boolean;
+  readonly reason: string;
+  readonly nodes: readonly string[];
+  readonly created_ns: number;
+  readonly started_ns: number | null;
+  readonly ended_ns: number | null;
+  readonly exit_status: number | null;
+  readonly url: string;
+  readonly in_hub: boolean;
+  readonly shares: readonly IServiceAccess[];
+  readonly refusal: string;
+}
+
+/** Services of the user, the newest first. */
+export interface IServices {
+  readonly services: readonly IService[];
+}
+
+/** A parameter of a blueprint, with its default as text. */
+export interface IOfferedParameter {
+  readonly name: string;
+  readonly type: string;
+  readonly default: string;
+  readonly required: boolean;
+  readonly help: string;
+  readonly choices: readonly string[];
+}
+
+/** A blueprint that can be started; `memory` and `start_s` were measured, `cost` is for an hour. */
+export interface IOfferedService {
+  readonly name: string;
+  readonly title: string;
+  readonly about: string;
+  readonly version: string;
+  readonly license: string;
+  readonly memory: string;
+  readonly start_s: number;
+  readonly parameters: readonly IOfferedParameter[];
+  readonly edf: string;
+  readonly cost: string;
+}
+
+/** Blueprints that can be started, and a line for each that can't be used. */
+export interface IServiceOffers {
+  readonly offers: readonly IOfferedService[];
+  readonly problems: readonly string[];
+}
+
+/** With whom a service is shared, and why it can't be; empty if it can. */
+export interface IServiceSharing {
+  readonly shares: readonly IServiceAccess[];
+  readonly refusal: string;
 }
 
 /** A line that a rank or task wrote. */

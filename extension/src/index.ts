@@ -11,6 +11,7 @@ import { outputsPlugin } from './outputs/plugin';
 import { panelPlugin } from './panel/plugin';
 import { runsPlugin } from './runs/plugin';
 import { saturationPlugin } from './saturation/plugin';
+import { servicesPlugin } from './services/plugin';
 import { statusBarPlugin } from './status-bar/plugin';
 import { topologyPlugin } from './topology/plugin';
 import { vettingPlugin } from './vetting/plugin';
@@ -30,6 +31,7 @@ const plugins: JupyterFrontEndPlugin<unknown>[] = [
   workloadsPlugin,
   launchesPlugin,
   batchPlugin,
+  servicesPlugin,
   otherWorkloadsPlugin,
   noticesPlugin,
   statusBarPlugin,

@@ -7,12 +7,19 @@ from jupyterhub.handlers import default_handlers as page_handlers
 from jupyterhub.handlers.pages import HomeHandler, SpawnHandler
 
 from .handlers.form import ROUTES, ValidatedServerHandler, ValidatedSpawnHandler
-from .handlers.home import ExtendServerHandler, HomePageHandler, RepeatHandler, ServerLogHandler
+from .handlers.home import (
+    ExtendServerHandler,
+    HomePageHandler,
+    RepeatHandler,
+    ServerLogHandler,
+    ShareServerHandler,
+)
 from .handlers.own_server import (
     ActivityRouteHandler,
     BatchspawnerRouteHandler,
     ExtendRouteHandler,
     ServerRouteHandler,
+    ServiceShareRouteHandler,
     ServiceTokenRouteHandler,
     VettingRouteHandler,
 )
@@ -47,10 +54,12 @@ if not any(each[1] is ServerRouteHandler for each in default_handlers):
         (r"/api/gipfel/server/activity", ActivityRouteHandler),
         (r"/api/gipfel/server/extend", ExtendRouteHandler),
         (r"/api/gipfel/server/service-token", ServiceTokenRouteHandler),
+        (r"/api/gipfel/server/share", ServiceShareRouteHandler),
         (r"/api/gipfel/servers", ServersRouteHandler),
         (r"/api/gipfel/servers/stop", StopRouteHandler),
         (r"/api/gipfel/users/([^/]+)/extend", ExtendServerHandler),
         (r"/api/gipfel/users/([^/]+)/log", ServerLogHandler),
+        (r"/api/gipfel/users/([^/]+)/share", ShareServerHandler),
     ]
     page_handlers.append((r"/gipfel/servers", ServersPageHandler))
     page_handlers.append((r"/gipfel/repeat/([0-9]{1,15})", RepeatHandler))

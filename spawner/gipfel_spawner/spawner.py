@@ -20,7 +20,7 @@ from .form.options import UserOptions
 from .lifetime import ServerLifetime
 from .start.account import UserCommands
 from .start.placement import ServerPlacement
-from .start.services import prepare_service, restrict_token, with_resources
+from .start.services import ServiceShares, prepare_service, restrict_token, with_resources
 from .start.spawn_options import SpawnOptions
 from .start.submission import POLL_SECONDS, JobSubmission, StartFollower
 from .start.traits import SpawnerTraits
@@ -153,6 +153,8 @@ class EDFSpawner(SpawnerTraits):
         service: tuple[str, ...] = ()
         if options.service:
             options, edf, service = await self._prepare_service(options, commands)
+        # What was shared under this name may have been another service.
+        ServiceShares(self).end_refused(is_service=bool(options.service))
         if edf.startswith("~/"):
             edf = account.home + edf[1:]
         if edf:
@@ -181,6 +183,7 @@ class EDFSpawner(SpawnerTraits):
             commands=commands,
         )
         self.follower.limit_s = max(self.server_timeout, prepared.limit_s)
+        self.follower.keep_up, self.follower.has_pages = prepared.keep_up, prepared.has_pages
         options = with_resources(options, prepared)
         # Stored, so that pages show the service's resources rather than the hub's defaults.
         self.user_options = self.orm_spawner.user_options = options.model_dump(exclude_defaults=True)
@@ -340,6 +343,8 @@ class EDFSpawner(SpawnerTraits):
         self.lifetime.extended = int(state.get("extended") or 0)
         self.port = int(state.get("port") or 0)
         self.follower.port_received = self.port > 0
+        self.follower.keep_up = bool(state.get("keep_up"))
+        self.follower.has_pages = bool(state.get("has_pages", True))
         self._token_digest = str(state.get("token_digest", ""))
         self.submission.mark = str(state.get("mark", ""))
 
@@ -351,6 +356,10 @@ class EDFSpawner(SpawnerTraits):
         if self.job_id:
             if self.lifetime.extended:
                 state["extended"] = self.lifetime.extended
+            if self.follower.keep_up:
+                state["keep_up"] = True
+            if not self.follower.has_pages:
+                state["has_pages"] = False
             state["token_digest"] = self._token_digest
             if self.follower.port_received:
                 state["port"] = self.port

@@ -2,7 +2,9 @@
 
 import json
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -28,11 +30,7 @@ class HubUser:
     @classmethod
     def login(cls, url: str, name: str, password: str) -> "HubUser":
         """Log in through the login page and make a token, as a person would."""
-        with httpx.Client(base_url=url, timeout=30, follow_redirects=True, trust_env=False) as browser:
-            browser.get("/hub/login").raise_for_status()
-            # A cookie for the login page and, after it, another one for the pages behind it.
-            form = {"username": name, "password": password, "_xsrf": _xsrf(browser)}
-            browser.post("/hub/login?next=/hub/token", data=form).raise_for_status()
+        with _logged_in(url, name, password) as browser:
             made = browser.post(
                 f"/hub/api/users/{name}/tokens",
                 json={"note": "tests"},
@@ -40,6 +38,11 @@ class HubUser:
             )
             made.raise_for_status()
             return cls(url, name, made.json()["token"])
+
+    def home_page(self, password: str) -> str:
+        """Log in as a person would, and return the hub's home page."""
+        with _logged_in(self.url, self.name, password) as browser:
+            return browser.get("/hub/home").raise_for_status().text
 
     def request_server(self, options: dict[str, Any] | None = None) -> httpx.Response:
         """Request a server without waiting for it."""
@@ -121,6 +124,16 @@ class HubUser:
                 self.stop_server()
         finally:
             self._client.close()
+
+
+@contextmanager
+def _logged_in(url: str, name: str, password: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=url, timeout=30, follow_redirects=True, trust_env=False) as browser:
+        browser.get("/hub/login").raise_for_status()
+        # A cookie for the login page and, after it, another one for the pages behind it.
+        form = {"username": name, "password": password, "_xsrf": _xsrf(browser)}
+        browser.post("/hub/login?next=/hub/token", data=form).raise_for_status()
+        yield browser
 
 
 def _xsrf(browser: httpx.Client) -> str:

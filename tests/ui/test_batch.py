@@ -129,3 +129,51 @@ def test_a_notebook_is_submitted_from_its_toolbar_and_watched_to_its_end(
     expect(jobs.locator("li").first).to_have_attribute("data-state", "COMPLETED", timeout=_LIMIT_MS)
     assert here.errors == []
     context.close()
+
+
+def test_a_service_is_started_from_its_tile_opened_and_stopped(
+    lab: str, browser: Browser, tmp_path: Path, screenshot: Callable[[Page, str], Path]
+) -> None:
+    (tmp_path / "home" / "shown").mkdir()
+    (tmp_path / "home" / "shown" / "report.txt").write_text("from the service")
+    context = browser.new_context(viewport={"width": 1500, "height": 900})
+    page = context.new_page()
+    here = LabPage(page)
+    page.goto(lab.replace("/tree/in.ipynb", ""))
+    here.wait_until_ready()
+    here.decline_news()
+    services = here.open_section("Workloads")
+    tile = page.locator(".jp-LauncherCard[data-category='Services']", has_text="Files of a directory")
+    expect(tile).to_be_visible(timeout=_LIMIT_MS)
+    tile.click()
+    dialog = page.locator(".jp-Dialog")
+    expect(dialog).to_contain_text("license BSD-3-Clause", timeout=_LIMIT_MS)
+    expect(dialog).to_contain_text("costs no GPU and 1 CPU hour per hour")
+    screenshot(page, "34-service-dialog")
+    # A mistake is one line, and nothing is started.
+    dialog.get_by_role("button", name="Start").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("needs a value for the parameter 'directory'")
+    dialog.locator("input[name='parameter-directory']").fill("~/shown")
+    dialog.get_by_role("button", name="Start").click()
+    row = services.locator("[data-workload='service:files']")
+    expect(row).to_have_attribute("data-state", "running", timeout=_LIMIT_MS)
+    link = row.get_by_role("link", name="Open the service files")
+    screenshot(page, "35-service-row")
+    token = (tmp_path / "home/.gipfel/services/files/token").read_text().strip()
+    with context.expect_page() as opened:
+        link.click()
+    login = opened.value
+    login.get_by_label("Token").fill(token)
+    login.get_by_role("button", name="Log in").click()
+    expect(login.get_by_role("link", name="report.txt")).to_be_visible()
+    # The tile of a running service opens it.
+    with context.expect_page() as again:
+        tile.click()
+    expect(again.value.get_by_role("link", name="report.txt")).to_be_visible(timeout=_LIMIT_MS)
+    row.get_by_role("button", name="Log").click()
+    expect(row.locator("pre")).to_contain_text("GET /")
+    row.get_by_role("button", name="Stop").click()
+    expect(row).to_have_attribute("data-state", "stopped", timeout=_LIMIT_MS)
+    expect(row.get_by_role("button", name="Run again")).to_be_visible()
+    assert here.errors == []
+    context.close()

@@ -1,5 +1,6 @@
-"""``gipfel service url|token|connect``: how programs and people reach a service."""
+"""``gipfel service url|token|connect|share``: how programs, the owner and others reach a service."""
 
+import json
 import os
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import click
 from .terminal import examples, report_line
 
 _CONNECT_TOKEN_S = 86400
+_MAX_SHARE_S = 30 * 86400
 
 
 @click.command(epilog=examples("curl -H @<(gipfel service token board --header) $(gipfel service url board)"))
@@ -49,6 +51,7 @@ def token(*, name: str, header: bool, expires: int) -> int:
 @click.command(
     epilog=examples(
         "gipfel service connect postgresql -- psql -h {directory} -U postgres",
+        "gipfel service connect ben/postgresql -- CMD        ben's, who shares it with you",
         "gipfel service connect postgresql              until Ctrl-C, for programs in other terminals",
     ),
     context_settings={"ignore_unknown_options": True},
@@ -62,23 +65,95 @@ def connect(*, name: str, command: tuple[str, ...]) -> int:
     when CMD has ended; without CMD the socket stays until Ctrl-C. No port is opened, because other users of
     this machine could connect to one. Exit status: that of CMD; 1 if the service can't be reached.
     """
-    from ..services.start import service_url  # noqa: PLC0415 - pydantic
-    from ..services.supervisor import read_spec  # noqa: PLC0415
     from ..services.tunnel import connect as run_connected  # noqa: PLC0415 - aiohttp
-
-    directory = service_folder(name)
-    blueprint = read_spec(directory).blueprint
-    if not _is_raw(directory):
-        raise service_error(f"The service {name} speaks HTTP.", f"See `gipfel service url {name}`.")
 
     def report(path: Path) -> None:
         click.echo(path)
         report_line(f"the socket leads to {name} until Ctrl-C; its directory is {path.parent}")
         report_line(f"from your own machine: ssh -L PORT:{path} {os.uname().nodename}")
 
-    part = blueprint.parts[blueprint.front_part]
-    secret = _access_token(directory, _CONNECT_TOKEN_S)
-    return run_connected(service_url(directory), secret, part.socket_name, command, report)
+    address, secret = _tunnel_of(name)
+    return run_connected(address, secret, command, report)
+
+
+@click.command(
+    epilog=examples(
+        "gipfel service share postgresql                        who has access",
+        "gipfel service share postgresql --with ben --for 2d",
+        "gipfel service share postgresql --with ben --end",
+    )
+)
+@click.argument("name", metavar="NAME")
+@click.option("--with", "user", default="", metavar="USER", help="A user of the hub.")
+@click.option("--group", default="", metavar="GROUP", help="A group of the hub, of which you are a member.")
+@click.option("--for", "time", default="1d", metavar="T", help="For how long, at most 30d; by default 1d.")
+@click.option("--end", is_flag=True, help="End the access of this user or group.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
+def share(*, name: str, user: str, group: str, time: str, end: bool, as_json: bool) -> int:
+    """Give others access to one of your services of the hub for a time, end it, or list who has access.
+
+    They open it from their own page of sessions, or run `gipfel service connect YOU/NAME`. Access ends within
+    a minute, open connections included. A service with pages is shared only where the hub gives each user a
+    host name of their own. Exit status: 0; 1 if it can't be shared.
+    """
+    from ..services.hub_services import hub_services  # noqa: PLC0415 - pydantic
+
+    if (user and group) or (end and not (user or group)):
+        raise click.UsageError("Give --with USER or --group GROUP.")
+    hub = hub_services(os.environ)
+    if hub is None:
+        raise service_error(
+            "Only services of a hub can be shared, and no hub's token is here.",
+            "Run this in a terminal of a notebook server, or use the hub's page of sessions.",
+        )
+    answer = hub.share(
+        name,
+        kind="group" if group else "user",
+        who=user or group,
+        seconds=0 if end else _share_seconds(time),
+    )
+    if as_json:
+        click.echo(json.dumps(answer))
+        return 0
+    for each in answer["shares"]:
+        click.echo(f"{each['kind']} {each['name']}  until {each['expires'] or 'you end it'}")
+    if not answer["shares"]:
+        click.echo("Nobody else has access.")
+    if answer["refusal"]:
+        report_line(f"it can't be shared: {answer['refusal']}")
+    return 0
+
+
+def _share_seconds(text: str) -> int:
+    units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+    number, unit = text[:-1], units.get(text[-1:], 0)
+    seconds = int(number) * unit if number.isdecimal() and len(number) < 9 else 0
+    if not 60 <= seconds <= _MAX_SHARE_S:
+        raise click.UsageError(f"{text[:40]!r} is not a time from 60s to 30d, such as 8h or 2d.")
+    return seconds
+
+
+def _tunnel_of(name: str) -> tuple[str, str]:
+    """Return address and token of a service that does not speak HTTP; of another user's as ``OWNER/NAME``."""
+    from ..services.hub_services import hub_services  # noqa: PLC0415 - pydantic
+    from ..services.start import service_url  # noqa: PLC0415
+
+    owner, slash, shared = name.partition("/")
+    if slash:
+        hub = hub_services(os.environ)
+        if hub is None:
+            raise service_error(
+                "The hub knows what others share with you, and its token is not here.",
+                "Run this in a terminal of a notebook server.",
+            )
+        secret, address = hub.token(shared, _CONNECT_TOKEN_S, owner)
+        if not address:
+            raise service_error(f"The service {name} is not running.", f"Ask {owner} to start it.")
+        return address, secret
+    directory = service_folder(name)
+    if not _is_raw(directory):
+        raise service_error(f"The service {name} speaks HTTP.", f"See `gipfel service url {name}`.")
+    return service_url(directory), _access_token(directory, _CONNECT_TOKEN_S)
 
 
 def _access_token(folder: Path, expires_s: int) -> str:
@@ -95,7 +170,7 @@ def _access_token(folder: Path, expires_s: int) -> str:
             f"The hub gives access to the service {folder.name}, and its token is not here.",
             "Run this in a terminal of a notebook server, or create a token on the hub's page Token.",
         )
-    return hub.token(folder.name, expires_s)
+    return hub.token(folder.name, expires_s)[0]
 
 
 def service_folder(name: str) -> Path:

@@ -51,6 +51,7 @@ from .server import (
     RunRouteHandler,
     ScriptsRouteHandler,
 )
+from .services import ServiceOffersRouteHandler, ServiceShareRouteHandler, ServicesRouteHandler
 from .vetting import ProtocolsRouteHandler, VettingConsentRouteHandler, VettingRouteHandler
 from .workloads import WorkloadActionRouteHandler, WorkloadLogRouteHandler, WorkloadsRouteHandler
 
@@ -92,6 +93,9 @@ ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/job/topology", JobTopologyRouteHandler),
     (r"gipfel/job/communication", JobCommunicationRouteHandler),
     (r"gipfel/job/verdicts", JobVerdictsRouteHandler),
+    (r"gipfel/services", ServicesRouteHandler),
+    (r"gipfel/services/offers", ServiceOffersRouteHandler),
+    (r"gipfel/services/share", ServiceShareRouteHandler),
     (r"gipfel/workloads", WorkloadsRouteHandler),
     (r"gipfel/workloads/(stop|rerun)", WorkloadActionRouteHandler),
     (r"gipfel/workloads/log", WorkloadLogRouteHandler),

@@ -16,6 +16,7 @@ from ..server.telemetry import ServerTelemetry
 from ..server.vetting import ServerVetting
 from .base import GipfelSocketHandler
 from .batch import batch_jobs, root_directory
+from .services import list_services
 from .workloads import other_workloads
 
 _SETTING = "gipfel_changes"
@@ -69,6 +70,12 @@ def _topics(handler: JupyterHandler) -> dict[str, Topic]:
             _REST_S,
             _BUSY_S,
             lambda all_: any(not each["ended"] for each in all_),
+        ),
+        "services": Topic(
+            lambda: asyncio.to_thread(list_services),
+            _REST_S,
+            _BUSY_S,
+            lambda all_: any(not each["ended"] and each["state"] != "running" for each in all_),
         ),
         "vetting": Topic(vettings, _REST_S, 1.0, lambda found: found["state"] in ("running", "starting")),
         "lifetime": Topic(lifetime, _REST_S),

@@ -17,11 +17,12 @@ from .base import GipfelRouteHandler, route
 MAX_WORKLOADS, MAX_LINES = 200, 200
 #: ``ID`` or ``RUN/ID``.
 _ID = "^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?$"
-_FIELDS = {
+#: What the panel shows of a workload.
+WORKLOAD_FIELDS = {
     *("id", "kind", "name", "title", "state", "ended", "reason", "nodes"),
     *("created_ns", "started_ns", "ended_ns", "exit_status"),
 }
-_WITH_OWN_ROUTES = frozenset(("launch", "batch"))
+_WITH_OWN_ROUTES = frozenset(("launch", "batch", "service"))
 
 
 class WorkloadRequest(Frozen):
@@ -71,7 +72,7 @@ def other_workloads() -> list[dict[str, Any]]:
     kinds = (kind for kind in found.kinds if kind not in _WITH_OWN_ROUTES)
     listed = (each for kind in kinds for each in found.list(ended=True, kind=kind))
     newest = sorted(listed, key=lambda each: each.created_ns, reverse=True)[:MAX_WORKLOADS]
-    return [each.model_dump(mode="json", include=_FIELDS) for each in newest]
+    return [each.model_dump(mode="json", include=WORKLOAD_FIELDS) for each in newest]
 
 
 def _find(found: Workloads, request: WorkloadRequest) -> Workload:

@@ -327,5 +327,5 @@ class ChangeMessage(ResponseModel):
     ``activity`` is the value itself, null while there is none.
     """
 
-    topic: Literal["activity", "batch", "launches", "lifetime", "other", "vetting"]
+    topic: Literal["activity", "batch", "launches", "lifetime", "other", "services", "vetting"]
     activity: GpuActivity | None = None

@@ -267,6 +267,72 @@ class OtherWorkloads(ResponseModel):
     workloads: list[OtherWorkload]
 
 
+class ServiceAccess(ResponseModel):
+    """A user or a group with access to a service, until an ISO time in UTC."""
+
+    kind: Literal["user", "group"]
+    name: str
+    expires: str
+
+
+class Service(OtherWorkload):
+    """A service; ``url`` is its address for a browser, a path for one of the hub, empty unless it runs.
+
+    ``refusal`` is why it can't be shared.
+    """
+
+    url: str
+    in_hub: bool
+    shares: list[ServiceAccess]
+    refusal: str
+
+
+class Services(ResponseModel):
+    """Services of the user, the newest first."""
+
+    services: list[Service]
+
+
+class OfferedParameter(ResponseModel):
+    """A parameter of a blueprint, with its default as text."""
+
+    name: str
+    type: str
+    default: str
+    required: bool
+    help: str
+    choices: list[str]
+
+
+class OfferedService(ResponseModel):
+    """A blueprint that can be started; ``memory`` and ``start_s`` were measured, ``cost`` is for an hour."""
+
+    name: str
+    title: str
+    about: str
+    version: str
+    license: str
+    memory: str
+    start_s: float
+    parameters: list[OfferedParameter]
+    edf: str
+    cost: str
+
+
+class ServiceOffers(ResponseModel):
+    """Blueprints that can be started, and a line for each that can't be used."""
+
+    offers: list[OfferedService]
+    problems: list[str]
+
+
+class ServiceSharing(ResponseModel):
+    """With whom a service is shared, and why it can't be; empty if it can."""
+
+    shares: list[ServiceAccess]
+    refusal: str
+
+
 class LogLine(ResponseModel):
     """A line that a rank or task wrote."""
 
@@ -298,6 +364,9 @@ ROUTE_RESPONSES: dict[tuple[str, str], type[ResponseModel]] = {
     ("POST", "gipfel/launches/log"): LogPage,
     ("GET", "gipfel/batch/form"): BatchForm,
     ("GET", "gipfel/batch/jobs"): BatchJobs,
+    ("GET", "gipfel/services"): Services,
+    ("GET", "gipfel/services/offers"): ServiceOffers,
+    ("POST", "gipfel/services/share"): ServiceSharing,
     ("GET", "gipfel/workloads"): OtherWorkloads,
     ("GET", "gipfel/workloads/log"): WorkloadLog,
 }

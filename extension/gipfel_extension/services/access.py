@@ -25,7 +25,8 @@ _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; form-action 'self'; frame-ancestors 'none'; "
     "base-uri 'none'",
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    # Not no-referrer, with which browsers send "Origin: null" for the form.
+    "Referrer-Policy": "same-origin",
 }
 
 

@@ -172,7 +172,8 @@ class Blueprint(Frozen):
 
     ``front`` names the part that the front door shows; a blueprint with one part may leave it out.
     ``outbound`` lists the hosts outside of the cluster that the service contacts. The service ends after
-    ``idle_s`` seconds without a request; 0 means never.
+    ``idle_s`` seconds without a request; 0 means never. With ``keep_up`` a hub starts it again, at the same
+    URL, after a job that was killed, failed or reached its time limit.
     """
 
     name: Annotated[str, Field(pattern=rf"^{NAME}$")]
@@ -185,10 +186,16 @@ class Blueprint(Frozen):
     environment: Environment = Environment()
     measured: Measured = Measured()
     idle_s: Annotated[int, Field(ge=0, le=10**7)] = 0
+    keep_up: bool = False
     parts: dict[_PartName, Part] = Field(min_length=1, max_length=8)
     front: str = ""
     resources: Resources = Resources()
     outbound: tuple[_Host, ...] = Field((), max_length=64)
+
+    @property
+    def has_pages(self) -> bool:
+        """Return whether browsers show what the front part answers."""
+        return self.parts[self.front_part].path != "raw"
 
     @property
     def front_part(self) -> str:

@@ -40,7 +40,7 @@ _CONNECT_S = 10.0
 _BODY_S = 120.0
 _KEEPALIVE_S = 75.0
 #: Seconds after which the access of an open stream or websocket is checked again.
-_RECHECK_S = 30.0
+_RECHECK_S = 15.0
 _MAX_COUNTED = 10_000
 _NO_BODY = frozenset((204, 304))
 
@@ -52,6 +52,7 @@ class Route(Frozen):
     prefix: str = "/"
     mode: str = "strip"
     allowed: tuple[str, ...] = ()
+    socket_name: str = "service"
 
 
 class _Server(web.Server):
@@ -226,7 +227,7 @@ class FrontDoor:
         path = request.raw_path.partition("?")[0].removeprefix(self._route.prefix.rstrip("/"))
         if path != TUNNEL or request.headers.get("Upgrade", "").lower() != "websocket":
             raise RefusedError(426, "This service does not speak HTTP: use `gipfel service connect`.")
-        return await serve_tunnel(request, self._route.socket)
+        return await serve_tunnel(request, self._route.socket, self._route.socket_name)
 
     async def _http(
         self, request: web.BaseRequest, url: URL, headers: list[tuple[str, str]]

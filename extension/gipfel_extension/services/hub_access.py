@@ -34,8 +34,9 @@ _CALLBACK = "/oauth_callback"
 _COOKIE, _STATE_COOKIE = "gipfel-service-session", "gipfel-service-state"
 _SESSION_S = 14 * 86400
 _STATE_S = 600.0
-#: Seconds for which an answer of the hub counts: as long a revoked token still works.
-_FRESH_S = 30.0
+#: Seconds for which an answer of the hub counts: as long a revoked token still works, and a visitor with whom
+#: the service has just been shared is still refused.
+_FRESH_S, _FRESH_REFUSAL_S = 10.0, 2.0
 #: Seconds for which a positive answer counts while the hub does not answer, as during its restart.
 _STALE_S = 300.0
 _MAX_ANSWERS, _MAX_SESSIONS, _MAX_STATES = 4096, 1024, 1024
@@ -105,7 +106,7 @@ class HubAccess:
     async def _may_access(self, token: str) -> bool:
         key = hashlib.sha256(token.encode(errors="replace")).hexdigest()
         known = self._answers.get(key, _FRESH_S)
-        if known is not None:
+        if known or (known is False and self._answers.get(key, _FRESH_REFUSAL_S) is False):
             return known
         try:
             async with self._questions, asyncio.timeout(_QUESTION_S):

@@ -71,6 +71,8 @@ def prepare(order: ServiceOrder, environment: Mapping[str, str]) -> PreparedServ
         edf=spec.edf,
         resources=_resources(blueprint),
         limit_s=limit_s,
+        keep_up=blueprint.keep_up,
+        has_pages=blueprint.has_pages,
     )
 
 

@@ -81,16 +81,36 @@ class HubServices:
             return "running"
         return "waiting" if server.get("pending") else "ended"
 
-    def token(self, name: str, expires_s: int) -> str:
-        """Return a new token of the hub that gives access to one service alone.
+    def token(self, name: str, expires_s: int, owner: str = "") -> tuple[str, str]:
+        """Return a new token of the hub that gives access to one service alone, and the service's address.
+
+        Parameters
+        ----------
+        owner
+            Another user, who shares the service with this one.
 
         Raises
         ------
         GipfelError
             There is no such service, or the hub refuses.
         """
-        content = {"service": name, "expires_s": expires_s}
-        return str(self._request("POST", "/gipfel/server/service-token", content)["token"])
+        content = {"service": name, "expires_s": expires_s, "owner": owner}
+        answer = self._request("POST", "/gipfel/server/service-token", content)
+        return str(answer["token"]), str(answer["url"])
+
+    def share(self, name: str, *, kind: str = "user", who: str = "", seconds: int = 0) -> dict[str, Any]:
+        """Give a user or group access to a service for some seconds, or end it with 0; return ``shares``.
+
+        Each has ``kind``, ``name`` and ``expires``, an ISO time; ``refusal`` is why it can't be shared.
+        Without ``who`` nothing changes.
+
+        Raises
+        ------
+        GipfelError
+            There is no such service, it can't be shared, or there is no such user or group.
+        """
+        content = {"service": name, "kind": kind, "name": who, "seconds": seconds}
+        return self._request("POST", "/gipfel/server/share", content)
 
     def _server(self, name: str) -> str:
         return f"/users/{quote(self.user)}/servers/{quote(name, safe='')}"

@@ -224,7 +224,11 @@ class ServiceSupervisor:
         name = self._spec.blueprint.front_part
         part = self._spec.blueprint.parts[name]
         route = Route(
-            socket=str(sockets / name), prefix=self._spec.prefix, mode=part.path, allowed=part.allow_paths
+            socket=str(sockets / name),
+            prefix=self._spec.prefix,
+            mode=part.path,
+            allowed=part.allow_paths,
+            socket_name=part.socket_name,
         )
         if self._of_hub:
             listener = bind_for_hub(self._environment)

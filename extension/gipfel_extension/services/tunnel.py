@@ -7,6 +7,7 @@ whose connections become such websockets.
 
 import asyncio
 import contextlib
+import re
 import signal
 import tempfile
 from collections.abc import Callable, Sequence
@@ -22,13 +23,16 @@ from .request_rules import RefusedError
 
 #: Path of the websocket, below the service's prefix.
 TUNNEL = "/_gipfel/tunnel"
+#: Header with the file name that the service's clients expect of its socket.
+_NAME_HEADER = "X-Gipfel-Socket"
+_SOCKET_NAME = re.compile(r"\.?[A-Za-z0-9][A-Za-z0-9._-]{0,30}")
 _MAX_MESSAGE_BYTES = 16 << 20
 _CHUNK_BYTES = 64 << 10
 _CONNECT_S = 10.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-async def serve_tunnel(request: web.BaseRequest, socket: str) -> web.StreamResponse:
+async def serve_tunnel(request: web.BaseRequest, socket: str, socket_name: str) -> web.StreamResponse:
     """Accept the websocket of a request with access, and join it with a new connection to the service.
 
     Raises
@@ -42,6 +46,7 @@ async def serve_tunnel(request: web.BaseRequest, socket: str) -> web.StreamRespo
     except (TimeoutError, OSError) as error:
         raise RefusedError(502, "The service did not accept a connection.") from error
     client = web.WebSocketResponse(max_msg_size=_MAX_MESSAGE_BYTES, compress=False)
+    client.headers[_NAME_HEADER] = socket_name
     try:
         await client.prepare(request)
         await _join(client, reader, writer)
@@ -52,9 +57,7 @@ async def serve_tunnel(request: web.BaseRequest, socket: str) -> web.StreamRespo
     return client
 
 
-def connect(
-    url: str, token: str, socket_name: str, command: Sequence[str], report: Callable[[Path], None]
-) -> int:
+def connect(url: str, token: str, command: Sequence[str], report: Callable[[Path], None]) -> int:
     """Run a command while a socket of this user leads to the service, and return its exit status.
 
     In the command ``{socket}`` is the socket's path, and ``{directory}`` its directory. Without a command the
@@ -65,21 +68,18 @@ def connect(
     GipfelError
         The service does not answer, or the command can't be run.
     """
-    return asyncio.run(_connect(url, token, socket_name, command, report))
+    return asyncio.run(_connect(url, token, command, report))
 
 
-async def _connect(
-    url: str, token: str, socket_name: str, command: Sequence[str], report: Callable[[Path], None]
-) -> int:
+async def _connect(url: str, token: str, command: Sequence[str], report: Callable[[Path], None]) -> int:
     # Made for this user alone (0700): whoever can connect to the socket has access to the service.
     with tempfile.TemporaryDirectory(prefix="gipfel-c-") as directory:
-        path = Path(directory, socket_name)
         # An EDF may set a proxy for the internet, which must not see the token.
         async with aiohttp.ClientSession(
             headers={"Authorization": f"Bearer {token}"}, trust_env=False
         ) as session:
             target = url.rstrip("/") + TUNNEL
-            await _check(session, target)
+            path = Path(directory, await _check(session, target))
 
             async def bridge(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
                 with contextlib.suppress(aiohttp.ClientError, OSError):
@@ -96,11 +96,13 @@ async def _connect(
                 server.close()
 
 
-async def _check(session: aiohttp.ClientSession, target: str) -> None:
-    """Open one connection, so that a refusal is reported before the command runs."""
+async def _check(session: aiohttp.ClientSession, target: str) -> str:
+    """Open one connection, and return the name for the socket; report a refusal before the command runs."""
     try:
-        async with session.ws_connect(target):
-            pass
+        async with session.ws_connect(target) as websocket:
+            # aiohttp gives the answer's headers no other way.
+            name = websocket._response.headers.get(_NAME_HEADER, "")  # noqa: SLF001
+            return name if _SOCKET_NAME.fullmatch(name) else "service"
     except aiohttp.WSServerHandshakeError as error:
         is_refused = error.status in {401, 403}
         problem = "You have no access to it" if is_refused else f"It answers with status {error.status}"

@@ -26,6 +26,8 @@ export const CommandIDs = {
   openNotebook: 'gipfel:open-notebook',
   /** Open a new notebook with a launch cell. */
   newLaunch: 'gipfel:new-launch',
+  /** Open the running service of a blueprint, or show the form to start it. */
+  openService: 'gipfel:open-service',
   /** Run the current notebook as a batch job. */
   runAsBatchJob: 'gipfel:run-as-batch-job'
 } as const;

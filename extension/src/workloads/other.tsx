@@ -13,9 +13,9 @@ import { WorkModel } from './model';
 const SHAPES: Readonly<Record<string, string>> = { completed: '✓', running: '●', stopped: '■' };
 
 /** Workloads of the kinds that have no view of their own, such as those of other packages. */
-export class OtherWorkloadsModel extends WorkModel<IOtherWorkload> {
+export class OtherWorkloadsModel<T extends IOtherWorkload = IOtherWorkload> extends WorkModel<T> {
   constructor(
-    private readonly _settings: ServerConnection.ISettings,
+    protected readonly settings: ServerConnection.ISettings,
     changes: IPushed | null = null
   ) {
     super(changes);
@@ -23,12 +23,12 @@ export class OtherWorkloadsModel extends WorkModel<IOtherWorkload> {
 
   /** Return the last lines of the log that is shown; null if it is hidden. */
   logOf(workload: IOtherWorkload): IWorkloadLog | null {
-    return this._logs.get(keyOf(workload)) ?? null;
+    return this._logs.get(keyOfWorkload(workload)) ?? null;
   }
 
   /** Show or hide the log of a workload. */
   async toggleLog(workload: IOtherWorkload): Promise<void> {
-    if (this._logs.delete(keyOf(workload))) {
+    if (this._logs.delete(keyOfWorkload(workload))) {
       this.emit();
       return;
     }
@@ -50,27 +50,33 @@ export class OtherWorkloadsModel extends WorkModel<IOtherWorkload> {
     return this._post('rerun', workload);
   }
 
-  override isRunning(workload: IOtherWorkload): boolean {
+  override isRunning(workload: T): boolean {
     return !workload.ended;
   }
 
-  protected override async list(): Promise<readonly IOtherWorkload[]> {
-    const { workloads } = await requestJson<IOtherWorkloads>(this._settings, 'workloads');
-    const shown = workloads.filter(each => this._logs.has(keyOf(each)));
+  protected override async list(): Promise<readonly T[]> {
+    const workloads = await this.listWorkloads();
+    const shown = workloads.filter(each => this._logs.has(keyOfWorkload(each)));
     await Promise.all(shown.map(each => this._readLog(each)));
     return workloads;
+  }
+
+  /** Request the workloads. */
+  protected async listWorkloads(): Promise<readonly T[]> {
+    const { workloads } = await requestJson<IOtherWorkloads>(this.settings, 'workloads');
+    return workloads as readonly T[];
   }
 
   private async _readLog(workload: IOtherWorkload): Promise<void> {
     const { kind, id } = workload;
     const query = URLExt.objectToQueryString({ kind, id });
-    this._logs.set(keyOf(workload), await requestJson(this._settings, `workloads/log${query}`));
+    this._logs.set(keyOfWorkload(workload), await requestJson(this.settings, `workloads/log${query}`));
   }
 
   private _post(action: 'rerun' | 'stop', workload: IOtherWorkload): Promise<void> {
     const { kind, id } = workload;
-    return this.act(keyOf(workload), async () => {
-      await requestJson(this._settings, `workloads/${action}`, 'POST', { kind, id });
+    return this.act(keyOfWorkload(workload), async () => {
+      await requestJson(this.settings, `workloads/${action}`, 'POST', { kind, id });
     });
   }
 
@@ -87,28 +93,33 @@ export function otherKind(
     title: trans.__('other kinds'),
     emptyText: '',
     workloads: model,
-    keyOf,
+    keyOf: keyOfWorkload,
     createdMs: workload => workload.created_ns / 1e6,
     render: workload => <OtherWorkload workload={workload} model={model} trans={trans} />
   };
 }
 
-function keyOf({ kind, id }: IOtherWorkload): string {
+/** Return what identifies a workload among those of all kinds. */
+export function keyOfWorkload({ kind, id }: IOtherWorkload): string {
   return `${kind}:${id}`;
 }
 
-interface IProps {
-  readonly workload: IOtherWorkload;
-  readonly model: OtherWorkloadsModel;
+interface IProps<T extends IOtherWorkload = IOtherWorkload> {
+  readonly workload: T;
+  readonly model: OtherWorkloadsModel<T>;
   readonly trans: TranslationBundle;
+  /** Buttons and lines of the workload's kind. */
+  readonly buttons?: React.ReactNode;
+  readonly children?: React.ReactNode;
 }
 
-function OtherWorkload(props: IProps): React.JSX.Element {
+/** One workload with its state, the last lines of its log, and the buttons that end or rerun it. */
+export function OtherWorkload<T extends IOtherWorkload>(props: IProps<T>): React.JSX.Element {
   const { workload, model, trans } = props;
   const { state, reason, nodes } = workload;
   const log = model.logOf(workload);
   return (
-    <article data-workload={keyOf(workload)} data-state={state}>
+    <article data-workload={keyOfWorkload(workload)} data-state={state}>
       <header>
         <strong>{workload.title || workload.name || itemOf(workload)}</strong>
         <span>{itemOf(workload)}</span>
@@ -120,6 +131,7 @@ function OtherWorkload(props: IProps): React.JSX.Element {
         </StateLabel>{' '}
         {joinParts([nodes.join(', '), reason])}
       </p>
+      {props.children}
       {log && (
         <pre className="jp-Gipfel-work-log" tabIndex={0} aria-label={trans.__('Log of %1', itemOf(workload))}>
           {log.lines.map(line => line.text).join('\n') || trans.__('Nothing has been written yet.')}
@@ -129,13 +141,15 @@ function OtherWorkload(props: IProps): React.JSX.Element {
   );
 }
 
-function Actions({ workload, model, trans }: IProps): React.JSX.Element {
-  const [item, busy] = [itemOf(workload), model.isBusy(keyOf(workload))];
+function Actions<T extends IOtherWorkload>(props: IProps<T>): React.JSX.Element {
+  const { workload, model, trans } = props;
+  const [item, busy] = [itemOf(workload), model.isBusy(keyOfWorkload(workload))];
   const [text, run] = workload.ended
     ? [trans.__('Run again'), () => model.rerun(workload)]
     : [trans.__('Stop'), () => model.stop(workload)];
   return (
     <>
+      {props.buttons}
       <ActionButton
         text={trans.__('Log')}
         item={item}

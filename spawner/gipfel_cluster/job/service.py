@@ -54,6 +54,15 @@ class ServiceOffer(Frozen):
     edf: OneLine = ""
     resources: ServiceResources = ServiceResources()
 
+    @property
+    def cost(self) -> str:
+        """Return what the service's resources cost in an hour, without a change by the user."""
+        gpus, cpus = self.resources.gpus, self.resources.cpus
+        used = [f"{gpus} GPU hour{'' if gpus == 1 else 's'}" if gpus else "no GPU"]
+        if cpus:
+            used.append(f"{cpus} CPU hour{'' if cpus == 1 else 's'}")
+        return f"{' and '.join(used)} per hour"
+
 
 class ServiceOffers(Frozen):
     """All services of a user; ``problems`` has a line for each blueprint that can't be used."""
@@ -77,7 +86,8 @@ class PreparedService(Frozen):
     """A service whose directory is written; with ``problem``, ``fix`` and ``field`` instead if it is not.
 
     ``packages`` is a directory with its packages, empty if the job makes it. ``limit_s`` is how many seconds
-    it may take from the start of its job until it is ready.
+    it may take from the start of its job until it is ready. ``keep_up`` asks for another start after a job
+    that was killed or reached its time limit; with ``has_pages`` browsers show what the service answers.
     """
 
     directory: OneLine = ""
@@ -85,6 +95,8 @@ class PreparedService(Frozen):
     edf: OneLine = ""
     resources: ServiceResources = ServiceResources()
     limit_s: float = 0.0
+    keep_up: bool = False
+    has_pages: bool = True
     problem: OneLine = ""
     fix: OneLine = ""
     field: OneLine = ""

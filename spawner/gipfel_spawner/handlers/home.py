@@ -25,8 +25,10 @@ from ..form.page import PartitionRow, format_limit, partition_rows
 from ..history import Session
 from ..spawner import EDFSpawner
 from ..start.progress import describe_status, status_page
+from ..start.services import ServiceShare, ServiceShares, SharedService, ShareRequest, services_shared_with
 from .form import REPEAT_PARAMETER, FormHandler, RateLimiter, free_name
 from .gpu_hours import GpuHours, month_gpu_hours
+from .own_server import answer_share
 from .saturation import SharedSaturation, saturation_cache
 from .servers import describe_server, format_span
 
@@ -44,7 +46,8 @@ class SessionCard(Frozen):
     ``name`` is empty for the user's default server. ``detail_html`` is one sentence about a start in
     progress, or about the end of the last session, as escaped HTML. ``left`` is the time until the job's
     limit, empty if it is unknown, and ``extend`` by how much it can be extended, empty for not at all.
-    ``service`` is the blueprint of a service, empty for a notebook server.
+    ``service`` is the blueprint of a service, empty for a notebook server; ``shares`` are those with whom
+    it is shared, and ``share_refusal`` is why it can't be.
     ``score`` is one sentence, ``spark`` the points of an SVG polyline of the SM activity within 120 x 28;
     both are empty unless shared.
     """
@@ -62,6 +65,8 @@ class SessionCard(Frozen):
     spark_text: str = ""
     has_log: bool = False
     service: str = ""
+    shares: tuple[ServiceShare, ...] = ()
+    share_refusal: str = ""
 
     @property
     def symbol(self) -> str:
@@ -98,6 +103,7 @@ class HomeContent(Frozen):
     earlier: tuple[EarlierSession, ...]
     clusters: tuple[ClusterState, ...]
     gpu_hours: GpuHours
+    shared: tuple[SharedService, ...] = ()
 
 
 async def home_content(user: Any, settings: dict[str, Any], log: Any) -> HomeContent:
@@ -130,6 +136,7 @@ async def home_content(user: Any, settings: dict[str, Any], log: Any) -> HomeCon
         earlier=tuple(map(_earlier, sessions)),
         clusters=clusters,
         gpu_hours=gpu_hours,
+        shared=services_shared_with(user),
     )
 
 
@@ -158,6 +165,7 @@ def _card(spawner: EDFSpawner, shared: SharedSaturation | None) -> SessionCard:
                     " ".join(filter(None, (_gpus(server.gpus), partition))),
                     server.cluster if spawner.clusters else "",
                     f"job {server.job_id}" if server.job_id else "",
+                    "starts again by itself" if spawner.follower.keep_up else "",
                     *(_requests(spawner) if options.service and state == "running" else ()),
                 ),
             )
@@ -170,6 +178,8 @@ def _card(spawner: EDFSpawner, shared: SharedSaturation | None) -> SessionCard:
         spark_text=_spark_text(shared),
         has_log=bool(server.job_id and server.nodes),
         service=options.service,
+        shares=ServiceShares(spawner).list() if options.service else (),
+        share_refusal=ServiceShares(spawner).refusal if options.service else "",
     )
 
 
@@ -191,6 +201,7 @@ def _stopped_card(known: Any, failure: Failure | None) -> SessionCard:
         title=known.display_name or known.name or "default",
         state="stopped",
         detail_html=escape(failure.event) if failure else "",
+        service=(getattr(known, "orm_spawner", known).user_options or {}).get("service", ""),
     )
 
 
@@ -356,3 +367,24 @@ class ServerLogHandler(ServerActionHandler):
         """Return ``text``, the last lines of the log."""
         log = await self.own_server(spawner, content).follower.read_log()
         return {"text": log.text}
+
+
+class ShareServerHandler(ServerActionHandler):
+    """``POST …/share`` with a `ShareRequest`: who has access to a service, and changes of it."""
+
+    rate = RateLimiter(30, 60.0)
+
+    @needs_scope("servers")
+    async def post(self, user_name: str) -> None:
+        """Answer the user's own request; 403 for an administrator's."""
+        if self.current_user.kind != "user" or self.current_user.name != user_name:
+            raise web.HTTPError(403, "Only users themselves can share their services.")
+        await super().post(user_name)
+
+    async def answer(self, spawner: EDFSpawner, content: dict[str, Any]) -> dict[str, Any]:
+        """Return ``shares`` and ``refusal``."""
+        try:
+            asked = ShareRequest.model_validate(content)
+        except ValidationError:
+            raise web.HTTPError(400, "The body is not a request to share a service.") from None
+        return answer_share(spawner.user, asked).model_dump(mode="json")

@@ -2,18 +2,21 @@
 
 import json
 from collections.abc import Awaitable
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from batchspawner.api import BatchSpawnerAPIHandler
+from jupyterhub import orm
 from jupyterhub.apihandlers import APIHandler
 from pydantic import Field, StrictInt, ValidationError
+from sqlalchemy.orm import object_session
 from tornado import web
 
 from gipfel_cluster.job import VettingProgress
-from gipfel_cluster.model import Frozen, GipfelError
+from gipfel_cluster.model import Frozen, GipfelError, OneLine
 
 from ..lifetime import ActivityReport, ExtendRequest
 from ..spawner import EDFSpawner
+from ..start.services import ServiceShare, ServiceShares, ShareRequest
 
 _Body = TypeVar("_Body", bound=Frozen)
 
@@ -112,6 +115,7 @@ class ActivityRouteHandler(OwnServerHandler):
     def post(self) -> None:
         """Record the report; 403 for an unknown token, upon which a server may shut down."""
         spawner = self.own_spawner()
+        orm.Share.purge_expired(self.db)
         self.answer(
             spawner.lifetime.on_activity(self.body_as(ActivityReport, "The body is not an activity report."))
         )
@@ -132,36 +136,41 @@ class ExtendRouteHandler(OwnServerHandler):
 
 
 class ServiceTokenRequest(Frozen):
-    """Request for a token that gives access to one service."""
+    """Request for a token that gives access to one service; ``owner`` is empty for one's own."""
 
     service: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,30}$")]
+    owner: Annotated[OneLine, Field(max_length=255)] = ""
     expires_s: Annotated[StrictInt, Field(ge=60, le=366 * 86400)] = 86400
 
 
 class ServiceToken(Frozen):
-    """A token for one service; ``scopes`` are all that it may do."""
+    """A token for one service; ``scopes`` are all that it may do, ``url`` is its address for nodes."""
 
     token: str
+    url: str
     scopes: tuple[str, ...]
 
 
 class ServiceTokenRouteHandler(OwnServerHandler):
-    """``POST /hub/api/gipfel/server/service-token``: a token for one of the user's own services.
+    """``POST /hub/api/gipfel/server/service-token``: a token for one service that the user has access to.
 
     JupyterHub's route for tokens would need a scope that gives a server all rights of its user.
     """
 
     @web.authenticated
     def post(self) -> None:
-        """Answer with a `ServiceToken`; 403 for a service, 404 if the user has no such service."""
+        """Answer with a `ServiceToken`; 403 for a service, 404 if the user can't access such a service."""
         user = self.current_user
         if (self.own_spawner().user_options or {}).get("service"):
             raise web.HTTPError(403, "A service gets no tokens.")
         asked = self.body_as(ServiceTokenRequest, 'Give {"service": name, "expires_s": number}.')
-        stored = user.orm_user.orm_spawners.get(asked.service)
-        if stored is None or not (stored.user_options or {}).get("service"):
+        owner = self.find_user(asked.owner) if asked.owner else user
+        stored = owner.orm_user.orm_spawners.get(asked.service) if owner else None
+        if owner is not user and stored is not None and not _shared(user, stored):
+            stored = None
+        if owner is None or stored is None or not (stored.user_options or {}).get("service"):
             raise web.HTTPError(404, f"There is no service {asked.service}.")
-        scopes = (f"access:servers!server={user.name}/{asked.service}",)
+        scopes = (f"access:servers!server={owner.name}/{asked.service}",)
         limit = self.settings["token_expires_in_max_seconds"] or asked.expires_s
         token = user.new_api_token(
             note=f"Service {asked.service}",
@@ -169,7 +178,56 @@ class ServiceTokenRouteHandler(OwnServerHandler):
             expires_in=min(asked.expires_s, limit),
         )
         self.set_status(201)
-        self.answer(ServiceToken(token=token, scopes=scopes))
+        server = owner.spawners[asked.service].server
+        url = str(server.url) if server else ""
+        self.answer(ServiceToken(token=token, url=url, scopes=scopes))
+
+
+def _shared(user: Any, stored: Any) -> bool:
+    """Return whether a server is shared with a user, or with a group of the user."""
+    orm.Share.purge_expired(object_session(stored))
+    groups = set(user.orm_user.groups)
+    return any(each.user is user.orm_user or each.group in groups for each in stored.shares)
+
+
+class ServiceSharesAnswer(Frozen):
+    """Who has access to a service; ``refusal`` is why it can't be shared."""
+
+    shares: tuple[ServiceShare, ...] = ()
+    refusal: str = ""
+
+
+class ServiceShareRouteHandler(OwnServerHandler):
+    """``POST /hub/api/gipfel/server/share``: a `ShareRequest` for one of the user's own services."""
+
+    @web.authenticated
+    def post(self) -> None:
+        """Answer with `ServiceSharesAnswer`; 409 if there is no such service, or it can't be shared."""
+        user = self.current_user
+        if (self.own_spawner().user_options or {}).get("service"):
+            raise web.HTTPError(403, "A service shares nothing.")
+        asked = self.body_as(ShareRequest, "The body is not a request to share a service.")
+        try:
+            self.answer(answer_share(user, asked))
+        except GipfelError as error:
+            raise web.HTTPError(409, "%s", f"{error.problem} {error.fix}") from error
+
+
+def answer_share(user: Any, asked: ShareRequest) -> ServiceSharesAnswer:
+    """Change who has access to a user's service if asked to, and return who has.
+
+    Raises
+    ------
+    GipfelError
+        There is no such service, or it can't be shared.
+    """
+    spawner = user.spawners.get(asked.service) if asked.service in user.orm_user.orm_spawners else None
+    if not isinstance(spawner, EDFSpawner):
+        raise GipfelError(f"There is no service {asked.service}.", "See `gipfel service list --all`.")
+    shares = ServiceShares(spawner)
+    if asked.name:
+        shares.change(asked)
+    return ServiceSharesAnswer(shares=shares.list(), refusal=shares.refusal)
 
 
 class BatchspawnerRouteHandler(BatchSpawnerAPIHandler):

@@ -1,19 +1,44 @@
-"""Services in place of a notebook server: which a user can start, and the preparation of one, as the user."""
+"""Services in place of a notebook server: which a user can start, their preparation, and restarts."""
 
-from typing import Any
+import time
+from datetime import UTC, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from jupyterhub import orm
+from jupyterhub.utils import url_escape_path, url_path_join
+from pydantic import Field, StrictInt
 from sqlalchemy.orm import object_session
+from tornado.httpclient import AsyncHTTPClient, HTTPClientError
 
 from gipfel_cluster.job.service import PreparedService, ServiceOffer, ServiceOffers, ServiceOrder
-from gipfel_cluster.model import GipfelError
+from gipfel_cluster.model import Frozen, GipfelError, OneLine
+from gipfel_cluster.scheduler.protocol import JobStatus
 
 from ..form.options import OptionError, UserOptions
 from .account import UserCommands
 
-__all__ = ["ServiceOffer", "prepare_service", "restrict_token", "service_offers", "with_resources"]
+__all__ = [
+    "ServiceOffer",
+    "ServiceRestarts",
+    "ServiceShare",
+    "ServiceShares",
+    "ShareRequest",
+    "SharedService",
+    "prepare_service",
+    "restrict_token",
+    "service_offers",
+    "services_shared_with",
+    "with_resources",
+]
+
+if TYPE_CHECKING:
+    from ..spawner import EDFSpawner
 
 _MAX_NAME = 30
+_MAX_SHARE_S = 30 * 86400
+#: So often a service is started again within an hour: one that always fails must not fill the queue.
+_MAX_RESTARTS, _RESTARTS_S = 3, 3600.0
+_START_S = 60.0
 
 
 async def service_offers(commands: UserCommands) -> ServiceOffers:
@@ -93,3 +118,189 @@ def restrict_token(orm_spawner: Any, token: str) -> None:
     user, server = orm_spawner.user.name, orm_spawner.name
     stored.update_scopes([f"users:activity!user={user}", f"access:servers!server={user}/{server}"])
     session.commit()
+
+
+class ServiceRestarts:
+    """Restarts of a user's services after the end of a job that nobody asked for.
+
+    Example
+    -------
+    ``restarts = ServiceRestarts(user)``, and when the hub has forgotten a server whose job has ended:
+    ``if restarts.is_due(name, status): await restarts.start(name, hub.api_url)``.
+    """
+
+    def __init__(self, user: Any) -> None:
+        self._user = user
+        # In the hub's settings, because JupyterHub makes a new spawner for each start.
+        self._times: dict[str, list[float]] = user.settings.setdefault("gipfel_service_restarts", {})
+
+    def is_due(self, name: str, status: JobStatus) -> bool:
+        """Return whether to start a service again; not after an orderly end, nor too often."""
+        if status.exit_code == 0 and status.state in {"COMPLETED", "COMPLETING"}:
+            return False
+        now = time.monotonic()
+        key = f"{self._user.name}/{name}"
+        recent = [each for each in self._times.get(key, []) if now - each < _RESTARTS_S]
+        self._times[key] = [*recent, now] if len(recent) < _MAX_RESTARTS else recent
+        return len(recent) < _MAX_RESTARTS
+
+    async def start(self, name: str, api_url: str) -> None:
+        """Start the service with its stored options, as its user would.
+
+        Raises
+        ------
+        GipfelError
+            The hub refuses.
+        """
+        # The hub's own route does more than start a server: routes, limits, and the page of the start.
+        token = self._user.new_api_token(
+            note=f"Restart of the service {name}",
+            scopes=[f"servers!server={self._user.name}/{name}"],
+            expires_in=int(_START_S),
+        )
+        url = f"{api_url.rstrip('/')}/users/{url_escape_path(self._user.name)}/servers/{name}"
+        try:
+            await AsyncHTTPClient().fetch(
+                url,
+                method="POST",
+                body="{}",
+                headers={"Authorization": f"token {token}"},
+                request_timeout=_START_S,
+            )
+        except (HTTPClientError, OSError) as error:
+            raise GipfelError(f"The service {name} can't be started again: {error}.") from error
+
+
+class ServiceShare(Frozen):
+    """Access to a service that its owner has given to a user or a group, until an ISO time in UTC."""
+
+    kind: Literal["user", "group"]
+    name: str
+    expires: str = ""
+
+
+class ShareRequest(Frozen):
+    """Request to give access to a service for some seconds, or to end it (0); without a name, to list it."""
+
+    service: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,30}$")]
+    kind: Literal["user", "group"] = "user"
+    name: OneLine = Field("", max_length=255)
+    seconds: Annotated[StrictInt, Field(ge=0, le=_MAX_SHARE_S)] = 0
+
+
+class ServiceShares:
+    """Who has access to one service besides its owner: JupyterHub's shares, with an end.
+
+    JupyterHub's own shares never end, and those of this class always do; the hub's access checks know both.
+    An ended one is removed at the service's next report of activity, every 30 s.
+    """
+
+    def __init__(self, spawner: "EDFSpawner") -> None:
+        self._spawner = spawner
+        self._stored = spawner.orm_spawner
+        self._db: Any = object_session(self._stored)
+
+    @property
+    def refusal(self) -> str:
+        """Return why this service can't be shared; empty if it can."""
+        is_separate = bool(self._spawner.user.settings.get("subdomain_host"))
+        if self._spawner.follower.has_pages and not is_separate:
+            # The hub, and every user's servers, are of one origin for the browser.
+            return (
+                "Pages of this service would act with the rights of whoever opens them, because all servers "
+                "of this hub share one host name."
+            )
+        return ""
+
+    def list(self) -> tuple[ServiceShare, ...]:
+        """Return who has access, users first."""
+        orm.Share.purge_expired(self._db)
+        return tuple(
+            ServiceShare(
+                kind="user" if each.user else "group",
+                name=(each.user or each.group).name,
+                expires=_iso(each),
+            )
+            for each in sorted(self._stored.shares, key=lambda share: share.user is None)
+        )
+
+    def change(self, request: ShareRequest) -> None:
+        """Give or end access as requested, and write it to the audit log.
+
+        Raises
+        ------
+        GipfelError
+            The service can't be shared, or there is no such user or group.
+        """
+        spawner, who = self._spawner, f"{request.kind} {request.name}"
+        found = self._find(request)
+        if not request.seconds:
+            if found is not None:
+                orm.Share.revoke(self._db, self._stored, found)
+                spawner.lifetime.audit("unshare", reason=who)
+            return
+        if not (spawner.user_options or {}).get("service") or not spawner.active:
+            raise GipfelError(f"{spawner.name} is not a running service.", "Start it first.")
+        if self.refusal:
+            fix = "Ask the hub's administrators for subdomains (JupyterHub.subdomain_host)."
+            raise GipfelError(self.refusal, fix)
+        if found is None:
+            known = "has logged in to this hub" if request.kind == "user" else "of yours is known to this hub"
+            raise GipfelError(f"No {request.kind} {request.name[:80]!r} {known}.", "Check the name.")
+        if found is spawner.user.orm_user:
+            raise GipfelError("This service is yours already.", "Name a colleague.")
+        share = orm.Share.grant(self._db, self._stored, found)
+        share.expires_at = orm.Share.now() + timedelta(seconds=request.seconds)
+        self._db.commit()
+        spawner.lifetime.audit("share", reason=f"{who}, {request.seconds} s")
+
+    def end_refused(self, *, is_service: bool) -> None:
+        """End what was shared under this name, if what starts now may not be shared like this."""
+        if is_service and not self.refusal:
+            return
+        for share in [each for each in self._stored.shares if each.expires_at]:
+            self._db.delete(share)
+        self._db.commit()
+
+    def _find(self, request: ShareRequest) -> Any:
+        if request.kind == "user":
+            return orm.User.find(self._db, request.name)
+        groups = self._spawner.user.orm_user.groups
+        return next((each for each in groups if each.name == request.name), None)
+
+
+class SharedService(Frozen):
+    """Service of another user, to which this one has access until an ISO time in UTC."""
+
+    owner: str
+    name: str
+    url: str
+    expires: str = ""
+    is_running: bool = False
+
+
+def services_shared_with(user: Any) -> tuple[SharedService, ...]:
+    """Return the services that others share with a user or with a group of the user."""
+    orm_user = user.orm_user
+    given = [*orm_user.shared_with_me, *(each for group in orm_user.groups for each in group.shared_with_me)]
+    found = {}
+    for share in given:
+        if share.expired or share.spawner is None or share.owner is orm_user:
+            continue
+        owner, name = share.owner, share.spawner.name
+        # With subdomains, each owner has a host.
+        host = user.settings.get("subdomain_host", "") and type(user)(owner, user.settings).host
+        path = url_path_join(user.settings["base_url"], "user", url_escape_path(owner.name), name)
+        found[owner.name, name] = SharedService(
+            owner=owner.name,
+            name=name,
+            url=f"{host}{path}/",
+            expires=_iso(share),
+            is_running=share.spawner.server is not None,
+        )
+    return tuple(found.values())
+
+
+def _iso(share: Any) -> str:
+    """Return the end of a share as an ISO time; JupyterHub stores UTC without a zone."""
+    return share.expires_at.replace(tzinfo=UTC).isoformat(timespec="seconds") if share.expires_at else ""

@@ -28,6 +28,7 @@ from .progress import (
     vetting_page,
     vetting_text,
 )
+from .services import ServiceRestarts
 from .traits import SpawnerTraits
 
 
@@ -149,6 +150,10 @@ class StartFollower:
         self.has_image: bool | None = None
         #: Seconds from the start of the job until its server must have reported its port.
         self.limit_s = 0.0
+        #: Whether a service is started again when its job has ended by itself.
+        self.keep_up = False
+        #: Whether browsers show what a service answers.
+        self.has_pages = True
         self._deadline: float | None = None
         # Whether the job is vetting its nodes now, and the time of its last report.
         self._is_vetting = False
@@ -336,8 +341,23 @@ class StartFollower:
         while spawner.job_id == job_id and spawner.pending in {"spawn", "check"}:  # noqa: ASYNC110 - the hub's own flag
             await asyncio.sleep(POLL_SECONDS)
         if spawner.job_id == job_id and spawner.ready:
-            self.last_end = await self._explain_end(self._placement.watcher.status(job_id), None)
+            status = self._placement.watcher.status(job_id)
+            self.last_end = await self._explain_end(status, None)
+            keep_up = self.keep_up
             await spawner.poll_and_notify()
+            if keep_up:
+                await self._start_again(status)
+
+    async def _start_again(self, status: JobStatus) -> None:
+        """Start a service again, now that the hub has forgotten its ended job."""
+        spawner = self._spawner
+        restarts = ServiceRestarts(spawner.user)
+        if not restarts.is_due(spawner.name, status):
+            return
+        try:
+            await restarts.start(spawner.name, spawner.hub.api_url)
+        except GipfelError as error:
+            spawner.log.warning("%s", error)
 
     @property
     def last_end(self) -> Failure | None:

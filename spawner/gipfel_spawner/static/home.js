@@ -7,7 +7,7 @@
   }
   const REFRESH_MS = 15000;
   const SOON_MS = 1000;
-  const REFRESHED = ["gipfel-usage", "gipfel-cards", "gipfel-earlier", "gipfel-free"];
+  const REFRESHED = ["gipfel-usage", "gipfel-cards", "gipfel-shared", "gipfel-earlier", "gipfel-free"];
   const { hub, user } = root.dataset;
   const byId = (id) => document.getElementById(id);
   const api = `${hub}api/`;
@@ -82,7 +82,19 @@
   }
 
   const serverPath = (name) => (name ? `users/${userPath}/servers/${encodeURIComponent(name)}` : `users/${userPath}/server`);
+  const share = (content) => send("POST", `gipfel/users/${userPath}/share`, content);
   const ACTIONS = {
+    share: (service, button) => {
+      const [kind, name, seconds] = ["kind", "name", "seconds"].map(
+        (each) => button.parentElement.querySelector(`[name=${each}]`).value.trim()
+      );
+      if (!name) {
+        throw new Error("Give the name of a user or group.");
+      }
+      return share({ service, kind, name, seconds: Number(seconds) });
+    },
+    unshare: (service, { dataset }) => share({ service, kind: dataset.kind, name: dataset.name, seconds: 0 }),
+    start: (name) => send("POST", serverPath(name), {}),
     stop: (name) => send("DELETE", serverPath(name)),
     delete: (name) => send("DELETE", serverPath(name), { remove: true }),
     extend: (name) => send("POST", `gipfel/users/${userPath}/extend`, { server: name }),
@@ -116,7 +128,7 @@
     report("");
     button.disabled = true;
     try {
-      await ACTIONS[button.dataset.action](name);
+      await ACTIONS[button.dataset.action](name, button);
     } catch (error) {
       report(error.message);
     }
