@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 
@@ -81,6 +82,44 @@ class Accounting:
             raise RuntimeError(f"{' '.join(argv)}: {done.stdout}{done.stderr}")
         return done.stdout
 
+    def start_controller(self) -> None:
+        """Start a controller that knows the accounts and their limits, with two nodes that never answer."""
+        name, state = socket.gethostname().partition(".")[0], self._folder / "state"
+        state.mkdir()
+        # For the commands of users; the database's password is in a file of 0600.
+        self._folder.chmod(0o755)
+        changes = {
+            "SlurmctldHost": f"{name}(127.0.0.1)",
+            "StateSaveLocation": str(state),
+            "SlurmctldPidFile": f"{self._folder}/slurmctld.pid",
+            "SlurmctldLogFile": f"{self._folder}/slurmctld.log",
+        }
+        configuration = self._folder / "slurm.conf"
+        lines = []
+        for line in configuration.read_text().splitlines():
+            key = line.partition("=")[0]
+            # The cluster's own nodes must not get a second controller.
+            if key != "NodeName" or "DEFAULT" in line:
+                lines.append(f"{key}={changes[key]}" if key in changes else line)
+        lines += [
+            f"SlurmctldPort={free_port()}",
+            "AccountingStorageEnforce=limits,qos",
+            "AccountingStorageTRES=gres/gpu",
+            "PriorityType=priority/multifactor",
+            f"NodeName=absent[1-2] NodeAddr=127.0.0.1 Port={free_port()}",
+        ]
+        lines.sort(key=lambda line: line.startswith("PartitionName="))
+        configuration.write_text("\n".join(lines) + "\n")
+        self._run("slurmctld", "-D")
+        ask = ["scontrol", "--oneliner", "show", "assoc_mgr", "flags=assoc"]
+
+        def knows_accounts() -> bool:
+            done = subprocess.run(ask, env=self.environment, capture_output=True, text=True, timeout=20)
+            return "Account=physics" in done.stdout
+
+        if not wait_until(knows_accounts, _READY_LIMIT_S):
+            raise RuntimeError((self._folder / "slurmctld.log").read_text()[-1000:])
+
     def _start(self) -> None:
         storage, port = free_port(), free_port()
         data = self._folder / "data"
@@ -92,14 +131,14 @@ class Accounting:
             "--skip-test-db",
         ]
         subprocess.run(install, env=self.environment, capture_output=True, check=True, timeout=120)
-        socket = self._folder / "db"
+        database = self._folder / "db"
         self._run(
-            *("mariadbd", "--no-defaults", f"--datadir={data}", "--user=root", f"--socket={socket}"),
+            *("mariadbd", "--no-defaults", f"--datadir={data}", "--user=root", f"--socket={database}"),
             *(f"--port={storage}", "--bind-address=127.0.0.1", f"--pid-file={self._folder}/db.pid"),
         )
         grant = "CREATE USER slurm@'127.0.0.1' IDENTIFIED BY 'slurm'; GRANT ALL ON *.* TO slurm@'127.0.0.1';"
         grant += "CREATE USER slurm@localhost IDENTIFIED BY 'slurm'; GRANT ALL ON *.* TO slurm@localhost;"
-        ask = ["mariadb", "--no-defaults", f"--socket={socket}", "--user=root", f"--execute={grant}"]
+        ask = ["mariadb", "--no-defaults", f"--socket={database}", "--user=root", f"--execute={grant}"]
 
         def granted() -> bool:
             return subprocess.run(ask, env=self.environment, capture_output=True, timeout=20).returncode == 0

@@ -22,6 +22,7 @@ from gipfel_cluster.scheduler.command import current_user_name
 from gipfel_cluster.scheduler.notation import GpuCount
 from gipfel_cluster.scheduler.protocol import JobRequest, Partition
 from gipfel_cluster.scheduler.slurm import SlurmScheduler
+from gipfel_cluster.workloads.submission import check_limits
 from gipfel_spawner.form.options import OptionError, UserOptions
 from gipfel_spawner.form.validation import check_choices
 
@@ -146,7 +147,7 @@ def test_a_reservation_is_offered_to_its_users(
     assert wait_until(lambda: partition(quiet).idle_gpus == (GpuCount(type="gh200", count=4),), 30)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def accounts(cluster: OneMachine, plain_users: tuple[UnixUser, UnixUser]) -> Iterator[Accounting]:
     """Two accounts of the first user, one of them for one partition."""
     reason = accounting.missing()
@@ -186,6 +187,43 @@ def test_accounts_and_qos_are_those_of_slurms_own_accounting(
             check_choices(UserOptions.model_validate(wrong), choices)
     # A user whom the accounting does not know has no choice at all.
     assert asyncio.run(ours.choices(plain_users[1].name)).accounts == ()
+
+
+def test_what_slurms_limits_would_hold_for_ever_is_refused_before_the_start(
+    cluster: OneMachine, plain_users: tuple[UnixUser, UnixUser], accounts: Accounting
+) -> None:
+    user = plain_users[0]
+    # It tells the accounting that there are GPUs, which limits of them need.
+    accounts.start_controller()
+    accounts.call("modify", "account", "physics", "set", "GrpTRES=gres/gpu=3")
+    accounts.call("modify", "user", user.name, "where", "account=physics", "set", "MaxWall=12:00:00")
+    accounts.call("modify", "qos", "long", "set", "MaxTRESPerJob=gres/gpu=1")
+    ours = scheduler(cluster, **accounts.environment)
+
+    def is_known() -> bool:
+        limits = asyncio.run(ours.choices(user.name)).limits
+        return len({each.name.partition("=")[0] for each in limits}) == 3
+
+    assert wait_until(is_known, 30)
+
+    def check(**changes: Any) -> str:
+        return asyncio.run(check_limits(ours, request(user, **changes)))
+
+    for changes, limit in (
+        ({"gpus_per_node": 4}, "account physics allows 3 GPUs (GrpTRES=gres/gpu=3), 4"),
+        ({"nodes": 2, "gpus_per_node": 2}, "account physics allows 3 GPUs (GrpTRES=gres/gpu=3), 4"),
+        ({"time": "13:00:00"}, "allows 12 h per job (MaxWall=720), 13 h"),
+        ({"gpus_per_node": 2, "qos": "long"}, "QoS long allows 1 GPU (MaxTRESPJ=gres/gpu=1), 2"),
+        ({"partition": "debug", "time": "01:00:00"}, "Partition debug allows 00:30:00 (MaxTime)"),
+    ):
+        with pytest.raises(GipfelError) as refused:
+            check(**changes)
+        assert limit in refused.value.problem
+        # Slurm itself accepts each of them.
+        assert asyncio.run(ours.submit(request(user, **changes))).isdecimal()
+    assert check(gpus_per_node=3) == ""
+    quota = asyncio.run(ours.quota(user.name))
+    assert {(each.account, each.used) for each in quota.shares} >= {("physics", 0.0)}
 
 
 def test_the_hubs_page_shows_what_slurm_has(

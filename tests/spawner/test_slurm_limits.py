@@ -5,6 +5,7 @@ import random
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -12,10 +13,14 @@ from hypothesis import strategies as st
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.command import CommandResult
-from gipfel_cluster.scheduler.protocol import Association, Choices
+from gipfel_cluster.scheduler.protocol import Association, Choices, JobRequest, Partition, Quota, Waits
 from gipfel_cluster.scheduler.slurm_limits import RequestedJob, exceeded, limit_text, parse_limits
 from gipfel_cluster.scheduler.slurm_site import SlurmSite
-from gipfel_cluster.scheduler.slurm_usage import parse_waits
+from gipfel_cluster.scheduler.slurm_usage import parse_shares, parse_spent, parse_waits
+from gipfel_cluster.workloads import submission
+from gipfel_extension.training.preflight import Context
+from gipfel_extension.training.preflight.checks import LimitsCheck
+from gipfel_spawner.cluster.cache import ClusterCache
 from gipfel_spawner.form.options import OptionError, UserOptions
 from gipfel_spawner.form.validation import check_limits
 
@@ -105,6 +110,80 @@ def test_the_form_refuses_them_with_the_name_of_the_limit_at_its_field():
     assert refused.value.field == "time"
     check_limits(UserOptions(gpus=2, time="2h"), _choices(), None)
     check_limits(UserOptions(gpus=64), None, None)
+
+
+class _Slurm:
+    """Slurm with the limits above, and 60 earlier jobs of one GPU."""
+
+    name = "slurm"
+
+    async def quota(self, user: str) -> Quota:
+        waits = Waits(partition="normal", gpus="1", jobs=60, half_s=240.0, most_s=7200.0)
+        return Quota(choices=_choices(), waits=(waits,))
+
+    async def partitions(self) -> tuple[Partition, ...]:
+        return (Partition(name="normal", default=True, time_limit_s=86400),)
+
+    async def choices(self, user: str) -> Choices:
+        return _choices()
+
+    async def expected_start(self, request: JobRequest) -> str:
+        return "2099-11-21T17:11:00"
+
+
+def _request(**changes: object) -> JobRequest:
+    return JobRequest.model_validate({"name": "x", "script": "#!/bin/sh\n", "directory": "/", **changes})
+
+
+class _Submission:
+    def scheduler(self, name: str) -> _Slurm:
+        return _Slurm()
+
+
+def _preflight(**changes: object) -> tuple[str, str]:
+    plan = SimpleNamespace(request=_request(**changes), scheduler="slurm")
+    context = Context(plan, Path(), _Submission(), {}, None)  # type: ignore[arg-type]
+    outcome = LimitsCheck().run(context)
+    assert outcome is not None
+    return outcome.verdict, outcome.message
+
+
+def test_launches_and_batch_notebooks_are_refused_as_in_the_form_and_know_earlier_waits():
+    verdict, message = _preflight(gpus_per_node=4)
+    assert (verdict, "account lab allows 3 GPUs (GrpTRES=gres/gpu=3)" in message) == ("fail", True)
+    verdict, message = _preflight(time="25:00:00")
+    assert (verdict, "MaxWall=720" in message) == ("fail", True)
+    verdict, message = _preflight(gpus_per_node=1)
+    assert verdict == "pass"
+    assert message == (
+        "Of your jobs like this on normal, half started within 4 min, 95 % within 2.0 h (from 60 jobs)."
+    )
+    with pytest.raises(GipfelError, match="account lab allows 3 GPUs"):
+        asyncio.run(submission.check_limits(_Slurm(), _request(gpus_per_node=4)))  # type: ignore[arg-type]
+
+
+def test_the_forms_forecast_has_the_waits_of_jobs_like_this_one_and_a_table_of_all():
+    async def forecast(gpus: int):
+        return await ClusterCache(_Slurm()).forecast(_request(gpus_per_node=gpus), "ada")
+
+    found = asyncio.run(forecast(1))
+    assert found.latest == "2099-11-21T17:11:00"
+    assert found.similar == found.waits[0]
+    assert asyncio.run(forecast(2)).similar is None
+
+
+def test_gpu_hours_are_summed_by_account_and_service():
+    rows = "lab|gres/gpu=2|1800|gipfel-mlflow\nlab|gres/gpu=1|3600|gipfel-mlflow\nlab|gres/gpu=1|7200|a|b\n"
+    rows += "lab|gres/gpu=1|3600|gipfel-launch\nother||60|gipfel-board\nx|y\n"
+    found = {(each.account, each.service): each.gpu_hours for each in parse_spent(rows)}
+    assert found == {("lab", "mlflow"): 2.0, ("lab", ""): 3.0, ("other", "board"): 0.0}
+
+
+def test_shares_are_those_of_the_user():
+    rows = "root||1.000000|0.5|\n lab||0.5|0.2|0.5\n  lab|ada|0.25|0.1|0.75\n  lab|bob|0.25|0.1|x\n"
+    (share,) = parse_shares(rows, "ada")
+    assert (share.account, share.share, share.used, share.factor) == ("lab", 0.25, 0.1, 0.75)
+    assert parse_shares(rows, "bob") == ()
 
 
 def test_a_site_that_refuses_the_query_has_no_limits():

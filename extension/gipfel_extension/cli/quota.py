@@ -11,7 +11,7 @@ import click
 from .terminal import examples, report_line
 
 if TYPE_CHECKING:
-    from gipfel_cluster.scheduler.protocol import Quota, Waits
+    from gipfel_cluster.scheduler.protocol import Quota
 
 #: The site's command that prints the storage quota of the user who runs it.
 STORAGE_VARIABLE = "GIPFEL_STORAGE_QUOTA"
@@ -83,29 +83,26 @@ def _lines(quota: "Quota") -> Iterator[str]:
         yield from (f"  {limit_text(each)}" for each in choices.limits if each.qos == qos)
     if usage.used is not None:
         yield f"\nUSED THIS MONTH  {usage.used:.1f} GPU hours"
+        yield from _spent_lines(quota)
+    if quota.shares:
+        yield "\nSHARE of the cluster"
+        for share in quota.shares:
+            promised, used = f"{100 * share.share:.1f} %", f"{100 * share.used:.1f} %"
+            yield f"  {share.account}: {promised}, used {used} recently, priority {share.factor:.2f} of 1"
     if quota.waits:
+        from gipfel_cluster.scheduler.slurm_usage import wait_text  # noqa: PLC0415
+
         yield "\nWAITS of your jobs in 90 days"
         yield from (f"  {wait_text(each)}" for each in quota.waits)
 
 
-def wait_text(waits: "Waits") -> str:
-    """Return how long jobs waited, as a sentence that names what it stands on."""
-    gpus = {"0": "no GPU", "1": "1 GPU"}.get(waits.gpus, f"{waits.gpus} GPUs")
-    where = f"{gpus} on {waits.partition}"
-    jobs = "1 job" if waits.jobs == 1 else f"{waits.jobs} jobs"
-    if waits.most_s is None:
-        return f"{where}: half started within {_duration(waits.half_s)} (from {jobs})"
-    return (
-        f"{where}: half started within {_duration(waits.half_s)}, 95 % within {_duration(waits.most_s)} "
-        f"(from {jobs})"
-    )
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+def _spent_lines(quota: "Quota") -> Iterator[str]:
+    """Yield the GPU hours of each account, and of each of its services."""
+    for account in sorted({each.account for each in quota.spent}):
+        rows = [each for each in quota.spent if each.account == account]
+        services = ", ".join(f"{each.service} {each.gpu_hours:.1f}" for each in rows if each.service)
+        of_services = f" (services: {services})" if services else ""
+        yield f"  {account or 'no account'}: {sum(each.gpu_hours for each in rows):.1f}{of_services}"
 
 
 def _storage() -> str:

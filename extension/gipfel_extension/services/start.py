@@ -28,7 +28,12 @@ from gipfel_cluster.workloads.directory import (
 )
 from gipfel_cluster.workloads.kinds import Report, Workload
 from gipfel_cluster.workloads.logs import LogFiles
-from gipfel_cluster.workloads.submission import SCHEDULERS, SubmissionContext, submission_context
+from gipfel_cluster.workloads.submission import (
+    SCHEDULERS,
+    SubmissionContext,
+    check_limits,
+    submission_context,
+)
 
 from .hub_services import hub_services
 from .plan import HUB, SECRETS, TOKEN, ServiceSpec, copy_secrets, remove_secrets, service_directory
@@ -58,7 +63,9 @@ def start_service(spec: ServiceSpec, environment: Mapping[str, str]) -> Workload
         write_atomically(folder / TOKEN, secrets.token_urlsafe(32) + "\n")
         write_atomically(folder / COMMAND, f"{request.script}\n")
         try:
-            job_id = run_sync(context.scheduler(scheduler).submit(request))
+            submitter = context.scheduler(scheduler)
+            run_sync(check_limits(submitter, request))
+            job_id = run_sync(submitter.submit(request))
         except GipfelError as error:
             write_state(folder, state.model_copy(update={**_FAILED, "reason": str(error)}))
             remove_secrets(folder)

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, field_validator
 
 from ..model import Frozen, GipfelError, OneLine
 from .notation import GpuCount, parse_duration, slurm_time
-from .slurm_limits import Limit
+from .slurm_limits import Limit, Share, Spent
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Variables that the scheduler's own commands would read as options.
@@ -366,11 +366,13 @@ class Waits(Frozen):
 
 
 class Quota(Frozen):
-    """Limits of a user's jobs: choices with limits of accounts and QoS, GPU hours, and earlier waits."""
+    """Limits of a user's jobs, shares, GPU hours of the month in all and by account, and earlier waits."""
 
     choices: Choices = Choices()
     usage: GpuUsage = GpuUsage()
     waits: tuple[Waits, ...] = ()
+    shares: tuple[Share, ...] = ()
+    spent: tuple[Spent, ...] = ()
 
 
 @runtime_checkable

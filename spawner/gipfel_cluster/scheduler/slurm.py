@@ -253,8 +253,14 @@ class SlurmScheduler:
         """Return a user's limits, GPU hours of this month and waits, from controller and accounting."""
         now = datetime.now().astimezone()
         choices = await self._site.choices(user)
-        usage = await self._usage.gpu_usage(user, now.date().replace(day=1))
-        return Quota(choices=choices, usage=usage, waits=await self._usage.waits(user, now))
+        month = now.date().replace(day=1)
+        return Quota(
+            choices=choices,
+            usage=await self._usage.gpu_usage(user, month),
+            waits=await self._usage.waits(user, now),
+            shares=await self._usage.shares(user),
+            spent=await self._usage.spent(user, month),
+        )
 
     async def expected_start(self, request: JobRequest) -> str:
         """Return the expected start from ``sbatch --test-only``, run as the user; no job is submitted."""

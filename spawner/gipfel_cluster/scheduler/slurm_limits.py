@@ -10,9 +10,13 @@ hides other users' accounting (``PrivateData``), only the user's own limits are 
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ..model import Frozen
+from .notation import parse_duration
+
+if TYPE_CHECKING:
+    from .protocol import Choices, Partition, Placement
 
 Resource = Literal["gpus", "cpus", "nodes", "gpu_minutes", "minutes", "jobs", "submitted"]
 
@@ -67,6 +71,26 @@ class Limit(Frozen):
         return max(self.limit - (self.used or 0), 0)
 
 
+class Share(Frozen):
+    """A user's part of the cluster by an account, as promised and as used, from 0 to 1.
+
+    ``factor`` is what Slurm makes of both: jobs of the account with the highest start first.
+    """
+
+    account: str
+    share: float
+    used: float
+    factor: float
+
+
+class Spent(Frozen):
+    """GPU hours of a user's jobs that charged an account; ``service`` is empty for other jobs."""
+
+    account: str
+    service: str
+    gpu_hours: float
+
+
 class RequestedJob(Frozen):
     """Resources that a job requests, as far as limits count them; ``minutes`` is None if it is unknown."""
 
@@ -86,6 +110,46 @@ class RequestedJob(Frozen):
             return 1
         value = getattr(self, resource)
         return 0 if value is None else int(value)
+
+
+def requested_job(
+    placement: "Placement",
+    choices: "Choices",
+    partition: "Partition | None",
+    *,
+    nodes: int,
+    gpus: int,
+    cpus: int,
+) -> RequestedJob:
+    """Return what a job requests as Slurm counts it, with the defaults of the user's association.
+
+    Parameters
+    ----------
+    partition
+        The partition that the job is submitted to; None if it is not known.
+    gpus, cpus
+        Those of each node.
+    """
+    account = placement.account or choices.default_account
+    name = placement.partition or (partition.name if partition else "")
+    qos = placement.qos or next(
+        (
+            each.default_qos
+            for each in choices.associations or ()
+            if each.account == account and each.partition in {"", name}
+        ),
+        "",
+    )
+    default = partition.default_time_limit_s if partition else None
+    seconds = parse_duration(placement.time) if placement.time else default
+    return RequestedJob(
+        account=account,
+        qos=qos,
+        nodes=nodes,
+        gpus=nodes * gpus,
+        cpus=nodes * cpus,
+        minutes=None if seconds is None else -(-seconds // 60),
+    )
 
 
 def exceeded(job: RequestedJob, limits: Iterable[Limit]) -> tuple[Limit, ...]:

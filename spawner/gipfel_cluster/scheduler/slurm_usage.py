@@ -8,10 +8,12 @@ used minutes that Slurm compares decay with ``PriorityDecayHalfLife``. Limits of
 import math
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import date, datetime, timedelta
 
 from ..model import Frozen, GipfelError
 from .protocol import GpuBudget, GpuUsage, Waits
+from .slurm_limits import Share, Spent
 from .slurm_site import RunCommand
 
 # sacct and scontrol would read other names as a list or as an option.
@@ -25,6 +27,9 @@ _SIZES = ((0, "0"), (1, "1"), (7, "2-7"), (31, "8-31"))
 _NO_ACCOUNTING = "accounting storage is disabled"
 _UNKNOWN_USER = "Invalid user"
 _MAX_DEPTH = 50
+#: Begins the names of Gipfel's jobs; the name of a service follows, or one of the other kinds.
+JOB_PREFIX = "gipfel-"
+_OTHER_KINDS = frozenset(("launch", "notebook", "server"))
 
 
 class SlurmUsage:
@@ -62,6 +67,29 @@ class SlurmUsage:
             # Some sites refuse this query; the hours are known without it.
             budgets = ()
         return GpuUsage(used=parse_gpu_hours(jobs.output), budgets=budgets)
+
+    async def shares(self, user: str) -> tuple[Share, ...]:
+        """Return the user's shares, from ``sshare``; empty if Slurm does not weigh jobs by them."""
+        if not _USER.fullmatch(user):
+            return ()
+        fields = "Account,User,NormShares,EffectvUsage,FairShare"
+        argv = ("sshare", "--noheader", "--parsable2", f"--users={user}", f"--format={fields}")
+        try:
+            return parse_shares((await self._run(argv)).output, user)
+        except GipfelError:
+            return ()
+
+    async def spent(self, user: str, since: date) -> tuple[Spent, ...]:
+        """Return the user's GPU hours since the beginning of a day, by account and service."""
+        if not _USER.fullmatch(user):
+            return ()
+        argv = ("sacct", "--noheader", "--parsable2", "--allocations", "--truncate", "--duplicates")
+        window = (f"--user={user}", f"--starttime={since.isoformat()}", "--endtime=now")
+        try:
+            jobs = await self._run((*argv, *window, "--format=Account,AllocTRES,ElapsedRaw,JobName%80"))
+        except GipfelError:
+            return ()
+        return parse_spent(jobs.output)
 
     async def waits(self, user: str, now: datetime) -> tuple[Waits, ...]:
         """Return how long the user's jobs of the last 90 days waited; empty if Slurm has no accounting."""
@@ -128,6 +156,37 @@ def _upper_bound(seconds: list[float]) -> float | None:
     return seconds[-1]
 
 
+def find_waits(found: Iterable[Waits], partition: str, gpus: int) -> Waits | None:
+    """Return the waits of jobs like one with so many GPUs in all; None if there were none."""
+    return next((each for each in found if (each.partition, each.gpus) == (partition, _size(gpus))), None)
+
+
+def wait_text(waits: Waits) -> str:
+    """Return how long jobs waited, as a sentence that names what it stands on."""
+    gpus = {"0": "no GPU", "1": "1 GPU"}.get(waits.gpus, f"{waits.gpus} GPUs")
+    return f"{gpus} on {waits.partition}: {bound_text(waits)}"
+
+
+def bound_text(waits: Waits) -> str:
+    """Return a bound of the wait, as a sentence without a full stop."""
+    jobs = "1 job" if waits.jobs == 1 else f"{waits.jobs} jobs"
+    most = "" if waits.most_s is None else f", 95 % within {_duration(waits.most_s)}"
+    return f"half started within {_duration(waits.half_s)}{most} (from {jobs})"
+
+
+def wait_row(waits: Waits) -> tuple[str, str, str, str, str]:
+    """Return a row of a table: partition, GPUs, jobs, the times within which half and 95 % started."""
+    most = "" if waits.most_s is None else _duration(waits.most_s)
+    return waits.partition, waits.gpus, str(waits.jobs), _duration(waits.half_s), most
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+
+
 def parse_gpu_hours(output: str) -> float:
     """Return the GPU hours in the output of sacct with the fields ``AllocTRES`` and ``ElapsedRaw``."""
     seconds = 0
@@ -145,6 +204,32 @@ def _gpus(resources: str) -> int:
         return _number(counts["gres/gpu"])
     # Where the site accounts for the types only.
     return sum(_number(count) for name, count in counts.items() if name.startswith("gres/gpu:"))
+
+
+def parse_spent(output: str) -> tuple[Spent, ...]:
+    """Parse sacct's ``Account,AllocTRES,ElapsedRaw,JobName``; return sums by account and service, sorted."""
+    found: dict[tuple[str, str], float] = {}
+    for line in output.splitlines():
+        account, resources, elapsed, name = (*line.split("|", 3), "", "", "")[:4]
+        service = name.removeprefix(JOB_PREFIX) if name.startswith(JOB_PREFIX) else ""
+        key = (account, "" if service in _OTHER_KINDS else service)
+        if elapsed.isdecimal():
+            found[key] = found.get(key, 0.0) + _gpus(resources) * int(elapsed) / 3600
+    return tuple(
+        Spent(account=key[0], service=key[1], gpu_hours=hours) for key, hours in sorted(found.items())
+    )
+
+
+def parse_shares(output: str, user: str) -> tuple[Share, ...]:
+    """Parse sshare's ``Account,User,NormShares,EffectvUsage,FairShare``; accounts are indented by depth."""
+    found = []
+    for line in output.splitlines():
+        words = [word.strip() for word in line.split("|")]
+        if len(words) == 5 and words[1] == user:
+            with suppress(ValueError):
+                share, used, factor = map(float, words[2:])
+                found.append(Share(account=words[0], share=share, used=used, factor=factor))
+    return tuple(found)
 
 
 class _Association(Frozen):

@@ -19,9 +19,12 @@ from gipfel_cluster.scheduler.protocol import (
     GpuUsage,
     JobRequest,
     Partition,
+    QuotaFacts,
     Scheduler,
     SiteFacts,
+    Waits,
 )
+from gipfel_cluster.scheduler.slurm_usage import find_waits
 
 Value = TypeVar("Value")
 _TTL_SECONDS = 30.0
@@ -151,6 +154,7 @@ class ClusterCache:
         self._partitions: AsyncCache[tuple[Partition, ...]] = AsyncCache(self._fetch_partitions, ttl=ttl)
         self._choices: LRU[Choices] = LRU(_MAX_USERS)
         self._usage: LRU[GpuUsage] = LRU(_MAX_USERS)
+        self._waits: LRU[tuple[Waits, ...]] = LRU(_MAX_USERS)
         self._starts: LRU[str] = LRU(_MAX_STARTS)
         self._gate = asyncio.Semaphore(_MAX_CONCURRENT)
 
@@ -195,6 +199,19 @@ class ClusterCache:
         usage = self._usage.at(key, lambda: AsyncCache(fetch, ttl=_USAGE_SECONDS))
         return await usage.cached(limit=limit)
 
+    async def waits(self, user: str) -> tuple[Waits, ...]:
+        """Return how long the jobs of a unix user have waited; empty if it is not known, or not yet."""
+
+        async def fetch() -> tuple[Waits, ...]:
+            scheduler = self._scheduler
+            if not isinstance(scheduler, QuotaFacts):
+                return ()
+            async with self._gate:
+                return (await scheduler.quota(user)).waits
+
+        cache = self._waits.at(user, lambda: AsyncCache(fetch, ttl=_USAGE_SECONDS))
+        return (await cache.cached()).value or ()
+
     async def expected_start(self, request: JobRequest) -> str:
         """Return when a job would start, as an ISO time; empty for immediately.
 
@@ -211,6 +228,34 @@ class ClusterCache:
 
         key = request.model_dump_json(exclude={"environment", "script"})
         return await self._starts.at(key, lambda: AsyncCache(fetch, ttl=_START_SECONDS)).get()
+
+    async def forecast(self, request: JobRequest, user: str) -> "Forecast":
+        """Return when a job of a unix user would start, and how long earlier jobs like it have waited.
+
+        Raises
+        ------
+        GipfelError
+            As for `expected_start`.
+        """
+        start = await self.expected_start(request)
+        waits = await self.waits(user)
+        partitions = (await self.partitions()).value or () if waits else ()
+        default = next((each.name for each in partitions if each.default), "")
+        gpus = request.nodes * request.gpus_per_node
+        return Forecast(start, waits, find_waits(waits, request.partition or default, gpus))
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """When a job would start.
+
+    ``latest`` is an ISO time, empty for immediately: the scheduler assumes that all jobs use all their time.
+    ``waits`` are those of the user's earlier jobs, and ``similar`` those of jobs like this one, if any.
+    """
+
+    latest: str
+    waits: tuple[Waits, ...] = ()
+    similar: Waits | None = None
 
 
 class LRU(Generic[Value]):

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from gipfel_cluster.scheduler.notation import format_duration, parse_duration
 from gipfel_cluster.scheduler.protocol import Choices, Partition
-from gipfel_cluster.scheduler.slurm_limits import RequestedJob, Resource, exceeded, problem_text
+from gipfel_cluster.scheduler.slurm_limits import Resource, exceeded, problem_text, requested_job
 
 from .options import OptionError, UserOptions
 
@@ -163,37 +163,20 @@ def check_limits(options: UserOptions, choices: Choices | None, partition: Parti
     """
     if choices is None or not choices.limits:
         return
-    job = requested_job(options, choices, partition)
+    job = requested_job(
+        options,
+        choices,
+        partition,
+        nodes=options.nodes,
+        gpus=options.gpus or 0,
+        cpus=options.cpus or 0,
+    )
     for limit in exceeded(job, choices.limits):
         raise OptionError(
             f"{problem_text(job, limit)} Slurm would never start this job.",
             "Request less, or pick another account or QoS. `gipfel quota` shows all limits.",
             field=_LIMIT_FIELDS.get(limit.resource, "qos" if limit.qos else "account"),
         )
-
-
-def requested_job(options: UserOptions, choices: Choices, partition: Partition | None) -> RequestedJob:
-    """Return what the options request as Slurm counts it, with the defaults of the user's association."""
-    account = options.account or choices.default_account
-    name = options.partition or (partition.name if partition else "")
-    qos = options.qos or next(
-        (
-            each.default_qos
-            for each in choices.associations or ()
-            if each.account == account and each.partition in {"", name}
-        ),
-        "",
-    )
-    default = partition.default_time_limit_s if partition else None
-    seconds = parse_duration(options.time) if options.time else default
-    return RequestedJob(
-        account=account,
-        qos=qos,
-        nodes=options.nodes,
-        gpus=options.nodes * (options.gpus or 0),
-        cpus=options.nodes * (options.cpus or 0),
-        minutes=None if seconds is None else -(-seconds // 60),
-    )
 
 
 def check_vetting(options: UserOptions, protocols: Sequence[str]) -> None:

@@ -32,6 +32,7 @@ from tornado import web
 
 from gipfel_cluster.edf.draft import Draft
 from gipfel_cluster.model import GipfelError
+from gipfel_cluster.scheduler.slurm_usage import bound_text, wait_row
 
 from ..failure.problem import SpawnProblem, options_problems
 from ..form.options import OptionError, read_options
@@ -125,9 +126,20 @@ class ExpectedStartHandler(FormHandler):
     rate = RateLimiter(40, 60.0)
 
     async def answer(self, spawner: EDFSpawner, content: dict[str, Any]) -> dict[str, Any]:
-        """Return ``start``, an ISO time or empty for immediately, and the same as ``text``."""
-        start = await spawner.options.expected_start(read_options(content))
-        return {"start": start, "text": clock_text(start) if start else "now"}
+        """Return ``start``, the latest time in ISO format or empty for immediately, and the same as ``text``.
+
+        ``bound`` is a sentence about the waits of earlier jobs like it, and ``waits`` a table of all, where
+        there were any: rows of partition, GPUs, jobs, and the times within which half and 95 % started.
+        """
+        found = await spawner.options.forecast(read_options(content))
+        answer: dict[str, Any] = {
+            "start": found.latest,
+            "text": clock_text(found.latest) if found.latest else "now",
+        }
+        if found.waits:
+            answer["waits"] = [wait_row(each) for each in found.waits]
+            answer["bound"] = bound_text(found.similar) if found.similar else ""
+        return answer
 
 
 class EnvironmentHandler(FormHandler):

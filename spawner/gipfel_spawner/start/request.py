@@ -1,6 +1,7 @@
 """Job of a server: the request to the scheduler and the `JobSpec` for the node. Pure functions."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -77,6 +78,12 @@ def site_script(script: str, *, prologue: str = "", epilogue: str = "") -> str:
     return "\n".join(lines) + "\n"
 
 
+def _job_name(spec: JobSpec) -> str:
+    """Return the name of a job; GPU hours of a service are found by it."""
+    is_service = spec.kind == "service" and spec.folders
+    return f"gipfel-{Path(spec.folders[0]).name}" if is_service else "gipfel-server"
+
+
 def server_request(
     options: UserOptions,
     site: SiteOptions,
@@ -105,7 +112,7 @@ def server_request(
     """
     variables = {name: str(value) for name, value in environment.items() if value is not None}
     content = {
-        "name": options.name or "gipfel-server",
+        "name": options.name or _job_name(spec),
         "script": site_script(batch_script(python), prologue=site.prologue, epilogue=site.epilogue),
         "directory": account.home,
         "output": f"{account.log_directory}/{log}",

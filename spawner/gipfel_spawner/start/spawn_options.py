@@ -10,7 +10,7 @@ from gipfel_cluster.edf.draft import Draft
 from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.scheduler.protocol import Choices, JobRequest, Partition
 
-from ..cluster.cache import Cached
+from ..cluster.cache import Cached, Forecast
 from ..cluster.clusters import ClusterSettings
 from ..failure.problem import SpawnProblem, options_problems
 from ..form.options import (
@@ -276,8 +276,8 @@ class SpawnOptions:
         }
         return options.model_copy(update=chosen)
 
-    async def expected_start(self, options: UserOptions) -> str:
-        """Return when a server with these options would start, as an ISO time; empty for immediately.
+    async def forecast(self, options: UserOptions) -> Forecast:
+        """Return when a server with these options would start, and how long earlier jobs like it have waited.
 
         Raises
         ------
@@ -287,7 +287,8 @@ class SpawnOptions:
         """
         settings = self._placement.settings_of(options.cluster)
         request = await self.request(options, "", self._placement.account(settings), environment={})
-        return await self._placement.shared(settings).cache.expected_start(request)
+        cache = self._placement.shared(settings).cache
+        return await cache.forecast(request, self._placement.unix_name(settings))
 
     async def inspect_environment(self, edf: str, cluster: str = "") -> dict[str, Any]:
         """Return the diagnostics of an EDF and the resolved EDF, determined as the user."""

@@ -144,11 +144,30 @@
   const startLine = byId("gipfel-start-line");
   const start = byId("gipfel-start");
 
-  /** Return the expected start in the browser's time zone; in the hub's where a site has its own templates. */
+  /** Return when it starts: the latest time, in the browser's zone if possible, after what earlier jobs show. */
   function startText(answer) {
-    return answer.start && window.gipfelTime
-      ? window.gipfelTime.format(new Date(answer.start), "near")
-      : answer.text;
+    if (!answer.start) {
+      return answer.text;
+    }
+    const time = window.gipfelTime ? window.gipfelTime.format(new Date(answer.start), "near") : answer.text;
+    const latest = `at the latest ${time}, if all jobs use all their time`;
+    return answer.bound ? `of your jobs like this, ${answer.bound} · ${latest}` : latest;
+  }
+
+  /** Show the waits of earlier jobs, if the scheduler knows any. */
+  function showWaits(rows) {
+    const table = byId("gipfel-waits");
+    if (!table) {
+      return;
+    }
+    table.hidden = !rows;
+    table.querySelector("tbody").replaceChildren(
+      ...(rows || []).map((row) => {
+        const line = document.createElement("tr");
+        line.append(...row.map((text) => Object.assign(document.createElement("td"), { textContent: text })));
+        return line;
+      }),
+    );
   }
 
   const updateExpectedStart = debounced(async (signal) => {
@@ -161,6 +180,9 @@
       const answer = await ask("expected-start", options(), signal);
       start.textContent = answer.problem || startText(answer);
       start.className = answer.problem ? "text-danger-emphasis" : "";
+      if (!answer.problem) {
+        showWaits(answer.waits);
+      }
     } catch (error) {
       if (error.name !== "AbortError") {
         start.textContent = `unknown. ${error.message}`;

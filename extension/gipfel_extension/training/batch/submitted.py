@@ -29,7 +29,7 @@ from gipfel_cluster.workloads.directory import (
 )
 from gipfel_cluster.workloads.kinds import Report, Workload
 from gipfel_cluster.workloads.logs import LogFiles
-from gipfel_cluster.workloads.submission import submission_context
+from gipfel_cluster.workloads.submission import check_limits, submission_context
 
 from ...telemetry.files import read_regular
 from ..papermill.progress import Progress, read_progress
@@ -88,8 +88,9 @@ async def submit_notebook(job: NotebookJob, scheduler: Scheduler, environment: M
     Raises
     ------
     GipfelError
-        The scheduler refused the job.
+        The job exceeds a limit, or the scheduler refused it.
     """
+    await check_limits(scheduler, job.request)
     job_id = await scheduler.submit(job.request)
     submission = SubmittedNotebook(
         job_id=job_id,

@@ -10,6 +10,7 @@ from .checks import (
     CheckpointCheck,
     EdfCheck,
     ImageCheck,
+    LimitsCheck,
     NotebookCheck,
     SchedulerCheck,
     ScriptCheck,
@@ -22,6 +23,7 @@ __all__ = ["CHECKS", "Check", "CheckOutcome", "Context", "Holder", "run_prefligh
 
 CHECKS: tuple[Callable[[], Check], ...] = (
     SchedulerCheck,
+    LimitsCheck,
     EdfCheck,
     ImageCheck,
     ScriptCheck,

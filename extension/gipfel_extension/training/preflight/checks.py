@@ -1,11 +1,13 @@
-"""Checks of a launch's scheduler, EDF, image, script, notebook kernel, checkpoint directory and vetting."""
+"""Checks of a launch's scheduler, limits, EDF, image, script, kernel, checkpoint directory and vetting."""
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from gipfel_cluster.model import GipfelError
+from gipfel_cluster.scheduler.command import run_sync
 from gipfel_cluster.steps.container import step_job_from_environment
+from gipfel_cluster.workloads.submission import check_limits
 
 from ..launches.launchers import launcher_of
 from ..papermill.notebook_file import find_kernel, is_native, requested_kernel
@@ -23,6 +25,24 @@ class SchedulerCheck:
             return None
         note = context.submission.scheduler_note(context.plan.spec.scheduler)
         return CheckOutcome(check=self.name, verdict="warn", message=note) if note else None
+
+
+class LimitsCheck:
+    """Check that no limit of account, QoS or partition would keep the job waiting for ever."""
+
+    name = "limits"
+
+    def run(self, context: Context) -> CheckOutcome | None:
+        """Return a failure that names the limit, or how long such jobs have waited."""
+        request = context.plan.request
+        if request is None:
+            return None
+        try:
+            scheduler = context.submission.scheduler(context.plan.scheduler)
+            waits = run_sync(check_limits(scheduler, request))
+        except GipfelError as error:
+            return CheckOutcome(check=self.name, verdict="fail", message=error.problem, fix=error.fix)
+        return CheckOutcome(check=self.name, verdict="pass", message=waits) if waits else None
 
 
 class EdfCheck:
