@@ -39,7 +39,7 @@ def run_notebook(
     parameters
         Names and values for the cell tagged ``parameters``.
     resume
-        Start at the first cell that `output` has not finished; see `resume` for the rules.
+        Start at the first cell that `output` has not finished; see `progress` for the rules.
     strict
         Allow only parameters that the notebook's ``parameters`` cell sets.
     kernel
