@@ -199,18 +199,18 @@ def variable_problem(name: str, value: str) -> InstallProblem | None:
         name == "UV_INDEX_STRATEGY" and value.startswith("unsafe")
     ):
         return _extra_index(0)._replace(
-            fix="Write PIP_INDEX_URL with one index that has all packages, and take this out."
+            fix="Write PIP_INDEX_URL with one index that has all packages, and remove this."
         )
     if name == "PIP_TRUSTED_HOST" or (
         name.endswith("_INDEX_URL") and _INSECURE_INDEX.search(f"{name}={value}")
     ):
-        return _insecure_index(0)._replace(fix="Write an index that begins with https://, and take this out.")
+        return _insecure_index(0)._replace(fix="Write an index that begins with https://, and remove this.")
     if name == "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD" and value.lower() in ("1", "y", "yes", "true"):
         return InstallProblem(
             "unsafe-load",
             0,
             "torch.load runs the code in every checkpoint",
             "a foreign model can act as you",
-            "Take it out, and pass weights_only=False where you trust the file.",
+            "Remove it, and pass weights_only=False where you trust the file.",
         )
     return None

@@ -23,7 +23,7 @@ from gipfel_extension.doctor.examine import (
     format_lines,
     summary,
 )
-from gipfel_extension.doctor.machine import Answer, Machine, run_here
+from gipfel_extension.doctor.machine import Answer, Machine, run_locally
 from gipfel_extension.doctor.probes import probes
 
 NO_COMMANDS = SlurmPresence(commands=False, problem="Slurm's commands are not on PATH.")
@@ -267,7 +267,7 @@ def test_gpus_are_opened_in_a_process_of_their_own(made):
 
 
 def test_the_process_that_opens_a_source_says_why_it_can_t(tmp_path):
-    answer = run_here(
+    answer = run_locally(
         (sys.executable, "-m", "gipfel_extension.doctor.gpus", "nvml"),
         {**os.environ, "CUDA_VISIBLE_DEVICES": ""},
         limit=60,
@@ -385,9 +385,9 @@ def test_a_command_that_hangs_is_ended(tmp_path):
     program = tmp_path / "sinfo"
     program.write_text("#!/bin/sh\nexec sleep 600\n")
     program.chmod(0o755)
-    answer = run_here((str(program),), os.environ, limit=0.3)
+    answer = run_locally((str(program),), os.environ, limit=0.3)
     assert (answer.ok, "did not answer within" in answer.error) == (False, True)
-    assert "can't be run" in run_here((str(tmp_path / "none"),), os.environ).error
+    assert "can't be run" in run_locally((str(tmp_path / "none"),), os.environ).error
 
 
 def test_lines_keep_to_80_columns_and_to_ascii_where_asked():

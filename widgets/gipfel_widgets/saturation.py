@@ -212,7 +212,7 @@ class Saturation(LiveWidget):
             self._show_again()
 
     def close(self) -> None:
-        """Stop, and take the live view out of the page."""
+        """Stop, and remove the live view from the page."""
         # Deleting a half-made widget calls this too.
         if hasattr(self, "_thread"):
             self.stop()

@@ -97,7 +97,7 @@ class Vetting(LiveWidget):
             self._shown.replace(self._bundle())
 
     def close(self) -> None:
-        """Stop, and take the live view out of the page."""
+        """Stop, and remove the live view from the page."""
         # Deleting a half-made widget calls this too.
         if hasattr(self, "_ended"):
             self.stop()

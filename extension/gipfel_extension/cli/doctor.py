@@ -35,7 +35,7 @@ def doctor(*, operator: bool, as_document: bool) -> int:
     from ..doctor.machine import Machine  # noqa: PLC0415
     from ..doctor.probes import probes  # noqa: PLC0415
 
-    machine = Machine.here(os.environ)
+    machine = Machine.local(os.environ)
     examination = examine(machine, probes(machine, operator=operator))
     if as_document:
         click.echo(json.dumps({"ok": examination.ok, **examination.model_dump(mode="json")}))

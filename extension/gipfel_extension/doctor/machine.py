@@ -74,7 +74,7 @@ class Machine:
     python: str = sys.executable
 
     @classmethod
-    def here(cls, environment: Mapping[str, str]) -> "Machine":
+    def local(cls, environment: Mapping[str, str]) -> "Machine":
         """Return the machine that this process runs on."""
         path = f"{environment.get('PATH', os.defpath)}:{_ADMIN_PATH}"
         uid = os.geteuid()
@@ -85,7 +85,7 @@ class Machine:
             user, home = str(uid), ""
         return cls(
             environment=environment,
-            run=lambda argv: run_here(argv, {**environment, "PATH": path}),
+            run=lambda argv: run_locally(argv, {**environment, "PATH": path}),
             which=partial(shutil.which, path=path),
             slurm=partial(slurm_presence, environment),
             uid=uid,
@@ -121,7 +121,7 @@ class Machine:
         return int(text) if text.lstrip("-").isdecimal() else None
 
 
-def run_here(
+def run_locally(
     argv: Sequence[str], environment: Mapping[str, str], *, limit: float = COMMAND_SECONDS
 ) -> Answer:
     """Run a command on this machine with a time limit."""

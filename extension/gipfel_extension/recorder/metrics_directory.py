@@ -217,7 +217,7 @@ class MetricsDirectory:
             try:
                 self.follow(last=last)
                 found = next((f"{f.path}: {f.problem}" for f in self._follower.files if f.problem), "")
-            except Exception as error:  # noqa: BLE001 - the recording goes on without these metrics
+            except Exception as error:  # noqa: BLE001 - the recording continues without these metrics
                 found = f"{self._path or 'Metric files'} can't be followed: {error}"
             if found and found != problem:
                 log.warning("%s", found)

@@ -131,7 +131,7 @@ def check_mount(mount: Mount) -> None:
     if mount.is_special:
         raise GipfelError(
             f"The mount {mount} has no source: only the engines ce and pyxis make it.",
-            "Take it out, or choose one of these engines.",
+            "Remove it, or choose one of these engines.",
         )
     if "sqsh" in mount.flags:
         try:
@@ -147,7 +147,7 @@ def check_mount(mount: Mount) -> None:
     except OSError as error:
         raise GipfelError(
             f"The mount's source {source} can't be mounted: {error.strerror}.",
-            "Create it, or take the mount out.",
+            "Create it, or remove the mount.",
         ) from error
     if not os.access(source, os.X_OK if source.is_dir() else os.R_OK):
         raise GipfelError(

@@ -70,7 +70,7 @@ def check_image(path: Path) -> None:
             if path.samefile("/"):
                 raise GipfelError(
                     f"The image {path} is this machine itself.",
-                    "Take image out to run without a container, or give the directory of an unpacked image.",
+                    "Remove image to run without a container, or give the directory of an unpacked image.",
                 )
             if not any(path.iterdir()):
                 raise GipfelError(

@@ -123,7 +123,7 @@ class BaseChain:
                 line=None,
                 key="",
                 message=f"with this file the EDF and its bases hold more than {limit}.",
-                fix="Take values or bases out.",
+                fix="Remove values or bases.",
             )
         )
 
@@ -152,7 +152,7 @@ class BaseChain:
         levels = MAX_BASE_LEVELS - (self._dialect == "sarus")
         if _is_circular(base, chain):
             message = f"the bases form a cycle: {_joined(chain, base)}."
-            self._refuse(entry, "cycle", message, "Take one out.")
+            self._refuse(entry, "cycle", message, "Remove one of them.")
         elif len(chain) > levels:
             message = f"more than {levels} levels of bases: {_joined(chain, base)}."
             self._refuse(entry, "levels", message, "Merge some of them into one file.")

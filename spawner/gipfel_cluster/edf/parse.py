@@ -112,7 +112,7 @@ class _Reader:
         """Count values and return whether they are within the limit; report once if they exceed it."""
         before, self._values = self._values, self._values + count
         if before <= MAX_VALUES < self._values:
-            self._report(path, "values", f"the file has more than {MAX_VALUES} values.", "Take some out.")
+            self._report(path, "values", f"the file has more than {MAX_VALUES} values.", "Remove some.")
         return self._values <= MAX_VALUES
 
     def _report(self, path: Path, code: str, message: str, fix: str) -> None:
@@ -305,7 +305,7 @@ def _fix(message: str, line: str, position: int) -> str:
     if _CURLY.match(line, position) or unclosed:
         return "Replace the curly quotes by straight ones, \" or '."
     if line[position:].startswith(",") and message.startswith("Expected newline"):
-        return "Take the comma out: keys are separated by line breaks alone."
+        return "Remove the comma: keys are separated by line breaks alone."
     return next((each for pattern, each in _FIXES if pattern.search(message)), _DEFAULT_FIX)
 
 

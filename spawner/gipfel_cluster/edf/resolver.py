@@ -168,7 +168,7 @@ class Resolver:
         before, self._room = self._room, self._room - json_length(text)
         if before >= 0 > self._room:
             message = f"with this value the EDF holds more than {MAX_TOTAL_CHARACTERS >> 10} KiB."
-            self._refuse(entry, "too-large", message, "Shorten its values, or take some out.")
+            self._refuse(entry, "too-large", message, "Shorten its values, or remove some.")
         return self._room >= 0
 
     def _clean(self, entry: Entry, value: str) -> str:

@@ -33,7 +33,7 @@ class SarusOnlyDevices(Rule):
     dialects = ("ce", "pyxis")
     reason = "only Sarus reads devices"
     consequence = "other engines ignore the key, and the container gets the devices that its site configures"
-    fix = "Take it out, or check with --dialect sarus."
+    fix = "Remove it, or check with --dialect sarus."
 
     def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
         yield from (self.diagnostic(entry) for entry in context.document.devices[:1])
@@ -150,7 +150,7 @@ class SarusCharacters(Rule):
     severity = "error"
     reason = "the value contains {text}, and Sarus expands values with a shell"
     consequence = "it refuses the file with code 18"
-    fix = "Take it out; write a double quote with a backslash before it."
+    fix = "Remove it; write a double quote with a backslash before it."
     _banned = re.compile(r'''[;`]|\$\(|(?<!\\)"''')
 
     def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
@@ -228,7 +228,7 @@ class CeOnlyHook(Rule):
     dialects = ("sarus",)
     reason = "only the Container Engine has the hook {hook}"
     consequence = "Sarus ignores the annotation"
-    fix = "Take it out, or check with --dialect ce."
+    fix = "Remove it, or check with --dialect ce."
 
     def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
         for name, entry in context.document.annotations.items():

@@ -152,7 +152,7 @@ class VariantWithoutHook(Rule):
     code = "variant-without-hook"
     reason = 'com.hooks.aws_ofi_nccl.enabled isn\'t "true"'
     consequence = "the variant has no effect, and NCCL uses TCP"
-    fix = 'Set com.hooks.aws_ofi_nccl.enabled = "true", or take the variant out.'
+    fix = 'Set com.hooks.aws_ofi_nccl.enabled = "true", or remove the variant.'
 
     def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
         entry = context.document.annotations.get("com.hooks.aws_ofi_nccl.variant")
@@ -181,7 +181,7 @@ class ForcedNetwork(Rule):
     code = "forced-network"
     reason = "NCCL_NET requires {value!r}, and neither the hook aws_ofi_nccl nor a mount provides it"
     consequence = "if the image has no such plugin, NCCL ends with 'network not found'"
-    fix = 'Add com.hooks.aws_ofi_nccl.enabled = "true", which sets NCCL_NET itself, and take NCCL_NET out.'
+    fix = 'Add com.hooks.aws_ofi_nccl.enabled = "true", which sets NCCL_NET itself, and remove NCCL_NET.'
     _plugin = re.compile(r"/libnccl-net[^/]*\.so[.0-9]*$")
 
     def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102

@@ -51,7 +51,7 @@ class SameDestination(Rule):
     code = "same-destination"
     reason = "{destination} is mounted from {first} and from {second}"
     consequence = "the later one hides the earlier one"
-    fix = "Take one of them out."
+    fix = "Remove one of them."
 
     def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
         mounted: dict[str, tuple[Entry, Mount]] = {}
@@ -139,7 +139,7 @@ class ConflictingFlags(MountRule):
     code = "conflicting-flags"
     reason = "the flags {flags} contradict each other"
     consequence = "it depends on the engine which of them takes effect"
-    fix = "Take one of them out."
+    fix = "Remove one of them."
     _pairs = (("ro", "rw"), ("suid", "nosuid"), ("dev", "nodev"), ("exec", "noexec"), ("sync", "async"))
 
     def is_mistake(self, mount: Mount) -> bool:  # noqa: D102

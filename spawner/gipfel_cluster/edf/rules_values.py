@@ -131,7 +131,7 @@ class HiddenGpus(Rule):
     code = "hidden-gpus"
     reason = "{name} is {value!r}"
     consequence = "the container gets neither the GPUs nor the driver's libraries"
-    fix = 'Take it out, or write "all".'
+    fix = 'Remove it, or write "all".'
 
     def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
         entry = context.document.env.get("NVIDIA_VISIBLE_DEVICES")
@@ -145,7 +145,7 @@ class JobVariable(Rule):
     code = "bound-variable"
     reason = "the job sets {name} itself"
     consequence = "in a job of Gipfel the hub's or the scheduler's value is used, and this one has no effect"
-    fix = "Take it out, or set it in the set-up steps beside the EDF."
+    fix = "Remove it, or set it in the set-up steps beside the EDF."
     _families = tuple(name[:-1] for name in PROTECTED_VARIABLES if name.endswith("*"))
     _names = frozenset(PROTECTED_VARIABLES)
 
@@ -263,7 +263,7 @@ class ImageIsHost(Rule):
     severity = "error"
     reason = "the image '/' is this machine itself, with every file system that is mounted on it"
     consequence = "no container can be made of it"
-    fix = "Take image out to run without a container, or give the directory of an unpacked image."
+    fix = "Remove image to run without a container, or give the directory of an unpacked image."
 
     def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
         entry = context.document.scalars.get("image")
@@ -314,7 +314,7 @@ class ExtraIndex(_VariableRule):
     consequence = (
         "the highest version of all is installed, so a public package can replace yours of the same name"
     )
-    fix = "Write PIP_INDEX_URL with one index that has all packages, and take {name} out."
+    fix = "Write PIP_INDEX_URL with one index that has all packages, and remove {name}."
 
 
 class InsecureIndex(_VariableRule):
@@ -323,7 +323,7 @@ class InsecureIndex(_VariableRule):
     code = "insecure-index"
     reason = "{name} allows an index that is not authenticated"
     consequence = "an attacker in the network can choose what is installed"
-    fix = "Write an index that begins with https://, and take {name} out."
+    fix = "Write an index that begins with https://, and remove {name}."
 
 
 class UnsafeLoad(_VariableRule):
@@ -332,7 +332,7 @@ class UnsafeLoad(_VariableRule):
     code = "unsafe-load"
     reason = "with {name}, torch.load runs the code in every checkpoint"
     consequence = "a foreign model can act as you"
-    fix = "Take it out, and pass weights_only=False where you trust the file."
+    fix = "Remove it, and pass weights_only=False where you trust the file."
 
 
 INSTALL_RULES: tuple[Rule, ...] = (ExtraIndex(), InsecureIndex(), UnsafeLoad())

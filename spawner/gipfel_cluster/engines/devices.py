@@ -130,7 +130,7 @@ class Hardware:
         if edits is None:
             raise GipfelError(
                 f"The device {device!r} is in no specification in {' or '.join(self.cdi_directories)}.",
-                "Take it out of 'devices', or ask the administrator to run 'nvidia-ctk cdi generate' here.",
+                "Remove it from 'devices', or ask the administrator to run 'nvidia-ctk cdi generate' here.",
             )
         return edits
 

@@ -83,7 +83,7 @@ def check_values(request: ContainerRequest) -> None:
     if not request.command:
         raise GipfelError("There is no command to run.", "Give a command.")
     if any("\0" in word for word in request.command):
-        raise GipfelError("The command has a NUL character.", "Take it out.")
+        raise GipfelError("The command has a NUL character.", "Remove it.")
     edf = request.edf
     paths = [path for mount in (*edf.mounts, *request.mounts) for path in (mount.source, mount.destination)]
     for key, values in (
@@ -97,7 +97,7 @@ def check_values(request: ContainerRequest) -> None:
         if any("\n" in value or "\0" in value for value in values):
             raise GipfelError(
                 f"A value of {key} has a newline or a NUL character, which no engine supports.",
-                "Take it out.",
+                "Remove it.",
             )
 
 

@@ -186,7 +186,7 @@ def _check_special_mounts(edf: Edf, engine: str) -> None:
     if special and engine not in {ContainerEngine.name, Pyxis.name, Host.name}:
         raise GipfelError(
             f"The engine {engine} can't make the mount {special}.",
-            f"Take it out, or choose the engine {ContainerEngine.name} or {Pyxis.name}.",
+            f"Remove it, or choose the engine {ContainerEngine.name} or {Pyxis.name}.",
         )
 
 

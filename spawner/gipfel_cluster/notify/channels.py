@@ -37,7 +37,7 @@ OPERATION_S, RESPONSE_S = 4.0, 6.0
 _QUIT_S = 1.0
 _MAX_RESPONSE_BYTES = 4096
 _PORTS = {"starttls": 587, "tls": 465, "none": 25}
-#: Without a word boundary after it, an "@" mentions nobody, also in services that imitate Slack.
+#: Without a word boundary after it, an "@" mentions no user, also in services that imitate Slack.
 _NO_MENTION = "@\u200b"
 _TRY_LATER = frozenset((http.HTTPStatus.TOO_MANY_REQUESTS, http.HTTPStatus.SERVICE_UNAVAILABLE))
 

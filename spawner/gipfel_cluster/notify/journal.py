@@ -1,7 +1,7 @@
 """Files of all jobs of a user: the rate limit of messages, the outcome of the last ones, and newest events.
 
 `admit` decides on a message, pure; `locked_state` reads and replaces the file under a lock, since several
-jobs may end at the same time. It survives restarts. ``journal.jsonl`` beside it has the newest events,
+jobs may end at the same time. The file survives restarts. ``journal.jsonl`` beside it has the newest events,
 which JupyterLab shows.
 """
 

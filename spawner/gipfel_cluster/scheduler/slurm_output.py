@@ -70,7 +70,7 @@ _PENDING_REASONS = {
     "BurstBufferResources": "waiting for the burst buffer",
     "BurstBufferStageIn": "its files are copied in",
     "FrontEndDown": "a front-end node is down",
-    "SchedDefer": "Slurm looks at it later",
+    "SchedDefer": "Slurm will consider it later",
 }
 _BLOCKING_REASONS = {
     "PartitionDown": "its partition is down",
