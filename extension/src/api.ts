@@ -976,6 +976,38 @@ export interface IJobVerdicts {
   readonly notes: readonly string[];
 }
 
+/**
+ * What one program does at one peer and port; `port` is the peer's for `out`, else the job's own. `sent` and
+ * `received` are null where bytes are not counted. `inside` is true for the cluster's addresses.
+ */
+export interface IJobConnection {
+  readonly node: string;
+  readonly direction: 'out' | 'in' | 'listen';
+  readonly protocol: string;
+  readonly address: string;
+  readonly port: number;
+  readonly program: string;
+  readonly rank: number | null;
+  readonly connections: number;
+  readonly sent: number | null;
+  readonly received: number | null;
+  readonly first_ms: number;
+  readonly last_ms: number;
+  readonly inside: boolean;
+  readonly all_interfaces: boolean;
+}
+
+/**
+ * Connections of a run's programs, most bytes first; `recorded` is false where none were recorded. `left_out`
+ * is the number of further ones.
+ */
+export interface IJobNetwork {
+  readonly recorded: boolean;
+  readonly connections: readonly IJobConnection[];
+  readonly left_out: number;
+  readonly notes: readonly string[];
+}
+
 /** What a rank wrote when it was looked into, or why it could not; `note` says how else it was done. */
 export interface ILookAnswer {
   readonly rank: number;

@@ -5,6 +5,7 @@ import { communicationPlugin } from './communication/plugin';
 import { figuresPlugin } from './figures/plugin';
 import { jobPlugin } from './job/plugin';
 import { launchesPlugin } from './launches/plugin';
+import { networkPlugin } from './network/plugin';
 import { notebooksPlugin } from './notebooks/plugin';
 import { noticesPlugin } from './notices/plugin';
 import { outputsPlugin } from './outputs/plugin';
@@ -27,6 +28,7 @@ const plugins: JupyterFrontEndPlugin<unknown>[] = [
   jobPlugin,
   topologyPlugin,
   communicationPlugin,
+  networkPlugin,
   runsPlugin,
   workloadsPlugin,
   launchesPlugin,

@@ -10,6 +10,7 @@ import pytest
 from one_machine import OneMachine, wait_until
 
 from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
+from gipfel_extension.network import read_network
 from gipfel_extension.telemetry.events import read_events
 from gipfel_extension.telemetry.ranks import read_ranks
 from gipfel_extension.telemetry.store.segments import read_samples
@@ -18,8 +19,9 @@ pytestmark = pytest.mark.cluster
 
 _LIMIT_S = 90
 _WORK = """
-import os, subprocess, sys, time
+import os, socket, subprocess, sys, time
 from pathlib import Path
+opened = socket.create_server(("", 0))
 from gipfel_extension.telemetry.live.ticks import LiveReader
 run = os.environ["GIPFEL_RUN"]
 seen, ends = set(), time.monotonic() + 60
@@ -28,7 +30,12 @@ with LiveReader(Path(os.environ["GIPFEL_SOCKETS"])) as reader:
         tick = reader.receive(1.0)
         seen |= {tick.node} if tick else set()
 Path(run, "seen").write_text(" ".join(sorted(seen)))
-code = "import sys, time\\nwhile not __import__('os').path.exists(sys.argv[1]): time.sleep(0.1)"
+code = '''
+import os, socket, sys, time
+opened = socket.create_server(('', 0))
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.1)
+'''
 step = ["srun", "--overlap", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", sys.executable, "-c", code]
 sys.exit(subprocess.run([*step, os.path.join(run, "enough")]).returncode)
 """
@@ -123,6 +130,12 @@ def test_every_node_is_recorded_from_beginning_to_end(cluster: OneMachine, world
     assert (second, "closed") in states
     assert {state for node, state in states if node == second} - {"closed"} <= {"open", "torn"}
     events = read_events(telemetry)
+    # Each node has seen the port that its own program of the job opened.
+    assert {each.node for each in events if each.kind == "network_listener"} == {first, second}
+    connections = read_network(run)
+    assert connections is not None
+    opened = {(each.node, each.rank is None) for each in connections.rows if each.all_interfaces}
+    assert opened >= {(first, True), (second, False)}
     assert sorted(each.node for each in events if each.kind == "recorder_lost") == [first, second]
     assert [each.node for each in events if each.kind == "recorder_ended"].count(second) == 1
     for node in (first, second):

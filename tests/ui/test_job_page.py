@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import quote
 
@@ -15,6 +16,8 @@ from playwright.sync_api import Page, expect
 from recorded_runs import START_NS
 from topology_trees import collected, gh200
 
+from gipfel_extension.network import Limits, Owner, Socket, TrafficWatch
+from gipfel_extension.network.record import NetworkFile
 from gipfel_extension.recorder.journal import Journal
 from gipfel_extension.recorder.sample_files import SampleWriter, Settings
 from gipfel_extension.telemetry.ranks import RankLocation, ranks_file, ranks_json
@@ -60,6 +63,14 @@ def made_run(run: Path, system: Path) -> None:
             RankLocation(4 * number + i, name, 100 + i, each.uuid, "python") for i, each in enumerate(devices)
         ]
         ranks_file(telemetry, name, "job").write_text(ranks_json(where))
+    watch = TrafficWatch(Limits(), lambda _: Owner("python", 3))
+    peer, own = ip_address("203.0.113.5"), ip_address("10.1.1.1")
+    sockets = [
+        Socket("tcp", own, 40000, peer, 443, 0, 1, 1, False, 3_200_000, 1500),
+        Socket("tcp", ip_address("0.0.0.0"), 8888, ip_address("0.0.0.0"), 0, 0, 2, 2, True),
+    ]
+    changed, _ = watch.update(sockets, [], START_NS)
+    NetworkFile(run, "nid000").append(watch.flows, changed)
     roles = {str(rank): {"pp": rank // 4, "dp": rank % 4} for rank in range(16)}
     (run / "roles.json").write_text(json.dumps(roles))
 
@@ -121,6 +132,12 @@ def test_a_role_expression_selects_in_every_tab_and_a_reload_keeps_it(
     # Without its style sheet, SVG is filled with black.
     assert frame.evaluate("node => getComputedStyle(node).fill") != "rgb(0, 0, 0)"
     screenshot(lab.page, "95-job-topology-light")
+    job.get_by_role("tab", name="Network").click()
+    peer = job.get_by_role("row", name="203.0.113.5")
+    expect(peer).to_contain_text("python (rank 3)")
+    expect(peer).to_contain_text("3.2 MB")
+    expect(job.get_by_text("1 port open on all interfaces")).to_be_visible()
+    screenshot(lab.page, "95-job-network-light")
     job.get_by_role("tab", name="Metrics").click()
     expect(job.locator(".main-svg").first).to_be_visible()
     job.get_by_role("tab", name="Events").click()

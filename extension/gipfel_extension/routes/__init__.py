@@ -14,6 +14,7 @@ from .history import (
 from .job import (
     JobCommunicationRouteHandler,
     JobFiguresRouteHandler,
+    JobNetworkRouteHandler,
     JobRouteHandler,
     JobTopologyRouteHandler,
     JobVerdictsRouteHandler,
@@ -92,6 +93,7 @@ ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/job/figures", JobFiguresRouteHandler),
     (r"gipfel/job/topology", JobTopologyRouteHandler),
     (r"gipfel/job/communication", JobCommunicationRouteHandler),
+    (r"gipfel/job/network", JobNetworkRouteHandler),
     (r"gipfel/job/verdicts", JobVerdictsRouteHandler),
     (r"gipfel/services", ServicesRouteHandler),
     (r"gipfel/services/offers", ServiceOffersRouteHandler),

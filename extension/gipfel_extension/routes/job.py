@@ -9,7 +9,13 @@ from pydantic import ValidationError
 from gipfel_cluster.model import GipfelError, one_line
 
 from ..server.job import JobQuery, JobView, job_document, job_figures
-from ..server.job_tabs import CommunicationQuery, TopologyQuery, communication_document, topology_document
+from ..server.job_tabs import (
+    CommunicationQuery,
+    TopologyQuery,
+    communication_document,
+    network_document,
+    topology_document,
+)
 from ..server.job_verdicts import JobVerdicts
 from .base import GipfelRouteHandler, route
 
@@ -74,6 +80,17 @@ class JobCommunicationRouteHandler(GipfelRouteHandler):
         query = self.query_as(CommunicationQuery)
         folder = await self.telemetry.run_named(query.run)
         self.finish(await asyncio.to_thread(communication_document, folder, query))
+
+
+class JobNetworkRouteHandler(GipfelRouteHandler):
+    """``GET``: connections of the job's programs, and ports that they opened."""
+
+    @route
+    async def get(self) -> None:
+        """Send the connections that the recorders saw."""
+        query = self.query_as(JobQuery)
+        folder = await self.telemetry.run_named(query.run)
+        self.finish(await asyncio.to_thread(network_document, folder))
 
 
 class JobVerdictsRouteHandler(GipfelRouteHandler):

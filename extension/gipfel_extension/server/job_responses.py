@@ -78,6 +78,40 @@ class JobVerdicts(ResponseModel):
     notes: list[str]
 
 
+class JobConnection(ResponseModel):
+    """What one program does at one peer and port; ``port`` is the peer's for ``out``, else the job's own.
+
+    ``sent`` and ``received`` are null where bytes are not counted; ``inside`` tells the cluster's addresses.
+    """
+
+    node: str
+    direction: Literal["out", "in", "listen"]
+    protocol: str
+    address: str
+    port: int
+    program: str
+    rank: int | None
+    connections: int
+    sent: int | None
+    received: int | None
+    first_ms: int
+    last_ms: int
+    inside: bool
+    all_interfaces: bool
+
+
+class JobNetwork(ResponseModel):
+    """Connections of a run's programs, most bytes first; ``recorded`` is false where none were recorded.
+
+    ``left_out`` is the number of further ones.
+    """
+
+    recorded: bool
+    connections: list[JobConnection]
+    left_out: int
+    notes: list[str]
+
+
 class LookAnswer(ResponseModel):
     """What a rank wrote when it was looked into, or why it could not; ``note`` says how else it was done."""
 

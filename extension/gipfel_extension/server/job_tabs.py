@@ -1,4 +1,4 @@
-"""Tabs of the job page that other features add: the topology of a run, and the communication of its ranks."""
+"""Tabs of the job page that other features add: topology, communication of the ranks, and the network."""
 
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,14 @@ from ..communication.report import CommunicationReport
 from ..diagnosis.role_selection import parse_selection
 from ..job.run_roles import launch_folder
 from ..job.topology import JobTopology, Vetted, job_topology
+from ..network import read_network
 from ..telemetry.sample import SourceError
 from ..telemetry.store.overview import read_overview
 from ..topology.read import read_topology
 from ..vetting.report import read_report
 from .job import JobQuery, read_content
 from .job_cache import StampedCache, communication_stamp
+from .job_responses import JobConnection, JobNetwork
 
 #: A page does not wait longer for dumps of thousands of ranks, and rarely reads files that grow again.
 _LIMIT_S, _LEAST_AGE_S, _TIMES = 20.0, 15.0, 10.0
@@ -26,6 +28,10 @@ _LIMIT_S, _LEAST_AGE_S, _TIMES = 20.0, 15.0, 10.0
 _reports: StampedCache[CommunicationReport | GipfelError] = StampedCache(
     4, least_age_s=_LEAST_AGE_S, times=_TIMES
 )
+
+
+#: Rows of a table that a page can show at once.
+_MOST_CONNECTIONS = 500
 
 
 class TopologyQuery(JobQuery):
@@ -106,3 +112,24 @@ def _report(source: Path, nodes: dict[int, str]) -> CommunicationReport | Gipfel
         return read_communication(source, nodes=nodes, limit_s=_LIMIT_S)
     except GipfelError as error:
         return error
+
+
+def network_document(folder: Path) -> dict[str, Any]:
+    """Return the connections of a run, at most 500: those with peers outside of the cluster first."""
+    record = read_network(folder)
+    if record is None:
+        return JobNetwork(recorded=False, connections=[], left_out=0, notes=[]).model_dump(mode="json")
+    rows = sorted(record.rows, key=lambda row: (row.direction == "listen", row.inside))
+    shown = [
+        JobConnection(
+            **{name: value for name, value in vars(row).items() if not name.endswith("_ns")},
+            first_ms=row.first_ns // 10**6,
+            last_ms=row.last_ns // 10**6,
+            all_interfaces=row.all_interfaces,
+        )
+        for row in rows[:_MOST_CONNECTIONS]
+    ]
+    document = JobNetwork(
+        recorded=True, connections=shown, left_out=len(rows) - len(shown), notes=list(record.notes)
+    )
+    return document.model_dump(mode="json")

@@ -4,6 +4,7 @@ import * as React from 'react';
 
 import type { IGroupFamily, IJobCommunication, IJobTraffic, ISlowCalls } from '../api';
 import { Notice } from '../common/notice';
+import { Table } from '../common/table';
 import type { JobDocumentModel } from '../job/document';
 import type { IJobTab } from '../tokens';
 import { Figure } from '../views/figures/figure';
@@ -161,25 +162,6 @@ function GroupTable(props: { rows: readonly IGroupFamily[]; trans: TranslationBu
         </tr>
       ))}
     </Table>
-  );
-}
-
-function Table(props: React.PropsWithChildren<{ heads: readonly string[] }>): React.JSX.Element {
-  return (
-    <div className="jp-Gipfel-job-ranks">
-      <table>
-        <thead>
-          <tr>
-            {props.heads.map(each => (
-              <th key={each} scope="col">
-                {each}
-              </th>
-            ))}
-          </tr>
-        </thead>
-        <tbody>{props.children}</tbody>
-      </table>
-    </div>
   );
 }
 

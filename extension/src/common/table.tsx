@@ -1,0 +1,21 @@
+import * as React from 'react';
+
+/** A table in a box that scrolls, with a row of column titles. */
+export function Table(props: React.PropsWithChildren<{ heads: readonly string[] }>): React.JSX.Element {
+  return (
+    <div className="jp-Gipfel-job-ranks">
+      <table>
+        <thead>
+          <tr>
+            {props.heads.map(each => (
+              <th key={each} scope="col">
+                {each}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>{props.children}</tbody>
+      </table>
+    </div>
+  );
+}
