@@ -32,6 +32,7 @@ from gipfel_extension.telemetry.figures.heat import HEAT_METRICS
 from gipfel_extension.telemetry.figures.lines import GAUGE_LINES, Line
 from gipfel_extension.telemetry.metric_table import LineStyle
 from gipfel_extension.telemetry.sample import Device
+from gipfel_extension.topology import cluster
 from gipfel_extension.training.papermill.parameters import Parameter
 
 TARGET = Path(__file__).parent / "src" / "api.ts"
@@ -64,6 +65,9 @@ _OTHERS = (
     topology.JobTopology,
     GroupFamily,
     SlowCalls,
+    cluster.NodeCounts,
+    cluster.SwitchLoad,
+    cluster.ClusterState,
     TableRow,
     ConfigurationRow,
     MeasurementRow,

@@ -5,15 +5,17 @@ import os
 from typing import Any
 
 from jupyter_server.extension.application import ExtensionApp
-from traitlets import Float, List, TraitError, Unicode, validate
+from traitlets import Dict, Float, List, TraitError, Unicode, validate
 
 from gipfel_cluster.model import GipfelError
 
 from .routes import ROUTES
 from .server.activity import ActivityMonitor
+from .server.job_tabs import ClusterAround
 from .server.lifetime import LifetimeSettings, ServerLifetime, hub_connection
 from .server.telemetry import ServerTelemetry
 from .server.vetting import ServerVetting
+from .topology.cluster import PROMETHEUS_QUERIES
 
 
 class GipfelExtension(ExtensionApp):
@@ -63,6 +65,18 @@ class GipfelExtension(ExtensionApp):
         "the panel removes it. Default: 60.",
     ).tag(config=True)
 
+    cluster_prometheus = Unicode(
+        "",
+        help="Address of the site's Prometheus, from which the job page shows the cluster around a job, such "
+        "as 'https://prometheus.example.org'. Default: empty, which means sinfo and squeue.",
+    ).tag(config=True)
+    cluster_queries = Dict(
+        value_trait=Unicode(),
+        default_value=dict(PROMETHEUS_QUERIES),
+        help="PromQL of the numbers of nodes (allocated, idle, down) and jobs (running, pending) there. "
+        "Default: the names of the Prometheus exporter for Slurm.",
+    ).tag(config=True)
+
     _reporting: asyncio.Task[None] | None = None
 
     @validate("interval")
@@ -82,6 +96,9 @@ class GipfelExtension(ExtensionApp):
             advice_hold_s=self.advice_hold,
         )
         self.settings["gipfel"] = self.telemetry
+        self.settings["gipfel_cluster"] = ClusterAround(
+            dict(os.environ), self.cluster_prometheus, self.cluster_queries
+        )
         self.settings["gipfel_vetting"] = ServerVetting({})
         self.activity = ActivityMonitor(self.settings, self.telemetry)
         self.lifetime = self.settings["gipfel_lifetime"] = ServerLifetime(

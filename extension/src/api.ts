@@ -249,6 +249,40 @@ export interface ISlowCalls {
   readonly factor: number | null;
 }
 
+/** Numbers of nodes; `down` are all that can't be used: down, draining, reserved for maintenance. */
+export interface INodeCounts {
+  readonly allocated: number;
+  readonly idle: number;
+  readonly down: number;
+}
+
+/** Nodes on a leaf switch of the job: its own, those of `jobs` other jobs, idle and down ones. */
+export interface ISwitchLoad {
+  readonly name: string;
+  readonly own: number;
+  readonly others: number;
+  readonly idle: number;
+  readonly down: number;
+  readonly jobs: number | null;
+}
+
+/**
+ * The cluster at one time. `running` and `pending` are numbers of jobs in the job's partition, or of the
+ * cluster where that is unknown; null if the source does not tell. `problems` name what could not be read,
+ * and what to do.
+ */
+export interface IClusterState {
+  readonly time_ns: number;
+  readonly source: string;
+  readonly nodes: INodeCounts;
+  readonly partition: string;
+  readonly partition_nodes: INodeCounts | null;
+  readonly running: number | null;
+  readonly pending: number | null;
+  readonly switches: readonly ISwitchLoad[];
+  readonly problems: readonly string[];
+}
+
 /** A run with the parameters of its program, in which secrets are hidden. */
 export interface ITableRow {
   readonly score: number | null;
@@ -978,7 +1012,7 @@ export interface IJobVerdicts {
 
 /**
  * What one program does at one peer and port; `port` is the peer's for `out`, else the job's own. `sent` and
- * `received` are null where bytes are not counted. `inside` is true for the cluster's addresses.
+ * `received` are null where bytes are not counted; `inside` tells the cluster's addresses.
  */
 export interface IJobConnection {
   readonly node: string;
@@ -1039,6 +1073,13 @@ export interface ILookPlan {
   readonly ranks: readonly number[];
   readonly why: string;
   readonly cost: string;
+}
+
+/** The cluster around a job, null if nothing tells it; `live` is false for what was recorded. */
+export interface IJobCluster {
+  readonly state: IClusterState | null;
+  readonly live: boolean;
+  readonly problem: string;
 }
 
 /** Messages of the stream. */

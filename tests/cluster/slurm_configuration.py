@@ -21,6 +21,7 @@ SlurmdLogFile={folder}/log/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 MpiDefault=none
+TopologyPlugin=topology/tree
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
@@ -72,6 +73,10 @@ def write_configuration(
     )
     configuration = _SLURM_CONF.format(controller=controller, folder=folder, gres=gres, nodes=nodes)
     (folder / "slurm.conf").write_text(configuration)
+    # Every node on a leaf switch of its own.
+    leaves = [f"SwitchName=leaf{n} Nodes={node}\n" for n, node in enumerate(addresses, start=1)]
+    root = f"SwitchName=root Switches=leaf[1-{len(leaves)}]\n" if len(leaves) > 1 else ""
+    (folder / "topology.conf").write_text("".join(leaves) + root)
     (folder / "epilog").write_text(_EPILOG)
     (folder / "epilog").chmod(0o755)
     files = f"{folder}/gpu/gpu[0-{gpus - 1}]"

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,9 +12,12 @@ from one_machine import OneMachine, wait_until
 
 from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
 from gipfel_extension.network import read_network
+from gipfel_extension.server.job_tabs import ClusterAround
 from gipfel_extension.telemetry.events import read_events
 from gipfel_extension.telemetry.ranks import read_ranks
 from gipfel_extension.telemetry.store.segments import read_samples
+from gipfel_extension.topology.cluster import ClusterState, NodeCounts, read_states
+from gipfel_extension.topology.read import read_topology
 
 pytestmark = pytest.mark.cluster
 
@@ -57,6 +61,38 @@ def _recorders(telemetry: Path, node: str, *, kept: bool = True) -> list[int]:
     return found
 
 
+def _check_topology(run: Path) -> None:
+    """Assert that the run has the switches that Slurm's tree plugin has, and that they are printed."""
+    topology = read_topology(run)
+    assert topology.source == "tree"
+    assert topology.paths == {"node01": ("root", "leaf1"), "node02": ("root", "leaf2")}
+    printed = subprocess.run(
+        [sys.executable, "-m", "gipfel_extension.cli", "topology", str(run)],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "leaf1" in printed
+    assert "leaf2" in printed
+
+
+def _check_cluster(run: Path, cluster: OneMachine) -> None:
+    """Assert that the recorder stored the cluster around the job, and that a page is shown it live."""
+    assert wait_until(lambda: bool(read_states(run)), _LIMIT_S)
+    stored = read_states(run)[0]
+    around = ClusterAround(cluster.environment)
+    shown = around.document(run)
+    assert (shown["live"], shown["problem"]) == (True, "")
+    for found in (stored, ClusterState.model_validate(shown["state"])):
+        assert found.source == "sinfo and squeue"
+        assert found.nodes == NodeCounts(allocated=2)
+        assert (found.partition, found.running, found.pending) == ("normal", 1, 0)
+        assert [(each.name, each.own, each.jobs) for each in found.switches] == [
+            ("leaf1", 1, 0),
+            ("leaf2", 1, 0),
+        ]
+
+
 def test_every_node_is_recorded_from_beginning_to_end(cluster: OneMachine, world_folder: Path) -> None:
     spec = JobSpec(
         kind="notebook",
@@ -94,6 +130,8 @@ def test_every_node_is_recorded_from_beginning_to_end(cluster: OneMachine, world
         assert wait_until((run / "seen").exists, _LIMIT_S), _told(run, world_folder)
         # What the other node sees is live here, too.
         assert (run / "seen").read_text().split() == [first, second], _told(run, world_folder)
+        _check_topology(run)
+        _check_cluster(run, cluster)
         # Both are killed: the job continues.
         before = rows(second)
         (pid,) = _recorders(telemetry, second, kept=False)

@@ -23,6 +23,7 @@ from gipfel_extension.recorder.sample_files import SampleWriter, Settings
 from gipfel_extension.telemetry.ranks import RankLocation, ranks_file, ranks_json
 from gipfel_extension.telemetry.sample import Device, Provenance, Sample
 from gipfel_extension.telemetry.sources import SystemClock
+from gipfel_extension.topology.cluster import ClusterState, NodeCounts, SwitchLoad, append_state
 from gipfel_extension.topology.collect import store_node
 from gipfel_extension.training.launch import Launch, launch
 from gipfel_extension.training.record.spec import LaunchSpec
@@ -71,6 +72,14 @@ def made_run(run: Path, system: Path) -> None:
     ]
     changed, _ = watch.update(sockets, [], START_NS)
     NetworkFile(run, "nid000").append(watch.flows, changed)
+    for minute in range(2):
+        counts = NodeCounts(allocated=60 + minute, idle=3, down=1)
+        neighbours = SwitchLoad(name="leaf1", own=4, others=2, idle=1, jobs=2)
+        state = ClusterState(
+            time_ns=START_NS + minute * 30 * 10**9, source="sinfo and squeue", nodes=counts,
+            partition="normal", partition_nodes=counts, running=7, pending=12, switches=(neighbours,),
+        )  # fmt: skip
+        append_state(run, state)
     roles = {str(rank): {"pp": rank // 4, "dp": rank % 4} for rank in range(16)}
     (run / "roles.json").write_text(json.dumps(roles))
 
@@ -116,7 +125,13 @@ def test_a_role_expression_selects_in_every_tab_and_a_reload_keeps_it(
     lab.page.goto(f"{server.url}&gipfel-job={quote('tab=overview&run=made-1')}")
     job = lab.page.locator("#gipfel-job")
     expect(job.locator(".heatmaplayer image").first).to_be_visible()
+    around = job.get_by_role("region", name="The cluster around this job")
+    expect(around).to_contain_text("Switch leaf1: 4 nodes of this job, 2 of 2 other jobs, 1 idle, 0 down")
+    expect(around.locator("[data-source]")).to_contain_text("from sinfo and squeue, recorded")
+    expect(around.locator(".main-svg").first).to_be_visible()
     screenshot(lab.page, "95-job-overview-light")
+    around.scroll_into_view_if_needed()
+    screenshot(lab.page, "95-job-cluster-around")
     job.locator("input[name='roles']").fill("pp=1 & dp=0")
     job.locator("input[name='roles']").press("Enter")
     job.get_by_role("tab", name="Ranks").click()

@@ -230,7 +230,7 @@ def _command(what: str) -> str:
 
 
 def _show(look: "Look", *, as_json: bool) -> int:
-    from ..job.flame_graph import draw_flame_graph  # noqa: PLC0415
+    from ..job.looks import draw_flame_graph  # noqa: PLC0415
 
     svg = draw_flame_graph(look) if look.request.what == "flame" else ""
     status = 0 if not look.missing and not any(each.error for each in look.found.values()) else 1

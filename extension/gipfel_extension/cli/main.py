@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import click
 
-from .catalogue import catalogue
 from .checkpoints import checkpoints
 from .communication import communication
 from .compare import compare
@@ -18,7 +17,7 @@ from .edf import edf
 from .kernel import kernel
 from .launch import flight_recorder, launch
 from .looks import memory, stacks, trace
-from .metrics import metrics
+from .metrics import catalogue, metrics
 from .net import net
 from .notify import notify
 from .open_run import open_run

@@ -1,4 +1,4 @@
-"""Figures of users' metrics by rank, on the time axis of the samples."""
+"""Figures of users' metrics by rank and of the cluster around a job, on the time axis of the samples."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -8,8 +8,10 @@ import numpy as np
 
 from ..telemetry.figures.lines import plain_text
 from ..telemetry.figures.metric_rows import COUNTERS, DURATIONS
+from ..telemetry.figures.palette import COLORS
 from ..telemetry.figures.stack import Plot, stacked
 from ..telemetry.user_metrics import UserMetric, UserMetrics
+from ..topology.cluster import ClusterState
 from .figures import band_traces
 from .statistics import on_grid
 
@@ -75,6 +77,40 @@ def metrics_figure(
         span_ms=(span_ns[0] // 1_000_000, span_ns[1] // 1_000_000),
         dark=dark,
         empty="No metrics in this time. Log them with log(step=…, loss=…).",
+    )
+
+
+def cluster_figure(
+    states: Sequence[ClusterState], span_ns: tuple[int, int], *, dark: bool = False, width: int = 320
+) -> dict[str, Any]:
+    """Return the allocated, idle and down nodes of the cluster over time, as steps."""
+    inside = [each for each in states if span_ns[0] <= each.time_ns <= span_ns[1]]
+    times = [each.time_ns // 1_000_000 for each in inside]
+    traces: tuple[dict[str, Any], ...] = tuple(
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "name": name,
+            "uid": f"cluster/{name}",
+            "x": times,
+            "y": [getattr(each.nodes, name) for each in inside],
+            "line": {"color": COLORS[color][dark], "dash": dash, "width": 1.6, "shape": "hv"},
+            "marker": {"size": 4},
+            "hovertemplate": f"{name} %{{y}} nodes<extra></extra>",
+        }
+        for name, color, dash in (
+            ("allocated", "blue", "solid"),
+            ("idle", "green", "dash"),
+            ("down", "orange", "dot"),
+        )
+    )
+    plots = [Plot("Nodes of the cluster", traces, pixels=90, width=width)] if inside else []
+    return stacked(
+        plots,
+        title="",
+        span_ms=(span_ns[0] // 1_000_000, span_ns[1] // 1_000_000),
+        dark=dark,
+        empty="Nothing of the cluster was recorded in this time.",
     )
 
 

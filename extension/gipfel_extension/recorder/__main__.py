@@ -18,7 +18,7 @@ from ..telemetry.metric_table import EXTRA_METRICS, GPU_METRICS
 from ..telemetry.sample import SourceError
 from ..telemetry.sources import Clock, Source, SourceRequest, SystemClock, open_source
 from ..telemetry.store.fine import FineRetention
-from ..topology.collect import record_topology
+from ..topology.collect import is_first_node, record_topology
 from ..tracking.text_formats import PatternError
 from .journal import Journal
 from .loop import MetricsFollower, MetricsFollowers, Recorder, TickSink
@@ -249,6 +249,11 @@ def _metrics_follower(
             followers.append(directory)
         except PatternError as error:
             log.warning("%s %s", error.problem, error.fix)
+    if is_first_node(environment):
+        from ..topology.cluster import ClusterRecorder, is_first_of_job  # noqa: PLC0415 - slow, for one node
+
+        if is_first_of_job(environment, node):
+            followers.append(ClusterRecorder(run, environment))
     return MetricsFollowers(followers) if followers else None
 
 

@@ -12,6 +12,7 @@ from .history import (
     ScoreRouteHandler,
 )
 from .job import (
+    JobClusterRouteHandler,
     JobCommunicationRouteHandler,
     JobFiguresRouteHandler,
     JobNetworkRouteHandler,
@@ -98,6 +99,7 @@ ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/services", ServicesRouteHandler),
     (r"gipfel/services/offers", ServiceOffersRouteHandler),
     (r"gipfel/services/share", ServiceShareRouteHandler),
+    (r"gipfel/job/cluster", JobClusterRouteHandler),
     (r"gipfel/workloads", WorkloadsRouteHandler),
     (r"gipfel/workloads/(stop|rerun)", WorkloadActionRouteHandler),
     (r"gipfel/workloads/log", WorkloadLogRouteHandler),

@@ -10,6 +10,7 @@ from gipfel_cluster.model import GipfelError, one_line
 
 from ..server.job import JobQuery, JobView, job_document, job_figures
 from ..server.job_tabs import (
+    ClusterAround,
     CommunicationQuery,
     TopologyQuery,
     communication_document,
@@ -91,6 +92,18 @@ class JobNetworkRouteHandler(GipfelRouteHandler):
         query = self.query_as(JobQuery)
         folder = await self.telemetry.run_named(query.run)
         self.finish(await asyncio.to_thread(network_document, folder))
+
+
+class JobClusterRouteHandler(GipfelRouteHandler):
+    """``GET``: the cluster around a job."""
+
+    @route
+    async def get(self) -> None:
+        """Send nodes, queue and neighbours, now or as they were recorded."""
+        query = self.query_as(JobQuery)
+        folder = await self.telemetry.run_named(query.run)
+        around: ClusterAround = self.settings["gipfel_cluster"]
+        self.finish(await asyncio.to_thread(around.document, folder))
 
 
 class JobVerdictsRouteHandler(GipfelRouteHandler):

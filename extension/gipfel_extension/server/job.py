@@ -12,7 +12,7 @@ from gipfel_cluster.model import Frozen, GipfelError, OneLine
 
 from ..diagnosis.role_selection import RoleSelection, parse_selection
 from ..job.figures import HIGH_IS_BAD, HOST_METRICS, OVERVIEW_METRICS, bands_figure, heat_bytes, values_of
-from ..job.metric_figures import MOST_METRICS, last_steps, metric_names, metrics_figure
+from ..job.metric_figures import MOST_METRICS, cluster_figure, last_steps, metric_names, metrics_figure
 from ..job.ranks import Job, JobContent, read_job
 from ..job.roofline import ROOFLINE_METRICS, roofline_figure
 from ..job.rows import DeviceRow, Order, device_rows, ordered, selected_rows
@@ -24,15 +24,16 @@ from ..telemetry.figures.stack import with_events
 from ..telemetry.sample import SourceError
 from ..telemetry.store.overview import Overview, read_overview
 from ..telemetry.user_metrics import UserMetrics
+from ..topology.cluster import CLUSTER_FILE, read_states
 from .history import is_recorded, metrics_of_run
-from .job_cache import StampedCache, metrics_stamp, ranks_stamp, samples_stamp
+from .job_cache import StampedCache, metrics_stamp, ranks_stamp, samples_stamp, stamp_of
 from .responses import RunEvent
 from .views import event_texts
 
 _BUCKETS, _MOST_ROWS = 240, 512
 #: A larger job is not drawn by the page.
 MOST_DEVICES = 16_384
-FigureName = Literal["bands", "heat", "metrics", "roofline"]
+FigureName = Literal["bands", "heat", "metrics", "roofline", "cluster"]
 #: Jobs, and time ranges of their samples, that pages show at the same time.
 _contents: StampedCache[JobContent] = StampedCache(8)
 _overviews: StampedCache[Overview] = StampedCache(4)
@@ -68,7 +69,7 @@ class JobView(JobQuery):
     width: int = Field(320, ge=200, le=10_000)
     names: tuple[OneLine, ...] = Field((), max_length=MOST_METRICS)
     bands: tuple[OneLine, ...] = Field((), max_length=len(HEAT_METRICS))
-    figures: tuple[FigureName, ...] = Field(("bands", "heat", "metrics"), max_length=4)
+    figures: tuple[FigureName, ...] = Field(("bands", "heat", "metrics"), max_length=5)
     dark: bool = False
 
     @field_validator("metric")
@@ -151,7 +152,8 @@ def job_figures(folder: Path, view: JobView) -> dict[str, Any]:
     GipfelError
         The selection is not valid for this job, or the job is too large.
     """
-    version = version_of(ranks_stamp(folder), samples_stamp(folder), metrics_stamp(folder), view)
+    stamps = ranks_stamp(folder), samples_stamp(folder), metrics_stamp(folder), _cluster_stamp(folder, view)
+    version = version_of(*stamps, view)
     if view.have == version:
         return {"version": version, "unchanged": True}
     content = read_content(folder, view)
@@ -244,7 +246,14 @@ def _figures(  # noqa: PLR0917 - all that one answer is drawn from
             metrics, content.job.launch, view.names, chosen, span, dark=view.dark, width=view.width
         )
         found["metrics"] = with_events(own, events, dark=view.dark)
+    if "cluster" in view.figures and (states := read_states(folder)):
+        span = _span(overview, *_range(view))
+        found["cluster"] = cluster_figure(states, span, dark=view.dark, width=view.width)
     return found
+
+
+def _cluster_stamp(folder: Path, view: JobView) -> Hashable:
+    return stamp_of(folder / CLUSTER_FILE) if "cluster" in view.figures else None
 
 
 def _span(overview: Overview, start: int | None, end: int | None) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from typing import Literal
 
 from ..communication.report import GroupFamily, SlowCalls
+from ..topology.cluster import ClusterState
 from .responses import Figure, ResponseModel
 
 
@@ -147,3 +148,11 @@ class LookPlan(ResponseModel):
     ranks: list[int]
     why: str
     cost: str
+
+
+class JobCluster(ResponseModel):
+    """The cluster around a job, null if nothing tells it; ``live`` is false for what was recorded."""
+
+    state: ClusterState | None
+    live: bool
+    problem: str

@@ -1,5 +1,8 @@
-"""Tabs of the job page that other features add: topology, communication of the ranks, and the network."""
+"""What the job page adds to its ranks: topology, communication, network, and the cluster around the job."""
 
+import threading
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +19,21 @@ from ..job.topology import JobTopology, Vetted, job_topology
 from ..network import read_network
 from ..telemetry.sample import SourceError
 from ..telemetry.store.overview import read_overview
+from ..topology.cluster import (
+    CLUSTER_FILE,
+    ClusterState,
+    OwnJob,
+    SlurmAnswers,
+    append_state,
+    ask_slurm,
+    cluster_state,
+    read_prometheus,
+    read_states,
+    run_fabric,
+)
 from ..topology.read import read_topology
 from ..vetting.report import read_report
+from .history import is_recorded
 from .job import JobQuery, read_content
 from .job_cache import StampedCache, communication_stamp
 from .job_responses import JobConnection, JobNetwork
@@ -28,6 +44,9 @@ _LIMIT_S, _LEAST_AGE_S, _TIMES = 20.0, 15.0, 10.0
 _reports: StampedCache[CommunicationReport | GipfelError] = StampedCache(
     4, least_age_s=_LEAST_AGE_S, times=_TIMES
 )
+
+#: Seconds between two queries of this server to Slurm or Prometheus, and between two states that it records.
+_QUERY_S, _RECORD_S = 30.0, 60.0
 
 
 #: Rows of a table that a page can show at once.
@@ -133,3 +152,81 @@ def network_document(folder: Path) -> dict[str, Any]:
         recorded=True, connections=shown, left_out=len(rows) - len(shown), notes=list(record.notes)
     )
     return document.model_dump(mode="json")
+
+
+class ClusterAround:
+    """The cluster around the jobs that pages show; it is queried at most every 30 s for all of them together.
+
+    Parameters
+    ----------
+    prometheus
+        Address of the site's Prometheus; empty for ``sinfo`` and ``squeue``.
+    queries
+        PromQL by what it counts.
+    clock
+        Seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        prometheus: str = "",
+        queries: Mapping[str, str] | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._environment = environment
+        self._prometheus, self._queries = prometheus, dict(queries or {})
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._tried_s = -_QUERY_S
+        self._answer: SlurmAnswers | ClusterState | None = None
+        self._problem = ""
+
+    def document(self, folder: Path) -> dict[str, Any]:
+        """Return the content of a `job_responses.JobCluster`: live for a run that is recorded now."""
+        live = is_recorded(folder / "telemetry")
+        state = self._live(folder) if live else None
+        if state is not None:
+            self._record(folder, state)
+        else:
+            state = next(reversed(read_states(folder)), None)
+        problem = self._problem if live else ""
+        return {
+            "state": None if state is None else state.model_dump(mode="json"),
+            "live": live,
+            "problem": problem,
+        }
+
+    def _live(self, folder: Path) -> ClusterState | None:
+        answer = self._ask()
+        if not isinstance(answer, SlurmAnswers):
+            return answer
+        own = OwnJob(job_id=folder.name.rpartition("-")[2], nodes=tuple(read_topology(folder).nodes))
+        return cluster_state(answer, own, run_fabric(folder))
+
+    def _ask(self) -> SlurmAnswers | ClusterState | None:
+        """Return the last answer; ask again if it is old. After an error the earlier answer stays."""
+        with self._lock:
+            if self._clock() - self._tried_s >= _QUERY_S:
+                try:
+                    if self._prometheus:
+                        self._answer = read_prometheus(self._prometheus, time.time_ns(), self._queries)
+                    else:
+                        self._answer = ask_slurm(self._environment, time.time_ns())
+                    self._problem = ""
+                except SourceError as error:
+                    self._problem = str(error)
+                self._tried_s = self._clock()
+            return self._answer
+
+    def _record(self, folder: Path, state: ClusterState) -> None:
+        try:
+            age_s = time.time() - (folder / CLUSTER_FILE).stat().st_mtime
+        except OSError:
+            age_s = _RECORD_S
+        if age_s >= _RECORD_S:
+            try:
+                append_state(folder, state)
+            except OSError as error:
+                self._problem = f"The state of the cluster can't be recorded: {error.strerror}."

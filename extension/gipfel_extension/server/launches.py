@@ -11,13 +11,13 @@ from pydantic import Field
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.runs import runs_root
 
-from ..job.flame_graph import draw_flame_graph
 from ..job.looks import (
     DUMP_COST,
     ChosenRanks,
     LaunchRoles,
     cost_of,
     default_ranks,
+    draw_flame_graph,
     select_ranks,
 )
 from ..telemetry.files import open_regular

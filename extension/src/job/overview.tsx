@@ -3,6 +3,7 @@ import * as React from 'react';
 
 import { HEAT_METRICS, ROW_ORDERS, type IJobDocument } from '../api';
 import { Figure } from '../views/figures/figure';
+import { Cluster } from './cluster';
 import type { JobFigures } from './figures';
 import { heatRows } from './heat';
 import type { JobModel } from './model';
@@ -27,7 +28,7 @@ export function Overview(props: IProps): React.JSX.Element {
   const wanted = JSON.stringify(names);
   React.useEffect(() => {
     const pace = JSON.parse(wanted) as readonly string[];
-    const drawn = pace.length > 0 ? ['metrics', 'bands', 'heat'] : ['bands', 'heat'];
+    const drawn = [...(pace.length > 0 ? ['metrics'] : []), 'bands', 'heat', 'cluster'];
     model.setWanted({ figures: drawn, names: pace, bands: ['SM_ACTIVE'] });
   }, [model, wanted]);
   const onLine = lineChooser(model);
@@ -58,6 +59,7 @@ export function Overview(props: IProps): React.JSX.Element {
           />
         </section>
       </div>
+      <Cluster {...props} />
       <Heat {...props} />
     </>
   );

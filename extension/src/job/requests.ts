@@ -1,7 +1,7 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import type { ServerConnection } from '@jupyterlab/services';
 
-import type { IJobDocument, IJobFigures, IJobVerdicts, ILookList, ILookPlan } from '../api';
+import type { IJobCluster, IJobDocument, IJobFigures, IJobVerdicts, ILookList, ILookPlan } from '../api';
 import { requestJson } from '../common/request';
 
 /** The answer if nothing has changed since the version that the page has. */
@@ -50,6 +50,11 @@ export class JobRequests {
 
   verdicts(query: IJobQuery, have: string): Promise<IJobVerdicts | IUnchanged> {
     return requestJson(this.settings, `job/verdicts${jobWords(query, have)}`);
+  }
+
+  /** Return the cluster around a run. */
+  cluster(run: string): Promise<IJobCluster> {
+    return requestJson(this.settings, `job/cluster${URLExt.objectToQueryString({ run })}`);
   }
 
   /** Return the looks into ranks of a launch, the newest first. */
