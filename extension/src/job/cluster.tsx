@@ -31,7 +31,10 @@ export function Cluster(props: IProps): React.JSX.Element | null {
     return null;
   }
   return (
-    <section className="jp-Gipfel-view jp-Gipfel-job-cluster" aria-label={trans.__('The cluster around this job')}>
+    <section
+      className="jp-Gipfel-view jp-Gipfel-job-cluster"
+      aria-label={trans.__('The cluster around this job')}
+    >
       <div className="jp-Gipfel-viewHead">
         <h3>{trans.__('The cluster around this job')}</h3>
         {state !== null && (
