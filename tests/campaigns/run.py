@@ -21,7 +21,18 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BUILD = ROOT / "build" / "campaigns"
-NAMES = ("alarms", "causes", "changes", "checkpoints", "hangs", "jobs", "packing", "stragglers", "vetting")
+NAMES = (
+    "alarms",
+    "causes",
+    "changes",
+    "checkpoints",
+    "hangs",
+    "jobs",
+    "packing",
+    "services",
+    "stragglers",
+    "vetting",
+)
 sys.path.insert(0, str(HERE))
 
 Documents = Mapping[str, Any]

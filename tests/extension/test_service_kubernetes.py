@@ -136,7 +136,7 @@ def _check_custom(objects: list[dict]) -> None:
 def test_the_shipped_blueprints_are_rendered_or_refused_with_a_reason() -> None:
     rendered, refused = set(), {}
     for path in sorted(CATALOGUE.glob("*.yaml")):
-        spec = _spec(path.read_text(), logdir="/storage/runs", directory="/storage")
+        spec = _spec(path.read_text(), logdir="/storage/runs", directory="/storage", models="/storage")
         try:
             files = render(spec, Target(image=IMAGE))
         except GipfelError as error:

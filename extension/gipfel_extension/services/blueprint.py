@@ -1,11 +1,11 @@
 """Blueprint of a service: its parts, parameters, paths, readiness and resources, as frozen models.
 
 Texts in ``command`` and ``variables`` may contain references: ``${parameters.NAME}``, ``${socket}`` (this
-part's socket) or ``${port}`` (for a part that knows TCP only), ``${parts.NAME.socket}`` (another part's),
-``${prefix}`` (the URL's path, ending with a slash) or ``${path}`` (without it), ``${storage}`` (a directory
-that is kept),
-``${secrets.NAME}`` (a file), ``${python}`` and ``${environment}`` (the directory of the blueprint's own
-packages). ``$$`` is a dollar sign. Nothing is passed to a shell.
+part's socket) or ``${port}`` (for a part that knows TCP only), ``${parts.NAME.socket}`` (another part's) or
+``${parts.NAME.port}`` (the same between two parts that know TCP only), ``${prefix}`` (the URL's path, ending
+with a slash) or ``${path}`` (without it), ``${storage}`` (a directory that is kept), ``${secrets.NAME}`` (a
+file), ``${python}`` and ``${environment}`` (the directory of the blueprint's own packages). ``$$`` is a
+dollar sign. Nothing is passed to a shell.
 
 Blueprints are found in ``~/.gipfel/blueprints``, in the site's directories in ``$GIPFEL_BLUEPRINTS``, in
 those of packages, and in Gipfel's own, in this order. A package names a module whose directory has
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, field_validator, model_validator
 
 from gipfel_cluster.definition_files import (
     SUFFIXES,
@@ -34,7 +34,8 @@ from gipfel_cluster.yaml_document import suggestion
 NAME = r"[a-z0-9](?:-?[a-z0-9]){0,29}"
 #: A reference, or a dollar sign that is written twice.
 REFERENCE = re.compile(r"\$(?:\$|\{([^{}]{0,100})\})")
-ParameterValue = bool | int | float | str
+#: Value of a parameter; strict, so that 1 stays an int.
+ParameterValue = StrictBool | StrictInt | StrictFloat | StrictStr
 
 _DIRECTORIES = "GIPFEL_BLUEPRINTS"
 _SHIPPED = Path(__file__).parent / "catalogue"
@@ -89,9 +90,10 @@ class Part(Frozen):
     """A program of a service, which listens on a Unix socket, or on ``${port}`` in a network of its own.
 
     A part that listens on a ``port`` can reach other parts by their sockets, and no other machine.
-    ``path`` says whether the service gets paths without the URL's prefix (``strip``) or with it (``keep``). A
-    program that does not speak HTTP is ``raw``: `gipfel service connect` leads to its socket, which gets the
-    file name ``socket_name`` there.
+    ``path`` says whether the service gets paths without the URL's prefix (``strip``) or with it (``keep``);
+    one that works at the ``root`` of a host only can't be started in a hub. A program that does not speak
+    HTTP is ``raw``: `gipfel service connect` leads to its socket, which gets the file name ``socket_name``
+    there.
     ``allow_paths`` are the paths that may be requested, without the prefix: all below one that ends with a
     slash, exactly that one otherwise; empty allows all.
     """
@@ -100,7 +102,7 @@ class Part(Frozen):
     variables: dict[_Identifier, OneLine] = Field(default={}, max_length=128)
     secrets: tuple[_PartName, ...] = Field((), max_length=16)
     listen: Literal["socket", "port"] = "socket"
-    path: Literal["strip", "keep", "raw"] = "strip"
+    path: Literal["strip", "keep", "root", "raw"] = "strip"
     socket_name: Annotated[str, Field(pattern=r"^\.?[A-Za-z0-9][A-Za-z0-9._-]{0,30}$")] = "service"
     allow_paths: tuple[_AllowedPath, ...] = Field((), max_length=64)
     ready: Ready = Ready()
@@ -266,6 +268,15 @@ def cross_problems(blueprint: Blueprint) -> Iterator[BlueprintProblem]:
             yield BlueprintProblem(path=("parts",), problem=str(error), fix="Remove one of the 'needs'.")
 
 
+def ports_of(blueprint: Blueprint, part: Part) -> tuple[str, ...]:
+    """Return the parts that a part reaches by ports: both know TCP only."""
+    if part.listen != "port":
+        return ()
+    return tuple(
+        each for each in part.needs if each in blueprint.parts and blueprint.parts[each].listen == "port"
+    )
+
+
 def reference_names(blueprint: Blueprint, part: Part) -> tuple[str, ...]:
     """Return everything that a part's texts may refer to."""
     has_packages = blueprint.environment != Environment()
@@ -275,6 +286,7 @@ def reference_names(blueprint: Blueprint, part: Part) -> tuple[str, ...]:
         *(("environment",) if has_packages else ()),
         *(f"parameters.{name}" for name in blueprint.parameters),
         *(f"parts.{name}.socket" for name in part.needs),
+        *(f"parts.{name}.port" for name in ports_of(blueprint, part)),
         *(f"secrets.{name}" for name in part.secrets),
     )
 

@@ -49,6 +49,11 @@ def prepare(order: ServiceOrder, environment: Mapping[str, str]) -> PreparedServ
     """
     home = Path(environment.get("HOME") or Path.home())
     blueprint = find_blueprint(order.blueprint, directory=home, environment=environment)
+    if blueprint.parts[blueprint.front_part].path == "root":
+        raise GipfelError(
+            f"{blueprint.title} works at the root of a host only, and services of a hub are below a path.",
+            f"Run `gipfel service up {blueprint.name} --here` in a terminal, and open it through ssh -L.",
+        )
     spec = ServiceSpec(
         name=order.name,
         blueprint=blueprint,

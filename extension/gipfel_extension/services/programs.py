@@ -7,9 +7,10 @@ directory, which a link in it names, are refused; so are named pipes, which woul
 the server. It opens no port: whoever can connect to the socket is its superuser ``postgres``, and the
 socket's directory is the owner's.
 
-``port SOCKET PORT PROGRAM…`` runs a program that knows TCP only in a network namespace of its own, without
-root, and passes on connections to the socket to the program's port there. Nothing outside of the namespace
-can connect to the port, and the program reaches no network.
+``port SOCKET PORT [--reach=PORT=SOCKET…] PROGRAM…`` runs a program that knows TCP only in a network namespace
+of its own, without root, and passes on connections to the socket to the program's port there. Nothing outside
+of the namespace can connect to the port, and the program reaches no network, but other parts by the ports of
+``--reach``.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ import signal
 import socketserver
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from http.server import SimpleHTTPRequestHandler
 from importlib.util import find_spec
 from pathlib import Path
@@ -148,20 +150,25 @@ def _initialize(programs: Path, directory: Path) -> None:
 
 
 async def _serve_port(path: Path, port: int, argv: list[str]) -> int:
-    """Run the program and the bridge until the program ends, and return its exit status."""
+    """Run the program and its bridges until the program ends, and return its exit status."""
     loop = asyncio.get_running_loop()
+    others = []
+    while argv and argv[0].startswith("--reach="):
+        own_port, _, other = argv.pop(0).removeprefix("--reach=").partition("=")
+        others.append(await asyncio.start_server(_bridge_to(other), "127.0.0.1", int(own_port)))
     # With a signal to end, the program must not outlive this process.
     child = await asyncio.create_subprocess_exec(*argv, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, _forward, child, number)
     server = await asyncio.start_unix_server(
-        lambda reader, writer: _bridge(reader, writer, port), str(path), backlog=_BACKLOG, limit=_CHUNK_BYTES
+        _bridge_to(port), str(path), backlog=_BACKLOG, limit=_CHUNK_BYTES
     )
     os.chmod(path, 0o600)  # noqa: PTH101 - in an async function, where ruff takes Path.chmod for I/O
     try:
         status = await child.wait()
     finally:
-        server.close()
+        for each in (server, *others):
+            each.close()
     return 128 - status if status < 0 else status
 
 
@@ -170,10 +177,21 @@ def _forward(child: asyncio.subprocess.Process, number: int) -> None:
         child.send_signal(number)
 
 
-async def _bridge(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
-    """Copy both ways between a connection to the socket and a new one to the port."""
+def _bridge_to(target: int | str) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+    """Return a handler of connections that joins each with a new one to a port, or to a Unix socket."""
+
+    async def bridge(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await _bridge(reader, writer, target)
+
+    return bridge
+
+
+async def _bridge(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: int | str) -> None:
     try:
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port, limit=_CHUNK_BYTES)
+        if isinstance(target, int):
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", target, limit=_CHUNK_BYTES)
+        else:
+            far_reader, far_writer = await asyncio.open_unix_connection(target, limit=_CHUNK_BYTES)
     except OSError:
         # The program does not listen yet.
         writer.close()

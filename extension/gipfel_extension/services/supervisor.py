@@ -36,7 +36,7 @@ from gipfel_cluster.workloads.directory import (
 )
 
 from .access import Access, TokenAccess
-from .blueprint import Environment, Part
+from .blueprint import Environment, Part, ports_of
 from .environments import make_environment
 from .front_door import FrontDoor, Route, accepts_connections, is_ready
 from .hub_access import HubAccess, bind_for_hub, report_activity
@@ -58,6 +58,8 @@ _MAX_TOKEN_BYTES = 1024
 _MAX_RUNS = 200
 #: In a network namespace of its own, every port is free.
 _PORT = "8080"
+#: Ports in it that lead to other parts, one after the other.
+_FIRST_OTHER_PORT = 8101
 _PRIVATE_NETWORK = (sys.executable, "-I", "-m", "gipfel_extension.services.programs", "port")
 
 
@@ -170,7 +172,8 @@ class ServiceSupervisor:
         self._report(f"{self._spec.name}: starting {name}")
         argv, variables = resolve_part(part, self._references(name, sockets))
         if part.listen == "port":
-            argv = (*_PRIVATE_NETWORK, str(sockets / name), _PORT, *argv)
+            others = (f"--reach={port}={sockets / each}" for each, port in self._other_ports(part).items())
+            argv = (*_PRIVATE_NETWORK, str(sockets / name), _PORT, *others, *argv)
         environment = {**_service_environment(self._environment), **variables}
         if self._packages and part.command[0] == "${python}":
             environment["PYTHONPATH"] = self._packages
@@ -224,12 +227,9 @@ class ServiceSupervisor:
         name = self._spec.blueprint.front_part
         part = self._spec.blueprint.parts[name]
         route = Route(
-            socket=str(sockets / name),
-            prefix=self._spec.prefix,
-            mode=part.path,
-            allowed=part.allow_paths,
+            socket=str(sockets / name), prefix=self._spec.prefix, mode=part.path, allowed=part.allow_paths,
             socket_name=part.socket_name,
-        )
+        )  # fmt: skip
         if self._of_hub:
             listener = bind_for_hub(self._environment)
             access: Access = HubAccess(self._spec.prefix)
@@ -290,12 +290,18 @@ class ServiceSupervisor:
             **listens,
             "environment": self._packages,
             **{f"parts.{each}.socket": str(sockets / each) for each in part.needs},
+            **{f"parts.{each}.port": str(port) for each, port in self._other_ports(part).items()},
             **{f"secrets.{each}": str(self._folder / SECRETS / each) for each in part.secrets},
             "python": sys.executable,
             "prefix": self._spec.prefix,
             "path": self._spec.prefix.rstrip("/"),
             "storage": str(storage),
         }
+
+    def _other_ports(self, part: Part) -> dict[str, int]:
+        """Return the ports of the parts that a part reaches by TCP, in its own network namespace."""
+        names = ports_of(self._spec.blueprint, part)
+        return {name: _FIRST_OTHER_PORT + number for number, name in enumerate(names)}
 
     def _log(self, name: str) -> Path:
         return self._folder / f"{name}.log"

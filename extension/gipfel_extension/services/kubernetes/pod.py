@@ -205,6 +205,7 @@ def _references(spec: ServiceSpec, name: str) -> dict[str, str]:
         "port": str(_port(spec, name)),
         "environment": _PACKAGES,
         **{f"parts.{each}.socket": f"{_SOCKETS}/{each}" for each in part.needs},
+        **{f"parts.{each}.port": str(_port(spec, each)) for each in part.needs},
         **{f"secrets.{each}": f"{_SECRETS}/{each}" for each in part.secrets},
         "python": _PYTHON,
         "prefix": "/",
