@@ -17,6 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from gipfel_cluster.git_state import GitDifference
 from gipfel_extension.communication.report import GroupFamily, SlowCalls
 from gipfel_extension.diagnosis.pace_comparison import PaceComparison
+from gipfel_extension.diagnosis.phases import Phase, RunPhases
 from gipfel_extension.job import topology
 from gipfel_extension.job.ranks import JobRank, Problem
 from gipfel_extension.job.rows import ORDERS
@@ -25,7 +26,13 @@ from gipfel_extension.routes.services import ServiceShareChange, ServiceStart
 from gipfel_extension.server import job_responses, responses, task_responses
 from gipfel_extension.server.job import JobDocument
 from gipfel_extension.server.launches import LogPosition
-from gipfel_extension.server.run_comparison import ConfigurationRow, GitRow, MeasurementRow, RunComparison
+from gipfel_extension.server.run_comparison import (
+    ConfigurationRow,
+    GitRow,
+    MeasurementRow,
+    RunComparison,
+    RunSteps,
+)
 from gipfel_extension.server.run_table import TableRow
 from gipfel_extension.server.views import View
 from gipfel_extension.telemetry.figures.heat import HEAT_METRICS
@@ -74,6 +81,9 @@ _OTHERS = (
     GitDifference,
     GitRow,
     PaceComparison,
+    Phase,
+    RunPhases,
+    RunSteps,
     RunComparison,
 )
 _PRIMITIVES = {str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}

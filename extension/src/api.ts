@@ -356,6 +356,32 @@ export interface IPaceComparison {
   readonly confidence: number;
 }
 
+/** Interruptions of one kind. */
+export interface IPhase {
+  readonly kind: string;
+  readonly times_ns: readonly number[];
+  readonly seconds: number;
+  readonly every: number | null;
+}
+
+/** Pace of a run's steps and its interruptions. */
+export interface IRunPhases {
+  readonly step_s: number;
+  readonly scatter: number;
+  readonly steps: number;
+  readonly total_s: number;
+  readonly phases: readonly IPhase[];
+}
+
+/**
+ * Steps of a run: time, interruptions, and changes with the hardware series that moved with each. `phases` is
+ * null where too few steps are logged.
+ */
+export interface IRunSteps {
+  readonly phases: IRunPhases | null;
+  readonly changes: readonly string[];
+}
+
 /** Comparison of runs with the first one; `more` counts differences of the configuration left out. */
 export interface IRunComparison {
   readonly runs: readonly ITableRow[];
@@ -364,6 +390,7 @@ export interface IRunComparison {
   readonly git: readonly IGitRow[];
   readonly measurements: readonly IMeasurementRow[];
   readonly pace: readonly (IPaceComparison | null)[];
+  readonly steps: readonly IRunSteps[];
 }
 
 /**
@@ -1000,7 +1027,7 @@ export interface IJobVerdict {
   readonly unit: string;
   readonly since_ms: number | null;
   readonly confidence: number;
-  readonly source: 'record' | 'steps' | 'flight_recorder';
+  readonly source: 'record' | 'steps' | 'phases' | 'flight_recorder';
 }
 
 /** Verdicts on a job, the worst first; `notes` say what the data lack. */

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import run_courses
 from intervals import wilson
 from step_tables import TRIED as NOISE
 from step_tables import Floats
@@ -47,9 +48,8 @@ def cells(seed: int, draws: int) -> dict[str, Callable[[], dict[str, Any]]]:
         for apart in BETWEEN
         for earlier in EARLIER
     }
-    return {
-        name: partial(_measure, name, measure, seed, draws) for name, measure in {**within, **between}.items()
-    }
+    measures = {**within, **between, **run_courses.cells()}
+    return {name: partial(_measure, name, measure, seed, draws) for name, measure in measures.items()}
 
 
 def _measure(

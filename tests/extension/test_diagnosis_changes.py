@@ -1,7 +1,9 @@
 """Changes of a run's pace: dated, with what changed with them; and differences of runs."""
 
 import importlib
+import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,9 @@ from saturation_tables import table as samples_table
 from gipfel_extension.diagnosis import diagnose
 from gipfel_extension.diagnosis.changes import find_changes
 from gipfel_extension.diagnosis.pace_comparison import RunPace, compare_paces, pace_of
-from gipfel_extension.diagnosis.witnesses import find_witness
+from gipfel_extension.diagnosis.phases import find_phases
+from gipfel_extension.diagnosis.steps import StepTable
+from gipfel_extension.diagnosis.witnesses import find_movers, find_witness
 
 
 def noise(steps: int, cv: float = 0.02, seed: int = 5) -> np.ndarray:
@@ -97,6 +101,78 @@ def test_a_change_names_its_witness_and_none_where_none_is_significant():
         assert text in change.evidence
 
 
+def test_a_dip_lists_all_series_that_moved_with_it_and_no_others():
+    rng = np.random.default_rng(3)
+    dip = (np.arange(200) >= 100) & (np.arange(200) < 130)
+    clock = np.where(dip, 1500.0, 1900.0) + rng.normal(0, 5, 200)
+    active = np.where(dip, 0.7, 0.9) + rng.normal(0, 0.01, 200)
+    drifting = 50 + np.arange(200) / 10
+    samples = _samples(SM_CLOCK=clock, SM_ACTIVE=active, GPU_TEMP=drifting)
+    at = samples[gpu(0).uuid]["time_ns"][[100, 50, 129]].tolist()
+    assert {each.metric for each in find_movers(samples, *at)} == {"SM_CLOCK", "SM_ACTIVE"}
+    # Steps of a dip are compared up to its end, although more steps follow.
+    seconds = work(8, 200, 0.02)
+    seconds[:, dip] *= 1.3
+    steps = table(seconds)
+    offset = START_NS - int(samples[gpu(0).uuid]["time_ns"][0])
+    times_ns = steps.time_ns[0] - offset + np.arange(200) * 10**9
+    steps = type(steps)(steps.ranks, steps.steps, times_ns, steps.step_s, steps.work_s)
+    found = [
+        each for each in diagnose(steps, roles(8), samples=lambda: samples).verdicts if each.kind == "change"
+    ]
+    assert len(found) == 2
+    assert "SM_CLOCK changed with it" in found[0].evidence
+    assert "Also moved: SM_ACTIVE from 90% to 70% on GPU 0" in found[0].evidence
+
+
+def _run_with_phases(step_s: float = 0.5, count: int = 200):
+    """Steps of which every 40th is followed by a checkpoint of 4 s, and one by a pause of 20 s."""
+    seconds = step_s * (1 + np.random.default_rng(4).normal(0, 0.02, count))
+    extra = np.zeros(count)
+    extra[40::40] = 4.0
+    extra[70] = 20.0
+    ends = START_NS + ((30 + np.cumsum(seconds + extra)) * 1e9).astype(np.int64)
+    # The loop's own time leaves out what happens between two steps.
+    both = np.tile(seconds, (4, 1))
+    return StepTable(np.arange(4), np.arange(count), ends, both, both)
+
+
+def test_interruptions_are_counted_with_their_cost_and_period():
+    found = find_phases(_run_with_phases(), None, START_NS)
+    kinds = {each.kind: each for each in found.phases}
+    assert found.step_s == pytest.approx(0.5, rel=0.01)
+    assert kinds["set_up"].seconds == pytest.approx(30, abs=0.5)
+    # Four of five are regular; without samples a checkpoint is not told from an evaluation.
+    assert sum(each.seconds for each in found.phases) == pytest.approx(30 + 4 * 4 + 20, abs=1)
+    assert find_phases(table(work(4, 8))) is None
+    assert find_phases(table(work(4, 100, 0.02))).phases == ()
+    document = diagnose(_run_with_phases(), roles(4), begin_ns=START_NS).to_json()
+    assert document["pace"]["steps"] == 200
+    json.dumps(document)
+
+
+def test_what_is_written_or_computed_tells_a_checkpoint_from_an_evaluation_and_a_pause():
+    steps = _run_with_phases()
+    count = int((steps.time_ns[-1] - START_NS) / 1e9) + 2
+    write, active = np.full(count, 1e5), np.full(count, 0.5)
+    for end in steps.time_ns[40::40]:
+        second = int((end - START_NS) / 1e9)
+        write[second - 4 : second + 1], active[second - 4 : second + 1] = 5e8, 0.0
+    pause = int((steps.time_ns[70] - START_NS) / 1e9)
+    for working, kind in ((0.0, "pause"), (0.4, "evaluation")):
+        active[pause - 20 : pause + 1] = working
+        columns = {gpu(0): {"SM_ACTIVE": active}, host(): {"IO_WRITE_BYTES": write}}
+        samples = samples_table(columns, length=count)
+        shift = START_NS - int(samples[gpu(0).uuid]["time_ns"][0])
+        moved = replace(steps, time_ns=steps.time_ns - shift)
+        found = {each.kind: each for each in find_phases(moved, samples).phases}
+        assert set(found) == {"checkpoint", kind}
+        assert found["checkpoint"].every == 40
+        assert found["checkpoint"].seconds == pytest.approx(16, abs=1)
+        assert found[kind].sentence(150.0).startswith(f"1 {kind}: 20 s in all (13.")
+        assert "4 checkpoints, every 40 steps, 4 s each: 16 s in all" in found["checkpoint"].sentence(150.0)
+
+
 def test_longer_steps_without_more_work_are_communication():
     seconds = work(8, 120, 0.02)
     whole = seconds.max(axis=0) + np.where(np.arange(120) < 60, 0.1, 0.4)
@@ -139,5 +215,7 @@ def test_a_sample_of_the_campaign_finds_changes_and_invents_none():
     assert documents["within.+0.noise-5.400"]["false"] == 0
     assert documents["within.+10.noise-2.400"]["found"] == 8
     assert documents["runs.+10.apart-1.earlier-5"]["found"] >= 7
+    assert cells["moved.0.of-4"]()["false"] == 0
+    assert cells["phases.0.sampled"]()["found"] == 8
     rows = campaign.summary(documents)
     assert len({row["name"] for row in rows}) == len(rows)

@@ -1,5 +1,6 @@
 """``gipfel compare``: the differences of runs in configuration, commits and measurements."""
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from ..diagnosis.pace_comparison import PaceComparison
     from ..server.run_comparison import GitRow, RunComparison
 
-_WIDEST_CELL = 40
+_WIDEST_CELL, _WIDTH = 40, 96
 _SHOWN_COMMITS, _SHOWN_FILES = 5, 10
 
 
@@ -33,6 +34,8 @@ def compare(*, names: tuple[str, ...], as_json: bool) -> int:
 
     Where ranks logged their steps, log(step=…, step_s=…), a sentence on each run says whether its steps are
     longer than the first run's, how sure that is, and the smallest difference that these runs could show.
+    STEPS lists what interrupts them (set-up, checkpoints, evaluations, pauses) with its cost, and changes of
+    the pace within a run with the hardware series that moved with them.
 
     Exit status: 0 compared, 1 there is no such run, 2 wrong usage.
     """
@@ -67,6 +70,11 @@ def comparison_lines(comparison: "RunComparison") -> Iterator[str]:
         for title, pace in paces:
             yield _pace_line(title, pace)
         yield ""
+    for title, steps in zip(titles, comparison.steps, strict=False):
+        if sentences := steps.sentences():
+            yield f"STEPS  {title}"
+            yield from (f"  {line}" for text in sentences for line in textwrap.wrap(text, _WIDTH))
+            yield ""
     changed = [
         (row.key, ["-" if value is None else value for value in row.values])
         for row in comparison.configuration

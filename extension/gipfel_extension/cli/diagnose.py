@@ -94,6 +94,9 @@ def _print(found: "Diagnosis") -> None:
         click.echo(", ".join(head))
         for line in textwrap.wrap(verdict.evidence, 96):
             click.echo(f"  {line}")
+    if found.phases is not None:
+        for sentence in found.phases.sentences():
+            click.echo(sentence)
     limits = [
         f"a {name.replace('_', ' ')} below {value:.1%}" for name, value in found.resolution.items() if value
     ]

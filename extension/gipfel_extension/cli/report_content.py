@@ -11,6 +11,7 @@ from typing import Any
 from ..job.ranks import read_job
 from ..job.roofline import roofline_figure
 from ..job.rows import device_rows
+from ..job.run_roles import diagnose_run
 from ..saturation.report import ReportContent, ReportFigure, record_lines
 from ..saturation.report.document import heading, recording_line
 from ..saturation.result import points_over_time
@@ -21,6 +22,7 @@ from ..telemetry.figures.run_figures import gpu_figure, host_figure, job_figure,
 from ..telemetry.figures.score_figures import score_figure, shares_figure
 from ..telemetry.figures.stack import with_events, with_time_range
 from ..telemetry.files import read_record_file
+from ..telemetry.sample import SourceError
 from ..telemetry.store.overview import Overview
 from ..telemetry.user_metrics import UserMetrics, read_metrics
 from .scored_run import ScoredRun
@@ -45,10 +47,23 @@ def build_content(scored: ScoredRun) -> ReportContent:
         scored.document(),
         tuple(_figures(scored, events)),
         record_lines(record),
-        tuple((_time(e.time_ns), e.node, e.kind, e.message) for e in events[-_MAX_EVENTS:]),
+        tuple(_event_rows(scored.path, events)),
         f"Made by gipfel on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.",
         _vetting(scored.path),
     )
+
+
+def _event_rows(path: Path, events: tuple[Event, ...]) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the newest events, then what the steps show: interruptions and changes of the pace."""
+    yield from ((_time(e.time_ns), e.node, e.kind, e.message) for e in events[-_MAX_EVENTS:])
+    with suppress(SourceError):
+        found = diagnose_run(path)
+        for phase in found.phases.phases if found.phases else ():
+            total_s = found.phases.total_s if found.phases else 0.0
+            yield _time(phase.times_ns[0]), "", phase.kind, phase.sentence(total_s)
+        for verdict in found.verdicts:
+            if verdict.kind == "change" and verdict.since:
+                yield _time(verdict.since), "", "change", verdict.evidence
 
 
 def _figures(scored: ScoredRun, events: tuple[Event, ...]) -> Iterator[ReportFigure]:

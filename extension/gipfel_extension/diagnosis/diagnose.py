@@ -11,12 +11,13 @@ import numpy as np
 from ..telemetry.sample import SampleTable
 from .changes import Change, find_changes
 from .hardware import Gpus, diagnose_samples, explain
+from .phases import RunPhases, find_phases
 from .robust import median
 from .roles import Roles
 from .steps import StepTable
 from .stragglers import diagnose_steps
 from .verdict import Verdict, cannot_tell
-from .witnesses import find_witness
+from .witnesses import find_movers, find_witness
 
 #: Steps on each side of a change that are compared, and the most changes that are explained.
 _SIDE, _MOST_EXPLAINED = 50, 8
@@ -35,11 +36,14 @@ class Diagnosis:
         nothing could be judged.
     notes
         What the data lack.
+    phases
+        The pace of the steps and what interrupts them; None without enough steps.
     """
 
     verdicts: tuple[Verdict, ...]
     resolution: Mapping[str, float | None] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    phases: RunPhases | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the document of ``gipfel diagnose --json``."""
@@ -49,6 +53,7 @@ class Diagnosis:
                 name: None if value is None else round(value, 4) for name, value in self.resolution.items()
             },
             "notes": list(self.notes),
+            "pace": None if self.phases is None else self.phases.to_json(),
         }
 
 
@@ -69,6 +74,7 @@ def diagnose(
     *,
     samples: Callable[[], SampleTable | None] | None = None,
     gpus: Gpus | None = None,
+    begin_ns: int | None = None,
 ) -> Diagnosis:
     """Return the verdicts on a job.
 
@@ -80,6 +86,8 @@ def diagnose(
         Returns the job's samples; called at most once, and only where a verdict may gain from them.
     gpus
         Rank to the UUIDs of its GPUs.
+    begin_ns
+        When the ranks were started; None where unknown.
     """
     roles, gpus, sampled = roles or Roles(), gpus or {}, _Samples(samples)
     if steps is None:
@@ -94,26 +102,32 @@ def diagnose(
         if sampled.table is not None:
             verdicts[accused.verdict] = explain(verdicts[accused.verdict], accused, sampled.table, gpus)
     changes = find_changes(steps.pace)
-    for change in changes.changes[:_MOST_EXPLAINED]:
-        verdicts += _change_verdicts(change, steps, sampled)
+    cuts = [0, *(each.column for each in changes.changes), len(steps.steps)]
+    for change, before, after in zip(changes.changes[:_MOST_EXPLAINED], cuts, cuts[2:], strict=False):
+        verdicts += _change_verdicts(change, steps, sampled, before, after)
     notes = (f"{len(absent)} ranks of the roles have no step: {_some(absent)}.",) if absent else ()
     resolution = {"slow_rank": found.resolution, "change": changes.resolution}
-    return Diagnosis(tuple(verdicts), resolution, notes)
+    phases = find_phases(steps, None, begin_ns)
+    if phases is not None and any(each.kind in ("regular", "pause") for each in phases.phases):
+        phases = find_phases(steps, sampled.table, begin_ns)
+    return Diagnosis(tuple(verdicts), resolution, notes, phases)
 
 
-def _change_verdicts(change: Change, steps: StepTable, sampled: _Samples) -> list[Verdict]:
+def _change_verdicts(
+    change: Change, steps: StepTable, sampled: _Samples, before: int, after: int
+) -> list[Verdict]:
+    """Return the verdicts on a change between the columns of the changes before and after it."""
     since, number = int(steps.time_ns[change.column]), int(steps.steps[change.column])
     longer = change.share > 0
     text = (
         f"Steps take {abs(change.share):.0%} {'longer' if longer else 'less long'} from step {number} on: "
         f"{change.after_s:.4g} s instead of {change.before_s:.4g} s."
     )
-    first, last = max(0, change.column - _SIDE), min(len(steps.steps) - 1, change.column + _SIDE)
+    first, last = max(before, change.column - _SIDE), min(after - 1, change.column + _SIDE)
     table = sampled.table
     if table is not None and since > 0:
         times = int(steps.time_ns[first]), int(steps.time_ns[last])
-        witness = find_witness(table, since, *times, slower=longer)
-        text += f" {witness.sentence()}" if witness else " No hardware series changed significantly with it."
+        text += _hardware_text(table, since, *times, longer=longer)
     found = [Verdict("change", text, (), None, None, since, change.confidence)]
     waiting = _waiting_share(change, steps, first, last) if longer else None
     if waiting is not None:
@@ -127,6 +141,17 @@ def _change_verdicts(change: Change, steps: StepTable, sampled: _Samples) -> lis
             )
         )  # fmt: skip
     return found
+
+
+def _hardware_text(table: SampleTable, at_ns: int, before_ns: int, after_ns: int, *, longer: bool) -> str:
+    """Return the one series that can explain a change, and all that moved with it."""
+    witness = find_witness(table, at_ns, before_ns, after_ns, slower=longer)
+    movers = find_movers(table, at_ns, before_ns, after_ns)
+    text = f" {witness.sentence()}" if witness else " No hardware series that can explain it changed with it."
+    others = [each.text() for each in movers if witness is None or each.metric != witness.metric]
+    if others:
+        return f"{text} {'Also moved' if witness else 'Moved with it'}: {'; '.join(others)}."
+    return text if witness or movers else " No hardware series changed significantly with it."
 
 
 def _waiting_share(change: Change, steps: StepTable, first: int, last: int) -> float | None:

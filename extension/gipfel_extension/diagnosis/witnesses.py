@@ -3,17 +3,22 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
 from ..telemetry.metric_table import unit_of
-from ..telemetry.sample import Device, SampleTable
-from .robust import Floats, noise_of, quantile, trimmed_mean
+from ..telemetry.sample import Device, SampleTable, metric_names
+from .robust import Floats, noise_of, quantile, student, trimmed_mean
 
 #: Fewer samples on a side show nothing.
 _LEAST_SAMPLES = 8
 #: Probability with which noise names a witness of a change, and the least that counts as significant.
 _FALSE, _LEAST_Z = 1e-3, 4.5
+#: Share by which a series must change to have moved; most metrics in a list, and most series looked at.
+_LEAST_MOVE, _DRIFTS, _MOST_MOVERS, _MOST_SERIES = 0.05, 3.0, 6, 4000
+#: Parts of a side whose means show its noise, whatever memory that has.
+_PARTS = 5
 
 
 @dataclass(frozen=True)
@@ -76,16 +81,68 @@ class Witness:
 
     def sentence(self) -> str:
         """Return what changed, where, and among how many series."""
+        return (
+            f"{self.metric} changed with it, {self._levels()} ({self.z:.0f} standard errors; {self.tried} "
+            "series were looked at)."
+        )
+
+    def text(self) -> str:
+        """Return the metric with its levels and place, for a list."""
+        return f"{self.metric} {self._levels()}"
+
+    def _levels(self) -> str:
         unit = unit_of(self.metric)
         first = self.devices[0]
         name = first.uuid if first.index is None else f"GPU {first.index}"
         where = f"{name} of {first.node}" if first.node and first.kind == "gpu" else first.node or name
         more = f" and {len(self.devices) - 1} more" if len(self.devices) > 1 else ""
         shown = f"{_shown(self.before, unit)} to {_shown(self.after, unit)}"
-        return (
-            f"{self.metric} changed with it, from {shown} on {where}{more} ({self.z:.0f} standard errors; "
-            f"{self.tried} series were looked at)."
-        )
+        return f"from {shown} on {where}{more}"
+
+
+def find_movers(
+    table: SampleTable, at_ns: int, before_ns: int, after_ns: int, *, most: int = _MOST_MOVERS
+) -> tuple[Witness, ...]:
+    """Return the series that moved together with a change of steps, the clearest of each metric first.
+
+    All series are looked at, those that merely follow the pace of the steps too (activity, power, traffic): a
+    list of what moved is not a list of causes. Each one's change is significant among all that were looked
+    at (a probability of 1 in 1 000 for any of them by chance), and twice what it drifts on either side.
+    """
+    looked = list(islice(_moves(table, at_ns, before_ns, after_ns), _MOST_SERIES))
+    threshold = student(max(_LEAST_Z, quantile(_FALSE / max(1, len(looked)) / 2)), 2 * (_PARTS - 1))
+    clear: dict[str, list[tuple[float, Device, float, float]]] = {}
+    for metric, device, (before, after, error) in looked:
+        change = abs(after - before)
+        least = max(_LEAST_MOVE * max(abs(before), abs(after)), 1e-9)
+        z = change / max(error, least / 20)
+        if change >= least and z >= threshold:
+            clear.setdefault(metric, []).append((z, device, before, after))
+    found = []
+    for metric, own in clear.items():
+        own.sort(key=lambda each: -each[0])
+        z, _, before, after = own[0]
+        found.append(Witness(metric, tuple(each[1] for each in own), before, after, z, len(looked)))
+    return tuple(sorted(found, key=lambda each: -each.z)[:most])
+
+
+def _moves(
+    table: SampleTable, at_ns: int, before_ns: int, after_ns: int
+) -> Iterator[tuple[str, Device, tuple[float, float, float]]]:
+    """Yield the levels of all series whose values are rates, shares and levels, not bits or counters."""
+    for device in table.devices:
+        columns = table[device.uuid]
+        edges = np.searchsorted(columns["time_ns"], (before_ns, at_ns, after_ns))
+        for metric in metric_names(columns):
+            # Bits have no level, and a counter of joules always rises.
+            if unit_of(metric) not in ("bits", "J"):
+                sides = columns[metric][edges[0] : edges[1]], columns[metric][edges[1] : edges[2]]
+                levels = _levels(*sides)
+                if levels is not None:
+                    before, after, error = levels
+                    if abs(after - before) < _DRIFTS * max(map(_drift, sides)):
+                        after = before
+                    yield metric, device, (before, after, max(error, _error_of_parts(sides)))
 
 
 def find_witness(
@@ -133,6 +190,22 @@ def _candidates(
                 levels = _levels(values[edges[0] : edges[1]], values[edges[1] : edges[2]])
                 if levels is not None:
                     yield cause, device, levels
+
+
+def _drift(side: Floats) -> float:
+    """Return by how much the two halves of one side differ."""
+    known = side[~np.isnan(side)]
+    halves = np.array_split(known, 2)
+    return abs(float(np.median(halves[1])) - float(np.median(halves[0])))
+
+
+def _error_of_parts(sides: tuple[Floats, Floats]) -> float:
+    """Return the standard error of the difference of two sides, from the means of their parts."""
+    variance = 0.0
+    for side in sides:
+        means = [float(part.mean()) for part in np.array_split(side[~np.isnan(side)], _PARTS)]
+        variance += float(np.var(means, ddof=1)) / _PARTS
+    return math.sqrt(variance)
 
 
 def _levels(before: Floats, after: Floats) -> tuple[float, float, float] | None:

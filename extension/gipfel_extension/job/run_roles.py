@@ -339,7 +339,9 @@ def diagnose_run(
         roles.check(found.present if steps is None else seen)
         roles = roles.with_places(found.locations)
     gpus = gpu_uuids_by_rank(found.locations)
-    verdicts = diagnose(steps, roles, samples=lambda: _samples(run), gpus=gpus)
+    started = [each.time_ns for each in recorded_ranks(run, found.reports.launch or None) if each.time_ns]
+    begin_ns = min(started, default=None)
+    verdicts = diagnose(steps, roles, samples=lambda: _samples(run), gpus=gpus, begin_ns=begin_ns)
     return replace(verdicts, notes=(*problems, *damaged, *verdicts.notes))
 
 

@@ -68,7 +68,7 @@ class JobVerdict(ResponseModel):
     unit: str
     since_ms: int | None
     confidence: float
-    source: Literal["record", "steps", "flight_recorder"]
+    source: Literal["record", "steps", "phases", "flight_recorder"]
 
 
 class JobVerdicts(ResponseModel):

@@ -7,6 +7,7 @@ from typing import Any
 
 from gipfel_cluster.model import GipfelError
 
+from ..diagnosis.phases import RunPhases
 from ..diagnosis.verdict import Verdict, named
 from ..job.ranks import Job
 from ..job.run_roles import diagnose_run, launch_folder
@@ -91,7 +92,20 @@ def _of_steps(folder: Path, query: JobQuery, _: Job) -> tuple[list[dict[str, Any
         found = diagnose_run(folder, layout=query.layout, launch=query.launch)
     except SourceError as error:
         return [], [str(error)]
-    return [_of_diagnosis(each) for each in found.verdicts], list(found.notes)
+    verdicts = [_of_diagnosis(each) for each in found.verdicts]
+    return [*verdicts, *_of_phases(found.phases)], list(found.notes)
+
+
+def _of_phases(found: RunPhases | None) -> list[dict[str, Any]]:
+    """Return the interruptions of the steps, one entry for each kind, for information."""
+    if found is None:
+        return []
+    pace = found.sentences()[0]
+    return [
+        _verdict(each.kind, each.sentence(found.total_s).rstrip("."), pace, 0, [], source="phases")
+        | {"since_ms": each.times_ns[0] // 1_000_000}
+        for each in found.phases
+    ]
 
 
 def _of_diagnosis(verdict: Verdict) -> dict[str, Any]:

@@ -15,7 +15,9 @@ from gipfel_cluster.model import Frozen, one_line
 from gipfel_cluster.workloads.run_folders import find_run
 
 from ..diagnosis.pace_comparison import LEAST_STEPS, PaceComparison, RunPace, compare_paces, pace_of
+from ..diagnosis.phases import RunPhases
 from ..diagnosis.step_file import steps_of_run
+from ..job.run_roles import diagnose_run
 from ..saturation.report.document import compare_documents
 from ..saturation.settings import LOSSES, RESOURCES
 from ..telemetry.files import read_json, read_record_file
@@ -61,6 +63,20 @@ class GitRow(Frozen):
     difference: GitDifference | None = None
 
 
+class RunSteps(Frozen):
+    """Steps of a run: time, interruptions, and changes with the hardware series that moved with each.
+
+    ``phases`` is null where too few steps are logged.
+    """
+
+    phases: RunPhases | None = None
+    changes: tuple[str, ...] = ()
+
+    def sentences(self) -> list[str]:
+        """Return everything in sentences."""
+        return [*(self.phases.sentences() if self.phases else ()), *self.changes]
+
+
 class RunComparison(Frozen):
     """Comparison of runs with the first one; ``more`` counts differences of the configuration left out."""
 
@@ -71,6 +87,8 @@ class RunComparison(Frozen):
     measurements: tuple[MeasurementRow, ...]
     pace: tuple[PaceComparison | None, ...] = ()
     """By run: are its steps longer than the first run's? None of the first, and where no steps are logged."""
+    steps: tuple[RunSteps, ...] = ()
+    """By run: what its steps show by themselves."""
 
 
 def compare_runs(names: Sequence[str], environment: Mapping[str, str] = os.environ) -> RunComparison:
@@ -92,7 +110,17 @@ def compare_runs(names: Sequence[str], environment: Mapping[str, str] = os.envir
         git=_git_rows([_git(each) for each in records], environment),
         measurements=_measurements(rows, folders),
         pace=compare_steps(folders),
+        steps=tuple(_steps_of(folder) for folder in folders),
     )
+
+
+def _steps_of(folder: Path) -> RunSteps:
+    try:
+        found = diagnose_run(folder)
+    except SourceError:
+        return RunSteps()
+    changes = (each.evidence for each in found.verdicts if each.kind == "change")
+    return RunSteps(phases=found.phases, changes=tuple(changes))
 
 
 def compare_steps(folders: Sequence[Path]) -> tuple[PaceComparison | None, ...]:

@@ -38,7 +38,8 @@ export function Headline(props: {
   if (job === null) {
     return null;
   }
-  const [worst, ...others] = verdicts?.verdicts ?? [];
+  // Interruptions such as checkpoints are for information: the tab Events lists them.
+  const [worst, ...others] = (verdicts?.verdicts ?? []).filter(each => each.source !== 'phases');
   const missing = missingText(job, trans);
   // Green only where everything was looked at and nothing was found.
   const found = worst?.severity ?? (verdicts === null ? 'unknown' : 'none');

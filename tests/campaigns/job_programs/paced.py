@@ -10,6 +10,7 @@ import os
 import random
 import socket
 import sys
+import tempfile
 import time
 from datetime import timedelta
 
@@ -50,6 +51,18 @@ def fetch(reader: socket.socket) -> None:
         left -= len(part)
 
 
+def save_checkpoint(rank: int) -> None:
+    """Write 60 MB in two seconds on rank 0, for which the others wait."""
+    if rank == 0:
+        with tempfile.TemporaryFile() as file:
+            for _ in range(4):
+                file.write(os.urandom(15_000_000))
+                file.flush()
+                os.fsync(file.fileno())
+                time.sleep(0.5)
+    dist.barrier()
+
+
 def wait_for_a_lock_that_nobody_opens() -> None:
     """Sleep in Python."""
     time.sleep(3600)
@@ -87,6 +100,8 @@ def main() -> None:
         size = 7 if step == at("shape", rank) else 5
         dist.all_reduce(torch.ones(size))
         print(f"STEP {step + 1}", flush=True)
+        if "checkpoint" in given and (step + 1) % int(given["checkpoint"]) == 0:
+            save_checkpoint(rank)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -1,0 +1,245 @@
+"""Pace of a job's steps, and what interrupts them: set-up, checkpoints, evaluations, pauses, and their cost.
+
+A phase is what an interval between two steps takes longer than usual. From samples alone no period is told:
+at one sample in a second, steps below 3.5 s look like longer ones.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..telemetry.sample import SampleTable
+from .robust import NORMAL, Floats
+from .steps import StepTable
+
+#: Kinds of phases, as sentences name one and several of them.
+NAMES = {
+    "set_up": ("set-up", "set-ups"),
+    "checkpoint": ("checkpoint", "checkpoints"),
+    "evaluation": ("evaluation", "evaluations"),
+    "regular": ("checkpoint or evaluation", "checkpoints or evaluations"),
+    "pause": ("pause", "pauses"),
+}
+#: An interval is interrupted where it takes longer than its neighbours by this share, and so many deviations.
+_LONGER, _SIGMAS, _AROUND = 0.5, 6.0, 25
+_LEAST_STEPS = 10
+#: Interruptions of equal distance: at least so many, and how much their distances may scatter.
+_LEAST_REGULAR, _REGULAR = 3, 0.1
+#: Files are written where the rate is so many times the usual one, and at least this (bytes per second).
+_BURST, _LEAST_BYTES = 5.0, 5e6
+_WRITES = ("IO_WRITE_BYTES", "LUSTRE_WRITE_BYTES", "NFS_WRITE_BYTES")
+#: GPUs work during an interruption where they are so active, as a share of their usual activity.
+_ACTIVE = 0.3
+_ACTIVITY = ("PIPE_TENSOR_ACTIVE", "SM_ACTIVE", "GPU_UTIL")
+#: Share of the distances that must be near the usual one.
+_CLEAR = 0.8
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Interruptions of one kind.
+
+    Parameters
+    ----------
+    times_ns
+        UTC nanoseconds of their beginnings.
+    seconds
+        What they cost in all, beyond the usual steps.
+    every
+        Steps from one to the next, where that is regular.
+    """
+
+    kind: str
+    times_ns: tuple[int, ...]
+    seconds: float
+    every: int | None = None
+
+    def sentence(self, total_s: float) -> str:
+        """Return how many there were, how often, and what they cost of a run's `total_s` seconds."""
+        count = len(self.times_ns)
+        name = NAMES[self.kind][count != 1]
+        often = f", every {self.every} steps" if self.every else ""
+        each = f", {duration_text(self.seconds / count)} each" if count > 1 else ""
+        share = f" ({self.seconds / total_s:.1%} of the run)" if total_s > 0 else ""
+        text = f"{count} {name}{often}{each}: {duration_text(self.seconds)} in all{share}."
+        return f"Set-up: {duration_text(self.seconds)}{share}." if self.kind == "set_up" else text
+
+
+@dataclass(frozen=True)
+class RunPhases:
+    """Pace of a run's steps and its interruptions.
+
+    Parameters
+    ----------
+    step_s, scatter
+        Usual seconds of a step, and its standard deviation as a share.
+    total_s
+        Seconds from the begin of the run, or the first step where that is unknown, to the last step.
+    """
+
+    step_s: float
+    scatter: float
+    steps: int
+    total_s: float
+    phases: tuple[Phase, ...] = field(default=())
+
+    @property
+    def cost_s(self) -> float:
+        """Seconds of all interruptions."""
+        return sum(each.seconds for each in self.phases)
+
+    def sentences(self) -> list[str]:
+        """Return the pace and each kind of interruption in a sentence."""
+        pace = (
+            f"A step takes {duration_text(self.step_s)} (± {self.scatter:.1%} from step to step); "
+            f"{self.steps} steps in {duration_text(self.total_s)}."
+        )
+        return [pace, *(each.sentence(self.total_s) for each in self.phases)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document as ``gipfel diagnose --json`` prints it."""
+        return {
+            "step_s": round(self.step_s, 6), "scatter": round(self.scatter, 4), "steps": self.steps,
+            "total_s": round(self.total_s, 3),
+            "phases": [
+                {"kind": each.kind, "count": len(each.times_ns), "seconds": round(each.seconds, 3),
+                 "every": each.every, "times_ns": list(each.times_ns)}
+                for each in self.phases
+            ],
+        }  # fmt: skip
+
+
+def find_phases(
+    steps: StepTable, samples: SampleTable | None = None, begin_ns: int | None = None
+) -> RunPhases | None:
+    """Return the pace and the interruptions of a run; None where it has too few steps to know the usual one.
+
+    Parameters
+    ----------
+    samples
+        What tells a checkpoint from an evaluation: files are written, or GPUs work. Without them, a regular
+        interruption may be either.
+    begin_ns
+        When the ranks were started; None where unknown.
+    """
+    seconds, numbers = _intervals(steps)
+    if len(seconds) < _LEAST_STEPS:
+        return None
+    times_ns = steps.time_ns[-len(seconds) :]
+    each = seconds / numbers
+    usual = _around(each)
+    sigma = NORMAL * float(np.median(np.abs(each / usual - 1)))
+    # Between two steps: of an interval of several steps, the usual time of all of them.
+    excess = seconds - usual * numbers
+    long = excess > np.maximum(_LONGER, _SIGMAS * sigma) * usual
+    first = int(np.argmin(long)) if not long.all() else 0
+    found = _set_up(steps, float(usual[first]), first, excess, begin_ns)
+    columns = [int(column) for column in np.flatnonzero(long) if column >= first]
+    ends = {column: int(times_ns[column]) for column in columns}
+    begins = {column: ends[column] - int(excess[column] * 1e9) for column in columns}
+    kinds = {column: _kind(samples, begins[column], ends[column]) for column in columns}
+    step = steps.steps[-len(seconds) :]
+    for kind in ("checkpoint", "evaluation", "unknown"):
+        own = [column for column in columns if kinds[column] == kind]
+        if own:
+            every = _every([int(step[column]) for column in own])
+            name = ("regular" if every else "pause") if kind == "unknown" else kind
+            cost = float(excess[own].sum())
+            found.append(Phase(name, tuple(begins[column] for column in own), cost, every))
+    start = int(steps.time_ns[0]) if begin_ns is None else begin_ns
+    total = max(float(seconds.sum()), (int(steps.time_ns[-1]) - start) / 1e9 if steps.time_ns[0] > 0 else 0.0)
+    return RunPhases(float(np.median(usual)), sigma, len(steps.steps), total, tuple(found))
+
+
+def _intervals(steps: StepTable) -> tuple[Floats, NDArray[np.int64]]:
+    """Return the seconds and the number of steps between one line and the next.
+
+    What a loop reports of a step may leave out what it does between two: the times of the lines don't.
+    """
+    if len(steps.steps) < 2:
+        return np.empty(0), np.empty(0, np.int64)
+    numbers = np.maximum(1, np.diff(steps.steps))
+    reported = steps.pace[1:] * numbers
+    gaps = np.diff(steps.time_ns) / 1e9
+    seconds = np.fmax(np.where(gaps > 0, gaps, np.nan), reported)
+    return np.where(np.isnan(seconds), 0.0, seconds), numbers
+
+
+def _around(values: Floats) -> Floats:
+    """Return the median of the values around each one."""
+    width = min(_AROUND, len(values) - 1 + len(values) % 2)
+    padded = np.pad(values, width // 2, mode="reflect")
+    return np.asarray(np.median(np.lib.stride_tricks.sliding_window_view(padded, width), axis=1))[
+        : len(values)
+    ]
+
+
+def _set_up(steps: StepTable, usual: float, first: int, excess: Floats, begin_ns: int | None) -> list[Phase]:
+    """Return the time before the first usual step, as far as it is known."""
+    cost, start = float(excess[:first].sum()), int(steps.time_ns[0])
+    if begin_ns is not None and 0 < begin_ns < start:
+        cost += max(0.0, (start - begin_ns) / 1e9 - usual)
+        start = begin_ns
+    return [Phase("set_up", (start,), cost)] if cost > usual else []
+
+
+def _kind(samples: SampleTable | None, begin_ns: int, end_ns: int) -> str:
+    """Return ``checkpoint`` or ``evaluation`` where samples show one, else ``unknown``."""
+    if samples is None:
+        return "unknown"
+    for host in samples.hosts:
+        columns = samples[host.uuid]
+        inside = _within(columns["time_ns"], begin_ns, end_ns)
+        for metric in _WRITES:
+            if metric in columns and inside.any():
+                now, usual = _mean(columns[metric][inside]), _usual(columns[metric][~inside])
+                if now > max(_LEAST_BYTES, _BURST * usual):
+                    return "checkpoint"
+    shares = []
+    for gpu in samples.gpus:
+        columns = samples[gpu.uuid]
+        inside = _within(columns["time_ns"], begin_ns, end_ns)
+        for metric in _ACTIVITY:
+            usual = _usual(columns[metric][~inside]) if metric in columns else 0.0
+            if usual > 0 and inside.any():
+                shares.append(_mean(columns[metric][inside]) / usual)
+                break
+    return "evaluation" if shares and float(np.median(shares)) > _ACTIVE else "unknown"
+
+
+def _within(times_ns: NDArray[np.int64], begin_ns: int, end_ns: int) -> NDArray[np.bool_]:
+    return np.asarray((times_ns >= begin_ns) & (times_ns <= end_ns))
+
+
+def _mean(values: Floats) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else 0.0
+
+
+def _usual(values: Floats) -> float:
+    """Return the median of what is known, which interruptions of less than half of the run don't move."""
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else 0.0
+
+
+def _every(numbers: Sequence[int]) -> int | None:
+    """Return the distance of ascending steps, where it is regular."""
+    distances = np.diff(numbers)
+    if len(distances) < _LEAST_REGULAR - 1:
+        return None
+    middle = float(np.median(distances))
+    spread = float(np.median(np.abs(distances - middle)))
+    near = float((np.abs(distances - middle) <= max(1.0, _REGULAR * middle)).mean())
+    return round(middle) if spread <= _REGULAR * middle and near >= _CLEAR else None
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration for people: ``0.43 s``, ``12 s``, ``4 min 10 s``, ``2 h 5 min``."""
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    if seconds < 3600:
+        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
