@@ -154,6 +154,26 @@ def summary(documents: Mapping[str, Any]) -> list[dict[str, Any]]:
             else:
                 bound = FALSE if calm and not each["share"] else 1.0
                 rows.append(_row(f"told slower, {name}", counts, each["draws"], bound, enough=False))
+        if each["kind"] in ("moved", "phases"):
+            rows += _course_rows(name, each)
+    return rows
+
+
+def _course_rows(name: str, each: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of a cell of `run_courses`: what is told and not so, and what is found."""
+    draws, false = each["draws"], [each["false"], 0]
+    rows = [_row(f"told although it is not so, {name}", false, draws, FALSE, enough=False)]
+    if each["kind"] == "phases":
+        rows.append(_row(f"all found with their cost, {name}", [each["found"], 0], draws, FOUND, enough=True))
+    elif each["of one"]:
+        # What can be seen in so many seconds depends on a series' noise: no bound.
+        rows.append(_row(f"all series found, {name}", [each["found"], 0], draws, 0.0, enough=True))
+        counts = [each["one found"], 0]
+        rows.append(
+            _row(f"a series that explains it named, {name}", counts, each["of one"], 0.0, enough=True)
+        )
+        wrong = [each["one false"], 0]
+        rows.append(_row(f"another series said to explain it, {name}", wrong, draws, FALSE, enough=False))
     return rows
 
 
