@@ -94,13 +94,13 @@ def _print(found: "Diagnosis") -> None:
         click.echo(", ".join(head))
         for line in textwrap.wrap(verdict.evidence, 96):
             click.echo(f"  {line}")
-    if found.phases is not None:
-        for sentence in found.phases.sentences():
-            click.echo(sentence)
     limits = [
         f"a {name.replace('_', ' ')} below {value:.1%}" for name, value in found.resolution.items() if value
     ]
     if not found.verdicts:
         click.echo("Nothing stands out.")
+    if found.phases is not None:
+        for sentence in found.phases.sentences():
+            click.echo(sentence)
     if limits:
         click.echo(f"What these steps can't show: {', '.join(limits)}.")
