@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,12 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gipfel_extension.cli.compare import comparison_lines
 from gipfel_extension.diagnosis.reported_roles import REPORTS_FILE, read_reports
 from gipfel_extension.diagnosis.role_layout import check_size, parse_layout, roles_of_layout
 from gipfel_extension.diagnosis.role_selection import parse_selection
 from gipfel_extension.diagnosis.roles import Roles
 from gipfel_extension.job.metric_figures import last_steps
 from gipfel_extension.job.ranks import read_job
+from gipfel_extension.server.job import JobQuery
+from gipfel_extension.server.job_verdicts import JobVerdicts
+from gipfel_extension.server.run_comparison import compare_runs
 from gipfel_extension.telemetry.ranks import (
     RankFinder,
     RankLocation,
@@ -142,6 +147,29 @@ def test_a_launch_with_a_job_of_its_own_gives_its_layout_ranks_and_metrics(run: 
         report(run, rank, {"tp": rank}, launch=name, source="rank")
     job = read_job(run).job
     assert (job.launches, job.source, job.axes) == (("7",), "rank", {"tp": 4})
+
+
+def test_interruptions_are_entries_of_the_job_page_and_of_a_comparison(run: Path) -> None:
+    lines, time_ns = [], 10**18
+    for step in range(60):
+        # Every 15th step is followed by 5 s in which no step ends.
+        time_ns += 10**9 * (6 if step and step % 15 == 0 else 1)
+        for rank in range(4):
+            values = {"step": step, "step_s": 1.0, "work_s": 0.9}
+            lines.append(
+                {"time_ns": time_ns + rank, "monotonic_ns": 1, "node": "n0", "rank": rank, "values": values}
+            )
+    (run / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    verdicts = JobVerdicts().document(run, JobQuery())["verdicts"]
+    (found,) = [each for each in verdicts if each["source"] == "phases"]
+    assert (found["kind"], found["severity"], found["ranks"]) == ("regular", 0, [])
+    assert found["title"].startswith("3 checkpoints or evaluations, every 15 steps, 5 s each: 15 s in all")
+    shutil.copytree(run, run.with_name("alps-2"))
+    environment = {"GIPFEL_RUNS": str(run.parent), "HOME": str(run.parent)}
+    compared = compare_runs([run.name, "alps-2"], environment)
+    assert [each.phases.cost_s for each in compared.steps if each.phases] == pytest.approx([15, 15])
+    text = "\n".join(comparison_lines(compared))
+    assert "STEPS  alps-2\n  A step takes 1 s" in text
 
 
 def test_the_newest_world_and_launch_count(run: Path) -> None:
