@@ -778,8 +778,9 @@ export interface ITrainingCurve {
 /**
  * A launch. `id` is `RUN/N`, or `N` for a launch outside of runs. `status` is the outcome of an ended launch,
  * else the phase, or `silent` if the launch has not reported recently. `message` is the reason why it failed
- * or waits, as one sentence. `traces` and `dumps` are the ranks that have written a trace of torch's profiler
- * or a dump of its flight recorder.
+ * or waits, as one sentence. `score` is its saturation from 0 to 100, null where its ranks had no GPU and
+ * before its end. `traces` and `dumps` are the ranks that have written a trace of torch's profiler or a dump
+ * of its flight recorder.
  */
 export interface ILaunch {
   readonly id: string;
@@ -797,6 +798,7 @@ export interface ILaunch {
   readonly ended_ns: number | null;
   readonly progress: ILaunchProgress;
   readonly training_curve: ITrainingCurve;
+  readonly score: number | null;
   readonly notebook: boolean;
   readonly traces: readonly number[];
   readonly dumps: readonly number[];
@@ -835,8 +837,9 @@ export interface IBatchForm {
 }
 
 /**
- * One run of a batch notebook. `done` of `cells` code cells are finished. `output` is the API path of the
- * executed notebook, which may still be running; null if it can't be opened.
+ * One run of a batch notebook. `done` of `cells` code cells are finished. `started` is in seconds since 1970,
+ * null before the first cell; `seconds` is how long it ran, null until its end. `score` is that of its job.
+ * `output` is the API path of the executed notebook, which may still be running; null if it can't be opened.
  */
 export interface IBatchTask {
   readonly job_id: string;
@@ -847,6 +850,9 @@ export interface IBatchTask {
   readonly values: Readonly<Record<string, string>>;
   readonly cells: number;
   readonly done: number;
+  readonly started: number | null;
+  readonly seconds: number | null;
+  readonly score: number | null;
   readonly problem: string;
   readonly output: string | null;
 }

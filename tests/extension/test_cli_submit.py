@@ -52,14 +52,19 @@ def test_values_reach_the_cells_and_the_run_is_recorded(tmp_path: Path, environm
 def test_a_failing_cell_is_the_commands_failure_with_its_last_words(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
+    # In a cell: what is on stderr is drawn there like an error of the cell.
+    environment = {**environment, "JPY_PARENT_PID": "1"}
     write_notebook(tmp_path / "in.ipynb")
     done = subprocess.run(
         _argv("in.ipynb", "out.ipynb", "-p", "fail", "True", "--wait"),
         capture_output=True, text=True, timeout=_LIMIT_S, cwd=tmp_path, env=environment,
     )  # fmt: skip
     assert done.returncode == 1
-    assert all(line.startswith("gipfel: ") for line in done.stderr.splitlines())
-    assert "AssertionError: as told" in done.stderr
+    job_id, *progress = done.stdout.splitlines()
+    assert done.stderr == ""
+    assert all(line.startswith("gipfel: ") for line in progress)
+    assert f"job {job_id} is submitted" in progress[0]
+    assert "AssertionError: as told" in done.stdout
     assert (tmp_path / "out.ipynb").exists()
 
 

@@ -55,6 +55,10 @@ def test_a_notebook_is_submitted_listed_and_cancelled(start_server: Any) -> None
     (task,) = listed(job["job_id"])["tasks"]
     assert (task["state"], task["done"], task["cells"], task["output"]) == ("COMPLETED", 4, 4, "out.ipynb")
     assert printed(server.root / "out.ipynb")[0] == "12"
+    # The card: how long it ran, its score (there is no GPU), its log.
+    assert (task["seconds"] > 0, task["started"] > 0, task["score"]) == (True, True, None)
+    status, log = server.call(f"gipfel/workloads/log?kind=batch&id={job['job_id']}")
+    assert (status, any("12" in line["text"] for line in log["lines"])) == (200, True), log
 
     slow = {**asked, "output": "slow.ipynb", "grid": {"seconds": "300,301"}}
     status, array = server.call("gipfel/batch/jobs", "POST", slow)

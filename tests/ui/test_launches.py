@@ -238,10 +238,17 @@ def test_a_launch_from_the_form_outlives_page_and_kernel(
     expect(view).to_have_attribute("data-status", "running", timeout=_LIMIT_MS)
     expect(view.get_by_role("log")).to_contain_text("step", timeout=_LIMIT_MS)
 
-    # Stopped from the cell; what is left needs no kernel.
+    # Stopped from the cell; what is left needs no kernel: a card with state, duration, pace and log.
     view.get_by_role("button", name="Stop").click()
-    paper = page.locator(".jp-RenderedHTML", has_text="launch 1 train: stopped").first
-    expect(paper).to_be_visible(timeout=_LIMIT_MS)
+    ended = page.locator(".jp-Notebook .jp-Gipfel-savedLaunch article").first
+    expect(ended).to_have_attribute("data-status", "stopped", timeout=_LIMIT_MS)
+    expect(ended.locator("header")).to_contain_text(re.compile(r"\d+ (s|min)"))
+    expect(ended).to_contain_text(re.compile(r"[\d.,]+ steps/s"))
+    ended.get_by_role("button", name="Log").click()
+    expect(ended.get_by_role("log")).to_contain_text("step", timeout=_LIMIT_MS)
+    ended.scroll_into_view_if_needed()
+    screenshot(page, "39-ended-launch")
+    ended.get_by_role("button", name="Log").click()
     expect(row).to_have_attribute("data-status", "stopped", timeout=_LIMIT_MS)
     here.choose_theme("JupyterLab Light")
 

@@ -29,6 +29,8 @@ def test_real_work_is_measured_and_the_recorder_ends(runs, recorders):
     assert busy.mean > 0.2
     assert work.run.path.parent == runs
     assert work.run.folder.read_record()["source"] == "host"
+    # Without it, `gipfel runs rm` refuses the run for an hour.
+    assert work.run.folder.read_record()["ended"]
     assert not work.run.sockets.exists()
 
 

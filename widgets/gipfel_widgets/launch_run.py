@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gipfel_cluster.model import GipfelError
+from gipfel_cluster.workloads.directory import workload_id
 from gipfel_extension.training.launch import DryRun, Launch, find_running_duplicate
 from gipfel_extension.training.launch import launch as start_launch
 from gipfel_extension.training.preflight import CheckOutcome
 
 from .launch_options import LaunchRequest, parse_line
 from .launch_static import FollowedLaunch, launch_html, launch_text
-from .output import Bundle, CellOutput, is_interactive
+from .output import Bundle, CellOutput, is_interactive, saved_bundle
 
 #: Status of a launch that ended before any rank was started.
 NOT_STARTED = "not started"
@@ -91,6 +92,7 @@ class StaticView:
         return {
             "text/plain": launch_text(self.document, lines),
             "text/html": launch_html(self.document, lines),
+            **saved_bundle(workload_id(self.followed.launch.folder) if self.followed else ""),
         }
 
     def bundle(self) -> Bundle:

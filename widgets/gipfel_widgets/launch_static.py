@@ -34,6 +34,8 @@ _SHAPES = {
     "running": "●", "queued": "○", "vetting": "◐", "preflight": "◐", "silent": "?",
     "not started": "✗", "checked": "✓", "check failed": "✗",
 }  # fmt: skip
+#: Visible on white and on black.
+_CARD = "border:1px solid #8888;border-radius:2px;padding:8px 12px"
 MARKS = {"pass": "✓", "warn": "⚠", "fail": "✗", "unknown": "?"}
 MAX_KEPT_LINES = 2000
 _MIN_POLL_S = 0.4
@@ -50,6 +52,9 @@ def headline(document: dict[str, Any]) -> str:
     if document.get("node_count"):
         words.append(f"{pluralize(document['node_count'], 'node')}, {pluralize(document['ranks'], 'rank')}")
     words += progress_texts(document)
+    started_ns, ended_ns = document.get("started_ns"), document.get("ended_ns")
+    if started_ns is not None and ended_ns is not None:
+        words.append(duration_text((ended_ns - started_ns) / 1e9))
     return " · ".join(words)
 
 
@@ -61,16 +66,29 @@ def progress_texts(document: dict[str, Any]) -> list[str]:
         total = f"/{progress['total']:,.0f}" if progress.get("total") else ""
         found.append(f"step {progress['step']:,.0f}{total}")
     if curve.get("rate") is not None:
-        found.append(f"{curve['rate']:,.0f} {curve['rate_name'].removesuffix('_per_s')}/s")
+        found.append(f"{number_text(curve['rate'])} {curve['rate_name'].removesuffix('_per_s')}/s")
     if curve.get("steps_per_s"):
-        found.append(f"{curve['steps_per_s']:.2g} steps/s")
+        found.append(f"{number_text(curve['steps_per_s'])} steps/s")
     if curve.get("losses"):
-        found.append(f"loss {curve['losses'][-1][1]:.4g}")
+        found.append(f"loss {number_text(curve['losses'][-1][1], digits=4)}")
     if document.get("score") is not None:
         found.append(f"score {document['score']:.0f} of 100")
     if document.get("restarts"):
         found.append(f"restarts {document['restarts']}")
     return found
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration in its two largest units, such as ``1 h 5 min``."""
+    minutes, hours = int(seconds // 60), int(seconds // 3600)
+    if hours:
+        return f"{hours} h {minutes % 60} min"
+    return f"{minutes} min {seconds % 60:.0f} s" if minutes else f"{max(0.0, seconds):.0f} s"
+
+
+def number_text(value: float, digits: int = 3) -> str:
+    """Return a number with this many digits, with commas and without an exponent from a thousand on."""
+    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
 
 
 def launch_text(document: dict[str, Any], lines: Sequence[LogRow] = ()) -> str:
@@ -105,7 +123,7 @@ def launch_html(document: dict[str, Any], lines: Sequence[LogRow] = ()) -> str:
         parts.append(_details("torch's flight recorder", f"<ul>{items}</ul>"))
     parts += _logs(lines)
     parts.append(_paths_html(document))
-    return f"<div>{''.join(parts)}</div>"
+    return f'<div style="{_CARD}">{"".join(parts)}</div>'
 
 
 def _logs(lines: Sequence[LogRow]) -> list[str]:

@@ -14,7 +14,7 @@ from gipfel_extension.training.launches.logs import LogRow
 from gipfel_extension.training.preflight import CheckOutcome, Holder
 
 from .launch_static import FollowedLaunch, launch_html, launch_text
-from .output import LiveWidget, run_sync, view_files, widget_bundle
+from .output import LiveWidget, run_sync, saved_bundle, view_files, widget_bundle
 
 #: Lines of one message at most; what is older is in the log's file.
 _MAX_SENT = 500
@@ -95,12 +95,16 @@ class LaunchWidget(LiveWidget):
         return {
             "text/plain": launch_text(self.document, lines),
             "text/html": launch_html(self.document, lines),
+            **saved_bundle(self._id),
         }
 
     def bundle(self) -> dict[str, Any]:
         """Return the output while the widget is live."""
-        launch = self.launch
-        return {**self.static(), **widget_bundle(self.model_id, workload_id(launch.folder) if launch else "")}
+        return {**self.static(), **widget_bundle(self.model_id, self._id)}
+
+    @property
+    def _id(self) -> str:
+        return "" if self.launch is None else workload_id(self.launch.folder)
 
     def close(self) -> None:
         """Remove the view from the page; the launch keeps running."""

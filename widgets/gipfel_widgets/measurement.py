@@ -176,6 +176,7 @@ class Measurement:
         recorder, self._recorder = self._recorder, None
         if recorder is not None:
             recorder.stop()
+            self.run.set_ended()
         atexit.unregister(self._end_recorder)
 
 

@@ -38,7 +38,12 @@ def widget_bundle(model_id: str, launch: str = "") -> Bundle:
     launch, the notebook server's view of that launch.
     """
     view = {"version_major": 2, "version_minor": 1, "model_id": model_id}
-    return {"application/vnd.jupyter.widget-view+json": view, LIVE: {"launch": launch} if launch else {}}
+    return {"application/vnd.jupyter.widget-view+json": view, **(saved_bundle(launch) or {LIVE: {}})}
+
+
+def saved_bundle(launch: str) -> Bundle:
+    """Return the MIME type by which the lab extension shows the notebook server's view of a launch."""
+    return {LIVE: {"launch": launch}} if launch else {}
 
 
 class ViewOutput:

@@ -3,6 +3,7 @@
 A recorder that a kernel starts itself.
 """
 
+import contextlib
 import os
 import shutil
 import socket
@@ -50,6 +51,12 @@ class KernelRun:
     def telemetry(self) -> Path:
         """Folder of the segments."""
         return self.folder.telemetry
+
+    def set_ended(self) -> None:
+        """Write the time of the end into the record: a run without one counts as in use for an hour."""
+        with contextlib.suppress(OSError, GipfelError):
+            ended = datetime.now(UTC).isoformat(timespec="milliseconds")
+            self.folder.write_record({**self.folder.read_record(), "ended": ended})
 
     def __str__(self) -> str:
         return str(self.path)

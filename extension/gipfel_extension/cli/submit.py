@@ -3,12 +3,13 @@
 import json
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .terminal import examples, report_line
+from .terminal import examples, in_notebook_cell, report_line
 
 if TYPE_CHECKING:
     from gipfel_cluster.scheduler import Scheduler
@@ -100,7 +101,7 @@ def submit(*, wait: bool, dry_run: bool, as_document: bool, **options: Any) -> i
 
     The values of -p, -r, -y and -f are set after its cell tagged 'parameters', or at its top without such a
     cell; a misspelt name is refused. The notebook runs in the current directory. The job's ID is printed on
-    stdout; its log is OUT.ipynb.log. Inside a container, files must be in mounted directories, and the job
+    stdout, in a notebook's cell with --wait followed by the progress; its log is OUT.ipynb.log. Inside a container, files must be in mounted directories, and the job
     gets the host's variables.
 
     With --resume, finished cells are not run again, except the parameters and cells tagged 'setup': the new
@@ -126,10 +127,11 @@ def submit(*, wait: bool, dry_run: bool, as_document: bool, **options: Any) -> i
     if not as_document:
         click.echo(job_id)
     count = f" with {job.request.array} tasks" if job.request.array else ""
-    report_line(f"job {job_id} is submitted ({job.scheduler}){count}; its log is {job.log}")
+    shown = f"job {job_id} is submitted ({job.scheduler}){count}; its log is {job.log}"
+    report_line(shown, progress=wait and not as_document)
     if job.in_container and job.scheduler == "local":
         report_line(f"job {job_id} ends with the job that it was submitted from, at the latest")
-    status = _wait(scheduler, job_id, job) if wait else 0
+    status = _wait(scheduler, job_id, job, as_document=as_document) if wait else 0
     if as_document:
         outputs = [str(task.output) for task in job.tasks(job_id)]
         document = {"job_id": job_id, "scheduler": job.scheduler, "outputs": outputs, "log": str(job.log)}
@@ -161,19 +163,20 @@ def _show(job: "NotebookJob", *, as_document: bool) -> int:
     return 0
 
 
-def _wait(scheduler: "Scheduler", job_id: str, job: "NotebookJob") -> int:
+def _wait(scheduler: "Scheduler", job_id: str, job: "NotebookJob", *, as_document: bool) -> int:
     import asyncio  # noqa: PLC0415 - --help can do without it
 
     from ..training.batch.wait import follow_hint, wait_for_job  # noqa: PLC0415
 
+    # A table that is redrawn needs a terminal, which IPython's `!` only pretends to be.
+    table = None if in_notebook_cell() else _table(job_id)
+    report = partial(report_line, progress=not as_document)
     try:
         return asyncio.run(
-            wait_for_job(
-                scheduler, job_id, job, environment=os.environ, report=report_line, on_status=_table(job_id)
-            )
+            wait_for_job(scheduler, job_id, job, environment=os.environ, report=report, on_status=table)
         )
     except KeyboardInterrupt:
-        report_line(follow_hint(job_id, job, os.environ))
+        report(follow_hint(job_id, job, os.environ))
         return _INTERRUPTED
 
 

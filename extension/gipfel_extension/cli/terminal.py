@@ -1,6 +1,7 @@
 """Terminal output: messages on stderr, mistakes in files, examples of help texts, a table drawn in place."""
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -39,10 +40,18 @@ class LiveTable:
 _BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
-def report_line(line: str) -> None:
-    """Write one line to stderr, with the prefix ``gipfel:`` and without control characters."""
+def in_notebook_cell() -> bool:
+    """Return whether a notebook's kernel started this command: its stderr is drawn there like an error."""
+    return "JPY_PARENT_PID" in os.environ
+
+
+def report_line(line: str, *, progress: bool = False) -> None:
+    """Write one line to stderr, with the prefix ``gipfel:`` and without control characters.
+
+    Where a notebook's kernel started this command, progress is written to stdout.
+    """
     text = _BREAKS.sub(" ", line).rstrip().encode(errors="replace").decode()
-    click.echo(f"gipfel: {text}", err=True)
+    click.echo(f"gipfel: {text}", err=not (progress and in_notebook_cell()))
 
 
 def examples(*lines: str) -> str:

@@ -1,6 +1,7 @@
 """``gipfel/batch``: notebooks as batch jobs, with the functions of ``gipfel submit``."""
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,19 +13,23 @@ from pydantic import Field
 
 from gipfel_cluster.edf.lookup import list_edfs
 from gipfel_cluster.model import Frozen, GipfelError
+from gipfel_cluster.runs import runs_root
 from gipfel_cluster.scheduler import Scheduler, slurm_presence
 from gipfel_cluster.workloads.submission import SubmissionContext, submission_context
 
+from ..telemetry.files import read_json
 from ..training.batch.job import NotebookOptions, plan_notebook_job, scheduler_of
 from ..training.batch.submitted import (
     SubmittedNotebook,
     TaskView,
     list_submitted,
     query_tasks,
+    started_at,
     submit_notebook,
 )
 from ..training.papermill.notebook_file import read_notebook
 from ..training.papermill.parameters import has_parameters_cell, known_parameters
+from ..training.results.result import MAX_BYTES
 from .base import GipfelRouteHandler, route
 
 
@@ -202,17 +207,19 @@ def root_directory(handler: JupyterHandler) -> Path:
 
 
 def _job(submission: SubmittedNotebook, views: list[TaskView], root: Path) -> dict[str, Any]:
+    default = submission_context(os.environ).default_setting("cluster")
+    cluster = submission.options.cluster or default or submission.scheduler
     return {
         "job_id": submission.job_id,
         "scheduler": submission.scheduler,
         "notebook": submission.notebook.name,
         "time": submission.time,
-        "tasks": [_task(view, root) for view in views[:100]],
+        "tasks": [_task(view, root, cluster) for view in views[:100]],
         "more": max(0, len(views) - 100),
     }
 
 
-def _task(view: TaskView, root: Path) -> dict[str, Any]:
+def _task(view: TaskView, root: Path, cluster: str) -> dict[str, Any]:
     task, progress = view.task, view.progress
     below_root = task.output.is_relative_to(root)
     ended = view.status.answer == "ended"
@@ -225,6 +232,18 @@ def _task(view: TaskView, root: Path) -> dict[str, Any]:
         "values": task.values,
         "cells": progress.cells if progress else 0,
         "done": progress.done if progress else 0,
+        "started": started_at(progress),
+        "seconds": progress.elapsed if progress and ended else None,
+        "score": _score(runs_root(dict(os.environ)) / f"{cluster}-{task.job_id}") if ended else None,
         "problem": progress.problem if progress else "",
         "output": task.output.relative_to(root).as_posix() if below_root and task.output.exists() else None,
     }
+
+
+def _score(run: Path) -> float | None:
+    """Return the score that the job wrote at its end; None without one."""
+    with contextlib.suppress(OSError, ValueError):
+        saved = read_json(run / "score.json", MAX_BYTES)
+        score = saved.get("score") if isinstance(saved, dict) else None
+        return float(score) if isinstance(score, int | float) else None
+    return None

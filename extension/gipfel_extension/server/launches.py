@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,9 +26,13 @@ from ..training.launch import Launch
 from ..training.launch_summary import RankFileKind, rank_file, summarize_or_report
 from ..training.launches.logs import Cursor, ErrorLines, LogRow, tail_cursor
 from ..training.launches.requests import LookRequest, check_running, earlier_looks, find_look
+from ..training.launches.score import ended_score
 from ..training.record.state import LAUNCHES, known_folders
 
 _MAX_LAUNCHES = 30
+#: Launches of the list whose score is shown: computing it reads their samples.
+_MAX_SCORED = 3
+_MAX_REMEMBERED = 256
 _MAX_LINES = 1000
 _ID = re.compile(r"(?:([A-Za-z0-9][\w.+@-]{0,199})/)?([0-9]{1,6})")
 
@@ -53,10 +58,27 @@ def list_launches(environment: Mapping[str, str], only: str = "") -> list[dict[s
         There is no launch of that ``id``.
     """
     if only:
-        return [summarize_or_report(find_launch(only, environment))]
-    newest = reversed(known_folders(environment, all_runs=True)[-_MAX_LAUNCHES:])
+        launch = find_launch(only, environment)
+        return [_with_score(launch.folder, summarize_or_report(launch))]
+    newest = known_folders(environment, all_runs=True)[-_MAX_LAUNCHES:][::-1]
     found = [summarize_or_report(Launch(folder)) for folder in newest]
+    scored = newest[:_MAX_SCORED]
+    found = [
+        _with_score(folder, each) if folder in scored else {**each, "score": None}
+        for folder, each in zip(newest, found, strict=True)
+    ]
     return sorted(found, key=lambda each: each["phase"] == "ended")
+
+
+def _with_score(folder: Path, document: dict[str, Any]) -> dict[str, Any]:
+    """Return the document with the score of an ended launch."""
+    ended_ns = document["ended_ns"] if document["phase"] == "ended" else None
+    return {**document, "score": None if ended_ns is None else _score(folder, ended_ns)}
+
+
+@lru_cache(maxsize=_MAX_REMEMBERED)
+def _score(folder: Path, ended_ns: int) -> float | None:  # noqa: ARG001 - a restarted launch ends again
+    return ended_score(folder)
 
 
 def find_launch(name: str, environment: Mapping[str, str]) -> Launch:

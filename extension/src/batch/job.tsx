@@ -3,6 +3,8 @@ import * as React from 'react';
 
 import type { IBatchJob, IBatchTask } from '../api';
 import { ActionButton, StateLabel, joinParts } from '../views/elements';
+import { durationText } from '../views/launch/summary';
+import { WorkloadLog } from '../workloads/other';
 import type { BatchModel } from './model';
 
 const SHAPES: Readonly<Record<string, string>> = { COMPLETED: '✓', RUNNING: '●', PENDING: '○' };
@@ -15,15 +17,22 @@ export function BatchJob(props: {
   open: (path: string) => void;
 }): React.JSX.Element {
   const { job, model, trans, open } = props;
+  const item = `${job.job_id} ${job.notebook}`;
   return (
     <article data-job={job.job_id}>
       <header>
         <strong>{job.notebook}</strong>
         <span>{job.job_id}</span>
+        <ActionButton
+          text={trans.__('Log')}
+          item={item}
+          pressed={model.logOf(job.job_id) !== null}
+          onClick={() => void model.toggleLog(job.job_id)}
+        />
         {model.isRunning(job) && (
           <ActionButton
             text={trans.__('Cancel')}
-            item={`${job.job_id} ${job.notebook}`}
+            item={item}
             busy={model.isBusy(job.job_id)}
             onClick={() => void model.cancel(job.job_id)}
           />
@@ -31,29 +40,35 @@ export function BatchJob(props: {
       </header>
       <ul>
         {job.tasks.map(task => (
-          <BatchTask key={task.job_id} task={task} trans={trans} open={open} />
+          <BatchTask key={task.job_id} task={task} nowMs={model.updatedMs} trans={trans} open={open} />
         ))}
       </ul>
       {job.more > 0 && <p>{trans.__('and %1 more', job.more)}</p>}
+      <WorkloadLog log={model.logOf(job.job_id)} item={item} trans={trans} />
     </article>
   );
 }
 
 function BatchTask(props: {
   task: IBatchTask;
+  nowMs: number;
   trans: TranslationBundle;
   open: (path: string) => void;
 }): React.JSX.Element {
-  const { task, trans, open } = props;
+  const { task, nowMs, trans, open } = props;
   const values = Object.entries(task.values).map(([name, value]) => `${name}=${value}`);
   const cells = task.cells > 0 ? trans.__('%1 of %2 cells', task.done, task.cells) : '';
-  const { output } = task;
+  const { output, started, score } = task;
+  const seconds = task.seconds ?? (started === null || task.ended ? null : nowMs / 1e3 - started);
+  const duration = seconds === null ? '' : durationText(seconds);
+  const scored = score === null ? '' : trans.__('score %1 of 100', Math.round(score));
+  const reason = task.problem || (task.ended ? '' : task.reason);
   return (
     <li data-state={task.state}>
       <StateLabel shape={SHAPES[task.state] ?? (task.ended ? '✗' : '◐')}>
         {task.state.toLowerCase().replaceAll('_', ' ')}
       </StateLabel>
-      <span>{joinParts([task.node, cells, ...values, task.problem || (task.ended ? '' : task.reason)])}</span>
+      <span>{joinParts([task.node, duration, cells, scored, ...values, reason])}</span>
       {output !== null && (
         <ActionButton
           text={trans.__('Open')}

@@ -1,4 +1,4 @@
-import type { IBatchJob, IBatchRequest } from '../api';
+import type { IBatchJob, IBatchRequest, IWorkloadLog } from '../api';
 import type { IPushed } from '../common/server-changes';
 import { WorkModel } from '../workloads/model';
 import type { BatchRequests } from './requests';
@@ -26,6 +26,10 @@ export class BatchModel extends WorkModel<IBatchJob> {
 
   override isRunning(job: IBatchJob): boolean {
     return job.tasks.some(task => !task.ended);
+  }
+
+  protected override readLog(jobId: string): Promise<IWorkloadLog> {
+    return this.requests.log(jobId);
   }
 
   protected override list(): Promise<readonly IBatchJob[]> {

@@ -1,8 +1,9 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import type { ServerConnection } from '@jupyterlab/services';
 
-import type { IBatchForm, IBatchJob, IBatchRequest } from '../api';
+import type { IBatchForm, IBatchJob, IBatchRequest, IWorkloadLog } from '../api';
 import { requestJson } from '../common/request';
+import { requestLog } from '../workloads/other';
 
 /** Requests to the routes below `gipfel/batch`. */
 export class BatchRequests {
@@ -22,6 +23,11 @@ export class BatchRequests {
 
   async cancel(jobId: string): Promise<void> {
     await this._request<unknown>(`jobs/${encodeURIComponent(jobId)}`, 'DELETE');
+  }
+
+  /** Return the last lines of a job's log, of all its tasks. */
+  log(jobId: string): Promise<IWorkloadLog> {
+    return requestLog(this._settings, 'batch', jobId);
   }
 
   private _request<T>(path: string, method = 'GET', body?: unknown): Promise<T> {

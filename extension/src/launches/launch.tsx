@@ -2,6 +2,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import type { ILaunch } from '../api';
+import type { ILaunchDetails } from '../views/launch/document';
 import { Launch, type ILaunchControls } from '../views/launch/launch';
 import type { ILaunchLog } from '../views/launch/log';
 import type { ILaunchActions } from './actions';
@@ -9,6 +10,8 @@ import type { LaunchesModel } from './model';
 
 interface IListedLaunchProps {
   readonly launch: ILaunch;
+  /** Shown where there is room for them. */
+  readonly details?: ILaunchDetails;
   readonly model: LaunchesModel;
   readonly trans: TranslationBundle;
   readonly actions: ILaunchActions;
@@ -16,10 +19,11 @@ interface IListedLaunchProps {
 
 /** A launch of the model, with the actions of JupyterLab. */
 export function ListedLaunch(props: IListedLaunchProps): React.JSX.Element {
-  const { launch, model, trans } = props;
+  const { launch, details, model, trans } = props;
   return (
     <Launch
       launch={launch}
+      {...(details && { details })}
       controls={controlsOf(props)}
       log={model.openLogId === launch.id ? openLogOf(launch, model) : undefined}
       fileUrl={model.requests.fileUrl.bind(model.requests)}

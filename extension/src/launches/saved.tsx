@@ -3,6 +3,7 @@ import { ReactWidget, UseSignal } from '@jupyterlab/ui-components';
 import type { Message } from '@lumino/messaging';
 import * as React from 'react';
 
+import { detailsOf, type ILaunchDocument } from '../views/launch/document';
 import type { ILaunchActions } from './actions';
 import { ListedLaunch } from './launch';
 import type { LaunchesModel } from './model';
@@ -41,9 +42,16 @@ export class SavedLaunch extends ReactWidget {
     return (
       <UseSignal signal={model.changed}>
         {(): React.JSX.Element => (
-          <div className="jp-Gipfel-work jp-Gipfel-launches">
+          <div className="jp-Gipfel-widget jp-Gipfel-launches">
             {model.items?.map(launch => (
-              <ListedLaunch key={launch.id} launch={launch} model={model} trans={trans} actions={actions} />
+              <ListedLaunch
+                key={launch.id}
+                launch={launch}
+                details={detailsOf(launch as ILaunchDocument)}
+                model={model}
+                trans={trans}
+                actions={actions}
+              />
             ))}
           </div>
         )}

@@ -21,7 +21,7 @@ interface IHolder extends IRenderMime.IRenderer {
   readonly widgets: readonly Widget[];
 }
 
-/** A saved view, replaced by the live widget as soon as the kernel responds: a busy kernel may take minutes. */
+/** A saved view; that of a widget is replaced by the live widget as soon as the kernel responds: a busy kernel may take minutes. */
 export class LiveOutput extends Panel implements IRenderMime.IRenderer {
   /**
    * @param rendermime The renderers of the notebook; its renderer of widgets has the notebook's widget manager.
@@ -62,6 +62,11 @@ export class LiveOutput extends Panel implements IRenderMime.IRenderer {
     window.clearTimeout(this._timer);
     const model = this._model;
     if (this.isDisposed || !model) {
+      return;
+    }
+    if (!(WIDGET_MIME_TYPE in model.data)) {
+      // A launch that had ended: its cell has no widget any more, but the server still has the launch.
+      this._showSaved(model);
       return;
     }
     this._hold(model);

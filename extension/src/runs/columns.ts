@@ -2,6 +2,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 
 import type { ITableRow } from '../api';
 import { formatLocalTime } from '../common/clock';
+import { durationText } from '../views/launch/summary';
 
 const COMMIT_DIGITS = 8;
 
@@ -126,16 +127,6 @@ function parametersText(run: ITableRow): string {
   return Object.entries(run.parameters)
     .map(([name, value]) => `${name}=${value}`)
     .join(' ');
-}
-
-function durationText(seconds: number): string {
-  const minutes = Math.floor(seconds / 60);
-  const hours = Math.floor(minutes / 60);
-  return hours > 0
-    ? `${hours} h ${minutes % 60} min`
-    : minutes > 0
-      ? `${minutes} min`
-      : `${Math.round(seconds)} s`;
 }
 
 function endText(run: ITableRow, trans: TranslationBundle): string {

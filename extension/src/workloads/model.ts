@@ -1,5 +1,6 @@
 import { Signal, type ISignal } from '@lumino/signaling';
 
+import type { IWorkloadLog } from '../api';
 import { errorMessage } from '../common/error-message';
 import type { IPushed } from '../common/server-changes';
 import { ViewPoll } from '../common/view-poll';
@@ -90,9 +91,36 @@ export abstract class WorkModel<T> implements IWorkloads<T> {
     this._changed.emit();
   }
 
+  /** The end of an item's log; null while it is hidden. */
+  logOf(id: string): IWorkloadLog | null {
+    return this._logs.get(id) ?? null;
+  }
+
+  /** Show or hide the log of an item. */
+  async toggleLog(id: string): Promise<void> {
+    if (!this._logs.delete(id)) {
+      try {
+        this._logs.set(id, await this.readLog(id));
+      } catch (error) {
+        this.fail(error);
+        return;
+      }
+    }
+    this.emit();
+  }
+
+  /** Fetch the end of an item's log. */
+  protected readLog(id: string): Promise<IWorkloadLog> {
+    return Promise.reject(new Error(`${id} has no log.`));
+  }
+
   private async _ask(): Promise<number | null> {
     try {
       this._items = await this.list();
+      // Those that are shown grow.
+      for (const id of this._logs.keys()) {
+        this._logs.set(id, await this.readLog(id));
+      }
     } catch (error) {
       this.fail(error);
       throw error;
@@ -105,6 +133,7 @@ export abstract class WorkModel<T> implements IWorkloads<T> {
 
   private readonly _poll: ViewPoll;
   private readonly _changed = new Signal<this, void>(this);
+  private readonly _logs = new Map<string, IWorkloadLog>();
   private readonly _busy = new Set<string>();
   private _items: readonly T[] | null = null;
   private _updatedMs = 0;

@@ -12,6 +12,31 @@ import { WorkModel } from './model';
 
 const SHAPES: Readonly<Record<string, string>> = { completed: '✓', running: '●', stopped: '■' };
 
+/** Return the last lines of a workload's log. */
+export function requestLog(
+  settings: ServerConnection.ISettings,
+  kind: string,
+  id: string
+): Promise<IWorkloadLog> {
+  return requestJson(settings, `workloads/log${URLExt.objectToQueryString({ kind, id })}`);
+}
+
+/** The end of a log, if it is shown. */
+export function WorkloadLog(props: {
+  log: IWorkloadLog | null;
+  item: string;
+  trans: TranslationBundle;
+}): React.JSX.Element | null {
+  const { log, item, trans } = props;
+  return (
+    log && (
+      <pre className="jp-Gipfel-work-log" tabIndex={0} aria-label={trans.__('Log of %1', item)}>
+        {log.lines.map(line => line.text).join('\n') || trans.__('Nothing has been written yet.')}
+      </pre>
+    )
+  );
+}
+
 /** Workloads of the kinds that have no view of their own, such as those of other packages. */
 export class OtherWorkloadsModel<T extends IOtherWorkload = IOtherWorkload> extends WorkModel<T> {
   constructor(
@@ -19,25 +44,6 @@ export class OtherWorkloadsModel<T extends IOtherWorkload = IOtherWorkload> exte
     changes: IPushed | null = null
   ) {
     super(changes);
-  }
-
-  /** Return the last lines of the log that is shown; null if it is hidden. */
-  logOf(workload: IOtherWorkload): IWorkloadLog | null {
-    return this._logs.get(keyOfWorkload(workload)) ?? null;
-  }
-
-  /** Show or hide the log of a workload. */
-  async toggleLog(workload: IOtherWorkload): Promise<void> {
-    if (this._logs.delete(keyOfWorkload(workload))) {
-      this.emit();
-      return;
-    }
-    try {
-      await this._readLog(workload);
-      this.emit();
-    } catch (error) {
-      this.fail(error);
-    }
   }
 
   /** Request that a workload ends. */
@@ -54,11 +60,8 @@ export class OtherWorkloadsModel<T extends IOtherWorkload = IOtherWorkload> exte
     return !workload.ended;
   }
 
-  protected override async list(): Promise<readonly T[]> {
-    const workloads = await this.listWorkloads();
-    const shown = workloads.filter(each => this._logs.has(keyOfWorkload(each)));
-    await Promise.all(shown.map(each => this._readLog(each)));
-    return workloads;
+  protected override list(): Promise<readonly T[]> {
+    return this.listWorkloads();
   }
 
   /** Request the workloads. */
@@ -67,10 +70,9 @@ export class OtherWorkloadsModel<T extends IOtherWorkload = IOtherWorkload> exte
     return workloads as readonly T[];
   }
 
-  private async _readLog(workload: IOtherWorkload): Promise<void> {
-    const { kind, id } = workload;
-    const query = URLExt.objectToQueryString({ kind, id });
-    this._logs.set(keyOfWorkload(workload), await requestJson(this.settings, `workloads/log${query}`));
+  protected override readLog(key: string): Promise<IWorkloadLog> {
+    const [kind = '', id = ''] = key.split(/:(.*)/);
+    return requestLog(this.settings, kind, id);
   }
 
   private _post(action: 'rerun' | 'stop', workload: IOtherWorkload): Promise<void> {
@@ -79,8 +81,6 @@ export class OtherWorkloadsModel<T extends IOtherWorkload = IOtherWorkload> exte
       await requestJson(this.settings, `workloads/${action}`, 'POST', { kind, id });
     });
   }
-
-  private readonly _logs = new Map<string, IWorkloadLog>();
 }
 
 /** Create the entry of the list that shows these workloads. */
@@ -117,7 +117,7 @@ interface IProps<T extends IOtherWorkload = IOtherWorkload> {
 export function OtherWorkload<T extends IOtherWorkload>(props: IProps<T>): React.JSX.Element {
   const { workload, model, trans } = props;
   const { state, reason, nodes } = workload;
-  const log = model.logOf(workload);
+  const log = model.logOf(keyOfWorkload(workload));
   return (
     <article data-workload={keyOfWorkload(workload)} data-state={state}>
       <header>
@@ -132,11 +132,7 @@ export function OtherWorkload<T extends IOtherWorkload>(props: IProps<T>): React
         {joinParts([nodes.join(', '), reason])}
       </p>
       {props.children}
-      {log && (
-        <pre className="jp-Gipfel-work-log" tabIndex={0} aria-label={trans.__('Log of %1', itemOf(workload))}>
-          {log.lines.map(line => line.text).join('\n') || trans.__('Nothing has been written yet.')}
-        </pre>
-      )}
+      <WorkloadLog log={log} item={itemOf(workload)} trans={trans} />
     </article>
   );
 }
@@ -153,8 +149,8 @@ function Actions<T extends IOtherWorkload>(props: IProps<T>): React.JSX.Element 
       <ActionButton
         text={trans.__('Log')}
         item={item}
-        pressed={model.logOf(workload) !== null}
-        onClick={() => void model.toggleLog(workload)}
+        pressed={model.logOf(keyOfWorkload(workload)) !== null}
+        onClick={() => void model.toggleLog(keyOfWorkload(workload))}
       />
       <ActionButton text={text} item={item} busy={busy} onClick={() => void run()} />
     </>

@@ -1,6 +1,7 @@
 import * as React from 'react';
 import { renderToStaticMarkup } from 'react-dom/server';
 
+import type { ILaunch } from '../../src/api';
 import { detailsOf, launchOf, type ILaunchDocument } from '../../src/views/launch/document';
 import { RankFiles } from '../../src/views/launch/files';
 import { Launch } from '../../src/views/launch/launch';
@@ -42,11 +43,17 @@ describe('the texts of a launch', () => {
   it('tell progress, rate, loss and score, as far as they are known', () => {
     const launch = launchOf(running);
     expect(progressText(launch, undefined, ENGLISH)).toBe('50 % · step 1,500/3,000 · 2,048 tokens/s');
-    const details = { ...detailsOf(running), score: 61.6 };
-    expect(progressText({ ...launch, restarts: 1 }, details, ENGLISH)).toBe(
+    const details = detailsOf(running);
+    expect(progressText({ ...launch, score: 61.6, restarts: 1 }, details, ENGLISH)).toBe(
       '50 % · step 1,500/3,000 · 2,048 tokens/s · loss 2.123 · score 62 of 100 · 1 restart'
     );
     expect(progressText(launchOf({}), detailsOf({}), ENGLISH)).toBe('');
+    const pace = (steps_per_s: number): ILaunch => ({
+      ...launchOf({}),
+      training_curve: { rate: null, rate_name: '', steps_per_s }
+    });
+    expect(progressText(pace(648.3), undefined, ENGLISH)).toBe('648 steps/s');
+    expect(progressText(pace(0.01234), undefined, ENGLISH)).toBe('0.0123 steps/s');
   });
 
   it('tell ranks per node only where there are several nodes', () => {
@@ -57,7 +64,7 @@ describe('the texts of a launch', () => {
   it('draw a loss from the left edge to the right, and one that stays the same', () => {
     expect(curvePoints([3, 1, 2])).toBe('0.0,2.0 60.0,22.0 120.0,12.0');
     expect(curvePoints([5, 5])).toBe('0.0,22.0 120.0,22.0');
-    expect(durationText(3_725_000)).toBe('01:02');
+    expect([3_725, 65, 7.9, -1].map(durationText)).toEqual(['1 h 2 min', '1 min 5 s', '7 s', '0 s']);
   });
 });
 

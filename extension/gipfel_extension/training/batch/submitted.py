@@ -299,15 +299,22 @@ def _row(view: TaskView, now: datetime) -> str:
     return columns + details
 
 
+def started_at(progress: Progress | None) -> float | None:
+    """Return the start of a run in seconds since 1970; None if it is not known."""
+    with contextlib.suppress(ValueError, TypeError, OverflowError):
+        return datetime.fromisoformat(progress.started).timestamp() if progress else None
+    return None
+
+
 def _time(progress: Progress | None, now: datetime) -> str:
     if progress is None:
         return ""
     seconds = progress.elapsed
     if progress.state == "running":
-        try:
-            seconds = (now - datetime.fromisoformat(progress.started)).total_seconds()
-        except (ValueError, TypeError):
+        started = started_at(progress)
+        if started is None:
             return ""
+        seconds = now.timestamp() - started
     minutes, rest = divmod(int(max(0.0, seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

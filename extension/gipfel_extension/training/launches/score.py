@@ -90,6 +90,19 @@ def scored_launch(state: LaunchState, folder: Path | None = None) -> ScoredLaunc
         return None
 
 
+def ended_score(folder: Path) -> float | None:
+    """Return the score of an ended launch, 0 to 100; None if it has none or has not ended.
+
+    It is computed from the samples unless the launch's directory has it already.
+    """
+    with suppress(GipfelError):
+        state = read_state(folder)
+        document = _document(folder, state) if state.ended else None
+        score = (document or {}).get("score")
+        return float(score) if isinstance(score, int | float) else None
+    return None
+
+
 def launch_advice_effect(folder: Path, environment: Mapping[str, str]) -> AdviceEffect | None:
     """Compare an ended launch with the newest earlier one of the same program; None if there is none.
 

@@ -19,8 +19,6 @@ export interface ILaunchDetails {
   readonly traceback: string;
   readonly failedRank: number | null;
   readonly folder: string;
-  /** Saturation from 0 to 100; null before it is known. */
-  readonly score: number | null;
   /** Loss over the steps, the newest last. */
   readonly losses: readonly number[];
 }
@@ -48,6 +46,7 @@ const NOT_STARTED: ILaunch = {
   ended_ns: null,
   progress: { step: null, total: null, fraction: null },
   training_curve: { rate: null, rate_name: '', steps_per_s: null },
+  score: null,
   notebook: false,
   traces: [],
   dumps: []
@@ -67,7 +66,6 @@ export function detailsOf(document: ILaunchDocument): ILaunchDetails {
     traceback: document.traceback ?? '',
     failedRank: document.failure?.rank ?? null,
     folder: document.folder ?? '',
-    score: document.score ?? null,
     losses: document.training_curve?.losses?.map(([, loss]) => loss) ?? []
   };
 }

@@ -69,6 +69,7 @@ function Head(props: {
 }): React.JSX.Element {
   const { launch, updatedMs, trans } = props;
   const ended = launch.phase === 'ended';
+  const endMs = !ended ? updatedMs : launch.ended_ns === null ? undefined : launch.ended_ns / 1e6;
   return (
     <header>
       <StateLabel shape={statusShape(launch.status)}>
@@ -76,10 +77,10 @@ function Head(props: {
       </StateLabel>
       {launch.name && <strong title={launch.title}>{launch.name}</strong>}
       <span role="status">{statusText(launch.status, trans)}</span>
-      {!ended && updatedMs !== undefined && launch.started_ns !== null && (
-        <span>{durationText(updatedMs - launch.started_ns / 1e6)}</span>
+      {launch.started_ns !== null && endMs !== undefined && (
+        <span title={trans.__('Duration')}>{durationText(endMs / 1e3 - launch.started_ns / 1e9)}</span>
       )}
-      {ended && launch.ended_ns !== null && <span>{formatLocalTime(launch.ended_ns / 1e6)}</span>}
+      {ended && launch.ended_ns !== null && <span title={trans.__('Ended')}>{formatLocalTime(launch.ended_ns / 1e6)}</span>}
       {launch.ranks > 0 && <span>{rankText(launch, trans)}</span>}
     </header>
   );

@@ -55,14 +55,14 @@ export function progressText(
   if (curve.rate !== null) {
     found.push(`${formatNumber(curve.rate)} ${curve.rate_name.replace(/_per_s$/, '')}/s`);
   } else if (curve.steps_per_s !== null) {
-    found.push(trans.__('%1 steps/s', curve.steps_per_s.toPrecision(2)));
+    found.push(trans.__('%1 steps/s', formatNumber(curve.steps_per_s, 3)));
   }
   const loss = details?.losses.at(-1);
   if (loss !== undefined) {
     found.push(trans.__('loss %1', formatNumber(loss)));
   }
-  if (typeof details?.score === 'number') {
-    found.push(trans.__('score %1 of 100', Math.round(details.score)));
+  if (typeof launch.score === 'number') {
+    found.push(trans.__('score %1 of 100', Math.round(launch.score)));
   }
   if (launch.restarts > 0) {
     found.push(trans._n('%1 restart', '%1 restarts', launch.restarts));
@@ -70,16 +70,20 @@ export function progressText(
   return joinParts(found);
 }
 
-/** Return a number with four significant digits. */
-export function formatNumber(value: number): string {
-  return Number(value.toPrecision(4)).toLocaleString('en', { maximumFractionDigits: 6 });
+/** Return a number with this many significant digits, without an exponent. */
+export function formatNumber(value: number, digits = 4): string {
+  return Number(value.toPrecision(digits)).toLocaleString('en', { maximumFractionDigits: 6 });
 }
 
-/** Return hours and minutes as `hh:mm`. */
-export function durationText(ms: number): string {
-  const minutes = Math.max(0, Math.floor(ms / 60_000));
-  const twoDigits = (value: number): string => String(value).padStart(2, '0');
-  return `${twoDigits(Math.floor(minutes / 60))}:${twoDigits(minutes % 60)}`;
+/** Return a duration in its two largest units, such as `1 h 5 min`. */
+export function durationText(seconds: number): string {
+  const minutes = Math.floor(seconds / 60);
+  const hours = Math.floor(minutes / 60);
+  if (hours > 0) {
+    return `${hours} h ${minutes % 60} min`;
+  }
+  const rest = `${Math.max(0, Math.floor(seconds % 60))} s`;
+  return minutes > 0 ? `${minutes} min ${rest}` : rest;
 }
 
 /** Return the points of a polyline through at least two values, in the pixels of `CURVE`. */
