@@ -1,6 +1,7 @@
 """The TypeScript interfaces of the panel are those of the server's models."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "extension"))
 
 import generate_api
 from gipfel_extension.routes import ROUTES
+from gipfel_extension.saturation import LOSSES
 from gipfel_extension.server.responses import Lifetime, ResponseModel, StreamMessage
 from gipfel_extension.server.task_responses import ROUTE_RESPONSES
 
@@ -19,6 +21,19 @@ from gipfel_extension.server.task_responses import ROUTE_RESPONSES
 def test_the_committed_interfaces_are_current():
     current = generate_api.TARGET.read_text() == generate_api.generate()
     assert current, "Run `python generate_api.py` in extension/."
+
+
+def test_each_term_has_two_sentences_a_page_and_a_line_of_the_glossary():
+    terms = generate_api.read_terms()
+    assert generate_api.GLOSSARY.read_text() == generate_api.generate_glossary()
+    # None is left out by its form.
+    assert len(terms) == generate_api.TERMS.read_text().count("  name: '")
+    root = generate_api.GLOSSARY.parent.parent
+    for name, text, page in terms:
+        assert len(re.findall(r"[.:](?: |$)", text.replace(": ", " "))) == 2, name
+        assert (root / page).is_file(), page
+    losses = {name.replace("-", "_") for name, _, _ in terms}
+    assert set(LOSSES) <= losses
 
 
 def test_a_changed_model_changes_the_interfaces(monkeypatch):

@@ -243,7 +243,7 @@ def test_a_launch_from_the_form_outlives_page_and_kernel(
     ended = page.locator(".jp-Notebook .jp-Gipfel-savedLaunch article").first
     expect(ended).to_have_attribute("data-status", "stopped", timeout=_LIMIT_MS)
     expect(ended.locator("header")).to_contain_text(re.compile(r"\d+ (s|min)"))
-    expect(ended).to_contain_text(re.compile(r"[\d.,]+ steps/s"))
+    expect(ended).to_contain_text(re.compile(r"[\d.,]+ tokens/s"))
     ended.get_by_role("button", name="Log").click()
     expect(ended.get_by_role("log")).to_contain_text("step", timeout=_LIMIT_MS)
     ended.scroll_into_view_if_needed()

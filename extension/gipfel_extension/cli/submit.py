@@ -101,8 +101,8 @@ def submit(*, wait: bool, dry_run: bool, as_document: bool, **options: Any) -> i
 
     The values of -p, -r, -y and -f are set after its cell tagged 'parameters', or at its top without such a
     cell; a misspelt name is refused. The notebook runs in the current directory. The job's ID is printed on
-    stdout, in a notebook's cell with --wait followed by the progress; its log is OUT.ipynb.log. Inside a container, files must be in mounted directories, and the job
-    gets the host's variables.
+    stdout, with --wait in a notebook's cell followed by the progress; its log is OUT.ipynb.log. Inside a
+    container, files must be in mounted directories, and the job gets the host's variables.
 
     With --resume, finished cells are not run again, except the parameters and cells tagged 'setup': the new
     kernel has only the variables that these define. The parameters must be unchanged; a changed cell and all

@@ -146,8 +146,8 @@ class Launch(ResponseModel):
 
     ``id`` is ``RUN/N``, or ``N`` for a launch outside of runs. ``status`` is the outcome of an ended launch,
     else the phase, or ``silent`` if the launch has not reported recently. ``message`` is the reason why it
-    failed or waits, as one sentence. ``score`` is its saturation from 0 to 100, null where its ranks had no GPU
-    and before its end. ``traces`` and ``dumps`` are the ranks that have written a trace of
+    failed or waits, as one sentence. ``score`` is its saturation from 0 to 100, null where its ranks had no
+    GPU and before its end. ``traces`` and ``dumps`` are the ranks that have written a trace of
     torch's profiler or a dump of its flight recorder.
     """
 
@@ -211,8 +211,8 @@ class BatchTask(ResponseModel):
     """One run of a batch notebook.
 
     ``done`` of ``cells`` code cells are finished. ``started`` is in seconds since 1970, null before the first
-    cell; ``seconds`` is how long it ran, null until its end. ``score`` is that of its job. ``output`` is the API path of the executed notebook, which
-    may still be running; null if it can't be opened.
+    cell; ``seconds`` is how long it ran, null until its end. ``score`` is that of its job. ``output`` is the
+    API path of the executed notebook, which may still be running; null if it can't be opened.
     """
 
     job_id: str

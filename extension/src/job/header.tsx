@@ -5,6 +5,8 @@ import type { IRunName } from '../api';
 import { formatTimeOfDay, formatTimeRange, zoneName } from '../common/clock';
 import { requestJson } from '../common/request';
 import type { JobModel } from './model';
+import { Help } from '../views/term';
+import { ROLE } from '../views/terms';
 
 interface IProps {
   readonly model: JobModel;
@@ -25,6 +27,7 @@ export function Header(props: IProps): React.JSX.Element {
           model.selection.setExpression(value);
         }}
       />
+      <Help term={ROLE} trans={trans} />
       <Selected {...props} />
       <TimeRange {...props} />
       <Freshness {...props} />

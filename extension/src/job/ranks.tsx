@@ -12,6 +12,8 @@ import { RankRow, ROW_PIXELS } from './rank-row';
 import { rankRows, sortedRows, type IRankRow, type RankColumn } from './rank-rows';
 import { States } from './states';
 import { missingText } from './verdicts';
+import { Help } from '../views/term';
+import { RANK } from '../views/terms';
 
 interface IProps {
   readonly model: JobModel;
@@ -195,6 +197,7 @@ function Head(props: {
               {title}
               <span aria-hidden="true">{sort.column === column ? (sort.down ? ' ▼' : ' ▲') : ''}</span>
             </button>
+            {column === 'rank' && <Help term={RANK} trans={trans} />}
           </th>
         ))}
         <th scope="col">{trans.__('Log')}</th>

@@ -4,6 +4,8 @@ import * as React from 'react';
 import type { IJobDocument, IJobVerdict } from '../api';
 import { formatLocalTime } from '../common/clock';
 import type { IJobSelection, IJobState } from '../tokens';
+import { Help } from '../views/term';
+import { DIAGNOSIS_VERDICT } from '../views/terms';
 
 const SHAPES = ['○', '⚑', '✗'];
 const MOST_NAMED = 8;
@@ -60,10 +62,15 @@ export function Headline(props: {
           >
             {trans.__('Show')}
           </button>
+          <Help term={DIAGNOSIS_VERDICT} trans={trans} />
           {others.length > 0 && ` ${trans._n('and %1 more verdict', 'and %1 more verdicts', others.length)}`}
         </p>
       )}
-      {verdicts !== null && !worst && !missing && <p>✓ {trans.__('Nothing stands out.')}</p>}
+      {verdicts !== null && !worst && !missing && (
+        <p>
+          ✓ {trans.__('Nothing stands out.')} <Help term={DIAGNOSIS_VERDICT} trans={trans} />
+        </p>
+      )}
     </div>
   );
 }

@@ -3,7 +3,7 @@ import { ReactWidget, UseSignal } from '@jupyterlab/ui-components';
 import type { Message } from '@lumino/messaging';
 import * as React from 'react';
 
-import { detailsOf, type ILaunchDocument } from '../views/launch/document';
+import { detailsOf } from '../views/launch/document';
 import type { ILaunchActions } from './actions';
 import { ListedLaunch } from './launch';
 import type { LaunchesModel } from './model';
@@ -47,7 +47,7 @@ export class SavedLaunch extends ReactWidget {
               <ListedLaunch
                 key={launch.id}
                 launch={launch}
-                details={detailsOf(launch as ILaunchDocument)}
+                details={detailsOf(launch)}
                 model={model}
                 trans={trans}
                 actions={actions}

@@ -5,6 +5,8 @@ import type { ITableRow } from '../api';
 import { arrange, runColumns, runTitle, type IColumn } from './columns';
 import { RunDetails, type IRunActions } from './details';
 import type { RunsModel } from './model';
+import { Help } from '../views/term';
+import { GPU_HOURS, LOSS, SCORE, type ITerm } from '../views/terms';
 
 export interface IRunsProps {
   readonly model: RunsModel;
@@ -32,7 +34,7 @@ export function RunTable(props: IRunsProps): React.JSX.Element {
                 <span className="jp-Gipfel-hidden">{trans.__('Pinned')}</span>
               </th>
               {columns.map(each => (
-                <Heading key={each.id} column={each} model={model} />
+                <Heading key={each.id} column={each} model={model} trans={trans} />
               ))}
             </tr>
           </thead>
@@ -47,8 +49,12 @@ export function RunTable(props: IRunsProps): React.JSX.Element {
   );
 }
 
-function Heading(props: { column: IColumn; model: RunsModel }): React.JSX.Element {
+/** Explained in the headings. */
+const HEADING_TERMS: Readonly<Record<string, ITerm>> = { score: SCORE, loss: LOSS, gpu_hours: GPU_HOURS };
+
+function Heading(props: { column: IColumn; model: RunsModel; trans: TranslationBundle }): React.JSX.Element {
   const { column, model } = props;
+  const term = HEADING_TERMS[column.id];
   const { order } = model;
   const sorted = order.column === column.id;
   const direction = order.descending ? 'descending' : 'ascending';
@@ -63,6 +69,7 @@ function Heading(props: { column: IColumn; model: RunsModel }): React.JSX.Elemen
         {column.title}
         <span aria-hidden="true">{sorted ? (order.descending ? ' ▾' : ' ▴') : ''}</span>
       </button>
+      {term && <Help term={term} trans={props.trans} />}
     </th>
   );
 }

@@ -2,6 +2,8 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import { protocolKey, type VettingModel } from './model';
+import { Help } from '../views/term';
+import { PROTOCOL } from '../views/terms';
 
 interface IProps {
   readonly model: VettingModel;
@@ -15,6 +17,7 @@ export function Runner(props: IProps): React.JSX.Element {
     <>
       <div className="jp-Gipfel-vetting-row">
         <ProtocolChoice model={model} trans={trans} />
+        <Help term={PROTOCOL} trans={trans} />
         <label>
           <span>{trans.__('Recently vetted nodes')}</span>
           <select

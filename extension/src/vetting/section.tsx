@@ -11,6 +11,8 @@ import { summarizeVetting } from '../views/vetting/summary';
 import { ProtocolEditor } from './editor';
 import type { VettingModel } from './model';
 import { Runner } from './runner';
+import { Help } from '../views/term';
+import { VERDICT, VETTING_RUN } from '../views/terms';
 
 /** Create the section for vetting the nodes of this job. */
 export function vettingSection(
@@ -92,6 +94,15 @@ function Body(props: IProps & { services: IEditorServices }): React.JSX.Element 
   const { grid } = model;
   return (
     <div className="jp-Gipfel-vetting" aria-busy={model.busy}>
+      <p className="jp-Gipfel-small">
+        {trans.__('Tests of the job’s nodes')} <Help term={VETTING_RUN} trans={trans} />
+        {grid && grid.rows.length > 0 && (
+          <>
+            {' · '}
+            {trans.__('verdicts')} <Help term={VERDICT} trans={trans} />
+          </>
+        )}
+      </p>
       <Notices model={model} trans={trans} />
       {grid && <Report grid={grid} rows={model} trans={trans} />}
       <Runner model={model} trans={trans} />

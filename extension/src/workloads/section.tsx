@@ -5,6 +5,8 @@ import * as React from 'react';
 import { Notice } from '../common/notice';
 import type { ISection } from '../tokens';
 import type { WorkloadList } from './list';
+import { Help } from '../views/term';
+import { WORKLOAD } from '../views/terms';
 
 interface IProps {
   readonly list: WorkloadList;
@@ -72,22 +74,25 @@ function Body({ list, trans }: IProps): React.JSX.Element {
 function KindChoice(props: IProps & { readonly offered: WorkloadList['kinds'] }): React.JSX.Element {
   const { list, offered, trans } = props;
   return (
-    <label className="jp-Gipfel-work-filter">
-      <span>{trans.__('Kind')}</span>
-      <select
-        name="kind"
-        value={list.chosen}
-        onChange={event => {
-          list.choose(event.target.value);
-        }}
-      >
-        <option value="">{trans.__('all')}</option>
-        {offered.map(each => (
-          <option key={each.id} value={each.id}>
-            {each.title}
-          </option>
-        ))}
-      </select>
-    </label>
+    <div className="jp-Gipfel-work-filter">
+      <label>
+        <span>{trans.__('Kind')}</span>
+        <select
+          name="kind"
+          value={list.chosen}
+          onChange={event => {
+            list.choose(event.target.value);
+          }}
+        >
+          <option value="">{trans.__('all')}</option>
+          {offered.map(each => (
+            <option key={each.id} value={each.id}>
+              {each.title}
+            </option>
+          ))}
+        </select>
+      </label>
+      <Help term={WORKLOAD} trans={trans} />
+    </div>
   );
 }

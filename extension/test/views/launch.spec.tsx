@@ -146,7 +146,7 @@ describe('the widget of a launch', () => {
     });
     expect(el.querySelector('article')?.dataset.status).toBe('checked');
     expect(el.querySelectorAll('[data-reached=true]')).toHaveLength(1);
-    expect(el.querySelector('[role=log], button')).toBeNull();
+    expect(el.querySelector('[role=log], footer button')).toBeNull();
     expect(model.sent).toEqual([]);
     await model.rendered(leave);
     expect([el.childElementCount, model.listeners]).toEqual([0, 0]);

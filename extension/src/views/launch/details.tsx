@@ -1,5 +1,7 @@
 import * as React from 'react';
 
+import { Help } from '../term';
+import { PREFLIGHT } from '../terms';
 import type { ITranslation } from '../translation';
 import type { ICheckOutcome, ILaunchDetails } from './document';
 
@@ -23,6 +25,7 @@ export function Phases(props: { phase: string; vetting: boolean; trans: ITransla
           (id !== 'vetting' || vetting) && (
             <li key={id} data-reached={index <= reached} aria-current={id === phase ? 'step' : undefined}>
               {text}
+              {id === 'preflight' && <Help term={PREFLIGHT} trans={trans} />}
             </li>
           )
       )}

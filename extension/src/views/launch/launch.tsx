@@ -80,7 +80,9 @@ function Head(props: {
       {launch.started_ns !== null && endMs !== undefined && (
         <span title={trans.__('Duration')}>{durationText(endMs / 1e3 - launch.started_ns / 1e9)}</span>
       )}
-      {ended && launch.ended_ns !== null && <span title={trans.__('Ended')}>{formatLocalTime(launch.ended_ns / 1e6)}</span>}
+      {ended && launch.ended_ns !== null && (
+        <span title={trans.__('Ended')}>{formatLocalTime(launch.ended_ns / 1e6)}</span>
+      )}
       {launch.ranks > 0 && <span>{rankText(launch, trans)}</span>}
     </header>
   );

@@ -1,6 +1,8 @@
 import * as React from 'react';
 
 import { formatTimeOfDay, zoneName } from '../../common/clock';
+import { Help } from '../term';
+import { FLIGHT_RECORDER, RANK } from '../terms';
 import type { ITranslation } from '../translation';
 import { filterLines, type ILogLines, type LogLine } from './log-lines';
 
@@ -104,7 +106,9 @@ function FlightRecorderLines(props: {
   const { lines, trans } = props;
   return lines.length === 0 ? null : (
     <details open>
-      <summary>{trans.__('torch’s flight recorder')}</summary>
+      <summary>
+        {trans.__('torch’s flight recorder')} <Help term={FLIGHT_RECORDER} trans={trans} />
+      </summary>
       <ul>
         {lines.map((line, index) => (
           <li key={index}>{line}</li>
@@ -116,21 +120,24 @@ function FlightRecorderLines(props: {
 
 function RankChoice({ ranks, log, trans }: ILogProps): React.JSX.Element {
   return (
-    <select
-      aria-label={trans.__('Rank filter')}
-      value={log.rank ?? ''}
-      onChange={event => {
-        const { value } = event.currentTarget;
-        log.chooseRank(value === '' ? null : Number(value));
-      }}
-    >
-      <option value="">{trans.__('all ranks')}</option>
-      {Array.from({ length: Math.min(ranks, MAX_RANKS) }, (_, rank) => (
-        <option key={rank} value={rank}>
-          {trans.__('only rank %1', rank)}
-        </option>
-      ))}
-    </select>
+    <span>
+      <select
+        aria-label={trans.__('Rank filter')}
+        value={log.rank ?? ''}
+        onChange={event => {
+          const { value } = event.currentTarget;
+          log.chooseRank(value === '' ? null : Number(value));
+        }}
+      >
+        <option value="">{trans.__('all ranks')}</option>
+        {Array.from({ length: Math.min(ranks, MAX_RANKS) }, (_, rank) => (
+          <option key={rank} value={rank}>
+            {trans.__('only rank %1', rank)}
+          </option>
+        ))}
+      </select>
+      <Help term={RANK} trans={trans} />
+    </span>
   );
 }
 

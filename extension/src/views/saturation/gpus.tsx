@@ -1,6 +1,8 @@
 import * as React from 'react';
 
 import type { IDevice, IScore } from '../../api';
+import { Help } from '../term';
+import { ACTIVITY } from '../terms';
 import type { ITranslation } from '../translation';
 
 const FLASH_MS = 1500;
@@ -41,7 +43,9 @@ export function Gpus(props: IGpusProps): React.JSX.Element {
   return (
     <section className="jp-Gipfel-view" aria-label={trans.__('GPU by GPU')}>
       <div className="jp-Gipfel-viewHead">
-        <h3>{trans.__('GPU by GPU')}</h3>
+        <h3>
+          {trans.__('GPU by GPU')} <Help term={ACTIVITY} trans={trans} />
+        </h3>
         {others.length > 0 && (
           <label>
             <span className="jp-Gipfel-hidden">{trans.__('Show a GPU')}</span>

@@ -1,6 +1,8 @@
 import * as React from 'react';
 
 import type { IScore } from '../../api';
+import { Help } from '../term';
+import { BOTTLENECK, CONFIDENCE, LOSS, LOSSES, SCORE } from '../terms';
 import type { ITranslation } from '../translation';
 
 /** Words for scores from these points on, the highest first. */
@@ -14,6 +16,12 @@ const GRADES: readonly (readonly [number, (trans: ITranslation) => string])[] = 
 const MIN_LOSS = 5;
 /** Difference of the bounds of a score, in points, from which they are shown. */
 const MIN_RANGE = 5;
+
+interface IBreakdownProps {
+  readonly points: number;
+  readonly lost: readonly [string, number][];
+  readonly trans: ITranslation;
+}
 
 /** The score and its losses, together 100, with the loss breakdown. */
 export function Score(props: { score: IScore; trans: ITranslation }): React.JSX.Element {
@@ -36,19 +44,14 @@ export function Score(props: { score: IScore; trans: ITranslation }): React.JSX.
       <div className="jp-Gipfel-scoreLine">
         <strong className="jp-Gipfel-points">{points}</strong>
         <span className="jp-Gipfel-grade">{trans.__('of 100 · %1', gradeOf(points, trans))}</span>
+        <Help term={SCORE} trans={trans} />
         <Bar points={points} lost={lost} label={trans.__('%1 of 100 points', points)} />
-        <span>{bottleneckText(score, trans)}</span>
+        <span>
+          {bottleneckText(score, trans)} <Help term={BOTTLENECK} trans={trans} />
+        </span>
       </div>
       <LargestLoss score={score} lost={lost} trans={trans} />
-      <p className="jp-Gipfel-lost">
-        {trans.__('lost:')}{' '}
-        {lost.length > 0
-          ? lost.map(([name, each]) => `${name}\u00a0${each}`).join(' · ')
-          : trans.__('nothing')}{' '}
-        <span className="jp-Gipfel-sum">
-          ({points} + {100 - points} = 100)
-        </span>
-      </p>
+      <Losses points={points} lost={lost} trans={trans} />
       <Bounds score={score} trans={trans} />
       {typeof score.means_s === 'number' && (
         <p className="jp-Gipfel-small">
@@ -57,10 +60,27 @@ export function Score(props: { score: IScore; trans: ITranslation }): React.JSX.
       )}
       <details className="jp-Gipfel-more">
         <summary>{trans.__('Loss breakdown')}</summary>
-        <LossBreakdown points={points} lost={lost} />
+        <LossBreakdown points={points} lost={lost} trans={trans} />
         <ScoreDetails score={score} trans={trans} />
       </details>
     </div>
+  );
+}
+
+/** The losses in one line, the largest first. */
+function Losses(props: IBreakdownProps): React.JSX.Element {
+  const { points, lost, trans } = props;
+  return (
+    <p className="jp-Gipfel-lost">
+      {trans.__('lost:')}{' '}
+      {lost.length > 0
+        ? lost.map(([name, each]) => `${name.replace('_', '-')}\u00a0${each}`).join(' · ')
+        : trans.__('nothing')}{' '}
+      <span className="jp-Gipfel-sum">
+        ({points} + {100 - points} = 100)
+      </span>{' '}
+      <Help term={LOSS} trans={trans} />
+    </p>
   );
 }
 
@@ -122,14 +142,17 @@ function Bar(props: { points: number; lost: readonly [string, number][]; label: 
 }
 
 /** Each loss as a step from the score up to 100. */
-function LossBreakdown(props: { points: number; lost: readonly [string, number][] }): React.JSX.Element {
+function LossBreakdown(props: IBreakdownProps): React.JSX.Element {
   const steps: [string, number][] = [['score', props.points], ...props.lost];
   const begins = steps.map((_, index) => steps.slice(0, index).reduce((sum, [, each]) => sum + each, 0));
   return (
     <ol className="jp-Gipfel-steps">
       {steps.map(([name, each], index) => (
         <li key={name}>
-          <span className="jp-Gipfel-stepName">{name}</span>
+          <span className="jp-Gipfel-stepName">
+            {name.replace('_', '-')}
+            {LOSSES[name] && <Help term={LOSSES[name]} trans={props.trans} />}
+          </span>
           <span className="jp-Gipfel-stepRoom">
             <span
               className={index === 0 ? 'jp-Gipfel-barFull' : 'jp-Gipfel-barLost'}
@@ -164,7 +187,9 @@ function ScoreDetails(props: { score: IScore; trans: ITranslation }): React.JSX.
   }
   return (
     <>
-      <p className="jp-Gipfel-small">{parts.join(' · ')}</p>
+      <p className="jp-Gipfel-small">
+        {parts.join(' · ')} <Help term={CONFIDENCE} trans={trans} />
+      </p>
       {score.notes.length > 0 && (
         <ul className="jp-Gipfel-small">
           {score.notes.map(note => (
