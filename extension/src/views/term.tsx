@@ -33,14 +33,16 @@ export function Help({ term, trans }: { term: ITerm; trans: ITranslation }): Rea
           event.stopPropagation();
           note.current?.togglePopover();
         }}
-      >
-        ?
-      </button>
+      />
       <span ref={note} {...{ popover: 'auto' }} role="note">
-        <strong>{term.name}</strong> {term.text}{' '}
-        <a href={DOCUMENTATION + term.page} target="_blank" rel="noopener noreferrer">
-          {trans.__('Documentation')}
-        </a>
+        {open && (
+          <>
+            <strong>{term.name}</strong> {term.text}{' '}
+            <a href={DOCUMENTATION + term.page} target="_blank" rel="noopener noreferrer">
+              {trans.__('Documentation')}
+            </a>
+          </>
+        )}
       </span>
     </span>
   );
