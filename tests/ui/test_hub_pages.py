@@ -14,8 +14,8 @@ from playwright.sync_api import Browser, Page, expect
 pytestmark = pytest.mark.browser
 
 _USER = "root"  # Who runs the hub of one machine is its administrator.
-_AXE = Path(__file__).resolve().parents[2] / "extension/node_modules/axe-core/axe.min.js"
-_VIOLATIONS = """async () => (await axe.run(document)).violations
+AXE = Path(__file__).resolve().parents[2] / "extension/node_modules/axe-core/axe.min.js"
+VIOLATIONS = """async () => (await axe.run(document)).violations
     .filter((each) => ["serious", "critical"].includes(each.impact))
     .map((each) => [each.id, each.nodes.map((node) => [node.target, node.failureSummary])])"""
 _LOOKS: tuple[tuple[Any, int], ...] = (("light", 1400), ("dark", 320))
@@ -29,8 +29,8 @@ def check(page: Page, path: str, *, then: Callable[[Page], object] = lambda page
         page.set_viewport_size({"width": width, "height": 900})
         page.goto(path)
         then(page)
-        page.add_script_tag(path=_AXE)
-        found = page.evaluate(_VIOLATIONS)
+        page.add_script_tag(path=AXE)
+        found = page.evaluate(VIOLATIONS)
         assert not found, f"{path} {scheme} {width}: {json.dumps(found, indent=1)}"
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path
     page.emulate_media(color_scheme="light")
@@ -40,7 +40,7 @@ def check(page: Page, path: str, *, then: Callable[[Page], object] = lambda page
 @pytest.fixture(scope="module")
 def pages(hub: HubProcess, new_page: Callable[[], Page]) -> Iterator[HubPages]:
     """An administrator who has not logged in yet."""
-    if not _AXE.is_file():
+    if not AXE.is_file():
         pytest.skip("axe-core is not installed: run `jlpm install` in extension/.")
     hub.user(_USER)
     pages = HubPages(new_page(), hub.url)
