@@ -45,7 +45,8 @@ const compiler = rspack({
       })
     ]
   },
-  performance: { hints: 'error', maxAssetSize: 50_000, maxEntrypointSize: 50_000 }
+  // 50 kB for each file; a module and its sheet together may be a little more.
+  performance: { hints: 'error', maxAssetSize: 50_000, maxEntrypointSize: 56_000 }
 });
 
 const stats = await new Promise((resolve, reject) => {
