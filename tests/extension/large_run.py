@@ -15,6 +15,8 @@ from gipfel_extension.topology.collect import store_node
 from gipfel_extension.topology.model import Gpu, NodeTopology
 
 GPUS_PER_NODE = 4
+#: Seconds between two samples of a GPU.
+INTERVAL = 5
 START_NS = 1_800_000_000 * 10**9
 _METRICS = ("SM_ACTIVE", "PIPE_TENSOR_ACTIVE", "DRAM_ACTIVE", "POWER_USAGE", "GPU_TEMP")
 _STEP_S = 20
@@ -50,7 +52,7 @@ class LargeRun:
         (run / "topology" / "slurm.txt").write_text(switches)
 
     def extend(self, seconds: int) -> None:
-        """Add a sample per GPU and second."""
+        """Add a sample per GPU and interval."""
         for number, (writer, devices) in enumerate(self._writers):
             writer.add(list(_samples(devices, number, self._start_ns, self._seconds, seconds)))
             writer.flush()
@@ -66,8 +68,8 @@ class LargeRun:
             Device(f"GPU-{number:04}-{index}", "gpu", "NVIDIA GH200 120GB", index, name, simulated=True)
             for index in range(GPUS_PER_NODE)
         )
-        origin = Provenance(name, "job", "test", True, 1.0, devices)
-        settings = Settings(telemetry, name, "job", 1.0, 5.0)
+        origin = Provenance(name, "job", "test", True, float(INTERVAL), devices)
+        settings = Settings(telemetry, name, "job", float(INTERVAL), 5.0)
         clock = SystemClock()
         ranks = [
             RankLocation(GPUS_PER_NODE * number + index, name, 100 + index, each.uuid, "python")
@@ -83,7 +85,7 @@ def _samples(
     devices: tuple[Device, ...], node: int, start_ns: int, first: int, seconds: int
 ) -> Iterator[Sample]:
     random = np.random.default_rng(node * 100_003 + first)
-    for second in range(first, first + seconds):
+    for second in range(first, first + seconds, INTERVAL):
         # A checkpoint now and then; one node is slow from the middle on.
         busy = 0.1 if second % 600 < _STEP_S else 0.8 - (0.3 if node == 5 and second > 1800 else 0.0)
         noise = random.normal(0, 0.03, (len(devices), 3))

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
-from lab_page import LabPage
+from communication_files import write_dumps
+from lab_page import LabPage, traces
 from lab_server import LabServer
 from playwright.sync_api import Page, expect
 from recorded_runs import START_NS
@@ -47,16 +48,13 @@ def made_run(run: Path, system: Path) -> None:
             for each in node.links
         )
         store_node(run, replace(node, node=name, gpus=gpus, links=links))
-        devices = tuple(Device(f"GPU-{number}-{i}", "gpu", "GPU", i, name) for i in range(4))
+        devices = tuple(Device(f"GPU-{number}-{i}", "gpu", "NVIDIA GH200 120GB", i, name) for i in range(4))
         origin = Provenance(name, "job", "test", True, 1.0, devices)
         settings = Settings(telemetry, name, "job", 1.0, 5.0)
         writer = SampleWriter(settings, origin, Journal(telemetry, name, "job", SystemClock()), SystemClock())
+        values = {"SM_ACTIVE": 0.8, "PIPE_TENSOR_ACTIVE": 0.5, "DRAM_ACTIVE": 0.4}
         writer.add(
-            [
-                Sample(START_NS + s * 10**9, s, each.uuid, {"SM_ACTIVE": 0.8})
-                for s in range(60)
-                for each in devices
-            ]
+            [Sample(START_NS + s * 10**9, s, each.uuid, values) for s in range(60) for each in devices]
         )
         writer.flush()
         writer.finish()
@@ -82,6 +80,9 @@ def made_run(run: Path, system: Path) -> None:
         append_state(run, state)
     roles = {str(rank): {"pp": rank // 4, "dp": rank % 4} for rank in range(16)}
     (run / "roles.json").write_text(json.dumps(roles))
+    launch = run / "launches" / "1"
+    write_dumps(launch / "flight_recorder", 16)
+    (launch / "ranks").mkdir()
 
 
 _PROGRAM = """
@@ -134,6 +135,8 @@ def test_a_role_expression_selects_in_every_tab_and_a_reload_keeps_it(
     screenshot(lab.page, "95-job-cluster-around")
     job.locator("input[name='roles']").fill("pp=1 & dp=0")
     job.locator("input[name='roles']").press("Enter")
+    # The rows of other ranks are dimmed, above the one and below it.
+    expect(job.locator("[data-figure='heat'] .shapelayer path")).to_have_count(2)
     job.get_by_role("tab", name="Ranks").click()
     expect(job.locator("tr[data-rank]")).to_have_count(16)
     chosen = job.locator("tr[data-rank][aria-selected='true']")
@@ -154,15 +157,29 @@ def test_a_role_expression_selects_in_every_tab_and_a_reload_keeps_it(
     expect(job.get_by_text("1 port open on all interfaces")).to_be_visible()
     screenshot(lab.page, "95-job-network-light")
     job.get_by_role("tab", name="Metrics").click()
-    expect(job.locator(".main-svg").first).to_be_visible()
+    expect(job.locator("[data-figure='roofline'] .scatterlayer .point").first).to_be_visible()
+    drawn = [trace.get("name", "") for trace in traces(job.locator("[data-figure='bands']"))]
+    assert {name for name in drawn if name.startswith("rank ")} == {"rank 4 · nid001 0"}
+    screenshot(lab.page, "95-job-metrics-light")
+    job.get_by_role("tab", name="Communication").click()
+    expect(job.locator("[data-figure='communication'] .heatmaplayer image")).to_be_visible()
+    expect(job.locator(".jp-Gipfel-job-communication h3").first).to_contain_text("The ranks sent each other")
+    expect(job.get_by_role("row", name="all_reduce 67.1 MB")).to_contain_text("8 ms")
+    screenshot(lab.page, "95-job-communication-light")
     job.get_by_role("tab", name="Events").click()
     expect(job.get_by_role("tab", selected=True)).to_contain_text("Events")
     lab.page.wait_for_function("decodeURIComponent(location.search).includes('tab=events')")
     lab.page.reload()
     expect(job.get_by_role("tab", selected=True)).to_contain_text("Events")
     expect(job.locator("input[name='roles']")).to_have_value("pp=1 & dp=0")
+    shared = parse_qs(urlsplit(lab.page.url).query)["gipfel-job"][0]
     assert not lab.errors
     lab.page.close()
+    other = new_page()
+    other.goto(f"{server.url}&gipfel-job={quote(shared.replace('tab=events', 'tab=topology'))}")
+    expect(other.locator("#gipfel-job [data-unit='gpu'][data-state='chosen']")).to_have_count(1)
+    expect(other.locator("#gipfel-job input[name='roles']")).to_have_value("pp=1 & dp=0")
+    other.close()
 
 
 def test_stacks_of_a_selected_rank_cost_first_and_are_linked_when_done(
