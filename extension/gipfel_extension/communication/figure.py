@@ -11,7 +11,7 @@ from .report import TrafficMatrix
 
 _LEVELS, _MISSING = 254, 255
 _MOST_LABELS = 16
-_LEFT_PIXELS, _TOP_PIXELS, _BOTTOM_PIXELS = 90, 12, 70
+_LEFT_PIXELS, _RIGHT_PIXELS, _TOP_PIXELS, _BOTTOM_PIXELS = 110, 84, 12, 70
 
 
 def matrix_figure(matrix: TrafficMatrix, *, dark: bool = False) -> dict[str, Any]:
@@ -37,7 +37,8 @@ def matrix_figure(matrix: TrafficMatrix, *, dark: bool = False) -> dict[str, Any
     layout = clear_layout(
         "", _TOP_PIXELS + _BOTTOM_PIXELS + pixels, dark=dark, top=_TOP_PIXELS, bottom=_BOTTOM_PIXELS
     )
-    layout["margin"]["l"] = _LEFT_PIXELS
+    # Titles of axes beside names of nodes, and the scale of colors.
+    layout["margin"] |= {"l": _LEFT_PIXELS, "r": _RIGHT_PIXELS}
     labels = [plain_text(each) for each in matrix.labels]
     step = -(-len(labels) // _MOST_LABELS)
     ticks = {"tickvals": list(range(0, len(labels), step)), "ticktext": labels[::step], "showgrid": False}

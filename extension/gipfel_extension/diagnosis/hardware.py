@@ -12,13 +12,13 @@ Two series must agree, each beyond what its peers differ by.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..telemetry.sample import SampleTable
+from ..telemetry.sample import Columns, SampleTable
 from .robust import Floats, median, median_of_others, scatter, trimmed_mean
 from .roles import GIVE_ROLES, LEAST_PEERS, Roles
 from .slow_periods import Rule, SlowPeriod, find_slow
@@ -110,23 +110,25 @@ def _series(table: SampleTable, uuid: str, window: tuple[int, int]) -> dict[str,
     first, last = np.searchsorted(columns["time_ns"], window)
     if last - first < 3:
         return None
+    missing = np.full(last - first, np.nan)
+    return _compared(
+        lambda name: np.asarray(columns[name][first:last], np.float64) if name in columns else missing
+    )
+
+
+def _compared(values_of: Callable[[str], Floats]) -> dict[str, Floats]:
+    """Return the series that are compared, as logarithms; times are the last axis of a metric's values."""
 
     def logs(values: Floats) -> Floats:
         return np.log(np.where(values > 0, values, np.nan))
 
-    missing = np.full(last - first, np.nan)
-    part = {name: np.asarray(columns.get(name, missing), np.float64) for name in columns}
-    part = {
-        name: values[first:last] if len(values) != last - first else values for name, values in part.items()
-    }
-    tensor = part.get("PIPE_TENSOR_ACTIVE", missing)
-    busy = tensor if np.nanmax(np.append(tensor, 0)) > 0 else part.get("SM_ACTIVE", missing)
-    clock = part.get("SM_CLOCK", missing)
+    tensor, sm, clock = (values_of(name) for name in ("PIPE_TENSOR_ACTIVE", "SM_ACTIVE", "SM_CLOCK"))
+    busy = np.where(np.nan_to_num(tensor).max(axis=-1, keepdims=True) > 0, tensor, sm)
     return {
         "clock": logs(clock),
         "work": logs(busy * clock),
-        "engine": logs(part.get("GR_ENGINE_ACTIVE", missing)),
-        "sm": logs(part.get("SM_ACTIVE", missing)),
+        "engine": logs(values_of("GR_ENGINE_ACTIVE")),
+        "sm": logs(sm),
     }
 
 
@@ -192,14 +194,28 @@ def _matrices(
     interval = table.interval or float(np.median(np.diff(max(every, key=len)))) / 1e9
     width = max(1, int(interval * _BIN_SAMPLES * 1e9))
     times: NDArray[np.int64] = np.arange(first, last, width, dtype=np.int64)[:-1]
-    names = ("clock", "work", "engine", "sm")
-    matrices: dict[str, Floats] = {name: np.full((len(ranks), len(times)), np.nan) for name in names}
-    for index, uuid in enumerate(uuids):
-        for place, begin in enumerate(times):
-            part = _series(table, uuid, (int(begin), int(begin) + width))
-            for name in names if part is not None else ():
-                matrices[name][index, place] = float(median(part[name])) if part else np.nan
+    edges = np.append(times, times[-1:] + width)
+    found = [_binned(table[uuid], edges) for uuid in uuids]
+    matrices = {name: np.array([each[name] for each in found]) for name in ("clock", "work", "engine", "sm")}
     return times, matrices
+
+
+def _binned(columns: Columns, edges: NDArray[np.int64]) -> dict[str, Floats]:
+    """Return the median of each series in each bin; NaN where a bin has fewer than three samples."""
+    places = np.searchsorted(columns["time_ns"], edges)
+    counts = np.diff(places)
+    index = places[:-1, None] + np.arange(max(1, counts.max(initial=0)))
+    inside = index < places[1:, None]
+    index = np.where(inside, index, 0)
+    missing = np.full(index.shape, np.nan)
+    found = _compared(
+        lambda name: (
+            np.where(inside, np.asarray(columns[name], np.float64)[index], np.nan)
+            if name in columns
+            else missing
+        )
+    )
+    return {name: np.where(counts < 3, np.nan, median(values, axis=1)) for name, values in found.items()}
 
 
 def _outstanding(values: Floats, groups: Sequence[Sequence[int]]) -> dict[int, tuple[int, SlowPeriod]]:
