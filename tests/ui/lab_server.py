@@ -41,6 +41,12 @@ class LabServer:
         """The home folder, the lab's root, and the place of its ``runs``."""
         return self._folder
 
+    def cpu_seconds(self) -> float:
+        """Return the CPU time that the server's process has taken."""
+        assert self._process
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def __enter__(self) -> "LabServer":
         kept = {n: v for n, v in os.environ.items() if not n.startswith(("GIPFEL_", "JUPYTER"))}
         own = {
