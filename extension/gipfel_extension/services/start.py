@@ -35,6 +35,7 @@ from gipfel_cluster.workloads.submission import (
     submission_context,
 )
 
+from .environments import VARIABLE, find_environment
 from .hub_services import hub_services
 from .plan import HUB, SECRETS, TOKEN, ServiceSpec, copy_secrets, remove_secrets, service_directory
 from .supervisor import ServiceState, read_service_state, read_spec
@@ -57,8 +58,11 @@ def start_service(spec: ServiceSpec, environment: Mapping[str, str]) -> Workload
         raise GipfelError(f"There is no scheduler {scheduler!r}.", f"Choose one of {', '.join(SCHEDULERS)}.")
     folder = _free_directory(spec.name, environment)
     spec = spec.model_copy(update={"scheduler": scheduler})
+    if spec.blueprint.parts[spec.blueprint.front_part].path == "keep":
+        # Programs that are told their path, such as MLflow, may refuse an empty one.
+        spec = spec.model_copy(update={"prefix": f"/{spec.name}/"})
     with hold_supervisor_lock(folder):
-        request = _job_request(spec, folder, context)
+        request = _job_request(spec, folder, context, environment)
         state = _write(spec, folder, environment)
         write_atomically(folder / TOKEN, secrets.token_urlsafe(32) + "\n")
         write_atomically(folder / COMMAND, f"{request.script}\n")
@@ -134,7 +138,9 @@ _STOPPED = {"phase": "ended", "outcome": "stopped", "exit_status": 143}
 _VERBS = {"failed": "has failed", "lost": "was lost"}
 
 
-def _job_request(spec: ServiceSpec, folder: Path, context: SubmissionContext) -> JobRequest:
+def _job_request(
+    spec: ServiceSpec, folder: Path, context: SubmissionContext, environment: Mapping[str, str]
+) -> JobRequest:
     directory = Path(spec.directory)
     resources = spec.blueprint.resources
     engine = spec.engine or context.default_setting("engine") or "bubblewrap"
@@ -146,6 +152,9 @@ def _job_request(spec: ServiceSpec, folder: Path, context: SubmissionContext) ->
             "Build one: gipfel runtime build ~/.gipfel/runtime",
         )
     on_host = context.on_host(folder)
+    packages = find_environment(spec.blueprint, environment)
+    # The job has few of this shell's variables, and a container few of its directories.
+    installed = {VARIABLE: str(packages.parent)} if packages else {}
     try:
         job = JobSpec(
             kind="service",
@@ -156,7 +165,7 @@ def _job_request(spec: ServiceSpec, folder: Path, context: SubmissionContext) ->
             runtime=runtime.root,
             options={"service": spec.name, "blueprint": spec.blueprint.name, "edf": spec.edf},
             directory=str(context.on_host(directory)),
-            folders=(str(on_host),),
+            folders=(str(on_host), *((str(packages),) if packages else ())),
         )
         return JobRequest(
             name=f"gipfel-{spec.name}",
@@ -170,7 +179,7 @@ def _job_request(spec: ServiceSpec, folder: Path, context: SubmissionContext) ->
             cpus_per_task=resources.cpus,
             gpus_per_node=resources.gpus,
             requeue=False,
-            environment={**context.environment(), JOB_VARIABLE: job.model_dump_json()},
+            environment={**context.environment(), **installed, JOB_VARIABLE: job.model_dump_json()},
         )
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
