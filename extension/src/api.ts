@@ -779,8 +779,8 @@ export interface ITrainingCurve {
  * A launch. `id` is `RUN/N`, or `N` for a launch outside of runs. `status` is the outcome of an ended launch,
  * else the phase, or `silent` if the launch has not reported recently. `message` is the reason why it failed
  * or waits, as one sentence. `score` is its saturation from 0 to 100, null where its ranks had no GPU and
- * before its end. `traces` and `dumps` are the ranks that have written a trace of torch's profiler or a dump
- * of its flight recorder.
+ * before its end. `run` is the path of the run folder with its samples. `traces` and `dumps` are the ranks
+ * that have written a trace of torch's profiler or a dump of its flight recorder.
  */
 export interface ILaunch {
   readonly id: string;
@@ -800,6 +800,7 @@ export interface ILaunch {
   readonly training_curve: ITrainingCurve;
   readonly score: number | null;
   readonly notebook: boolean;
+  readonly run: string;
   readonly traces: readonly number[];
   readonly dumps: readonly number[];
 }

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from gipfel_cluster.workloads.run_folders import (
     summary_of,
 )
 from gipfel_extension.cli.main import gipfel
-from gipfel_extension.cli.open_run import report_link, server_url
+from gipfel_extension.cli.report import job_link, report_link, server_url
 from gipfel_extension.server.run_comparison import compare_runs, configuration_difference
 from gipfel_extension.server.run_report import RunReports
 from gipfel_extension.server.run_table import Condition, _key, run_table
@@ -227,7 +228,7 @@ def test_reports_that_wait_are_limited(tmp_path: Path, monkeypatch: pytest.Monke
     async def run() -> list[bytes | BaseException]:
         released = asyncio.Event()
 
-        async def make(_self: RunReports, _run: Path, output: Path) -> None:
+        async def make(_self: RunReports, _run: Path, output: Path, _base: str) -> None:
             await released.wait()
             output.write_bytes(b"page")
 
@@ -384,6 +385,12 @@ def test_a_link_names_the_server_and_no_token() -> None:
     }
     assert (
         report_link(server_url(hub, []), "alps-1") == "https://hub.example/user/ada/gipfel/runs/alps-1/report"
+    )
+    link = job_link(server_url(hub, []), "alps-1")
+    place = parse_qs(urlsplit(link).query)["gipfel-job"][0]
+    assert (link.partition("?")[0], parse_qs(place)) == (
+        "https://hub.example/user/ada/lab",
+        {"tab": ["overview"], "run": ["alps-1"]},
     )
     plain = {"JUPYTERHUB_SERVICE_PREFIX": "/user/ada/", "JUPYTERHUB_PUBLIC_URL": ""}
     assert server_url(plain, []) == "/user/ada/"

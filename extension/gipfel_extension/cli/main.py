@@ -20,11 +20,10 @@ from .looks import memory, stacks, trace
 from .metrics import catalogue, metrics
 from .net import net
 from .notify import notify
-from .open_run import open_run
 from .plan import plan
 from .quota import quota
 from .record import record
-from .report import export, report
+from .report import export, open_run, report
 from .rules import rules
 from .runs import run_alias, runs
 from .runtime import runtime

@@ -1,12 +1,17 @@
 """``gipfel report``: a scored run as one HTML file.
 
+``gipfel open``: the link to that page or to the job page, on the notebook server that can read the run.
 ``gipfel export``: the samples of a run in one file for other programs.
 """
 
 import importlib.util
 import os
+import webbrowser
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
 
 import click
 
@@ -65,11 +70,14 @@ def report(recording: str, *, output: Path, weights: dict[str, float], gpu: str,
     from .scored_run import ScoredRun, resolve_recording  # noqa: PLC0415
 
     try:
-        content = build_content(ScoredRun.of(resolve_recording(recording), weights=weights, gpu=gpu))
+        path = resolve_recording(recording)
+        content = build_content(ScoredRun.of(path, weights=weights, gpu=gpu))
     except SourceError as error:
         report_line(str(error))
         return _UNREADABLE
-    page = _page(content, static=static)
+    # Not of a server on this machine: the file may be read elsewhere.
+    base = server_url(os.environ, ()) if (path / "telemetry").is_dir() else ""
+    page = _page(replace(content, job_page=job_link(base, path.name) if base else ""), static=static)
     try:
         write_atomically(output, page.encode(errors="replace"))
     except OSError as error:
@@ -121,6 +129,75 @@ def _images(content: "ReportContent") -> list[bytes] | None:
 
     figures: list[dict[str, Any]] = [dict(each.figure) for each in content.figures]
     return [static_image(figure) for figure in figures]
+
+
+@click.command(
+    "open",
+    epilog=examples(
+        "gipfel open alps-48812",
+        "gipfel open alps-48812 --job-page",
+        "gipfel open baseline --browser",
+    ),
+)
+@click.argument("run", metavar="RUN", shell_complete=complete_runs())
+@click.option("--job-page", is_flag=True, help="The job page of the run: all ranks, live.")
+@click.option("--browser", is_flag=True, help="Open the link in a browser on this machine, too.")
+def open_run(*, run: str, job_page: bool, browser: bool) -> int:
+    """Print the link to a run's report: score, losses, advice, figures, events and record.
+
+    Your notebook server renders the page when the link is opened, so it must be running. On a hub, a
+    colleague needs the scope access:servers for your server to open it.
+
+    Exit status: 0 printed, 1 there is no such run or no server.
+    """
+    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
+    from gipfel_cluster.workloads.run_folders import find_run  # noqa: PLC0415
+
+    name = find_run(run, os.environ).name
+    base = server_url(os.environ, _local_servers())
+    if not base:
+        raise GipfelError(
+            "No notebook server of yours runs on this machine.",
+            f"Start one, or write the page into a file: gipfel report {name}",
+        )
+    link = job_link(base, name) if job_page else report_link(base, name)
+    click.echo(link)
+    if link.startswith("/"):
+        report_line("This link begins after the address of your hub, which this server does not know.")
+    elif browser and not webbrowser.open(link):
+        report_line("No browser can be opened here.")
+    return 0
+
+
+def report_link(base: str, name: str) -> str:
+    """Return the link to the report of a run on the server with this URL or prefix."""
+    return f"{base.rstrip('/')}/gipfel/runs/{quote(name, safe='')}/report"
+
+
+def job_link(base: str, name: str) -> str:
+    """Return the link to the job page of a run on the server with this URL or prefix."""
+    place = urlencode({"gipfel-job": urlencode({"tab": "overview", "run": name})})
+    return f"{base.rstrip('/')}/lab?{place}"
+
+
+def server_url(environment: Mapping[str, str], local_servers: Iterable[Mapping[str, Any]]) -> str:
+    """Return the URL of the server in whose terminal this is, else of the newest one on this machine.
+
+    On a hub without a configured public URL it is the server's prefix. The URL has no token.
+    """
+    prefix = environment.get("JUPYTERHUB_SERVICE_PREFIX", "")
+    if prefix:
+        host = environment.get("JUPYTERHUB_HOST", "")
+        return environment.get("JUPYTERHUB_PUBLIC_URL") or f"{host}{prefix}"
+    urls = [str(each.get("url", "")) for each in local_servers]
+    return next((url for url in reversed(urls) if url.startswith(("http://", "https://"))), "")
+
+
+def _local_servers() -> list[Mapping[str, Any]]:
+    """Return the running notebook servers of this user on this machine."""
+    from jupyter_server.serverapp import list_running_servers  # noqa: PLC0415 - slow to import
+
+    return list(list_running_servers())
 
 
 _FORMATS = (".parquet", ".csv")

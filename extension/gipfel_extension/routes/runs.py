@@ -131,7 +131,7 @@ class RunReportRouteHandler(GipfelRouteHandler):
             folder = await asyncio.to_thread(find_folder, name, runs_root(dict(os.environ)))
         except GipfelError as error:
             raise web.HTTPError(404, str(error)) from error
-        page = await _reports.page(folder)
+        page = await _reports.page(folder, self.base_url)
         # APIHandler's finish would set the type of JSON.
         self.set_header("Cache-Control", "private, no-cache")
         self.finish(page, set_content_type="text/html; charset=UTF-8")

@@ -26,8 +26,8 @@ class RunReports:
         self._lock = asyncio.Lock()
         self._requests = 0
 
-    async def page(self, run: Path) -> bytes:
-        """Return the report of a run folder as HTML.
+    async def page(self, run: Path, base_url: str = "") -> bytes:
+        """Return the report of a run folder as HTML; with a server's base URL, it links the job page.
 
         Raises
         ------
@@ -41,24 +41,25 @@ class RunReports:
             )
         self._requests += 1
         try:
-            return await self._page(run)
+            return await self._page(run, base_url)
         finally:
             self._requests -= 1
 
-    async def _page(self, run: Path) -> bytes:
+    async def _page(self, run: Path, base_url: str) -> bytes:
         async with self._lock:
             with tempfile.TemporaryDirectory(prefix="gipfel-") as folder:
                 output = Path(folder) / "report.html"
-                await self._make(run, output)
+                await self._make(run, output, base_url)
                 try:
                     return await asyncio.to_thread(read_regular, output, _MAX_BYTES)
                 except OSError as error:
                     raise GipfelError(f"The report of {run.name} can't be read: {error.strerror}.") from error
 
-    async def _make(self, run: Path, output: Path) -> None:
+    async def _make(self, run: Path, output: Path, base_url: str) -> None:
+        environment = {"JUPYTERHUB_SERVICE_PREFIX": base_url, **self._environment}
         command = [sys.executable, "-m", "gipfel_extension.cli", "report", str(run), "-o", str(output)]
         try:
-            done = await run_command(command, environment=self._environment, limit=_LIMIT_S)
+            done = await run_command(command, environment=environment, limit=_LIMIT_S)
         except TimeoutError:
             raise GipfelError(
                 f"The report of {run.name} takes more than {_LIMIT_S:.0f} s.",

@@ -147,8 +147,8 @@ class Launch(ResponseModel):
     ``id`` is ``RUN/N``, or ``N`` for a launch outside of runs. ``status`` is the outcome of an ended launch,
     else the phase, or ``silent`` if the launch has not reported recently. ``message`` is the reason why it
     failed or waits, as one sentence. ``score`` is its saturation from 0 to 100, null where its ranks had no
-    GPU and before its end. ``traces`` and ``dumps`` are the ranks that have written a trace of
-    torch's profiler or a dump of its flight recorder.
+    GPU and before its end. ``run`` is the path of the run folder with its samples. ``traces`` and ``dumps``
+    are the ranks that have written a trace of torch's profiler or a dump of its flight recorder.
     """
 
     id: str
@@ -168,6 +168,7 @@ class Launch(ResponseModel):
     training_curve: TrainingCurve
     score: float | None
     notebook: bool
+    run: str
     traces: list[int]
     dumps: list[int]
 

@@ -41,7 +41,7 @@ function controlsOf({ launch, model, actions }: IListedLaunchProps): ILaunchCont
       ? {}
       : {
           openJob: (): void => {
-            openJob(id);
+            openJob(id, launch.run);
           }
         }),
     busy: model.isBusy(id),

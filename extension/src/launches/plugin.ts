@@ -36,9 +36,10 @@ export const launchesPlugin: JupyterFrontEndPlugin<IGipfelLaunches> = {
     const model = new LaunchesModel(requests, '', changes);
     const actions = actionsOf(app, model);
     workloads.addKind(launchKind(model, trans, actions));
-    // The widget of a launch cell, outside of JupyterLab, uses these to open its notebook and to link its files.
+    // The widget of a launch cell, outside of JupyterLab, uses these for its notebook, its ranks and files.
     Object.assign(globalThis, {
       [Symbol.for('gipfel.openLaunch')]: actions.openNotebook,
+      [Symbol.for('gipfel.openJob')]: (id: string, run: string) => actions.openJob?.(id, run),
       [Symbol.for('gipfel.launchFile')]: requests.fileUrl.bind(requests)
     });
     const command = CommandIDs.newLaunch;
@@ -74,8 +75,11 @@ function actionsOf({ commands }: JupyterFrontEnd, model: LaunchesModel): ILaunch
     // Asked at each draw: the plugin of the page may be activated later, or not at all.
     get openJob() {
       return commands.hasCommand(CommandIDs.openJob)
-        ? (id: string): void => {
-            void commands.execute(CommandIDs.openJob, { run: id.replace(/\/[^/]*$/, ''), launch: id });
+        ? (id: string, run: string): void => {
+            // A launch in a job of its own is not below the run folder of that job.
+            const name = run.replace(/^.*\//, '');
+            const own = id.includes('/') ? id.replace(/\/[^/]*$/, '') : '';
+            void commands.execute(CommandIDs.openJob, { run: name === '' ? own : name, launch: id });
           }
         : undefined;
     },

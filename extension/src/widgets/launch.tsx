@@ -9,12 +9,13 @@ import { LaunchCellModel } from './launch-model';
 /** What the labextension offers to widgets on its page; missing on other pages. */
 interface IOffered {
   readonly openNotebook: ((id: string) => void) | undefined;
+  readonly openJob: ((id: string, run: string) => void) | undefined;
   readonly fileUrl: FileUrl | undefined;
 }
 
 function LaunchCell({ model }: { readonly model: LaunchCellModel }): React.JSX.Element | null {
   const { launch } = model;
-  const { openNotebook, fileUrl } = offered();
+  const { openNotebook, openJob, fileUrl } = offered();
   if (launch.phase === '') {
     return null;
   }
@@ -33,6 +34,11 @@ function LaunchCell({ model }: { readonly model: LaunchCellModel }): React.JSX.E
           ...(openNotebook && {
             openNotebook: () => {
               openNotebook(launch.id);
+            }
+          }),
+          ...(openJob && {
+            openJob: () => {
+              openJob(launch.id, launch.run);
             }
           })
         }}
@@ -60,6 +66,7 @@ function offered(): IOffered {
   const page = globalThis as unknown as Record<symbol, unknown>;
   return {
     openNotebook: page[Symbol.for('gipfel.openLaunch')] as IOffered['openNotebook'],
+    openJob: page[Symbol.for('gipfel.openJob')] as IOffered['openJob'],
     fileUrl: page[Symbol.for('gipfel.launchFile')] as FileUrl | undefined
   };
 }

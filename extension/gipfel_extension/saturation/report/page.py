@@ -50,6 +50,8 @@ class ReportContent:
         Time and program version of the report.
     vetting
         Vetting of the run's nodes, as HTML that is already escaped; empty where they were not vetted.
+    job_page
+        Address of the run's job page; empty where no notebook server is known.
     """
 
     heading: str
@@ -60,6 +62,7 @@ class ReportContent:
     events: Sequence[tuple[str, str, str, str]] = ()
     created: str = ""
     vetting: str = ""
+    job_page: str = ""
 
 
 #: The page loads nothing, even if a name in a figure contains an address.
@@ -98,6 +101,7 @@ def report_page(
         f"<style>{_package_file('report.css')}</style></head><body>",
         f"<h1>{_escaped(content.heading)}</h1>",
         f"<p>{_escaped(content.subject)}</p>",
+        *([f'<p><a href="{_escaped(content.job_page)}">All ranks</a></p>'] if content.job_page else []),
         *_score(content.document),
         *_advice(content, plotly, images),
         *_figures(content.figures, plotly, images),

@@ -48,6 +48,7 @@ const NOT_STARTED: ILaunch = {
   training_curve: { rate: null, rate_name: '', steps_per_s: null },
   score: null,
   notebook: false,
+  run: '',
   traces: [],
   dumps: []
 };
