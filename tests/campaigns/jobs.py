@@ -73,6 +73,7 @@ class JobPlan:
     onset: int
     launcher: str
     seed: int
+    steps: int = _STEPS
 
     @classmethod
     def draw(cls, fault: str, seed: Sequence[object]) -> "JobPlan":
@@ -111,7 +112,7 @@ class JobPlan:
 
     def words(self, reader: str) -> list[str]:
         """Return the program's arguments."""
-        found = [f"steps={_STEPS}", f"seed={self.seed}"]
+        found = [f"steps={self.steps}", f"seed={self.seed}"]
         if self.fault in ("asleep", "shape"):
             found.append(f"{self.fault}={self.rank}:{self.onset}")
         if self.fault == "stage":

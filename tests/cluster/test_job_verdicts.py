@@ -14,7 +14,7 @@ def test_a_rank_short_of_cpu_and_one_that_sleeps_are_named_and_nobody_else(
     cluster: OneMachine, world_folder: Path
 ) -> None:
     plans = [
-        JobPlan("half_cpu", {"dp": 4}, 2, rank=3, onset=12, launcher="torchrun", seed=1),
+        JobPlan("half_cpu", {"dp": 4}, 2, rank=3, onset=8, launcher="torchrun", seed=1, steps=34),
         JobPlan("asleep", {"dp": 2, "pp": 2}, 2, rank=1, onset=4, launcher="srun", seed=2),
     ]
     with ThreadPoolExecutor(2) as pool:
