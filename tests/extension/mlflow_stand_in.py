@@ -31,9 +31,10 @@ class MlflowStandIn:
 
     def transport(self) -> httpx.MockTransport:
         """Return the transport for a client."""
-        return httpx.MockTransport(self._handle)
+        return httpx.MockTransport(self.answer)
 
-    def _handle(self, request: httpx.Request) -> httpx.Response:
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        """Return the answer to a request."""
         path = request.url.path
         self.requests.append(path)
         if self.fail_after is not None and len(self.requests) > self.fail_after:
@@ -98,7 +99,9 @@ class MlflowStandIn:
 
     def _runs_update(self, body: dict[str, Any]) -> httpx.Response:
         run = self.runs[body["run_id"]]
-        run |= {"status": body["status"], "name": body["run_name"], "ended": body.get("end_time")}
+        # MLflow's own client sends no name at the end of a run.
+        name = body.get("run_name") or run["name"]
+        run |= {"status": body["status"], "name": name, "ended": body.get("end_time")}
         return httpx.Response(200, json={})
 
 

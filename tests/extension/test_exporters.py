@@ -1,10 +1,15 @@
 """Runs as runs of MLflow and as RO-Crates."""
 
+import http.server
 import json
 import os
+import threading
+import time
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from mlflow_stand_in import MlflowStandIn
 
@@ -26,6 +31,8 @@ from gipfel_extension.exporters.run_document import describe
 from gipfel_extension.telemetry.metric_table import GPU_METRICS
 from gipfel_extension.telemetry.sample import Device, Provenance, Sample
 from gipfel_extension.telemetry.store.segments import SegmentWriter
+from gipfel_extension.training.launch import launch
+from gipfel_extension.training.record.spec import LaunchSpec
 
 URI = "http://mlflow.test"
 START_NS = 1_790_000_000 * 10**9
@@ -255,6 +262,75 @@ def test_a_crate_describes_the_run_and_its_launch(run, environment, tmp_path):
             for each in value if isinstance(value, list) else [value]:
                 if isinstance(each, dict) and "w3id.org/ro/crate" not in each["@id"]:
                     assert each["@id"] in graph
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    """Passes requests to the stand-in of the server."""
+
+    def do_POST(self) -> None:
+        content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        request = httpx.Request("POST", f"http://x{self.path}", headers=dict(self.headers), content=content)
+        if self.path.startswith(("/api/2.0/mlflow/", "/api/2.0/mlflow-artifacts/")):
+            answer = self.server.stand_in.answer(request)  # type: ignore[attr-defined]
+            self.send_response(answer.status_code)
+            self.send_header("Content-Length", str(len(answer.content)))
+            self.end_headers()
+            self.wfile.write(answer.content)
+
+    do_GET = do_PUT = do_POST  # noqa: N815 - names of the base class
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[MlflowStandIn, str]]:
+    """The stand-in with a token on a port, and its address."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
+        server.stand_in = MlflowStandIn(token="t" * 20)  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.stand_in, f"http://127.0.0.1:{server.server_port}"  # type: ignore[attr-defined]
+        server.shutdown()
+
+
+_TRAINING = """
+import json, os, sys, urllib.request
+print("TOLD " + json.dumps({k: v for k, v in os.environ.items() if k.startswith("MLFLOW_")}), flush=True)
+if os.environ["RANK"] == "0":
+    # What the end of mlflow.start_run() does.
+    body = json.dumps({"run_id": os.environ["MLFLOW_RUN_ID"], "status": "FINISHED"}).encode()
+    headers = {"Authorization": "Bearer " + os.environ["MLFLOW_TRACKING_TOKEN"]}
+    url = os.environ["MLFLOW_TRACKING_URI"] + "/api/2.0/mlflow/runs/update"
+    urllib.request.urlopen(urllib.request.Request(url, body, headers))
+    sys.exit(3)
+"""
+
+
+def test_rank_0_logs_to_the_launchs_run_whose_final_status_is_the_supervisors(served, tmp_path):
+    server, uri = served
+    (tmp_path / "train.py").write_text(_TRAINING)
+    (tmp_path / "token").write_text(server.token)
+    (tmp_path / "token").chmod(0o600)
+    environment = {
+        "PATH": os.environ["PATH"], "HOME": str(tmp_path), "GIPFEL_RUNS": str(tmp_path / "runs"),
+        "GIPFEL_SCHEDULER": "local", "GIPFEL_TRACK_TO": uri, "GIPFEL_TRACK_TOKEN_FILE": "~/token",
+    }  # fmt: skip
+    spec = LaunchSpec(target="train.py", launcher="srun", gpus_per_node=2)
+    started = launch(spec, environment, directory=tmp_path)
+    assert started.wait(90) == 3, started.state
+    told = {line.rank: json.loads(line.text[5:]) for line in started.logs().lines if "TOLD" in line.text}
+    assert told[0].pop("MLFLOW_TRACKING_TOKEN") == server.token
+    (run_id,) = server.runs
+    assert told[0] == {"MLFLOW_TRACKING_URI": uri, "MLFLOW_EXPERIMENT_ID": "1", "MLFLOW_RUN_ID": run_id}
+    assert told.get(1, {}) == {}
+    # The job sends the rest at its end, after the launch has ended.
+    deadline = time.monotonic() + 40
+    while server.runs[run_id]["status"] != "FAILED":
+        assert time.monotonic() < deadline, server.runs[run_id]
+        time.sleep(0.1)
+    assert server.token not in "".join(
+        each.read_text(errors="replace") for each in started.folder.rglob("*.json")
+    )
 
 
 def test_the_commands_write_and_refuse(run, environment, tmp_path, monkeypatch, capsys):

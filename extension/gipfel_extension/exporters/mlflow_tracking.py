@@ -195,6 +195,8 @@ class TrackedRun(Frozen):
     files: int = Field(0, ge=0)
     complete: bool = False
     skipped: tuple[OneLine, ...] = ()
+    launches: dict[str, str] = Field(default={})
+    """Run IDs on the server of the launches in the run, by number."""
 
     @property
     def url(self) -> str:
@@ -270,8 +272,9 @@ class Tracker:
         # Hardware metrics are sent once, as a whole, when the run has ended.
         is_new_end = document.has_ended and not before.complete
         targets = list(self._targets(experiment_id, document, folder, with_hardware=is_new_end))
-        found = {"experiment_id": experiment_id, "run_id": targets[0].run.run_id, "skipped": ()}
-        state = before.model_copy(update=found)
+        launches = {each.document.launch.rpartition("/")[2]: each.run.run_id for each in targets[1:]}
+        found = {"experiment_id": experiment_id, "run_id": targets[0].run.run_id, "launches": launches}
+        state = before.model_copy(update={**found, "skipped": ()})
         _save(folder, state)
         since_ns = before.until_ns - (0 if before.complete else _OVERLAP_NS)
         sent = self._send(targets, since_ns)

@@ -33,6 +33,7 @@ _LOOK_S = 0.2
 _TRACE_LINES = 40
 _KEY = "GIPFEL_RENDEZVOUS_KEY"
 _STACKS = "stacks.json"
+_MAX_TOKEN_CHARACTERS = 8192
 
 
 def inside(*parts: str) -> str:
@@ -115,6 +116,28 @@ def common_environment(plan: dict[str, Any], inherited: Any) -> dict[str, str]:
     return variables
 
 
+def tracking_variables(plan: dict[str, Any], environment: Any) -> dict[str, str]:
+    """Return the variables by which a program logs to its launch's run in MLflow, with the server's token.
+
+    Empty if the program's own variables name a server or a run.
+    """
+    if any(environment.get(name) for name in ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID")):
+        return {}
+    variables = dict(plan.get("tracking") or {})
+    file = variables.pop("GIPFEL_TRACK_TOKEN_FILE", "")
+    if file:
+        try:
+            with open(os.path.expanduser(file), opener=_open_regular) as content:  # noqa: PTH111
+                variables["MLFLOW_TRACKING_TOKEN"] = content.read(_MAX_TOKEN_CHARACTERS).strip()
+        except (OSError, ValueError):
+            pass
+    return variables
+
+
+def _open_regular(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
 def _virtual_environment(path: str) -> dict[str, str]:
     """Return the variables that activate this interpreter's virtual environment; empty without one."""
     if sys.prefix == sys.base_prefix:
@@ -145,6 +168,8 @@ class Rank:
             self.environment.update(_own_identity(self.plan, os.environ))
         self.environment.update(common_environment(self.plan, self.environment))
         self.rank = int(self.environment["RANK"])
+        if self.rank == 0:
+            self.environment.update(tracking_variables(self.plan, self.environment))
         # A program that has already run resumes from its checkpoint.
         earlier_record = self.file("ranks", ".json", single=True)
         self.resumes = bool(self.plan.get("resume")) or os.path.exists(earlier_record)  # noqa: PTH110

@@ -23,7 +23,8 @@ _JOB_PREFIXES = (
     "JUPYTER_RUNTIME_DIR",
     "CUDA_VISIBLE_DEVICES",
 )
-_EXCEPTIONS = (*SLURM_VARIABLES, "GIPFEL_RUNS")
+#: Where runs go, in the file system and to a tracking server, is the same for all jobs of a user.
+_EXCEPTIONS = (*SLURM_VARIABLES, "GIPFEL_RUNS", "GIPFEL_TRACK_TO", "GIPFEL_TRACK_TOKEN_FILE")
 # Mounting one of these into a container would hide the image's.
 _SYSTEM_DIRECTORIES = frozenset(
     Path("/", name)

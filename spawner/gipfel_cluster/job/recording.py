@@ -23,6 +23,8 @@ from .remote_recorders import RemoteRecorders, remote_nodes
 SCORE_S = 10.0
 #: Time limit for sending runs to a tracking server when a job ends.
 TRACK_S = 20.0
+#: Time limit for creating a run on the server before the ranks of a launch start.
+TRACK_BEGIN_S = 10.0
 #: Address of the MLflow server to which jobs send their runs.
 TRACK_TO = "GIPFEL_TRACK_TO"
 _TRACK_TOKENS = ("GIPFEL_TRACK_TOKEN_FILE", "MLFLOW_TRACKING_TOKEN")
@@ -54,11 +56,30 @@ def track_runs(environment: Mapping[str, str], *, limit_s: float = TRACK_S) -> b
     """
     if not environment.get(TRACK_TO):
         return False
-    variables = without_tokens(environment)
+    variables = _track_environment(environment)
     # In the environment of a run, that run counts as running, and only ended ones are sent.
     variables.pop("GIPFEL_RUN", None)
-    variables |= {name: environment[name] for name in _TRACK_TOKENS if name in environment}
     return _run_command(("track", "--pending", "--json"), variables, limit_s)
+
+
+def track_begin(run: Path, environment: Mapping[str, str], *, limit_s: float = TRACK_BEGIN_S) -> bool:
+    """Create a run that has begun on the tracking server, so that programs can log to it there.
+
+    Returns
+    -------
+    bool
+        Whether it is on the server; ``tracking.json`` in its folder says where.
+    """
+    if not environment.get(TRACK_TO):
+        return False
+    variables = {**_track_environment(environment), "GIPFEL_RUN": str(run), "GIPFEL_RUNS": str(run.parent)}
+    return _run_command(("track", run.name, "--no-files", "--json"), variables, limit_s)
+
+
+def _track_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of ``gipfel track``: no tokens but the server's."""
+    tokens = {name: environment[name] for name in _TRACK_TOKENS if name in environment}
+    return {**without_tokens(environment), **tokens}
 
 
 def _run_command(arguments: Sequence[str], environment: Mapping[str, str], limit_s: float) -> bool:

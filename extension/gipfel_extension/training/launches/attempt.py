@@ -6,8 +6,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from gipfel_cluster.regular_files import read_regular
 from gipfel_cluster.runs import write_atomically
 from gipfel_cluster.steps import IMAGE_PYTHON, StepHandle, StepJob, StepSpec, start_step
+from gipfel_cluster.workloads.directory import MAX_BYTES
 
 from ..record.spec import LaunchPlan
 from .launchers import Attempt, launcher_of
@@ -17,6 +19,27 @@ PROGRAM_FILE, PROBE_FILE, ATTEMPT_FILE = "program.py", "probe.py", "attempt.json
 _REJOIN_S = 40.0
 #: Variable with the key of the rendezvous; the key is in no file and no argument.
 _KEY = "GIPFEL_RENDEZVOUS_KEY"
+
+
+def tracking_variables(run: Path, folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return MLflow's variables for a launch from ``tracking.json`` of its job's run; empty without it.
+
+    A launch that has its job to itself is that job's run; one of several in a job has a run of its own. The
+    server's token is not among them: a program reads ``MLFLOW_TRACKING_TOKEN``, or gets it from the file that
+    ``GIPFEL_TRACK_TOKEN_FILE`` names.
+    """
+    try:
+        tracked = json.loads(read_regular(run / "tracking.json", MAX_BYTES))
+        own = tracked.get("launches", {}).get(folder.name) if folder.parent.parent == run else None
+        found = {
+            "MLFLOW_TRACKING_URI": str(tracked["uri"]),
+            "MLFLOW_EXPERIMENT_ID": str(tracked["experiment_id"]),
+            "MLFLOW_RUN_ID": str(own or tracked["run_id"]),
+        }
+    except (OSError, ValueError, KeyError, AttributeError, RecursionError):
+        return {}
+    names = ("GIPFEL_TRACK_TOKEN_FILE",)
+    return {**found, **{name: environment[name] for name in names if environment.get(name)}}
 
 
 class RunningAttempt:

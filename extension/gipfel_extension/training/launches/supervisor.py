@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from gipfel_cluster.job.recording import track_begin
 from gipfel_cluster.job.time_limit import TimeLimit
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.process.tree import Process
@@ -28,7 +29,7 @@ from ..record.state import (
     write_state,
 )
 from .allocation import allocation_lock, choose_gpus, granted_gpus, held_gpus, vetted_nodes
-from .attempt import RunningAttempt
+from .attempt import RunningAttempt, tracking_variables
 from .hang_watch import HangWatch, report_end
 from .launchers import Attempt, check_attempt, launcher_of
 from .logs import LogTimes
@@ -238,12 +239,20 @@ class Supervisor:
                 "resume": spec.resume or bool(attempt.number),
                 "notebook": self._notebook(),
                 "run": setting.run,
+                "tracking": self._tracking(),
             },
             max_rejoins=spec.restarts if launcher_of(spec.launcher).restarts_itself else 0,
         )
         running.start()
         self._change(endpoint=attempt.endpoint, reason="")
         return running
+
+    def _tracking(self) -> dict[str, str]:
+        """Return the variables by which rank 0 logs to the launch's run in MLflow; empty without one."""
+        run = Path(self._setting.run) if self._setting.run else None
+        if run is None or not track_begin(run, self._environment):
+            return {}
+        return tracking_variables(run, self._folder, self._environment)
 
     def _notebook(self) -> list[str] | None:
         """Return the argv of a notebook's rank 0: papermill in the runtime's Python."""
