@@ -283,7 +283,11 @@ export interface IClusterState {
   readonly problems: readonly string[];
 }
 
-/** A run with the parameters of its program, in which secrets are hidden. */
+/**
+ * A run with the parameters of its program, in which secrets are hidden, and how fast it was. `throughput` is
+ * the mean of the last values of a rate that rank 0 logged, such as `tokens_per_s`; `throughput_name` is its
+ * name. None and empty without one.
+ */
 export interface ITableRow {
   readonly score: number | null;
   readonly loss: string;
@@ -308,6 +312,8 @@ export interface ITableRow {
   readonly modified: number;
   readonly in_use_reason: string;
   readonly parameters: Readonly<Record<string, string>>;
+  readonly throughput: number | null;
+  readonly throughput_name: string;
 }
 
 /** A key of the records that differs; values by run, as JSON or text, None where a run has no such key. */

@@ -12,13 +12,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import venv
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(_ROOT / "tests/extension"))
+sys.path[:0] = [str(_ROOT / "tests/extension"), str(_ROOT / "tests/bench/parts")]
 
 import model_zoo as zoo  # noqa: E402
+from peer_environment import peer_python  # noqa: E402
 
 from gipfel_extension.gate.models.tree import TreeScan  # noqa: E402
 
@@ -72,7 +72,7 @@ def main() -> int:
         false = [each.path for each in TreeScan().items(harmless) if each.verdict == "malicious"]
         rows = []
         for peer in _DRIVERS:
-            python = _install(peer)
+            python = peer_python(peer, [peer, *_FURTHER.get(peer, ())], _INSTALL_S)
             if python is None:
                 continue
             theirs, errors = _accused(python, peer, hostile)
@@ -110,27 +110,6 @@ def _row(name: str, ours: int, peer: int, ratio: float, bound: float) -> dict[st
         "bound": bound,
         "holds": ratio <= bound,
     }
-
-
-def _install(peer: str) -> Path | None:
-    """Return the Python of a peer's own environment; None if it can't be installed."""
-    folder = _ROOT / "build/peers" / peer
-    python = folder / "bin/python"
-    if (folder / "installed").exists():
-        return python
-    venv.create(folder, with_pip=False, clear=True)
-    command = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", peer]
-    command += _FURTHER.get(peer, ())
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_INSTALL_S, check=False)
-    except subprocess.TimeoutExpired:
-        print(f"{peer} is left out: its installation took longer than {_INSTALL_S} s.", file=sys.stderr)
-        return None
-    if done.returncode:
-        print(f"{peer} is left out: {done.stderr.strip().splitlines()[-1][:200]}", file=sys.stderr)
-        return None
-    (folder / "installed").touch()
-    return python
 
 
 def _accused(python: Path, peer: str, folder: Path) -> tuple[list[str], int]:

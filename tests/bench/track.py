@@ -11,13 +11,13 @@ import subprocess
 import sys
 import tempfile
 import time
-import venv
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "parts"))
 
 from many_nodes import START_NS, copy_node, record_node  # noqa: E402
+from peer_environment import peer_python  # noqa: E402
 
 from gipfel_extension.telemetry.store.compaction import compact  # noqa: E402
 
@@ -26,18 +26,17 @@ NODES, GPUS, SECONDS, STEPS = 16, 4, 3600, 60
 VERSION = "3.17.2"
 _INSTALL_S, _START_S = 840, 120
 _PORT = 5000
-_PEERS = HERE.parents[1] / "build" / "peers"
 
 
 def main() -> int:
     """Measure; 1 where the bound does not hold."""
-    server = _install()
-    if server is None:
+    python = peer_python(f"mlflow-{VERSION}", [f"mlflow=={VERSION}"], _INSTALL_S)
+    if python is None:
         return LEFT_OUT
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
         _make_run(home / "runs" / "alps-1")
-        seconds = _measure(server, home)
+        seconds = _measure(python.with_name("mlflow"), home)
     row = {
         "name": "track: 1 h x 64 GPUs and the metrics of 64 ranks to MLflow, of 60 s",
         "ours": seconds,
@@ -111,28 +110,6 @@ def _wait_until_ready(log: Path) -> None:
         if time.monotonic() > deadline:
             raise SystemExit(f"The server was not ready within {_START_S} s.")
         time.sleep(0.5)
-
-
-def _install() -> Path | None:
-    """Return MLflow's command in an environment of its own; None if it can't be installed."""
-    folder = _PEERS / f"mlflow-{VERSION}"
-    command = folder / "bin" / "mlflow"
-    if (folder / "installed").exists():
-        return command
-    venv.create(folder, with_pip=False, clear=True)
-    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin/python"), "install", "-q"]
-    try:
-        done = subprocess.run(
-            [*pip, f"mlflow=={VERSION}"], capture_output=True, text=True, timeout=_INSTALL_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        print(f"mlflow was not installed within {_INSTALL_S} s.", file=sys.stderr)
-        return None
-    if done.returncode:
-        print(f"mlflow can't be installed: {done.stderr.strip().splitlines()[-1][:200]}", file=sys.stderr)
-        return None
-    (folder / "installed").touch()
-    return command
 
 
 if __name__ == "__main__":

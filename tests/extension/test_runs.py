@@ -159,6 +159,25 @@ def test_the_table_is_sorted_and_filtered(run: Callable[..., Result], runs: Path
         assert isinstance(run("runs", "list", "--filter", wrong).exception, GipfelError)
 
 
+def test_the_throughput_is_that_of_the_last_values_of_rank_0(run: Callable[..., Result], runs: Path) -> None:
+    folder = make(runs, 1)
+    lines = [{"rank": 0, "values": {"tokens_per_s": 1000.0}}] * 30
+    lines += [{"rank": 0, "values": {"tokens_per_s": 4000.0, "loss": 1}}] * 20
+    lines += [{"rank": 1, "values": {"tokens_per_s": 9.0}}, {"rank": 0, "values": {"tokens_per_s": None}}]
+    cut = '{"rank": 0, "values": {"tokens_per_s": 7'
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in lines) + cut)
+    make(runs, 2)
+    hostile = make(runs, 3)
+    (hostile / "metrics.jsonl").write_text('["tokens_per_s"]\n{"values": "tokens_per_s"}\n' + "[" * 10_000)
+    found = json.loads(run("runs", "list", "--json").stdout)
+    assert [(each["throughput_name"], each["throughput"]) for each in found] == [
+        ("tokens_per_s", 4000.0),
+        ("", None),
+        ("", None),
+    ]
+    assert "4000 tokens_per_s" in run("runs", "show", "alps-1").stdout
+
+
 def test_all_but_the_newest_runs_are_pruned(run: Callable[..., Result], runs: Path) -> None:
     folders = [make(runs, number) for number in range(1, 6)]
     change_notes(folders[0], {"pinned": True})

@@ -43,6 +43,7 @@ def facts_of(row: "TableRow") -> dict[str, str]:
         "largest loss": _loss(row),
         "GPU hours": _number(row.gpu_hours),
         "energy": _energy(row),
+        "throughput": "" if row.throughput is None else f"{_number(row.throughput)} {row.throughput_name}",
         "commit": _commit(row, digits=40),
         "parameters": parameters,
         "size": size_text(row.bytes),

@@ -1,5 +1,6 @@
 """The table of a user's runs: columns, conditions and order, for ``gipfel runs list`` and the panel."""
 
+import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -13,20 +14,29 @@ from pydantic import Field
 from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.workloads.run_folders import Run, list_runs
 
+from ..telemetry.files import read_tail
 from ..telemetry.redaction import redact_value
+from ..training.launches.progress import RATES
 from ..training.results import program_of_run
 
 _MAX_PARAMETERS, _MAX_VALUE = 50, 200
 _CONDITION = re.compile(r"\s*([a-z_][\w.]*)\s*(<=|>=|!=|=|<|>|~)\s*(.*?)\s*", re.DOTALL)
 _MAX_CONDITION = 300
+_METRICS_BYTES, _LAST_VALUES = 64 << 10, 20
 _PARAMETER = "parameters."
 Value = str | float | None
 
 
 class TableRow(Run):
-    """A run with the parameters of its program, in which secrets are hidden."""
+    """A run with the parameters of its program, in which secrets are hidden, and how fast it was.
+
+    ``throughput`` is the mean of the last values of a rate that rank 0 logged, such as ``tokens_per_s``;
+    ``throughput_name`` is its name. None and empty without one.
+    """
 
     parameters: dict[str, str] = Field(default_factory=dict)
+    throughput: float | None = None
+    throughput_name: str = ""
 
 
 @dataclass(frozen=True)
@@ -112,7 +122,33 @@ def table_row(run: Run) -> TableRow:
     given = {} if program is None else dict(islice(program.options.items(), _MAX_PARAMETERS))
     shown = {one_line(name)[:80]: one_line(redact_value(name, value)) for name, value in given.items()}
     parameters = {name: value[:_MAX_VALUE] for name, value in shown.items()}
-    return TableRow(**run.model_dump(), parameters=parameters)
+    name, throughput = _throughput(Path(run.folder))
+    return TableRow(**run.model_dump(), parameters=parameters, throughput=throughput, throughput_name=name)
+
+
+def _throughput(run: Path) -> tuple[str, float | None]:
+    """Return the first rate of `RATES` in the end of ``metrics.jsonl``, and the mean of its last values."""
+    try:
+        lines = read_tail(run / "metrics.jsonl", _METRICS_BYTES).decode(errors="replace").splitlines()
+    except OSError:
+        return "", None
+    found: dict[str, list[float]] = {}
+    for line in reversed(lines):
+        if not any(f'"{name}"' in line for name in RATES):
+            continue
+        try:
+            content = json.loads(line)
+            values = content["values"] if content.get("rank") in {None, 0} else {}
+            rates = {name: values[name] for name in RATES if name in values}
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            # The first line may be cut, the last one incomplete.
+            continue
+        for name, value in rates.items():
+            if isinstance(value, int | float) and math.isfinite(value):
+                found.setdefault(name, []).append(float(value))
+    name = next((each for each in RATES if each in found), "")
+    last = found.get(name, [])[:_LAST_VALUES]
+    return name, math.fsum(last) / len(last) if last else None
 
 
 def columns() -> tuple[str, ...]:

@@ -61,6 +61,13 @@ export function runColumns(trans: TranslationBundle): readonly IColumn[] {
     number('energy_wh', trans.__('Energy'), value =>
       value >= 1000 ? `${shortNumber(value / 1000)} kWh` : `${shortNumber(value)} Wh`
     ),
+    {
+      id: 'throughput',
+      title: trans.__('Throughput'),
+      value: run => run.throughput,
+      text: run => (run.throughput === null ? '' : throughputText(run.throughput, run.throughput_name)),
+      descending: true
+    },
     string('commit', trans.__('Commit'), run => commitText(run, trans)),
     string('parameters', trans.__('Parameters'), parametersText),
     string('end', trans.__('End'), run => endText(run, trans)),
@@ -121,6 +128,12 @@ function compareValues(
 function commitText(run: ITableRow, trans: TranslationBundle): string {
   const changed = run.changed_files ? ` ${trans.__('changed')}` : '';
   return run.commit === '' ? '' : run.commit.slice(0, COMMIT_DIGITS) + changed;
+}
+
+/** Return a rate such as `41.2 k tokens/s`; the name of its metric ends with the unit. */
+function throughputText(value: number, name: string): string {
+  const unit = `${name.replace(/_per_s$/, '')}/s`;
+  return value >= 10000 ? `${shortNumber(value / 1000)} k ${unit}` : `${shortNumber(value)} ${unit}`;
 }
 
 function parametersText(run: ITableRow): string {

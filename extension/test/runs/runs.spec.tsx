@@ -16,7 +16,7 @@ function run(name: string, values: Partial<ITableRow> = {}): ITableRow {
     score: null, loss: '', loss_points: null, duration_s: null, gpu_hours: null, energy_wh: null, commit: '',
     changed_files: null, display_name: '', note: '', tags: [], pinned: false, name, folder: `/runs/${name}`,
     kind: 'server', job_id: '', started: '', ended: '', exit_status: null, bytes: 0, modified: 0,
-    in_use_reason: '', parameters: {}, ...values
+    in_use_reason: '', parameters: {}, throughput: null, throughput_name: '', ...values
   }; // prettier-ignore
 }
 
@@ -57,6 +57,20 @@ function modelOf(...runs: ITableRow[]): { model: RunsModel; requests: Requests }
 }
 
 describe('the table of runs', () => {
+  it('has parameters, score, throughput and energy', () => {
+    const values = {
+      parameters: { lr: '1e-4' },
+      score: 62,
+      throughput: 41234,
+      throughput_name: 'tokens_per_s',
+      energy_wh: 31000
+    };
+    const texts = Object.fromEntries(columns.map(each => [each.id, each.text(run('a', values))]));
+    expect([texts.parameters, texts.score, texts.throughput, texts.energy_wh]).toEqual([
+      'lr=1e-4', '62', '41.2 k tokens/s', '31 kWh'
+    ]); // prettier-ignore
+  });
+
   it('sorts numbers as numbers, unknown values last, and pinned runs first', () => {
     const runs = [
       run('a', { score: 9 }),

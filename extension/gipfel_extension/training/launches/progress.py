@@ -22,7 +22,7 @@ _TOTALS = ("total_steps", "max_steps", "steps")
 _CURVE_TAIL_BYTES = 256 << 10
 _MAX_POINTS = 120
 _LOSSES = ("loss", "train_loss", "train/loss")
-_RATES = ("tokens_per_s", "samples_per_s", "images_per_s")
+RATES = ("tokens_per_s", "samples_per_s", "images_per_s")
 #: Number of the last lines from which steps per second are computed.
 _RECENT_LINES = 20
 
@@ -132,7 +132,7 @@ def _training_curve(lines: list[tuple[int, dict[str, float]]]) -> TrainingCurve:
         steps_per_s = (recent[-1][1] - recent[0][1]) / ((recent[-1][0] - recent[0][0]) / 1e9)
         # The difference of two finite numbers may overflow.
         steps_per_s = steps_per_s if math.isfinite(steps_per_s) else None
-    found = [(name, values[name]) for _, values in lines for name in _RATES if name in values]
+    found = [(name, values[name]) for _, values in lines for name in RATES if name in values]
     rate = found[-1] if found else ("", None)
     every = max(1, -(-len(losses) // _MAX_POINTS))
     return TrainingCurve(
