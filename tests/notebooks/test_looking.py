@@ -1,5 +1,7 @@
 """The notebooks that inspect nodes, a job, and formats of stored samples."""
 
+import contextlib
+import io
 import json
 import subprocess
 import sys
@@ -30,6 +32,22 @@ def test_a_newcomer_sees_gpus_trains_on_two_ranks_and_submits_a_notebook(execute
     assert done.logged[-1]["step"] == 60
     assert done.logged[-1]["loss"] < 0.01
     assert "Hello, Gipfel!" in done.text("greeting")
+
+
+def test_a_learner_is_told_of_each_step_whether_it_was_done(
+    execute_notebook: Execute, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Its service is in the home directory.
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "small.yaml").write_text(_PROTOCOL % "1 MiB")
+    done = execute_notebook("learn", seconds=5, protocol=str(tmp_path / "small.yaml"))
+    assert "8 of 8 steps are done" in done.text("summary")
+    assert done.text("summary").count("\ndone ") == 8
+    setup = next(cell.source for cell in done.notebook.cells if cell.id == "setup")
+    names: dict[str, object] = {}
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        exec(f"{setup}\ncheck('a step', False, 'Do this.')", names)
+    assert (names["steps"], shown.getvalue()) == ({"a step": False}, "NOT DONE  a step. Do this.\n")
 
 
 def test_vetted_nodes_get_the_next_launch(execute_notebook: Execute, tmp_path: Path) -> None:
