@@ -28,14 +28,14 @@ export interface IOrder {
 /** Return the columns of the table, from left to right. */
 export function runColumns(trans: TranslationBundle): readonly IColumn[] {
   const number = (
-    id: 'score' | 'duration_s' | 'gpu_hours' | 'energy_wh',
+    id: 'score' | 'duration_s' | 'gpu_hours' | 'energy_wh' | 'throughput',
     title: string,
-    text: (value: number) => string
+    text: (value: number, run: ITableRow) => string
   ): IColumn => ({
     id,
     title,
     value: run => run[id],
-    text: run => (run[id] === null ? '' : text(run[id])),
+    text: run => (run[id] === null ? '' : text(run[id], run)),
     descending: true
   });
   const string = (id: string, title: string, text: (run: ITableRow) => string): IColumn => ({
@@ -61,13 +61,7 @@ export function runColumns(trans: TranslationBundle): readonly IColumn[] {
     number('energy_wh', trans.__('Energy'), value =>
       value >= 1000 ? `${shortNumber(value / 1000)} kWh` : `${shortNumber(value)} Wh`
     ),
-    {
-      id: 'throughput',
-      title: trans.__('Throughput'),
-      value: run => run.throughput,
-      text: run => (run.throughput === null ? '' : throughputText(run.throughput, run.throughput_name)),
-      descending: true
-    },
+    number('throughput', trans.__('Throughput'), throughputText),
     string('commit', trans.__('Commit'), run => commitText(run, trans)),
     string('parameters', trans.__('Parameters'), parametersText),
     string('end', trans.__('End'), run => endText(run, trans)),
@@ -131,8 +125,8 @@ function commitText(run: ITableRow, trans: TranslationBundle): string {
 }
 
 /** Return a rate such as `41.2 k tokens/s`; the name of its metric ends with the unit. */
-function throughputText(value: number, name: string): string {
-  const unit = `${name.replace(/_per_s$/, '')}/s`;
+function throughputText(value: number, run: ITableRow): string {
+  const unit = `${run.throughput_name.replace(/_per_s$/, '')}/s`;
   return value >= 10000 ? `${shortNumber(value / 1000)} k ${unit}` : `${shortNumber(value)} ${unit}`;
 }
 
