@@ -178,10 +178,13 @@ def test_a_service_runs_in_a_container_behind_one_port(board: Board) -> None:
     record = json.loads(Path(board.state["runs"][-1], "record.json").read_text())
     assert record["kind"] == "service"
     assert record["edf"]
-    listening = board.on_node("ss", "-ltnH").split("\n")
-    ports = {line.split()[3].rpartition(":")[2] for line in listening if line}
-    assert str(board.state["port"]) in ports
-    assert "8080" not in ports
+    # All of the owner's sockets that listen on the node; its network namespace has those of no other machine.
+    node = board.cluster.pid(board.state["nodes"][0])
+    listed = subprocess.run(
+        ["nsenter", f"--target={node}", "--net", "ss", "-ltnHe"], capture_output=True, text=True, timeout=30
+    )
+    rows = [line.split() for line in listed.stdout.splitlines() if f"uid:{board.unix.uid} " in f"{line} "]
+    assert [row[3].rpartition(":")[2] for row in rows] == [str(board.state["port"])]
 
 
 def test_a_program_on_another_node_has_access_by_a_token_of_the_service_alone(board: Board) -> None:
