@@ -254,7 +254,7 @@ def test_recorder_ends_with_its_parent(tmp_path):
 def test_recording_needs_neither_zeromq_nor_jupyter_nor_pydantic():
     code = (
         "import sys\n"
-        "barred = 'zmq tornado pydantic jupyter_server psutil matplotlib plotly gipfel_cluster'\n"
+        "barred = 'zmq tornado pydantic jupyter_server psutil matplotlib plotly'\n"
         "sys.modules.update(dict.fromkeys(barred.split()))\n"
         "import gipfel_extension.recorder, gipfel_extension.telemetry.store.segments\n"
         "import gipfel_extension.telemetry.figures.activity, gipfel_extension.telemetry.sources.nvml\n"
