@@ -109,7 +109,11 @@ def roofline_figure(
     drawn = [row for row in gpus if row.index in roofs]
     rates, memory = _rates(overview, drawn, roofs)
     models = {each.model: each for each in roofs.values()}
-    traces = [trace for each in list(models.values())[:3] for trace in _roof_traces(each, dark=dark)]
+    traces = [
+        trace
+        for each in list(models.values())[:3]
+        for trace in _roof_traces(each, f"{each.model}, " if len(models) > 1 else "", dark=dark)
+    ]
     traces.append(_over_time(overview, _means(rates, 0), _means(memory, 0), dark=dark))
     traces += _by_gpu(drawn, _means(rates, 1), _means(memory, 1), chosen, dark=dark)
     layout = _layout(list(models.values()), dark=dark)
@@ -176,7 +180,7 @@ def _points(rates: Floats, memory: Floats) -> tuple[list[float | None], list[flo
     )
 
 
-def _roof_traces(roof: Roof, *, dark: bool) -> list[dict[str, Any]]:
+def _roof_traces(roof: Roof, prefix: str, *, dark: bool) -> list[dict[str, Any]]:
     color = text_color(dark=dark)
     found = []
     for name, rate, memory, dash in (
@@ -189,7 +193,7 @@ def _roof_traces(roof: Roof, *, dark: bool) -> list[dict[str, Any]]:
                 "type": "scatter",
                 "mode": "lines",
                 "uid": f"roof/{plain_text(roof.model)}/{name}",
-                "name": f"{plain_text(roof.model)}, {name}",
+                "name": f"{plain_text(prefix)}{name}",
                 "x": [round(float(each), 3) for each in (knee - _DECADES, knee, knee + _DECADES)],
                 "y": [round(float(each), 3) for each in (top - _DECADES, top, top)],
                 "line": {"color": color, "dash": dash, "width": 1.6},
@@ -206,7 +210,7 @@ def _over_time(overview: Overview, rates: Floats, memory: Floats, *, dark: bool)
         "type": "scatter",
         "mode": "markers",
         "uid": "roof/time",
-        "name": "all GPUs, over time (dark: later)" if not dark else "all GPUs, over time (bright: later)",
+        "name": "over time (bright: later)" if dark else "over time (dark: later)",
         "x": x,
         "y": y,
         "text": [f"{each:.1f} min" for each in minutes],
@@ -257,7 +261,7 @@ def _by_gpu(
 
 
 def _layout(roofs: Sequence[Roof], *, dark: bool) -> dict[str, Any]:
-    layout = clear_layout("Roofline, TFLOP/s", _PIXELS, dark=dark, top=64, bottom=44)
+    layout = clear_layout("Roofline, TFLOP/s", _PIXELS, dark=dark, top=92, bottom=44)
     top = max(np.log10(each.tensor) for each in roofs)
     knee = float(np.log10(roofs[0].tensor / roofs[0].memory))
     grid = {"gridcolor": grid_color(dark=dark), "zeroline": False, "fixedrange": True}
