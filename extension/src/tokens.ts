@@ -146,8 +146,10 @@ export interface IJobSelection {
   /** The role expression, such as `pp=6,7 & dp=0`; empty for all ranks. */
   readonly expression: string;
   readonly pick: IJobPick | null;
-  /** The time range; null for the whole run. */
+  /** The time range; null for the last seconds or the whole run. */
   readonly span: IJobSpan | null;
+  /** The seconds up to the newest sample that are shown without a span; null for the whole run. */
+  readonly lastS: number | null;
   /** The time under the pointer, in all plots; null while the pointer is elsewhere. */
   readonly cursorMs: number | null;
   /** The ranks that pick or expression select, as the server resolved them; empty if nothing is selected. */
@@ -169,6 +171,7 @@ export interface IJobSelection {
   /** Clear the pick, or the expression if nothing is picked. */
   clear(): void;
   setSpan(span: IJobSpan | null): void;
+  setLast(seconds: number | null): void;
   setCursor(timeMs: number | null): void;
 }
 

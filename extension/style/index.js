@@ -1,6 +1,7 @@
 import './base.css';
 import './views/base.css';
 import './views/saturation.css';
+import './figures.css';
 import './saturation.css';
 import './workloads.css';
 import './runs.css';

@@ -117,6 +117,18 @@ def test_a_role_expression_selects_in_every_figure(recorded) -> None:
     assert "<" not in metrics["layout"]["annotations"][-1]["text"]
 
 
+def test_the_last_seconds_end_at_the_newest_sample(recorded) -> None:
+    recorded.wait(lambda: recorded.call("gipfel/job/figures")[0] == 200, 10)
+    answers = [
+        recorded.call(f"gipfel/job/figures?figure=bands{each}")[1]["figures"]["bands"]
+        for each in ("", "&last=1")
+    ]
+    (begin, end), (late, last) = [each["layout"]["xaxis"]["range"] for each in answers]
+    assert begin < late < last <= late + 3000
+    assert end <= last
+    assert recorded.call("gipfel/job/figures?last=0")[0] == 400
+
+
 @pytest.mark.parametrize("order", ["rank", "role", "node", "switch", "median"])
 def test_rows_come_in_any_order_and_each_once(recorded, order) -> None:
     answer = recorded.call(f"gipfel/job/figures?order={order}&metric=POWER_USAGE&rows=16")[1]

@@ -54,6 +54,17 @@ def test_a_stretch_has_figures_score_and_nothing_outside(recorded):
     assert part["figures"]["heat"]["layout"]["meta"]["metric"] == "POWER_USAGE"
 
 
+def test_the_last_seconds_end_at_the_newest_sample_and_grow(recorded):
+    status, part = recorded.call("gipfel/saturation/range?last=3")
+    assert (status, part["growing"]) == (200, True)
+    times = [x for trace in part["figures"]["job"]["data"] for x in trace["x"]]
+    assert 0 < max(times) - min(times) <= 4000
+    assert recorded.call("gipfel/saturation/score?last=3")[0] == 200
+    for wrong in ("last=0", "last=x", "last=3&until=5"):
+        status, answer = recorded.call(f"gipfel/saturation/range?{wrong}")
+        assert (status, "query is not valid" in answer["message"]) == (400, True)
+
+
 def test_a_stretch_in_which_nothing_was_recorded_is_empty_and_no_error(recorded):
     status, answer = recorded.call("gipfel/saturation/range?since=1000&until=2000")
     assert status == 200

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,7 +15,6 @@ from communication_files import write_dumps
 from lab_page import LabPage, traces
 from lab_server import LabServer
 from playwright.sync_api import Page, expect
-from recorded_runs import START_NS
 from topology_trees import collected, gh200
 
 from gipfel_extension.network import Limits, Owner, Socket, TrafficWatch
@@ -36,6 +36,7 @@ _CHOSEN = ["4"]
 
 def made_run(run: Path, system: Path) -> None:
     """Make a run of four nodes with four GPUs and ranks each, a pipeline stage to a node."""
+    start_ns = time.time_ns() - 90 * 10**9
     telemetry = run / "telemetry"
     telemetry.mkdir(parents=True)
     node = collected(system, gh200(system))
@@ -54,7 +55,7 @@ def made_run(run: Path, system: Path) -> None:
         writer = SampleWriter(settings, origin, Journal(telemetry, name, "job", SystemClock()), SystemClock())
         values = {"SM_ACTIVE": 0.8, "PIPE_TENSOR_ACTIVE": 0.5, "DRAM_ACTIVE": 0.4}
         writer.add(
-            [Sample(START_NS + s * 10**9, s, each.uuid, values) for s in range(60) for each in devices]
+            [Sample(start_ns + s * 10**9, s, each.uuid, values) for s in range(60) for each in devices]
         )
         writer.flush()
         writer.finish()
@@ -68,13 +69,13 @@ def made_run(run: Path, system: Path) -> None:
         Socket("tcp", own, 40000, peer, 443, 0, 1, 1, False, 3_200_000, 1500),
         Socket("tcp", ip_address("0.0.0.0"), 8888, ip_address("0.0.0.0"), 0, 0, 2, 2, True),
     ]
-    changed, _ = watch.update(sockets, [], START_NS)
+    changed, _ = watch.update(sockets, [], start_ns)
     NetworkFile(run, "nid000").append(watch.flows, changed)
     for minute in range(2):
         counts = NodeCounts(allocated=60 + minute, idle=3, down=1)
         neighbours = SwitchLoad(name="leaf1", own=4, others=2, idle=1, jobs=2)
         state = ClusterState(
-            time_ns=START_NS + minute * 30 * 10**9, source="sinfo and squeue", nodes=counts,
+            time_ns=start_ns + minute * 30 * 10**9, source="sinfo and squeue", nodes=counts,
             partition="normal", partition_nodes=counts, running=7, pending=12, switches=(neighbours,),
         )  # fmt: skip
         append_state(run, state)
@@ -133,6 +134,22 @@ def test_a_role_expression_selects_in_every_tab_and_a_reload_keeps_it(
     screenshot(lab.page, "95-job-overview-light")
     around.scroll_into_view_if_needed()
     screenshot(lab.page, "95-job-cluster-around")
+    # What is shown of a run that has ended are the minute before its last sample, and two times in it.
+    ranges = job.get_by_label("Time range")
+    ranges.select_option("1 min")
+    lab.page.wait_for_function("decodeURIComponent(location.search).includes('last=60')")
+    ranges.select_option("times")
+    screenshot(lab.page, "95-job-times")
+    figure = job.locator("[data-figure='bands']")
+    figure.focus()
+    lab.page.keyboard.press("+")
+    lab.page.wait_for_function("decodeURIComponent(location.search).includes('until=')")
+    drawn = "node => node.layout.xaxis.range.map(each => Date.parse(each))"
+    begin, end = figure.evaluate(drawn)
+    assert 20_000 < end - begin < 40_000
+    job.get_by_role("button", name="Newest").click()
+    expect(ranges).to_have_value("60")
+    ranges.select_option("whole run")
     job.locator("input[name='roles']").fill("pp=1 & dp=0")
     job.locator("input[name='roles']").press("Enter")
     # The rows of other ranks are dimmed, above the one and below it.

@@ -194,6 +194,27 @@ def test_one_cursor_crosses_the_plots_and_a_table_says_the_same(lab, screenshot)
     table.press("Enter")
 
 
+def test_the_whole_run_and_two_times_are_shown(lab, screenshot):
+    shown = lab.panel.get_by_label("Time range")
+    shown.select_option("whole run")
+    status = lab.panel.locator(".jp-Gipfel-status")
+    expect(status).to_contain_text("history", timeout=_SOON_MS)
+    last = "document.querySelector('[data-figure=job]').layout.xaxis.range[1]"
+    before = lab.page.evaluate(last)
+    lab.page.wait_for_function(f"before => {last} > before", arg=before, timeout=_SOON_MS)
+    shown.select_option("times")
+    fields = lab.panel.locator(".jp-Gipfel-times input")
+    expect(fields).to_have_count(2)
+    start = fields.nth(0).input_value()
+    fields.nth(1).fill(f"{start[:17]}{(int(start[17:19] or 0) + 5) % 60:02}")
+    screenshot(lab.page, "27-saturation-times")
+    fields.nth(1).fill(start)
+    fields.nth(1).press("Enter")
+    expect(lab.panel.get_by_text("must be before")).to_be_visible()
+    shown.select_option("10 min")
+    expect(status).to_contain_text("live", timeout=_SOON_MS)
+
+
 def test_advice_shows_its_evidence_on_the_plot(lab):
     show = lab.panel.locator(".jp-Gipfel-advice button").first
     expect(show).to_be_visible(timeout=_SOON_MS)

@@ -6,37 +6,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import ValidationError
 
 from gipfel_cluster.model import Frozen, GipfelError, OneLine, one_line
 
 from ..saturation.report.document import compare_documents
-from ..server.history import CONTENT_TYPES, TimeRange, export_content
+from ..server.history import CONTENT_TYPES, TimeRange, Times, export_content
 from ..server.views import View
 from ..telemetry.figures.run_figures import compare_figure
 from .base import GipfelRouteHandler, route
 
-_LATEST_MS = 2**53 - 1
 _PIECES = 256
 
 
-class TimeRangeQuery(Frozen):
-    """Time range of a run: the run's name (empty: this server's run) and two times in UTC milliseconds."""
+class TimeRangeQuery(Times):
+    """Time range of a run, by the run's name; empty: this server's run."""
 
     run: OneLine = ""
-    since: int | None = Field(None, ge=0, le=_LATEST_MS)
-    until: int | None = Field(None, ge=0, le=_LATEST_MS)
-
-    @model_validator(mode="after")
-    def _in_order(self) -> "TimeRangeQuery":
-        if self.since is not None and self.until is not None and self.since >= self.until:
-            raise ValueError("since must be before until")
-        return self
 
     def open(self, folder: Path) -> TimeRange:
         """Return the recording of the time range; reads files."""
-        start, end = (None if ms is None else ms * 1_000_000 for ms in (self.since, self.until))
-        return TimeRange(folder, start, end)
+        return TimeRange(folder, *self.range_ns(folder / "telemetry"))
 
 
 class CompareQuery(Frozen):
@@ -82,7 +72,7 @@ class RangeRouteHandler(_TimeRangeHandler):
     @route
     async def get(self) -> None:
         """Send the same figures as the stream; long time ranges are drawn from summaries."""
-        query = self.query_as(TimeRangeQuery, "run", "since", "until")
+        query = self.query_as(TimeRangeQuery, "run", "since", "until", "last")
         view = self.query_as(View, "dark", "metric")
         folder = await self.telemetry.run_named(query.run)
 
@@ -101,7 +91,7 @@ class ScoreRouteHandler(_TimeRangeHandler):
     @route
     async def get(self) -> None:
         """Send the document of ``gipfel score --json``."""
-        query = self.query_as(TimeRangeQuery, "run", "since", "until")
+        query = self.query_as(TimeRangeQuery, "run", "since", "until", "last")
         folder = await self.telemetry.run_named(query.run)
         self.finish(await asyncio.to_thread(lambda: query.open(folder).document()))
 
@@ -140,7 +130,7 @@ class DownloadRouteHandler(_TimeRangeHandler):
     @route
     async def get(self, kind: str) -> None:
         """Send the file in chunks."""
-        query = self.query_as(TimeRangeQuery, "run", "since", "until")
+        query = self.query_as(TimeRangeQuery, "run", "since", "until", "last")
         folder = await self.telemetry.run_named(query.run)
         time_range = await asyncio.to_thread(query.open, folder)
         self.set_header("Content-Type", CONTENT_TYPES[kind])

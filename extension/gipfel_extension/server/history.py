@@ -10,9 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+from pydantic import Field, model_validator
+
+from gipfel_cluster.model import Frozen
 
 from ..telemetry.events import Event, read_events
 from ..telemetry.figures.image import static_image
@@ -22,7 +25,7 @@ from ..telemetry.live.feed import SaturationFeed
 from ..telemetry.metric_table import METRICS, SCORE_PARTS
 from ..telemetry.sample import Device, SampleTable
 from ..telemetry.store.fine import read_finest
-from ..telemetry.store.overview import Overview, read_overview
+from ..telemetry.store.overview import Overview, last_sample_ns, read_overview
 from ..telemetry.store.parquet import write_export
 from ..telemetry.store.segment_files import segment_files
 from ..telemetry.user_metrics import METRICS_FILE, MetricsReader, UserMetrics
@@ -35,6 +38,7 @@ _MAX_RUNS = 4
 _MAX_ROWS = 400_000
 #: A recorder writes every few seconds; if its file has not changed for this time, the recorder has ended.
 _SILENT_NS = 90 * 10**9
+_LONGEST_S = 10 * 365 * 86_400
 CONTENT_TYPES = {"parquet": "application/vnd.apache.parquet", "csv": "text/csv", "png": "image/png"}
 _CHUNK_BYTES = 1 << 18
 #: Seconds of samples that the feed keeps in memory.
@@ -77,6 +81,30 @@ class RunMetrics:
 
 #: Shared by all pages of the server.
 metrics_of_run = RunMetrics().of
+
+
+class Times(Frozen):
+    """Time range in a query: two times in UTC ms, or the ``last`` seconds up to the newest sample."""
+
+    since: int | None = Field(None, ge=0, le=2**53 - 1)
+    until: int | None = Field(None, ge=0, le=2**53 - 1)
+    last: int | None = Field(None, ge=1, le=_LONGEST_S)
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.since is not None and self.until is not None and self.since >= self.until:
+            raise ValueError("since must be before until")
+        if self.last is not None and (self.since, self.until) != (None, None):
+            raise ValueError("last takes the place of since and until")
+        return self
+
+    def range_ns(self, telemetry: Path) -> tuple[int | None, int | None]:
+        """Return start and end in nanoseconds; None is the start or the end of the run. Reads files."""
+        if self.last is not None:
+            newest = last_sample_ns(telemetry)
+            return None if newest is None else max(0, newest - self.last * 10**9), None
+        start, end = (None if ms is None else ms * 1_000_000 for ms in (self.since, self.until))
+        return start, end
 
 
 class TimeRange:

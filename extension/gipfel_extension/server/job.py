@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from gipfel_cluster.model import Frozen, GipfelError, OneLine
 
@@ -25,7 +25,7 @@ from ..telemetry.sample import SourceError
 from ..telemetry.store.overview import Overview, read_overview
 from ..telemetry.user_metrics import UserMetrics
 from ..topology.cluster import CLUSTER_FILE, read_states
-from .history import is_recorded, metrics_of_run
+from .history import Times, is_recorded, metrics_of_run
 from .job_cache import StampedCache, metrics_stamp, ranks_stamp, samples_stamp, stamp_of
 from .responses import RunEvent
 from .views import event_texts
@@ -51,16 +51,14 @@ class JobQuery(Frozen):
     have: OneLine = Field("", max_length=64)
 
 
-class JobView(JobQuery):
-    """What the page shows: times in UTC milliseconds, the order of rows, and selected ranks.
+class JobView(JobQuery, Times):
+    """What the page shows: a time range, the order of rows, and selected ranks.
 
     ``select`` is an expression such as ``pp=6,7 & dp=0``, ``pick`` one of what was clicked, which counts in
     its place. ``names`` are users' metrics, ``bands`` metrics of devices, ``figures`` what to draw. ``rows``
     is the height of the heat map in pixels, ``width`` the width of the other figures.
     """
 
-    since: int | None = Field(None, ge=0, le=2**53 - 1)
-    until: int | None = Field(None, ge=0, le=2**53 - 1)
     metric: OneLine = "SM_ACTIVE"
     order: Order = "rank"
     select: str = Field("", max_length=1000)
@@ -85,12 +83,6 @@ class JobView(JobQuery):
         for value in values:
             cls._is_known(value)
         return values
-
-    @model_validator(mode="after")
-    def _in_order(self) -> "JobView":
-        if self.since is not None and self.until is not None and self.since >= self.until:
-            raise ValueError("since must be before until")
-        return self
 
 
 class JobDocument(Job):
@@ -194,13 +186,8 @@ def _selection(text: str) -> RoleSelection:
         raise GipfelError(error.problem, error.fix) from error
 
 
-def _range(view: JobView) -> tuple[int | None, int | None]:
-    since, until = view.since, view.until
-    return None if since is None else since * 1_000_000, None if until is None else until * 1_000_000
-
-
 def _overview(folder: Path, view: JobView) -> Overview:
-    start, end = _range(view)
+    start, end = view.range_ns(folder / "telemetry")
     roofline = ROOFLINE_METRICS if "roofline" in view.figures else ()
     wanted = tuple(dict.fromkeys((*(view.bands or OVERVIEW_METRICS), *HOST_METRICS, view.metric, *roofline)))
     stamp: Hashable = samples_stamp(folder)
@@ -241,13 +228,13 @@ def _figures(  # noqa: PLR0917 - all that one answer is drawn from
         found["roofline"] = roofline_figure(overview, rows, lit or (), dark=view.dark)
     if "metrics" in view.figures:
         metrics = metrics_of_run(folder) or UserMetrics()
-        span = _span(overview, *_range(view))
+        span = _span(overview, *view.range_ns(folder / "telemetry"))
         own = metrics_figure(
             metrics, content.job.launch, view.names, chosen, span, dark=view.dark, width=view.width
         )
         found["metrics"] = with_events(own, events, dark=view.dark)
     if "cluster" in view.figures and (states := read_states(folder)):
-        span = _span(overview, *_range(view))
+        span = _span(overview, *view.range_ns(folder / "telemetry"))
         found["cluster"] = cluster_figure(states, span, dark=view.dark, width=view.width)
     return found
 

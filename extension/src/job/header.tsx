@@ -2,8 +2,9 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import type { IRunName } from '../api';
-import { formatTimeOfDay, formatTimeRange, zoneName } from '../common/clock';
+import { formatTimeOfDay, zoneName } from '../common/clock';
 import { requestJson } from '../common/request';
+import { spanOf, TimeRange } from '../common/time-range';
 import type { JobModel } from './model';
 import { Help } from '../views/term';
 import { ROLE } from '../views/terms';
@@ -29,7 +30,7 @@ export function Header(props: IProps): React.JSX.Element {
       />
       <Help term={ROLE} trans={trans} />
       <Selected {...props} />
-      <TimeRange {...props} />
+      <Range {...props} />
       <Freshness {...props} />
     </header>
   );
@@ -175,21 +176,23 @@ function shortened(text: string): string {
   return text.length > 40 ? `${text.slice(0, 39)}…` : text;
 }
 
-function TimeRange(props: IProps): React.JSX.Element | null {
-  const { selection } = props.model;
-  const { span } = selection;
-  return span === null ? null : (
-    <span>
-      {formatTimeRange(span.sinceMs, span.untilMs)}{' '}
-      <button
-        className="jp-Gipfel-button jp-mod-small"
-        onClick={() => {
-          selection.setSpan(null);
-        }}
-      >
-        {props.trans.__('Whole run')}
-      </button>
-    </span>
+function Range(props: IProps): React.JSX.Element {
+  const { model, trans } = props;
+  const { selection } = model;
+  return (
+    <TimeRange
+      lastS={selection.lastS}
+      span={selection.span}
+      drawn={() => spanOf(model.figure('bands')) ?? spanOf(model.figure('metrics'))}
+      back={selection.lastS === null ? trans.__('Whole run') : trans.__('Newest')}
+      trans={trans}
+      onLast={seconds => {
+        selection.setLast(seconds);
+      }}
+      onSpan={span => {
+        selection.setSpan(span);
+      }}
+    />
   );
 }
 

@@ -31,6 +31,9 @@ export function encodeLocation(place: IPageLocation): string {
     found.set('since', String(Math.round(place.span.sinceMs)));
     found.set('until', String(Math.round(place.span.untilMs)));
   }
+  if (place.lastS !== null) {
+    found.set('last', String(place.lastS));
+  }
   return found.toString();
 }
 
@@ -49,7 +52,8 @@ export function decodeLocation(value: string): IPageLocation {
     layout: text('layout', LONGEST_NAME),
     expression: text('roles', MOST_CHARACTERS),
     pick: pickOf(given),
-    span: spanOf(given)
+    span: spanOf(given),
+    lastS: lastOf(given)
   };
 }
 
@@ -86,4 +90,9 @@ function spanOf(given: URLSearchParams): IJobSpan | null {
     return /^\d{1,15}$/.test(found) ? Number(found) : NaN;
   });
   return sinceMs !== undefined && untilMs !== undefined && sinceMs < untilMs ? { sinceMs, untilMs } : null;
+}
+
+function lastOf(given: URLSearchParams): number | null {
+  const found = given.get('last') ?? '';
+  return /^[1-9]\d{0,7}$/.test(found) ? Number(found) : null;
 }

@@ -238,12 +238,13 @@ export class JobModel implements IJobState, IDisposable {
   }
 
   private _figuresQuery(): IFiguresQuery {
-    const { span, expression, pickExpression, dark } = this.selection;
+    const { span, lastS, expression, pickExpression, dark } = this.selection;
     return {
       ...this._query(),
       ...this._wanted,
       sinceMs: span?.sinceMs ?? null,
       untilMs: span?.untilMs ?? null,
+      lastS: span ? null : lastS,
       select: expression,
       pick: pickExpression,
       order: this._order,

@@ -10,9 +10,14 @@ import { mountainIcon } from '../common/icon';
 import { Tabs } from '../panel/tabs';
 import type { IJobPart, IJobTab, IJobTabProps, ISection } from '../tokens';
 import { Depth } from './depth';
+import { Events } from './events';
+import type { JobFigures } from './figures';
 import { Header } from './header';
 import type { IPageLocation } from './location';
+import { Metrics } from './metrics';
 import type { JobModel } from './model';
+import { Overview } from './overview';
+import { Ranks } from './ranks';
 
 const LAST_RANK = 1000;
 /** Width from which plots stand side by side, as `style/job.css` has it. */
@@ -257,4 +262,18 @@ function Part(props: IJobTabProps & { readonly part: IJobPart }): React.JSX.Elem
       {open && <part.Body selection={selection} state={state} />}
     </details>
   );
+}
+
+/** Add the tabs that the page has by itself. */
+export function addOwnTabs(
+  tabs: JobTabs,
+  model: JobModel,
+  figures: JobFigures,
+  trans: TranslationBundle
+): void {
+  const common = { model, figures, trans };
+  tabs.addTab({ id: 'overview', title: trans.__('Overview'), Body: () => <Overview {...common} /> }, 10);
+  tabs.addTab({ id: 'ranks', title: trans.__('Ranks'), Body: () => <Ranks {...common} /> }, 20);
+  tabs.addTab({ id: 'metrics', title: trans.__('Metrics'), Body: () => <Metrics {...common} /> }, 40);
+  tabs.addTab({ id: 'events', title: trans.__('Events'), Body: () => <Events {...common} /> }, 50);
 }

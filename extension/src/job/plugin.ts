@@ -15,11 +15,10 @@ import { JobFigures } from './figures';
 import { PATTERN } from './location';
 import { JobModel } from './model';
 import { PageOpener } from './opener';
-import { JobTabs } from './page';
+import { addOwnTabs, JobTabs } from './page';
 import { JobRequests } from './requests';
 import { jobSection } from './section';
 import { JobSelection } from './selection';
-import { addOwnTabs } from './tabs';
 
 /** The job page in the main area, and its summary in the panel. */
 export const jobPlugin: JupyterFrontEndPlugin<IGipfelJob> = {

@@ -21,6 +21,8 @@ export interface IJobQuery {
 export interface IFiguresQuery extends IJobQuery {
   readonly sinceMs: number | null;
   readonly untilMs: number | null;
+  /** The seconds up to the newest sample in place of two times. */
+  readonly lastS: number | null;
   readonly select: string;
   readonly pick: string;
   readonly order: string;
@@ -79,11 +81,11 @@ export class JobRequests {
   }
 
   figures(query: IFiguresQuery, have: string): Promise<IJobFigures | IUnchanged> {
-    const { select, pick, order, metric, sinceMs, untilMs } = query;
+    const { select, pick, order, metric, sinceMs, untilMs, lastS } = query;
     const width = String(Math.max(200, Math.round(query.width)));
     const words = { select, pick, order, metric, width, dark: query.dark ? '1' : '0' };
-    const times = Object.entries({ since: sinceMs, until: untilMs }).flatMap(([name, ms]) =>
-      ms === null ? [] : [[name, String(Math.round(ms))] as const]
+    const times = Object.entries({ since: sinceMs, until: untilMs, last: lastS }).flatMap(([name, time]) =>
+      time === null ? [] : [[name, String(Math.round(time))] as const]
     );
     const several = { name: query.names, band: query.bands, figure: query.figures };
     const lists = Object.entries(several).flatMap(([name, values]) =>

@@ -15,6 +15,7 @@ export interface ISelectionState {
   readonly expression: string;
   readonly pick: IJobPick | null;
   readonly span: IJobSpan | null;
+  readonly lastS: number | null;
 }
 
 const NOTHING: ISelectionState = {
@@ -23,7 +24,8 @@ const NOTHING: ISelectionState = {
   layout: '',
   expression: '',
   pick: null,
-  span: null
+  span: null,
+  lastS: null
 };
 const UNRESOLVED: IJobSelected = { ranks: [], nodes: [], devices: [], group: [] };
 
@@ -59,6 +61,10 @@ export class JobSelection implements IJobSelection {
 
   get span(): IJobSpan | null {
     return this._state.span;
+  }
+
+  get lastS(): number | null {
+    return this._state.lastS;
   }
 
   get cursorMs(): number | null {
@@ -145,6 +151,11 @@ export class JobSelection implements IJobSelection {
 
   setSpan(span: IJobSpan | null): void {
     this._change({ span });
+  }
+
+  /** Show the last seconds, also while the run grows; null for the whole run. */
+  setLast(seconds: number | null): void {
+    this._change({ span: null, lastS: seconds });
   }
 
   setCursor(timeMs: number | null): void {

@@ -122,10 +122,14 @@ export class SaturationModel implements IDisposable {
 
   /** Return the selection as a query for the server's other routes. */
   query(): IRangeQuery {
-    const now = this._newestMs();
-    const { runName, timeSpan, windowS } = this.selection;
-    const since = runName === '' && now ? now - 1000 * windowS : null;
-    return { run: runName, sinceMs: timeSpan?.sinceMs ?? since, untilMs: timeSpan?.untilMs ?? null };
+    const now = (this._status?.last_ns ?? 0) / 1e6;
+    const { runName, timeSpan, lastS, live } = this.selection;
+    return {
+      run: runName,
+      sinceMs: timeSpan?.sinceMs ?? (live && now && lastS !== null ? now - 1000 * lastS : null),
+      untilMs: timeSpan?.untilMs ?? null,
+      lastS: live || timeSpan ? null : lastS
+    };
   }
 
   /** Stream while the section or another view is visible; disconnect when none is. */
@@ -271,10 +275,6 @@ export class SaturationModel implements IDisposable {
     this.selection.setDevices(devices);
     this._stateChanged.emit();
     this._figuresChanged.emit(Object.keys(figures));
-  }
-
-  private _newestMs(): number {
-    return (this._status?.last_ns ?? 0) / 1e6;
   }
 
   private readonly _stateChanged = new Signal<this, void>(this);

@@ -81,7 +81,7 @@ function followTheme(model: SaturationModel, themes: IThemeManager | null): void
 async function followSettings(model: SaturationModel, registry: ISettingRegistry | null): Promise<void> {
   const settings = await registry?.load(saturationPlugin.id);
   const update = (): void => {
-    model.selection.setWindow((settings?.composite.window as number | undefined) ?? 600);
+    model.selection.setLast((settings?.composite.window as number | undefined) ?? 600);
     model.simulatedSource = (settings?.composite.simulatedSource as string | undefined) ?? 'training';
   };
   settings?.changed.connect(update);

@@ -9,6 +9,8 @@ export interface IRangeQuery {
   readonly run: string;
   readonly sinceMs: number | null;
   readonly untilMs: number | null;
+  /** The seconds up to the newest sample in place of two times. */
+  readonly lastS: number | null;
 }
 
 /** Requests to `gipfel/saturation` and to the routes of runs, sources and sharing. */
@@ -89,6 +91,9 @@ function stretchWords(query: IRangeQuery): string {
   }
   if (query.untilMs !== null) {
     given.until = String(Math.round(query.untilMs));
+  }
+  if (query.lastS !== null) {
+    given.last = String(query.lastS);
   }
   return URLExt.objectToQueryString(given);
 }

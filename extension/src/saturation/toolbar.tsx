@@ -1,21 +1,12 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
-import { caretLeftIcon, caretRightIcon, downloadIcon, pauseIcon, runIcon } from '@jupyterlab/ui-components';
+import { downloadIcon, pauseIcon, runIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
 import type { IRunName } from '../api';
-import { formatTimeRange } from '../common/clock';
-import type { ITimeSpan } from '../views/figures/plot';
+import { spanOf, TimeRange } from '../common/time-range';
 import type { SaturationModel } from './model';
 
 const SIZE = { tag: 'span', height: '16px', width: '16px' } as const;
-
-const WINDOWS: readonly (readonly [number, string])[] = [
-  [60, '1 min'],
-  [600, '10 min'],
-  [3600, '1 h'],
-  [21_600, '6 h'],
-  [86_400, '24 h']
-];
 
 interface IToolbarProps {
   readonly model: SaturationModel;
@@ -32,7 +23,7 @@ export function Toolbar(props: IToolbarProps): React.JSX.Element {
   return (
     <div className="jp-Gipfel-toolbar" role="toolbar" aria-label={trans.__('View controls')}>
       <RunPicker {...props} />
-      {model.selection.runName === '' && <WindowPicker {...props} />}
+      <Range model={model} trans={trans} />
       {model.selection.runName === '' && (
         <button
           className="jp-Gipfel-icon"
@@ -57,9 +48,6 @@ export function Toolbar(props: IToolbarProps): React.JSX.Element {
       >
         {trans.__('Compare')}
       </button>
-      {model.selection.timeSpan && (
-        <TimeSpanControls span={model.selection.timeSpan} model={model} trans={trans} />
-      )}
     </div>
   );
 }
@@ -88,60 +76,33 @@ function RunPicker(props: IToolbarProps): React.JSX.Element {
   );
 }
 
-function WindowPicker(props: IToolbarProps): React.JSX.Element {
+function Range(props: { model: SaturationModel; trans: TranslationBundle }): React.JSX.Element {
   const { model, trans } = props;
-  const known = WINDOWS.some(([seconds]) => seconds === model.selection.windowS);
+  const { selection } = model;
   return (
-    <select
-      aria-label={trans.__('Length of the time window')}
-      value={model.selection.windowS}
-      onChange={event => {
-        model.selection.setWindow(Number(event.target.value));
+    <TimeRange
+      lastS={selection.lastS}
+      span={selection.timeSpan}
+      drawn={() => spanOf(model.figure('job')) ?? spanOf(model.figure('host'))}
+      back={
+        selection.lastS === null
+          ? trans.__('Whole run')
+          : selection.runName === ''
+            ? trans.__('Back to live')
+            : trans.__('Newest')
+      }
+      trans={trans}
+      onLast={seconds => {
+        selection.setLast(seconds);
       }}
-    >
-      {!known && <option value={model.selection.windowS}>{trans.__('%1 s', model.selection.windowS)}</option>}
-      {WINDOWS.map(([seconds, label]) => (
-        <option key={seconds} value={seconds}>
-          {label}
-        </option>
-      ))}
-    </select>
-  );
-}
-
-/** The time span after a zoom, with buttons to move, widen or leave it. */
-function TimeSpanControls(props: {
-  span: ITimeSpan;
-  model: SaturationModel;
-  trans: TranslationBundle;
-}): React.JSX.Element {
-  const { span, model, trans } = props;
-  const width = span.untilMs - span.sinceMs;
-  const show = (before: number, after: number) => (): void => {
-    model.selection.setTimeSpan({
-      sinceMs: span.sinceMs + before * width,
-      untilMs: span.untilMs + after * width
-    });
-  };
-  const back = (): void => {
-    model.selection.clearTimeSpan();
-  };
-  return (
-    <span className="jp-Gipfel-stretch">
-      <button className="jp-Gipfel-icon" aria-label={trans.__('Earlier')} onClick={show(-0.5, -0.5)}>
-        <caretLeftIcon.react {...SIZE} />
-      </button>
-      <span>{formatTimeRange(span.sinceMs, span.untilMs)}</span>
-      <button className="jp-Gipfel-icon" aria-label={trans.__('Later')} onClick={show(0.5, 0.5)}>
-        <caretRightIcon.react {...SIZE} />
-      </button>
-      <button className="jp-Gipfel-button jp-mod-small" onClick={show(-0.5, 0.5)}>
-        {trans.__('Zoom out')}
-      </button>
-      <button className="jp-Gipfel-button jp-mod-small" onClick={back}>
-        {model.selection.runName === '' ? trans.__('Back to live') : trans.__('Whole run')}
-      </button>
-    </span>
+      onSpan={span => {
+        if (span) {
+          selection.setTimeSpan(span);
+        } else {
+          selection.clearTimeSpan();
+        }
+      }}
+    />
   );
 }
 

@@ -18,14 +18,14 @@ export class ViewSelection {
     return this._runName;
   }
 
-  /** The time span; null for the live window, and for the whole of another run. */
+  /** The time span; null for the last seconds or the whole run. */
   get timeSpan(): ITimeSpan | null {
     return this._timeSpan;
   }
 
   /** True for the live window of this server's run. */
   get live(): boolean {
-    return this._runName === '' && this._timeSpan === null;
+    return this._runName === '' && this._timeSpan === null && this._lastS !== null;
   }
 
   /** The evidence of an advice to highlight. */
@@ -39,6 +39,11 @@ export class ViewSelection {
 
   get windowS(): number {
     return this._windowS;
+  }
+
+  /** The seconds up to the newest sample that are shown without a time span; null for the whole run. */
+  get lastS(): number | null {
+    return this._lastS;
   }
 
   get dark(): boolean {
@@ -86,10 +91,11 @@ export class ViewSelection {
     }
   }
 
-  /** Show a live window of so many seconds. */
-  setWindow(seconds: number): void {
-    if (seconds !== this._windowS || this._timeSpan) {
-      this._windowS = seconds;
+  /** Show the last seconds of the run, live if it is this server's; null for the whole run. */
+  setLast(seconds: number | null): void {
+    if (seconds !== this._lastS || this._timeSpan) {
+      this._lastS = seconds;
+      this._windowS = seconds ?? this._windowS;
       this._setTimeSpan(null, null);
     }
   }
@@ -104,7 +110,7 @@ export class ViewSelection {
     this._setTimeSpan(span, evidence);
   }
 
-  /** Show the live window of this run, or the whole of another run. */
+  /** Show the last seconds or the whole run, as before the time span. */
   clearTimeSpan(): void {
     this._setTimeSpan(null, null);
   }
@@ -112,6 +118,7 @@ export class ViewSelection {
   /** Show another run; an empty name is this server's run. */
   setRun(name: string): void {
     this._runName = name;
+    this._lastS = name === '' ? this._windowS : null;
     this._gpus = [];
     this._selected = [];
     this._chosen = false;
@@ -191,6 +198,7 @@ export class ViewSelection {
   private _evidence: IEvidence | null = null;
   private _metric = 'SM_ACTIVE';
   private _windowS = 600;
+  private _lastS: number | null = 600;
   private _dark = false;
 }
 

@@ -13,7 +13,8 @@ const PLACE: IPageLocation = {
   layout: 'pp=2,dp=4',
   expression: 'pp=6,7 & dp=0',
   pick: { unit: 'rank', names: ['3', '5'] },
-  span: { sinceMs: 1_800_000_000_000, untilMs: 1_800_000_060_000 }
+  span: { sinceMs: 1_800_000_000_000, untilMs: 1_800_000_060_000 },
+  lastS: 900
 };
 
 describe('the URL of the job page', () => {
@@ -35,7 +36,10 @@ describe('the URL of the job page', () => {
     ['node=a%20b', { pick: null }],
     ['since=5&until=4', { span: null }],
     ['since=-1&until=4', { span: null }],
-    ['since=1e999&until=Infinity', { span: null }]
+    ['since=1e999&until=Infinity', { span: null }],
+    ['last=0', { lastS: null }],
+    ['last=-5', { lastS: null }],
+    ['last=1e9', { lastS: null }]
   ])('leaves out what is not valid: %s', (value, part) => {
     expect(decodeLocation(value)).toMatchObject(part);
     expect(decodeLocation(encodeLocation(decodeLocation(value)))).toEqual(decodeLocation(value));

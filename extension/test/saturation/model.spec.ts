@@ -58,7 +58,7 @@ describe('SaturationModel', () => {
     const { model, sockets } = modelOf();
     model.setVisible(true);
     model.selection.setMetric('GPU_UTIL');
-    model.selection.setWindow(60);
+    model.selection.setLast(60);
     model.selection.setDark(true);
     await passed(1_000);
     expect(sockets[0]?.sent.map(text => JSON.parse(text) as unknown)).toEqual([

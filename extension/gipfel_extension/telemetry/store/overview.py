@@ -19,7 +19,7 @@ from .segments import read_samples
 from .summaries import Summary
 from .summary_parts import SummaryParts, read_parts
 
-__all__ = ["Overview", "read_overview"]
+__all__ = ["Overview", "last_sample_ns", "read_overview"]
 
 _Floats = NDArray[np.float64]
 _Numbers = NDArray[np.int64]
@@ -138,6 +138,17 @@ def read_overview(
     tail = _FINE if level == _COARSE else None
     parts = read_parts(files, level, tail=tail, metrics=selected)
     return _of_parts(parts, _range(parts.time_ranges(), start_ns, end_ns), buckets, level, selected)
+
+
+def last_sample_ns(telemetry: Path) -> int | None:
+    """Return the time of the newest sample of a run folder's telemetry in UTC ns; None without any."""
+    parts = read_parts(_probed_files(segment_files(telemetry)), _COARSE, tail=_FINE, metrics=())
+    bound = max((end for _, end in parts.time_ranges()), default=None)
+    if bound is None:
+        return None
+    # A summary ends up to its length after the last sample.
+    newest = read_samples(telemetry, since_ns=bound - _COARSE * 10**9, metrics=()).last_ns
+    return bound if newest is None else newest
 
 
 class BucketGrid:
