@@ -1,0 +1,154 @@
+"""A first visit by keyboard: login, form, lab, the first sentence of a score; then each tab and size."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hub_pages import HubPages
+from hub_process import HubProcess
+from lab_page import LabPage
+from playwright.sync_api import Browser, Locator, Page, expect
+from test_hub_pages import AXE, VIOLATIONS
+
+pytestmark = pytest.mark.browser
+
+_USER = "tripper"
+_LIMIT_MS = 120_000
+_TABS = ("Saturation", "Workloads", "Runs", "Vetting", "Job")
+_SIZES = ((320, 800), (700, 450), (1400, 900), (2560, 1200))
+
+
+class Trip:
+    """One way through the pages, by keyboard."""
+
+    def __init__(self, page: Page, hub: HubProcess) -> None:
+        self.page = page
+        self.hub = hub
+        self.lab = LabPage(page)
+        self.panel = self.lab.panel
+
+    def press(self, control: Locator, *, most: int = 150) -> None:
+        """Go to a control with Tab, and press it."""
+        expect(control).to_be_visible()
+        self._tab_to(control, most)
+        self.page.keyboard.press("Enter")
+
+    def _tab_to(self, control: Locator, most: int) -> None:
+        for _ in range(most):
+            if control.evaluate("each => each === document.activeElement"):
+                return
+            self.page.keyboard.press("Tab")
+        raise AssertionError(f"Tab does not reach {control}.")
+
+    def command(self, name: str) -> None:
+        """Choose a command in the palette."""
+        self.page.keyboard.press("ControlOrMeta+Shift+c")
+        field = self.page.locator(".lm-CommandPalette-input")
+        expect(field).to_be_focused()
+        self.page.keyboard.type(name)
+        expect(self.page.locator(".lm-CommandPalette-item.lm-mod-active")).to_contain_text(name)
+        self.page.keyboard.press("Enter")
+
+    def write(self, field: Locator, text: str) -> None:
+        """Write into a field of a form."""
+        self._tab_to(field, 40)
+        self.page.keyboard.press("ControlOrMeta+a")
+        self.page.keyboard.type(text)
+
+    def start(self) -> None:
+        """Log in, fill the form, and follow the waiting page to the lab."""
+        page = self.page
+        page.goto(f"{self.hub.url}/hub/login?next=/hub/spawn")
+        self.write(page.get_by_label("Username"), _USER)
+        self.write(page.get_by_label("Password"), self.hub.password)
+        self.press(page.get_by_role("button", name="Sign in"))
+        expect(page.locator("#spawn_form")).to_be_visible()
+        self.write(page.get_by_label("GPUs per node"), "0")
+        self.write(page.get_by_label("Time", exact=True), "30")
+        self.press(page.get_by_role("button", name="Start", exact=True))
+        HubPages(page, self.hub.url).wait_for_lab()
+
+    def understand(self) -> None:
+        """Read the first sentence of a score, and what the score is."""
+        self.lab.wait_until_ready()
+        self.lab.decline_news()
+        tour = self.panel.get_by_role("region", name="Tour")
+        if tour.count():
+            self.press(tour.get_by_role("button", name="Skip"))
+        source = self.panel.get_by_role("button", name="Show a simulated source")
+        if source.count():
+            self.press(source)
+        sentence = self.panel.locator(".jp-Gipfel-largest")
+        expect(sentence).to_contain_text(re.compile(r"Most is lost to \w+: \d+ points\.|No recorded metric"))
+        expect(self.panel.locator(".jp-Gipfel-score")).to_contain_text(re.compile(r"\d+ ?of 100 · \w+"))
+        help_ = self.panel.get_by_role("button", name="Explain: score")
+        self.press(help_)
+        expect(help_).to_have_attribute("aria-expanded", "true")
+        note = self.panel.locator("[popover]:popover-open")
+        expect(note).to_contain_text("from 0 to 100")
+        box = note.bounding_box()
+        assert box
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= self.page.viewport_size["width"]
+        self.page.keyboard.press("Escape")
+        expect(help_).to_have_attribute("aria-expanded", "false")
+
+
+@pytest.fixture
+def trip(hub: HubProcess, browser: Browser) -> Iterator[Trip]:
+    """The first visit of a user."""
+    user = hub.user(_USER)
+    context = browser.new_context(viewport={"width": 1400, "height": 900}, timezone_id="UTC")
+    context.set_default_timeout(_LIMIT_MS)
+    yield Trip(context.new_page(), hub)
+    context.close()
+    if user.server() is not None:
+        user.stop_server()
+
+
+def test_from_login_to_the_first_sentence_and_every_tab(
+    trip: Trip, screenshot: Callable[[Page, str], Path]
+) -> None:
+    trip.start()
+    trip.understand()
+    screenshot(trip.page, "60-first-sentence")
+    _look_at_the_panel(trip.page, trip, screenshot)
+    assert trip.lab.errors == []
+
+
+def _look_at_the_panel(page: Page, trip: Trip, screenshot: Callable[[Page, str], Path]) -> None:
+    """Open each tab: nothing serious for axe-core, and nothing wider than the panel at any size."""
+    page.add_script_tag(path=AXE)
+    for name in _TABS:
+        trip.lab.open_section(name)
+        found = page.evaluate(VIOLATIONS.replace("document", "'#gipfel-panel'"))
+        assert not found, f"{name}: {json.dumps(found, indent=1)}"
+        _assert_fits(trip.panel, name)
+        screenshot(page, f"61-panel-{name.lower()}")
+    trip.lab.open_section("Saturation")
+    page.emulate_media(forced_colors="active")
+    screenshot(page, "62-forced-colours")
+    page.emulate_media(forced_colors="none")
+    for width, height in _SIZES:
+        page.set_viewport_size({"width": width, "height": height})
+        if width > 320:
+            _assert_fits(trip.panel, f"{width} pixels")
+        screenshot(page, f"63-lab-{width}")
+    page.set_viewport_size({"width": 1400, "height": 900})
+    for command, kind in (("Open the Table of Runs", "runs"), ("Open the Job Page", "job")):
+        trip.command(command)
+        main = page.locator("#jp-main-dock-panel")
+        expect(main.locator({"runs": ".jp-Gipfel-runs", "job": ".jp-Gipfel-job"}[kind]).first).to_be_visible()
+        found = page.evaluate(VIOLATIONS.replace("document", "'#jp-main-dock-panel'"))
+        assert not found, f"{kind}: {json.dumps(found, indent=1)}"
+        screenshot(page, f"64-{kind}")
+    trip.lab.choose_theme("JupyterLab Dark")
+    screenshot(page, "65-dark")
+    trip.lab.choose_theme("JupyterLab Light")
+
+
+def _assert_fits(panel: Locator, what: str) -> None:
+    wide, room = panel.evaluate("each => [each.scrollWidth, each.clientWidth]")
+    assert wide <= room + 1, f"{what}: the panel is {wide} pixels wide in {room}."
