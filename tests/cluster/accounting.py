@@ -98,8 +98,8 @@ class Accounting:
         lines = []
         for line in configuration.read_text().splitlines():
             key = line.partition("=")[0]
-            # The cluster's own nodes must not get a second controller.
-            if key != "NodeName" or "DEFAULT" in line:
+            # The cluster's own nodes, and the switches above them, must not get a second controller.
+            if key != "TopologyPlugin" and (key != "NodeName" or "DEFAULT" in line):
                 lines.append(f"{key}={changes[key]}" if key in changes else line)
         lines += [
             f"SlurmctldPort={free_port()}",
