@@ -47,7 +47,12 @@ def load_rules(environment: Mapping[str, str]) -> list[Rule]:
     """
     done = subprocess.run(
         [sys.executable, "-I", "-m", "gipfel_extension.rules"],
-        env={key: value for key, value in environment.items() if "TOKEN" not in key},
+        env={
+            key: value
+            for key, value in environment.items()
+            # With this step's rank, the reader of rules would be taken for a rank of the job.
+            if "TOKEN" not in key and key not in {"RANK", "SLURM_PROCID"}
+        },
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=_LOAD_S,

@@ -197,8 +197,7 @@ class RankFinder:
                 with suppress(OSError, ValueError, IndexError):
                     if entry.stat().st_uid == own_uid:
                         found.append(self._process(int(entry.name)))
-        # What this process starts, such as the reader of rules, has its environment.
-        return [process for process in found if process is not None and process.parent != os.getpid()]
+        return [process for process in found if process is not None]
 
     def _process(self, pid: int) -> _Process | None:
         folder = self._proc / str(pid)
