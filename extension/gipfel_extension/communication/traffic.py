@@ -1,4 +1,4 @@
-"""What ranks sent each other, added up from single calls: sizes, times, and bytes between pairs; pure.
+"""Sums of single calls between ranks: sizes, times, and bytes between pairs; pure.
 
 In a collective of ``n`` ranks and ``S`` bytes, each member sends at least ``factor * S`` bytes, with the
 factors of NVIDIA's nccl-tests (doc/PERFORMANCE.md): an all-reduce 2(n-1)/n, the other kinds that move all

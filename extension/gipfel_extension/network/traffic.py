@@ -75,7 +75,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class FlowKey:
-    """What a program does at one peer and port.
+    """Identity of the connections of one program with one peer and port.
 
     Parameters
     ----------

@@ -325,7 +325,7 @@ def _severity(record: dict[str, Any], affected: dict[str, Any]) -> Severity:
                 word = str(words.get(key, "")).lower().rstrip("*") if isinstance(words, dict) else ""
                 if word in _WORDS:
                     return _WORDS[word]
-    # Nobody has rated it: it counts as one that a gate stops.
+    # It has no rating: it counts as one that a gate stops.
     return "high"
 
 
