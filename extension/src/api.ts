@@ -692,7 +692,7 @@ export interface IGridRow {
  * A component that failed, with the checks and the reason. `owner` is the owner of the fault: node, link,
  * image, protocol or site; else empty.
  */
-export interface ICulprit {
+export interface IFaultyComponent {
   readonly who: string;
   readonly checks: string;
   readonly verdict: CellVerdict;
@@ -716,8 +716,8 @@ export interface IGrid {
   readonly checks: readonly string[];
   readonly rows: readonly IGridRow[];
   readonly more: Readonly<Partial<Record<CellVerdict, number>>>;
-  readonly culprits: readonly ICulprit[];
-  readonly more_culprits: number;
+  readonly faulty_components: readonly IFaultyComponent[];
+  readonly more_faulty_components: number;
   readonly exclude: string;
   readonly outcome: string;
   readonly notes: readonly string[];

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from intervals import wilson
 
-from gipfel_extension.training.launches.hang_alarm import Beat, HangAlarm, HangLimits
+from gipfel_extension.training.launches.hang_alarm import HangAlarm, HangLimits, RankProgress
 
 DRAWS = 300
 MEASURED = (Path(__file__).resolve().parents[2] / "extension" / "gipfel_extension" / "training" / "launches",)
@@ -121,7 +121,7 @@ def watch(course: Course, kind: str, hang: str = "") -> tuple[list[float], list[
     rng, alarms, unsure = course.rng, [], []
     begins = [part.begin_s for part in course.parts]
     late = np.zeros(_RANKS)
-    seen: dict[int, Beat] = {}
+    seen: dict[int, RankProgress] = {}
     for now in np.arange(_LOOK_S, course.now_s, _LOOK_S).tolist():
         part = course.parts[max(0, bisect_right(begins, now) - 1)]
         steps = 0 if kind == "unseen" else bisect_right(course.ends, now)
@@ -132,7 +132,7 @@ def watch(course: Course, kind: str, hang: str = "") -> tuple[list[float], list[
             late[rank] = rng.choice([0.0, 0.0, 0.0, 12.0])
             at_s = now - rng.uniform(0, 10)
             busy = _busy(part, rank, hang, rng, on_gpus=on_gpus)
-            seen[rank] = Beat(min(steps, bisect_right(course.ends, at_s)), part.phase, busy)
+            seen[rank] = RankProgress(min(steps, bisect_right(course.ends, at_s)), part.phase, busy)
         tensor = part.kind in ("steps", "evaluation") and kind not in ("gpu_fp32", "unseen")
         alarm = alarm.observe(now, seen, on_gpus=on_gpus, gpus_active=tensor and bool(rng.random() < 0.98))
         if alarm.event == "alarm":

@@ -78,14 +78,14 @@ def report_on(hang: Hang) -> FlightReport:
 
 def judge(hang: Hang, report: FlightReport) -> str:
     """Return "right", "cannot_tell" (where it could be told), or "wrong"."""
-    named = tuple(each.rank for each in report.culprits)
+    named = tuple(each.rank for each in report.faulty_ranks)
     if named:
-        if hang.fault == "shifted" and all("different orders" in each.why for each in report.culprits):
+        if hang.fault == "shifted" and all("different orders" in each.why for each in report.faulty_ranks):
             # Of two ranks that wait for each other, dumps don't tell which one left a call out.
             return "right" if set(hang.truth) < set(named) and len(named) == 2 else "wrong"
         if hang.fault == "two":
             return "right" if set(named) <= set(hang.truth) else "wrong"
-        sides = {each.side for each in report.culprits}
+        sides = {each.side for each in report.faulty_ranks}
         return "right" if named == hang.truth and sides == {hang.side} else "wrong"
     if hang.fault == "nothing":
         return "right" if report.verdict == "none" else "wrong"

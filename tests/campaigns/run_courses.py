@@ -8,8 +8,8 @@ from step_tables import TRIED as NOISE
 from step_tables import Floats
 
 from gipfel_extension.diagnosis.phases import find_phases
+from gipfel_extension.diagnosis.series_changes import find_explanation, find_series_changes
 from gipfel_extension.diagnosis.steps import StepTable
-from gipfel_extension.diagnosis.witnesses import find_movers, find_witness
 from gipfel_extension.telemetry.sample import Device, SampleTable
 
 Measure = Callable[[np.random.Generator, str], Counter[str]]
@@ -75,16 +75,16 @@ def _moved(count: int, gpus: int) -> Measure:
         moved = rng.choice(sorted(_MOVES), count, replace=False).tolist()
         table = _samples(rng, gpus, 200, at, moved)
         times = [int(_START_NS + 1e9 * each) for each in (at, max(0, at - 50), min(199, at + 50))]
-        found = {each.metric for each in find_movers(table, *times)}
-        witness = find_witness(table, *times, slower=True)
+        found = {each.metric for each in find_series_changes(table, *times)}
+        explanation = find_explanation(table, *times, slower=True)
         explains = [each for each in moved if each != "IO_READ_BYTES"]
         return Counter(
             {
                 "false": bool(found - set(moved)),
                 "found": count > 0 and set(moved) <= found,
-                "one found": bool(witness) if explains else 0,
+                "one found": bool(explanation) if explains else 0,
                 "of one": bool(explains),
-                "one false": witness is not None and witness.metric not in moved,
+                "one false": explanation is not None and explanation.metric not in moved,
             }
         )
 

@@ -24,7 +24,7 @@ MEASURED = (Path(__file__).resolve().parents[2] / "extension" / "gipfel_extensio
 SIZES, NOISES, SHARES = tuple(LAYOUTS), (0.02, 0.05, 0.10), (0.05, 0.10, 0.20, 0.30)
 FALSE, FOUND = 0.001, 0.95
 WARM_UP, WINDOW, BASELINE, HEALTHY = 10, 20, 50, 200
-#: Verdicts without a culprit.
+#: Verdicts that name no rank.
 _BLAMELESS = {"unknown", "change", "uneven_samples", "link"}
 
 Draw = Callable[[np.random.Generator, str], tuple[Job, set[int], int | None]]

@@ -20,8 +20,8 @@ from gipfel_extension.diagnosis import diagnose
 from gipfel_extension.diagnosis.changes import find_changes
 from gipfel_extension.diagnosis.pace_comparison import RunPace, compare_paces, pace_of
 from gipfel_extension.diagnosis.phases import find_phases
+from gipfel_extension.diagnosis.series_changes import find_explanation, find_series_changes
 from gipfel_extension.diagnosis.steps import StepTable
-from gipfel_extension.diagnosis.witnesses import find_movers, find_witness
 
 
 def noise(steps: int, cv: float = 0.02, seed: int = 5) -> np.ndarray:
@@ -74,21 +74,21 @@ def _samples(**more):
     return samples_table({gpu(0): {**busy, **more}, gpu(1): busy, host(): {"CPU_UTIL": 0.2}}, length=200)
 
 
-def test_the_witness_is_the_series_that_can_explain_the_change():
+def test_the_explanation_is_a_series_that_can_explain_the_change():
     rng = np.random.default_rng(2)
     clock = np.where(np.arange(200) < 100, 1900.0, 1500.0) + rng.normal(0, 5, 200)
     active = np.where(np.arange(200) < 100, 0.9, 0.7)
     samples = _samples(SM_CLOCK=clock, SM_ACTIVE=active)
     at = samples[gpu(0).uuid]["time_ns"][[100, 50, 150]].tolist()
-    found = find_witness(samples, *at, slower=True)
+    found = find_explanation(samples, *at, slower=True)
     assert (found.metric, [device.index for device in found.devices]) == ("SM_CLOCK", [0])
     assert "1899 MHz to 1500 MHz on GPU 0 of nid1" in found.sentence()
     # A clock that falls does not make steps faster, and activity explains nothing.
-    assert find_witness(samples, *at, slower=False) is None
-    assert find_witness(_samples(SM_ACTIVE=active), *at, slower=True) is None
+    assert find_explanation(samples, *at, slower=False) is None
+    assert find_explanation(_samples(SM_ACTIVE=active), *at, slower=True) is None
 
 
-def test_a_change_names_its_witness_and_none_where_none_is_significant():
+def test_a_change_names_its_explanation_and_none_where_none_is_significant():
     seconds = work(8, 200, 0.02)
     seconds[:, 100:] *= 1.2
     steps = table(seconds)
@@ -109,7 +109,7 @@ def test_a_dip_lists_all_series_that_moved_with_it_and_no_others():
     drifting = 50 + np.arange(200) / 10
     samples = _samples(SM_CLOCK=clock, SM_ACTIVE=active, GPU_TEMP=drifting)
     at = samples[gpu(0).uuid]["time_ns"][[100, 50, 129]].tolist()
-    assert {each.metric for each in find_movers(samples, *at)} == {"SM_CLOCK", "SM_ACTIVE"}
+    assert {each.metric for each in find_series_changes(samples, *at)} == {"SM_CLOCK", "SM_ACTIVE"}
     # Steps of a dip are compared up to its end, although more steps follow.
     seconds = work(8, 200, 0.02)
     seconds[:, dip] *= 1.3

@@ -60,11 +60,11 @@ def test_a_rank_that_never_came_is_named_with_its_node_and_gpu(
         f"Cause: rank 2 on nid1 GPU 6 (host side): {why}. 3 ranks wait for it."
     )
     assert main(["flight-recorder", str(tmp_path), "--json"]) == 0
-    culprit = {
+    faulty = {
         "rank": 2, "side": "host", "why": why, "group": "default_pg", "frame": "train.py:42 in step"
     }  # fmt: skip
     assert json.loads(capsys.readouterr().out) == {
-        "verdict": "cause", "reason": "", "culprits": [culprit], "waiting": [0, 1, 3],
+        "verdict": "cause", "reason": "", "culprits": [faulty], "waiting": [0, 1, 3],
         "mismatches": [], "missing_dumps": [],
     }  # fmt: skip
 
@@ -87,7 +87,7 @@ def test_a_rank_that_called_something_else_is_the_odd_one(
     assert (mismatch.kind, mismatch.sequence) == (kind, 2)
     assert [(each.ranks, each.call) for each in mismatch.sides][1] == ((3,), call)
     assert mismatch.sides[0].ranks == (0, 1, 2)
-    assert [(each.rank, each.side) for each in report.culprits] == [(3, "host")]
+    assert [(each.rank, each.side) for each in report.faulty_ranks] == [(3, "host")]
 
 
 def test_a_gpu_that_does_not_finish_or_begin_is_on_the_device_side(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_gpu_that_does_not_finish_or_begin_is_on_the_device_side(tmp_path: Pat
         for rank in range(4):
             _write(tmp_path, rank, [_entry(1), _entry(2, state=states[rank == 1])])
         report = report_of(tmp_path)
-        assert [(each.rank, each.side) for each in report.culprits] == [(1, "device")]
+        assert [(each.rank, each.side) for each in report.faulty_ranks] == [(1, "device")]
 
 
 def test_where_nobody_is_behind_it_says_that_it_cannot_tell(
@@ -117,18 +117,18 @@ def test_late_ranks_missing_dumps_and_a_healthy_run(
             tmp_path, rank, [_entry(number, at=30_000_000 if rank == 1 else rank) for number in range(1, 6)]
         )
     report = report_of(tmp_path)
-    assert (report.verdict, report.culprits) == ("none", ())
+    assert (report.verdict, report.faulty_ranks) == ("none", ())
     assert [(each.location.rank, round(each.behind_ms)) for each in report.stragglers] == [(1, 30)]
     assert main(["flight-recorder", str(tmp_path)]) == 0
     assert capsys.readouterr().out.startswith("No rank waits for another in these dumps.")
     (tmp_path / "rank_2").unlink()
     report = report_of(tmp_path)
-    assert (report.missing_dumps, report.culprits) == ((2,), ())
+    assert (report.missing_dumps, report.faulty_ranks) == ((2,), ())
     for rank in (0, 1, 3):
         _write(tmp_path, rank, [_entry(1), _entry(2, state="started")])
-    (culprit,) = report_of(tmp_path).culprits
-    assert (culprit.rank, culprit.side) == (2, "host")
-    assert "left no dump" in culprit.why
+    (faulty,) = report_of(tmp_path).faulty_ranks
+    assert (faulty.rank, faulty.side) == (2, "host")
+    assert "left no dump" in faulty.why
     (tmp_path / "rank_2").write_bytes(b"\x80\x02}q\x00(")
     report = report_of(tmp_path)
     assert (report.verdict, report.missing_dumps) == ("unknown", (2,))
@@ -141,7 +141,7 @@ def test_a_young_call_is_that_of_a_running_job(tmp_path: Path) -> None:
         _write(tmp_path, rank, [_entry(1), *last])
         os.utime(tmp_path / f"rank_{rank}", ns=(0, 10**18 + 2 * 10**9 + 3 * 10**8))
     report = report_of(tmp_path)
-    assert (report.verdict, report.culprits) == ("unknown", ())
+    assert (report.verdict, report.faulty_ranks) == ("unknown", ())
     assert "0.3 s old" in report.reason
 
 
@@ -176,7 +176,7 @@ def test_coalesced_calls_take_the_state_of_their_last_entry(tmp_path: Path) -> N
     (tmp_path / "rank_4").write_bytes(pickle.dumps({"pg_config": groups, "entries": open_send}))
     (tmp_path / "rank_6").write_bytes(pickle.dumps({"pg_config": groups, "entries": []}))
     report = report_of(tmp_path)
-    assert [(each.rank, each.side, each.group) for each in report.culprits] == [(6, "host", "pp")]
+    assert [(each.rank, each.side, each.group) for each in report.faulty_ranks] == [(6, "host", "pp")]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -201,7 +201,7 @@ def test_several_ranks_without_a_dump_are_not_accused(tmp_path: Path) -> None:
     for rank in (0, 1):
         _write(tmp_path, rank, [_entry(1), _entry(2, state="started")])
     report = report_of(tmp_path)
-    assert (report.verdict, report.culprits, report.missing_dumps) == ("unknown", (), (2, 3))
+    assert (report.verdict, report.faulty_ranks, report.missing_dumps) == ("unknown", (), (2, 3))
     assert "dumps of ranks 2-3 are missing" in report.reason
 
 
@@ -213,7 +213,7 @@ def test_calls_in_different_orders_name_the_rank_that_differs(tmp_path: Path) ->
         entries = [second, first] if rank == 2 else [first, second]
         (tmp_path / f"rank_{rank}").write_bytes(pickle.dumps({"pg_config": groups, "entries": entries}))
     report = report_of(tmp_path)
-    assert [(each.rank, each.side) for each in report.culprits] == [(2, "host")]
+    assert [(each.rank, each.side) for each in report.faulty_ranks] == [(2, "host")]
     (mismatch,) = report.mismatches
     assert mismatch.line == (
         "Calls were made in different orders: all_reduce 1 of default_pg before all_reduce 1 of other by "
@@ -231,7 +231,7 @@ def test_the_json_form_says_the_same(tmp_path: Path) -> None:
             for key, counters in raw["pg_status"].items()
         }
         (tmp_path / f"rank_{rank}.json").write_text(json.dumps(raw))
-    assert tuple(each.rank for each in report_of(tmp_path).culprits) == hang.truth
+    assert tuple(each.rank for each in report_of(tmp_path).faulty_ranks) == hang.truth
 
 
 class _Evil:
@@ -335,14 +335,14 @@ def gloo_dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_rank_of_a_real_gloo_job_that_sleeps_is_named(gloo_dumps: Path) -> None:
     report = report_of(gloo_dumps / "sleeps")
-    assert [(each.rank, each.side) for each in report.culprits] == [(2, "host")]
-    assert report.culprits[0].why.startswith("it never called all_reduce 4 of default_pg")
+    assert [(each.rank, each.side) for each in report.faulty_ranks] == [(2, "host")]
+    assert report.faulty_ranks[0].why.startswith("it never called all_reduce 4 of default_pg")
     assert (report.waiting, report.mismatches, report.missing_dumps) == ((0, 1), (), ())
 
 
 def test_a_rank_of_a_real_gloo_job_that_calls_something_else_is_named(gloo_dumps: Path) -> None:
     report = report_of(gloo_dumps / "other-call")
-    assert [(each.rank, each.side) for each in report.culprits] == [(2, "host")]
+    assert [(each.rank, each.side) for each in report.faulty_ranks] == [(2, "host")]
     (mismatch,) = report.mismatches
     assert (mismatch.kind, mismatch.sequence) == ("operation", 4)
     assert [each.ranks for each in mismatch.sides] == [(0, 1), (2,)]
@@ -351,7 +351,7 @@ def test_a_rank_of_a_real_gloo_job_that_calls_something_else_is_named(gloo_dumps
 def test_a_real_gloo_job_of_which_a_rank_died_is_not_called_healthy(gloo_dumps: Path) -> None:
     # gloo marks the calls of the others, which fail at once, as it marks those that have ended.
     report = report_of(gloo_dumps / "dies")
-    assert (report.verdict, report.culprits, report.missing_dumps) == ("unknown", (), (2,))
+    assert (report.verdict, report.faulty_ranks, report.missing_dumps) == ("unknown", (), (2,))
     assert report.reason.startswith("rank 2 has left no dump, and it is not recorded whether all_reduce 4")
 
 

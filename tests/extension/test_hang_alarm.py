@@ -7,7 +7,7 @@ from alarms import cells
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gipfel_extension.training.launches.hang_alarm import Beat, HangAlarm, HangLimits
+from gipfel_extension.training.launches.hang_alarm import HangAlarm, HangLimits, RankProgress
 
 _LOOK_S = 10.0
 
@@ -28,8 +28,8 @@ def _course(
             now += _LOOK_S
             steps += _LOOK_S / pace if what == "steps" else 0.0
             phase = "" if what in ("steps", "hang") else what
-            beats = {rank: Beat(int(steps), phase, busy) for rank in range(ranks)}
-            alarm = alarm.observe(now, beats)
+            reports = {rank: RankProgress(int(steps), phase, busy) for rank in range(ranks)}
+            alarm = alarm.observe(now, reports)
             if alarm.event:
                 events.append((now, alarm.event))
     return events
@@ -67,8 +67,8 @@ def test_work_of_gpus_is_progress_and_a_busy_core_beside_them_is_none() -> None:
     for active, events in ((True, 0), (False, 1)):
         alarm, seen = HangAlarm(0.0), 0
         for number in range(1, 200):
-            beats = {0: Beat(min(number, 10), busy=1.0), 1: Beat(min(number, 10), busy=1.0)}
-            alarm = alarm.observe(10.0 * number, beats, on_gpus=True, gpus_active=active)
+            reports = {0: RankProgress(min(number, 10), busy=1.0), 1: RankProgress(min(number, 10), busy=1.0)}
+            alarm = alarm.observe(10.0 * number, reports, on_gpus=True, gpus_active=active)
             seen += alarm.event == "alarm"
         assert seen == events
 

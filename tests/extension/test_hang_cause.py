@@ -135,7 +135,7 @@ class Ranks:
     def __init__(self, folder: Path, count: int, *, silent: tuple[int, ...] = ()) -> None:
         self.folder = folder
         self._count, self._silent = count, silent
-        for name in ("ranks", "beats"):
+        for name in ("ranks", "progress"):
             (folder / name).mkdir(parents=True)
         for rank in range(count):
             self.record(rank)
@@ -147,10 +147,10 @@ class Ranks:
                    "ended_ns": ended}  # fmt: skip
         (self.folder / "ranks" / f"{rank}.json").write_text(json.dumps(content))
 
-    def beat(self, steps: int, phase: str = "", *, busy: float = 0.0) -> None:
+    def report(self, steps: int, phase: str = "", *, busy: float = 0.0) -> None:
         for rank in range(self._count):
             content = {"rank": rank, "steps": steps, "phase": phase, "busy": busy, "time_ns": time.time_ns()}
-            (self.folder / "beats" / str(rank)).write_text(json.dumps(content))
+            (self.folder / "progress" / str(rank)).write_text(json.dumps(content))
 
     def answer(self) -> None:
         """Answer a request for stacks, as the ranks' watchers do."""
@@ -228,19 +228,19 @@ def watched(ranks: Ranks) -> Watched:
 def test_a_watch_writes_one_notice_with_the_cause_and_ends_it_when_ranks_continue(watched: Watched) -> None:
     watched.pass_s(10)
     for steps in range(1, 4):
-        watched.ranks.beat(steps)
+        watched.ranks.report(steps)
         watched.pass_s(10)
-    watched.ranks.beat(3, "checkpoint")
+    watched.ranks.report(3, "checkpoint")
     watched.pass_s(1000)
     assert watched.message() == ""
-    watched.ranks.beat(4)
+    watched.ranks.report(4)
     watched.pass_s(310)
     assert watched.notice()
     assert watched.message().startswith("No rank has ended a step for 300 s. Cause: rank 2")
     assert watched.state.hang
     assert watched.state.hang.ranks == (2,)
     assert watched.state.hangs
-    watched.ranks.beat(5)
+    watched.ranks.report(5)
     watched.pass_s(10)
     assert not watched.state.hangs
     assert watched.events() == ["hang", "hang_over"]
@@ -249,7 +249,7 @@ def test_a_watch_writes_one_notice_with_the_cause_and_ends_it_when_ranks_continu
 def test_a_launch_without_steps_is_not_said_to_hang(ranks: Ranks) -> None:
     (ranks.folder.parents[1] / "telemetry").mkdir()
     watched = Watched(ranks, HangCause(message="Cannot tell, because no rank wrote a dump."))
-    ranks.beat(0)
+    ranks.report(0)
     watched.pass_s(1790)
     assert watched.message() == ""
     watched.pass_s(20)
@@ -257,10 +257,10 @@ def test_a_launch_without_steps_is_not_said_to_hang(ranks: Ranks) -> None:
     assert watched.message().startswith("Cannot tell whether the launch hangs: it has shown no step")
 
 
-def test_beats_of_strangers_and_of_an_earlier_start_do_not_count(watched: Watched) -> None:
-    old = watched.ranks.folder / "beats" / "0"
+def test_reports_of_strangers_and_of_an_earlier_start_do_not_count(watched: Watched) -> None:
+    old = watched.ranks.folder / "progress" / "0"
     old.write_text(json.dumps({"rank": 0, "steps": 9, "time_ns": 1}))
-    os.mkfifo(watched.ranks.folder / "beats" / "1")
-    (watched.ranks.folder / "beats" / "2").write_text("{" * 5000)
+    os.mkfifo(watched.ranks.folder / "progress" / "1")
+    (watched.ranks.folder / "progress" / "2").write_text("{" * 5000)
     watched.pass_s(2000)
     assert watched.notice()

@@ -71,8 +71,8 @@ class _Until:
 
     def __call__(self, running: Launch) -> None:
         said = {each.rank for each in running.logs().lines if self._text in each.text}
-        beats = running.folder / "beats"
-        if 0 in said and len(list(beats.glob("*"))) == 2:
+        progress = running.folder / "progress"
+        if 0 in said and len(list(progress.glob("*"))) == 2:
             raise _Reached
 
 

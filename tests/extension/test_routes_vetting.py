@@ -86,9 +86,9 @@ def test_a_run_is_started_followed_and_named_and_hostile_requests_are_not(start_
     grid = seen["grid"]
     (row,) = grid["rows"]
     assert (grid["vetted"], row["verdict"], grid["exclude"]) == (0, "fail", "")
-    assert "NOT_SET_HERE is not set" in grid["culprits"][0]["reason"]
+    assert "NOT_SET_HERE is not set" in grid["faulty_components"][0]["reason"]
     # A variable that the user's EDF lacks bars no node.
-    assert grid["culprits"][0]["owner"] == "image"
+    assert grid["faulty_components"][0]["owner"] == "image"
     # Who has this version is told no more than that.
     again = server.call(f"gipfel/vetting?known={seen['version']}")[1]
     assert ("grid" in again, again["version"]) == (False, seen["version"])

@@ -203,12 +203,12 @@ def test_stacks_of_a_selected_rank_cost_first_and_are_linked_when_done(
     server: LabServer, new_page: Callable[[], Page], screenshot: Callable[[Page, str], Path]
 ) -> None:
     with running_launch(server.folder / "runs" / "live-1", server.folder) as started:
-        beats = started.folder / "beats"
+        progress = started.folder / "progress"
         lab = LabPage(new_page())
         lab.page.goto(f"{server.url}&gipfel-job={quote('tab=ranks&run=live-1')}")
         job = lab.page.locator("#gipfel-job")
         expect(job.locator("tr[data-rank]")).to_have_count(2, timeout=60_000)
-        assert len(list(beats.iterdir())) == 2
+        assert len(list(progress.iterdir())) == 2
         job.locator("tr[data-rank='1'] th button").click()
         button = job.locator("button[data-look='stacks']")
         expect(job.get_by_text("Look into 1 selected rank:")).to_be_visible()

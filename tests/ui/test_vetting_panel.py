@@ -112,7 +112,7 @@ def test_a_real_run_is_followed_to_its_report(
     screenshot(lab.page, "31-vetting-report")
 
 
-def test_a_protocol_is_changed_kept_beside_the_notebook_and_names_the_culprit(
+def test_a_protocol_is_changed_kept_beside_the_notebook_and_names_the_faulty_component(
     lab: LabPage, vetting: Locator, server: LabServer, screenshot: Callable[[Page, str], object]
 ) -> None:
     vetting.get_by_role("button", name="Edit the protocol").click()
@@ -164,13 +164,14 @@ def test_a_protocol_is_changed_kept_beside_the_notebook_and_names_the_culprit(
     vetting.get_by_role("button", name="Run", exact=True).click()
     expect(state(vetting)).to_contain_text("0 of 1 node vetted", timeout=_LIMIT_MS)
     expect(state(vetting)).to_contain_text("✗")
-    expect(vetting.locator(".jp-Gipfel-vetting-culprits li").first).to_contain_text("NOT_SET_HERE is not set")
+    first = vetting.locator(".jp-Gipfel-vetting-faulty-components li").first
+    expect(first).to_contain_text("NOT_SET_HERE is not set")
     # A variable that the user's EDF lacks is not a fault of the node.
-    expect(vetting.locator(".jp-Gipfel-vetting-culprits li").first).to_contain_text("fail (image).")
+    expect(first).to_contain_text("fail (image).")
     expect(vetting.locator("code")).to_have_count(0)
     lab.choose_theme("JupyterLab Dark")
     expect(lab.page.locator("#jupyterlab-splash")).to_have_count(0)
-    screenshot(lab.page, "33-vetting-culprit-dark")
+    screenshot(lab.page, "33-vetting-faulty-component-dark")
     lab.choose_theme("JupyterLab Light")
 
 

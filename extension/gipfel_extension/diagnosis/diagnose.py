@@ -14,10 +14,10 @@ from .hardware import Gpus, diagnose_samples, explain
 from .phases import RunPhases, find_phases
 from .robust import median
 from .roles import Roles
+from .series_changes import find_explanation, find_series_changes
 from .steps import StepTable
 from .stragglers import diagnose_steps
 from .verdict import Verdict, cannot_tell
-from .witnesses import find_movers, find_witness
 
 #: Steps on each side of a change that are compared, and the most changes that are explained.
 _SIDE, _MOST_EXPLAINED = 50, 8
@@ -145,13 +145,17 @@ def _change_verdicts(
 
 def _hardware_text(table: SampleTable, at_ns: int, before_ns: int, after_ns: int, *, longer: bool) -> str:
     """Return the one series that can explain a change, and all that moved with it."""
-    witness = find_witness(table, at_ns, before_ns, after_ns, slower=longer)
-    movers = find_movers(table, at_ns, before_ns, after_ns)
-    text = f" {witness.sentence()}" if witness else " No hardware series that can explain it changed with it."
-    others = [each.text() for each in movers if witness is None or each.metric != witness.metric]
+    explanation = find_explanation(table, at_ns, before_ns, after_ns, slower=longer)
+    changed = find_series_changes(table, at_ns, before_ns, after_ns)
+    text = (
+        f" {explanation.sentence()}"
+        if explanation
+        else " No hardware series that can explain it changed with it."
+    )
+    others = [each.text() for each in changed if explanation is None or each.metric != explanation.metric]
     if others:
-        return f"{text} {'Also moved' if witness else 'Moved with it'}: {'; '.join(others)}."
-    return text if witness or movers else " No hardware series changed significantly with it."
+        return f"{text} {'Also moved' if explanation else 'Moved with it'}: {'; '.join(others)}."
+    return text if explanation or changed else " No hardware series changed significantly with it."
 
 
 def _waiting_share(change: Change, steps: StepTable, first: int, last: int) -> float | None:

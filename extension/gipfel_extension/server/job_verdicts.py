@@ -146,10 +146,10 @@ def _of_report(report: FlightReport, launch: Path) -> list[dict[str, Any]]:
     except OSError:
         since = None
     found = []
-    if report.culprits:
-        ranks = [each.rank for each in report.culprits[:_MOST_FOLDED]]
+    if report.faulty_ranks:
+        ranks = [each.rank for each in report.faulty_ranks[:_MOST_FOLDED]]
         waiting = f" {len(report.waiting)} ranks wait." if report.waiting else ""
-        evidence = "; ".join(each.why for each in report.culprits[:3]) + "." + waiting
+        evidence = "; ".join(each.why for each in report.faulty_ranks[:3]) + "." + waiting
         title = f"The others wait for {named(tuple(ranks))}"
         found.append(_verdict("hang", title, evidence, 2, ranks, source="flight_recorder"))
     elif report.verdict == "unknown":

@@ -39,7 +39,7 @@ class GridRow(ResponseModel):
     cells: list[GridCell]
 
 
-class Culprit(ResponseModel):
+class FaultyComponent(ResponseModel):
     """A component that failed, with the checks and the reason.
 
     ``owner`` is the owner of the fault: node, link, image, protocol or site; else empty.
@@ -69,8 +69,8 @@ class Grid(ResponseModel):
     checks: list[str]
     rows: list[GridRow]
     more: dict[CellVerdict, int]
-    culprits: list[Culprit]
-    more_culprits: int
+    faulty_components: list[FaultyComponent]
+    more_faulty_components: int
     exclude: str
     outcome: str
     notes: list[str]

@@ -24,7 +24,7 @@ from typing import Any
 
 #: The signal that rank_requests.py arms.
 STACKS_SIGNAL = signal.SIGRTMIN + 12
-_BEAT_BYTES = 1024
+_PROGRESS_BYTES = 1024
 _MOST_REQUEST_BYTES = 1 << 20
 #: Longest wait for the steps of a trace.
 _TRACE_LIMIT_S = 600.0
@@ -125,8 +125,8 @@ def _from_outside(folder: str, rank: int, request: Any) -> dict[str, Any] | None
 def _program(folder: str, rank: int) -> tuple[int, dict[str, str]]:
     """Return PID and status of a rank's program, which may be a notebook's kernel."""
     try:
-        with open(os.path.join(folder, "beats", str(rank)), encoding="utf-8") as file:  # noqa: PTH118, PTH123
-            pid = int(json.loads(file.read(_BEAT_BYTES))["pid"])
+        with open(os.path.join(folder, "progress", str(rank)), encoding="utf-8") as file:  # noqa: PTH118, PTH123
+            pid = int(json.loads(file.read(_PROGRESS_BYTES))["pid"])
         return pid, _status(pid)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RuntimeError("its program has not armed the signal for stacks, or has ended") from error

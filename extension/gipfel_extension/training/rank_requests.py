@@ -1,7 +1,7 @@
 """Watcher thread of a rank: it reports that the rank is alive, and notices requests to look deeper.
 
 Each second it looks at files of the launch's directory: ``dump`` (the flight recorder), ``stacks.json`` and
-``trace.json`` (what to do and for which ranks), which rank_looks.py carries out. ``beats/<rank>`` has the
+``trace.json`` (what to do and for which ranks), which rank_looks.py carries out. ``progress/<rank>`` has the
 rank's steps, its phase and the line of the user's code that it is in.
 
 Each rank runs the copy in the launch's directory with the image's Python, 3.9 or newer, and only the
@@ -27,10 +27,10 @@ from typing import Any
 #: Signal that writes the stacks of all threads; a real-time signal, which programs hardly use.
 STACKS_SIGNAL = signal.SIGRTMIN + 12
 _LOOK_S = 1.0
-_BEAT_S = 5.0
-#: Ranks that may each write their beat in that time.
+_REPORT_S = 5.0
+#: Ranks that may each write their progress in that time.
 _FULL_RATE_RANKS = 64
-_BEAT_BYTES = 1024
+_PROGRESS_BYTES = 1024
 _MOST_REQUEST_BYTES = 1 << 20
 _MOST_FRAMES = 400
 _REQUESTS = ("stacks.json", "trace.json")
@@ -55,7 +55,7 @@ class RankWatch:
     dump
         Writes the flight recorder's dump.
     hang_after_s
-        Seconds after which the alarm says that the launch hangs; beats come at least ten times in it.
+        Seconds after which the alarm reports a hang; progress is written at least ten times in it.
     """
 
     def __init__(
@@ -66,17 +66,17 @@ class RankWatch:
         self._dump = dump
         self._rank = int(os.environ.get("RANK") or 0)
         world = int(os.environ.get("WORLD_SIZE") or 1)
-        usual_s = min(_BEAT_S, hang_after_s / 10 or _BEAT_S)
-        self._beat_s = usual_s * max(1.0, world / _FULL_RATE_RANKS)
+        usual_s = min(_REPORT_S, hang_after_s / 10 or _REPORT_S)
+        self._report_s = usual_s * max(1.0, world / _FULL_RATE_RANKS)
         self._look_s = min(_LOOK_S, usual_s)
         self._main = threading.main_thread().ident or 0
-        self._beat_file: int | None = None
+        self._progress_file: int | None = None
         self._stacks_file: Any = None
         self._seen = {name: self._touched_ns(name) for name in ("dump", *_REQUESTS)}
         self._cpu = (time.monotonic(), time.process_time())
 
     def start(self) -> None:
-        """Arm the signal for stacks, write the first beat, and start the thread."""
+        """Arm the signal for stacks, write the first progress, and start the thread."""
         try:
             path = self._make("stacks", f"rank-{self._rank}.txt")
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -85,11 +85,11 @@ class RankWatch:
         except (OSError, RuntimeError, ValueError) as error:
             sys.stderr.write(f"gipfel: stacks can't be written: {error}\n")
         _permit_parent()
-        self._beat()
+        self._report_progress()
         threading.Thread(target=self._run, name="gipfel-watch", daemon=True).start()
 
     def _run(self) -> None:
-        next_beat_s = time.monotonic() + self._beat_s
+        next_report_s = time.monotonic() + self._report_s
         while True:
             time.sleep(self._look_s)
             try:
@@ -98,13 +98,13 @@ class RankWatch:
                 for name in _REQUESTS:
                     if self._is_new(name):
                         self._on_request(name)
-                if time.monotonic() >= next_beat_s:
-                    next_beat_s = time.monotonic() + self._beat_s
-                    self._beat()
+                if time.monotonic() >= next_report_s:
+                    next_report_s = time.monotonic() + self._report_s
+                    self._report_progress()
             except Exception as error:  # noqa: BLE001 - the training must not depend on it
                 sys.stderr.write(f"gipfel: a request failed ({type(error).__name__}: {error})\n")
 
-    def _beat(self) -> None:
+    def _report_progress(self) -> None:
         """Write steps, phase and line in place, as one line of a fixed length."""
         now, cpu = time.monotonic(), time.process_time()
         busy = (cpu - self._cpu[1]) / max(1e-3, now - self._cpu[0])
@@ -116,11 +116,11 @@ class RankWatch:
             "rank": self._rank, "pid": os.getpid(), "time_ns": time.time_ns(),
             "steps": (log.count if log else 0) + logged, "phase": phase, "line": line, "busy": round(busy, 3),
         }  # fmt: skip
-        text = json.dumps(content).encode()[: _BEAT_BYTES - 1]
-        if self._beat_file is None:
+        text = json.dumps(content).encode()[: _PROGRESS_BYTES - 1]
+        if self._progress_file is None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            self._beat_file = os.open(self._make("beats", str(self._rank)), flags, 0o600)
-        os.pwrite(self._beat_file, text.ljust(_BEAT_BYTES - 1) + b"\n", 0)
+            self._progress_file = os.open(self._make("progress", str(self._rank)), flags, 0o600)
+        os.pwrite(self._progress_file, text.ljust(_PROGRESS_BYTES - 1) + b"\n", 0)
 
     def position(self) -> tuple[str, str]:
         """Return the phase that the main thread's functions show, and the innermost line of user code."""

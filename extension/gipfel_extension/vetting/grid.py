@@ -29,7 +29,7 @@ CELL_SHAPES: Mapping[str, str] = {
     NOT_APPLICABLE: "n/a",
 }
 MAX_ROWS = 60
-_MAX_CULPRITS = 20
+_MAX_COMPONENTS = 20
 _MAX_NAMES = 4
 _MAX_TEXT = 400
 _STYLE = """<style>
@@ -115,8 +115,8 @@ class VettingGrid(Frozen):
     checks: tuple[str, ...]
     rows: tuple[GridRow, ...]
     more: dict[str, int]
-    culprits: tuple[FaultyComponent, ...]
-    more_culprits: int
+    faulty_components: tuple[FaultyComponent, ...]
+    more_faulty_components: int
     exclude: str
     outcome: str
     notes: tuple[str, ...]
@@ -144,7 +144,7 @@ def make_grid(report: VettingReport, *, max_rows: int = MAX_ROWS) -> VettingGrid
     bad = {each.node for each in report.results if each.node and _is_bad(each)}
     ordered = sorted(report.nodes, key=lambda each: _sort_key(each, bad, ended=ended))
     shown = ordered[:max_rows]
-    culprits = _faulty_components(report.results)
+    faulty_components = _faulty_components(report.results)
     return VettingGrid(
         protocol=report.protocol,
         started_ns=report.started_ns,
@@ -156,8 +156,8 @@ def make_grid(report: VettingReport, *, max_rows: int = MAX_ROWS) -> VettingGrid
         checks=tuple(checks),
         rows=tuple(_row(node, checks, by_cell, common, ended=ended) for node in shown),
         more=_count_states(ordered[max_rows:], ended=ended),
-        culprits=tuple(culprits[:_MAX_CULPRITS]),
-        more_culprits=max(0, len(culprits) - _MAX_CULPRITS),
+        faulty_components=tuple(faulty_components[:_MAX_COMPONENTS]),
+        more_faulty_components=max(0, len(faulty_components) - _MAX_COMPONENTS),
         exclude=report.exclude,
         outcome=report.outcome,
         notes=report.notes,
@@ -290,10 +290,10 @@ def grid_html(grid: VettingGrid) -> str:
     if grid.more:
         rest = ", ".join(f"{number} {_escape(_spaced(state))}" for state, number in grid.more.items())
         parts.append(f"<p>and more nodes: {rest}</p>")
-    if grid.culprits:
-        parts.append(f"<ul>{''.join(map(_component_html, grid.culprits))}</ul>")
-    if grid.more_culprits:
-        parts.append(f"<p>and {grid.more_culprits} more reasons in the report</p>")
+    if grid.faulty_components:
+        parts.append(f"<ul>{''.join(map(_component_html, grid.faulty_components))}</ul>")
+    if grid.more_faulty_components:
+        parts.append(f"<p>and {grid.more_faulty_components} more reasons in the report</p>")
     if grid.outcome:
         parts.append(f"<p>{_escape(grid.outcome)}</p>")
     if grid.exclude:
@@ -311,11 +311,13 @@ def _html_row(row: GridRow, checks: tuple[str, ...]) -> str:
     return f"<tr><th scope='row'>{_escape(row.node)}</th>{''.join(cells)}<td>{verdict}</td></tr>"
 
 
-def _component_html(culprit: FaultyComponent) -> str:
-    head = f"{CELL_SHAPES.get(culprit.verdict, '')} {culprit.who}"
-    owner = f" ({culprit.owner})" if culprit.owner not in {"", Owner.NODE} else ""
-    text = f"{culprit.checks}: {_spaced(culprit.verdict)}{owner}. {culprit.reason} {culprit.fix}".strip()
-    css_class = _CLASSES.get(culprit.verdict, "")
+def _component_html(component: FaultyComponent) -> str:
+    head = f"{CELL_SHAPES.get(component.verdict, '')} {component.who}"
+    owner = f" ({component.owner})" if component.owner not in {"", Owner.NODE} else ""
+    text = (
+        f"{component.checks}: {_spaced(component.verdict)}{owner}. {component.reason} {component.fix}".strip()
+    )
+    css_class = _CLASSES.get(component.verdict, "")
     return f"<li><span class='{css_class}'>{_escape(head)}</span> · {_escape(text)}</li>"
 
 

@@ -28,8 +28,8 @@ const report: IGrid = {
     }
   ],
   more: { pass: 1 },
-  culprits: [],
-  more_culprits: 0,
+  faulty_components: [],
+  more_faulty_components: 0,
   exclude: 'nid2',
   outcome: '',
   notes: ['a note']

@@ -9,12 +9,12 @@ from ..record.state import read_rank_records
 from .analyse import analyse
 from .dump import Call, Dump
 from .read import check_one_job, read_dump, read_dumps
-from .report import Culprit, FlightReport, Mismatch, RankLocation, Side, Straggler
+from .report import FaultyRank, FlightReport, Mismatch, RankLocation, Side, Straggler
 
 __all__ = [
     "Call",
-    "Culprit",
     "Dump",
+    "FaultyRank",
     "FlightReport",
     "Mismatch",
     "RankLocation",

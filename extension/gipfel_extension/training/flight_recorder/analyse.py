@@ -13,17 +13,17 @@ from gipfel_cluster.model import pluralize
 
 from .dump import Call, Dump
 from .mismatches import find_mismatches, find_order_conflicts
-from .report import Culprit, FlightReport, Mismatch, RankLocation, Straggler, name_ranks
+from .report import FaultyRank, FlightReport, Mismatch, RankLocation, Straggler, name_ranks
 from .wait_for import (
     Edge,
     Job,
     Lag,
     collective_edges,
     core,
-    device_culprits,
     held_by,
     odd_ones,
     p2p_edges,
+    ranks_behind,
     shortest_circle,
     sinks,
     stuck_edges,
@@ -56,21 +56,23 @@ def analyse(
     job = Job.of(dumps, locations)
     search = _Search(job, frozenset(damaged))
     search.run()
-    culprits = tuple(search.culprits[rank] for rank in sorted(search.culprits, key=search.position))
-    verdict = "unknown" if search.reason else "cause" if culprits or search.is_mismatched else "none"
+    faulty_ranks = tuple(
+        search.faulty_ranks[rank] for rank in sorted(search.faulty_ranks, key=search.position)
+    )
+    verdict = "unknown" if search.reason else "cause" if faulty_ranks or search.is_mismatched else "none"
     waiting = sorted({each.waiter for each in search.edges} | {rank for rank, _ in search.open_calls})
     return FlightReport.model_validate(
         {
             "verdict": verdict,
             "reason": search.reason,
             "ranks": tuple(sorted(job.dumps)),
-            "culprits": culprits,
-            "waiting": tuple(rank for rank in waiting if rank not in search.culprits),
+            "culprits": faulty_ranks,
+            "waiting": tuple(rank for rank in waiting if rank not in search.faulty_ranks),
             "mismatches": tuple(search.mismatches),
             "missing_dumps": search.missing if dumps else (),
             "stragglers": _find_stragglers(job, locations) if verdict == "none" else (),
             "unreadable": unreadable,
-            "locations": {rank: locations[rank] for rank in search.culprits if rank in locations},
+            "locations": {rank: locations[rank] for rank in search.faulty_ranks if rank in locations},
         }
     )
 
@@ -84,15 +86,15 @@ class _Search:
         self.missing = tuple(rank for rank in job.ranks if rank not in job.dumps)
         self.open_calls = unfinished_calls(job)
         self.edges: list[Edge] = []
-        self.culprits: dict[int, Culprit] = {}
+        self.faulty_ranks: dict[int, FaultyRank] = {}
         self.mismatches: list[Mismatch] = []
         self.is_mismatched = False
         self.is_circular = False
         self.reason = ""
 
     def position(self, rank: int) -> tuple[bool, int]:
-        """Return the place of a culprit in the report: those on the device side come first."""
-        return self.culprits[rank].side == "host", rank
+        """Return the place of a faulty rank in the report: those on the device side come first."""
+        return self.faulty_ranks[rank].side == "host", rank
 
     def run(self) -> None:
         """Fill the attributes."""
@@ -126,7 +128,7 @@ class _Search:
     def _search_graph(self, collectives: Sequence[Edge]) -> None:
         differing = {each.group for each in self.mismatches if each.kind != "shape"}
         left_out = {group for group in self.job.logs if self.job.label(group) in differing}
-        most, any_group = device_culprits(self.job, left_out)
+        most, any_group = ranks_behind(self.job, left_out)
         for rank, lag in most.items():
             self._accuse_device(rank, lag)
         if not self.is_mismatched:
@@ -143,12 +145,12 @@ class _Search:
                 self._accuse_host(rank, found)
         self._search_circles(collectives, {*excused, *self.missing})
         open_stuck = [call for call in stuck if not self._is_explained(call) and call.group not in left_out]
-        if open_stuck and not self.culprits:
+        if open_stuck and not self.faulty_ranks:
             for rank, lag in any_group.items():
                 self._accuse_device(rank, lag)
-        if not self.culprits and not self.is_mismatched:
+        if not self.faulty_ranks and not self.is_mismatched:
             self._search_missing()
-        if not self.culprits and not self.is_mismatched and not self.reason:
+        if not self.faulty_ranks and not self.is_mismatched and not self.reason:
             self.reason = _stuck_reason(self.job, open_stuck)
 
     def _stuck_calls(self) -> list[Call]:
@@ -169,14 +171,14 @@ class _Search:
 
     def _is_held(self, rank: int) -> bool:
         """Return whether a cause that is known already explains that a rank with open calls calls no more."""
-        is_known = self.is_mismatched or self.is_circular or bool(self.culprits)
+        is_known = self.is_mismatched or self.is_circular or bool(self.faulty_ranks)
         return is_known and any(who == rank for who, _ in self.open_calls)
 
     def _is_explained(self, call: Call) -> bool:
-        """Return whether a member of the call is a culprit, or waits for another rank elsewhere."""
+        """Return whether a member of the call is a faulty rank, or waits for another rank elsewhere."""
         members = self.job.members[call.group]
         waiting = {each.waiter for each in self.edges}
-        return any(rank in self.culprits or rank in waiting for rank in members)
+        return any(rank in self.faulty_ranks or rank in waiting for rank in members)
 
     def _search_orders(self, circular: Sequence[Edge]) -> None:
         """Accuse ranks that wait for each other in collectives, which needs different orders of calls."""
@@ -188,7 +190,7 @@ class _Search:
             self._accuse_circle(shortest_circle(circular))
 
     def _search_circles(self, collectives: Sequence[Edge], excused: set[int]) -> None:
-        left = stuck_edges(self.edges, {*self.culprits, *excused})
+        left = stuck_edges(self.edges, {*self.faulty_ranks, *excused})
         if not left or self.is_mismatched:
             return
         within = {(each.waiter, each.target) for each in left}
@@ -253,12 +255,12 @@ class _Search:
         self._accuse(rank, "host", f"it never called {waits}; {where}", self.job.label(call.group))
 
     def _accuse(self, rank: int, side: str, why: str, group: str, frame: str = "") -> None:
-        if rank in self.culprits:
+        if rank in self.faulty_ranks:
             return
         dump = self.job.dumps.get(rank)
         if not frame and dump is not None and dump.last is not None:
             frame = dump.last.frame
-        self.culprits[rank] = Culprit.model_validate(
+        self.faulty_ranks[rank] = FaultyRank.model_validate(
             {"rank": rank, "side": side, "why": why, "group": group, "frame": frame}
         )
 

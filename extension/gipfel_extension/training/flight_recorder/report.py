@@ -7,7 +7,7 @@ from pydantic import Field
 from gipfel_cluster.model import Frozen, pluralize
 
 _MAX_LINES = 16
-_IN_DOCUMENT = {"verdict", "reason", "culprits", "waiting", "mismatches", "missing_dumps"}
+_IN_DOCUMENT = {"verdict", "reason", "faulty_ranks", "waiting", "mismatches", "missing_dumps"}
 
 
 class RankLocation(Frozen):
@@ -26,7 +26,7 @@ class RankLocation(Frozen):
         return " ".join(label)
 
 
-class Culprit(Frozen):
+class FaultyRank(Frozen):
     """A rank that others wait for.
 
     ``side`` is "device" where the rank has made its call and its GPU has not finished it, else "host".
@@ -86,7 +86,9 @@ class FlightReport(Frozen):
     Attributes
     ----------
     verdict
-        "cause", "none" if nobody waits, or "unknown" with ``reason``, which says why and what to do.
+        "cause", "none" if no rank waits, or "unknown" with ``reason``, which says why and what to do.
+    faulty_ranks
+        Ranks that others wait for; ``culprits`` in the document.
     unreadable
         Files that are not dumps, with the reason.
     """
@@ -94,7 +96,7 @@ class FlightReport(Frozen):
     verdict: Literal["cause", "none", "unknown"] = "none"
     reason: str = ""
     ranks: tuple[int, ...] = ()
-    culprits: tuple[Culprit, ...] = ()
+    faulty_ranks: tuple[FaultyRank, ...] = Field(default=(), alias="culprits")
     waiting: tuple[int, ...] = ()
     mismatches: tuple[Mismatch, ...] = ()
     missing_dumps: tuple[int, ...] = ()
@@ -105,7 +107,7 @@ class FlightReport(Frozen):
     @property
     def document(self) -> dict[str, Any]:
         """Return the document of ``--json``."""
-        return self.model_dump(mode="json", include=_IN_DOCUMENT)
+        return self.model_dump(mode="json", by_alias=True, include=_IN_DOCUMENT)
 
     @property
     def exit_status(self) -> int:
@@ -116,11 +118,11 @@ class FlightReport(Frozen):
     def lines(self) -> tuple[str, ...]:
         """Return the report as lines of text, the cause first."""
         lines = [self._headline]
-        if len(self.culprits) > 1:
-            lines += [f"  {self._describe(each)}" for each in self.culprits[:_MAX_LINES]]
-            if len(self.culprits) > _MAX_LINES:
-                lines.append(f"  and {len(self.culprits) - _MAX_LINES} more; --json lists all")
-        skipped = int(self.verdict == "cause" and not self.culprits)
+        if len(self.faulty_ranks) > 1:
+            lines += [f"  {self._describe(each)}" for each in self.faulty_ranks[:_MAX_LINES]]
+            if len(self.faulty_ranks) > _MAX_LINES:
+                lines.append(f"  and {len(self.faulty_ranks) - _MAX_LINES} more; --json lists all")
+        skipped = int(self.verdict == "cause" and not self.faulty_ranks)
         lines += [each.line for each in self.mismatches[skipped:_MAX_LINES]]
         if self.missing_dumps:
             lines.append(f"There is no dump of {name_ranks(self.missing_dumps)}.")
@@ -142,18 +144,18 @@ class FlightReport(Frozen):
         waiting = ""
         if self.waiting:
             verb = "waits" if len(self.waiting) == 1 else "wait"
-            them = "it" if len(self.culprits) == 1 else "them"
+            them = "it" if len(self.faulty_ranks) == 1 else "them"
             waiting = f" {pluralize(len(self.waiting), 'rank')} {verb} for {them}."
-        if len(self.culprits) == 1:
-            return f"Cause: {self._describe(self.culprits[0])}.{waiting}"
-        if not self.culprits:
+        if len(self.faulty_ranks) == 1:
+            return f"Cause: {self._describe(self.faulty_ranks[0])}.{waiting}"
+        if not self.faulty_ranks:
             return f"Cause: {self.mismatches[0].line}"
-        sides = " and ".join(sorted({each.side for each in self.culprits}))
-        return f"Cause: {name_ranks([each.rank for each in self.culprits])} ({sides} side).{waiting}"
+        sides = " and ".join(sorted({each.side for each in self.faulty_ranks}))
+        return f"Cause: {name_ranks([each.rank for each in self.faulty_ranks])} ({sides} side).{waiting}"
 
-    def _describe(self, culprit: Culprit) -> str:
-        location = self.locations.get(culprit.rank) or RankLocation(rank=culprit.rank)
-        return f"{location} ({culprit.side} side): {culprit.why}"
+    def _describe(self, faulty: FaultyRank) -> str:
+        location = self.locations.get(faulty.rank) or RankLocation(rank=faulty.rank)
+        return f"{location} ({faulty.side} side): {faulty.why}"
 
 
 def name_ranks(ranks: tuple[int, ...] | list[int]) -> str:

@@ -261,7 +261,7 @@ class Lag:
     is_begun: bool
 
 
-def device_culprits(job: Job, left_out: Collection[GroupId]) -> tuple[dict[int, Lag], dict[int, Lag]]:
+def ranks_behind(job: Job, left_out: Collection[GroupId]) -> tuple[dict[int, Lag], dict[int, Lag]]:
     """Return the ranks whose GPU is behind in most of their groups, and those behind in any group."""
     behind: dict[int, list[Lag]] = {}
     groups: Counter[int] = Counter()

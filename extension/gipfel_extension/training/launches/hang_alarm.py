@@ -14,7 +14,7 @@ _BUSY = 0.05
 
 
 @dataclass(frozen=True)
-class Beat:
+class RankProgress:
     """Last report of a rank about itself.
 
     Parameters
@@ -87,27 +87,32 @@ class HangAlarm:
     _in_phase: bool = False
 
     def observe(
-        self, now_s: float, beats: Mapping[int, Beat], *, on_gpus: bool = False, gpus_active: bool = False
+        self,
+        now_s: float,
+        reports: Mapping[int, RankProgress],
+        *,
+        on_gpus: bool = False,
+        gpus_active: bool = False,
     ) -> "HangAlarm":
         """Return the state after an observation.
 
         Parameters
         ----------
-        beats
+        reports
             The last report of each rank, however old it is.
         on_gpus
             Whether the ranks use GPUs.
         gpus_active
             Whether tensor cores of any of them were active since the last observation.
         """
-        steps = {rank: beat.steps for rank, beat in beats.items()}
+        steps = {rank: report.steps for rank, report in reports.items()}
         stepped = any(count != self._steps.get(rank, 0) for rank, count in steps.items())
         started = self._stepped_s is not None
-        in_phase = any(beat.phase for beat in beats.values())
+        in_phase = any(report.phase for report in reports.values())
         now = replace(self, event="", _steps=steps)
         if stepped:
             now = now.stepped(now_s)
-        elif gpus_active if on_gpus else _at_work(list(beats.values()), started=started):
+        elif gpus_active if on_gpus else _at_work(list(reports.values()), started=started):
             now = replace(now, _alive_s=now_s)
         if in_phase != self._in_phase or (in_phase and stepped):
             now = replace(now, _in_phase=in_phase, _phase_s=now_s)
@@ -157,12 +162,12 @@ class HangAlarm:
         return max(limits.least_s, limits.factor * self.longest_s)
 
 
-def _at_work(beats: Sequence[Beat], *, started: bool) -> bool:
+def _at_work(reports: Sequence[RankProgress], *, started: bool) -> bool:
     """Return whether ranks on CPUs work although none of them has ended a step.
 
     Most must be busy, since one that loops forever would be, too; before the first step one of them is
     enough, which may prepare data for the others. On GPUs this says nothing: a rank that waits for NCCL keeps
     its core busy.
     """
-    busy = sum(1 for beat in beats if beat.busy is not None and beat.busy > _BUSY)
-    return busy > len(beats) / 2 if started else busy > 0
+    busy = sum(1 for report in reports if report.busy is not None and report.busy > _BUSY)
+    return busy > len(reports) / 2 if started else busy > 0

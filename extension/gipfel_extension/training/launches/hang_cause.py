@@ -80,7 +80,7 @@ def describe_cause(
         Ranks that wrote no stacks, with the reason.
     """
     if report is not None and report.verdict == "cause":
-        ranks = tuple(each.rank for each in report.culprits)
+        ranks = tuple(each.rank for each in report.faulty_ranks)
         return HangCause(message=_cut(report.lines[0], _notes(ranks, silent, stacks)), ranks=ranks)
     if silent and (report is None or len(silent) <= len(report.ranks)):
         ranks = tuple(silent)

@@ -16,14 +16,14 @@ from gipfel_cluster.workloads.directory import workload_id
 from ...telemetry.events import report_failure, report_to_job
 from ...telemetry.files import read_regular
 from ..record.state import HangNotice, LaunchState
-from .hang_alarm import Beat, HangAlarm, HangLimits
+from .hang_alarm import HangAlarm, HangLimits, RankProgress
 from .hang_cause import HangCause, find_cause
 
 #: The limits of `HangLimits` are for this time; others are longer or shorter in proportion.
 DEFAULT_S = 300.0
 _LOOK_S = 10.0
 _MAX_RANKS = 100_000
-_BEAT_BYTES = 4096
+_PROGRESS_BYTES = 4096
 #: GPUs are only looked at once nothing else has shown work for this part of the limit.
 _QUIET_PART = 0.3
 _SAMPLES_NS = 60 * 10**9
@@ -84,7 +84,7 @@ class HangWatch:
         on_gpus = bool(state.gpus) and self._has_gpus
         quiet = self._alarm.quiet_s(now) > _QUIET_PART * self._alarm.limit_s
         active = on_gpus and quiet and gpus_active(state)
-        self._alarm = self._alarm.observe(now, self._beats(), on_gpus=on_gpus, gpus_active=active)
+        self._alarm = self._alarm.observe(now, self._progress(), on_gpus=on_gpus, gpus_active=active)
         if self._alarm.event == "alarm":
             seconds = round(self._alarm.quiet_s(now))
             self._finding = threading.Thread(target=self._find, args=(state, seconds), daemon=True)
@@ -95,17 +95,17 @@ class HangWatch:
             return _ended(state.hang)
         return self._found or state.hang
 
-    def _beats(self) -> dict[int, Beat]:
+    def _progress(self) -> dict[int, RankProgress]:
         """Return the last report of each rank since this start of the ranks."""
         found = {}
         with suppress(OSError):
-            for entry in islice(os.scandir(self._folder / "beats"), _MAX_RANKS):
+            for entry in islice(os.scandir(self._folder / "progress"), _MAX_RANKS):
                 # A rank that is being written to is read the next time.
                 with suppress(OSError, ValueError, KeyError, TypeError):
-                    content = json.loads(read_regular(Path(entry.path), _BEAT_BYTES))
+                    content = json.loads(read_regular(Path(entry.path), _PROGRESS_BYTES))
                     if int(content["time_ns"]) >= self._since_ns:
                         busy = content.get("busy")
-                        found[int(content["rank"])] = Beat(
+                        found[int(content["rank"])] = RankProgress(
                             int(content["steps"]),
                             str(content.get("phase") or "")[:20],
                             None if busy is None else float(busy),

@@ -37,7 +37,7 @@ from .rendezvous import addresses_of, free_port
 
 _COMMAND_S = 30.0
 _LOOK_S = 0.5
-_BEAT_S = 10.0
+_UPDATE_S = 10.0
 #: Time that Slurm and this process need in addition to the ranks' time for a checkpoint.
 _MARGIN_S = 15.0
 _SILENT = ("Unable to contact slurm controller", "Socket timed out", "Communication connection failure")
@@ -209,7 +209,7 @@ class Supervisor:
 
     def _stop_vetting(self) -> bool:
         """Return whether vetting must end; update the state regularly to show that this process is alive."""
-        if time.time_ns() - self._state.updated_ns > _BEAT_S * 1e9:
+        if time.time_ns() - self._state.updated_ns > _UPDATE_S * 1e9:
             self._change()
         return bool(self._stop_signal or self._stop_requested())
 
@@ -265,11 +265,11 @@ class Supervisor:
 
     def _follow(self, running: RunningAttempt) -> int:
         """Wait for the end of an attempt, or stop it; return its exit status."""
-        deadline, beat = None, 0.0
+        deadline, updated = None, 0.0
         while (status := running.poll()) is None:
             now = time.monotonic()
-            if now - beat > _BEAT_S or running.step_ids != self._state.step_ids:
-                beat = now
+            if now - updated > _UPDATE_S or running.step_ids != self._state.step_ids:
+                updated = now
                 self._change(step_ids=running.step_ids)
                 self._note_restarts(self._restarts(running), *running.notes[-1:])
             self._times.record_growth()

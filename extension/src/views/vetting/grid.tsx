@@ -1,6 +1,6 @@
 import * as React from 'react';
 
-import type { ICulprit, IGrid, IGridRow, CellVerdict } from '../../api';
+import type { IFaultyComponent, IGrid, IGridRow, CellVerdict } from '../../api';
 import { inLocalTime } from '../../common/clock';
 import type { ITranslation } from '../translation';
 
@@ -174,16 +174,16 @@ function Reason(props: { grid: IGrid; place: ICellPosition | null; trans: ITrans
 }
 
 /** Faulty components, with check, verdict, reason and fix. */
-export function Culprits(props: {
-  culprits: readonly ICulprit[];
+export function FaultyComponents(props: {
+  components: readonly IFaultyComponent[];
   more: number;
   trans: ITranslation;
 }): React.JSX.Element {
-  const { culprits, more, trans } = props;
+  const { components, more, trans } = props;
   return (
     <>
-      <ul className="jp-Gipfel-vetting-culprits">
-        {culprits.map(each => (
+      <ul className="jp-Gipfel-vetting-faulty-components">
+        {components.map(each => (
           <li key={each.who + each.checks + each.reason} data-verdict={each.verdict}>
             <span className="jp-Gipfel-vetting-mark">
               <span aria-hidden="true">{SHAPES[each.verdict]}</span> {each.who}

@@ -2,7 +2,7 @@ import * as React from 'react';
 
 import type { IGrid, CellVerdict } from '../../api';
 import type { ITranslation } from '../translation';
-import { Culprits, Grid, SHAPES, verdictText } from './grid';
+import { FaultyComponents, Grid, SHAPES, verdictText } from './grid';
 
 /** Whether the rows of all nodes are shown, and how to change it. */
 export interface IRowChoice {
@@ -22,8 +22,12 @@ export function Report(props: {
     <>
       {grid.rows.length > 0 && <Grid grid={grid} trans={trans} />}
       <OmittedRows more={grid.more} rows={rows} trans={trans} />
-      {grid.culprits.length > 0 && (
-        <Culprits culprits={grid.culprits} more={grid.more_culprits} trans={trans} />
+      {grid.faulty_components.length > 0 && (
+        <FaultyComponents
+          components={grid.faulty_components}
+          more={grid.more_faulty_components}
+          trans={trans}
+        />
       )}
       {grid.outcome && <p>{grid.outcome}</p>}
       {grid.exclude && <Exclude exclude={grid.exclude} trans={trans} />}

@@ -13,10 +13,10 @@ from .robust import Floats, noise_of, quantile, student, trimmed_mean
 
 #: Fewer samples on a side show nothing.
 _LEAST_SAMPLES = 8
-#: Probability with which noise names a witness of a change, and the least that counts as significant.
+#: Probability with which noise names an explanation of a change, and the least that counts as significant.
 _FALSE, _LEAST_Z = 1e-3, 4.5
 #: Share by which a series must change to have moved; most metrics in a list, and most series looked at.
-_LEAST_MOVE, _DRIFTS, _MOST_MOVERS, _MOST_SERIES = 0.05, 3.0, 6, 4000
+_LEAST_MOVE, _DRIFTS, _MOST_NAMED, _MOST_SERIES = 0.05, 3.0, 6, 4000
 #: Parts of a side whose means show its noise, whatever memory that has.
 _PARTS = 5
 
@@ -59,7 +59,7 @@ CAUSES = (
 
 
 @dataclass(frozen=True)
-class Witness:
+class SeriesChange:
     """A series whose change is significant beside all series that were looked at.
 
     Parameters
@@ -100,9 +100,9 @@ class Witness:
         return f"from {shown} on {where}{more}"
 
 
-def find_movers(
-    table: SampleTable, at_ns: int, before_ns: int, after_ns: int, *, most: int = _MOST_MOVERS
-) -> tuple[Witness, ...]:
+def find_series_changes(
+    table: SampleTable, at_ns: int, before_ns: int, after_ns: int, *, most: int = _MOST_NAMED
+) -> tuple[SeriesChange, ...]:
     """Return the series that moved together with a change of steps, the clearest of each metric first.
 
     All series are looked at, those that merely follow the pace of the steps too (activity, power, traffic): a
@@ -123,7 +123,7 @@ def find_movers(
     for metric, own in clear.items():
         own.sort(key=lambda each: -each[0])
         z, _, before, after = own[0]
-        found.append(Witness(metric, tuple(each[1] for each in own), before, after, z, len(looked)))
+        found.append(SeriesChange(metric, tuple(each[1] for each in own), before, after, z, len(looked)))
     return tuple(sorted(found, key=lambda each: -each.z)[:most])
 
 
@@ -146,9 +146,9 @@ def _moves(
                     yield metric, device, (before, after, max(error, _error_of_parts(sides)))
 
 
-def find_witness(
+def find_explanation(
     table: SampleTable, at_ns: int, before_ns: int, after_ns: int, *, slower: bool
-) -> Witness | None:
+) -> SeriesChange | None:
     """Return the clearest series that can explain a change of steps.
 
     Parameters
@@ -176,7 +176,7 @@ def find_witness(
     best = max(clear, key=lambda metric: max(each[0] for each in clear[metric]))
     own = sorted(clear[best], key=lambda each: -each[0])
     z, _, before, after = own[0]
-    return Witness(best, tuple(each[1] for each in own), before, after, z, len(found))
+    return SeriesChange(best, tuple(each[1] for each in own), before, after, z, len(found))
 
 
 def _candidates(
