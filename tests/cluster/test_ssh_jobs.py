@@ -56,7 +56,7 @@ def test_the_server_ends_with_the_command_and_leaves_nothing(submit: Submit) -> 
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((job.cluster.addresses[str(notice["node"])], int(str(notice["port"]))), 5)
     left = {path.name for path in job.run.iterdir()}
-    assert left - {"score.json", "cluster.jsonl"} == {
+    assert left - {"score.json", "cluster.jsonl", "network"} == {
         "record.json",
         "telemetry",
         "topology",

@@ -77,7 +77,7 @@ def test_the_wheel_holds_four_packages_panel_notebooks_and_entry_points(built):
     for group, entries in wanted.items():
         for name, value in entries.items():
             assert EntryPoint(name, value, group).load(), value
-    assert wheel.stat().st_size < 4_000_000
+    assert wheel.stat().st_size < 4_500_000
 
 
 def test_the_source_distribution_brings_the_built_panel(built):
@@ -102,7 +102,11 @@ def test_panel_and_widgets_have_every_style_rule_of_the_views():
         widget = (ROOT / f"widgets/gipfel_widgets/static/{view}.css").read_text()
         for selector in _selectors(styles / "base.css") + _selectors(styles / f"{view}.css"):
             assert selector in panel, f"{view}: rebuild the panel"
-            assert selector in widget, f"{view}: rebuild the views"
+            assert _minified(selector) in widget, f"{view}: rebuild the views"
+
+
+def _minified(selector: str) -> str:
+    return re.sub(r"\s*([>+~,{])\s*", r"\1", selector).replace("::", ":")
 
 
 def _selectors(sheet: Path) -> list[str]:

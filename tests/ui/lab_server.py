@@ -57,10 +57,12 @@ class LabServer:
         }
         command = [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root"]
         command += [f"--port={self._port}", "--port-retries=0", f"--ServerApp.root_dir={self._folder}"]
-        command += [
-            "--LabApp.news_url=None",
-            "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
-        ]
+        # Else the lab asks whether it may get news, above the panel's buttons.
+        settings = self._folder / ".jupyter/lab/user-settings/@jupyterlab/apputils-extension"
+        settings.mkdir(parents=True)
+        (settings / "notification.jupyterlab-settings").write_text(
+            '{"fetchNews": "false", "checkForUpdates": false}'
+        )
         # What is advised is to be seen at once.
         command += ["--GipfelExtension.advice_hold=0"]
         command += [f"--GipfelExtension.sources={source}" for source in self._sources]

@@ -169,7 +169,7 @@ def test_a_site_disables_one_feature_and_keeps_the_others(
     for name in ("launches", "vetting"):
         command = [sys.executable, "-m", "jupyter", "labextension", "disable", "--level=user"]
         subprocess.run([*command, f"@gipfel/extension:{name}"], env=environment, check=True)
-    # The filter offers a kind that can't be started here once there is a workload of it.
+    # The filter offers what can be started here, and another kind once there is a workload of it.
     SleepKind.start(1, {"GIPFEL_RUNS": str(server.folder / "runs"), "HOME": str(server.folder)})
     lab = LabPage(new_page())
     lab.page.set_viewport_size({"width": 1000, "height": 900})
@@ -177,7 +177,7 @@ def test_a_site_disables_one_feature_and_keeps_the_others(
     lab.wait_until_ready()
     assert sections_of(lab) == ["saturation", "workloads", "runs", "job"]
     kinds = lab.open_section("Workloads").locator("select[name='kind'] option")
-    expect(kinds).to_have_text(["all", "batch notebooks", "other kinds"], timeout=_LIMIT_MS)
+    expect(kinds).to_have_text(["all", "batch notebooks", "services", "other kinds"], timeout=_LIMIT_MS)
     lab.open_section("Saturation")
     expect(lab.page.locator(".jp-LauncherCard", has_text="Training Launch")).to_have_count(0)
     expect(lab.panel.locator(".main-svg").first).to_be_visible(timeout=_LIMIT_MS)

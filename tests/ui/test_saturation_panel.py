@@ -185,6 +185,8 @@ def test_one_cursor_crosses_the_plots_and_a_table_says_the_same(lab, screenshot)
     expect(row.get_by_role("rowheader")).not_to_be_empty()
     least, mean, greatest = (float(row.get_by_role("cell").nth(place).inner_text()) for place in (1, 0, 2))
     assert least <= mean <= greatest
+    # The heat map is drawn every few seconds only.
+    expect(heat.locator(".main-svg").first).to_be_visible(timeout=_SOON_MS)
     job.locator(".nsewdrag").first.hover()
     for figure in (job, heat):
         expect(figure.locator("xpath=..").locator(".jp-Gipfel-cursor")).not_to_have_attribute("hidden", "")

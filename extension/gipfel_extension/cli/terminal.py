@@ -41,14 +41,17 @@ _BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 def in_notebook_cell() -> bool:
-    """Return whether a notebook's kernel started this command: its stderr is drawn there like an error."""
-    return "JPY_PARENT_PID" in os.environ
+    """Return whether a notebook's ``!`` started this command: its stderr is drawn there like an error.
+
+    Where stdout is a pipe, a program reads it: its format stays that of a shell.
+    """
+    return "JPY_PARENT_PID" in os.environ and sys.stdout.isatty()
 
 
 def report_line(line: str, *, progress: bool = False) -> None:
     """Write one line to stderr, with the prefix ``gipfel:`` and without control characters.
 
-    Where a notebook's kernel started this command, progress is written to stdout.
+    Where a notebook's ``!`` started this command, progress is written to stdout.
     """
     text = _BREAKS.sub(" ", line).rstrip().encode(errors="replace").decode()
     click.echo(f"gipfel: {text}", err=not (progress and in_notebook_cell()))

@@ -135,7 +135,7 @@ class Recorder:
         self._throttling = ThrottleWatch(self.journal)
         self._idleness = IdleWatch(self.journal, self._provenance.devices)
         ranks = ranks_file(settings.telemetry, settings.node, settings.name)
-        self._ranks = RankFinder(ranks, settings.node, environment)
+        self._ranks = RankFinder(ranks, settings.node, environment, recorder=os.getpid())
         self._rules = (
             RuleMonitor(
                 settings.telemetry.parent,

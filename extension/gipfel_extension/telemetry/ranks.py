@@ -121,6 +121,8 @@ class RankFinder:
         The file, from :func:`ranks_file`.
     environment
         The recorder's environment; processes of other Slurm jobs are ignored.
+    recorder
+        Process ID of the recorder, whose child processes have the environment of its step and are not ranks.
     """
 
     def __init__(
@@ -130,11 +132,14 @@ class RankFinder:
         environment: Mapping[str, str],
         proc: Path = Path("/proc"),
         numa_nodes: Path = Path("/sys/devices/system/node"),
+        *,
+        recorder: int = 0,
     ) -> None:
         self._path = path
         self._node = node
         self._job = environment.get("SLURM_JOB_ID", "")
         self._proc = proc
+        self._recorder = recorder
         self._numa_cores = _numa_cores(numa_nodes)
         self._due_ns = 0
         self._known: dict[int, tuple[RankLocation, ...]] = {}
@@ -197,7 +202,7 @@ class RankFinder:
                 with suppress(OSError, ValueError, IndexError):
                     if entry.stat().st_uid == own_uid:
                         found.append(self._process(int(entry.name)))
-        return [process for process in found if process is not None]
+        return [process for process in found if process is not None and process.parent != self._recorder]
 
     def _process(self, pid: int) -> _Process | None:
         folder = self._proc / str(pid)

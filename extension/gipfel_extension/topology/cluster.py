@@ -137,7 +137,8 @@ def cluster_state(answers: SlurmAnswers, own: OwnJob, fabric: Fabric) -> Cluster
     states, partitions = _parse_sinfo(answers.sinfo)
     jobs = list(_parse_squeue(answers.squeue))
     mine = next((each for each in jobs if own.job_id and each["id"] == own.job_id), None)
-    nodes = frozenset(own.nodes or (mine["nodes"] if mine else ()))
+    # The run knows a node from its first samples on, Slurm from the beginning.
+    nodes = frozenset((*own.nodes, *(mine["nodes"] if mine else ())))
     partition = mine["partition"] if mine else _partition_of(nodes, partitions)
     inside = [each for each in jobs if not partition or each["partition"] == partition]
     others = [each for each in jobs if each is not mine and each["nodes"]]

@@ -279,8 +279,8 @@ def _draw_shapes(plot: Any, shapes: Sequence[dict[str, Any]]) -> None:
 
 
 def _legend_style(trace: dict[str, Any]) -> dict[str, Any]:
-    if "marker" in trace:
-        marker = trace["marker"]
+    marker = trace.get("marker", {})
+    if trace["mode"] == "markers":
         color = marker["colorscale"][-2][1] if "colorscale" in marker else marker["color"]
         return {"color": color, "marker": _MARKERS[marker["symbol"]], "linestyle": "", "markersize": 4}
     line = trace["line"]
