@@ -1,14 +1,172 @@
-"""Rename, replace and delete checkpoints so that a kill at any moment leaves whole ones."""
+"""Verify, rename, replace and delete checkpoints so that a kill at any moment leaves whole ones.
 
+Standard library only: the process that copies checkpoints uses it without PyTorch.
+"""
+
+import json
 import os
 import shutil
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Literal
 
-from gipfel_extension.data.checkpoints import ManifestError, check_files, read_manifest, step_of
+from gipfel_extension.data.checkpoints import (
+    LEFTOVER,
+    MANIFEST_NAME,
+    METADATA_NAME,
+    RUN_NAME,
+    ManifestError,
+    check_files,
+    current_run,
+    read_manifest,
+    run_of,
+    step_directories,
+    step_of,
+)
+from gipfel_extension.telemetry.files import read_json
+
+Phase = Literal["write", "hash", "drain", "manifest", "verify", "rename", "retention"]
+OnPhase = Callable[[Phase, int], None]
+
+_HASHES = ".hashes-{rank}.json"
+_MAX_HASHES_BYTES = 16 << 20
+#: Tells one attempt to write a checkpoint from an earlier one of the same step.
+_ATTEMPT = ".attempt"
 
 
 class CheckpointError(RuntimeError):
     """A checkpoint can't be written, read or verified; one line."""
+
+
+def write_synced(path: Path, document: Any) -> None:
+    """Write a JSON file that is complete and on disk, or as it was."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    with temporary.open("w") as file:
+        json.dump(document, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def work_directory(directory: Path, step: int) -> Path:
+    """Return the path at which the files of a checkpoint are collected."""
+    return directory / f".step-{step}.writing"
+
+
+def begin(directory: Path, step: int, attempt: int) -> None:
+    """Make an empty directory for the files of a checkpoint."""
+    work = work_directory(directory, step)
+    if work.exists():
+        shutil.rmtree(work)
+    work.mkdir()
+    (work / _ATTEMPT).write_text(str(attempt))
+
+
+def is_attempt(work: Path, attempt: int) -> bool:
+    """Return whether files of this attempt are still collected there."""
+    try:
+        return (work / _ATTEMPT).read_text() == str(attempt)
+    except OSError:
+        return False
+
+
+def write_part(work: Path, rank: int, files: dict[str, Any], seconds: float) -> None:
+    """Record that all files of a rank are there, and the seconds that writing them took."""
+    write_synced(work / _HASHES.format(rank=rank), {"files": files, "seconds": seconds})
+
+
+def missing_parts(work: Path, world: int) -> list[int]:
+    """Return the ranks whose files are not all there."""
+    return [rank for rank in range(world) if not (work / _HASHES.format(rank=rank)).exists()]
+
+
+class Installer:
+    """Gives the written checkpoints of a run their names, and deletes older ones of that run."""
+
+    def __init__(self, directory: Path, run: str | None, keep: int, on_phase: OnPhase) -> None:
+        self._directory, self._run, self._keep, self._on_phase = directory, run, keep, on_phase
+
+    def install(self, step: int, facts: dict[str, Any], files: dict[str, Any]) -> dict[str, Any]:
+        """Verify the files of all ranks, rename their directory, and return the manifest.
+
+        Parameters
+        ----------
+        facts
+            ``world_size``, ``stall_s`` and ``began``, the UTC second of the beginning.
+        files
+            Size and SHA-256 of files beside those of the ranks.
+
+        Raises
+        ------
+        CheckpointError
+            It is damaged. Then nothing older is deleted.
+        """
+        work, target = work_directory(self._directory, step), self._directory / f"step-{step}"
+        if (work / MANIFEST_NAME).exists():
+            # A kill came after it was written, and the parts may be gone.
+            manifest = read_manifest(work)
+        else:
+            manifest = self._write_manifest(step, facts, files)
+        for path in (*work.glob(_HASHES.format(rank="*")), work / _ATTEMPT):
+            path.unlink(missing_ok=True)
+        sync(work)
+        self._on_phase("verify", step)
+        problem = check_files(work, read_manifest(work)["files"], contents=True)
+        if problem:
+            damaged = self._directory / f".step-{step}.damaged"
+            shutil.rmtree(damaged, ignore_errors=True)
+            work.rename(damaged)
+            raise CheckpointError(f"{target} is damaged: {problem}. Older ones are kept.")
+        self._on_phase("rename", step)
+        replace(work, target)
+        self.remove_old(step)
+        return manifest
+
+    def _write_manifest(self, step: int, facts: dict[str, Any], files: dict[str, Any]) -> dict[str, Any]:
+        work, files, seconds = work_directory(self._directory, step), dict(files), []
+        for rank in range(facts["world_size"]):
+            part = read_json(work / _HASHES.format(rank=rank), _MAX_HASHES_BYTES)
+            files |= part["files"]
+            seconds.append(float(part["seconds"]))
+        self._on_phase("manifest", step)
+        manifest = {
+            "version": 1, "step": step, "time_ns": time.time_ns(), "run": self._run,
+            "world_size": facts["world_size"], "stall_s": facts["stall_s"],
+            "write_s": max(0.0, time.time() - facts["began"]), "rank_seconds": seconds, "files": files,
+        }  # fmt: skip
+        write_synced(work / MANIFEST_NAME, manifest)
+        return manifest
+
+    def remove_old(self, step: int) -> None:
+        """Delete what is older than the newest `keep`; the newest, `step`, has been verified."""
+        self._on_phase("retention", step)
+        older = [
+            path for path in step_directories(self._directory) if step_of(path) < step and self._is_own(path)
+        ]
+        kept = self._keep - 1
+        for path in sorted(older, key=step_of, reverse=True):
+            if kept and (path / METADATA_NAME).exists():
+                kept -= 1
+            else:
+                delete(path)
+
+    def _is_own(self, path: Path) -> bool:
+        """Return whether this run wrote a checkpoint, or no run finished it."""
+        run = run_of(path)
+        unfinished = not (path / MANIFEST_NAME).exists() and not (path / METADATA_NAME).exists()
+        return unfinished if run is None else run == self._run
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Finish or remove what a kill has left; what did not verify stays."""
+    for path in directory.glob(".step-*.removing"):
+        if LEFTOVER.fullmatch(path.name):
+            finish_replacing(path)
+    for path in directory.iterdir():
+        if LEFTOVER.fullmatch(path.name) and not path.name.endswith(".damaged"):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def sync(directory: Path) -> None:
@@ -43,6 +201,17 @@ def replace(work: Path, target: Path) -> None:
         raise
     sync(target.parent)
     shutil.rmtree(before, ignore_errors=True)
+
+
+def warn_of_earlier_run(directory: Path) -> None:
+    """Say on standard error that checkpoints of an earlier run are there, and not loaded."""
+    run = current_run(directory)
+    steps = [step_of(path) for path in step_directories(directory) if run_of(path) not in {run, None}]
+    if run is not None and steps:
+        sys.stderr.write(
+            f"gipfel: {directory} also has checkpoints of an earlier run, up to step {max(steps)}, "
+            f"which are not loaded. To resume from the highest step of all, remove {RUN_NAME} there.\n"
+        )
 
 
 def finish_replacing(before: Path) -> None:

@@ -1,14 +1,15 @@
-"""The time between checkpoints, from their measured cost and the failures in a directory's history."""
+"""Times of checkpoints: between two of them, and between the writes of ranks, from what was measured."""
 
-import json
-import os
+import math
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from gipfel_extension.saturation.advice.checkpoint import daly
 from gipfel_extension.telemetry.files import read_json
+
+from .checkpoint_directory import write_synced
 
 _MAX_HISTORY_BYTES = 1 << 16
 #: Shortest interval, as a multiple of the seconds that writing takes.
@@ -72,11 +73,30 @@ def interval(stall_s: float, write_s: float, failure_s: float) -> float:
     return max(daly(stall_s, failure_s), _MIN_WRITES * write_s)
 
 
-def write_synced(path: Path, document: Any) -> None:
-    """Write a JSON file that is complete and on disk, or as it was."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    with temporary.open("w") as file:
-        json.dump(document, file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+def turns(rank_seconds: Sequence[float], window_s: float) -> tuple[float, int]:
+    """Return the seconds between two turns of writing, and how many ranks write in each turn.
+
+    One rank after the other, each for the seconds that it took before, if all of them have finished in
+    `window_s`; otherwise as many at a time as are needed for that.
+
+    Parameters
+    ----------
+    rank_seconds
+        Seconds that each rank's files took the last time; empty if that is unknown.
+    """
+    seconds = max(rank_seconds, default=0.0)
+    if window_s <= 0 or seconds <= 0:
+        return 0.0, max(1, len(rank_seconds))
+    at_a_time = max(1, math.ceil(seconds * len(rank_seconds) / window_s))
+    return seconds, at_a_time
+
+
+def turn_order(nodes: Sequence[str]) -> list[int]:
+    """Return the place of each rank in the order of writing: first one of each node, then the second ones."""
+    count: dict[str, int] = {}
+    places = []
+    for rank, node in enumerate(nodes):
+        places.append((count.setdefault(node, 0), rank))
+        count[node] += 1
+    order = {rank: place for place, (_, rank) in enumerate(sorted(places))}
+    return [order[rank] for rank in range(len(nodes))]

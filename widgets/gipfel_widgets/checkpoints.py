@@ -16,19 +16,20 @@ the same way::
 What is written: ``.step-N.writing`` gets each rank's file and its hashes, then ``.metadata``, then
 ``manifest.json`` with all hashes; it is synced, read back, verified and renamed to ``step-N``. Then older
 ones of the same run beyond `keep` are deleted, each renamed first. So a kill at any moment leaves whole ones.
+With `local`, ranks write to memory or a disk of their node, and a process of the node does all of that
+(``checkpoint_drain``).
 
 A training that does not load begins a new run: ``.run.json`` names it, and later loads see its checkpoints
 alone, even where an earlier run has left higher steps in the directory.
 """
 
 import os
+import random
 import shutil
 import signal
-import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal
@@ -42,31 +43,33 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_state
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from gipfel_extension.data.checkpoints import (
-    LEFTOVER,
-    MANIFEST_NAME,
     METADATA_NAME,
     RUN_NAME,
-    check_files,
     current_run,
     hash_file,
     newest,
-    read_manifest,
-    run_of,
     step_directories,
     step_of,
 )
 from gipfel_extension.saturation.settings import Settings
-from gipfel_extension.telemetry.files import read_json
 
-from .checkpoint_directory import CheckpointError, delete, finish_replacing, replace, sync
-from .checkpoint_interval import History, interval, write_synced
+from .checkpoint_directory import (
+    CheckpointError,
+    Installer,
+    OnPhase,
+    begin,
+    remove_leftovers,
+    warn_of_earlier_run,
+    work_directory,
+    write_part,
+    write_synced,
+)
+from .checkpoint_drain import NodeStaging
+from .checkpoint_interval import History, interval, turn_order, turns
 from .checkpoint_space import SpaceWatch
 
-Phase = Literal["write", "hash", "manifest", "verify", "rename", "retention"]
-
 _HISTORY = ".history.json"
-_HASHES = ".hashes-{rank}.json"
-_MAX_HASHES_BYTES = 16 << 20
+_MEMORY = "/dev/shm"  # noqa: S108 - a directory of the user's own is made in it
 #: Seconds of training before the first checkpoint, whose cost is not known.
 _FIRST_S = 60.0
 _DUE, _ENDING = 1, 2
@@ -84,7 +87,14 @@ class Checkpoints:
     every
         Steps between checkpoints; ``"auto"`` chooses the seconds between them by :func:`interval`.
     stagger
-        Seconds between the writes of successive ranks of a node.
+        Seconds between the writes of successive ranks, one of each node first; ``"auto"`` lets one write
+        after the other, if by the measured seconds of each all have finished in half of an interval.
+    local
+        Directory on each node's disk to write to first, or ``"memory"``; by default
+        ``$GIPFEL_CHECKPOINT_LOCAL``, and without it none. A rank whose files would take more than half of
+        the free space there writes to `directory` itself.
+    limit
+        Bytes per second at which a node copies a rank's files from `local`; 0 for no limit.
     failure_s
         Expected seconds between failures of the job; by default Llama 3's rate for as many GPUs. The failures
         in this directory's history are counted in.
@@ -98,44 +108,39 @@ class Checkpoints:
         *,
         keep: int = 2,
         every: int | Literal["auto"] = "auto",
-        stagger: float = 0.0,
+        stagger: float | Literal["auto"] = "auto",
+        local: str | os.PathLike[str] = "",
+        limit: float = 0.0,
         failure_s: float | None = None,
-        on_phase: Callable[[Phase, int], None] = lambda _phase, _step: None,
+        on_phase: OnPhase = lambda _phase, _step: None,
     ) -> None:
         path = os.fspath(directory) or os.environ.get("GIPFEL_CHECKPOINT", "")
         if not path or keep < 1 or (every != "auto" and every < 1):
             raise CheckpointError("Give a directory, and at least 1 for `keep` and `every`.")
         self.directory = Path(path)
         self.keep, self.every, self.stagger, self.on_phase = keep, every, stagger, on_phase
-        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        self.rank, self.world, self.limit = dist.get_rank(), dist.get_world_size(), limit
         self.ending = False
-        on_gpu = torch.cuda.is_available()
         # Separate groups, so that neither waits for, nor is mixed with, the training's collectives.
         self._writers, self._flags = dist.new_group(backend="gloo"), dist.new_group(backend="gloo")
-        self._stager = DefaultStager(
-            StagingOptions(
-                use_pinned_memory=on_gpu,
-                use_shared_memory=False,
-                use_async_staging=False,
-                use_non_blocking_copy=on_gpu,
-            )
-        )
+        self._stager = _stager(on_gpu=torch.cuda.is_available())
         self._saving: Future[Any] | None = None
         self._flag = torch.zeros(1, dtype=torch.int32)
         self._work: dist.Work | None = None
         self._signaled = threading.Event()
         #: Run that the next checkpoint belongs to, on rank 0; None before the first step without `load`.
         self._run: str | None = None
-        self._stall_s = self._write_s = 0.0
+        self._stall_s = self._write_s = self._steps_s = 0.0
+        self._rank_seconds: list[float] = []
+        #: Set when the rest of a checkpoint is waited for, so that no rank waits for its turn.
+        self._hurry = threading.Event()
         self._last = time.monotonic()
         self.history = History(self.directory / _HISTORY)
         self._space = SpaceWatch(self.directory, os.environ)
         self._failure_s = failure_s or 3600.0 * Settings().gpu_hours_per_failure / self.world
+        self._staging = self._stage(os.fspath(local) or os.environ.get("GIPFEL_CHECKPOINT_LOCAL", ""))
         # Without word of a failure the other ranks would wait for this one until a time limit.
-        problem = [self._prepare() if self.rank == 0 else ""]
-        dist.broadcast_object_list(problem, src=0, group=self._flags)
-        if problem[0]:
-            raise CheckpointError(problem[0])
+        self._agree(self._prepare() if self.rank == 0 else "")
         self._handler_before: Any = None
         if threading.current_thread() is threading.main_thread():
             self._handler_before = signal.signal(signal.SIGUSR1, lambda *_: self._signaled.set())
@@ -163,7 +168,7 @@ class Checkpoints:
             raise CheckpointError(f"{chosen[1]} Check its permissions.")
         if self.rank == 0 and not found:
             self._run = current_run(self.directory)
-            self._warn_of_earlier_run()
+            warn_of_earlier_run(self.directory)
         if chosen[0] is None:
             return 0
         path = self.directory / chosen[0]
@@ -176,7 +181,7 @@ class Checkpoints:
             ) from error
         if found:
             self._run = found.run
-            self._warn_of_earlier_run()
+            warn_of_earlier_run(self.directory)
         return step_of(path)
 
     def due(self, step: int) -> bool:
@@ -215,16 +220,18 @@ class Checkpoints:
         began = time.monotonic()
         self.wait()
         self._begin_run()
-        work = self.directory / f".step-{step}.writing"
-        if self.rank == 0 and work.exists():
-            shutil.rmtree(work)
-        writer = _Writer(self, step, work)
-        dist.barrier(self._writers)
+        writer = _Writer(self, step)
+        if self._staging and self._leads:
+            for path in step_directories(self._staging.root):
+                shutil.rmtree(path, ignore_errors=True)
+            self._staging.start()
+        writer.slot_s, writer.at_a_time, writer.attempt = self._plan_writes(step)
         self._saving = async_save(  # type: ignore[assignment] # without async staging it is a future
             state, storage_writer=writer, process_group=self._writers, async_stager=self._stager
         )
-        self._stall_s = writer.stall_s = time.monotonic() - began
-        self._last = time.monotonic()
+        now = time.monotonic()
+        self._stall_s, self._steps_s, self._last = now - began, now - self._last, now
+        writer.stall_s = self._stall_s
         writer.staged.set()
         return self._stall_s
 
@@ -233,11 +240,16 @@ class Checkpoints:
         if self._saving is None:
             return
         saving, self._saving = self._saving, None
+        self._hurry.set()
+        if self._staging and self._leads:
+            self._staging.hurry()
         try:
             saving.result()
         except (Exception, CheckpointException) as error:
             reason = str(error).strip().splitlines() or [type(error).__name__]
             raise CheckpointError(f"A checkpoint was not written: {reason[-1][:300]}") from error
+        finally:
+            self._hurry.clear()
 
     def close(self) -> None:
         """Wait for the checkpoint in progress, and record that this run ended as intended."""
@@ -246,6 +258,8 @@ class Checkpoints:
             self._work.wait()
             self._work = None
         self._stager.close()
+        if self._staging and self._leads:
+            self._staging.stop()
         if self.rank == 0:
             self.history.end()
         # The default would end the process if the signal came now.
@@ -254,54 +268,69 @@ class Checkpoints:
             self._handler_before = None
         dist.barrier(self._flags)
 
+    def _stage(self, local: str) -> NodeStaging | None:
+        """Return this node's directory for files, after what an earlier training left there was copied."""
+        place = Path(_MEMORY if local == "memory" else local).absolute() if local else None
+        nodes: list[Any] = [None] * self.world
+        dist.all_gather_object(nodes, f"{os.uname().nodename} {place}", group=self._flags)
+        self._turn = turn_order(nodes)[self.rank]
+        #: Whether this rank keeps the node's process.
+        self._leads = nodes.index(nodes[self.rank]) == self.rank
+        if all(each.endswith(" None") for each in nodes):
+            return None
+        staging, problem = None, "" if place else "Give the same kind of `local` to all ranks."
+        try:
+            # The directory of the checkpoints must be there for what is left.
+            staging = NodeStaging(place, self.directory) if place else None
+            if staging is not None and self._leads and self.directory.is_dir():
+                staging.recover()
+        except (CheckpointError, OSError) as error:
+            problem = str(error)
+        self._agree(problem)
+        return staging
+
+    def _agree(self, problem: str) -> None:
+        """Raise an error on every rank if one of them has a problem."""
+        problems: list[Any] = [None] * self.world
+        dist.all_gather_object(problems, problem, group=self._flags)
+        if any(problems):
+            raise CheckpointError(next(filter(None, problems)))
+
     def _prepare(self) -> str:
         """Create the directory and remove what a kill has left; return what is wrong, or an empty string."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            self._remove_leftovers()
+            remove_leftovers(self.directory)
             self.history.start()
         except OSError as error:
             return f"{self.directory} can't be used: {error.strerror or error}. Give another directory."
         return ""
 
-    def _finish(self, step: int, work: Path, manifest: dict[str, Any]) -> None:
-        """Verify a written checkpoint, install it, and delete older ones; on rank 0, in the background."""
-        self.on_phase("manifest", step)
-        write_synced(work / MANIFEST_NAME, manifest)
-        sync(work)
-        target = self.directory / f"step-{step}"
-        self.on_phase("verify", step)
-        problem = check_files(work, read_manifest(work)["files"], contents=True)
-        if problem:
-            damaged = self.directory / f".step-{step}.damaged"
-            shutil.rmtree(damaged, ignore_errors=True)
-            work.rename(damaged)
-            raise CheckpointError(f"{target} is damaged: {problem}. Older ones are kept.")
-        self.on_phase("rename", step)
-        replace(work, target)
-        self.on_phase("retention", step)
-        self._remove_old(step)
-        self._space.check(target)
-        self._write_s = manifest["write_s"]
+    def _plan_writes(self, step: int) -> tuple[float, int, int]:
+        """Begin a checkpoint on rank 0; return the seconds of a turn, its ranks, and the attempt's number."""
+        plan = torch.zeros(3, dtype=torch.float64)
+        if self.rank == 0:
+            attempt = random.getrandbits(48)
+            begin(self.directory, step, attempt)
+            between = self.interval_s() if self.every == "auto" else self._steps_s
+            slot, at_a_time = turns(self._rank_seconds, 0.0 if self.ending else between / 2)
+            if self.stagger != "auto":
+                slot, at_a_time = self.stagger, 1
+            plan = torch.tensor([slot, at_a_time, attempt], dtype=torch.float64)
+        dist.broadcast(plan, 0, group=self._writers)
+        return float(plan[0]), int(plan[1]), int(plan[2])
+
+    def _finish(self, step: int, facts: dict[str, Any], files: dict[str, Any]) -> None:
+        """Install a checkpoint that all ranks have written; on rank 0, in the background."""
+        if self._staging is None:
+            installer = Installer(self.directory, self._run, self.keep, self.on_phase)
+            manifest = installer.install(step, facts, files)
+        else:
+            asked = {"run": self._run, "keep": self.keep, "files": files}
+            manifest = self._staging.install(step, facts | asked)
+        self._space.check(self.directory / f"step-{step}")
+        self._write_s, self._rank_seconds = manifest["write_s"], manifest["rank_seconds"]
         self.history.progress()
-
-    def _remove_old(self, step: int) -> None:
-        """Delete what is older than the newest `keep`; the newest has just been verified."""
-        older = [
-            path for path in step_directories(self.directory) if step_of(path) < step and self._is_own(path)
-        ]
-        kept = self.keep - 1
-        for path in sorted(older, key=step_of, reverse=True):
-            if kept and (path / METADATA_NAME).exists():
-                kept -= 1
-            else:
-                delete(path)
-
-    def _is_own(self, path: Path) -> bool:
-        """Return whether this run wrote a checkpoint, or no run finished it."""
-        run = run_of(path)
-        unfinished = not (path / MANIFEST_NAME).exists() and not (path / METADATA_NAME).exists()
-        return unfinished if run is None else run == self._run
 
     def _begin_run(self) -> None:
         """Name a new run in the directory, if this training has not loaded a checkpoint."""
@@ -309,71 +338,70 @@ class Checkpoints:
             self._run = uuid.uuid4().hex
             write_synced(self.directory / RUN_NAME, {"run": self._run})
 
-    def _warn_of_earlier_run(self) -> None:
-        run = current_run(self.directory)
-        steps = [
-            step_of(path) for path in step_directories(self.directory) if run_of(path) not in {run, None}
-        ]
-        if run is not None and steps:
-            sys.stderr.write(
-                f"gipfel: {self.directory} also has checkpoints of an earlier run, up to step {max(steps)}, "
-                f"which are not loaded. To resume from the highest step of all, remove {RUN_NAME} there.\n"
-            )
-
-    def _remove_leftovers(self) -> None:
-        for path in self.directory.glob(".step-*.removing"):
-            if LEFTOVER.fullmatch(path.name):
-                finish_replacing(path)
-        for path in self.directory.iterdir():
-            if LEFTOVER.fullmatch(path.name) and not path.name.endswith(".damaged"):
-                shutil.rmtree(path, ignore_errors=True)
-
 
 class _Writer(FileSystemWriter):
     """Writes a rank's file, then its hashes; rank 0 installs the checkpoint when all have."""
 
-    def __init__(self, owner: Checkpoints, step: int, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, owner: Checkpoints, step: int) -> None:
+        staging = owner._staging  # noqa: SLF001 - one class in two parts
+        self._work = work_directory(owner.directory, step)
+        super().__init__(staging.path(step) if staging else self._work, sync_files=staging is None)
         self.staged = threading.Event()
-        self.stall_s = 0.0
-        self._owner, self._step, self._began = owner, step, time.monotonic()
+        self.stall_s, self.slot_s, self.at_a_time, self.attempt = 0.0, 0.0, 1, 0
+        self._owner, self._step, self._began = owner, step, time.time()
 
     def write_data(self, plan: Any, planner: Any) -> Any:
         """Write this rank's tensors and their hashes."""
-        owner = self._owner
-        # In the background: it does not slow down training.
-        time.sleep(int(os.environ.get("LOCAL_RANK", "0")) * owner.stagger)
+        owner, staging = self._owner, self._owner._staging  # noqa: SLF001
+        delay = owner._turn // self.at_a_time * self.slot_s  # noqa: SLF001
+        if staging and not staging.has_room(_bytes(plan)):
+            self.path, self.sync_files, staging = self._work, True, None
+        if staging is None:
+            # In the background: it does not slow down training.
+            owner._hurry.wait(delay)  # noqa: SLF001
         owner.on_phase("write", self._step)
+        began = time.monotonic()
         try:
             done = super().write_data(plan, planner)
             done.wait()
         except Exception as error:
-            owner._space.check_failure(error)  # noqa: SLF001 - one class in two parts
+            owner._space.check_failure(error)  # noqa: SLF001
             raise
+        seconds = time.monotonic() - began
         owner.on_phase("hash", self._step)
         names = sorted({each.storage_data.relative_path for each in done.value()})
-        hashes = {name: hash_file(Path(self.path) / name) for name in names}
-        write_synced(Path(self.path) / _HASHES.format(rank=owner.rank), hashes)
+        files = {name: hash_file(Path(self.path) / name) for name in names}
+        if staging:
+            part = {"files": files, "attempt": self.attempt, "rate": owner.limit}
+            staging.put(self._step, owner.rank, part | {"not_before": time.time() + delay})
+        else:
+            write_part(self._work, owner.rank, files, seconds)
         return done
 
     def finish(self, metadata: Any, results: Any) -> None:
         """Write the metadata; on rank 0, when every rank has written."""
         super().finish(metadata, results)
         self.staged.wait()
-        owner, work = self._owner, Path(self.path)
-        files: dict[str, Any] = {METADATA_NAME: hash_file(work / METADATA_NAME)}
-        for rank in range(owner.world):
-            path = work / _HASHES.format(rank=rank)
-            files |= read_json(path, _MAX_HASHES_BYTES)
-            path.unlink()
-        manifest = {
-            "version": 1,
-            "step": self._step,
-            "time_ns": time.time_ns(),
-            "run": owner._run,  # noqa: SLF001
-            "world_size": owner.world,
-            "stall_s": self.stall_s,
-            "write_s": time.monotonic() - self._began,
-            "files": files,
-        }
-        owner._finish(self._step, work, manifest)  # noqa: SLF001 - one class in two parts
+        world = self._owner.world
+        facts = {
+            "step": self._step, "world_size": world, "stall_s": self.stall_s, "began": self._began,
+            "spread_s": self.slot_s * world / self.at_a_time,
+        }  # fmt: skip
+        files = {METADATA_NAME: hash_file(Path(self.path) / METADATA_NAME)}
+        self._owner._finish(self._step, facts, files)  # noqa: SLF001
+
+
+def _stager(*, on_gpu: bool) -> DefaultStager:
+    """Return what copies tensors to memory of the host."""
+    return DefaultStager(
+        StagingOptions(
+            use_pinned_memory=on_gpu, use_shared_memory=False,
+            use_async_staging=False, use_non_blocking_copy=on_gpu,
+        )
+    )  # fmt: skip
+
+
+def _bytes(plan: Any) -> int:
+    """Return the bytes of the tensors that a plan writes, about."""
+    tensors = [each.tensor_data for each in plan.items if each.tensor_data is not None]
+    return sum(each.chunk.sizes.numel() * each.properties.dtype.itemsize for each in tensors)

@@ -31,6 +31,7 @@ _FAMILIES = ("SLURM_", "SLURMD_", "PMI_", "PMIX_", "OMPI_", "TORCHELASTIC_", "PE
 _KEPT = ("SLURM_JOB_ID", "SLURM_CONF")
 _LOOK_S = 0.2
 _TRACE_LINES = 40
+_DRAIN_S = 60.0
 _KEY = "GIPFEL_RENDEZVOUS_KEY"
 _STACKS = "stacks.json"
 _MAX_TOKEN_CHARACTERS = 8192
@@ -204,6 +205,7 @@ class Rank:
         if status and (not self.stop_requested or status == -signal.SIGKILL):
             self.write_failure(status)
         self.write_record(ended_ns=time.time_ns(), status=status)
+        wait_for_drains()
         return status if status >= 0 else 128 - status
 
     def command(self) -> list[str]:
@@ -282,6 +284,31 @@ def package_folder(name: str) -> str:
     if found is None:
         return ""
     return next(iter(found.submodule_search_locations or ()), found.origin or "")
+
+
+def wait_for_drains() -> None:
+    """Wait up to a minute for processes of this node that still copy a checkpoint.
+
+    A scheduler would end them with this process. `gipfel_widgets.checkpoint_drain` names them in files.
+    """
+    deadline = time.monotonic() + _DRAIN_S
+    prefix = os.uname().nodename + "-"
+    try:
+        names = [each for each in os.listdir(inside("drains")) if each.startswith(prefix)]  # noqa: PTH208
+    except OSError:
+        return
+    for name in names:
+        while _copies_checkpoint(name[len(prefix) :]) and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+
+
+def _copies_checkpoint(process: str) -> bool:
+    """Return whether a process that has this ID runs and is the one that copies checkpoints."""
+    try:
+        with open(f"/proc/{int(process)}/cmdline", "rb") as file:  # noqa: PTH123
+            return b"gipfel_widgets.checkpoint_drain" in file.read(4096)
+    except (OSError, ValueError):
+        return False
 
 
 def _own_identity(plan: dict[str, Any], environment: Any) -> dict[str, str]:

@@ -1,0 +1,359 @@
+"""Checkpoints in memory or on a node's own disk first, copied to the shared file system by another process.
+
+Each rank writes its files into a directory of its node, which takes a fraction of the time. A process of the
+node, `Drainer`, copies them: at its turn, no faster than a limit, comparing hashes. It outlives the ranks, so
+that a checkpoint which all of them wrote is completed after a crash. That of rank 0's node installs the
+checkpoint when the files of all ranks have arrived. What a killed one has left is copied by the next one.
+
+The process imports the standard library alone; its command is ``python -m gipfel_widgets.checkpoint_drain``.
+"""
+
+import hashlib
+import json
+import os
+import select
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gipfel_extension.data.checkpoints import (
+    MANIFEST_NAME,
+    METADATA_NAME,
+    current_run,
+    read_manifest,
+    step_directories,
+    step_of,
+)
+from gipfel_extension.telemetry.files import open_regular, read_json
+
+from .checkpoint_directory import (
+    CheckpointError,
+    Installer,
+    OnPhase,
+    is_attempt,
+    missing_parts,
+    sync,
+    work_directory,
+    write_part,
+)
+
+#: Command that runs `main`; its arguments are the node's directory and that of the checkpoints.
+COMMAND: Sequence[str] = (sys.executable, "-m", "gipfel_widgets.checkpoint_drain")
+
+_PART = ".part-{rank}.json"
+_REQUEST, _OUTCOME, _LOCKS = "request.json", "outcome.json", "k"
+_MAX_BYTES = 16 << 20
+_CHUNK_BYTES = 4 << 20
+_POLL_S = 0.05
+#: Seconds without any progress after which the files of another node are not expected any more.
+_STUCK_S = 30.0
+_RESTARTS = 3
+_SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - compared only
+
+
+class NodeStaging:
+    """A rank's side: the directory of its node, and the process that copies from there.
+
+    Parameters
+    ----------
+    local
+        A directory on the node's disk or in its memory.
+    directory
+        Directory of the checkpoints.
+
+    Raises
+    ------
+    CheckpointError
+        It belongs to another user, or can't be made.
+    """
+
+    def __init__(self, local: Path, directory: Path) -> None:
+        self._directory = directory
+        name = hashlib.sha256(os.fsencode(directory.absolute())).hexdigest()[:16]
+        self.root = local / f"gipfel-{os.getuid()}-{name}"
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (self.root / _LOCKS).mkdir(exist_ok=True)
+            found = self.root.lstat()
+        except OSError as error:
+            raise CheckpointError(f"{local} can't be used: {error.strerror}. Give another one.") from None
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+            raise CheckpointError(f"{self.root} is not yours alone. Delete it, or give another directory.")
+
+    def path(self, step: int) -> Path:
+        """Return the directory of a checkpoint's files on this node."""
+        return self.root / f"step-{step}"
+
+    def has_room(self, count: int) -> bool:
+        """Return whether another `count` bytes leave half of the free space to others."""
+        about = os.statvfs(self.root)
+        free = float(about.f_bavail * about.f_frsize)
+        if os.fspath(self.root).startswith(_SHARED_MEMORY):
+            free = min(free, _memory_left(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")))
+        return 2 * count <= free
+
+    def recover(self) -> None:
+        """Copy what an earlier training has left on this node; wait for its process where it still runs."""
+        from gipfel_cluster.process.tree import wait_for_lock_holders  # noqa: PLC0415 - slow to import
+
+        wait_for_lock_holders(self.root / _LOCKS, lambda _: None)
+        if step_directories(self.root):
+            self.start()
+            self.stop()
+
+    def start(self) -> None:
+        """Start the process, unless it runs."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        from gipfel_cluster.process.tree import (  # noqa: PLC0415 - slow to import
+            assign_lock_file,
+            create_lock_file,
+        )
+
+        lock, descriptor = create_lock_file(self.root / _LOCKS)
+        # The path of modules may have been extended by code.
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
+        self._process = subprocess.Popen(
+            [*COMMAND, os.fspath(self.root), os.fspath(self._directory.absolute())],
+            stdin=subprocess.PIPE, env=environment, pass_fds=(descriptor,), start_new_session=True,
+        )  # fmt: skip
+        assign_lock_file(lock, descriptor, self._process.pid)
+        _register(self._process.pid)
+
+    def hurry(self) -> None:
+        """Let the process copy at once, without waiting for its turn."""
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.write(b"h")
+                self._process.stdin.flush()
+
+    def stop(self) -> None:
+        """Wait until the process has copied everything, and end it."""
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.close()
+            self._process.wait()
+            self._process = None
+
+    def put(self, step: int, rank: int, document: dict[str, Any]) -> None:
+        """Record that a rank's files are on this node: ``files``, ``attempt``, ``rate``, ``not_before``."""
+        _write(self.path(step) / _PART.format(rank=rank), document | {"rank": rank})
+
+    def install(self, step: int, request: dict[str, Any]) -> dict[str, Any]:
+        """Request the installation of a checkpoint that all ranks wrote; wait for it, return its manifest.
+
+        Raises
+        ------
+        CheckpointError
+            It could not be copied or verified.
+        """
+        outcome = self.root / _OUTCOME
+        outcome.unlink(missing_ok=True)
+        _write(self.path(step) / _REQUEST, request)
+        for _ in range(_RESTARTS):
+            self.start()
+            while self._process is not None and self._process.poll() is None:
+                with suppress(OSError, ValueError):
+                    return _result(read_json(outcome, _MAX_BYTES))
+                time.sleep(_POLL_S)
+        with suppress(OSError, ValueError):
+            return _result(read_json(outcome, _MAX_BYTES))
+        raise CheckpointError("The process that copies checkpoints ended several times.")
+
+
+def _memory_left(own: Path, groups: Path) -> float:
+    """Return the bytes that this process' control groups still allow; infinity without a limit."""
+    left = float("inf")
+    try:
+        names = [line.split("::", 1)[1] for line in own.read_text().splitlines() if line.startswith("0::")]
+        group = groups / names[0].strip("/") if names else groups
+        for each in (group, *group.parents):
+            limit = (each / "memory.max").read_text().strip() if each.is_relative_to(groups) else "max"
+            # What the page cache holds makes room.
+            stat_lines = (each / "memory.stat").read_text().splitlines() if limit != "max" else []
+            used = {name: int(value) for name, value in (line.split() for line in stat_lines)}
+            if used:
+                left = min(left, int(limit) - used["anon"] - used.get("shmem", 0))
+            if each == groups:
+                break
+    except (OSError, ValueError, KeyError):
+        return left
+    return left
+
+
+def _result(outcome: dict[str, Any]) -> dict[str, Any]:
+    if outcome["problem"]:
+        raise CheckpointError(outcome["problem"])
+    return dict(outcome["manifest"])
+
+
+class Drainer:
+    """Copies the checkpoints of one node to the shared file system, and installs those of rank 0's node."""
+
+    def __init__(self, root: Path, directory: Path, on_phase: OnPhase = lambda _phase, _step: None) -> None:
+        self._root, self._directory, self._on_phase = root, directory, on_phase
+        self._hurries = False
+        self._progress: tuple[Any, float] = (None, 0.0)
+
+    def run(self, stdin: int) -> None:
+        """Copy until the ranks have closed a pipe, and then what is complete."""
+        ended = False
+        while True:
+            waits = self._once(ended=ended)
+            if ended and not waits:
+                break
+            if ended:
+                time.sleep(_POLL_S)
+            elif select.select([stdin], [], [], _POLL_S)[0]:
+                ended = not os.read(stdin, 1 << 10)
+                self._hurries = True
+        for path in step_directories(self._root):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _once(self, *, ended: bool) -> bool:
+        """Copy and install what can be; return whether something is expected yet."""
+        waits = False
+        for path in sorted(step_directories(self._root), key=step_of):
+            try:
+                waits = self._step(path, ended=ended) or waits
+            except (OSError, ValueError, KeyError, TypeError, CheckpointError) as error:
+                reason = error.strerror if isinstance(error, OSError) else None
+                self._end(path, str(reason or error), None)
+        if not waits:
+            self._hurries = ended
+        return waits
+
+    def _step(self, path: Path, *, ended: bool) -> bool:
+        step, request = step_of(path), path / _REQUEST
+        work = work_directory(self._directory, step)
+        asked = read_json(request, _MAX_BYTES) if request.exists() else None
+        # Of ranks that ended while they wrote, rank 0's node has files and no request.
+        if ended and asked is None and (path / _PART.format(rank=0)).exists():
+            shutil.rmtree(path)
+            return False
+        parts = sorted(path.glob(_PART.format(rank="*")))
+        delivered = [self._deliver(each, work, step) for each in parts]
+        if asked is None:
+            return not all(delivered)
+        return self._install(path, asked)
+
+    def _deliver(self, part: Path, work: Path, step: int) -> bool:
+        """Copy the files of one rank when it is its turn; return whether they are there, or not wanted."""
+        document = read_json(part, _MAX_BYTES)
+        if not is_attempt(work, document["attempt"]):
+            part.unlink()
+            return True
+        if not self._hurries and time.time() < document["not_before"]:
+            return False
+        rate = 0.0 if self._hurries else document["rate"]
+        busy = 0.0
+        for name, (_, digest) in document["files"].items():
+            busy += self._copy(part.with_name(name), work / name, digest, rate, step)
+        sync(work)
+        write_part(work, document["rank"], document["files"], busy)
+        for name in (*document["files"], part.name):
+            part.with_name(name).unlink()
+        return True
+
+    def _copy(self, source: Path, target: Path, digest: str, rate: float, step: int) -> float:
+        """Copy a file at no more than `rate` bytes per second; return the seconds without pauses."""
+        found, busy, total = hashlib.sha256(), 0.0, 0
+        with open_regular(source) as read, target.open("wb") as write:
+            began = time.monotonic()
+            while chunk := read.read(_CHUNK_BYTES):
+                start = time.monotonic()
+                found.update(chunk)
+                write.write(chunk)
+                total += len(chunk)
+                if rate:
+                    # Otherwise the page cache would take it all, and write it in one burst.
+                    write.flush()
+                    os.fdatasync(write.fileno())
+                busy += time.monotonic() - start
+                if total == len(chunk):
+                    self._on_phase("drain", step)
+                if rate:
+                    time.sleep(max(0.0, total / rate - (time.monotonic() - began)))
+            start = time.monotonic()
+            write.flush()
+            os.fsync(write.fileno())
+            busy += time.monotonic() - start
+        if found.hexdigest() != digest:
+            raise CheckpointError(f"{target.name} has changed in {source.parent}. Older ones are kept.")
+        return busy
+
+    def _install(self, path: Path, asked: dict[str, Any]) -> bool:
+        """Install a checkpoint when all of its files are there; return whether files are missing yet."""
+        step, world = step_of(path), asked["world_size"]
+        work, target = work_directory(self._directory, step), self._directory / f"step-{step}"
+        installer = Installer(self._directory, asked["run"], asked["keep"], self._on_phase)
+        if current_run(self._directory) != asked["run"]:
+            shutil.rmtree(path)
+            return False
+        if not work.exists():
+            manifest = read_manifest(target) if target.exists() else {}
+            if manifest.get("run") == asked["run"] and manifest["time_ns"] / 1e9 >= asked["began"]:
+                # A kill came after it was renamed, before older ones were deleted.
+                installer.remove_old(step)
+                self._end(path, "", manifest)
+            else:
+                self._end(path, f"{work.name} has been removed", None)
+            return False
+        missing = [] if (work / MANIFEST_NAME).exists() else missing_parts(work, world)
+        if missing:
+            seen = sorted((each.name, each.stat().st_size) for each in work.iterdir())
+            if seen != self._progress[0]:
+                self._progress = seen, time.monotonic()
+            if time.monotonic() - self._progress[1] > _STUCK_S + asked["spread_s"]:
+                self._end(path, f"The files of rank {missing[0]} did not arrive from its node", None)
+                return False
+            return True
+        ((_, digest),) = asked["files"].values()
+        if (path / METADATA_NAME).exists():
+            self._copy(path / METADATA_NAME, work / METADATA_NAME, digest, 0.0, step)
+        self._end(path, "", installer.install(step, asked, asked["files"]))
+        return False
+
+    def _end(self, path: Path, problem: str, manifest: dict[str, Any] | None) -> None:
+        if (path / _REQUEST).exists():
+            _write(self._root / _OUTCOME, {"problem": problem, "manifest": manifest})
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _write(path: Path, document: dict[str, Any]) -> None:
+    """Write a JSON file in one step; it needs not to survive the node."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.write_text(json.dumps(document))
+    temporary.replace(path)
+
+
+def _register(pid: int) -> None:
+    """Let the launch's program of this node wait for a process when the ranks have ended."""
+    launch = os.environ.get("GIPFEL_LAUNCH")
+    if launch and Path(launch).is_dir():
+        with suppress(OSError):
+            (Path(launch) / "drains").mkdir(mode=0o700, exist_ok=True)
+            (Path(launch) / "drains" / f"{os.uname().nodename}-{pid}").touch(mode=0o600)
+
+
+def main(arguments: Sequence[str], on_phase: OnPhase = lambda _phase, _step: None) -> int:
+    """Copy checkpoints from a node's directory to that of the checkpoints until standard input is closed."""
+    root, directory = (Path(each) for each in arguments)
+    # Slurm sends SIGTERM to every process of a step some seconds before SIGKILL: the time is used.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+    os.nice(5)
+    Drainer(root, directory, on_phase).run(0)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
