@@ -25,7 +25,7 @@ from gipfel_extension.data.checkpoints import (
     step_directories,
     step_of,
 )
-from gipfel_extension.telemetry.files import read_json
+from gipfel_extension.telemetry.files import read_json, read_regular
 
 Phase = Literal["write", "hash", "drain", "manifest", "verify", "rename", "retention"]
 OnPhase = Callable[[Phase, int], None]
@@ -67,7 +67,7 @@ def begin(directory: Path, step: int, attempt: int) -> None:
 def is_attempt(work: Path, attempt: int) -> bool:
     """Return whether files of this attempt are still collected there."""
     try:
-        return (work / _ATTEMPT).read_text() == str(attempt)
+        return read_regular(work / _ATTEMPT, 100) == str(attempt).encode()
     except OSError:
         return False
 

@@ -31,7 +31,7 @@ from gipfel_extension.data.checkpoints import (
     step_directories,
     step_of,
 )
-from gipfel_extension.telemetry.files import open_regular, read_json
+from gipfel_extension.telemetry.files import open_regular, read_json, read_regular
 
 from .checkpoint_directory import (
     CheckpointError,
@@ -173,12 +173,12 @@ def _memory_left(own: Path, groups: Path) -> float:
     """Return the bytes that this process' control groups still allow; infinity without a limit."""
     left = float("inf")
     try:
-        names = [line.split("::", 1)[1] for line in own.read_text().splitlines() if line.startswith("0::")]
+        names = [line.split("::", 1)[1] for line in _text(own).splitlines() if line.startswith("0::")]
         group = groups / names[0].strip("/") if names else groups
         for each in (group, *group.parents):
-            limit = (each / "memory.max").read_text().strip() if each.is_relative_to(groups) else "max"
+            limit = _text(each / "memory.max").strip() if each.is_relative_to(groups) else "max"
             # What the page cache holds makes room.
-            stat_lines = (each / "memory.stat").read_text().splitlines() if limit != "max" else []
+            stat_lines = _text(each / "memory.stat").splitlines() if limit != "max" else []
             used = {name: int(value) for name, value in (line.split() for line in stat_lines)}
             if used:
                 left = min(left, int(limit) - used["anon"] - used.get("shmem", 0))
@@ -187,6 +187,10 @@ def _memory_left(own: Path, groups: Path) -> float:
     except (OSError, ValueError, KeyError):
         return left
     return left
+
+
+def _text(path: Path) -> str:
+    return read_regular(path, _MAX_BYTES).decode(errors="replace")
 
 
 def _result(outcome: dict[str, Any]) -> dict[str, Any]:
