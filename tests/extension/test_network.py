@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from gipfel_cluster.egress.log import CLOSED, GateLog
 from gipfel_extension.cli.main import gipfel
 from gipfel_extension.network import Limits, Owner, Socket, SocketTable, TrafficWatch, read_network
+from gipfel_extension.network.gate import GateTail, read_gate
 from gipfel_extension.network.record import NetworkFile
 from gipfel_extension.telemetry.events import read_events
 
@@ -234,3 +236,39 @@ def test_a_recorder_sees_what_a_job_connects_to_sends_and_opens(tmp_path: Path) 
     text = CliRunner().invoke(gipfel, ["net", str(run)]).stdout
     assert "listens on all interfaces of n1, port 9090" in text
     assert "outside, name unknown" in text
+
+
+def test_the_log_of_a_gate_is_read_once_and_summed_up(tmp_path: Path) -> None:
+    log = GateLog(tmp_path / "gate", "n1", pid=1)
+    tail = GateTail(tmp_path, "n1")
+    allowed = log.note("a.example", 443, "tcp", allowed=True, address="203.0.113.1")
+    log.note("b.example", 22, "tcp", allowed=False, reason="not on the allow list")
+    log.note("ranks 0 to 3", 0, "outside", allowed=True, reason="It has 2 nodes.")
+    assert [(row.kind, row.message) for row in tail.read()] == [
+        ("network_allowed", "The gate lets a program reach a.example:443 (TCP)."),
+        ("network_refused", "The gate refuses b.example:22 (TCP): not on the allow list."),
+        ("network_ungated", "Outside of the gate: ranks 0 to 3 on n1. It has 2 nodes."),
+    ]
+    assert tail.names == {("203.0.113.1", 443): "a.example"}
+    log.add_bytes(allowed, sent=10, received=20)
+    log.flush(at_once=True)
+    GateLog(tmp_path / "gate", "n1", pid=2).note("a.example", 443, "tcp", allowed=True)
+    with (tmp_path / "gate" / "n1-3.jsonl").open("w") as file:
+        file.write('{"name": 1}\n[]\n\x00\n' + "[" * 5000 + "\n")
+    assert not tail.read()
+    record = read_gate(tmp_path)
+    (row,) = (row for row in record.rows if row.name == "a.example")
+    assert (row.count, row.sent, row.received) == (2, 10, 20)
+    assert (record.rows[0].name, record.damaged, record.closed) == ("b.example", 4, "")
+    (tmp_path / "gate" / CLOSED).write_text("broken")
+    assert tail.read_closed()
+    assert not tail.read_closed()
+    assert "ended" in read_gate(tmp_path).closed
+
+
+def test_a_destination_of_a_gate_is_counted_and_not_reported_twice() -> None:
+    watch = _watch(Limits(new_destinations=1))
+    watch.names = {("203.0.113.5", 443): "a.example"}
+    watch.count_refused(1, 1 * _S)
+    _, found = watch.update([_connection(1)], [], 1 * _S)
+    assert [kind for kind, _ in found] == ["network_rate"]

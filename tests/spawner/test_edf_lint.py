@@ -18,6 +18,7 @@ PAGE = Path(gipfel_cluster.edf.__file__).parent
 OFI = "[annotations.com.hooks.aws_ofi_nccl]\n"
 NET = '[env]\nNCCL_NET = "AWS Libfabric"\n'
 SSH = '[annotations.com.hooks.ssh]\nenabled = "true"\n'
+GATE = "[annotations.com.gipfel.network]\n"
 
 
 def found(text, dialect="ce"):
@@ -132,6 +133,9 @@ MISTAKES = [
     ("forced-network", "ce", NET, 'mounts = ["/opt/libnccl-net.so:/usr/lib/libnccl-net-ofi.so"]\n' + NET),
     ("hook-needs-writable", "ce", "writable = false\n" + SSH, "writable = true\n" + SSH),
     ("ssh-without-key", "ce", SSH + 'authorize_ssh_key = "key.pub"', SSH + 'authorize_ssh_key = "/k.pub"'),
+    ("network-gate", "ce", GATE + 'allow = "https://example.org"', GATE + 'allow = "example.org *.hf.co"'),
+    ("network-gate", "ce", GATE + 'mode = "warn"', GATE + 'allow = ""\nmode = "warn"'),
+    ("network-gate", "ce", GATE + 'allowed = "example.org"', GATE + 'allow = "example.org"'),
     ("sarus-one-field", "sarus", 'mounts = ["/a"]', 'mounts = ["/a:/a"]'),
     ("sarus-split", "sarus", 'mounts = ["${D:-/x}:/y"]', 'mounts = ["${HOME}/d:/y"]'),
     ("sarus-image", "sarus", 'image = "./x.sqsh"', 'image = "debian:12"'),

@@ -169,6 +169,23 @@ class _StartCommand(click.Command):
     help="Seconds without a step after which the launch hangs (5 times the longest step, if that is more): "
     "dumps and stacks are taken, and the cause is reported. 0: no alarm.",
 )
+@click.option(
+    "--allow-host",
+    "allowed_hosts",
+    multiple=True,
+    metavar="HOST",
+    help="Put the ranks behind a gate: only this host and others so given are reached, such as example.org, "
+    "*.hf.co or db.site:5432; each use is logged, see `gipfel net`.",
+)
+@click.option("--no-network", is_flag=True, help="The same, without any host.")
+@click.option(
+    "--gate-mode",
+    type=click.Choice(["refuse", "warn"]),
+    default="refuse",
+    show_default=True,
+    help="What a launch does that can't run behind its gate, such as one on several nodes: refuse to "
+    "start, or run outside and name the ranks.",
+)
 @click.option("--name", default="", metavar="NAME", help="Name of the launch and its job.")
 @click.option(
     "--scheduler", default="", metavar="S", help="slurm or local; by default slurm where it is configured."

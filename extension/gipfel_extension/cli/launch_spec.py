@@ -41,6 +41,7 @@ def build_spec(options: dict[str, Any], *, code: str = "") -> LaunchSpec:
         for name, value in options.pop("parameters")
     }
     parameters |= options.pop("values", {})
+    options["network"] = gate_of_options(options)
     variables = {}
     for each in options.pop("environment"):
         name, equals, value = each.partition("=")
@@ -69,6 +70,15 @@ def build_spec(options: dict[str, Any], *, code: str = "") -> LaunchSpec:
         raise GipfelError(f"The launch is not valid: {why}.", "See `gipfel launch --help`.") from None
     except ValueError as error:
         raise click.UsageError(f"{error}.") from None
+
+
+def gate_of_options(options: dict[str, Any]) -> dict[str, Any] | None:
+    """Take the options about a gate out of those of a command; return None where they declare none."""
+    hosts = tuple(options.pop("allowed_hosts", ()))
+    closed, mode = options.pop("no_network", False), options.pop("gate_mode", "refuse")
+    if closed and hosts:
+        raise click.UsageError("--no-network allows no host. Leave out --allow-host.")
+    return {"allow": hosts, "mode": mode} if hosts or closed else None
 
 
 def _what(words: tuple[str, ...], module: str, code: str, parameters: dict[str, Any]) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from .completion import complete_runs
 from .terminal import examples, report_line, table_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from ..network.gate import GateRecord
     from ..network.record import NetworkRow
 
 _UNREADABLE = 2
@@ -35,35 +36,72 @@ def net(recording: str, *, outside: bool, as_document: bool) -> int:
 
     RUN is a run folder or its name, by default that of this job, else your newest. Recorders look once a
     second at the sockets of the job's own processes; connections within a node are left out. One that ends
-    within that second may be missed, and only TCP counts bytes. The names of peers are unknown, since no
-    resolver is watched. Traffic that does not use sockets, such as RDMA and Slingshot's, is not seen.
+    within that second may be missed, and only TCP counts bytes. Names are known behind a gate alone, which
+    logs what it allowed and refused. Traffic without sockets, such as RDMA and Slingshot's, is not seen.
 
     Exit status: 0; 1 nothing was recorded; 2 the run can't be read.
     """
-    from ..network import read_network  # noqa: PLC0415 - --help can do without
+    from ..network import read_gate, read_network  # noqa: PLC0415 - --help can do without
     from ..telemetry.sample import SourceError  # noqa: PLC0415
     from .scored_run import resolve_recording  # noqa: PLC0415
 
     try:
-        record = read_network(resolve_recording(recording))
+        run = resolve_recording(recording)
+        record, gate = read_network(run), read_gate(run)
     except SourceError as error:
         report_line(str(error))
         return _UNREADABLE
-    if record is None:
+    if record is None and not gate.rows and not gate.closed:
         report_line("This run has no record of connections. It is made while a job runs, on Linux.")
         return 1
-    rows = [row for row in record.rows if not outside or row.all_interfaces or row.with_outside]
+    rows = [
+        row
+        for row in (record.rows if record else ())
+        if not outside or row.all_interfaces or row.with_outside
+    ]
+    notes = record.notes if record else ()
     if as_document:
-        click.echo(json.dumps({**record.to_json(), "rows": [dict(vars(row)) for row in rows]}))
+        document = {
+            "rows": [dict(vars(row)) for row in rows],
+            "gate": [dict(vars(row)) for row in gate.rows],
+            "closed": gate.closed,
+            "notes": list(notes),
+        }
+        click.echo(json.dumps(document))
         return 0
-    for line in _lines(rows):
+    names = {(row.address, row.port): row.name for row in gate.rows if row.allowed}
+    for line in (*_gate_lines(gate), *_lines(rows, names)):
         click.echo(line)
-    for note in record.notes:
+    for note in notes:
         report_line(note)
     return 0
 
 
-def _lines(rows: "Sequence[NetworkRow]") -> list[str]:
+def _gate_lines(gate: "GateRecord") -> list[str]:
+    """Return what a gate refused and allowed; none for a run without one."""
+    from .run_lines import size_text  # noqa: PLC0415
+
+    lines = [f"The gate is closed: {gate.closed}.", ""] if gate.closed else []
+    if not gate.rows:
+        return lines
+    titles = ["GATE", "DESTINATION", "", "TIMES", "SENT", "RECEIVED", "WHY", "NODE"]
+    rows = [
+        [
+            "outside" if row.protocol == "outside" else "allowed" if row.allowed else "REFUSED",
+            row.place,
+            row.protocol,
+            str(row.count),
+            size_text(row.sent) if row.allowed else "",
+            size_text(row.received) if row.allowed else "",
+            row.reason,
+            row.node,
+        ]
+        for row in gate.rows
+    ]
+    return [*lines, *table_lines([titles, *rows], (3, 4, 5)), ""]
+
+
+def _lines(rows: "Sequence[NetworkRow]", names: "Mapping[tuple[str, int], str]") -> list[str]:
     """Return the ports that programs listen on, then the peers with their bytes."""
     from .run_lines import size_text  # noqa: PLC0415 - beside --help's modules, this needs none
 
@@ -81,7 +119,7 @@ def _lines(rows: "Sequence[NetworkRow]") -> list[str]:
             "to" if row.direction == "out" else "from",
             row.address,
             f"{row.port}/{row.protocol}",
-            "cluster" if row.inside else "outside, name unknown",
+            "cluster" if row.inside else f"outside, {names.get((row.address, row.port), 'name unknown')}",
             str(row.connections),
             size(row.sent),
             size(row.received),

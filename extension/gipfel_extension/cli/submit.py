@@ -70,6 +70,14 @@ _INTERRUPTED = 130
 )
 @click.option("--edf", default="", metavar="FILE|NAME", help="The environment; by default no container.")
 @click.option(
+    "--allow-host",
+    "allowed_hosts",
+    multiple=True,
+    metavar="HOST",
+    help="Put the notebook behind a gate: only this host and others so given are reached.",
+)
+@click.option("--no-network", is_flag=True, help="The same, without any host.")
+@click.option(
     "--nodes", default=1, show_default=True, type=click.IntRange(min=1), metavar="N",
     help="Nodes of the job; the notebook itself runs on the first one.",
 )  # fmt: skip
@@ -143,11 +151,13 @@ def _planned(options: dict[str, Any]) -> "NotebookJob":
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415
 
     from ..training.batch.job import NotebookOptions, plan_notebook_job  # noqa: PLC0415
+    from .launch_spec import gate_of_options  # noqa: PLC0415
 
     try:
         directory = Path.cwd()
     except OSError as error:
         raise GipfelError("The working directory no longer exists.", "Change to another one.") from error
+    options["network"] = gate_of_options(options)
     notebook_options = NotebookOptions.model_validate(options)
     return plan_notebook_job(notebook_options, environment=os.environ, directory=directory)
 

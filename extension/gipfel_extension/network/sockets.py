@@ -166,6 +166,19 @@ class ClosedSockets:
             self._netlink = None
 
 
+def has_only_loopback(pid: int, proc: Path = Path("/proc")) -> bool:
+    """Return whether the network namespace of a process has a loopback interface and no other.
+
+    Raises
+    ------
+    OSError
+        The process has ended or belongs to another user.
+    """
+    with (proc / str(pid) / "net" / "dev").open("rb") as file:
+        lines = file.read(_PROC_BYTES).decode("ascii", errors="replace").splitlines()[2:]
+    return {line.partition(":")[0].strip() for line in lines} <= {"lo"}
+
+
 def read_process_sockets(pid: int, proc: Path = Path("/proc")) -> list[Socket]:
     """Return the sockets of the network namespace of a process, without byte counts.
 

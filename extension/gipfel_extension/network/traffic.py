@@ -127,6 +127,8 @@ class TrafficWatch:
         self._rate_ns: int | None = None
         self._volume_reported = False
         self.dropped = 0
+        #: Names of destinations that a gate has already reported, by address and port.
+        self.names: Mapping[tuple[str, int], str] = {}
 
     def update(
         self, sockets: Iterable[Socket], ended: Iterable[Socket], now_ns: int
@@ -158,6 +160,10 @@ class TrafficWatch:
                 self._count(entry, each, now_ns, changed)
         findings += self._limits_exceeded(now_ns)
         return changed, findings
+
+    def count_refused(self, count: int, now_ns: int) -> None:
+        """Count destinations that a gate refused as new ones."""
+        self._new.extend([now_ns] * count)
 
     def _first(
         self, each: Socket, ports: set[int], now_ns: int, changed: set[FlowKey], findings: list[Finding]
@@ -206,6 +212,8 @@ class TrafficWatch:
         if key.direction != "out" or flow.inside or key.port == _DNS_PORT:
             return []
         self._new.append(now_ns)
+        if (key.address, key.port) in self.names:
+            return []
         return self._limited(
             "network_destination",
             f"{_who(key)} connects to {_at(key)}, for the first time in this run. Its name is unknown.",

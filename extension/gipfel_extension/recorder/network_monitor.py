@@ -5,8 +5,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from ..network.gate import GateTail
 from ..network.record import NetworkFile
-from ..network.sockets import ClosedSockets, Socket, SocketTable, read_process_sockets
+from ..network.sockets import (
+    ClosedSockets,
+    Socket,
+    SocketTable,
+    has_only_loopback,
+    read_process_sockets,
+)
 from ..network.traffic import FlowKey, Limits, TrafficWatch
 from ..telemetry.sources import Clock
 from .job_processes import JobProcesses, SocketOwners
@@ -18,6 +25,8 @@ _INTERVAL_NS = 900_000_000
 _WRITE_NS = 10 * 10**9
 _SEARCH_NS = 5 * 10**9
 _MOST_NAMESPACES = 64
+#: Events about single destinations of a gate; `gipfel net` lists all.
+_MOST_GATE_EVENTS = 50
 log = logging.getLogger("gipfel.recorder")
 
 
@@ -50,7 +59,9 @@ class NetworkMonitor:
             log.warning("GIPFEL_NETWORK_…: %s. The default limits apply.", error)
             limits = Limits()
         self._watch = TrafficWatch(limits, self._owners.owner)
-        self._file = NetworkFile(run, node)
+        self._file, self._gate = NetworkFile(run, node), GateTail(run, node)
+        self._watch.names = self._gate.names
+        self._reported = 0
         self._table, self._closed = SocketTable(), ClosedSockets()
         self._changed: set[FlowKey] = set()
         self._due_ns = self._written_ns = self._searched_ns = 0
@@ -68,6 +79,7 @@ class NetworkMonitor:
         if now_ns < self._due_ns:
             return
         self._due_ns = now_ns + _INTERVAL_NS
+        self._check_gate()
         ended = self._closed.read()
         sockets = self._sockets(now_ns)
         changed, findings = self._watch.update(sockets, ended, self._clock.time_ns())
@@ -89,6 +101,16 @@ class NetworkMonitor:
         self._table.close()
         self._closed.close()
 
+    def _check_gate(self) -> None:
+        """Note what the gates of this node allowed and refused for the first time."""
+        found = self._gate.read()
+        self._watch.count_refused(sum(not each.allowed for each in found), self._clock.time_ns())
+        for row in found[: max(0, _MOST_GATE_EVENTS - self._reported)]:
+            self._journal.note(row.kind, row.message)
+        self._reported += len(found)
+        if closed := self._gate.read_closed():
+            self._journal.note("network_closed", f"{closed[:1].upper()}{closed[1:]}.")
+
     def _sockets(self, now_ns: int) -> list[Socket]:
         if now_ns - self._searched_ns >= _SEARCH_NS:
             # A program that starts in a namespace of its own has no socket in this one.
@@ -97,6 +119,9 @@ class NetworkMonitor:
         sockets = self._table.read()
         for pid in list(self._owners.other_namespaces.values())[:_MOST_NAMESPACES]:
             with suppress(OSError):
+                # Nothing leaves a namespace without another interface; its gate writes what was tried.
+                if has_only_loopback(pid):
+                    continue
                 sockets += read_process_sockets(pid)
         return sockets
 

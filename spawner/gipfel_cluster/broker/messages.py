@@ -214,11 +214,12 @@ class Ended(Frozen):
 
 
 class EdfAnswer(Frozen):
-    """A usable EDF: its name, its file on the host, and its image."""
+    """A usable EDF: its name, its file on the host, its image, and its annotations about a gate."""
 
     name: str
     file: str
     image: str
+    network: dict[str, str] = Field(default_factory=dict)
 
 
 class LintAnswer(Frozen):

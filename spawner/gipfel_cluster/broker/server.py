@@ -11,6 +11,7 @@ from asyncio.subprocess import Process
 from pathlib import Path
 from typing import Protocol
 
+from ..edf.gate import network_annotations
 from ..model import Frozen, GipfelError
 from ..process.tree import kill_tree
 from ..scheduler.command import current_user_name
@@ -215,7 +216,12 @@ class Broker(Server):
         match request:
             case EdfRequest():
                 edf = await asyncio.to_thread(load_usable_edf, request.edf, self._context, request.engine)
-                return EdfAnswer(name=edf.name, file=edf.path or "", image=edf.image)
+                return EdfAnswer(
+                    name=edf.name,
+                    file=edf.path or "",
+                    image=edf.image,
+                    network=network_annotations(edf.annotations),
+                )
             case LintRequest():
                 diagnostics = await asyncio.to_thread(edf_diagnostics, request.edf, self._context)
                 return LintAnswer(diagnostics=diagnostics)

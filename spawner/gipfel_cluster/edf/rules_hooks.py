@@ -4,6 +4,8 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator
 
+from ..model import GipfelError
+from .gate import ALLOW, ANNOTATIONS, MODE, PREFIX, gates_of
 from .model import KEYS, Diagnostic
 from .rule import LintContext, Rule
 
@@ -240,6 +242,35 @@ class SshWithoutKey(Rule):
             yield self.diagnostic(context.document.annotations["com.hooks.ssh.enabled"])
 
 
+class GateAnnotation(Rule):
+    """Annotations of a gate that can't be read."""
+
+    code = "network-gate"
+    severity = "error"
+    reason = "{problem}"
+    consequence = "what runs in this environment does not start, since it would run without its gate"
+    fix = "{fix}"
+
+    def check(self, context: LintContext) -> Iterator[Diagnostic]:  # noqa: D102
+        entries = {
+            name: entry for name, entry in context.document.annotations.items() if name.startswith(PREFIX)
+        }
+        for name, entry in entries.items():
+            if name not in ANNOTATIONS:
+                yield self.diagnostic(
+                    entry,
+                    problem=f"{name} is not an annotation of a gate",
+                    fix=f"There are {ALLOW} and {MODE}.",
+                )
+                return
+        if entries:
+            try:
+                gates_of(context.edf.annotations, {})
+            except GipfelError as error:
+                entry = next(iter(entries.values()))
+                yield self.diagnostic(entry, problem=error.problem.rstrip("."), fix=error.fix)
+
+
 HOOK_RULES: tuple[Rule, ...] = (
     HookPrefix(),
     HookName(),
@@ -250,4 +281,5 @@ HOOK_RULES: tuple[Rule, ...] = (
     ForcedNetwork(),
     ReadOnlyHook(),
     SshWithoutKey(),
+    GateAnnotation(),
 )

@@ -7,6 +7,7 @@ request. A hook that only a site can provide is a `SiteHook`, which adds a note.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..edf.gate import PREFIX as GATE_PREFIX
 from ..edf.model import Edf, shortened
 from ..edf.rules_hooks import HOOKS
 from ..engines.host import Host
@@ -153,7 +154,7 @@ def apply_hooks(
 
 def _unused_annotations(annotations: Mapping[str, str], engine: str) -> Iterator[str]:
     """Yield one line about the annotations that belong to no hook."""
-    others = [_printable(name) for name in sorted(annotations) if not name.startswith(_PREFIX)]
+    others = [_printable(name) for name in sorted(annotations) if not name.startswith((_PREFIX, GATE_PREFIX))]
     if others:
         more = f" and {len(others) - _MAX_LISTED} more" if len(others) > _MAX_LISTED else ""
         yield f"The engine {engine} ignores the annotations {', '.join(others[:_MAX_LISTED])}{more}."

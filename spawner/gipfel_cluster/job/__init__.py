@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
+from ..edf.gate import Gate
 from ..model import Frozen, OneLine
 from ..scheduler.protocol import batch_script
 
@@ -47,6 +48,8 @@ class JobSpec(Frozen):
     """Base of relative paths in the EDF and working directory of a notebook; empty for the home directory."""
     folders: tuple[OneLine, ...] = Field((), max_length=16)
     """Further directories of the host that the container mounts at the same path."""
+    network: Gate | None = None
+    """Hosts that a batch notebook may reach, in addition to the gates of EDF and site."""
     submitted: int = Field(default_factory=lambda: int(time.time()), ge=0)
     """Time at which this was made, which is when it is submitted, in seconds since 1970."""
 

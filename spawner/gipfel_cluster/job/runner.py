@@ -13,7 +13,8 @@ from typing import Any
 
 from ..broker.context import JobContext, Workspace, host_variables, workspace_in_container, workspace_on_host
 from ..edf import Edf, EdfError, Mount, check_local, load_edf
-from ..engines import ContainerRequest, Invocation, engine_for, engine_pulls
+from ..egress.start import applied_gates, gate_invocation, gate_request, record_outside
+from ..engines import ContainerRequest, Engine, Invocation, engine_for, engine_pulls
 from ..engines.srun import ContainerEngine
 from ..environment import PROTECTED_VARIABLES
 from ..hooks import engine_invocation
@@ -136,7 +137,7 @@ class JobRunner:
             scratch=str(scratch / "c"),
             step=self._srun_options(),
         )
-        invocation = engine_invocation(request, engine, python=sys.executable, runtime=runtime)
+        invocation = self._invocation(request, engine, runtime, str(run.path))
         record["notes"] = list(invocation.notes)
         run.write_record(record)
         context = job_context(
@@ -151,6 +152,32 @@ class JobRunner:
         return self._run_recorded(
             run, record, context, invocation, notices, directory=start, preloaded=preloaded
         )
+
+    def _invocation(
+        self, request: ContainerRequest, engine: Engine, runtime: Runtime, run: str
+    ) -> Invocation:
+        """Render the request; behind a gate where site, EDF or the job's spec declare one.
+
+        What a launch or a service starts has gates of its own, in its steps.
+        """
+        if self.spec.kind in {"launch", "service"}:
+            return engine_invocation(request, engine, python=sys.executable, runtime=runtime)
+        gates, outside = applied_gates(
+            request.edf,
+            self.environment,
+            self.spec.network,
+            engine=engine.name,
+            is_server=self.spec.kind == "server",
+        )
+        if gates:
+            request = gate_request(request)
+        invocation = engine_invocation(request, engine, python=sys.executable, runtime=runtime)
+        if gates:
+            return gate_invocation(invocation, gates, run=run, node=self.node, python=sys.executable)
+        if outside:
+            notes = (*invocation.notes, record_outside(run, self.node, f"the {self.spec.kind}", outside))
+            invocation = invocation.model_copy(update={"notes": notes})
+        return invocation
 
     def _run_recorded(
         self,

@@ -14,6 +14,7 @@ from ..broker.context import (
     workspace_on_host,
 )
 from ..edf import Edf, EdfError, Mount, check_local, load_edf
+from ..egress.start import applied_gates, gate_invocation, gate_request, record_outside
 from ..engines import ContainerRequest, Invocation, engine_for, engine_pulls
 from ..environment import PROTECTED_VARIABLES
 from ..hooks import engine_invocation
@@ -21,7 +22,7 @@ from ..model import GipfelError
 from ..runtime import Runtime
 from ..scheduler.excluded_nodes import excluded_nodes
 from ..scheduler.notation import expand_hostlist
-from .spec import IMAGE_PYTHON, PYTHON, StepJob, StepPlan
+from .spec import IMAGE_PYTHON, NODES_VARIABLE, PYTHON, RANKS_VARIABLE, StepJob, StepPlan
 
 # Containers of steps run no ssh server: only the job's own container does.
 _SSH_HOOK = "com.hooks.ssh."
@@ -58,6 +59,7 @@ def task_invocation(
     task_variables: Mapping[str, str],
     scratch: str,
     python: str,
+    node: str = "",
     step: tuple[str, ...] = (),
 ) -> tuple[Invocation, str]:
     """Return the command to execute for a task, and its working directory on the host.
@@ -72,6 +74,8 @@ def task_invocation(
         A private directory on this node's disk.
     python
         The host's interpreter.
+    node
+        Name of this node, for the log of a gate.
     step
         Options of srun about tasks and nodes, for engines that start with srun.
 
@@ -89,6 +93,14 @@ def task_invocation(
     workspace = workspace_in_container(edf, home) if edf.image else workspace_on_host(edf, home)
     mounts = _mounts(plan, edf) if edf.image else ()
     directory = _directory(plan, edf, (*workspace.mounts, *mounts), workspace.directory)
+    gates, outside = applied_gates(
+        edf,
+        environment,
+        plan.spec.network,
+        engine=engine.name,
+        nodes=int(plan.spec.environment.get(NODES_VARIABLE) or len(plan.nodes)),
+        tasks=plan.spec.tasks_per_node,
+    )
     first, *others = plan.spec.command
     inherited = {name: value for name, value in environment.items() if not name.startswith(_SERVER_VARIABLES)}
     request = ContainerRequest(
@@ -106,8 +118,23 @@ def task_invocation(
         scratch=scratch,
         step=step,
     )
+    if gates:
+        request = gate_request(request)
     invocation = engine_invocation(request, engine, python=python, runtime=runtime)
+    log = plan.job.run or plan.folder
+    if gates:
+        invocation = gate_invocation(invocation, gates, run=log, node=node, python=python)
+    elif outside:
+        note = record_outside(log, node, _ranks(plan, task_variables), outside)
+        invocation = invocation.model_copy(update={"notes": (*invocation.notes, note)})
     return invocation, "/" if edf.image else directory
+
+
+def _ranks(plan: StepPlan, variables: Mapping[str, str]) -> str:
+    """Return the ranks of a task, which may start several."""
+    started = int(plan.spec.environment.get(RANKS_VARIABLE) or 1)
+    first = int(variables.get("GIPFEL_TASK") or 0) * started
+    return f"rank {first}" if started == 1 else f"ranks {first} to {first + started - 1}"
 
 
 def _runtime(plan: StepPlan, environment: Mapping[str, str], *, contained: bool) -> Runtime:

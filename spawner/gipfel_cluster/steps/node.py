@@ -64,6 +64,7 @@ class TaskRunner:
             task_variables=self._task_variables(scratch),
             scratch=str(scratch),
             python=sys.executable,
+            node=self.location.node,
         )
         for note in invocation.notes:
             _report(note)

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from ..edf.gate import Gate
 from ..edf.model import Mount
 from ..model import PYTHON, Frozen, OneLine, check_command, check_variables
 from ..process.tree import Process
@@ -16,6 +17,10 @@ __all__ = ["IMAGE_PYTHON", "PYTHON", "StepJob", "StepPlan", "StepSpec", "StepSta
 IMAGE_PYTHON = "{image-python}"
 #: The environment variable that carries a `StepPlan` as JSON to each node.
 STEP_VARIABLE = "GIPFEL_STEP"
+#: In the environment of a `StepSpec`: number of ranks that each of its tasks starts.
+RANKS_VARIABLE = "GIPFEL_RANKS_PER_TASK"
+#: In the environment of a `StepSpec`: number of nodes that the tasks of several steps connect.
+NODES_VARIABLE = "GIPFEL_CONNECTED_NODES"
 
 _MAX_COMMAND = 64 << 10
 
@@ -52,6 +57,8 @@ class StepSpec(Frozen):
     name: StepName = "step"
     time_limit_s: float | None = Field(None, gt=0)
     """Time after which the step is stopped with exit status 124."""
+    network: Gate | None = None
+    """Hosts that the command may reach, behind a gate; None for no gate but those of EDF and site."""
     kill_on_bad_exit: bool = False
     """True if the failure of one task ends the others, as srun's ``--kill-on-bad-exit`` does."""
     grace_s: float = Field(10.0, ge=0, le=3600)

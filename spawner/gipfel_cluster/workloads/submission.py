@@ -7,6 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
+from pydantic import Field
+
 from gipfel_cluster.broker.client import BrokerScheduler, send_request_sync
 from gipfel_cluster.broker.context import find_runtime, variables_for_new_job
 from gipfel_cluster.broker.messages import (
@@ -22,6 +24,7 @@ from gipfel_cluster.broker.messages import (
     broker_socket,
 )
 from gipfel_cluster.edf import Diagnostic, EdfError, check_edf, check_local, load_edf
+from gipfel_cluster.edf.gate import network_annotations
 from gipfel_cluster.engines import engine_for, engine_pulls
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.scheduler import LocalScheduler, Scheduler, SlurmPresence, SlurmScheduler, slurm_presence
@@ -35,10 +38,11 @@ SCHEDULERS = ("slurm", "local")
 
 
 class ChosenEdf(Frozen):
-    """A usable EDF: its file on the host, and its image."""
+    """A usable EDF: its file on the host, its image, and its annotations about a gate."""
 
     file: str
     image: str
+    network: dict[str, str] = Field(default_factory=dict)
 
 
 class ChosenRuntime(Frozen):
@@ -169,7 +173,7 @@ class HostContext:
         if errors:
             raise EdfError(errors)
         engine_for(edf, engine)
-        return ChosenEdf(file=edf.path or "", image=edf.image)
+        return ChosenEdf(file=edf.path or "", image=edf.image, network=network_annotations(edf.annotations))
 
     def lint(self, file: str, directory: Path) -> tuple[Diagnostic, ...]:
         """Check an EDF as this user."""
@@ -242,7 +246,7 @@ class ContainerContext:
                 f"{name!r} is not a valid EDF.", "Give the name or the path of an EDF."
             ) from error
         edf = send_request_sync(self._socket, request, EdfAnswer)
-        return ChosenEdf(file=edf.file, image=edf.image)
+        return ChosenEdf(file=edf.file, image=edf.image, network=edf.network)
 
     def lint(self, file: str, directory: Path) -> tuple[Diagnostic, ...]:  # noqa: ARG002 - the host has its own
         """Let the broker check an EDF on the host."""

@@ -11,6 +11,8 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from gipfel_cluster.broker.context import is_system_directory
+from gipfel_cluster.edf.gate import Gate, gates_of
+from gipfel_cluster.egress.start import gate_problem
 from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
 from gipfel_cluster.model import PYTHON, Frozen, GipfelError
 from gipfel_cluster.scheduler import JobRequest, Scheduler
@@ -64,6 +66,7 @@ class NotebookOptions(Frozen):
     strict: bool = False
     kernel: str = ""
     edf: str = ""
+    network: Gate | None = None
     nodes: int = Field(1, ge=1)
     gpus_per_node: int = Field(0, ge=0)
     partition: str = ""
@@ -170,6 +173,7 @@ def plan_notebook_job(
     edf = context.edf(options.edf, engine, working_directory) if options.edf else None
     runtime = context.runtime(options.runtime, scheduler)
     _check_image(edf, runtime, files)
+    _check_gate(edf, environment, options, engine)
     try:
         spec = JobSpec(
             kind="notebook",
@@ -179,6 +183,7 @@ def plan_notebook_job(
             engine=engine,
             runtime=runtime.root,
             options=_record_options(options, files, yaml_texts, grid),
+            network=options.network,
             directory=str(files.directory),
             folders=tuple(dict.fromkeys((str(files.notebook.parent), str(files.output.parent)))),
         )
@@ -200,6 +205,16 @@ def plan_notebook_job(
         in_container=context.in_container,
         notes=tuple(filter(None, (context.scheduler_note(options.scheduler), *parameter_notes))),
     )
+
+
+def _check_gate(
+    edf: ChosenEdf | None, environment: Mapping[str, str], options: NotebookOptions, engine: str
+) -> None:
+    """Raise if the notebook has a gate that can't hold it."""
+    gates = gates_of(edf.network if edf else {}, environment, options.network)
+    problem = gate_problem(engine if edf and edf.image else "host")
+    if gates and problem and gates.mode == "refuse":
+        raise GipfelError(problem, "Choose the engine bubblewrap, or leave the gate out.")
 
 
 def scheduler_of(job: NotebookJob, environment: Mapping[str, str]) -> Scheduler:

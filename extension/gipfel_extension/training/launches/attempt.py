@@ -9,6 +9,7 @@ from pathlib import Path
 from gipfel_cluster.regular_files import read_regular
 from gipfel_cluster.runs import write_atomically
 from gipfel_cluster.steps import IMAGE_PYTHON, StepHandle, StepJob, StepSpec, start_step
+from gipfel_cluster.steps.spec import NODES_VARIABLE, RANKS_VARIABLE
 from gipfel_cluster.workloads.directory import MAX_BYTES
 
 from ..record.spec import LaunchPlan
@@ -153,7 +154,13 @@ class RunningAttempt:
             tasks_per_node=1 if per_node else spec.gpus_per_node,
             gpus={node: self._gpus[node] for node in nodes if node in self._gpus},
             gpus_per_node=None if self._gpus else 0,
-            environment={_KEY: self._key},
+            environment={
+                _KEY: self._key,
+                RANKS_VARIABLE: str(spec.gpus_per_node if per_node else 1),
+                # The part of an elastic launch on this node is a step of its own.
+                NODES_VARIABLE: str(len(self._attempt.nodes)),
+            },
+            network=spec.network,
             directory=self._plan.directory,
             folder=f"{self._plan.host_folder}/steps",
             name=f"attempt-{self._attempt.number}-{name}-{number}",

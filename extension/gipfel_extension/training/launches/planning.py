@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from gipfel_cluster.edf.gate import gates_of
 from gipfel_cluster.engines.choice import engine_exists
 from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
 from gipfel_cluster.model import PYTHON, GipfelError, pluralize
@@ -192,6 +193,7 @@ def plan_launch(
         scheduler=_scheduler(spec, context),
         cluster=spec.cluster or context.default_setting("cluster") or _scheduler(spec, context),
         vetting=_protocol(spec, folder, context, environment, directory),
+        gates=gates_of(edf.network if edf else {}, environment, spec.network),
         by_srun=_by_srun(spec, context, environment, in_job=in_job),
         mounts=mounts_of(directories, context),
     )

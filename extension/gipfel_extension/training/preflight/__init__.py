@@ -11,6 +11,7 @@ from .checks import (
     EdfCheck,
     ImageCheck,
     LimitsCheck,
+    NetworkCheck,
     NotebookCheck,
     SchedulerCheck,
     ScriptCheck,
@@ -29,6 +30,7 @@ CHECKS: tuple[Callable[[], Check], ...] = (
     ScriptCheck,
     NotebookCheck,
     GpuCheck,
+    NetworkCheck,
     CheckpointCheck,
     VettingCheck,
 )

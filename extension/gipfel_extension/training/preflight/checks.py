@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from gipfel_cluster.egress.start import gate_problem
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.command import run_sync
 from gipfel_cluster.steps.container import step_job_from_environment
@@ -109,6 +110,32 @@ class ImageCheck:
         message = f"Python {context.probe.python}" + (f", torch {torch}" if torch else ", no torch")
         subject = "The image has" if contained else f"{context.probe.executable} is"
         return CheckOutcome(check=self.name, verdict="pass", message=f"{subject} {message}.")
+
+
+class NetworkCheck:
+    """Check that the launch can run behind its gate, if site, EDF or launch declare one."""
+
+    name = "network"
+
+    def run(self, context: Context) -> CheckOutcome | None:
+        """Return what the gate allows; in the mode ``warn`` which ranks run outside of it."""
+        plan, gates = context.plan, context.plan.gates
+        if gates is None:
+            return None
+        spec = plan.spec
+        engine = "host"
+        if context.contained:
+            engine = (context.probe.engine if context.probe else "") or plan.engine or "bubblewrap"
+        tasks = spec.gpus_per_node if launcher_of(spec.launcher).per == "rank" else 1
+        problem = gate_problem(engine, nodes=spec.nodes, tasks=tasks)
+        if not problem:
+            message = f"The ranks reach {gates}, and nothing else. RDMA and Unix sockets pass a gate."
+            return CheckOutcome(check=self.name, verdict="pass", message=message)
+        if gates.mode == "warn":
+            message = f"{problem} Ranks 0 to {spec.ranks - 1} run outside of the gate."
+            return CheckOutcome(check=self.name, verdict="warn", message=message)
+        fix = "Use one node and torchrun, or set the gate's mode to warn: the ranks then run outside of it."
+        return CheckOutcome(check=self.name, verdict="fail", message=problem, fix=fix)
 
 
 class ScriptCheck:

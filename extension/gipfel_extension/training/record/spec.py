@@ -9,6 +9,7 @@ from pydantic import Field, JsonValue, field_validator, model_validator
 
 from gipfel_cluster.broker.context import is_system_directory
 from gipfel_cluster.edf import Mount
+from gipfel_cluster.edf.gate import Gate, Gates
 from gipfel_cluster.model import Frozen, GipfelError, OneLine
 from gipfel_cluster.scheduler import JobRequest
 from gipfel_cluster.scheduler.protocol import Hostlist, Placement
@@ -82,6 +83,8 @@ class LaunchSpec(Placement):
     """Log the steps of every rank without a change of its program."""
     hang_after_s: float = Field(300.0, ge=0, le=86_400)
     """Seconds without a step after which the launch hangs, at least; 0 for no alarm."""
+    network: Gate | None = None
+    """Hosts that the ranks may reach, behind a gate; None for no gate but those of EDF and site."""
     preflight: bool = True
     python: OneLine = Field("", pattern=r"^(/|$)", max_length=4096)
     """Interpreter of ranks without a container; empty for that of the caller's environment."""
@@ -185,6 +188,8 @@ class LaunchPlan(Frozen):
     vetting: str = ""
     """Name of a shipped protocol, else the path on the host of a copy in the launch's directory."""
     mounts: tuple[Mount, ...] = ()
+    gates: Gates | None = None
+    """All gates that apply: those of the launch, its EDF and the site."""
     by_srun: bool = True
     """True if Slurm starts the ranks; else they are processes on this machine."""
     request: JobRequest | None = None

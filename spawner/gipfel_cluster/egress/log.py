@@ -1,0 +1,152 @@
+"""Destinations that programs in a gate asked for: ``gate/<node>-<pid>.jsonl`` of the run folder.
+
+A line holds the totals of one destination until then; the last line of each counts. ``gate/closed.json`` ends
+the network of all gates of the run: each looks for it every two seconds, and never opens again.
+
+Recorders read these files, too, which import nothing of Gipfel but `regular_files`.
+"""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..regular_files import open_log, read_regular
+
+DIRECTORY, CLOSED = "gate", "closed.json"
+#: The protocol of a line that names ranks which run outside of their gate.
+OUTSIDE = "outside"
+_MAX_BYTES = 8 << 20
+_MAX_CLOSED_BYTES = 4096
+#: Destinations that one gate distinguishes; the others share one line.
+_MOST = 5000
+_WRITE_NS = 2 * 10**9
+_OTHERS = "other destinations"
+
+
+@dataclass
+class Destination:
+    """Totals of one destination.
+
+    Parameters
+    ----------
+    name
+        The name that the program asked for, or an address where it used one without a name.
+    protocol
+        ``tcp``, ``udp``, ``dns``, or `OUTSIDE`.
+    reason
+        Why it was refused; empty where it was allowed.
+    sent, received
+        Bytes that passed the gate, without the handshake with it.
+    """
+
+    name: str
+    port: int
+    protocol: str
+    allowed: bool
+    reason: str = ""
+    address: str = ""
+    count: int = 0
+    sent: int = 0
+    received: int = 0
+    first_ns: int = 0
+    last_ns: int = 0
+    changed: bool = field(default=True, repr=False)
+
+
+class GateLog:
+    """Writer of one gate's file; its methods may be called from several threads.
+
+    Parameters
+    ----------
+    folder
+        Directory of the file, made if it is missing; None to write none.
+    """
+
+    def __init__(
+        self, folder: Path | None, node: str, clock_ns: Callable[[], int] = time.time_ns, pid: int = 0
+    ) -> None:
+        self._path = None if folder is None else folder / f"{node}-{pid or os.getpid()}.jsonl"
+        self._node, self._clock_ns = node, clock_ns
+        self._lock = threading.Lock()
+        self._found: dict[tuple[str, int, str, bool], Destination] = {}
+        self._written_ns = 0
+
+    def note(
+        self, name: str, port: int, protocol: str, *, allowed: bool, reason: str = "", address: str = ""
+    ) -> Destination:
+        """Count an attempt to reach a destination; the first one is written at once."""
+        name = " ".join(name.split())[:253]
+        with self._lock:
+            key = (name, port, protocol, allowed)
+            if key not in self._found and len(self._found) >= _MOST:
+                key = (_OTHERS, 0, protocol, allowed)
+            now_ns = self._clock_ns()
+            is_new = key not in self._found
+            if is_new:
+                self._found[key] = Destination(*key, reason=reason, address=address, first_ns=now_ns)
+            found = self._found[key]
+            found.count += 1
+            found.last_ns = now_ns
+            found.changed = True
+            if is_new:
+                self._write()
+        return found
+
+    def add_bytes(self, destination: Destination, *, sent: int = 0, received: int = 0) -> None:
+        """Add bytes that passed."""
+        with self._lock:
+            destination.sent += sent
+            destination.received += received
+            destination.changed = True
+
+    def flush(self, *, at_once: bool = False) -> None:
+        """Write the totals that changed, if two seconds have passed."""
+        with self._lock:
+            if at_once or self._clock_ns() - self._written_ns >= _WRITE_NS:
+                self._write()
+
+    def _write(self) -> None:
+        self._written_ns = self._clock_ns()
+        changed = [each for each in self._found.values() if each.changed]
+        if self._path is None or not changed:
+            return
+        lines = "".join(json.dumps(self._line(each)) + "\n" for each in changed)
+        # A full disk must not end the network of the job.
+        with suppress(OSError):
+            self._path.parent.mkdir(mode=0o700, exist_ok=True)
+            handle = open_log(self._path)
+            try:
+                if os.fstat(handle).st_size + len(lines) <= _MAX_BYTES:
+                    os.write(handle, lines.encode())
+            finally:
+                os.close(handle)
+        for each in changed:
+            each.changed = False
+
+    def _line(self, each: Destination) -> dict[str, Any]:
+        content = asdict(each)
+        del content["changed"]
+        return {"node": self._node, **content}
+
+
+def read_closed(folder: Path) -> str:
+    """Return who ended the network of a run's gates, and why; empty where it is open."""
+    path = folder / CLOSED
+    try:
+        path.lstat()
+    except OSError:
+        return ""
+    try:
+        content = json.loads(read_regular(path, _MAX_CLOSED_BYTES))
+        by, reason = str(content["by"]), str(content["reason"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        # A file that can't be read closes, too.
+        return "the network of this job was ended"
+    text = f"{by} ended the network of this job" + (f": {reason}" if reason else "")
+    return " ".join(text.split())[:450]

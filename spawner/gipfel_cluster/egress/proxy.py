@@ -1,0 +1,314 @@
+"""The open side of a gate: it accepts what programs inside connect to, and connects outside if allowed.
+
+Its listening sockets were made inside the gate's network namespace and were passed to this process, which
+stays outside: a connection needs no other process in between. Programs reach it as an HTTP proxy (``CONNECT``
+and plain HTTP). Programs without proxies reach it by the addresses that :meth:`Proxy.answer_name` gave them,
+at the ports of the allow list: in the namespace every address is local, and the socket's own address is the
+one that the program asked for.
+"""
+
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from ipaddress import ip_address
+
+from ..edf.gate import Gates, is_address, normal_name
+from .log import Destination, GateLog
+from .names import FAILED, MALFORMED, OK, REFUSED, TYPE_AAAA, UNKNOWN, answer, parse_question
+
+Resolve = Callable[[str, int], list[str]]
+
+_HEAD_BYTES = 64 << 10
+_HEAD_S = 30.0
+_CONNECT_S = 30.0
+_PIPE_BYTES = 1 << 20
+_MOST_CONNECTIONS, _MOST_QUESTIONS = 512, 32
+_MOST_NAMES = 4096
+_HOP_HEADERS = (b"proxy-", b"connection:", b"keep-alive:", b"host:", b"te:", b"upgrade:")
+#: IP_PKTINFO of linux/in.h, which carries the address that a datagram was sent to.
+_PACKET_INFO = (socket.IPPROTO_IP, 8)
+_NOT_ALLOWED = "not on the allow list"
+
+
+class RefusedError(Exception):
+    """A destination is not reached; the message is the reason."""
+
+
+def resolve_outside(name: str, port: int) -> list[str]:
+    """Return the addresses of a name, by the resolver of this machine.
+
+    Raises
+    ------
+    OSError
+        The name is unknown.
+    """
+    found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(each[4][0]) for each in found))
+
+
+class Proxy:
+    """Decides on each connection and relays the allowed ones, each in a thread of its own."""
+
+    def __init__(self, gates: Gates, log: GateLog, resolve: Resolve = resolve_outside) -> None:
+        self._gates, self._log, self._resolve = gates, log, resolve
+        self._closed = ""
+        self._lock = threading.Lock()
+        self._open: set[socket.socket] = set()
+        self._names: dict[str, str] = {}
+        self._slots = threading.BoundedSemaphore(_MOST_CONNECTIONS)
+        self._question_slots = threading.BoundedSemaphore(_MOST_QUESTIONS)
+
+    def close(self, reason: str) -> None:
+        """Refuse every destination from now on, and end the open connections."""
+        with self._lock:
+            self._closed = reason
+            for each in self._open:
+                with suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+
+    def accept(self, listener: socket.socket, *, direct: bool) -> None:
+        """Accept one connection and handle it in a thread; ``direct`` for one without a proxy's protocol."""
+        client, _ = listener.accept()
+        if not self._slots.acquire(blocking=False):
+            client.close()
+            return
+        handle = self._handle_direct if direct else self._handle_proxy
+        threading.Thread(target=self._guarded, args=(handle, client), daemon=True).start()
+
+    def answer_name(self, server: socket.socket) -> None:
+        """Answer one question for a name in a thread."""
+        data, ancillary, _, client = server.recvmsg(2048, 128)
+        asked = next((each for level, kind, each in ancillary if (level, kind) == _PACKET_INFO), b"")
+
+        def reply(content: bytes) -> None:
+            # From the address that was asked: a program ignores another one's answer.
+            source = [(*_PACKET_INFO, bytes(4) + asked[8:12] + bytes(4))] if len(asked) >= 12 else []
+            with suppress(OSError):
+                server.sendmsg([content], source, 0, client)
+
+        if self._question_slots.acquire(blocking=False):
+            threading.Thread(target=self._answer, args=(data, reply), daemon=True).start()
+
+    def _guarded(self, handle: Callable[[socket.socket], None], client: socket.socket) -> None:
+        try:
+            with client:
+                handle(client)
+        except (OSError, ValueError, RefusedError):
+            pass
+        finally:
+            self._slots.release()
+
+    def _handle_proxy(self, client: socket.socket) -> None:
+        client.settimeout(_HEAD_S)
+        head, rest = _read_head(client)
+        try:
+            method, name, port, forwarded = _parse_head(head)
+        except ValueError as error:
+            client.sendall(_response("400 Bad Request", f"The gate of this job can't read it: {error}."))
+            return
+        try:
+            server, destination = self._connect(name, port, name)
+        except RefusedError as error:
+            text = f"The gate of this job refuses {name}:{port}: {error}."
+            client.sendall(_response("403 Forbidden", text))
+            return
+        except OSError as error:
+            why = error.strerror or str(error)
+            client.sendall(_response("502 Bad Gateway", f"{name}:{port} can't be reached: {why}."))
+            return
+        with server:
+            if method == b"CONNECT":
+                client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            server.sendall(forwarded + rest)
+            self._relay(client, server, destination)
+
+    def _handle_direct(self, client: socket.socket) -> None:
+        address, port = client.getsockname()[:2]
+        address = normal_name(address)
+        try:
+            server, destination = self._connect(self._names.get(address, address), port, address)
+        except (OSError, RefusedError):
+            # The program sees a reset instead of an end without data.
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            raise
+        with server:
+            self._relay(client, server, destination)
+
+    def _connect(self, name: str, port: int, target: str) -> tuple[socket.socket, Destination]:
+        """Connect to a destination, by its name or by an address that was given for its name."""
+        name = normal_name(name)
+        reason = self._closed or ("" if self._gates.allows(name, port) else _NOT_ALLOWED)
+        if not reason:
+            try:
+                addresses = self._public(name, self._addresses(target, port))
+            except RefusedError as error:
+                reason = str(error)
+        if reason:
+            self._log.note(name, port, "tcp", allowed=False, reason=reason)
+            raise RefusedError(reason)
+        destination = self._log.note(name, port, "tcp", allowed=True, address=addresses[0])
+        server = _first_connection(addresses, port)
+        destination.address = normal_name(server.getpeername()[0])
+        return server, destination
+
+    def _addresses(self, target: str, port: int) -> list[str]:
+        return [normal_name(target)] if is_address(normal_name(target)) else self._resolve(target, port)
+
+    @staticmethod
+    def _public(name: str, addresses: Iterable[str]) -> list[str]:
+        """Return the addresses that a name may have: a foreign name server must not open this machine."""
+        found = []
+        for each in map(normal_name, addresses):
+            address = ip_address(each.partition("%")[0])
+            own = address.is_loopback or address.is_link_local or address.is_unspecified
+            if is_address(name) or not (own or address.is_multicast):
+                found.append(each)
+        if not found:
+            raise RefusedError("its name is an address of this machine")
+        return found
+
+    def _answer(self, data: bytes, reply: Callable[[bytes], None]) -> None:
+        try:
+            question = parse_question(data)
+        except (ValueError, UnicodeDecodeError):
+            reply(data[:2].ljust(2, b"\0") + bytes((0x80, MALFORMED)) + bytes(8))
+            self._question_slots.release()
+            return
+        code: int = REFUSED
+        addresses: tuple[str, ...] = ()
+        try:
+            if question.name.endswith(".arpa"):
+                # Names of addresses: nothing is passed on, and programs ask for their own.
+                code = UNKNOWN
+                return
+            reason = self._closed or ("" if self._gates.allows_name(question.name) else _NOT_ALLOWED)
+            # Programs ask for both kinds of addresses; one line is enough.
+            if reason and question.type != TYPE_AAAA:
+                self._log.note(question.name, 53, "dns", allowed=False, reason=reason)
+            if not reason:
+                code, addresses = self._answer_of(question.name)
+        finally:
+            reply(answer(question, code, addresses))
+            self._question_slots.release()
+
+    def _answer_of(self, name: str) -> tuple[int, tuple[str, ...]]:
+        try:
+            found = tuple(self._public(name, self._resolve(name, 0)))
+        except (OSError, UnicodeError, RefusedError):
+            return FAILED, ()
+        with self._lock:
+            for each in found:
+                if len(self._names) < _MOST_NAMES or each in self._names:
+                    self._names[each] = normal_name(name)
+        return OK, found
+
+    def _relay(self, client: socket.socket, server: socket.socket, destination: Destination) -> None:
+        """Pass on both directions until both have ended."""
+        for each in (client, server):
+            each.settimeout(None)
+        with self._lock:
+            if self._closed:
+                return
+            self._open |= {client, server}
+        try:
+            back = threading.Thread(
+                target=_splice,
+                args=(server, client, lambda n: self._log.add_bytes(destination, received=n)),
+                daemon=True,
+            )
+            back.start()
+            _splice(client, server, lambda n: self._log.add_bytes(destination, sent=n))
+            back.join()
+        finally:
+            with self._lock:
+                self._open -= {client, server}
+
+
+def _splice(source: socket.socket, target: socket.socket, count: Callable[[int], None]) -> None:
+    """Move bytes without copying them into this process, and pass the end on."""
+    reader, writer = os.pipe()
+    try:
+        with suppress(OSError):
+            import fcntl  # noqa: PLC0415 - beside its one use
+
+            fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        while moved := os.splice(source.fileno(), writer, _PIPE_BYTES):
+            count(moved)
+            while moved:
+                moved -= os.splice(reader, target.fileno(), moved)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        # One side is gone: the other direction must not wait for it.
+        for each in (source, target):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def _first_connection(addresses: Iterable[str], port: int) -> socket.socket:
+    failure = OSError("it has no address")
+    for address in addresses:
+        try:
+            return socket.create_connection((address, port), _CONNECT_S)
+        except OSError as error:
+            failure = error
+    raise failure
+
+
+def _read_head(client: socket.socket) -> tuple[bytes, bytes]:
+    """Return the head of a request, and what was already received after it."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        piece = client.recv(16 << 10)
+        if not piece or len(data) + len(piece) > _HEAD_BYTES:
+            raise ValueError("the request has no end")
+        data += piece
+    head, _, rest = data.partition(b"\r\n\r\n")
+    return head, rest
+
+
+def _parse_head(head: bytes) -> tuple[bytes, str, int, bytes]:
+    """Return method, host and port of a request, and what to send to the host."""
+    first, *headers = head.split(b"\r\n")
+    try:
+        method, target, version = first.split(b" ")
+        text = target.decode("ascii")
+    except ValueError:
+        raise ValueError("the first line is not that of a request") from None
+    if not version.startswith(b"HTTP/1.") or not method.isalpha():
+        raise ValueError("it is not HTTP/1.1")
+    if method == b"CONNECT":
+        return method, *_host_and_port(text, 443), b""
+    if not text.lower().startswith("http://"):
+        raise ValueError("a request to a proxy names http://HOST/…, or uses CONNECT")
+    authority, slash, path = text[len("http://") :].partition("/")
+    name, port = _host_and_port(authority, 80)
+    # One request for each connection: another one could name another host.
+    kept = [each for each in headers if not each.lower().startswith(_HOP_HEADERS) and each[:1] not in b" \t"]
+    lines = [
+        b" ".join((method, (slash + path or "/").encode(), b"HTTP/1.1")),
+        b"Host: " + authority.encode(),
+        *kept,
+        b"Connection: close",
+    ]
+    return method, name, port, b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+def _host_and_port(authority: str, default: int) -> tuple[str, int]:
+    name, colon, port = authority.rpartition(":")
+    if not colon or authority.endswith("]"):
+        name, port = authority, str(default)
+    if "@" in name or not name or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise ValueError("it names no host and port")
+    return name.strip("[]"), int(port)
+
+
+def _response(status: str, text: str) -> bytes:
+    body = f"gipfel: {text}\n".encode()
+    head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
+    return f"{head}Connection: close\r\n\r\n".encode() + body

@@ -1,0 +1,141 @@
+"""Put a command behind a gate: `gate_request` before the engine renders it, `gate_invocation` after."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ..edf.gate import MODE, Gate, Gates, gates_of
+from ..edf.model import Edf
+from ..engines.protocol import ContainerRequest, Invocation
+from ..model import GipfelError, one_line
+from ..runs import write_atomically
+from .log import CLOSED, DIRECTORY, OUTSIDE, GateLog
+
+#: Carries the plan of a gate as JSON to `__main__`.
+PLAN_VARIABLE = "GIPFEL_GATE_PLAN"
+PROXY_PORT = 3128
+#: Engines whose containers are children of the process that starts them, so that a namespace holds them.
+_ENGINES = ("host", "bubblewrap")
+_PROXY = f"http://127.0.0.1:{PROXY_PORT}"
+VARIABLES: dict[str, str] = {
+    **dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), _PROXY),
+    **dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1"),
+    # The one interface that there is: libraries that look for another one find none.
+    **dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), "lo"),
+    "GIPFEL_GATE": "1",
+}
+
+
+def applied_gates(
+    edf: Edf,
+    environment: Mapping[str, str],
+    own: Gate | None,
+    *,
+    engine: str,
+    nodes: int = 1,
+    tasks: int = 1,
+    is_server: bool = False,
+) -> tuple[Gates | None, str]:
+    """Return the gates of a command that starts now, and what to say where it runs outside of them.
+
+    Parameters
+    ----------
+    nodes, tasks
+        Nodes of the command, and how often it starts on each; all of them connect with each other.
+    is_server
+        True if the hub must reach the command.
+
+    Raises
+    ------
+    GipfelError
+        It can't run behind a gate, and the mode is ``refuse``.
+    """
+    gates = gates_of(edf.annotations, environment, own)
+    if gates is None:
+        return None, ""
+    problem = gate_problem(engine, nodes=nodes, tasks=tasks, is_server=is_server)
+    if not problem:
+        return gates, ""
+    if gates.mode == "refuse":
+        raise GipfelError(problem, f"Change that, or set {MODE} to warn: it then runs outside of the gate.")
+    return None, problem
+
+
+def gate_problem(engine: str, *, nodes: int = 1, tasks: int = 1, is_server: bool = False) -> str:
+    """Return why a command can't run behind a gate; empty where it can."""
+    if is_server:
+        return "A gate can't hold a notebook server, which the hub must reach; its kernels and launches can."
+    if nodes > 1:
+        return (
+            f"A gate can't hold a launch on {nodes} nodes: its ranks connect over the nodes' own network, "
+            "which a gate leaves out."
+        )
+    if tasks > 1:
+        return (
+            f"A gate can't hold {tasks} tasks that Slurm starts one by one: each would have a network of its "
+            "own. The launcher torchrun starts them together."
+        )
+    if engine not in _ENGINES:
+        return f"A gate can't hold containers of the engine {engine}, which another process starts."
+    return ""
+
+
+def gate_request(request: ContainerRequest) -> ContainerRequest:
+    """Return a request whose command uses the gate's proxy, whatever image and EDF say."""
+    return request.model_copy(
+        update={
+            "environment": request.environment | VARIABLES,
+            "protected": (*request.protected, *VARIABLES),
+        }
+    )
+
+
+def gate_invocation(
+    invocation: Invocation, gates: Gates, *, run: str, node: str, python: str | Sequence[str]
+) -> Invocation:
+    """Return the process that enters the gate and then becomes that of an invocation.
+
+    Parameters
+    ----------
+    run
+        The run folder, or another directory in which ``gate/`` is made.
+    python
+        A Python of the host with Gipfel's packages, as a path or as the first words of an argv.
+    """
+    words = (python,) if isinstance(python, str) else tuple(python)
+    plan = json.dumps(
+        {
+            "gates": gates.model_dump(mode="json"),
+            "ports": gates.ports,
+            "folder": str(Path(run, DIRECTORY)) if run else "",
+            "node": node,
+        }
+    )
+    return invocation.model_copy(
+        update={
+            "argv": (*words, "-I", "-m", "gipfel_cluster.egress", *invocation.argv),
+            "environment": invocation.environment | {PLAN_VARIABLE: plan},
+            "notes": (*invocation.notes, f"The network is behind a gate, which allows {gates}."),
+        }
+    )
+
+
+def record_outside(run: str, node: str, ranks: str, problem: str) -> str:
+    """Write into the log of gates that ranks run outside of one, and return the sentence for people."""
+    folder = Path(run, DIRECTORY) if run else None
+    GateLog(folder, node).note(ranks, 0, OUTSIDE, allowed=True, reason=problem)
+    return f"Outside of the gate: {ranks} on {node}. {problem}"
+
+
+def close_gates(run: Path, by: str, reason: str, time_ns: int) -> None:
+    """End the network of all gates of a run; they notice it within two seconds.
+
+    Raises
+    ------
+    OSError
+        The file can't be written.
+    """
+    folder = run / DIRECTORY
+    folder.mkdir(mode=0o700, exist_ok=True)
+    content = {"by": one_line(by)[:100], "reason": one_line(reason)[:300], "time_ns": time_ns}
+    write_atomically(folder / CLOSED, json.dumps(content) + "\n")

@@ -1,0 +1,340 @@
+"""The gate around a command: its allow list, its proxy and log, in a network namespace of a real process."""
+
+import http.server
+import json
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gipfel_cluster.edf import Edf
+from gipfel_cluster.edf.gate import ALLOW, MODE, Gate, Gates, gates_of, parse_host
+from gipfel_cluster.egress.__main__ import refused_destination
+from gipfel_cluster.egress.log import GateLog
+from gipfel_cluster.egress.names import OK, REFUSED, answer, parse_question
+from gipfel_cluster.egress.proxy import Proxy
+from gipfel_cluster.egress.start import VARIABLES, applied_gates, close_gates, gate_invocation
+from gipfel_cluster.engines import Invocation
+from gipfel_cluster.model import GipfelError
+
+_QUESTION = b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x07example\x03ORG\x00\x00\x01\x00\x01"
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        body = self.headers["Host"].encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[int]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as made:
+        threading.Thread(target=made.serve_forever, daemon=True).start()
+        yield made.server_address[1]
+        made.shutdown()
+
+
+def _gates(*hosts: str) -> Gates:
+    return Gates(gates=(Gate(allow=hosts),))
+
+
+def _run(gates: Gates, run: Path, program: str, **kwargs: object) -> subprocess.CompletedProcess[str]:
+    argv = (sys.executable, "-c", textwrap.dedent(program))
+    environment = {**os.environ, **VARIABLES}
+    made = gate_invocation(
+        Invocation(argv=argv, environment=environment), gates, run=str(run), node="n1", python=sys.executable
+    )
+    return subprocess.run(
+        made.argv,
+        env=made.environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        **kwargs,  # type: ignore[call-overload]
+    )
+
+
+def _log(run: Path) -> dict[tuple[str, int, str, bool], dict[str, object]]:
+    lines = [line for path in (run / "gate").glob("*.jsonl") for line in path.read_text().splitlines()]
+    rows = [json.loads(line) for line in lines]
+    return {(row["name"], row["port"], row["protocol"], row["allowed"]): row for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("entry", "name", "port", "allowed"),
+    [
+        ("example.org", "Example.org.", 443, True),
+        ("example.org", "example.org", 22, False),
+        ("example.org", "evil-example.org", 443, False),
+        ("*.hf.co", "cdn.hf.co", 80, True),
+        ("*.hf.co", "hf.co", 443, False),
+        ("*.hf.co", "hf.co.evil.org", 443, False),
+        ("db.site:5432", "db.site", 5432, True),
+        ("db.site:5432", "db.site", 443, False),
+        ("10.0.0.1", "10.0.0.1", 80, True),
+        ("10.0.0.1", "::ffff:10.0.0.1", 80, True),
+        ("*.1", "10.0.0.1", 80, False),
+        ("[2001:db8::1]:8080", "2001:0db8::1", 8080, True),
+    ],
+)
+def test_an_entry_allows_its_host_and_ports_alone(entry: str, name: str, port: int, allowed: bool) -> None:
+    assert _gates(entry).allows(name, port) is allowed
+
+
+@pytest.mark.parametrize("entry", ["https://example.org", "a b", "host:0", "host:99999", "1.2.3", "[x]", ""])
+def test_what_is_not_a_host_is_refused(entry: str) -> None:
+    with pytest.raises(ValueError, match=r"host|port"):
+        parse_host(entry)
+
+
+def test_every_gate_must_allow_a_destination() -> None:
+    gates = gates_of(
+        {ALLOW: "example.org, evil.org", MODE: "warn"},
+        {"GIPFEL_NETWORK_ALLOW": "example.org"},
+        Gate(allow=("*.org",)),
+    )
+    assert gates is not None
+    assert gates.allows("example.org", 443)
+    assert not gates.allows("evil.org", 443)
+    assert not gates.allows("python.org", 443)
+    assert gates.mode == "refuse"
+    assert gates_of({}, {}) is None
+    assert not gates_of({ALLOW: ""}, {}).allows_name("example.org")  # type: ignore[union-attr]
+    with pytest.raises(GipfelError, match="The EDF's gate is not valid"):
+        gates_of({ALLOW: "https://example.org/simple"}, {})
+    with pytest.raises(GipfelError, match="no list of hosts"):
+        gates_of({MODE: "warn"}, {})
+
+
+def test_what_can_not_run_behind_a_gate_is_refused_or_named() -> None:
+    edf = Edf(name="e", path=None, annotations={ALLOW: "example.org"})
+    for kwargs, said in (
+        ({"nodes": 2}, "2 nodes"),
+        ({"tasks": 4}, "4 tasks"),
+        ({"is_server": True}, "notebook server"),
+    ):
+        with pytest.raises(GipfelError, match=said):
+            applied_gates(edf, {}, None, engine="host", **kwargs)  # type: ignore[arg-type]
+    with pytest.raises(GipfelError, match="engine ce"):
+        applied_gates(edf, {}, None, engine="ce")
+    warned = edf.model_copy(update={"annotations": {ALLOW: "", MODE: "warn"}})
+    gates, problem = applied_gates(warned, {}, None, engine="host", nodes=2)
+    assert gates is None
+    assert "2 nodes" in problem
+
+
+def test_programs_reach_what_is_allowed_and_the_rest_is_logged(tmp_path: Path, server: int) -> None:
+    done = _run(
+        _gates(f"127.0.0.1:{server}"),
+        tmp_path,
+        f"""
+        import os, socket, urllib.error, urllib.request
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ""
+        print(urllib.request.urlopen("http://127.0.0.1:{server}/x").read().decode())
+        for url in ("http://evil.example/", "http://127.0.0.1:9/"):
+            try:
+                urllib.request.urlopen(url)
+            except urllib.error.HTTPError as error:
+                print(error.code, error.read().decode().strip())
+        for address in (("203.0.113.7", 5000), ("2001:db8::1", 25), ("203.0.113.8", 443)):
+            try:
+                socket.create_connection(address, 5).recv(1)
+            except OSError as error:
+                print(type(error).__name__)
+        udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        udp.sendto(b"secret", ("203.0.113.9", 999))
+        try:
+            socket.getaddrinfo("leak.example", 443)
+        except OSError as error:
+            print("no name")
+        # The node's own addresses lead to the program itself, so that ranks find each other.
+        own = socket.create_server(("10.1.2.3", 29500))
+        socket.create_connection(("10.1.2.3", 29500), 5)
+        raise SystemExit(7)
+        """,
+    )
+    assert done.returncode == 7, done.stderr
+    refused = "gipfel: The gate of this job refuses"
+    assert done.stdout.splitlines() == [
+        f"127.0.0.1:{server}",
+        f"403 {refused} evil.example:80: not on the allow list.",
+        f"403 {refused} 127.0.0.1:9: not on the allow list.",
+        "ConnectionRefusedError",
+        "ConnectionRefusedError",
+        "ConnectionResetError",
+        "no name",
+    ]
+    log = _log(tmp_path)
+    assert log["127.0.0.1", server, "tcp", True]["received"]
+    assert {key for key in log if not key[3]} == {
+        ("evil.example", 80, "tcp", False),
+        ("127.0.0.1", 9, "tcp", False),
+        ("203.0.113.7", 5000, "tcp", False),
+        ("2001:db8::1", 25, "tcp", False),
+        ("203.0.113.8", 443, "tcp", False),
+        ("203.0.113.9", 999, "udp", False),
+        ("leak.example", 53, "dns", False),
+    }
+
+
+def test_an_operator_ends_the_network_and_not_the_program(tmp_path: Path, server: int) -> None:
+    program = f"""
+        import http.client, os, time, urllib.error, urllib.request
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ""
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({{"http": "http://127.0.0.1:3128"}}))
+        opener.open("http://127.0.0.1:{server}/").read()
+        print("open", flush=True)
+        end = time.monotonic() + 10
+        while time.monotonic() < end:
+            try:
+                opener.open("http://127.0.0.1:{server}/").read()
+            except urllib.error.HTTPError as error:
+                print(error.read().decode())
+                break
+            except (OSError, http.client.HTTPException):
+                pass  # a connection that was open is cut
+            time.sleep(0.1)
+    """
+    threading.Timer(1.0, close_gates, (tmp_path, "operator ada", "it crawls", time.time_ns())).start()
+    done = _run(_gates(f"127.0.0.1:{server}"), tmp_path, program)
+    assert done.returncode == 0, done.stderr
+    assert "operator ada ended the network of this job: it crawls" in done.stdout
+
+
+def test_the_way_out_ends_with_the_program_and_can_not_be_entered(tmp_path: Path) -> None:
+    program = """
+        import os, pathlib, time
+        found = [each for each in pathlib.Path("/proc").iterdir() if each.name.isdecimal()]
+        for each in found:
+            try:
+                if (each / "comm").read_text() == "gipfel-gate\\n":
+                    os.readlink(each / "cwd")
+                    print("entered")
+            except PermissionError:
+                print(each.name)
+            except OSError:
+                continue
+    """
+    done = _run(_gates(), tmp_path, program, cwd=tmp_path)
+    pids = done.stdout.split()
+    assert pids, done
+    assert "entered" not in pids
+    end = time.monotonic() + 10
+    while any(_runs_in(pid, tmp_path) for pid in pids) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not [pid for pid in pids if _runs_in(pid, tmp_path)]
+
+
+def _runs_in(pid: str, folder: Path) -> bool:
+    try:
+        return Path("/proc", pid, "cwd").readlink() == folder
+    except OSError:
+        return False
+
+
+def _serve(proxy: Proxy, *, direct: bool = False) -> tuple[socket.socket, int]:
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def accept() -> None:
+        try:
+            while True:
+                proxy.accept(listener, direct=direct)
+        except OSError:
+            pass
+
+    threading.Thread(target=accept, daemon=True).start()
+    return listener, listener.getsockname()[1]
+
+
+def _ask(port: int, request: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), 10) as client:
+        client.sendall(request)
+        client.shutdown(socket.SHUT_WR)
+        found = b""
+        while piece := client.recv(1 << 16):
+            found += piece
+        return found
+
+
+@pytest.mark.parametrize(
+    "request_text",
+    [
+        "GET / HTTP/1.1\r\nHost: allowed.example\r\n\r\n",
+        "CONNECT allowed.example HTTP/2\r\n\r\n",
+        "CONNECT allowed.example:0 HTTP/1.1\r\n\r\n",
+        "CONNECT user@allowed.example:443 HTTP/1.1\r\n\r\n",
+        "GET https://allowed.example/ HTTP/1.1\r\n\r\n",
+        "\x16\x03\x01\x02\x00\x01\r\n\r\n",
+        "GET ftp://allowed.example/ HTTP/1.1\r\n\r\n",
+    ],
+)
+def test_a_request_that_can_not_be_read_is_refused(request_text: str) -> None:
+    listener, port = _serve(Proxy(_gates("allowed.example"), GateLog(None, "n1")))
+    with listener:
+        assert _ask(port, request_text.encode("latin-1")).startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_request_reaches_the_host_that_it_names_and_not_another(server: int) -> None:
+    log = GateLog(None, "n1")
+    proxy = Proxy(_gates(f"localhost:{server}", "127.0.0.1:1"), log, lambda *_: ["127.0.0.1"])
+    listener, port = _serve(proxy)
+    with listener:
+        rebound = _ask(port, f"GET http://localhost:{server}/ HTTP/1.1\r\n\r\n".encode())
+    assert b"403" in rebound.splitlines()[0]
+    assert b"its name is an address of this machine" in rebound
+    listener, port = _serve(Proxy(_gates(f"127.0.0.1:{server}"), log))
+    with listener:
+        request = f"GET http://127.0.0.1:{server}/ HTTP/1.1\r\nHost: other.example\r\n\r\n"
+        assert _ask(port, request.encode()).endswith(f"\r\n\r\n127.0.0.1:{server}".encode())
+
+
+def test_names_are_answered_and_hostile_questions_are_not() -> None:
+    question = parse_question(_QUESTION)
+    assert (question.name, question.type, question.identifier) == ("example.org", 1, 0x1234)
+    found = answer(question, OK, ("203.0.113.1", "2001:db8::1"))
+    assert found[:4] == b"\x12\x34\x81\x80"
+    assert found.endswith(bytes((203, 0, 113, 1)))
+    assert answer(question, REFUSED)[3] & 15 == REFUSED
+    for data in (
+        b"",
+        _QUESTION[:14],
+        _QUESTION[:12] + b"\xc0\x0c\x00\x01\x00\x01",
+        _QUESTION[:12] + b"\x3f" + b"a" * 10,
+        _QUESTION[:12] + b"\x02\xff\xfe\x00\x00\x01\x00\x01",
+        _QUESTION.replace(b"\x01\x00\x00\x01", b"\x81\x00\x00\x01", 1),
+        _QUESTION[:12] + b"\x01a" * 200,
+    ):
+        with pytest.raises((ValueError, UnicodeDecodeError)):
+            parse_question(data)
+    for packet in (b"", b"\x45", b"\x45" + bytes(8) + b"\x01" + bytes(20), bytes(range(60))):
+        try:
+            assert refused_destination(packet) is None
+        except (ValueError, IndexError):
+            continue
+
+
+def test_the_log_is_bounded_and_survives_a_directory_that_can_not_be_written(tmp_path: Path) -> None:
+    (tmp_path / "gate").write_text("")
+    GateLog(tmp_path / "gate", "n1").note("a\nb", 1, "tcp", allowed=False)
+    log = GateLog(tmp_path / "many", "n1", clock_ns=lambda: 1)
+    for number in range(5050):
+        log.note(f"h{number}.example", 443, "tcp", allowed=False)
+    log.flush(at_once=True)
+    rows = (tmp_path / "many").glob("*.jsonl")
+    names = {json.loads(line)["name"] for path in rows for line in path.read_text().splitlines()}
+    assert "other destinations" in names
+    assert len(names) == 5001
