@@ -225,7 +225,7 @@ def test_the_command_shows_a_directory(tmp_path: Path, capsys: pytest.CaptureFix
         "path": str(tmp_path / "step-3"), "format": "gipfel", "state": "verified", "problem": "",
         "bytes": sum(path.stat().st_size for path in (tmp_path / "step-3").iterdir()),
         "step": 3, "time_ns": 3 * 10**9, "world_size": 1, "stall_s": 0.25, "write_s": 2.5, "run": "",
-        "deletable": False,
+        "model": "", "deletable": False,
     }  # fmt: skip
     os.truncate(tmp_path / "step-3/__0_0.distcp", 1)
     assert main(["checkpoints", str(tmp_path)]) == 1
@@ -253,3 +253,74 @@ def test_the_command_finds_the_directories_of_a_run(
     (run / "launches/1/plan.json").write_text(json.dumps({"checkpoint": str(tmp_path / "gone")}))
     assert main(["checkpoints", "alps-17"]) == 2
     assert "gone can't be read: No such file or directory." in capsys.readouterr().err
+
+
+def write_safetensors(path: Path, tensors: dict[str, int]) -> None:
+    """Write a file with tensors of so many 32-bit values."""
+    header, place = {}, 0
+    for name, count in tensors.items():
+        header[name] = {"dtype": "F32", "shape": [count], "data_offsets": [place, place + 4 * count]}
+        place += 4 * count
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(place))
+
+
+def write_trainer(directory: Path, step: int, tensors: dict[str, int], **state: object) -> Path:
+    """Write a directory as Hugging Face's Trainer does."""
+    path = directory / f"checkpoint-{step}"
+    path.mkdir(parents=True)
+    write_safetensors(path / "model.safetensors", tensors)
+    (path / "trainer_state.json").write_text(json.dumps({"global_step": step} | state))
+    return path
+
+
+def test_a_flipped_bit_in_a_file_of_torch_save_is_found_by_its_checksums(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    torch.save({"weights": torch.arange(1000.0)}, tmp_path / "flipped.pt")
+    torch.save({"weights": torch.arange(1000.0)}, tmp_path / "whole.pt")
+    content = bytearray((tmp_path / "flipped.pt").read_bytes())
+    content[content.index(torch.arange(1000.0).numpy().tobytes()[400:500])] ^= 1
+    (tmp_path / "flipped.pt").write_bytes(content)
+    assert states(tmp_path) == {"flipped.pt": "unhashed", "whole.pt": "unhashed"}
+    assert states(tmp_path, verify=True) == {"flipped.pt": "damaged", "whole.pt": "verified"}
+    (found,) = (each for each in find_checkpoints(tmp_path, verify=True) if each.state == "damaged")
+    assert "does not have the content that was written" in found.problem
+
+
+def test_directories_of_the_trainer_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for step in (5, 10):
+        write_trainer(tmp_path, step, {"a": 2, "b": 3})
+    assert states(tmp_path) == {"checkpoint-5": "unhashed", "checkpoint-10": "unhashed"}
+    cut = tmp_path / "checkpoint-5/model.safetensors"
+    os.truncate(cut, cut.stat().st_size - 1)
+    (write_trainer(tmp_path, 15, {"a": 2}) / "trainer_state.json").unlink()
+    write_trainer(tmp_path, 20, {"a": 2}, global_step=21)
+    index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
+    sharded = write_trainer(tmp_path, 25, {"a": 2})
+    (sharded / "model.safetensors").rename(sharded / "model-1.safetensors")
+    (sharded / "model.safetensors.index.json").write_text(json.dumps(index))
+    write_trainer(tmp_path, 30, {"a": 2, "c": 1})
+    age(tmp_path / "checkpoint-15")
+    found = {each.step: each for each in find_checkpoints(tmp_path)}
+    assert {step: each.state for step, each in found.items()} == {
+        5: "damaged", 10: "unhashed", 15: "torn", 20: "damaged", 25: "damaged", 30: "unhashed",
+    }  # fmt: skip
+    assert found[5].problem == "model.safetensors is cut off"
+    assert found[20].problem == "is of step 21 by its trainer_state.json"
+    assert found[25].problem == "model-2.safetensors is missing or not valid"
+    assert main(["checkpoints", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "other tensors than checkpoint-30" in next(line for line in out.splitlines() if "-10 " in line)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "problem"),
+    [([0, 4], "size is not that of its shape"), ([8, 16], "overlap or leave holes"), ([0, 8], "is cut off")],
+)
+def test_safetensors_whose_places_lie_are_refused(tmp_path: Path, offsets: list[int], problem: str) -> None:
+    text = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": offsets}}).encode()
+    (tmp_path / "x.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
+    age(tmp_path)
+    (found,) = find_checkpoints(tmp_path)
+    assert problem in found.problem
+    assert not found.can_resume

@@ -17,6 +17,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -79,6 +80,8 @@ class NodeStaging:
         name = hashlib.sha256(os.fsencode(directory.absolute())).hexdigest()[:16]
         self.root = local / f"gipfel-{os.getuid()}-{name}"
         self._process: subprocess.Popen[bytes] | None = None
+        self._watcher: threading.Thread | None = None
+        self._ending = False
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             (self.root / _LOCKS).mkdir(exist_ok=True)
@@ -110,9 +113,24 @@ class NodeStaging:
             self.stop()
 
     def start(self) -> None:
-        """Start the process, unless it runs."""
-        if self._process is not None and self._process.poll() is None:
-            return
+        """Start the process, unless it runs; if it dies, it is started again, a few times."""
+        if self._watcher is None or not self._watcher.is_alive():
+            self._process = self._launch()
+            self._watcher = threading.Thread(target=self._watch, daemon=True)
+            self._watcher.start()
+
+    def _watch(self) -> None:
+        for _ in range(_RESTARTS):
+            if self._process is None or self._process.wait() == 0:
+                return
+            self._process = self._launch()
+            if self._ending:
+                self._end_input()
+        # What dies again and again has a reason that another start does not remove.
+        if self._process is not None:
+            self._process.kill()
+
+    def _launch(self) -> "subprocess.Popen[bytes]":
         from gipfel_cluster.process.tree import (  # noqa: PLC0415 - slow to import
             assign_lock_file,
             create_lock_file,
@@ -121,12 +139,13 @@ class NodeStaging:
         lock, descriptor = create_lock_file(self.root / _LOCKS)
         # The path of modules may have been extended by code.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
-        self._process = subprocess.Popen(
+        process = subprocess.Popen(
             [*COMMAND, os.fspath(self.root), os.fspath(self._directory.absolute())],
             stdin=subprocess.PIPE, env=environment, pass_fds=(descriptor,), start_new_session=True,
         )  # fmt: skip
-        assign_lock_file(lock, descriptor, self._process.pid)
-        _register(self._process.pid)
+        assign_lock_file(lock, descriptor, process.pid)
+        _register(process.pid)
+        return process
 
     def hurry(self) -> None:
         """Let the process copy at once, without waiting for its turn."""
@@ -137,11 +156,16 @@ class NodeStaging:
 
     def stop(self) -> None:
         """Wait until the process has copied everything, and end it."""
+        self._ending = True
+        self._end_input()
+        if self._watcher is not None:
+            self._watcher.join()
+        self._process, self._ending = None, False
+
+    def _end_input(self) -> None:
         if self._process is not None and self._process.stdin is not None:
             with suppress(OSError):
                 self._process.stdin.close()
-            self._process.wait()
-            self._process = None
 
     def put(self, step: int, rank: int, document: dict[str, Any]) -> None:
         """Record that a rank's files are on this node: ``files``, ``attempt``, ``rate``, ``not_before``."""
@@ -158,12 +182,11 @@ class NodeStaging:
         outcome = self.root / _OUTCOME
         outcome.unlink(missing_ok=True)
         _write(self.path(step) / _REQUEST, request)
-        for _ in range(_RESTARTS):
-            self.start()
-            while self._process is not None and self._process.poll() is None:
-                with suppress(OSError, ValueError):
-                    return _result(read_json(outcome, _MAX_BYTES))
-                time.sleep(_POLL_S)
+        self.start()
+        while self._watcher is not None and self._watcher.is_alive():
+            with suppress(OSError, ValueError):
+                return _result(read_json(outcome, _MAX_BYTES))
+            time.sleep(_POLL_S)
         with suppress(OSError, ValueError):
             return _result(read_json(outcome, _MAX_BYTES))
         raise CheckpointError("The process that copies checkpoints ended several times.")

@@ -101,7 +101,13 @@ def _directories(place: str) -> list[Path]:
 
 
 def _print(checkpoints: list["Checkpoint"], old: set[Path]) -> None:
-    rows = [_COLUMNS, *(_row(each, deletable=each.path in old) for each in checkpoints)]
+    from ..data.checkpoints import other_models  # noqa: PLC0415
+
+    others = other_models(checkpoints)
+    rows: list[tuple[str, ...]] = [_COLUMNS]
+    for each in checkpoints:
+        notes = [f"has other tensors than {others[each.path]}"] if each.path in others else []
+        rows.append(_row(each, [each.problem, *notes, "deletable" if each.path in old else ""]))
     widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
     for row in rows if checkpoints else ():
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
@@ -113,7 +119,7 @@ def _print(checkpoints: list["Checkpoint"], old: set[Path]) -> None:
         report_line(f"{len(old)} may be deleted: {size_text(total)}")
 
 
-def _row(checkpoint: "Checkpoint", *, deletable: bool) -> tuple[str, ...]:
+def _row(checkpoint: "Checkpoint", notes: list[str]) -> tuple[str, ...]:
     name = "".join(each if each.isprintable() else "?" for each in checkpoint.path.name)
     time = "-"
     if checkpoint.time_ns is not None:
@@ -121,6 +127,6 @@ def _row(checkpoint: "Checkpoint", *, deletable: bool) -> tuple[str, ...]:
     waited, wrote = (
         "-" if seconds is None else f"{seconds:.2f} s" for seconds in (checkpoint.stall_s, checkpoint.write_s)
     )
-    note = ", ".join(each for each in (checkpoint.problem, "deletable" if deletable else "") if each)
+    note = ", ".join(filter(None, notes))
     ranks = "-" if checkpoint.world_size is None else str(checkpoint.world_size)
     return name, time, ranks, size_text(checkpoint.bytes), waited, wrote, checkpoint.state, note

@@ -2,26 +2,32 @@
 
 ``gipfel_widgets.Checkpoints`` writes ``step-N`` with ``manifest.json``, by renaming a hidden directory that
 is whole already. Checkpoints of others are recognized, too: `torch.distributed.checkpoint` without hashes,
-and files of ``torch.save`` and of safetensors. Nothing is unpickled. Standard library only, since ranks
-import it in their own image.
+and those of ``checkpoint_formats``. Nothing is unpickled. Standard library only, since ranks import it in
+their own image.
 """
 
 import hashlib
-import json
 import os
 import re
 import stat
-import struct
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from ..telemetry.files import open_regular, read_json, read_tail
+from ..telemetry.files import open_regular, read_json
+from .checkpoint_formats import (
+    TORCH_SUFFIXES,
+    TRAINER,
+    Findings,
+    check_file,
+    check_trainer,
+    trainer_step,
+)
 
 MANIFEST_NAME = "manifest.json"
 #: Written last by `torch.distributed.checkpoint`.
@@ -29,7 +35,7 @@ METADATA_NAME = ".metadata"
 #: Names the run that writes in a directory: a training, with all that resumed from it.
 RUN_NAME = ".run.json"
 
-Format = Literal["gipfel", "dcp", "torch", "safetensors"]
+Format = Literal["gipfel", "dcp", "torch", "safetensors", "trainer"]
 #: ``whole`` has hashes that were not read now, ``verified`` has been read; ``unhashed`` is complete as far as
 #: its format says. ``writing`` is not complete, but has changed within an hour.
 State = Literal["verified", "whole", "unhashed", "writing", "torn", "damaged"]
@@ -39,15 +45,12 @@ _STEP = re.compile(r"step-([0-9]{1,15})")
 LEFTOVER = re.compile(r"\.step-\d{1,15}\.(writing|removing|damaged)")
 _FILE_NAME = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._-]{0,200}")
 _MAX_MANIFEST_BYTES = 64 << 20
-_MAX_HEADER_BYTES = 100 << 20
 _MAX_FILES = 1_000_000
 _MAX_LISTED = 10_000
 _MAX_RUN_BYTES = 1 << 12
 _MAX_RUN_CHARACTERS = 64
 #: While a rank waits or hashes, its files do not change, so this is long.
 _WRITING_S = 3600.0
-_ZIP_END = b"PK\x05\x06"
-_ZIP_END_BYTES = 22
 _NUMBERS = ("time_ns", "world_size", "stall_s", "write_s")
 
 
@@ -66,6 +69,8 @@ class Checkpoint:
     stall_s: float | None = None
     write_s: float | None = None
     run: str = ""
+    #: Hash of the names and shapes of its tensors; empty where the format does not show them.
+    model: str = ""
 
     @property
     def can_resume(self) -> bool:
@@ -75,6 +80,12 @@ class Checkpoint:
     def document(self) -> dict[str, Any]:
         """Return the fields for JSON."""
         return {**vars(self), "path": str(self.path)}
+
+
+def other_models(checkpoints: Sequence[Checkpoint]) -> dict[Path, str]:
+    """Return the Trainer's checkpoints with other tensors than the newest, and the name of that."""
+    known = [each for each in checkpoints if each.format == "trainer" and each.model]
+    return {each.path: known[-1].path.name for each in known if each.model != known[-1].model}
 
 
 class ManifestError(ValueError):
@@ -96,8 +107,10 @@ def find_checkpoints(directory: Path, *, verify: bool = False) -> list[Checkpoin
             kind = path.lstat().st_mode
             if stat.S_ISDIR(kind) and (_STEP.fullmatch(path.name) or LEFTOVER.fullmatch(path.name)):
                 found.append(_directory(path, verify=verify))
-            elif stat.S_ISREG(kind) and path.suffix in {".pt", ".pth", ".safetensors"}:
-                found.append(_file(path))
+            elif stat.S_ISDIR(kind) and TRAINER.fullmatch(path.name):
+                found.append(_of_trainer(path, verify=verify))
+            elif stat.S_ISREG(kind) and (path.suffix in TORCH_SUFFIXES or path.suffix == ".safetensors"):
+                found.append(_of_file(path, verify=verify))
     return sorted(found, key=lambda each: (each.step if each.step is not None else -1, each.time_ns or 0))
 
 
@@ -292,37 +305,36 @@ def _size(path: Path) -> int:
     return total
 
 
-def _file(path: Path) -> Checkpoint:
-    state = path.lstat()
-    check = _safetensors_problem if path.suffix == ".safetensors" else _zip_problem
-    try:
-        problem = check(path, state.st_size)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error, RecursionError):
-        problem = "is not a valid file"
+def _of_file(path: Path, *, verify: bool) -> Checkpoint:
+    """Return a file of another program."""
+    about = path.lstat()
     form: Format = "safetensors" if path.suffix == ".safetensors" else "torch"
-    found: State = "unhashed"
-    if problem:
-        found, reason = _unfinished(path)
-        problem = reason if found == "writing" else problem
-    return Checkpoint(path, form, found, problem or "has no hashes", state.st_size, time_ns=state.st_mtime_ns)
+    found = check_file(path, verify=verify)
+    state, problem = _state_of(found)
+    if found.problem and state == "unhashed":
+        state, reason = _unfinished(path)
+        problem = reason if state == "writing" else problem
+    whole = Checkpoint(path, form, state, problem, about.st_size, time_ns=about.st_mtime_ns)
+    return replace(whole, model=found.model)
 
 
-def _zip_problem(path: Path, size: int) -> str:
-    """Check that a file of ``torch.save`` ends as a zip archive does, which is written last."""
-    tail = read_tail(path, 1 << 16)
-    start = tail.rfind(_ZIP_END)
-    if start < 0 or len(tail) - start < _ZIP_END_BYTES:
-        return "is cut off, or is not of torch.save"
-    length, offset = struct.unpack_from("<II", tail, start + 12)
-    return "" if 0xFFFFFFFF in {length, offset} or offset + length <= size else "is cut off"
+def _of_trainer(path: Path, *, verify: bool) -> Checkpoint:
+    """Return a directory of Hugging Face's Trainer."""
+    found, finished = check_trainer(path, verify=verify)
+    state, problem = _state_of(found)
+    if not finished:
+        state, reason = _unfinished(path)
+        problem = reason if state == "writing" else problem
+    elif found.problem:
+        state = "damaged"
+    size, time_ns = _size(path), path.lstat().st_mtime_ns
+    whole = Checkpoint(path, "trainer", state, problem, size, trainer_step(path), time_ns)
+    return replace(whole, model=found.model)
 
 
-def _safetensors_problem(path: Path, size: int) -> str:
-    """Check that the tensors of a safetensors file fill it exactly. Source: its format's description."""
-    with open_regular(path) as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        if length > min(_MAX_HEADER_BYTES, size):
-            return "is cut off, or is not of safetensors"
-        header = json.loads(file.read(length))
-    ends = [each["data_offsets"][1] for name, each in header.items() if name != "__metadata__"]
-    return "" if 8 + length + max(ends, default=0) == size else "is cut off"
+def _state_of(found: Findings) -> tuple[State, str]:
+    """Return the state of what another program wrote; one that may be half written counts as unhashed."""
+    if found.problem:
+        half = "cut off" in found.problem or "not a valid file" in found.problem
+        return "unhashed" if half else "damaged", found.problem
+    return ("verified", "") if found.hashed else ("unhashed", "has no hashes")
