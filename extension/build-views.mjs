@@ -24,7 +24,12 @@ const compiler = rspack({
   entry: Object.fromEntries(
     names.map(name => [
       name,
-      [`./style/views/base.css`, `./style/views/${name}.css`, `./lib/widgets/${name}.js`]
+      [
+        `./style/views/palette.css`,
+        `./style/views/base.css`,
+        `./style/views/${name}.css`,
+        `./lib/widgets/${name}.js`
+      ]
     ])
   ),
   module: { rules: [{ test: /\.css$/, type: 'css' }] },

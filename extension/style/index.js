@@ -1,4 +1,5 @@
 import './base.css';
+import './views/palette.css';
 import './views/base.css';
 import './views/saturation.css';
 import './figures.css';

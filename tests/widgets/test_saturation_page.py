@@ -236,7 +236,7 @@ def test_a_new_figure_with_other_devices_replaces_the_old_one(open_page):
 
 def test_it_follows_the_theme(open_page):
     page = open_page()
-    assert _plot(page, "data[1].line.color") == "#0072b2"
+    assert _plot(page, "data[1].line.color") == "#025c93"
     page.evaluate("document.documentElement.className = 'dark'; document.body.dataset.jpThemeLight = 'false'")
     page.wait_for_function("document.querySelector('.js-plotly-plot').data[1].line.color === '#56b4e9'")
     assert _plot(page, "layout.font.color") == "#eee"

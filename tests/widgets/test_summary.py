@@ -51,7 +51,7 @@ def test_names_are_text_not_markup():
 
 def test_a_plot_has_its_own_ground_and_every_form():
     plot = SaturationPlot(_table([{"SM_ACTIVE": 0.5}, {"SM_ACTIVE": 0.6}]), window_s=10, dark=True)
-    assert plot.figure["layout"]["paper_bgcolor"] == "#1a1a1a"
+    assert plot.figure["layout"]["paper_bgcolor"] == "#212121"
     assert plot.png().startswith(b"\x89PNG")
     assert repr(plot) == "GPU and host activity: 1 GPU, 2 samples."
 

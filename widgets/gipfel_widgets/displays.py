@@ -13,6 +13,7 @@ import numpy as np
 
 from gipfel_extension.telemetry.figures.activity import saturation_figure
 from gipfel_extension.telemetry.figures.image import small_image, static_image
+from gipfel_extension.telemetry.figures.palette import PAGE
 from gipfel_extension.telemetry.figures.saved import saved_figure, with_utc_text
 from gipfel_extension.telemetry.metric_table import METRICS
 from gipfel_extension.telemetry.sample import Device, SampleTable
@@ -24,7 +25,6 @@ PLOTLY = "application/vnd.plotly.v1+json"
 
 #: Scale of images in a notebook's file, which limits its size.
 _SCALE = 0.8
-_BACKGROUND = {False: "#ffffff", True: "#1a1a1a"}
 _HEAD = ("device", "metric", "mean", "p10", "max", "unit")
 _TOP = "vertical-align:top"
 _SCALES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -50,7 +50,7 @@ class SaturationPlot:
         self.simulated = table.simulated
         self._drawn = saturation_figure(table, window_s=window_s, dark=dark, metrics=metrics)
         # The lines are coloured for this background; the reader's theme may differ.
-        self._drawn["layout"]["paper_bgcolor"] = _BACKGROUND[dark]
+        self._drawn["layout"]["paper_bgcolor"] = PAGE[dark]
         # The top margin already includes the legend; plotly.js would add its height again.
         self._drawn["layout"]["margin"] |= {"autoexpand": False}
         #: For ``plotly.graph_objects.Figure(...)``.
@@ -70,7 +70,7 @@ class SaturationPlot:
 
 def on_white(figure: dict[str, Any]) -> dict[str, Any]:
     """Return the figure on a white background, independent of the reader's theme."""
-    return {**figure, "layout": {**figure["layout"], "paper_bgcolor": _BACKGROUND[False]}}
+    return {**figure, "layout": {**figure["layout"], "paper_bgcolor": PAGE[False]}}
 
 
 def bundle(figure: dict[str, Any], text: str) -> dict[str, Any]:

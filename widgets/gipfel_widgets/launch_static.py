@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gipfel_cluster.model import GipfelError, pluralize
+from gipfel_extension.telemetry.figures.palette import RANKS
 from gipfel_extension.training.launch import Launch
 from gipfel_extension.training.launch_summary import (
     TRACE_HELP,
@@ -27,8 +28,6 @@ from gipfel_extension.training.record.state import find_folder, known_folders
 _MAX_SHOWN_LINES = 200
 _MAX_RANKS = 8
 _WIDTH, _HEIGHT = 120, 24
-#: Readable on white and on black; the rank is always printed too.
-COLOURS = ("#1f77b4", "#2e8b57", "#b26a00", "#a64ca6", "#c0392b", "#0f8a8a", "#7a6f00", "#7d6bd0")
 _SHAPES = {
     "completed": "✓", "failed": "✗", "lost": "✗", "stopped": "■", "timeout": "✗", "preempted": "◇",
     "running": "●", "queued": "○", "vetting": "◐", "preflight": "◐", "silent": "?",
@@ -152,7 +151,7 @@ def _logs(lines: Sequence[LogRow]) -> list[str]:
 def _line(row: LogRow) -> str:
     rank, text, time_ms, _ = row
     when = time.strftime("%H:%M:%S ", time.gmtime(time_ms / 1000)) if time_ms else " " * len("00:00:00 ")
-    colour = COLOURS[rank % len(COLOURS)]
+    colour = RANKS[rank % len(RANKS)]
     return f'{when}<span style="color:{colour}">r{rank} |</span> {html.escape(text)}'
 
 
@@ -179,7 +178,7 @@ def _curve(document: dict[str, Any]) -> str:
         for index, value in enumerate(values)
     )
     label = f"loss from {values[0]:.4g} to {values[-1]:.4g}"
-    line = f'<polyline points="{points}" fill="none" stroke="#1f77b4" stroke-width="1.5"/>'
+    line = f'<polyline points="{points}" fill="none" stroke="{RANKS[0]}" stroke-width="1.5"/>'
     return f' <svg width="{_WIDTH}" height="{_HEIGHT}" role="img" aria-label="{label}">{line}</svg>'
 
 

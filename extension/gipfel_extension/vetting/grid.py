@@ -10,6 +10,7 @@ from html import escape
 
 from gipfel_cluster.model import Frozen, one_line
 
+from ..telemetry.figures.palette import STATES
 from .model import CheckResult, Owner, Severity, Verdict
 from .report import NodeReport, VettingReport
 
@@ -32,24 +33,31 @@ MAX_ROWS = 60
 _MAX_COMPONENTS = 20
 _MAX_NAMES = 4
 _MAX_TEXT = 400
-_STYLE = """<style>
-.gipfel-vetting{color-scheme:light dark;font:13px/1.4 system-ui,sans-serif;max-width:100%}
-.gipfel-vetting .scroll{overflow-x:auto}
-.gipfel-vetting table{border-collapse:collapse}
-.gipfel-vetting th,.gipfel-vetting td{background:none;border:1px solid #8886;padding:1px 6px;
-text-align:center}
-.gipfel-vetting th[scope=row]{font-weight:normal;text-align:left}
-.gipfel-vetting thead th{font-weight:normal}
-.gipfel-vetting table{font:inherit}
-.gipfel-vetting .bad{color:var(--jp-error-color1,#c62828);font-weight:bold}
-.gipfel-vetting .odd{color:var(--jp-warn-color1,#9a6700);font-weight:bold}
-.gipfel-vetting .good{color:var(--jp-success-color1,#2e7d32)}
-.gipfel-vetting li{overflow-wrap:anywhere}
-@media (prefers-color-scheme:dark){.gipfel-vetting .bad{color:var(--jp-error-color1,#ff8a80)}
-.gipfel-vetting .odd{color:var(--jp-warn-color1,#fc6)}
-.gipfel-vetting .good{color:var(--jp-success-color1,#81c784)}}
+
+
+def _state_colors(*, dark: bool) -> str:
+    """Return the style rules of verdicts; on the panel's page with the colors of its theme."""
+    return "\n".join(
+        f".gipfel-vetting .{state}{{color:var(--gipfel-{state},{pair[dark]})}}"
+        for state, pair in STATES.items()
+    )
+
+
+_STYLE = f"""<style>
+.gipfel-vetting{{color-scheme:light dark;font:13px/1.4 system-ui,sans-serif;max-width:100%}}
+.gipfel-vetting .scroll{{overflow-x:auto}}
+.gipfel-vetting table{{border-collapse:collapse}}
+.gipfel-vetting th,.gipfel-vetting td{{background:none;border:1px solid #8886;padding:1px 6px;
+text-align:center}}
+.gipfel-vetting th[scope=row]{{font-weight:normal;text-align:left}}
+.gipfel-vetting thead th{{font-weight:normal}}
+.gipfel-vetting table{{font:inherit}}
+.gipfel-vetting :is(.bad,.warn){{font-weight:bold}}
+.gipfel-vetting li{{overflow-wrap:anywhere}}
+{_state_colors(dark=False)}
+@media (prefers-color-scheme:dark){{{_state_colors(dark=True)}}}
 </style>"""
-_CLASSES = {"fail": "bad", "degraded": "odd", "inconclusive": "odd", "not_run": "odd", "pass": "good"}
+_CLASSES = {"fail": "bad", "degraded": "warn", "inconclusive": "warn", "not_run": "warn", "pass": "good"}
 
 
 class GridCell(Frozen):

@@ -9,6 +9,7 @@ import { ILauncher } from '@jupyterlab/launcher';
 import { ITranslator, nullTranslator, type TranslationBundle } from '@jupyterlab/translation';
 
 import { CommandIDs, NO_ARGUMENTS } from '../common/commands';
+import { followDark } from '../common/dark-theme';
 import { mountainIcon } from '../common/icon';
 import { IGipfelJob, IGipfelPanel } from '../tokens';
 import { JobFigures } from './figures';
@@ -56,11 +57,9 @@ export const jobPlugin: JupyterFrontEndPlugin<IGipfelJob> = {
       args: page => ({ place: opener.placeOf(page) }),
       name: () => 'job'
     });
-    const update = (): void => {
-      selection.setDark(themes?.theme ? !themes.isLight(themes.theme) : false);
-    };
-    themes?.themeChanged.connect(update);
-    update();
+    followDark(themes, dark => {
+      selection.setDark(dark);
+    });
     panel?.addSection(jobSection(new JobModel(requests, new JobSelection()), app.commands, trans), {
       rank: 400
     });

@@ -4,6 +4,7 @@ import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { ITranslator, nullTranslator, type TranslationBundle } from '@jupyterlab/translation';
 
 import { CommandIDs, NO_ARGUMENTS } from '../common/commands';
+import { followDark } from '../common/dark-theme';
 import { IGipfelPanel } from '../tokens';
 import { addGauges } from './gauge';
 import { SaturationModel } from './model';
@@ -31,7 +32,9 @@ export const saturationPlugin: JupyterFrontEndPlugin<void> = {
     panel.addSection(saturationSection(model, app.commands, trans), { rank: 100 });
     addCommands(app, model, trans, palette);
     addGauges(app, model, trans, palette, restorer);
-    followTheme(model, themes);
+    followDark(themes, dark => {
+      model.selection.setDark(dark);
+    });
     void followSettings(model, settings);
   }
 };
@@ -68,14 +71,6 @@ function addCommands(
   for (const command of [CommandIDs.startSimulation, CommandIDs.stopSimulation]) {
     palette?.addItem({ command, category: trans.__('Gipfel') });
   }
-}
-
-function followTheme(model: SaturationModel, themes: IThemeManager | null): void {
-  const update = (): void => {
-    model.selection.setDark(themes?.theme ? !themes.isLight(themes.theme) : false);
-  };
-  themes?.themeChanged.connect(update);
-  update();
 }
 
 async function followSettings(model: SaturationModel, registry: ISettingRegistry | null): Promise<void> {

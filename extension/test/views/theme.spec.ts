@@ -1,4 +1,4 @@
-import { themedFigure } from '../../src/views/figures/theme';
+import { isDark, themedFigure } from '../../src/views/figures/theme';
 
 const LIGHT_PAGE_TEXT = '#303030';
 
@@ -6,7 +6,7 @@ function darkPage(): HTMLElement {
   const { body } = document;
   body.style.setProperty('--jp-ui-font-color1', '#eee');
   body.style.setProperty('--jp-ui-font-color2', '#bbb');
-  body.style.setProperty('--jp-warn-color1', '#fb8c00');
+  body.style.setProperty('--gipfel-warn', '#fb8c00');
   body.style.setProperty('--jp-border-color2', '#444');
   return body;
 }
@@ -51,5 +51,25 @@ describe('themedFigure', () => {
     expect(themedFigure({ data: [], layout: {} }, darkPage()).layout.annotations).toEqual([]);
     themedFigure(figure, darkPage());
     expect(JSON.stringify(figure)).toBe(before);
+  });
+});
+
+describe('a browser that forces colours', () => {
+  afterEach(() => {
+    Reflect.deleteProperty(globalThis, 'matchMedia');
+  });
+
+  it.each([
+    [true, '#ffffff'],
+    [false, '#000000']
+  ])('decides if a page is dark: %s', (dark, ink) => {
+    const matchMedia = (query: string): { matches: boolean } => ({
+      matches: query.startsWith('(forced') || dark
+    });
+    Object.assign(globalThis, { matchMedia });
+    const page = darkPage();
+    expect(isDark(page)).toBe(dark);
+    const { layout } = themedFigure(figure, page);
+    expect(layout).toMatchObject({ font: { color: ink }, xaxis2: { gridcolor: '#808080' } });
   });
 });

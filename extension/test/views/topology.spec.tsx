@@ -4,7 +4,7 @@ import { createRoot, type Root } from 'react-dom/client';
 
 import type { IJobTopology, INodeBox } from '../../src/api';
 import { arrange, type IArrangement } from '../../src/views/topology/boxes';
-import { hueOf, linesOf, litBy } from '../../src/views/topology/lit';
+import { hueOf, linesOf, litBy, toneOf } from '../../src/views/topology/lit';
 import { TopologyView, type TopologyUnit } from '../../src/views/topology/topology';
 import { ENGLISH } from '../../src/views/translation';
 
@@ -170,6 +170,7 @@ describe('what a selection lights', () => {
   it('has a hue of its own for each coordinate', () => {
     expect(new Set([...Array(64).keys()].map(value => hueOf(value, 64))).size).toBe(64);
     expect(hueOf(0, 0)).toBe(210);
+    expect([0, 1, 2, 3].map(toneOf)).toEqual([0, 1, 2, 0]);
   });
 });
 

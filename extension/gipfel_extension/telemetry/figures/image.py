@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from .palette import PAGE
+
 _SMALL_FONT = 7
 _DPI = 100
 _NARROW = 500
@@ -39,7 +41,7 @@ def static_image(figure: dict[str, Any], *, width: int = 900, scale: float = 1.5
     height = float(layout.get("height", 450))
     ink = layout.get("font", {}).get("color", "#303030")
     page = Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI * scale)
-    page.set_facecolor("#ffffff" if _is_dark(ink) else "#1a1a1a")
+    page.set_facecolor(PAGE[not _is_dark(ink)])
     FigureCanvasAgg(page)
     frame = _Frame(layout, width, height)
     plots = {key: _plot(page, frame, layout, key, ink) for key in layout if key.startswith("yaxis")}
@@ -234,8 +236,8 @@ def _draw_bars(plot: Any, trace: dict[str, Any], ink: str) -> None:
         left=trace["base"],
         color=trace["marker"]["color"],
         hatch=[shape * 2 for shape in trace["marker"]["pattern"]["shape"]],
-        edgecolor=ink,
-        linewidth=0.3,
+        edgecolor=trace["marker"]["pattern"]["fgcolor"],
+        linewidth=0,
         height=0.7,
     )
     plot.set_yticks(list(positions), trace["y"])
@@ -261,7 +263,7 @@ def _draw_areas(plot: Any, traces: Sequence[dict[str, Any]]) -> None:
             color=trace["fillcolor"],
             linewidth=0,
             hatch=hatch * 2,
-            edgecolor="#00000055",
+            edgecolor=trace.get("fillpattern", {}).get("fgcolor", "none"),
         )
         below = above
 

@@ -11,7 +11,7 @@ import numpy as np
 from ..sample import Device
 from ..user_metrics import MetricsReader, UserMetric, UserMetrics
 from .lines import Line, Row, plain_text
-from .palette import DEVICES
+from .palette import COLORS, DEVICES
 
 #: Maximum number of rows, to leave space for the GPUs.
 _MAX_ROWS = 3
@@ -27,8 +27,6 @@ COUNTERS = frozenset({"step", "optimizer_step", "global_step", "iteration", "ite
 
 #: Metrics of a launch's step hooks, which stand behind those that the program logs.
 DURATIONS = frozenset({"step_s", "work_s"})
-#: Color that is visible on light and dark backgrounds.
-_COLOR = "#9467bd"
 _METRICS_DEVICE = Device("metrics", "host", "", None)
 
 
@@ -136,7 +134,7 @@ def _ranks(metrics: UserMetrics, name: str, launch: str) -> list[int | None]:
 def _line(metrics: UserMetrics, drawn: list[UserMetric], metric: UserMetric) -> Line:
     """Return the line style of one rank of a launch, which is the same in all rows with several lines."""
     if len(drawn) == 1:
-        return Line(f"metrics/{metric.name}", plain_text(metric.name), _COLOR, _COLOR, "solid", "", 1.0)
+        return Line(f"metrics/{metric.name}", plain_text(metric.name), *COLORS["purple"], "solid", "", 1.0)
     launches = metrics.launches()
     style_index = launches.index(metric.launch) + max(0, metric.rank or 0)
     light, dark, dash = DEVICES[style_index % len(DEVICES)]

@@ -1,39 +1,55 @@
-"""Colors of the figures for light and dark backgrounds, and common parts of layouts.
+"""The one palette of figures, views and saved outputs for light and dark pages, and common parts of layouts.
 
-Each color comes with a label, a dash or a hatching, so that nothing is distinguished by color alone.
+Every color has a contrast of at least 3 to 1 with the page, and what can stand side by side with the same
+dash or hatching differs in lightness, so that all of it can be read in grey. ``extension/generate_api.py``
+writes the same colors as CSS variables for panel and widgets.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
+#: Backgrounds by dark theme: the brightest that JupyterLab's dark theme has below figures.
+PAGE: Mapping[bool, str] = {False: "#ffffff", True: "#212121"}
+
 #: Colors of lines by the names in the metric table, for a light and a dark background.
 COLORS: Mapping[str, tuple[str, str]] = {
-    "blue": ("#0072b2", "#56b4e9"),
-    "orange": ("#d55e00", "#f28e2b"),
-    "green": ("#009e73", "#2fd0a0"),
-    "purple": ("#aa4499", "#e5a3c8"),
-    "pink": ("#cc79a7", "#e5a3c8"),
-    "brown": ("#a6761d", "#d9b36c"),
-    "forest": ("#117733", "#88ccaa"),
-    "grey": ("#767676", "#a3a3a3"),
+    "blue": ("#025c93", "#0593e6"),
+    "orange": ("#e17507", "#ff9747"),
+    "green": ("#138460", "#7feabf"),
+    "purple": ("#6b0273", "#aa42b1"),
+    "pink": ("#da6da5", "#fd8cc4"),
+    "brown": ("#533500", "#94650f"),
+    "forest": ("#06451e", "#0d7f3b"),
+    "grey": ("#929292", "#b0b0b0"),
 }
 
-#: Area style by resource or loss: light color, dark color, hatching.
+#: Area style by resource, score or loss: light color, dark color, hatching.
 AREAS: Mapping[str, tuple[str, str, str]] = {
-    "compute": ("#d55e00", "#f28e2b", ""),
-    "memory": ("#009e73", "#2fd0a0", ""),
-    "interconnect": ("#0072b2", "#56b4e9", ""),
-    "idle": ("#b8bec4", "#59616a", ""),
-    "input": ("#e6ab02", "#c99a1c", "/"),
-    "launch": ("#cc79a7", "#b0688f", "\\"),
-    "occupancy": ("#8da0cb", "#6f80a8", "x"),
-    "imbalance": ("#a6761d", "#8f6a2a", "-"),
-    "communication": ("#66c2d7", "#3c8799", "|"),
-    "checkpoint": ("#7570b3", "#7b76b8", "+"),
-    "capped": ("#d73027", "#b8433c", "."),
-    "start_up": ("#e2d8c8", "#6b6253", ""),
-    "unexplained": ("#f5f5f5", "#3a3a3a", "x"),
+    "score": ("#2f3d4b", "#61707f", ""),
+    "compute": (*COLORS["orange"], ""),
+    "memory": (*COLORS["green"], ""),
+    "interconnect": (*COLORS["blue"], ""),
+    "idle": ("#8d9398", "#888d93", "."),
+    "input": ("#b28d00", "#d6ab1b", "/"),
+    "launch": ("#c14789", "#dd61a2", "\\"),
+    "occupancy": ("#48529c", "#7a88d7", "x"),
+    "imbalance": ("#804c0b", "#986329", "-"),
+    "communication": ("#0d8095", "#35c0dc", "|"),
+    "checkpoint": ("#6e3ead", "#8456c6", "+"),
+    "capped": ("#b30614", "#d12d2b", "."),
+    "start_up": ("#48391b", "#7c6d4d", "/"),
+    "unexplained": ("#909295", "#d7dadd", "x"),
 }
+
+#: Colors of texts and shapes that say how good something is; a word or a shape says the same.
+STATES: Mapping[str, tuple[str, str]] = {
+    "good": ("#028533", "#48c063"),
+    "warn": ("#ab6007", "#f5912d"),
+    "bad": ("#ce1a1f", "#ff6d62"),
+}
+
+#: Colors of the ranks in a log, whose number is printed too, for any background.
+RANKS = ("#2d7fb8", "#2e8b57", "#b26a00", "#a64ca6", "#d0483b", "#0f8a8a", "#857a00", "#7d6bd0")
 
 #: Line styles of several devices in one plot: light color, dark color, dash.
 DEVICES: tuple[tuple[str, str, str], ...] = tuple(
@@ -44,11 +60,11 @@ DEVICES: tuple[tuple[str, str, str], ...] = tuple(
 
 #: Color scales of heat maps by dark theme; the color of 0 differs from the background, a missing value.
 HEAT: Mapping[bool, list[list[Any]]] = {
-    False: [[0.0, "#d3dfe9"], [0.25, "#a9cbe4"], [0.5, "#6aaed6"], [0.75, "#2474b5"], [1.0, "#08306b"]],
-    True: [[0.0, "#2f4152"], [0.25, "#1f4e79"], [0.5, "#2f83bd"], [0.75, "#6cc0e8"], [1.0, "#e2f6ff"]],
+    False: [[0.0, "#8a949f"], [0.25, "#447aa7"], [0.5, "#025c93"], [0.75, "#003d6d"], [1.0, "#021b48"]],
+    True: [[0.0, "#61707f"], [0.25, "#4e94cc"], [0.5, "#68b7ed"], [0.75, "#a1d9f6"], [1.0, "#ecf9fd"]],
 }
 
-WARNING = {False: "#a04000", True: "#ffb454"}
+WARNING = {False: STATES["warn"][0], True: STATES["warn"][1]}
 MARK = {False: "#8a1c7c", True: "#e39ad8"}
 
 

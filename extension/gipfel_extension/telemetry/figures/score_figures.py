@@ -7,13 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .lines import json_values
-from .palette import AREAS, area_color, clear_layout, empty_plot, grid_color, simulated_mark, text_color
+from .palette import AREAS, PAGE, area_color, clear_layout, empty_plot, grid_color, simulated_mark
 from .stack import Plot, stacked
 
 #: Resources of the score, in the order in which areas are stacked.
 _RESOURCES = ("compute", "memory", "interconnect")
-#: Color of the score bar, which differs from the resources' colors.
-_SCORE = {False: "#56636f", True: "#b4bfca"}
 
 
 def score_figure(document: Mapping[str, Any], *, dark: bool = False, title: str = "") -> dict[str, Any]:
@@ -38,7 +36,7 @@ def score_figure(document: Mapping[str, Any], *, dark: bool = False, title: str 
     names = ["score", *(name for name, _ in losses)]
     lengths = [float(score), *(lost for _, lost in losses)]
     starts = [0.0, *np.cumsum(lengths)[:-1].tolist()]
-    colors = [_SCORE[dark], *(area_color(name, dark=dark) for name, _ in losses)]
+    colors = [area_color(name, dark=dark) for name in names]
     labels = [f"{length:.0f}" if length >= 0.95 else f"{length:.1f}" for length in lengths]
     trace = {
         "type": "bar",
@@ -53,7 +51,16 @@ def score_figure(document: Mapping[str, Any], *, dark: bool = False, title: str 
         # Text is not readable on hatching.
         "textposition": "outside",
         "cliponaxis": False,
-        "marker": {"color": colors, "pattern": {"shape": ["", *(AREAS[name][2] for name, _ in losses)]}},
+        "marker": {
+            "color": colors,
+            "pattern": {
+                "shape": [AREAS[name][2] for name in names],
+                "bgcolor": colors,
+                "fgcolor": PAGE[dark],
+                "fgopacity": 0.8,
+                "size": 6,
+            },
+        },
         "hovertemplate": "%{y}: %{x:.1f} of 100 points<extra></extra>",
     }
     top = 30 if title or document.get("simulated") else 8
@@ -121,8 +128,8 @@ def shares_figure(
             trace["fillpattern"] = {
                 "shape": hatching,
                 "bgcolor": color,
-                "fgcolor": text_color(dark=dark),
-                "fgopacity": 0.35,
+                "fgcolor": PAGE[dark],
+                "fgopacity": 0.6,
                 "size": 6,
             }
         traces.append(trace)

@@ -2,9 +2,7 @@ import type { PartialJSONObject } from '@lumino/coreutils';
 
 /** Return the layout in the colours of the page's theme. */
 export function themed(layout: PartialJSONObject, node: HTMLElement): PartialJSONObject {
-  const style = getComputedStyle(node);
-  const colour = (name: string, otherwise: string): string =>
-    style.getPropertyValue(name).trim() || otherwise;
+  const colour = coloursOf(node);
   const result: PartialJSONObject = {
     ...layout,
     autosize: true,
@@ -28,7 +26,7 @@ export function themed(layout: PartialJSONObject, node: HTMLElement): PartialJSO
       family: colour('--jp-ui-font-family', 'sans-serif')
     },
     annotations: ((layout.annotations ?? []) as PartialJSONObject[]).map(note =>
-      note.name === 'simulated' ? withFont(note, 'font', colour('--jp-warn-color1', '#a04000')) : note
+      note.name === 'simulated' ? withFont(note, 'font', colour('--gipfel-warn', '#ab6007')) : note
     )
   };
   delete result.width;
@@ -46,6 +44,19 @@ export function themed(layout: PartialJSONObject, node: HTMLElement): PartialJSO
     }
   }
   return result;
+}
+
+/** Return what reads the colours of a page; where the browser forces them, there are those of text and page. */
+function coloursOf(node: HTMLElement): (name: string, otherwise: string) => string {
+  const style = getComputedStyle(node);
+  const forced = forcedDark();
+  return (name, otherwise) => {
+    const kind = forced === null ? undefined : /^--jp-(layout|border|brand|ui-font-color)/.exec(name)?.[1];
+    if (kind !== undefined) {
+      return kind === 'border' ? '#808080' : forced === (kind === 'layout') ? '#000000' : '#ffffff';
+    }
+    return style.getPropertyValue(name).trim() || otherwise;
+  };
 }
 
 /** Return a figure that was drawn for a light page, such as a saved one, with its texts in the colours of the page. */
@@ -76,8 +87,23 @@ function withFont(part: PartialJSONObject, key: string, color: string): PartialJ
 /** The background that was judged last: a figure asks at each draw, and reading a canvas is slow. */
 let last = { ground: '', dark: false };
 
-/** Return true if the page around a node has a dark theme. */
+/** The queries that change where the browser forces its user's colours on pages. */
+export const FORCED = ['(forced-colors: active)', '(prefers-color-scheme: dark)'] as const;
+
+/** Return true if the browser forces a dark page, false if it forces a light one, null if pages have their colours. */
+export function forcedDark(): boolean | null {
+  // Not in every place where views run.
+  const matches = (query: string): boolean =>
+    typeof globalThis.matchMedia === 'function' && globalThis.matchMedia(query).matches;
+  return matches(FORCED[0]) ? matches(FORCED[1]) : null;
+}
+
+/** Return true if the page around a node is dark: by its theme, or since the browser forces that. */
 export function isDark(node: HTMLElement): boolean {
+  const forced = forcedDark();
+  if (forced !== null) {
+    return forced;
+  }
   const ground = getComputedStyle(node).getPropertyValue('--jp-layout-color1').trim();
   if (ground !== last.ground) {
     last = { ground, dark: isDarkColour(ground) };

@@ -127,18 +127,23 @@ function Bounds(props: { score: IScore; trans: ITranslation }): React.JSX.Elemen
 function Bar(props: { points: number; lost: readonly [string, number][]; label: string }): React.JSX.Element {
   return (
     <span className="jp-Gipfel-bar" role="img" aria-label={props.label}>
-      <span className="jp-Gipfel-barFull" style={{ width: `${props.points}%` }} />
+      <span style={{ width: `${props.points}%`, backgroundColor: colourOf('score') }} />
       {props.lost.map(([name, each]) => (
         <span
           key={name}
           className="jp-Gipfel-barLost"
           data-loss={name}
           title={`${name} ${each}`}
-          style={{ width: `${each}%` }}
+          style={{ width: `${each}%`, backgroundColor: colourOf(name) }}
         />
       ))}
     </span>
   );
+}
+
+/** Return the colour of a loss, or of the score, in the palette of figures. */
+function colourOf(name: string): string {
+  return `var(--gipfel-${name.replace('_', '-')})`;
 }
 
 /** Each loss as a step from the score up to 100. */
@@ -155,9 +160,13 @@ function LossBreakdown(props: IBreakdownProps): React.JSX.Element {
           </span>
           <span className="jp-Gipfel-stepRoom">
             <span
-              className={index === 0 ? 'jp-Gipfel-barFull' : 'jp-Gipfel-barLost'}
+              className="jp-Gipfel-barLost"
               data-loss={name}
-              style={{ marginLeft: `${begins[index]}%`, width: `${each}%` }}
+              style={{
+                marginLeft: `${begins[index]}%`,
+                width: `${each}%`,
+                backgroundColor: colourOf(name)
+              }}
             />
           </span>
           <span className="jp-Gipfel-stepPoints">{each}</span>

@@ -3,7 +3,7 @@ import * as React from 'react';
 import type { IJobTopology, IRankPlace } from '../../api';
 import type { ITranslation } from '../translation';
 import type { IArrangement, IFrame, IMark } from './boxes';
-import { describe, hueOf, linesOf, stateOf, type ILine, type ILit } from './lit';
+import { describe, hueOf, linesOf, stateOf, toneOf, type ILine, type ILit } from './lit';
 
 /** What a drawing shows. */
 export interface IDrawingProps {
@@ -70,8 +70,11 @@ function Mark(props: IDrawingProps & { mark: IMark; first: boolean }): React.JSX
   const state = stateOf(mark, lit);
   const [rank = -1] = mark.ranks;
   const value = mark.unit === 'nic' ? undefined : places.get(rank)?.role[axis];
-  const hue = value === undefined ? undefined : hueOf(value, topology.axes[axis] ?? 1);
-  const style = (hue === undefined ? undefined : { '--gipfel-hue': hue }) as React.CSSProperties | undefined;
+  const style = (
+    value === undefined
+      ? undefined
+      : { '--gipfel-hue': hueOf(value, topology.axes[axis] ?? 1), '--gipfel-tone': toneOf(value) }
+  ) as React.CSSProperties | undefined;
   return (
     <g
       className="jp-Gipfel-topology-mark"

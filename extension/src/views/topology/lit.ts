@@ -44,6 +44,11 @@ export function hueOf(value: number, count: number): number {
   return Math.round(210 + (360 * value) / Math.max(1, count)) % 360;
 }
 
+/** Return the tone of a coordinate, from 0 to 2: neighbours differ in grey, too. */
+export function toneOf(value: number): number {
+  return value % 3;
+}
+
 /** A line between two marks, or from a mark to the label of its node. */
 export interface ILine {
   readonly kind: ILinkLine['kind'] | 'nearest';
