@@ -1,4 +1,4 @@
-"""``gipfel data``: packs data sets into single files, verifies, compares, extends and mounts them."""
+"""``gipfel data``: packs data sets into single files, verifies, compares, extends, mounts and stages them."""
 
 import functools
 import json
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ParamSpec
 import click
 
 from .data_pack import add, pack, remove
+from .data_stage import stage, status
 from .run_lines import size_text
 from .terminal import examples, report_line
 
@@ -45,17 +46,18 @@ def _exit_2_if_unreadable(command: Callable[_P, int]) -> Callable[_P, int]:
         "gipfel data pack ~/imagenet /scratch/imagenet.sqsh",
         "gipfel data verify /scratch/imagenet.sqsh",
         "gipfel data mount /scratch/imagenet.sqsh --at /data",
+        "gipfel data stage /scratch/imagenet.sqsh",
     )
 )
 def data() -> None:
-    """Pack many small files into one file that containers mount, and check it.
+    """Pack many small files into one file that containers mount, check it, and copy it to a job's nodes.
 
     Many small files are slow on a shared file system; a SquashFS image is a single file there. Programs read
     the same paths as before.
     """
 
 
-for _command in (pack, add, remove):
+for _command in (pack, add, remove, stage, status):
     data.add_command(_command)
 
 

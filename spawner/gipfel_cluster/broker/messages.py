@@ -149,10 +149,14 @@ class StepRequest(Request):
 
 
 class SuperviseRequest(Request):
-    """Start the supervisor of the launch in this directory; it keeps the job alive until the launch ends."""
+    """Start the supervisor of the workload in this directory.
+
+    That of a launch keeps the job alive until the launch ends; that of a transfer ends with the job.
+    """
 
     kind: Literal["supervise"] = "supervise"
     folder: PathRef
+    program: Literal["launch", "transfer"] = "launch"
 
 
 class PartitionsRequest(Request):

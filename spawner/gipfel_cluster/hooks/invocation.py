@@ -4,11 +4,12 @@
 request. A hook that only a site can provide is a `SiteHook`, which adds a note.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..edf.gate import PREFIX as GATE_PREFIX
-from ..edf.model import Edf, shortened
+from ..edf.model import Edf, Mount, shortened
 from ..edf.rules_hooks import HOOKS
 from ..engines.host import Host
 from ..engines.protocol import (
@@ -20,8 +21,9 @@ from ..engines.protocol import (
 )
 from ..engines.setup import with_setup
 from ..engines.srun import ContainerEngine, Pyxis
-from ..model import GipfelError, one_line
+from ..model import GipfelError, one_line, pluralize
 from ..runtime.model import Runtime
+from ..staged import StagedPath, staged_paths
 from .dcgm import Dcgm
 from .nccl import AwsOfiNccl
 from .protocol import Hook, HookContext, HookResult, HostNode, Node
@@ -100,12 +102,53 @@ def engine_invocation(
         The engine can't run this EDF on this machine.
     """
     _check_special_mounts(request.edf, engine.name)
+    copies: tuple[str, ...] = ()
+    if not request.render_only:
+        request, copies = use_copies(request, staged_paths(os.environ))
     protected = () if engine.name == ContainerEngine.name else protected_variable_notes(request)
     host_values = () if engine.name == ContainerEngine.name else host_value_notes(request)
     hooked = apply_hooks(with_setup(request), engine=engine.name, runtime=runtime)
     invocation = engine.render(hooked.request, python=python)
-    notes = (*protected, *host_values, *hooked.notes, *invocation.notes)
+    notes = (*copies, *protected, *host_values, *hooked.notes, *invocation.notes)
     return invocation.model_copy(update={"notes": _limited(notes)})
+
+
+def use_copies(
+    request: ContainerRequest, staged: Iterable[tuple[str, StagedPath]]
+) -> tuple[ContainerRequest, tuple[str, ...]]:
+    """Return a request whose mounts have this node's copies of staged files, at the same paths, and notes.
+
+    A file that has changed since it was copied is not replaced.
+    """
+    copies = {os.path.realpath(each.path): each for _, each in staged if each.is_current()}
+    if not copies:
+        return request, ()
+    edf = request.edf.model_copy(update={"mounts": tuple(_with_copies(request.edf.mounts, copies))})
+    mounts = tuple(_with_copies(request.mounts, copies))
+    used = {each.copy for each in copies.values()}
+    count = len({mount.source for mount in (*edf.mounts, *mounts)} & used)
+    notes = (f"{pluralize(count, 'staged file')} of this node used instead of the shared ones.",)
+    if not count:
+        return request, ()
+    return request.model_copy(update={"edf": edf, "mounts": mounts}), notes
+
+
+def _with_copies(mounts: Iterable[Mount], copies: Mapping[str, StagedPath]) -> Iterator[Mount]:
+    for mount in mounts:
+        if mount.is_special:
+            yield mount
+            continue
+        source = os.path.realpath(mount.source)
+        if source in copies:
+            flags = tuple(dict.fromkeys((*(each for each in mount.flags if each != "rw"), "ro")))
+            yield mount.model_copy(update={"source": copies[source].copy, "flags": flags})
+            continue
+        yield mount
+        if "sqsh" not in mount.flags:
+            for path, each in copies.items():
+                if path.startswith(source.rstrip("/") + "/"):
+                    inside = f"{mount.destination.rstrip('/')}/{os.path.relpath(path, source)}"
+                    yield Mount(source=each.copy, destination=inside, flags=("ro",))
 
 
 def apply_hooks(

@@ -28,11 +28,12 @@ from .spec import StepPlan, StepSpec
 _MAX_STEPS = 64
 _END_S = 45.0
 LAUNCH_SUPERVISOR_MODULE = "gipfel_extension.training.launches"
+TRANSFER_SUPERVISOR_MODULE = "gipfel_extension.data.stage.supervisor"
 LOG = "supervisor.log"
 
 
 class BrokerSteps:
-    """Starts steps and launch supervisors for clients of a broker."""
+    """Starts steps, and supervisors of launches and transfers, for clients of a broker."""
 
     def __init__(self, context: JobContext) -> None:
         self._context = context
@@ -60,7 +61,7 @@ class BrokerSteps:
             self._count -= 1
 
     def supervise(self, request: SuperviseRequest) -> None:
-        """Start the supervisor of a launch; raises as `supervise` does."""
+        """Start the supervisor of a workload; raises as `supervise` does."""
         supervise(request, self._context)
 
     async def _start(self, plan: StepPlan) -> Process:
@@ -136,37 +137,33 @@ async def _end(process: Process, grace_s: float) -> None:
 
 
 def supervise(request: SuperviseRequest, context: JobContext) -> None:
-    """Start the supervisor of a launch in its own session; it holds a lock that keeps the job alive.
+    """Start the supervisor of a launch or transfer in its own session.
+
+    That of a launch holds a lock that keeps the job alive.
 
     Raises
     ------
     GipfelError
-        The host does not see the launch's directory, or the supervisor can't be started.
+        The host does not see the workload's directory, or the supervisor can't be started.
     """
     folder = context.host_path(request.folder)
     if folder is None:
         raise GipfelError(
-            f"The host does not see the launch's directory {request.folder.path}.",
+            f"The host does not see the workload's directory {request.folder.path}.",
             "Set GIPFEL_RUNS to a directory that the container mounts.",
         )
     host = without_tokens(context.host_environment)
     step_job = step_job_from_context(context).model_dump_json().encode() + b"\n"
     try:
         log = os.open(Path(folder, LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        # Locked before the supervisor starts, since the server may end at any moment.
-        lock_file, descriptor = create_lock_file(Path(context.scratch, LOCKS_DIRECTORY))
         try:
-            process = subprocess.Popen(
-                (sys.executable, "-I", "-m", LAUNCH_SUPERVISOR_MODULE, str(folder), "-"),
-                env=host,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                cwd="/",
-                start_new_session=True,
-                pass_fds=(descriptor,),
-            )
-            assign_lock_file(lock_file, descriptor, process.pid)
+            if request.program == "transfer":
+                process = _start_supervisor(TRANSFER_SUPERVISOR_MODULE, folder, host, log)
+            else:
+                # Locked before the supervisor starts, since the server may end at any moment.
+                lock_file, descriptor = create_lock_file(Path(context.scratch, LOCKS_DIRECTORY))
+                process = _start_supervisor(LAUNCH_SUPERVISOR_MODULE, folder, host, log, descriptor)
+                assign_lock_file(lock_file, descriptor, process.pid)
         finally:
             os.close(log)
         assert process.stdin is not None  # noqa: S101 - it was started with a pipe
@@ -174,5 +171,20 @@ def supervise(request: SuperviseRequest, context: JobContext) -> None:
             process.stdin.write(step_job)
     except OSError as error:
         raise GipfelError(
-            f"The launch's supervisor can't be started: {error.strerror or error}.", "Try again."
+            f"The workload's supervisor can't be started: {error.strerror or error}.", "Try again."
         ) from error
+
+
+def _start_supervisor(
+    module: str, folder: Path, environment: dict[str, str], log: int, *inherited: int
+) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        (sys.executable, "-I", "-m", module, str(folder), "-"),
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=log,
+        cwd="/",
+        start_new_session=True,
+        pass_fds=inherited,
+    )

@@ -61,6 +61,9 @@ class StepSpec(Frozen):
     """Hosts that the command may reach, behind a gate; None for no gate but those of EDF and site."""
     kill_on_bad_exit: bool = False
     """True if the failure of one task ends the others, as srun's ``--kill-on-bad-exit`` does."""
+    epilog: OneLine = Field("", pattern=r"^(/|$)", max_length=4096)
+    """Program that Slurm runs on each node when a task has ended, also when it was killed; not used without
+    Slurm."""
     grace_s: float = Field(10.0, ge=0, le=3600)
     """Seconds between SIGTERM and SIGKILL when the step is stopped."""
 

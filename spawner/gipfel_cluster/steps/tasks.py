@@ -82,6 +82,7 @@ def step_options(plan: StepPlan) -> tuple[str, ...]:
         "--cpu-bind=none",
         "--distribution=block",
         *(["--overcommit"] if tasks * cpus > plan.job.cpus else []),
+        *([f"--task-epilog={spec.epilog}"] if spec.epilog else []),
         *(["--gres=none"] if spec.gpus_per_node == 0 and not spec.gpus else []),
         f"--job-name={spec.name}",
         f"--kill-on-bad-exit={int(spec.kill_on_bad_exit)}",

@@ -1,0 +1,243 @@
+"""``gipfel data stage`` and ``status``: copies of data sets on the nodes of a job."""
+
+import json
+import os
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .run_lines import size_text
+from .terminal import LiveTable, examples, report_line, table_lines
+
+if TYPE_CHECKING:
+    from ..data.stage.model import NodeCopy, StageSpec, TransferState
+
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_BAR = 24
+_MAX_ROWS = 16
+INTERRUPTED = 130
+
+
+def parse_size(text: str) -> int:
+    """Return a number of bytes such as ``20G``; the units are powers of 1024.
+
+    Raises
+    ------
+    ValueError
+        It is not a size.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ValueError("not a size such as 500M or 20G")
+    return int(float(found[1]) * 1024 ** ("", "K", "M", "G", "T").index(found[2].upper()))
+
+
+@click.command(
+    epilog=examples(
+        "gipfel data stage /scratch/imagenet.sqsh",
+        "gipfel data stage /scratch/imagenet.sqsh /scratch/model --to memory --max-memory 40G",
+        "gipfel data stage /scratch/imagenet.sqsh --on-failure continue",
+        "gipfel stop transfer:1           removes the copies",
+    )
+)
+@click.argument("data", metavar="DATA…", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--to",
+    "tier",
+    type=click.Choice(["auto", "nvme", "memory"]),
+    default="auto",
+    show_default=True,
+    help="auto is the local disk if the data fits there, else memory.",
+)
+@click.option(
+    "--nodes",
+    default="all",
+    show_default=True,
+    metavar="LIST",
+    help="Nodes of this job, such as nid[0001-0004].",
+)
+@click.option(
+    "--on-failure",
+    type=click.Choice(["stop", "continue"]),
+    default="stop",
+    show_default=True,
+    help="continue leaves a node that fails on the shared file system.",
+)
+@click.option(
+    "--max-memory",
+    type=parse_size,
+    metavar="SIZE",
+    help="Limit of all your copies in a node's memory; by default half of what is free.",
+)
+@click.option(
+    "--max-disk",
+    type=parse_size,
+    metavar="SIZE",
+    help="Limit of all your copies on a node's disk; by default 90 % of the free space.",
+)
+@click.option("--no-wait", is_flag=True, help="Return at once; `gipfel ps` shows the progress.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
+def stage(
+    *,
+    data: tuple[Path, ...],
+    tier: str,
+    nodes: str,
+    on_failure: str,
+    max_memory: int | None,
+    max_disk: int | None,
+    no_wait: bool,
+    as_json: bool,
+) -> int:
+    """Copy files to every node of this job, read once from the shared file system.
+
+    The nodes pass the data on among each other and check it by hash. Containers that start later in this
+    job get the copies at the same paths. The copies are kept until the job ends or `gipfel stop` removes
+    them, and other jobs of yours on a node use them, too.
+
+    Exit status: 0 staged, 1 not.
+    """
+    from gipfel_cluster.scheduler.notation import expand_hostlist  # noqa: PLC0415
+
+    from ..data.stage.model import StageSpec  # noqa: PLC0415
+    from ..data.stage.transfer import start_staging  # noqa: PLC0415
+
+    try:
+        chosen = () if nodes == "all" else tuple(expand_hostlist(nodes))
+        spec = StageSpec(
+            data=tuple(str(each.absolute()) for each in data),
+            to=tier,
+            nodes=chosen,
+            on_failure=on_failure,
+            max_memory=max_memory,
+            max_disk=max_disk,
+        )
+    except ValueError as error:
+        raise click.UsageError(f"The options can't be used: {str(error).splitlines()[0]}") from error
+    _check(spec)
+    folder = start_staging(spec, os.environ)
+    if no_wait:
+        click.echo(json.dumps({"id": folder.name, "folder": str(folder)}) if as_json else folder.name)
+        return 0
+    return _follow(folder, as_json=as_json)
+
+
+def _check(spec: "StageSpec") -> None:
+    """Report a wrong path at once, instead of from the supervisor."""
+    from ..data.stage.model import list_items  # noqa: PLC0415
+
+    list_items(spec)
+
+
+def _follow(folder: Path, *, as_json: bool) -> int:
+    from gipfel_cluster.workloads.directory import STOP  # noqa: PLC0415
+
+    from ..data.stage.transfer import wait_until_staged  # noqa: PLC0415
+
+    table = LiveTable() if LiveTable.is_supported() and not as_json else None
+    told = ""
+
+    def show(state: "TransferState") -> None:
+        nonlocal told
+        if table is not None:
+            table.draw(progress_lines(state))
+        elif not as_json and state.copies and (text := _doubts(state)) and text != told:
+            told = text
+            report_line(text)
+
+    try:
+        state = wait_until_staged(folder, show)
+    except KeyboardInterrupt:
+        (folder / STOP).touch(mode=0o600)
+        report_line("interrupted; the copies are removed.")
+        return INTERRUPTED
+    if as_json:
+        found = {"id": folder.name, "shared_reads": state.shared_reads, **state.model_dump(mode="json")}
+        click.echo(json.dumps(found))
+    elif state.ready and not state.ended:
+        seconds = ((state.ready_ns or 0) - (state.started_ns or 0)) / 1e9
+        report_line(
+            f"transfer {folder.name}: {size_text(state.total)} {state.reason} "
+            f"{size_text(state.shared_reads)} were read from the shared file system, in {seconds:.1f} s."
+        )
+    else:
+        report_line(f"transfer {folder.name} {state.outcome or state.phase}: {state.reason}")
+    return 0 if state.ready and not state.ended else 1
+
+
+def progress_lines(state: "TransferState") -> list[str]:
+    """Return the lines of a progress table: all nodes, then those that need most time."""
+    if not state.copies:
+        return [f"{state.name}: {state.reason or state.phase}"]
+    usable = [each for each in state.copies if each.phase != "failed"]
+    done = sum(each.done for each in usable)
+    wanted = state.total * len(usable)
+    amount = f"{size_text(done)} of {size_text(wanted)}"
+    rows = [["all nodes", _bar(done, wanted), amount, _left(state, done, wanted)]]
+    worst = sorted(state.copies, key=lambda each: (each.phase == "staged", each.done))
+    rows += [
+        [each.node, _bar(each.done, state.total), each.tier, each.problem or each.phase]
+        for each in worst[:_MAX_ROWS]
+    ]
+    if len(worst) > _MAX_ROWS:
+        rows.append([f"and {len(worst) - _MAX_ROWS} more nodes", "", "", ""])
+    return table_lines(rows)
+
+
+def _bar(done: float, total: float) -> str:
+    share = min(1.0, done / total) if total else 1.0
+    filled = round(share * _BAR)
+    return f"{'█' * filled}{'░' * (_BAR - filled)} {100 * share:3.0f} %"
+
+
+def _left(state: "TransferState", done: int, wanted: int) -> str:
+    seconds = time.time() - (state.started_ns or time.time_ns()) / 1e9
+    reused = sum(each.reused for each in state.copies)
+    rate = (done - reused) / seconds if seconds > 1 else 0.0
+    if not rate or done >= wanted:
+        return ""
+    return f"{size_text(rate)}/s, {(wanted - done) / rate:.0f} s left"
+
+
+def _doubts(state: "TransferState") -> str:
+    found: Sequence[NodeCopy] = [each for each in state.copies if each.problem]
+    return "; ".join(f"{each.node}: {each.problem}" for each in found[:4])
+
+
+@click.command(epilog=examples("gipfel data status", "gipfel data status --json"))
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
+def status(*, as_json: bool) -> int:
+    """Show what is staged: your stagings that run, by node, and all copies on this node.
+
+    Exit status: 0 shown.
+    """
+    from gipfel_cluster.staged import staged_paths  # noqa: PLC0415
+
+    from ..data.stage.transfer import running_stagings  # noqa: PLC0415
+
+    stagings = running_stagings(os.environ)
+    local = [(tier, each) for tier, each in staged_paths(os.environ)]
+    if as_json:
+        here = [{"tier": tier, **each._asdict(), "current": each.is_current()} for tier, each in local]
+        document = {name: state.model_dump(mode="json") for name, state in stagings.items()}
+        click.echo(json.dumps({"stagings": document, "node": here}))
+        return 0
+    rows = [["TRANSFER", "NODE", "TIER", "STATE", "SIZE", "DATA"]]
+    for name, state in stagings.items():
+        names = ", ".join(state.data)
+        rows += [
+            [name, each.node, each.tier, each.phase, size_text(each.done), names] for each in state.copies
+        ]
+    for tier, each in local:
+        current = "staged" if each.is_current() else "outdated"
+        job = f"job {each.job}" if each.job else ""
+        rows.append([job, "this node", tier, current, size_text(each.size), each.path])
+    if len(rows) == 1:
+        report_line("Nothing is staged. `gipfel data stage DATA` copies data to the nodes of a job.")
+        return 0
+    for line in table_lines(rows, right=(4,)):
+        click.echo(line)
+    return 0

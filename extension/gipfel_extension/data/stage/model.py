@@ -1,0 +1,167 @@
+"""A staging as it is requested, the files it copies, and its state."""
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gipfel_cluster.model import Frozen, GipfelError, OneLine
+from gipfel_cluster.steps.spec import NodeName
+from gipfel_cluster.workloads.directory import WorkloadState
+
+from ..manifest import Digest, read_summary, summary_path
+
+#: Directory of stagings in a run folder.
+TRANSFERS = "transfers"
+RENDEZVOUS, ITEMS = "rendezvous.json", "items.json"
+_MAX_FILES = 512
+
+Tier = Literal["nvme", "memory"]
+OnFailure = Literal["stop", "continue"]
+
+
+class StageSpec(Frozen):
+    """Data to copy to the nodes of a job.
+
+    ``data`` are absolute paths of files or directories; ``to`` is the tier, ``auto`` the local disk where
+    there is one with enough space, else memory; ``nodes`` are nodes of the job, empty for all. With
+    ``on_failure`` ``continue``, a node that fails reads the shared file system instead. The limits are for
+    all copies of the user on a node, in bytes; None for half of the free memory, and for 90 % of the free
+    space.
+    """
+
+    data: tuple[OneLine, ...] = Field(min_length=1, max_length=64)
+    to: Literal["auto", "nvme", "memory"] = "auto"
+    nodes: tuple[NodeName, ...] = Field((), max_length=65536)
+    on_failure: OnFailure = "stop"
+    max_memory: int | None = Field(None, ge=0)
+    max_disk: int | None = Field(None, ge=0)
+    silent_s: float = Field(60.0, gt=0)
+    """Seconds without progress after which a node has failed."""
+
+
+class StageItem(Frozen):
+    """A file to copy; ``key`` names its content, ``chunks`` are its hashes if a summary lists them."""
+
+    path: OneLine
+    size: int = Field(ge=0)
+    mtime_ns: int
+    key: Digest
+    root: str = ""
+    chunks: tuple[Digest, ...] = ()
+
+
+class NodeCopy(Frozen):
+    """Progress of a node: bytes that it has, read from the shared file system, and got from other nodes."""
+
+    node: str
+    phase: Literal["waiting", "copying", "staged", "failed"] = "waiting"
+    tier: Annotated[str, Field(max_length=16)] = ""
+    done: int = 0
+    read: int = 0
+    received: int = 0
+    reused: int = 0
+    problem: str = ""
+
+
+class TransferState(WorkloadState):
+    """The state of a staging; ``ready`` when every node that has not failed has its copies."""
+
+    number: int = 0
+    data: tuple[str, ...] = ()
+    total: int = 0
+    files: int = 0
+    ready: bool = False
+    ready_ns: int | None = None
+    copies: tuple[NodeCopy, ...] = ()
+
+    @property
+    def shared_reads(self) -> int:
+        """Return the bytes that all nodes together read from the shared file system."""
+        return sum(each.read for each in self.copies)
+
+
+def list_items(spec: StageSpec) -> tuple[StageItem, ...]:
+    """Return the files to copy.
+
+    Raises
+    ------
+    GipfelError
+        A path does not exist, is not a file or directory, or a directory has too many files.
+    """
+    found: dict[str, StageItem] = {}
+    for name in spec.data:
+        for path in _files(Path(name)):
+            item = _item(path)
+            if any(each.key == item.key and each.path != item.path for each in found.values()):
+                # Two paths with one content: a copy each, since a copy has one lock.
+                item = item.model_copy(update={"key": _digest(f"{item.key}\0{path}")})
+            found.setdefault(item.path, item)
+    if not found:
+        raise GipfelError(f"There are no files in {spec.data[0]}.", "Check the path.")
+    return tuple(found.values())
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if not path.is_absolute():
+        raise GipfelError(f"{str(path)!r} is not an absolute path.", "Write it in full.")
+    try:
+        kind = path.stat().st_mode
+    except OSError as error:
+        raise GipfelError(f"{path} can't be staged: {error.strerror}.", "Check the path.") from error
+    if stat.S_ISREG(kind):
+        yield path
+        return
+    if not stat.S_ISDIR(kind):
+        raise GipfelError(f"{path} is not a file or a directory.", "Give a file or a directory.")
+    count = 0
+    for folder, folders, names in os.walk(path, onerror=_raise):
+        folders.sort()
+        for name in sorted(names):
+            file = Path(folder, name)
+            if not stat.S_ISREG(file.lstat().st_mode):
+                raise GipfelError(
+                    f"{file} is not a regular file.",
+                    f"Pack the directory: `gipfel data pack {path} {path}.sqsh`.",
+                )
+            count += 1
+            if count > _MAX_FILES:
+                raise GipfelError(
+                    f"{path} has more than {_MAX_FILES} files.",
+                    f"Pack it into one: `gipfel data pack {path} {path}.sqsh`, and stage that.",
+                )
+            yield file
+
+
+def _raise(error: OSError) -> None:
+    raise GipfelError(
+        f"{error.filename} can't be read: {error.strerror}.", "Check its permissions."
+    ) from error
+
+
+def _item(path: Path) -> StageItem:
+    about = path.stat()
+    summary = read_summary(path) if summary_path(path).exists() else None
+    if summary is not None and summary.bytes != about.st_size:
+        raise GipfelError(
+            f"{path} has {about.st_size} bytes, but its summary says {summary.bytes}: it was cut or changed.",
+            "Copy it again, or pack it again.",
+        )
+    # Without a summary the content is unknown before it is read: its place and time of change stand for it.
+    identity = f"{path}\0{about.st_size}\0{about.st_mtime_ns}" if summary is None else summary.root
+    return StageItem(
+        path=str(path),
+        size=about.st_size,
+        mtime_ns=about.st_mtime_ns,
+        key=_digest(identity),
+        root=summary.root if summary else "",
+        chunks=summary.chunks if summary else (),
+    )
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()

@@ -1,0 +1,232 @@
+"""Copies of files of a shared file system on this node's disk or in its memory, and their use by containers.
+
+A store is a directory of one user (0700) on a file system of the node, with a directory per content:
+
+=================  ==============================================================================
+``<key>/data``     the copy; until it is complete and checked, ``<key>/part``
+``<key>/*.json``   a `StagedPath` per path whose content this is
+=================  ==============================================================================
+
+A process that needs a content holds a shared lock on ``<key>``, one that makes it an exclusive lock. The
+kernel releases locks with their process, so a content without a lock is left over and `sweep` removes it.
+
+Only the standard library is imported, because Slurm runs this file by itself when a task has ended, also when
+the task was killed (``srun --task-epilog``): `epilog_script` returns the program.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import stat
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+#: The directory for copies on local disk, from the site or the user.
+DISK_VARIABLE = "GIPFEL_STAGE_DISK"
+MEMORY = Path("/dev/shm")  # noqa: S108 - the store in it is accessible to its owner alone
+_MAX_BYTES = 64 << 10
+_SWEEP_S, _SWEEP_POLL_S = 2.0, 0.05
+_MOUNTINFO = Path("/proc/self/mountinfo")
+_LOCAL_TYPES = frozenset(("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs"))
+
+
+class StagedPath(NamedTuple):
+    """A path of the shared file system, its size and time of change, and its copy on this node."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    job: str
+    copy: str
+
+    def is_current(self) -> bool:
+        """Return whether the original still has the size and time of change of when it was copied."""
+        try:
+            found = Path(self.path).stat()
+        except OSError:
+            return False
+        return (found.st_size, found.st_mtime_ns) == (self.size, self.mtime_ns)
+
+
+def stores(environment: Mapping[str, str]) -> dict[str, Path]:
+    """Return the stores that this node can have, by tier: ``nvme`` is a local disk, ``memory`` /dev/shm."""
+    name = f"gipfel-staged-{os.geteuid()}"
+    disk = _disk(environment)
+    return {**({"nvme": disk / name} if disk else {}), "memory": MEMORY / name}
+
+
+def _disk(environment: Mapping[str, str]) -> Path | None:
+    """Return the directory of the site or the user, else the first temporary one on a local disk."""
+    chosen = environment.get(DISK_VARIABLE, "")
+    if chosen:
+        return Path(chosen.replace("$USER", environment.get("USER", ""))) if chosen.startswith("/") else None
+    for name in ("SLURM_TMPDIR", "TMPDIR"):
+        given = environment.get(name, "")
+        if given.startswith("/") and file_system_type(Path(given)) in _LOCAL_TYPES:
+            return Path(given)
+    temporary = Path("/tmp")  # noqa: S108 - as above
+    return temporary if file_system_type(temporary) in _LOCAL_TYPES else None
+
+
+def file_system_type(path: Path) -> str:
+    """Return the type of the file system of a directory, such as ``ext4``; empty if it is unknown."""
+    best, found = -1, ""
+    with suppress(OSError):
+        real = os.path.realpath(path)
+        for line in _MOUNTINFO.read_text(errors="replace").splitlines():
+            before, _, after = line.partition(" - ")
+            point = before.split()[4].encode().decode("unicode_escape")
+            inside = real == point or real.startswith(point.rstrip("/") + "/")
+            # The last of several mounts at one path is the visible one.
+            if inside and len(point) >= best:
+                best, found = len(point), after.split()[0]
+    return found
+
+
+def open_store(store: Path) -> None:
+    """Create a store, or check that it is a directory which only this user can enter.
+
+    Raises
+    ------
+    OSError
+        It can't be created, or it belongs to another user.
+    """
+    with suppress(FileExistsError):
+        store.mkdir(mode=0o700)
+    found = store.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise PermissionError(1, "it is not a directory of this user alone", str(store))
+
+
+def lock_content(content: Path, *, exclusive: bool) -> int | None:
+    """Return a descriptor that locks a content's directory; None if another process's lock excludes it.
+
+    Raises
+    ------
+    OSError
+        The directory does not exist, or the file system has no locks.
+    """
+    while True:
+        descriptor = os.open(content, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            # It may have been removed between the two calls, and made again by another process.
+            if os.path.samestat(os.fstat(descriptor), content.stat()):
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def share_content(lock: int) -> bool:
+    """Turn an exclusive lock into a shared one; return whether the content is still there.
+
+    The kernel releases the first lock before it grants the second one.
+    """
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    return os.fstat(lock).st_nlink > 0
+
+
+def sweep(store: Path) -> int:
+    """Remove contents that no process needs, and an empty store; return the number of bytes freed."""
+    freed = 0
+    with suppress(OSError):
+        open_existing(store)
+        for content in sorted(store.iterdir()):
+            with suppress(OSError):
+                freed += _remove_unused(content)
+        store.rmdir()
+    return freed
+
+
+def open_existing(store: Path) -> None:
+    """Check a store like `open_store`, but do not create it.
+
+    Raises
+    ------
+    OSError
+        It does not exist, or it belongs to another user.
+    """
+    store.lstat()
+    open_store(store)
+
+
+def _remove_unused(content: Path) -> int:
+    descriptor = lock_content(content, exclusive=True)
+    if descriptor is None:
+        return 0
+    try:
+        size = sum(each.lstat().st_blocks * 512 for each in content.iterdir())
+        shutil.rmtree(content)
+    finally:
+        os.close(descriptor)
+    return size
+
+
+def path_file(content: Path, path: str) -> Path:
+    """Return the file in a content's directory that describes a path with this content."""
+    return content / f"{hashlib.sha256(path.encode(errors='surrogateescape')).hexdigest()[:32]}.json"
+
+
+def describe_path(content: Path, path: str, size: int, mtime_ns: int, job: str) -> None:
+    """Write that a path of the shared file system has this content."""
+    file = path_file(content, path)
+    part = file.with_suffix(f".{os.getpid()}")
+    part.write_text(json.dumps({"path": path, "size": size, "mtime_ns": mtime_ns, "job": job}))
+    part.replace(file)
+
+
+def staged_paths(environment: Mapping[str, str]) -> Iterator[tuple[str, StagedPath]]:
+    """Yield the tier and path of each complete copy of this user on this node."""
+    for tier, store in stores(environment).items():
+        with suppress(OSError):
+            open_existing(store)
+            for file in sorted(store.glob("*/*.json")):
+                found = _read(file)
+                if found is not None:
+                    yield tier, found
+
+
+def _read(file: Path) -> StagedPath | None:
+    copy = file.parent / "data"
+    try:
+        with file.open("rb") as opened:
+            about = json.loads(opened.read(_MAX_BYTES))
+        found = StagedPath(
+            str(about["path"]), int(about["size"]), int(about["mtime_ns"]), str(about["job"]), str(copy)
+        )
+        complete = stat.S_ISREG(copy.lstat().st_mode) and copy.lstat().st_size == found.size
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found if complete else None
+
+
+def epilog_script() -> str:
+    """Return a shell script that removes what a killed task left in the stores of its node."""
+    return f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S {shlex.quote(__file__)}\n"
+
+
+def main(environment: Mapping[str, str]) -> None:
+    """Sweep this node's stores for two seconds, since children of a killed task hold locks until they end."""
+    end = time.monotonic() + _SWEEP_S
+    present = [each for each in stores(environment).values() if each.exists()]
+    while present and time.monotonic() < end:
+        for store in present:
+            sweep(store)
+        present = [each for each in present if each.exists()]
+        time.sleep(_SWEEP_POLL_S if present else 0)
+
+
+if __name__ == "__main__":
+    main(os.environ)

@@ -1,0 +1,219 @@
+"""Staging on two nodes that mount a shared directory each by itself: bytes, lost nodes, full disks, kills."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sftp_share
+from one_machine import OneMachine, wait_until
+from sftp_share import SftpShare
+from unix_users import UnixUser
+
+from gipfel_cluster.model import GipfelError
+
+pytestmark = pytest.mark.cluster
+
+_BYTES = 32 << 20
+_SMALL = 16 << 20
+_LIMIT_S = 60
+#: Runs what the test writes, as a user would type it in a job.
+_SHELL = """#!/bin/sh
+while :; do
+  for file in in.*; do
+    [ -e "$file" ] || continue
+    name=${file#in.}
+    mv "$file" "run.$name"
+    sh "run.$name" > "out.$name" 2> "err.$name"
+    echo $? > "rc.$name.new"
+    mv "rc.$name.new" "rc.$name"
+  done
+  sleep 0.1
+done
+"""
+
+
+@dataclass
+class Place:
+    """A job of a user on two nodes, and a shared directory with ``data.bin``."""
+
+    user: UnixUser
+    cluster: OneMachine
+    share: SftpShare
+    runtime: Path
+    job: str = ""
+    count: int = 0
+
+    @property
+    def data(self) -> Path:
+        return self.share.at / "data.bin"
+
+    def begin(self) -> None:
+        """Start the job."""
+        settings = {
+            **self.cluster.environment,
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(self.user.home),
+            "GIPFEL_CLUSTER": "tests",
+            "GIPFEL_RUNTIME": str(self.runtime),
+            "GIPFEL_STAGE_DISK": str(self.user.home.parent / "disk"),
+        }
+        script = self.user.write("shell.sh", _SHELL, 0o700)
+        words = [
+            "env",
+            "-i",
+            f"--chdir={self.user.home}",
+            *(f"{name}={value}" for name, value in settings.items()),
+        ]
+        done = self.user.run(*words, "sbatch", "--parsable", "--nodes=2", "--output=job.txt", str(script))
+        self.job = done.stdout.strip()
+        assert self.job.isdecimal(), done.stderr
+
+    def start(self, command: str) -> int:
+        """Let the job run a command; return its number."""
+        self.count += 1
+        # Named when it is complete, so that the job does not read half of it.
+        part = self.user.write(f"part.{self.count}", command)
+        part.rename(self.user.home / f"in.{self.count}")
+        return self.count
+
+    def end(self, number: int) -> tuple[int, str, str]:
+        """Return status, output and messages of a command."""
+        home = self.user.home
+        assert wait_until((home / f"rc.{number}").exists, _LIMIT_S), (home / "job.txt").read_text()
+        out, err = ((home / f"{name}.{number}").read_text() for name in ("out", "err"))
+        return int((home / f"rc.{number}").read_text()), out, err
+
+    def stage(self, *words: str) -> tuple[int, dict[str, Any], str]:
+        """Stage the data; return status, document and messages."""
+        line = f"{self.runtime}/bin/gipfel data stage {self.data} --json {' '.join(words)}"
+        status, out, err = self.end(self.start(line))
+        return status, json.loads(out) if out else {}, err
+
+    def stop(self, number: str) -> None:
+        """Stop a staging, as `gipfel stop` does."""
+        self.user.write(f".gipfel/runs/transfers/{number}/stop", "")
+
+    def on(self, node: str, *argv: str) -> str:
+        """Run a command in the mounts of a node, as root."""
+        inside = ["nsenter", f"--target={self.cluster.pid(node)}", "--mount", "--"]
+        return subprocess.run(
+            [*inside, *argv], capture_output=True, text=True, timeout=10, check=False
+        ).stdout
+
+    def left(self) -> list[str]:
+        """Return what is in memory and on the disk of each node."""
+        disk = self.user.home.parent / "disk"
+        return [self.on(node, "ls", "/dev/shm", str(disk)) for node in self.cluster.node_names]
+
+    def nothing_left(self) -> bool:
+        return not any("gipfel-staged" in each for each in self.left())
+
+    def kill_agent(self, node: str) -> None:
+        """SIGKILL the staging's processes on a node."""
+        ours = os.readlink(f"/proc/{self.cluster.pid(node)}/ns/net")
+        for pid in self.user.processes():
+            line = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if b"data.stage.agent" in line and os.readlink(f"/proc/{pid}/ns/net") == ours:
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def place(
+    cluster: OneMachine,
+    runtime: Path,
+    plain_users: tuple[UnixUser, UnixUser],
+    shared_folder: Path,
+    fuse: None,
+) -> Iterator[Place]:
+    if reason := sftp_share.missing():
+        pytest.skip(reason)
+    source = shared_folder / "served"
+    source.mkdir(mode=0o755)
+    (source / "data.bin").write_bytes(os.urandom(_BYTES))
+    (source / "data.bin").chmod(0o644)
+    disk = shared_folder / "disk"
+    disk.mkdir(mode=0o1777)
+    disk.chmod(0o1777)
+    with SftpShare(cluster, source, shared_folder / "shared").mounted() as share:
+        place = Place(plain_users[0], cluster, share, runtime)
+        # A disk for each node, of which the second one's is too small.
+        for node, size in zip(cluster.node_names, (_BYTES * 4, _SMALL), strict=True):
+            place.on(node, "mount", "-t", "tmpfs", "-o", f"size={size},mode=1777", "tmpfs", str(disk))
+        place.begin()
+        try:
+            yield place
+        finally:
+            with contextlib.suppress(GipfelError):
+                # A test has killed it.
+                cluster.call(["scancel", "--signal=KILL", place.job])
+            for node in cluster.node_names:
+                place.on(node, "umount", str(disk))
+
+
+def test_the_shared_file_system_sends_the_data_once_and_a_copy_is_used_again(place: Place) -> None:
+    status, _, err = place.end(place.start(f"srun --nodes=2 --overlap cat {place.data} | wc -c"))
+    assert status == 0, err
+    assert place.share.total() >= 2 * _BYTES
+    place.share.reset()
+    status, found, err = place.stage("--to", "memory")
+    assert status == 0, err
+    assert place.share.total() <= 1.1 * _BYTES, dict(place.share.sent)
+    assert found["shared_reads"] == _BYTES
+    assert [(each["node"], each["phase"], each["done"]) for each in found["copies"]] == [
+        (name, "staged", _BYTES) for name in place.cluster.node_names
+    ]
+    assert all(each["read"] and each["received"] for each in found["copies"])
+    status, second, err = place.stage("--to", "memory")
+    assert status == 0, err
+    assert [each["reused"] for each in second["copies"]] == [_BYTES, _BYTES]
+    assert second["shared_reads"] == 0
+    place.stop(found["id"])
+    # The second staging still needs the copies.
+    assert not place.nothing_left()
+    place.stop(second["id"])
+    assert wait_until(place.nothing_left, 10), place.left()
+
+
+def test_a_disk_that_is_too_small_is_named_and_the_others_copies_are_removed(place: Place) -> None:
+    node = place.cluster.node_names[1]
+    status, found, _ = place.stage("--to", "nvme")
+    assert (status, found["outcome"]) == (1, "failed")
+    assert f"{node} could not be staged: The data does not fit: " in found["reason"]
+    assert "32.0 MiB are needed" in found["reason"]
+    assert wait_until(place.nothing_left, 10), place.left()
+
+
+def test_a_node_killed_in_the_middle_is_named_and_nothing_is_left_after_a_kill(place: Place) -> None:
+    node = place.cluster.node_names[1]
+    place.share.reset()
+    # Two seconds for the data of each node.
+    place.share.rate = _BYTES / 4
+    try:
+        command = f"{place.runtime}/bin/gipfel data stage {place.data} --to memory --json"
+        number = place.start(f"{command} --on-failure continue")
+        assert wait_until(lambda: place.share.sent[node] > 2 << 20, 30)
+        place.kill_agent(node)
+        status, out, err = place.end(number)
+    finally:
+        place.share.rate = None
+    assert status == 0, err
+    found = json.loads(out)
+    assert [each["phase"] for each in found["copies"]] == ["staged", "failed"]
+    assert "killed, or its node is lost" in found["copies"][1]["problem"]
+    assert found["copies"][0]["done"] == _BYTES
+    # The killed node's part is removed by its epilog, and the other's by that of the killed job.
+    assert wait_until(lambda: "gipfel-staged" not in place.on(node, "ls", "/dev/shm"), 10)
+    assert not place.nothing_left()
+    began = time.monotonic()
+    place.cluster.call(["scancel", "--signal=KILL", place.job], user=place.user.name)
+    assert wait_until(place.nothing_left, 15), place.left()
+    assert time.monotonic() - began < 15
+    assert wait_until(lambda: not place.user.processes(), 20)
