@@ -81,6 +81,13 @@ def test_a_server_without_a_hub_tells_the_time_and_cannot_be_extended():
         asyncio.run(world.leaving.extend())
 
 
+def test_a_short_server_does_not_begin_with_a_notice_of_its_end():
+    notices = {
+        seconds: World(None, ends=10_000.0 + seconds).beat()["notices_s"] for seconds in (1800, 600, 170)
+    }
+    assert notices == {1800: [600, 120], 600: [120], 170: [120]}
+
+
 def test_an_idle_server_is_warned_first_and_reports_for_how_long():
     hub = FakeHub(LifetimeStatus(idle_limit_s=3600, idle_warning_s=600))
     world = World(hub)

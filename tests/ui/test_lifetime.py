@@ -12,7 +12,7 @@ import pytest
 from hub_pages import HubPages
 from hub_process import HubProcess, proxy_folder
 from lab_page import LabPage
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 pytestmark = pytest.mark.browser
 
@@ -22,11 +22,8 @@ exec(compile(open({project!r}).read(), {project!r}, 'exec'), {{**globals(), '__f
 c.JupyterHub.authenticator_class = "dummy"
 c.DummyAuthenticator.password = {password!r}
 c.Authenticator.allow_all = True
-# Notices as soon as the lab is open, and a server that counts as idle after half a minute.
-c.Spawner.args = [
-    "--GipfelExtension.time_left_notices=9", "--GipfelExtension.time_left_notices=1",
-    "--GipfelExtension.report_interval=1",
-]
+# A server that counts as idle after half a minute.
+c.Spawner.args = ["--GipfelExtension.time_left_notices=1", "--GipfelExtension.report_interval=1"]
 """
 _ENVIRONMENT = {
     "GIPFEL_SCHEDULER": "local",
@@ -56,11 +53,22 @@ def hub(own_state: Path, password: str) -> Iterator[HubProcess]:
         yield process
 
 
+def _with_notice(route: Route) -> None:
+    """Add a notice that is due at once: a server leaves those of its first minutes out."""
+    answer = route.fetch()
+    if answer.ok:
+        lifetime = answer.json()
+        route.fulfill(response=answer, json=lifetime | {"notices_s": [540, *lifetime["notices_s"]]})
+    else:
+        route.fulfill(response=answer)
+
+
 @pytest.fixture(scope="module")
 def lab(hub: HubProcess, new_page: Callable[[], Page]) -> LabPage:
     """A lab with eight minutes left."""
     hub.user("ada")
     pages = HubPages(new_page(), hub.url)
+    pages.page.route("**/gipfel/lifetime?*", _with_notice)
     pages.login("ada", hub.password)
     pages.fill(time="8")
     pages.start()

@@ -3,12 +3,14 @@
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
 from gipfel_cluster.model import GipfelError
+from gipfel_cluster.scheduler.machine import slurm_presence
 
 from ..communication import read_communication
 from ..communication.figure import matrix_figure
@@ -212,13 +214,18 @@ class ClusterAround:
                 try:
                     if self._prometheus:
                         self._answer = read_prometheus(self._prometheus, time.time_ns(), self._queries)
-                    else:
+                    elif self._has_slurm:
                         self._answer = ask_slurm(self._environment, time.time_ns())
                     self._problem = ""
                 except SourceError as error:
                     self._problem = str(error)
                 self._tried_s = self._clock()
             return self._answer
+
+    @cached_property
+    def _has_slurm(self) -> bool:
+        """Whether there is a cluster to ask: the jobs of a single machine have none around them."""
+        return "SLURM_JOB_ID" in self._environment or slurm_presence(self._environment).configured
 
     def _record(self, folder: Path, state: ClusterState) -> None:
         try:

@@ -8,6 +8,7 @@ import asyncio
 import http
 import json
 import logging
+import math
 import time
 import urllib.error
 import urllib.request
@@ -23,6 +24,8 @@ from .activity import Idleness, Indicators
 
 _ANSWER_S = 30.0
 _MAX_LINE = 300
+#: Largest share of a server's time that may be left at a notice: a short server does not begin with one.
+_MOST_LEFT = 0.75
 
 
 class LifetimeStatus(Frozen):
@@ -118,9 +121,10 @@ def _message(error: urllib.error.HTTPError) -> str:
 class LifetimeSettings:
     """Times in seconds.
 
-    ``notices`` are times before the end of the job at which the user gets a notice, ``report_interval`` is
-    the time between two reports to the hub, and ``orphan_grace`` the time for which the hub must refuse the
-    server's token before the server stops.
+    ``notices`` are times before the end of the job at which the user gets a notice; one that would be due in
+    the first quarter of the server's time is left out. ``report_interval`` is the time between two reports
+    to the hub, and ``orphan_grace`` the time for which the hub must refuse the server's token before the
+    server stops.
     """
 
     notices: tuple[float, ...] = (1800.0, 600.0, 120.0)
@@ -163,7 +167,8 @@ class ServerLifetime:
         self._stop_server = stop_server
         self._log = log
         self._clock = clock
-        self._idleness = Idleness(clock(), gpu_threshold=gpu_threshold)
+        self._started = clock()
+        self._idleness = Idleness(self._started, gpu_threshold=gpu_threshold)
         self._status = LifetimeStatus()
         self._ends: float | None = None
         self._warned: float | None = None
@@ -246,10 +251,15 @@ class ServerLifetime:
         return {
             "now_ms": _milliseconds(self._clock()),
             "ends_ms": None if self.ends is None else _milliseconds(self.ends),
-            "notices_s": sorted(self._settings.notices, reverse=True),
+            "notices_s": self._notices(),
             "extend_s": self._status.extend_s,
             "idle": idle,
         }
+
+    def _notices(self) -> list[float]:
+        """Return the times of the notices before the end, the earliest first."""
+        most = math.inf if self.ends is None else _MOST_LEFT * (self.ends - self._started)
+        return sorted((each for each in self._settings.notices if each <= most), reverse=True)
 
     async def keep_alive(self) -> None:
         """Count this moment as use, and report it to the hub immediately."""

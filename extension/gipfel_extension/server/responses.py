@@ -189,7 +189,8 @@ class Score(ResponseModel):
     ``bottleneck`` is the largest loss, null if samples are too far apart to determine it. ``range`` are
     bounds of the score that samples at a shorter interval could give. ``integer_points`` are the score and
     the losses as integers that add up to 100. ``means_s`` is the number of seconds over which the scored
-    values are means, null if they are samples.
+    values are means, null if they are samples. ``first_ns`` and ``last_ns`` are the times of the first and
+    the last scored sample in UTC nanoseconds, rounded to a double.
     """
 
     score: float | None
@@ -205,6 +206,8 @@ class Score(ResponseModel):
     spread: Spread | None
     startup_s: float
     interval_s: float
+    first_ns: float | None = None
+    last_ns: float | None = None
     means_s: float | None = None
     simulated: bool
     notes: list[str]

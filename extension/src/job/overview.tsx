@@ -81,10 +81,13 @@ export function lineChooser(model: JobModel): (name: string, add: boolean) => vo
   };
 }
 
-/** World size, roles and missing ranks in one line. */
-export function WorldLine(props: { job: IJobDocument; trans: TranslationBundle }): React.JSX.Element {
+/** World size, roles and missing ranks in one line; empty while no ranks are known. */
+export function WorldLine(props: { job: IJobDocument; trans: TranslationBundle }): React.JSX.Element | null {
   const { job, trans } = props;
   const axes = Object.entries(job.axes).map(([axis, size]) => `${axis}=${size}`);
+  if (job.world_size === null && job.ranks.length === 0) {
+    return null;
+  }
   return (
     <p className="jp-Gipfel-small jp-Gipfel-pad">
       {job.world_size === null

@@ -43,6 +43,9 @@ export function Headline(props: {
   // Interruptions such as checkpoints are for information: the tab Events lists them.
   const [worst, ...others] = (verdicts?.verdicts ?? []).filter(each => each.source !== 'phases');
   const missing = missingText(job, trans);
+  if (job.ranks.length === 0 && job.world_size === null && (worst?.severity ?? 0) === 0) {
+    return <NoTraining trans={trans} />;
+  }
   // Green only where everything was looked at and nothing was found.
   const found = worst?.severity ?? (verdicts === null ? 'unknown' : 'none');
   return (
@@ -71,6 +74,19 @@ export function Headline(props: {
           ✓ {trans.__('Nothing stands out.')} <Help term={DIAGNOSIS_VERDICT} trans={trans} />
         </p>
       )}
+    </div>
+  );
+}
+
+/** The headline of a job in which only notebooks, or nothing, ran. */
+function NoTraining({ trans }: { trans: TranslationBundle }): React.JSX.Element {
+  return (
+    <div className="jp-Gipfel-job-headline" role="status">
+      <p>
+        ○ <strong>{trans.__('No training has run in this job yet.')}</strong>{' '}
+        {trans.__('Its ranks, the pace of their steps and which of them are slow appear here.')}{' '}
+        <Help term={DIAGNOSIS_VERDICT} trans={trans} />
+      </p>
     </div>
   );
 }

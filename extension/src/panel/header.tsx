@@ -5,7 +5,7 @@ import type { IDevice, IRunInfo } from '../api';
 
 const MINUTE_MS = 60_000;
 
-/** Node, GPUs, environment and remaining time of this server. */
+/** GPUs, environment, remaining time and node of this server. */
 export function Header(props: {
   run: IRunInfo | null;
   trans: TranslationBundle;
@@ -22,20 +22,19 @@ export function Header(props: {
     );
   }
   const parts = [
-    gpuNames(run.devices, trans),
     run.edf?.name ?? (run.job_id ? trans.__('no container') : ''),
     run.ends_ns === null ? '' : timeLeft(run.ends_ns / 1e6 - now, trans)
   ];
   return (
     <header className="jp-Gipfel-header">
-      <strong className="jp-Gipfel-node">{run.node}</strong>
+      <strong className="jp-Gipfel-gpuNames">{gpuNames(run.devices, trans)}</strong>
       <span>{parts.filter(part => part !== '').join(' · ')}</span>
       {props.children}
       {run.run !== null && (
         <span className="jp-Gipfel-run" title={run.run}>
           {run.job_id
-            ? trans.__('job %1 on %2', run.job_id, run.cluster)
-            : trans.__('run %1', run.run.replace(/^.*\//, ''))}
+            ? trans.__('job %1 on %2, node %3', run.job_id, run.cluster, run.node)
+            : trans.__('run %1 on %2', run.run.replace(/^.*\//, ''), run.node)}
         </span>
       )}
     </header>

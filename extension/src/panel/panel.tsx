@@ -1,6 +1,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { UseSignal } from '@jupyterlab/ui-components';
 import type { IDisposable } from '@lumino/disposable';
+import type { Message } from '@lumino/messaging';
 import { Signal, type ISignal } from '@lumino/signaling';
 import * as React from 'react';
 
@@ -63,6 +64,11 @@ export class GipfelPanel extends PanelWidget implements IGipfelPanel {
     return this.model.refresh();
   }
 
+  /** Emitted when the panel becomes visible. */
+  get shown(): ISignal<this, void> {
+    return this._shown;
+  }
+
   /** Make JupyterLab measure the panel again if its minimum width has changed with the window or the left sidebar. */
   fitLayout(): void {
     const { minWidth } = getComputedStyle(this.node);
@@ -75,6 +81,11 @@ export class GipfelPanel extends PanelWidget implements IGipfelPanel {
   override dispose(): void {
     window.removeEventListener('resize', this._onLayout);
     super.dispose();
+  }
+
+  protected override onAfterShow(message: Message): void {
+    super.onAfterShow(message);
+    this._shown.emit();
   }
 
   protected override render(): React.JSX.Element {
@@ -104,6 +115,7 @@ export class GipfelPanel extends PanelWidget implements IGipfelPanel {
     this.fitLayout();
   };
 
+  private readonly _shown = new Signal<this, void>(this);
   private readonly _runChanged = new Signal<this, void>(this);
   private _minWidth = '';
 }

@@ -14,8 +14,8 @@ import { chooseUtc } from '../common/clock';
 import { CommandIDs, NO_ARGUMENTS } from '../common/commands';
 import { mountainIcon } from '../common/icon';
 import { IGipfelPanel } from '../tokens';
-import { showAtFirstVisit } from './first-visit';
 import { GipfelPanel } from './panel';
+import { keepRoom, showAtFirstVisit } from './placement';
 import { RunModel } from './run';
 import { SectionList } from './section-list';
 import { SelectedSection } from './selected-section';
@@ -58,6 +58,7 @@ export const panelPlugin: JupyterFrontEndPlugin<IGipfelPanel> = {
     if (shell !== null) {
       // Not in Jupyter Notebook, whose list of files has no tabs beside it that would close the panel.
       void showAtFirstVisit(app, state);
+      void keepRoom(app, shell, panel);
     }
 
     addCommands(app, panel, trans);

@@ -24,7 +24,7 @@ export function tourSteps(trans: TranslationBundle, commands: CommandRegistry): 
   return [
     {
       text: trans.__(
-        'Welcome to Gipfel. This panel belongs to your server: the first line names its node, GPUs, environment and remaining time.'
+        'Welcome to Gipfel. This panel belongs to your server: the first lines name its GPUs, environment, remaining time and node.'
       )
     },
     {

@@ -80,7 +80,13 @@ function Views(props: IViewsProps): React.JSX.Element {
           ◐ {trans.__('Reading the run…')}
         </p>
       )}
-      {model.score && model.selection.gpus.length > 0 && <Score score={model.score} trans={trans} />}
+      {model.score && model.selection.gpus.length > 0 && (
+        <Score
+          score={model.score}
+          live={model.selection.live && !model.paused ? model.selection.gpus.length : 0}
+          trans={trans}
+        />
+      )}
       {comparing && <Compare model={model} runs={runs} trans={trans} />}
       <Plots {...props} />
       <Sharing model={model} trans={trans} />

@@ -140,10 +140,33 @@ describe('the views of saturation', () => {
     expect(html({})).toContain('Most is lost to input: 58 points.  Use more workers.');
     expect(html({ advice: [] })).toContain('58 points.  No safe remedy is known.');
     const unknown = html({ integer_points: { score: 50, unexplained: 30, input: 20 } });
-    expect(unknown).toContain('No recorded metric explains 30 of the lost points.');
+    expect(unknown).toContain('for a reason that no recorded metric shows: 30 points.  Profile a few steps');
     const busy = html({ integer_points: { score: 97, input: 3 } });
     expect(busy).toMatch(/97\s+of 100 · very good/);
     expect(busy).not.toContain('Most is lost');
+  });
+
+  it('say in the first seconds of a live view what comes next', () => {
+    const html = (seconds: number, live: number): string =>
+      renderToStaticMarkup(
+        <Score
+          score={{
+            ...score,
+            advice: [],
+            gpus: [{ uuid: 'a', score: 42, utilization: 1 }],
+            first_ns: 1e18,
+            last_ns: 1e18 + 1e9 * seconds
+          }}
+          live={live}
+          trans={ENGLISH}
+        />
+      ).replace(/<[^>]*>/g, ' ');
+    expect(html(2, 4)).toContain('Measuring 4 GPUs.');
+    expect(html(2, 4)).not.toContain('of 100 ·');
+    expect(html(20, 4)).toContain('58 points.  Advice appears here when its cause has lasted for a minute.');
+    expect(html(90, 4)).toContain('No safe remedy is known.');
+    // A recording of two seconds is all that there will be.
+    expect(html(2, 0)).toMatch(/42\s+of 100 · fair/);
   });
 
   it('do not call a silent kernel live', () => {

@@ -16,6 +16,10 @@ const GRADES: readonly (readonly [number, (trans: ITranslation) => string])[] = 
 const MIN_LOSS = 5;
 /** Difference of the bounds of a score, in points, from which they are shown. */
 const MIN_RANGE = 5;
+/** Seconds of samples before which a live score says more on the moment than on the work. */
+const EARLY_S = 5;
+/** Seconds for which a cause must last before the server shows advice on it. */
+const ADVICE_S = 60;
 
 interface IBreakdownProps {
   readonly points: number;
@@ -23,9 +27,17 @@ interface IBreakdownProps {
   readonly trans: ITranslation;
 }
 
-/** The score and its losses, together 100, with the loss breakdown. */
-export function Score(props: { score: IScore; trans: ITranslation }): React.JSX.Element {
-  const { score, trans } = props;
+/**
+ * The score and its losses, together 100, with the loss breakdown.
+ *
+ * `live` is the number of GPUs that are being recorded now; leave it out for what is over.
+ */
+export function Score(props: { score: IScore; live?: number; trans: ITranslation }): React.JSX.Element {
+  const { score, live = 0, trans } = props;
+  const measuredS = measuredSeconds(score);
+  if (live > 0 && (score.gpus.length === 0 || measuredS < EARLY_S)) {
+    return <Measuring gpus={live} trans={trans} />;
+  }
   if (score.integer_points === null) {
     return (
       <div className="jp-Gipfel-score">
@@ -35,6 +47,7 @@ export function Score(props: { score: IScore; trans: ITranslation }): React.JSX.
       </div>
     );
   }
+  const waits = live > 0 && measuredS < ADVICE_S + EARLY_S;
   const { score: points = 0, ...losses } = score.integer_points;
   const lost = Object.entries(losses)
     .filter(([, each]) => each > 0)
@@ -50,7 +63,7 @@ export function Score(props: { score: IScore; trans: ITranslation }): React.JSX.
           {bottleneckText(score, trans)} <Help term={BOTTLENECK} trans={trans} />
         </span>
       </div>
-      <LargestLoss score={score} lost={lost} trans={trans} />
+      <LargestLoss score={score} lost={lost} waits={waits} trans={trans} />
       <Losses points={points} lost={lost} trans={trans} />
       <Bounds score={score} trans={trans} />
       {typeof score.means_s === 'number' && (
@@ -63,6 +76,22 @@ export function Score(props: { score: IScore; trans: ITranslation }): React.JSX.
         <LossBreakdown points={points} lost={lost} trans={trans} />
         <ScoreDetails score={score} trans={trans} />
       </details>
+    </div>
+  );
+}
+
+/** What comes next, in the first seconds of a live view. */
+function Measuring(props: { gpus: number; trans: ITranslation }): React.JSX.Element {
+  const { gpus, trans } = props;
+  return (
+    <div className="jp-Gipfel-score" role="status">
+      <p className="jp-Gipfel-largest">
+        <span aria-hidden="true">◐</span>{' '}
+        <strong>{trans._n('Measuring %1 GPU.', 'Measuring %1 GPUs.', gpus)}</strong>{' '}
+        {trans.__(
+          'In a few seconds, a score from 0 to 100 shows how much of their capacity is used, and what costs the rest.'
+        )}
+      </p>
     </div>
   );
 }
@@ -88,13 +117,19 @@ function gradeOf(points: number, trans: ITranslation): string {
   return GRADES.find(([from]) => points >= from)?.[1](trans) ?? trans.__('very low');
 }
 
-/** The largest loss with its remedy, for whoever reads no further. */
+function measuredSeconds(score: IScore): number {
+  const { first_ns: first, last_ns: last } = score;
+  return typeof first === 'number' && typeof last === 'number' ? (last - first) / 1e9 : Infinity;
+}
+
+/** The largest loss with its remedy, for readers who stop here; `waits` while advice is still to come. */
 function LargestLoss(props: {
   score: IScore;
   lost: readonly [string, number][];
+  waits: boolean;
   trans: ITranslation;
 }): React.JSX.Element | null {
-  const { score, lost, trans } = props;
+  const { score, lost, waits, trans } = props;
   const [name, points] = lost[0] ?? ['', 0];
   if (points < MIN_LOSS) {
     return null;
@@ -102,15 +137,24 @@ function LargestLoss(props: {
   const remedy = score.advice.find(each => each.loss === name);
   return (
     <p className="jp-Gipfel-largest">
-      <strong>{largestText(name, points, trans)}</strong>{' '}
-      {remedy?.action ?? trans.__('No safe remedy is known.')}
+      <strong>{largestText(name, points, trans)}</strong> {remedy?.action ?? remedyText(name, waits, trans)}
     </p>
   );
 }
 
+/** What to do about a loss for which there is no advice. */
+function remedyText(name: string, waits: boolean, trans: ITranslation): string {
+  if (name === 'unexplained') {
+    return trans.__('Profile a few steps to see which kernels run and what they wait for.');
+  }
+  return waits
+    ? trans.__('Advice appears here when its cause has lasted for a minute.')
+    : trans.__('No safe remedy is known.');
+}
+
 function largestText(name: string, points: number, trans: ITranslation): string {
   return name === 'unexplained'
-    ? trans.__('No recorded metric explains %1 of the lost points.', points)
+    ? trans.__('Most is lost for a reason that no recorded metric shows: %1 points.', points)
     : trans.__('Most is lost to %1: %2 points.', name.replace('_', '-'), points);
 }
 
