@@ -1086,6 +1086,45 @@ export interface IJobNetwork {
   readonly notes: readonly string[];
 }
 
+/** A checkpoint in a directory of a run; null is not recorded, `note` says what is wrong with it. */
+export interface IJobCheckpoint {
+  readonly name: string;
+  readonly directory: string;
+  readonly state: string;
+  readonly note: string;
+  readonly bytes: number;
+  readonly step: number | null;
+  readonly time_ms: number | null;
+  readonly world_size: number | null;
+  readonly stall_s: number | null;
+  readonly write_s: number | null;
+  readonly deletable: boolean;
+}
+
+/** What one checkpoint cost the run, also one that is deleted: seconds, and the throughput's loss in %. */
+export interface IJobDip {
+  readonly step: number;
+  readonly begin_ms: number;
+  readonly end_ms: number;
+  readonly stall_s: number;
+  readonly seconds: number;
+  readonly lower_percent: number;
+}
+
+/**
+ * Checkpoints of a run, what they cost, and the space left for them; empty if its launches have none. `lines`
+ * are sentences, the first the most important; `figure` is null without steps.
+ */
+export interface IJobCheckpoints {
+  readonly checkpoints: readonly IJobCheckpoint[];
+  readonly dips: readonly IJobDip[];
+  readonly lines: readonly string[];
+  readonly warnings: readonly string[];
+  readonly quota: string;
+  readonly notes: readonly string[];
+  readonly figure: IFigure | null;
+}
+
 /** What a rank wrote when it was looked into, or why it could not; `note` says how else it was done. */
 export interface ILookAnswer {
   readonly rank: number;

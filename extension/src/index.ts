@@ -1,6 +1,7 @@
 import type { JupyterFrontEndPlugin } from '@jupyterlab/application';
 
 import { batchPlugin } from './batch/plugin';
+import { checkpointsPlugin } from './checkpoints/plugin';
 import { communicationPlugin } from './communication/plugin';
 import { figuresPlugin } from './figures/plugin';
 import { jobPlugin } from './job/plugin';
@@ -29,6 +30,7 @@ const plugins: JupyterFrontEndPlugin<unknown>[] = [
   topologyPlugin,
   communicationPlugin,
   networkPlugin,
+  checkpointsPlugin,
   runsPlugin,
   workloadsPlugin,
   launchesPlugin,

@@ -55,13 +55,13 @@ describe('the plugins', () => {
 
   it('add their sections in the order of the panel', async () => {
     const { panel } = await activate(FEATURES);
-    expect(sectionsOf(panel)).toEqual(['saturation', 'workloads', 'runs', 'vetting', 'job']);
+    expect(sectionsOf(panel)).toEqual(['saturation', 'workloads', 'runs', 'vetting', 'job', 'checkpoints']);
   });
 
   it.each(['saturation', 'vetting'])('leave out %s alone where a site disables it', async name => {
     const { panel } = await activate(FEATURES.filter(each => each !== `@gipfel/extension:${name}`));
     expect(sectionsOf(panel)).toEqual(
-      ['saturation', 'workloads', 'runs', 'vetting', 'job'].filter(each => each !== name)
+      ['saturation', 'workloads', 'runs', 'vetting', 'job', 'checkpoints'].filter(each => each !== name)
     );
   });
 
@@ -69,7 +69,7 @@ describe('the plugins', () => {
     'leave the panel as it is without %s',
     async name => {
       const { panel } = await activate(FEATURES.filter(each => each !== `@gipfel/extension:${name}`));
-      expect(sectionsOf(panel)).toHaveLength(5);
+      expect(sectionsOf(panel)).toHaveLength(6);
     }
   );
 

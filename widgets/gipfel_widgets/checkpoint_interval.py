@@ -5,15 +5,19 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from gipfel_extension.saturation.advice.checkpoint import daly
 from gipfel_extension.telemetry.files import read_json
 
 from .checkpoint_directory import write_synced
 
-_MAX_HISTORY_BYTES = 1 << 16
+_MAX_HISTORY_BYTES = 1 << 20
 #: Shortest interval, as a multiple of the seconds that writing takes.
 _MIN_WRITES = 2.0
+#: Checkpoints that the history remembers, and what of each.
+_MAX_WRITES = 500
+_KEPT = ("step", "time_ns", "world_size", "run", "stall_s", "write_s", "rank_seconds")
 
 
 class History:
@@ -24,6 +28,7 @@ class History:
         self._began = time.monotonic()
         self.starts = self.ends = 0
         self._before = 0.0
+        self._writes: list[dict[str, Any]] = []
 
     def start(self) -> None:
         """Read the file, and count this start. A file that is not valid is begun again."""
@@ -31,6 +36,7 @@ class History:
             found = read_json(self._path, _MAX_HISTORY_BYTES)
             self.starts, self.ends = int(found["starts"]), int(found["ends"])
             self._before = float(found["seconds"])
+            self._writes = [each for each in found.get("writes", []) if isinstance(each, dict)]
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -57,10 +63,15 @@ class History:
         seconds = self._before + time.monotonic() - self._began
         return (seconds + expected_s / 2) / (self.failures + 0.5)
 
-    def progress(self) -> None:
-        """Write the file."""
+    def progress(self, manifest: dict[str, Any] | None = None) -> None:
+        """Write the file, with what a checkpoint cost, also when that is deleted one day."""
+        if manifest is not None:
+            size = sum(each for each, _ in manifest["files"].values())
+            kept = {name: manifest[name] for name in _KEPT}
+            self._writes = [*self._writes, kept | {"bytes": size}][-_MAX_WRITES:]
         seconds = self._before + time.monotonic() - self._began
-        write_synced(self._path, {"starts": self.starts, "ends": self.ends, "seconds": seconds})
+        document = {"starts": self.starts, "ends": self.ends, "seconds": seconds, "writes": self._writes}
+        write_synced(self._path, document)
 
 
 def interval(stall_s: float, write_s: float, failure_s: float) -> float:

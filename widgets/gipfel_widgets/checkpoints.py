@@ -43,6 +43,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_state
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from gipfel_extension.data.checkpoints import (
+    HISTORY_NAME,
     METADATA_NAME,
     RUN_NAME,
     current_run,
@@ -68,7 +69,6 @@ from .checkpoint_drain import NodeStaging
 from .checkpoint_interval import History, interval, turn_order, turns
 from .checkpoint_space import SpaceWatch
 
-_HISTORY = ".history.json"
 _MEMORY = "/dev/shm"  # noqa: S108 - a directory of the user's own is made in it
 #: Seconds of training before the first checkpoint, whose cost is not known.
 _FIRST_S = 60.0
@@ -135,7 +135,7 @@ class Checkpoints:
         #: Set when the rest of a checkpoint is waited for, so that no rank waits for its turn.
         self._hurry = threading.Event()
         self._last = time.monotonic()
-        self.history = History(self.directory / _HISTORY)
+        self.history = History(self.directory / HISTORY_NAME)
         self._space = SpaceWatch(self.directory, os.environ)
         self._failure_s = failure_s or 3600.0 * Settings().gpu_hours_per_failure / self.world
         self._staging = self._stage(os.fspath(local) or os.environ.get("GIPFEL_CHECKPOINT_LOCAL", ""))
@@ -330,7 +330,7 @@ class Checkpoints:
             manifest = self._staging.install(step, facts | asked)
         self._space.check(self.directory / f"step-{step}")
         self._write_s, self._rank_seconds = manifest["write_s"], manifest["rank_seconds"]
-        self.history.progress()
+        self.history.progress(manifest)
 
     def _begin_run(self) -> None:
         """Name a new run in the directory, if this training has not loaded a checkpoint."""

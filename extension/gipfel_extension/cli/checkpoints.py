@@ -10,14 +10,14 @@ import click
 
 from .completion import complete_runs
 from .run_lines import size_text
-from .terminal import examples, report_line
+from .terminal import examples, report_line, table_lines
 
 if TYPE_CHECKING:
     from ..data.checkpoints import Checkpoint
+    from ..job.checkpoints import CheckpointReport
 
 _UNREADABLE = 2
-_MAX_LAUNCHES = 1000
-_MAX_PLAN_BYTES = 4 << 20
+_MAX_DIPS = 20
 _COLUMNS = ("checkpoint", "written", "ranks", "size", "stall", "write", "state", "")
 
 
@@ -41,24 +41,33 @@ def checkpoints(*, place: str, verify: bool, keep: int, as_json: bool) -> int:
     within an hour), torn (incomplete, older), damaged. Deletable is what is torn or damaged, and what has N
     newer checkpoints of the same run that were verified now. Nothing is deleted.
 
+    Of a run whose steps were recorded, it also says what its checkpoints cost: the dips of the throughput
+    while each was written, what writing in the background saved or would save, and turns of the ranks.
+    A warning says where another checkpoint would not fit; $GIPFEL_STORAGE_QUOTA adds your quota.
+
     Exit status: 0 the newest can be resumed from, 1 it can't or there is none, 2 unreadable. Checkpoints that
     are being written, that never got their final name, or that an earlier run wrote, don't count.
     """
-    from ..data.checkpoints import deletable, find_checkpoints  # noqa: PLC0415
+    from ..job.checkpoints import read_checkpoints, storage_quota  # noqa: PLC0415 - numpy
 
+    directories, run = _places(place)
     try:
-        found = {each: find_checkpoints(each, verify=verify) for each in _directories(place)}
+        report = read_checkpoints(directories, run, verify=verify, keep=keep)
     except OSError as error:
         report_line(f"{error.filename or place} can't be read: {error.strerror}. Check the path.")
         return _UNREADABLE
-    old = {each.path for listed in found.values() for each in deletable(listed, keep)}
-    listed = [each for several in found.values() for each in several]
+    quota, problem = storage_quota(os.environ)
     if as_json:
-        documents = [each.document() | {"deletable": each.path in old} for each in listed]
-        click.echo(json.dumps({"checkpoints": documents, "keep": keep, "verified": verify}))
+        options = {"keep": keep, "verified": verify, "quota": quota}
+        click.echo(json.dumps(report.to_json() | options))
     else:
-        _print(listed, old)
-    return 0 if found and all(_can_resume(*each) for each in found.items()) else 1
+        _print(report)
+        if quota:
+            click.echo(f"\nSTORAGE\n{quota}")
+    if problem:
+        report_line(problem)
+    found = {each: [one for one in report.checkpoints if one.path.parent == each] for each in directories}
+    return 0 if all(_can_resume(*each) for each in found.items()) else 1
 
 
 def _can_resume(directory: Path, checkpoints: list["Checkpoint"]) -> bool:
@@ -76,54 +85,72 @@ def _can_resume(directory: Path, checkpoints: list["Checkpoint"]) -> bool:
     return bool(finished) and finished[-1].can_resume
 
 
-def _directories(place: str) -> list[Path]:
-    """Return a directory, or those that the plans of a run's launches name."""
-    if Path(place).is_dir():
-        return [Path(place).absolute()]
+def _places(place: str) -> tuple[list[Path], Path | None]:
+    """Return a directory, or those that the plans of a run's launches name and the run's folder."""
+    if Path(place).is_dir() and not (Path(place) / "record.json").exists():
+        return [Path(place).absolute()], None
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415
     from gipfel_cluster.workloads.run_folders import find_run  # noqa: PLC0415
 
-    from ..telemetry.files import read_json  # noqa: PLC0415
+    from ..job.checkpoints import checkpoint_directories  # noqa: PLC0415 - numpy
 
-    folder = Path(find_run(place, os.environ).folder)
-    named = set()
-    for path in sorted((folder / "launches").glob("*/plan.json"))[:_MAX_LAUNCHES]:
-        try:
-            plan = read_json(path, _MAX_PLAN_BYTES)
-        except (OSError, ValueError):
-            continue
-        directory = plan.get("checkpoint") if isinstance(plan, dict) else None
-        if isinstance(directory, str) and directory.startswith("/"):
-            named.add(Path(directory))
+    run = Path(place) if Path(place).is_dir() else Path(find_run(place, os.environ).folder)
+    named = checkpoint_directories(run)
     if not named:
         raise GipfelError(f"No launch of {place} has a checkpoint directory.", "Give the directory.")
-    return sorted(named)
+    return named, run
 
 
-def _print(checkpoints: list["Checkpoint"], old: set[Path]) -> None:
-    from ..data.checkpoints import other_models  # noqa: PLC0415
-
-    others = other_models(checkpoints)
+def _print(report: "CheckpointReport") -> None:
     rows: list[tuple[str, ...]] = [_COLUMNS]
-    for each in checkpoints:
-        notes = [f"has other tensors than {others[each.path]}"] if each.path in others else []
-        rows.append(_row(each, [each.problem, *notes, "deletable" if each.path in old else ""]))
+    for each in report.checkpoints:
+        other = f"has other tensors than {report.others[each.path]}" if each.path in report.others else ""
+        rows.append(_row(each, [each.problem, other, "deletable" if each.path in report.old else ""]))
     widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
-    for row in rows if checkpoints else ():
+    for row in rows if report.checkpoints else ():
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         click.echo("  ".join(cells).rstrip())
-    if not checkpoints:
+    if report.cost is not None:
+        _print_dips(report)
+    for note in report.notes if report.checkpoints else ():
+        report_line(note)
+    if not report.checkpoints:
         report_line("There are no checkpoints.")
-    elif old:
-        total = sum(each.bytes for each in checkpoints if each.path in old)
-        report_line(f"{len(old)} may be deleted: {size_text(total)}")
+    elif report.old:
+        total = sum(each.bytes for each in report.checkpoints if each.path in report.old)
+        report_line(f"{len(report.old)} may be deleted: {size_text(total)}")
+    for warning in filter(None, (each.warning for each in report.spaces)):
+        report_line(warning)
+
+
+def _print_dips(report: "CheckpointReport") -> None:
+    """Print the cost of each checkpoint of a run, of the newest last, and in all."""
+    if report.cost is None:
+        return
+    writes = {each.end_ns: each for each in report.writes}
+    click.echo()
+    rows: list[tuple[str, ...]] = [("step", "written", "stood still", "dip", "throughput")]
+    for dip in report.cost.dips[-_MAX_DIPS:]:
+        write = writes[dip.end_ns]
+        rows.append(
+            (str(dip.step), _time_text(dip.end_ns), f"{write.stall_s:.2f} s", f"{dip.seconds:.2f} s",
+             f"-{100 * dip.lower:.1f} %" if dip.lower > 0 else f"+{-100 * dip.lower:.1f} %")
+        )  # fmt: skip
+    for line in table_lines(rows, [0, 2, 3, 4]) if len(rows) > 1 else ():
+        click.echo(line)
+    for sentence in report.cost.sentences():
+        click.echo(sentence)
+
+
+def _time_text(time_ns: int) -> str:
+    return datetime.fromtimestamp(time_ns / 1e9).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 def _row(checkpoint: "Checkpoint", notes: list[str]) -> tuple[str, ...]:
     name = "".join(each if each.isprintable() else "?" for each in checkpoint.path.name)
     time = "-"
     if checkpoint.time_ns is not None:
-        time = datetime.fromtimestamp(checkpoint.time_ns / 1e9).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+        time = _time_text(checkpoint.time_ns)
     waited, wrote = (
         "-" if seconds is None else f"{seconds:.2f} s" for seconds in (checkpoint.stall_s, checkpoint.write_s)
     )

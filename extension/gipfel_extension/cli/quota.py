@@ -1,8 +1,6 @@
 """``gipfel quota``: what limits jobs of this account, and what is left of each limit."""
 
 import os
-import shlex
-import subprocess
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -12,11 +10,6 @@ from .terminal import examples, report_line
 
 if TYPE_CHECKING:
     from gipfel_cluster.scheduler.protocol import Quota
-
-#: The site's command that prints the storage quota of the user who runs it.
-STORAGE_VARIABLE = "GIPFEL_STORAGE_QUOTA"
-_STORAGE_S = 20.0
-_MAX_STORAGE_CHARACTERS = 20_000
 
 
 @click.command(epilog=examples("gipfel quota", "gipfel quota --json"))
@@ -107,19 +100,11 @@ def _spent_lines(quota: "Quota") -> Iterator[str]:
 
 def _storage() -> str:
     """Return the output of the site's command; empty without one."""
-    command = os.environ.get(STORAGE_VARIABLE, "")
-    if not command:
+    if not os.environ.get("GIPFEL_STORAGE_QUOTA"):
         return ""
-    try:
-        done = subprocess.run(
-            shlex.split(command),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=_STORAGE_S,
-            check=False,
-        )
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        report_line(f"The command in ${STORAGE_VARIABLE} failed: {error}.")
-        return ""
-    return done.stdout.decode(errors="replace")[:_MAX_STORAGE_CHARACTERS].rstrip()
+    from ..job.checkpoints import storage_quota  # noqa: PLC0415 - numpy
+
+    text, problem = storage_quota(os.environ)
+    if problem:
+        report_line(problem)
+    return text

@@ -34,6 +34,8 @@ MANIFEST_NAME = "manifest.json"
 METADATA_NAME = ".metadata"
 #: Names the run that writes in a directory: a training, with all that resumed from it.
 RUN_NAME = ".run.json"
+#: Starts, ends and writes of all runs in a directory.
+HISTORY_NAME = ".history.json"
 
 Format = Literal["gipfel", "dcp", "torch", "safetensors", "trainer"]
 #: ``whole`` has hashes that were not read now, ``verified`` has been read; ``unhashed`` is complete as far as
@@ -48,6 +50,7 @@ _MAX_MANIFEST_BYTES = 64 << 20
 _MAX_FILES = 1_000_000
 _MAX_LISTED = 10_000
 _MAX_RUN_BYTES = 1 << 12
+_MAX_HISTORY_BYTES = 1 << 20
 _MAX_RUN_CHARACTERS = 64
 #: While a rank waits or hashes, its files do not change, so this is long.
 _WRITING_S = 3600.0
@@ -145,6 +148,29 @@ def current_run(directory: Path) -> str | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return run if isinstance(run, str) and len(run) <= _MAX_RUN_CHARACTERS else None
+
+
+def read_writes(directory: Path) -> list[dict[str, Any]]:
+    """Return what the checkpoints of a directory cost, oldest first, also of those that are deleted.
+
+    Each has ``step``, ``time_ns`` of its completion, ``stall_s``, ``write_s``, ``bytes`` and
+    ``rank_seconds``.
+    """
+    try:
+        found = read_json(directory / HISTORY_NAME, _MAX_HISTORY_BYTES)["writes"]
+        return [each for each in found if _is_write(each)]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _is_write(found: Any) -> bool:
+    if not isinstance(found, dict):
+        return False
+    numbers = [found.get(name) for name in ("step", "time_ns", "stall_s", "write_s", "bytes")]
+    seconds = found.get("rank_seconds")
+    return isinstance(seconds, list) and all(
+        type(each) in {int, float} and 0 <= each < 2**63 for each in (*numbers, *seconds)
+    )
 
 
 def run_of(path: Path) -> str | None:

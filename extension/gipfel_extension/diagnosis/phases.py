@@ -125,7 +125,7 @@ def find_phases(
     begin_ns
         When the ranks were started; None where unknown.
     """
-    seconds, numbers = _intervals(steps)
+    seconds, numbers = step_intervals(steps)
     if len(seconds) < _LEAST_STEPS:
         return None
     times_ns = steps.time_ns[-len(seconds) :]
@@ -154,7 +154,7 @@ def find_phases(
     return RunPhases(float(np.median(usual)), sigma, len(steps.steps), total, tuple(found))
 
 
-def _intervals(steps: StepTable) -> tuple[Floats, NDArray[np.int64]]:
+def step_intervals(steps: StepTable) -> tuple[Floats, NDArray[np.int64]]:
     """Return the seconds and the number of steps between one line and the next.
 
     What a loop reports of a step may leave out what it does between two: the times of the lines don't.

@@ -12,6 +12,7 @@ from .history import (
     ScoreRouteHandler,
 )
 from .job import (
+    JobCheckpointsRouteHandler,
     JobClusterRouteHandler,
     JobCommunicationRouteHandler,
     JobFiguresRouteHandler,
@@ -95,6 +96,7 @@ ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/job/topology", JobTopologyRouteHandler),
     (r"gipfel/job/communication", JobCommunicationRouteHandler),
     (r"gipfel/job/network", JobNetworkRouteHandler),
+    (r"gipfel/job/checkpoints", JobCheckpointsRouteHandler),
     (r"gipfel/job/verdicts", JobVerdictsRouteHandler),
     (r"gipfel/services", ServicesRouteHandler),
     (r"gipfel/services/offers", ServiceOffersRouteHandler),

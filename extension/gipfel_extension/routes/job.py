@@ -10,9 +10,11 @@ from gipfel_cluster.model import GipfelError, one_line
 
 from ..server.job import JobQuery, JobView, job_document, job_figures
 from ..server.job_tabs import (
+    CheckpointsQuery,
     ClusterAround,
     CommunicationQuery,
     TopologyQuery,
+    checkpoints_document,
     communication_document,
     network_document,
     topology_document,
@@ -92,6 +94,17 @@ class JobNetworkRouteHandler(GipfelRouteHandler):
         query = self.query_as(JobQuery)
         folder = await self.telemetry.run_named(query.run)
         self.finish(await asyncio.to_thread(network_document, folder))
+
+
+class JobCheckpointsRouteHandler(GipfelRouteHandler):
+    """``GET``: checkpoints of a run, what they cost, and the space left for them."""
+
+    @route
+    async def get(self) -> None:
+        """Send the checkpoints of the directories that the run's launches name."""
+        query = self.query_as(CheckpointsQuery)
+        folder = await self.telemetry.run_named(query.run)
+        self.finish(await asyncio.to_thread(checkpoints_document, folder, query))
 
 
 class JobClusterRouteHandler(GipfelRouteHandler):

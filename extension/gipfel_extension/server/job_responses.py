@@ -113,6 +113,48 @@ class JobNetwork(ResponseModel):
     notes: list[str]
 
 
+class JobCheckpoint(ResponseModel):
+    """A checkpoint in a directory of a run; null is not recorded, ``note`` says what is wrong with it."""
+
+    name: str
+    directory: str
+    state: str
+    note: str
+    bytes: int
+    step: int | None
+    time_ms: int | None
+    world_size: int | None
+    stall_s: float | None
+    write_s: float | None
+    deletable: bool
+
+
+class JobDip(ResponseModel):
+    """What one checkpoint cost the run, also one that is deleted: seconds, and the throughput's loss in %."""
+
+    step: int
+    begin_ms: int
+    end_ms: int
+    stall_s: float
+    seconds: float
+    lower_percent: float
+
+
+class JobCheckpoints(ResponseModel):
+    """Checkpoints of a run, what they cost, and the space left for them; empty if its launches have none.
+
+    ``lines`` are sentences, the first the most important; ``figure`` is null without steps.
+    """
+
+    checkpoints: list[JobCheckpoint]
+    dips: list[JobDip]
+    lines: list[str]
+    warnings: list[str]
+    quota: str
+    notes: list[str]
+    figure: Figure | None
+
+
 class LookAnswer(ResponseModel):
     """What a rank wrote when it was looked into, or why it could not; ``note`` says how else it was done."""
 

@@ -1,5 +1,7 @@
-"""What the job page adds to its ranks: topology, communication, network, and the cluster around the job."""
+"""What the job page adds to its ranks: topology, communication, network, checkpoints, the cluster around."""
 
+import math
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -15,7 +17,15 @@ from gipfel_cluster.scheduler.machine import slurm_presence
 from ..communication import read_communication
 from ..communication.figure import matrix_figure
 from ..communication.report import CommunicationReport
+from ..data.checkpoints import Checkpoint
 from ..diagnosis.role_selection import parse_selection
+from ..job.checkpoints import (
+    CheckpointReport,
+    checkpoint_directories,
+    checkpoint_figure,
+    read_checkpoints,
+    storage_quota,
+)
 from ..job.run_roles import launch_folder
 from ..job.topology import JobTopology, Vetted, job_topology
 from ..network import read_network
@@ -38,7 +48,8 @@ from ..vetting.report import read_report
 from .history import is_recorded
 from .job import JobQuery, read_content
 from .job_cache import StampedCache, communication_stamp
-from .job_responses import JobConnection, JobNetwork
+from .job_responses import JobCheckpoint, JobCheckpoints, JobConnection, JobDip, JobNetwork
+from .responses import Figure
 
 #: A page does not wait longer for dumps of thousands of ranks, and rarely reads files that grow again.
 _LIMIT_S, _LEAST_AGE_S, _TIMES = 20.0, 15.0, 10.0
@@ -53,6 +64,7 @@ _QUERY_S, _RECORD_S = 30.0, 60.0
 
 #: Rows of a table that a page can show at once.
 _MOST_CONNECTIONS = 500
+_QUOTA_S = 300.0
 
 
 class TopologyQuery(JobQuery):
@@ -154,6 +166,74 @@ def network_document(folder: Path) -> dict[str, Any]:
         recorded=True, connections=shown, left_out=len(rows) - len(shown), notes=list(record.notes)
     )
     return document.model_dump(mode="json")
+
+
+class CheckpointsQuery(JobQuery):
+    """Run of the page, and the theme of the figure."""
+
+    dark: bool = False
+
+
+def checkpoints_document(folder: Path, query: CheckpointsQuery) -> dict[str, Any]:
+    """Return the checkpoints of a run's launches, at most 500, and what they cost.
+
+    Raises
+    ------
+    GipfelError
+        Their directory can't be read.
+    """
+    directories = checkpoint_directories(folder)
+    if not directories:
+        return JobCheckpoints(
+            checkpoints=[], dips=[], lines=[], warnings=[], quota="", notes=[], figure=None
+        ).model_dump(mode="json")
+    try:
+        report = read_checkpoints([each for each in directories if each.is_dir()], folder)
+    except OSError as error:
+        raise GipfelError(
+            f"{error.filename or directories[0]} can't be read: {error.strerror}.", "Check its permissions."
+        ) from error
+    stalls = {each.end_ns: each.stall_s for each in report.writes}
+    figure = checkpoint_figure(report, dark=query.dark)
+    quota, problem = _quota()
+    gone = [f"{each} does not exist." for each in directories if not each.is_dir()]
+    document = JobCheckpoints(
+        checkpoints=[_checkpoint(each, report) for each in report.checkpoints[-_MOST_CONNECTIONS:]],
+        dips=[
+            JobDip(
+                step=each.step, begin_ms=each.begin_ns // 10**6, end_ms=each.end_ns // 10**6,
+                stall_s=stalls.get(each.end_ns, 0.0), seconds=each.seconds, lower_percent=100 * each.lower,
+            )
+            for each in (report.cost.dips if report.cost else ())
+        ],
+        lines=report.cost.sentences() if report.cost else [],
+        warnings=[each.warning for each in report.spaces if each.warning],
+        quota=quota,
+        notes=[*gone, *report.notes, *filter(None, (problem,))],
+        figure=None if figure is None else Figure.model_validate(figure),
+    )  # fmt: skip
+    return document.model_dump(mode="json")
+
+
+def _checkpoint(each: Checkpoint, report: CheckpointReport) -> JobCheckpoint:
+    other = f"has other tensors than {report.others[each.path]}" if each.path in report.others else ""
+    return JobCheckpoint(
+        name=each.path.name, directory=str(each.path.parent), state=each.state,
+        note=", ".join(filter(None, (each.problem, other))), bytes=each.bytes, step=each.step,
+        time_ms=None if each.time_ns is None else each.time_ns // 10**6, world_size=each.world_size,
+        stall_s=each.stall_s, write_s=each.write_s, deletable=each.path in report.old,
+    )  # fmt: skip
+
+
+_quotas: tuple[float, tuple[str, str]] = (-math.inf, ("", ""))
+
+
+def _quota() -> tuple[str, str]:
+    """Return the user's storage quota, asked at most every five minutes for all pages."""
+    global _quotas  # noqa: PLW0603 - one answer for the process
+    if time.monotonic() - _quotas[0] > _QUOTA_S:
+        _quotas = time.monotonic(), storage_quota(os.environ)
+    return _quotas[1]
 
 
 class ClusterAround:

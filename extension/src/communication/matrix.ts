@@ -1,10 +1,7 @@
 import type { PartialJSONObject } from '@lumino/coreutils';
 
 import type { IFigure } from '../api';
-import { loadPlotly } from '../figures/plotly';
 import { heatValues, type IHeatBytes } from '../job/heat';
-import { DrawQueue } from '../views/figures/draw-queue';
-import type { IFigureFollower, IFigureSource } from '../views/figures/figure';
 
 const UNITS = ['B', 'kB', 'MB', 'GB', 'TB', 'PB'];
 
@@ -12,46 +9,8 @@ interface IMatrixMeta extends IHeatBytes {
   readonly labels: readonly string[];
 }
 
-/** The matrix of bytes as a figure; a new answer of the server replaces it. */
-export class MatrixFigure implements IFigureSource {
-  readonly loadPlotly = loadPlotly;
-
-  readonly queue = new DrawQueue();
-
-  readonly marked = null;
-
-  set(figure: IFigure | null): void {
-    if (figure !== this._given) {
-      this._given = figure;
-      this._figure = figure && decoded(figure);
-      this._followers.forEach(each => {
-        each.replaced();
-      });
-    }
-  }
-
-  figure(): IFigure | null {
-    return this._figure;
-  }
-
-  follow(_: string, follower: IFigureFollower): () => void {
-    this._followers.add(follower);
-    return () => {
-      this._followers.delete(follower);
-    };
-  }
-
-  zoom(): void {
-    // The axes are fixed.
-  }
-
-  private readonly _followers = new Set<IFigureFollower>();
-  private _given: IFigure | null = null;
-  private _figure: IFigure | null = null;
-}
-
 /** Return the figure with the powers of ten that its bytes mean, and a text for the pointer. */
-function decoded(figure: IFigure): IFigure {
+export function decodedMatrix(figure: IFigure): IFigure {
   const meta = figure.layout.meta as unknown as IMatrixMeta | undefined;
   const [trace] = figure.data;
   if (meta === undefined || trace === undefined) {

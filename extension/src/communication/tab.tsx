@@ -5,14 +5,15 @@ import * as React from 'react';
 import type { IGroupFamily, IJobCommunication, IJobTraffic, ISlowCalls } from '../api';
 import { Notice } from '../common/notice';
 import { Table } from '../common/table';
+import { GivenFigure } from '../figures/given';
 import type { JobDocumentModel } from '../job/document';
 import type { IJobTab } from '../tokens';
 import { Figure } from '../views/figures/figure';
-import { MatrixFigure, sizeText, timeText } from './matrix';
+import { decodedMatrix, sizeText, timeText } from './matrix';
 
 interface IProps {
   readonly model: JobDocumentModel<IJobCommunication>;
-  readonly figure: MatrixFigure;
+  readonly figure: GivenFigure;
   readonly trans: TranslationBundle;
 }
 
@@ -21,7 +22,7 @@ export function communicationTab(
   model: JobDocumentModel<IJobCommunication>,
   trans: TranslationBundle
 ): IJobTab {
-  const figure = new MatrixFigure();
+  const figure = new GivenFigure(decodedMatrix);
   return {
     id: 'communication',
     title: trans.__('Communication'),

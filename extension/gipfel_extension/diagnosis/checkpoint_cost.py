@@ -1,0 +1,233 @@
+"""What checkpoints cost a run: the steps that took longer while one was written, and what would be saved.
+
+A checkpoint that is written in the background still takes memory bandwidth, cores and network from training:
+a dip in the throughput. Its cost is what the steps between the beginning and the end of the writing took
+beyond the median of the steps around it, in equal numbers before and after, so that a trend cancels.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .phases import duration_text, find_phases, step_intervals
+from .robust import Floats
+from .steps import StepTable
+
+#: Steps on each side that a checkpoint is compared with.
+_AROUND = 25
+_LEAST_AROUND = 4
+_ROUNDS = 2000
+#: Below this probability of chance, dips are told from noise.
+_SIGNIFICANT = 0.05
+
+
+@dataclass(frozen=True)
+class Write:
+    """A checkpoint as its writer recorded it.
+
+    Parameters
+    ----------
+    end_ns
+        UTC nanoseconds at which it was complete.
+    stall_s
+        Seconds for which training stood still.
+    write_s
+        Seconds from its beginning until it was complete.
+    rank_seconds
+        Seconds that the files of each rank took.
+    """
+
+    step: int
+    end_ns: int
+    stall_s: float
+    write_s: float
+    bytes: int = 0
+    rank_seconds: tuple[float, ...] = ()
+
+    @property
+    def begin_ns(self) -> int:
+        """UTC nanoseconds of its beginning."""
+        return self.end_ns - int(self.write_s * 1e9)
+
+
+@dataclass(frozen=True)
+class Dip:
+    """What one checkpoint cost: seconds beyond the usual steps, and by how much the throughput was lower."""
+
+    step: int
+    begin_ns: int
+    end_ns: int
+    seconds: float
+    lower: float
+
+
+@dataclass(frozen=True)
+class CheckpointCost:
+    """Cost of the checkpoints of a run.
+
+    Parameters
+    ----------
+    step_s
+        Usual seconds of a step.
+    total_s
+        Seconds of the run's steps.
+    stall_s
+        Seconds for which training stood still, as the writer recorded them.
+    blocked_s
+        Seconds for which it would have, if it had waited for the files: the longest of a rank, of each
+        checkpoint.
+    blocking_s, blocking_count
+        Interruptions without a record of a writer, such as those of ``torch.save``.
+    lower
+        Mean share by which the throughput was lower during a write, and its interval of 95 %.
+    chance
+        Probability that dips as large come by chance.
+    peak, staggered
+        Bytes per second at the file system when all ranks write at once, and in turns; 0 if unknown.
+    """
+
+    step_s: float
+    total_s: float
+    dips: tuple[Dip, ...]
+    stall_s: float
+    blocked_s: float
+    blocking_s: float
+    blocking_count: int
+    lower: tuple[float, float, float]
+    chance: float
+    peak: float
+    staggered: float
+
+    @property
+    def cost_s(self) -> float:
+        """Seconds that all checkpoints cost."""
+        return sum(each.seconds for each in self.dips) + self.blocking_s
+
+    @property
+    def saved_s(self) -> float:
+        """Seconds that writing in the background saved, against standing still while files are written."""
+        return self.blocked_s - sum(each.seconds for each in self.dips) if self.dips else 0.0
+
+    def sentences(self) -> list[str]:
+        """Return the cost, what was saved, and what could be."""
+        found = []
+        share = f" ({self.cost_s / self.total_s:.1%} of the run)" if self.total_s > 0 else ""
+        count = len(self.dips) + self.blocking_count
+        noun = "checkpoint" if count == 1 else "checkpoints"
+        if count:
+            found.append(f"{count} {noun} cost {duration_text(max(0.0, self.cost_s))}{share}.")
+        if self.dips:
+            middle, low, high = (100 * each for each in self.lower)
+            clear = "" if self.chance < _SIGNIFICANT else ", which may be chance"
+            found.append(
+                f"While they were written, the throughput was {middle:.1f} % lower "
+                f"({low:.1f} to {high:.1f} %){clear}."
+            )
+            verb = "saved" if self.saved_s >= 0 else "lost"
+            found.append(
+                f"Writing in the background {verb} {duration_text(abs(self.saved_s))}; training stood still "
+                f"for {duration_text(self.stall_s)}."
+            )
+        if self.blocking_count:
+            found.append(
+                f"Asynchronous writing would save up to {duration_text(self.blocking_s)}: "
+                "all but the copy to memory of the host."
+            )
+        if self.peak > 1.5 * self.staggered > 0:
+            found.append(
+                f"Ranks that write in turns would lower the peak from {self.peak / 1e6:,.0f} to "
+                f"{self.staggered / 1e6:,.0f} MB/s."
+            )
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document for ``--json`` and the panel."""
+        return {
+            "step_s": round(self.step_s, 6), "total_s": round(self.total_s, 3),
+            "cost_s": round(self.cost_s, 3), "stall_s": round(self.stall_s, 3),
+            "saved_s": round(self.saved_s, 3), "blocking_s": round(self.blocking_s, 3),
+            "blocking_count": self.blocking_count,
+            "lower_percent": [round(100 * each, 2) for each in self.lower], "chance": round(self.chance, 4),
+            "dips": [
+                {"step": each.step, "begin_ns": each.begin_ns, "end_ns": each.end_ns,
+                 "seconds": round(each.seconds, 4), "lower_percent": round(100 * each.lower, 2)}
+                for each in self.dips
+            ],
+            "sentences": self.sentences(),
+        }  # fmt: skip
+
+
+def checkpoint_cost(steps: StepTable, writes: Sequence[Write]) -> CheckpointCost | None:
+    """Return what checkpoints cost; None where there are too few steps to know the usual one."""
+    phases = find_phases(steps)
+    if phases is None:
+        return None
+    dips = find_dips(steps, writes)
+    lower, chance = _mean_with_interval([each.lower for each in dips])
+    # Interruptions that are not those of the recorded writes.
+    blocking = [
+        (time_ns, each.seconds / len(each.times_ns))
+        for each in phases.phases
+        if each.kind in {"checkpoint", "regular"}
+        for time_ns in each.times_ns
+        if not any(dip.begin_ns - int(2e9 * phases.step_s) <= time_ns <= dip.end_ns for dip in dips)
+    ]
+    known = [each for each in writes if each.rank_seconds and each.bytes]
+    peak = [each.bytes / max(1e-9, *each.rank_seconds) for each in known if len(each.rank_seconds) > 1]
+    spread = [each.bytes / max(1e-9, sum(each.rank_seconds)) for each in known if len(each.rank_seconds) > 1]
+    inside = {each.step for each in dips}
+    used = [each for each in writes if each.step in inside]
+    return CheckpointCost(
+        phases.step_s, phases.total_s, dips,
+        sum(each.stall_s for each in used),
+        sum(each.stall_s + max(each.rank_seconds, default=each.write_s) for each in used),
+        sum(seconds for _, seconds in blocking), len(blocking), lower, chance,
+        float(np.median(peak)) if peak else 0.0, float(np.median(spread)) if spread else 0.0,
+    )  # fmt: skip
+
+
+def find_dips(steps: StepTable, writes: Sequence[Write]) -> tuple[Dip, ...]:
+    """Return the dip of each write during which steps were reported, with enough of them around it."""
+    seconds, numbers = step_intervals(steps)
+    if not len(seconds):
+        return ()
+    ends = steps.time_ns[-len(seconds) :]
+    begins = ends - (seconds * 1e9).astype(np.int64)
+    touched = [(ends > each.begin_ns) & (begins < each.end_ns) for each in writes]
+    free = ~np.logical_or.reduce(touched) if touched else np.ones(len(seconds), bool)
+    found = []
+    for write, inside in zip(writes, touched, strict=True):
+        places = np.flatnonzero(inside)
+        if not len(places):
+            continue
+        before = np.flatnonzero(free[: places[0]])[-_AROUND:]
+        after = np.flatnonzero(free[places[-1] + 1 :])[:_AROUND] + places[-1] + 1
+        count = min(len(before), len(after))
+        if count < _LEAST_AROUND:
+            # The first or last of a run has neighbours on one side alone.
+            around = before if len(before) > len(after) else after
+        else:
+            around = np.concatenate([before[-count:], after[:count]])
+        if len(around) < _LEAST_AROUND:
+            continue
+        usual = float(np.median(seconds[around] / numbers[around]))
+        took, expected = float(seconds[inside].sum()), usual * float(numbers[inside].sum())
+        lower = 1 - expected / took if took > 0 else 0.0
+        found.append(Dip(write.step, write.begin_ns, write.end_ns, took - expected, lower))
+    return tuple(found)
+
+
+def _mean_with_interval(values: Sequence[float]) -> tuple[tuple[float, float, float], float]:
+    """Return the mean, the bounds of its bootstrap interval of 95 %, and the probability of chance."""
+    if not values:
+        return (0.0, 0.0, 0.0), 1.0
+    array: Floats = np.asarray(values, np.float64)
+    draw = np.random.default_rng(0)
+    means = array[draw.integers(len(array), size=(_ROUNDS, len(array)))].mean(axis=1)
+    low, high = np.quantile(means, (0.025, 0.975))
+    # Without an effect, each dip might as well have the other sign.
+    flipped = (draw.choice((-1.0, 1.0), size=(_ROUNDS, len(array))) * array).mean(axis=1)
+    chance = float((np.sum(flipped >= array.mean()) + 1) / (_ROUNDS + 1))
+    return (float(array.mean()), float(low), float(high)), chance

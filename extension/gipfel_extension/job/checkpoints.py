@@ -1,0 +1,212 @@
+"""Checkpoints of a run or a directory: their state, what they cost, what may be deleted, and the space left.
+
+What a directory holds comes from `data.checkpoints`, what a run lost from its steps by
+`diagnosis.checkpoint_cost`. The figure has the throughput, with each write and its dip marked.
+"""
+
+import os
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..data.checkpoints import Checkpoint, deletable, find_checkpoints, other_models, read_writes
+from ..diagnosis.checkpoint_cost import CheckpointCost, Write, checkpoint_cost
+from ..diagnosis.phases import step_intervals
+from ..diagnosis.step_file import steps_of_run
+from ..diagnosis.steps import StepTable
+from ..telemetry.figures.palette import COLORS
+from ..telemetry.figures.stack import Plot, stacked, with_time_range
+from ..telemetry.files import read_json
+from ..telemetry.sample import SourceError
+
+#: The site's command that prints the storage quota of the user who runs it.
+STORAGE_VARIABLE = "GIPFEL_STORAGE_QUOTA"
+_STORAGE_S = 20.0
+_MAX_STORAGE_CHARACTERS = 20_000
+_MAX_LAUNCHES = 1000
+_MAX_PLAN_BYTES = 4 << 20
+_MAX_POINTS = 2000
+_MAX_MARKED = 100
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Space:
+    """Free space beside a directory of checkpoints, and the bytes of the next one; None where unknown."""
+
+    directory: Path
+    free: int | None
+    needed: int | None
+
+    @property
+    def warning(self) -> str:
+        """Say that another checkpoint won't fit; empty if it does."""
+        if self.free is None or self.needed is None or self.free >= self.needed:
+            return ""
+        return (
+            f"Another checkpoint won't fit: {self.directory} has {self.free / _GIB:.1f} GiB free, and it "
+            f"needs {self.needed / _GIB:.1f} GiB. Delete old ones, or keep fewer."
+        )
+
+
+@dataclass(frozen=True)
+class CheckpointReport:
+    """What `read_checkpoints` found; ``notes`` say what is missing."""
+
+    checkpoints: tuple[Checkpoint, ...]
+    old: frozenset[Path]
+    others: Mapping[Path, str]
+    writes: tuple[Write, ...]
+    spaces: tuple[Space, ...]
+    cost: CheckpointCost | None
+    steps: StepTable | None
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document of ``gipfel checkpoints --json`` without its options."""
+        return {
+            "checkpoints": [
+                each.document() | {"deletable": each.path in self.old} for each in self.checkpoints
+            ],
+            "writes": [
+                vars(each) | {"begin_ns": each.begin_ns, "rank_seconds": list(each.rank_seconds)}
+                for each in self.writes
+            ],
+            "cost": None if self.cost is None else self.cost.to_json(),
+            "space": [
+                {
+                    "directory": str(each.directory),
+                    "free": each.free,
+                    "needed": each.needed,
+                    "warning": each.warning,
+                }
+                for each in self.spaces
+            ],
+            "notes": list(self.notes),
+        }
+
+
+def checkpoint_directories(run: Path) -> list[Path]:
+    """Return the directories that the plans of a run's launches name."""
+    named = set()
+    for path in sorted((run / "launches").glob("*/plan.json"))[:_MAX_LAUNCHES]:
+        try:
+            plan = read_json(path, _MAX_PLAN_BYTES)
+        except (OSError, ValueError):
+            continue
+        directory = plan.get("checkpoint") if isinstance(plan, dict) else None
+        if isinstance(directory, str) and directory.startswith("/"):
+            named.add(Path(directory))
+    return sorted(named)
+
+
+def read_checkpoints(
+    directories: Sequence[Path], run: Path | None = None, *, verify: bool = False, keep: int = 2
+) -> CheckpointReport:
+    """Read directories of checkpoints, and the steps of the run that wrote them.
+
+    Parameters
+    ----------
+    run
+        The run's folder; None where it is not known.
+
+    Raises
+    ------
+    OSError
+        A directory can't be read.
+    """
+    found = {each: find_checkpoints(each, verify=verify) for each in directories}
+    listed = [each for several in found.values() for each in several]
+    writes = tuple(
+        Write(
+            int(each["step"]), int(each["time_ns"]), float(each["stall_s"]), float(each["write_s"]),
+            int(each["bytes"]), tuple(each["rank_seconds"]),
+        )
+        for directory in directories
+        for each in read_writes(directory)
+    )  # fmt: skip
+    steps, notes = None, list[str]()
+    if run is not None:
+        try:
+            steps, _ = steps_of_run(run)
+        except SourceError as error:
+            notes.append(str(error))
+        if steps is None:
+            notes.append("The run has no steps, which show what checkpoints cost: log step_s on every rank.")
+    cost = None if steps is None else checkpoint_cost(steps, writes)
+    if steps is not None and cost is None:
+        notes.append("The run has too few steps to know the usual one.")
+    return CheckpointReport(
+        tuple(listed),
+        frozenset(each.path for several in found.values() for each in deletable(several, keep)),
+        {path: name for several in found.values() for path, name in other_models(several).items()},
+        writes,
+        tuple(_space(directory, several) for directory, several in found.items()),
+        cost,
+        steps,
+        tuple(notes),
+    )
+
+
+def _space(directory: Path, checkpoints: Sequence[Checkpoint]) -> Space:
+    whole = [each.bytes for each in checkpoints if each.can_resume]
+    try:
+        about = os.statvfs(directory)
+    except OSError:
+        return Space(directory, None, None)
+    return Space(directory, about.f_bavail * about.f_frsize, whole[-1] if whole else None)
+
+
+def storage_quota(environment: Mapping[str, str]) -> tuple[str, str]:
+    """Return the output of the site's command for the user's quota, and why it failed; both may be empty."""
+    command = environment.get(STORAGE_VARIABLE, "")
+    if not command:
+        return "", ""
+    try:
+        done = subprocess.run(
+            shlex.split(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_STORAGE_S,
+            check=False,
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        return "", f"The command in ${STORAGE_VARIABLE} failed: {error}."
+    return done.stdout.decode(errors="replace")[:_MAX_STORAGE_CHARACTERS].rstrip(), ""
+
+
+def checkpoint_figure(report: CheckpointReport, *, dark: bool = False) -> dict[str, Any] | None:
+    """Return the steps per second of a run over time, with each write marked; None without steps."""
+    if report.steps is None or report.cost is None:
+        return None
+    seconds, numbers = step_intervals(report.steps)
+    ends = report.steps.time_ns[-len(seconds) :]
+    known = np.flatnonzero(seconds > 0)
+    # Of many steps, those of a group are one point.
+    groups = np.array_split(known, min(len(known), _MAX_POINTS))
+    times = [int(ends[each[-1]] // 1_000_000) for each in groups if len(each)]
+    rates = [float(numbers[each].sum() / seconds[each].sum()) for each in groups if len(each)]
+    color = COLORS["blue"][dark]
+    line = {
+        "type": "scatter", "mode": "lines", "uid": "checkpoints/rate", "name": "steps per second",
+        "x": times, "y": [round(each, 4) for each in rates],
+        "line": {"color": color, "dash": "solid", "width": 1.6},
+        "hovertemplate": "%{y:.3~g} steps per second<extra></extra>",
+    }  # fmt: skip
+    usual = {
+        **line, "uid": "checkpoints/usual", "name": "usual", "x": [times[0], times[-1]],
+        "y": [round(1 / report.cost.step_s, 4)] * 2,
+        "line": {"color": COLORS["grey"][dark], "dash": "dot", "width": 1.2},
+    }  # fmt: skip
+    count = len(report.cost.dips)
+    plot = Plot(f"Steps per second, {count} writes marked", (line, usual), pixels=160)
+    figure = stacked([plot], title="", span_ms=(times[0], times[-1]), dark=dark)
+    for dip in report.cost.dips[-_MAX_MARKED:]:
+        figure = with_time_range(figure, dip.begin_ns, dip.end_ns, dark=dark)
+    return figure

@@ -1,0 +1,152 @@
+"""What checkpoints cost a run: dips that are found, none where there is none, and what is shown of them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_checkpoints_list import write_checkpoint
+
+from gipfel_extension.cli import main
+from gipfel_extension.diagnosis.checkpoint_cost import Write, checkpoint_cost
+from gipfel_extension.diagnosis.steps import StepTable
+from gipfel_extension.job.checkpoints import checkpoint_figure, read_checkpoints
+from gipfel_extension.server.job_tabs import CheckpointsQuery, checkpoints_document
+from gipfel_extension.telemetry.figures.image import static_image
+
+START = 1_800_000_000 * 10**9
+STEP_S = 0.5
+
+
+def course(slower: float, *, stall_s: float = 0.0, seed: int = 0) -> tuple[StepTable, list[Write], float]:
+    """Return 1000 steps of half a second with noise, 10 writes of 8 steps each, and what these cost."""
+    draw = np.random.default_rng(seed)
+    seconds = STEP_S * (1 + 0.01 * draw.standard_normal(1000))
+    usual = seconds.copy()
+    begins = range(50, 1000, 95)
+    for begin in begins:
+        seconds[begin : begin + 8] *= 1 + slower
+        seconds[begin] += stall_s
+    ends = START + np.cumsum(seconds * 1e9).astype(np.int64)
+    steps = np.arange(1, 1001)
+    rows = np.zeros(1000, np.int64), steps, ends, seconds, np.full(1000, np.nan)
+    writes = [
+        Write(
+            begin,
+            int(ends[begin + 7]),
+            stall_s,
+            float(seconds[begin : begin + 8].sum()),
+            4 * 10**9,
+            (3.0, 3.0),
+        )
+        for begin in begins
+    ]
+    return StepTable.of_rows(rows), writes, float((seconds - usual).sum())
+
+
+def test_the_cost_of_writes_in_the_background_is_found_within_five_percent() -> None:
+    steps, writes, truth = course(0.1, stall_s=0.2)
+    found = checkpoint_cost(steps, writes)
+    assert found
+    assert len(found.dips) == 10
+    assert found.cost_s == pytest.approx(truth, rel=0.05)
+    assert found.blocking_count == 0
+    assert found.stall_s == pytest.approx(2.0)
+    # Standing still until the files were there would have taken 3.2 s each.
+    assert found.saved_s == pytest.approx(10 * 3.2 - truth, rel=0.05)
+    assert found.chance < 0.05
+    low, high = found.lower[1:]
+    assert low < found.lower[0] < high
+    assert "would lower the peak from 1,333 to 667 MB/s" in " ".join(found.sentences())
+
+
+def test_no_dip_is_called_chance() -> None:
+    significant = 0
+    for seed in range(20):
+        steps, writes, _ = course(0.0, seed=seed)
+        found = checkpoint_cost(steps, writes)
+        assert found
+        assert abs(found.lower[0]) < 0.01
+        significant += found.chance < 0.05
+    assert significant <= 3
+
+
+def test_a_dip_of_two_percent_is_found() -> None:
+    steps, writes, _ = course(0.02)
+    found = checkpoint_cost(steps, writes)
+    assert found
+    assert found.lower[0] == pytest.approx(0.0196, abs=0.004)
+    assert found.chance < 0.05
+
+
+def test_interruptions_without_a_record_would_be_saved() -> None:
+    steps, _, truth = course(0.0, stall_s=2.0)
+    found = checkpoint_cost(steps, [])
+    assert found
+    assert (found.blocking_count, found.dips) == (10, ())
+    assert found.blocking_s == pytest.approx(truth, rel=0.05)
+    assert "Asynchronous writing would save up to 20 s" in " ".join(found.sentences())
+
+
+def run_with(tmp_path: Path, writes: list[Write], steps: StepTable) -> Path:
+    """Write a run whose launch has a directory of checkpoints."""
+    kept = tmp_path / "kept"
+    write_checkpoint(kept, writes[-1].step)
+    entries = [
+        {"step": each.step, "time_ns": each.end_ns, "stall_s": each.stall_s, "write_s": each.write_s,
+         "bytes": each.bytes, "rank_seconds": list(each.rank_seconds)}
+        for each in writes
+    ]  # fmt: skip
+    (kept / ".history.json").write_text(json.dumps({"writes": [*entries, {"step": -1}]}))
+    run = tmp_path / "runs/alps-17"
+    (run / "launches/1").mkdir(parents=True)
+    (run / "record.json").write_text("{}")
+    (run / "launches/1/plan.json").write_text(json.dumps({"checkpoint": str(kept)}))
+    lines = (
+        json.dumps(
+            {
+                "time_ns": int(time_ns),
+                "monotonic_ns": int(time_ns),
+                "node": "n1",
+                "rank": 0,
+                "values": {"step": int(step), "step_s": float(took)},
+            }
+        )
+        for time_ns, step, took in zip(steps.time_ns, steps.steps, steps.step_s[0], strict=True)
+    )
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    return run
+
+
+def test_command_page_and_figure_show_what_checkpoints_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps, writes, truth = course(0.1, stall_s=0.2)
+    run = run_with(tmp_path, writes, steps)
+    monkeypatch.setenv("GIPFEL_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("GIPFEL_STORAGE_QUOTA", "echo 17 of 100 TiB")
+    assert main(["checkpoints", "alps-17"]) == 0
+    out = capsys.readouterr().out
+    assert "10 checkpoints cost" in out
+    assert "17 of 100 TiB" in out
+    assert main(["checkpoints", "alps-17", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["cost"]["cost_s"] == pytest.approx(truth, rel=0.05)
+    assert len(document["writes"]) == 10
+    page = checkpoints_document(run, CheckpointsQuery())
+    assert [each["step"] for each in page["dips"]] == [each.step for each in writes]
+    assert [each["name"] for each in page["checkpoints"]] == [f"step-{writes[-1].step}"]
+    assert page["quota"] == "17 of 100 TiB"
+    figure = checkpoint_figure(read_checkpoints([tmp_path / "kept"], run), dark=True)
+    assert figure
+    assert sum(each["name"] == "evidence" for each in figure["layout"]["shapes"]) == 10
+    assert static_image(figure).startswith(b"\x89PNG")
+
+
+def test_one_that_will_not_fit_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_checkpoint(tmp_path, 1)
+    with (tmp_path / "step-1/__0_0.distcp").open("r+b") as file:
+        file.truncate(1 << 43)
+    (tmp_path / "step-1/manifest.json").unlink()
+    assert main(["checkpoints", str(tmp_path)]) == 0
+    assert "Another checkpoint won't fit: " in capsys.readouterr().err
