@@ -23,7 +23,13 @@ from .handlers.own_server import (
     ServiceTokenRouteHandler,
     VettingRouteHandler,
 )
-from .handlers.servers import HUB_TEMPLATES, ServersPageHandler, ServersRouteHandler, StopRouteHandler
+from .handlers.servers import (
+    HUB_TEMPLATES,
+    EndNetworkRouteHandler,
+    ServersPageHandler,
+    ServersRouteHandler,
+    StopRouteHandler,
+)
 from .spawner import EDFSpawner
 
 __all__ = ["HUB_TEMPLATES", "EDFSpawner"]
@@ -57,6 +63,7 @@ if not any(each[1] is ServerRouteHandler for each in default_handlers):
         (r"/api/gipfel/server/share", ServiceShareRouteHandler),
         (r"/api/gipfel/servers", ServersRouteHandler),
         (r"/api/gipfel/servers/stop", StopRouteHandler),
+        (r"/api/gipfel/servers/end-network", EndNetworkRouteHandler),
         (r"/api/gipfel/users/([^/]+)/extend", ExtendServerHandler),
         (r"/api/gipfel/users/([^/]+)/log", ServerLogHandler),
         (r"/api/gipfel/users/([^/]+)/share", ShareServerHandler),

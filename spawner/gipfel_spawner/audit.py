@@ -12,7 +12,7 @@ from pydantic import Field
 from gipfel_cluster.model import Frozen, GipfelError, one_line
 
 #: Kinds of `AuditEvent`.
-Event = Literal["start", "failure", "stop", "end", "cull", "extend", "share", "unshare"]
+Event = Literal["start", "failure", "stop", "end", "cull", "extend", "share", "unshare", "network"]
 _MAX_REASON_CHARACTERS = 300
 _MAX_READ_BYTES = 64 << 20
 
@@ -20,8 +20,8 @@ _MAX_READ_BYTES = 64 << 20
 class AuditEvent(Frozen):
     """One event in the life of a server.
 
-    ``stop`` was requested, ``end`` happened without a request, ``failure`` is a failed start, and
-    ``share`` gives others access to a service. ``gpus`` is the
+    ``stop`` was requested, ``end`` happened without a request, ``failure`` is a failed start, ``share`` gives
+    others access to a service, and ``network`` ended the network of what runs behind gates. ``gpus`` is the
     total over all nodes. Events contain no token, no environment and no other user options.
     """
 

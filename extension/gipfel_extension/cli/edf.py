@@ -12,7 +12,9 @@ import click
 from .terminal import examples, report_line
 
 if TYPE_CHECKING:
-    from gipfel_cluster.edf import Dialect
+    from gipfel_cluster.edf import Dialect, Resolution
+
+    from ..gate.verdict import SecurityVerdict
 
 _dialect = click.option(
     "--dialect",
@@ -51,6 +53,9 @@ def edf() -> None:
 def check(names: tuple[str, ...], *, here: bool, dialect: "Dialect", as_document: bool) -> int:
     """Check environments; a directory stands for its .toml files.
 
+    With --here it also says what is known of the image: vulnerabilities by the mirror of advisories that
+    GIPFEL_ADVISORIES names, their age, and what was excepted (see `gipfel scan`).
+
     Exit status: 0 all are valid, 1 at least one is not, 2 wrong command line.
     """
     from gipfel_cluster.edf import as_json, check_edfs, is_edf_directory  # noqa: PLC0415
@@ -59,19 +64,34 @@ def check(names: tuple[str, ...], *, here: bool, dialect: "Dialect", as_document
     checked = check_edfs(
         _expanded(names), environment=os.environ, directory=_directory(), here=here, dialect=dialect
     )
+    verdicts = [_image_verdict(each) if here else None for each in checked]
     if as_document:
-        answers = [as_json(each) for each in checked]
+        answers = [
+            as_json(each) | ({} if verdict is None else {"security": verdict.to_json()})
+            for each, verdict in zip(checked, verdicts, strict=True)
+        ]
         (first, *others) = _expanded(names)
         single = not others and not is_edf_directory(first, environment=os.environ, directory=_directory())
         click.echo(json.dumps(answers[0] if single else answers))
-    for each in () if as_document else checked:
+    for each, verdict in () if as_document else zip(checked, verdicts, strict=True):
         for diagnostic in each.diagnostics:
             click.echo(str(diagnostic))
         if summary := each.summary:
             click.echo(summary)
+        if verdict:
+            for line in (f"{verdict.image}: {verdict.line} {verdict.fix}".strip(), *verdict.worst):
+                click.echo(line)
+    refused = any(each is not None and each.level == "fail" for each in verdicts)
     if not checked:
         raise GipfelError(f"There is no .toml file in {', '.join(names)}.", "Give a file or a name.")
-    return 0 if all(each.valid for each in checked) else 1
+    return 0 if all(each.valid for each in checked) and not refused else 1
+
+
+def _image_verdict(checked: "Resolution") -> "SecurityVerdict | None":
+    """Return what is known of the image of an EDF that is valid; None without an image."""
+    from ..gate.verdict import image_verdict  # noqa: PLC0415
+
+    return image_verdict(checked.edf.image) if checked.edf and checked.edf.image else None
 
 
 @edf.command(

@@ -1,6 +1,8 @@
 """``gipfel net``: which programs of a run talked to whom, and what listens."""
 
 import json
+import os
+import time
 from typing import TYPE_CHECKING
 
 import click
@@ -10,6 +12,7 @@ from .terminal import examples, report_line, table_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from ..network.gate import GateRecord
     from ..network.record import NetworkRow
@@ -30,8 +33,16 @@ _UNREADABLE = 2
     is_flag=True,
     help="Only peers outside of the cluster, and ports that are open on all interfaces.",
 )
+@click.option(
+    "--end",
+    "reason",
+    default=None,
+    metavar="REASON",
+    help="End the network of the run's gates within seconds; what runs behind them goes on. An operator "
+    "does it as the user: sudo -u USER gipfel net RUN --end REASON.",
+)
 @click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
-def net(recording: str, *, outside: bool, as_document: bool) -> int:
+def net(recording: str, *, outside: bool, reason: str | None, as_document: bool) -> int:
     """List the connections of a run by program and rank: peers, bytes, and ports that it listened on.
 
     RUN is a run folder or its name, by default that of this job, else your newest. Recorders look once a
@@ -47,6 +58,8 @@ def net(recording: str, *, outside: bool, as_document: bool) -> int:
 
     try:
         run = resolve_recording(recording)
+        if reason is not None:
+            return _end(run, reason)
         record, gate = read_network(run), read_gate(run)
     except SourceError as error:
         report_line(str(error))
@@ -74,6 +87,27 @@ def net(recording: str, *, outside: bool, as_document: bool) -> int:
         click.echo(line)
     for note in notes:
         report_line(note)
+    return 0
+
+
+def _end(run: "Path", reason: str) -> int:
+    """End the network of a run's gates; there must be one."""
+    from gipfel_cluster.egress.start import close_gates  # noqa: PLC0415
+    from gipfel_cluster.scheduler.command import current_user_name  # noqa: PLC0415
+
+    from ..network import read_gate  # noqa: PLC0415
+
+    if not read_gate(run).used:
+        report_line("Nothing in this run is behind a gate. End its job to end its network.")
+        return 1
+    # sudo names the operator; without it, it is the user.
+    by = os.environ.get("SUDO_USER") or current_user_name()
+    try:
+        close_gates(run, by, reason, time.time_ns())
+    except OSError as error:
+        report_line(f"The gates can't be closed: {error.strerror}. End the job instead.")
+        return _UNREADABLE
+    report_line(f"The network of {run.name} ends within seconds.")
     return 0
 
 

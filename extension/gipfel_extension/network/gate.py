@@ -77,6 +77,7 @@ class GateRecord:
     rows: tuple[GateRow, ...] = ()
     closed: str = ""
     damaged: int = 0
+    used: bool = False
 
 
 class GateTail:
@@ -136,7 +137,7 @@ def read_gate(run: Path) -> GateRecord:
     """Return what the gates of a run allowed and refused; without rows where none was used."""
     folder = run / DIRECTORY
     newest: dict[tuple[object, ...], GateRow] = {}
-    damaged = 0
+    damaged, used = 0, False
     for path in sorted(folder.glob("*.jsonl"))[:_MAX_FILES]:
         try:
             with open_regular(path) as file:
@@ -144,6 +145,7 @@ def read_gate(run: Path) -> GateRecord:
         except OSError:
             damaged += 1
             continue
+        used = used or b'"protocol": "outside"' not in lines[0]
         for line in filter(None, lines):
             row = _row(line)
             if row is None:
@@ -152,7 +154,7 @@ def read_gate(run: Path) -> GateRecord:
                 newest[path.name, row.name, row.port, row.protocol, row.allowed] = row
     rows = _summed(newest)
     ordered = tuple(sorted(rows, key=lambda row: (row.allowed, -row.count)))
-    return GateRecord(ordered, read_closed(folder), damaged)
+    return GateRecord(ordered, read_closed(folder), damaged, used)
 
 
 def _summed(newest: Mapping[tuple[object, ...], GateRow]) -> list[GateRow]:

@@ -44,6 +44,12 @@ from .saturation import (
     SharingRouteHandler,
     SourceRouteHandler,
 )
+from .security import (
+    EndNetworkRouteHandler,
+    KeptVerdictsRouteHandler,
+    ScanRouteHandler,
+    SharedSecurityRouteHandler,
+)
 from .server import (
     ExtendRouteHandler,
     KeepAliveRouteHandler,
@@ -80,6 +86,10 @@ ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/saturation/figure\.(png)", DownloadRouteHandler),
     (r"gipfel/sharing", SharingRouteHandler),
     (r"gipfel/sharing/saturation", SharedSaturationRouteHandler),
+    (r"gipfel/sharing/security", SharedSecurityRouteHandler),
+    (r"gipfel/network/end", EndNetworkRouteHandler),
+    (r"gipfel/scan", ScanRouteHandler),
+    (r"gipfel/scan/kept", KeptVerdictsRouteHandler),
     (r"gipfel/telemetry/source", SourceRouteHandler),
     (r"gipfel/batch/form", BatchFormRouteHandler),
     (r"gipfel/batch/jobs", BatchJobsRouteHandler),

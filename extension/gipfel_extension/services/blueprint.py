@@ -173,7 +173,8 @@ class Blueprint(Frozen):
     """A service that users can start: its parts run in one job, in the container of one EDF.
 
     ``front`` names the part that the front door shows; a blueprint with one part may leave it out.
-    ``outbound`` lists the hosts outside of the cluster that the service contacts. The service ends after
+    ``outbound`` lists the hosts outside of the cluster that the service contacts; with ``gate`` its parts
+    reach these alone, and none where they listen on a port. The service ends after
     ``idle_s`` seconds without a request; 0 means never. With ``keep_up`` a hub starts it again, at the same
     URL, after a job that was killed, failed or reached its time limit.
     """
@@ -193,6 +194,7 @@ class Blueprint(Frozen):
     front: str = ""
     resources: Resources = Resources()
     outbound: tuple[_Host, ...] = Field((), max_length=64)
+    gate: bool = False
 
     @property
     def has_pages(self) -> bool:

@@ -5,12 +5,17 @@ The directory is ``~/.gipfel/services/NAME``, accessible to its owner alone. ``s
 secrets that it may read.
 """
 
+import os
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import Field
 
+from gipfel_cluster.edf.gate import Gate, gates_of
+from gipfel_cluster.egress.start import VARIABLES, gate_invocation
+from gipfel_cluster.engines import Invocation
 from gipfel_cluster.model import BREAKS, Frozen, GipfelError
 from gipfel_cluster.regular_files import read_secret
 from gipfel_cluster.runs import write_atomically
@@ -80,6 +85,27 @@ def resolve_part(part: Part, references: Mapping[str, str]) -> tuple[tuple[str, 
         return REFERENCE.sub(lambda match: "$" if match[1] is None else references[match[1]], text)
 
     return tuple(map(resolved, part.command)), {name: resolved(text) for name, text in part.variables.items()}
+
+
+def gated_part(
+    blueprint: Blueprint, argv: tuple[str, ...], environment: Mapping[str, str], folder: Path
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return argv and variables of a part behind the gates of blueprint, EDF and site, if there are any.
+
+    Raises
+    ------
+    GipfelError
+        A declared gate is not valid.
+    """
+    own = Gate(allow=blueprint.outbound) if blueprint.gate else None
+    gates = gates_of({}, environment, own)
+    if gates is None:
+        return argv, dict(environment)
+    invocation = Invocation(argv=argv, environment={**environment, **VARIABLES})
+    run = environment.get("GIPFEL_RUN") or str(folder)
+    node = environment.get("GIPFEL_NODE") or os.uname().nodename.partition(".")[0]
+    made = gate_invocation(invocation, gates, run=run, node=node, python=sys.executable)
+    return made.argv, made.environment
 
 
 def parameter_references(spec: ServiceSpec) -> dict[str, str]:

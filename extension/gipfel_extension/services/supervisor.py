@@ -46,6 +46,7 @@ from .plan import (
     STORAGE,
     TOKEN,
     ServiceSpec,
+    gated_part,
     parameter_references,
     remove_secrets,
     resolve_part,
@@ -174,7 +175,8 @@ class ServiceSupervisor:
         if part.listen == "port":
             others = (f"--reach={port}={sockets / each}" for each, port in self._other_ports(part).items())
             argv = (*_PRIVATE_NETWORK, str(sockets / name), _PORT, *others, *argv)
-        environment = {**_service_environment(self._environment), **variables}
+        variables = {**_service_environment(self._environment), **variables}
+        argv, environment = gated_part(self._spec.blueprint, argv, variables, self._folder)
         if self._packages and part.command[0] == "${python}":
             environment["PYTHONPATH"] = self._packages
         for secret in part.secrets:
@@ -271,7 +273,7 @@ class ServiceSupervisor:
         await asyncio.sleep(_POLL_S)
 
     async def _is_stopping(self) -> bool:
-        # The directory may be on a network file system: streams continue while it does not answer.
+        # In a thread, because the directory's file system may not answer.
         return self._ending is not None or await asyncio.to_thread((self._folder / STOP).exists)
 
     def _check_parts(self) -> None:

@@ -43,6 +43,7 @@ KINDS: Mapping[str, str] = {
     "network_refused": "the gate of the job refuses a destination",
     "network_ungated": "ranks run outside of their gate",
     "network_closed": "the network of the job's gates was ended",
+    "malicious_file": "a file that was scanned is malicious",
     "network_rate": "the job reaches many new destinations in a minute",
     "network_volume": "the job has sent much data outside of the cluster",
     "gpus_idle": "all GPUs of a node have been idle for 20 minutes",

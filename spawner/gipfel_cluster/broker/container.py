@@ -3,6 +3,8 @@
 A broker uses `prepare_run`. Outside of jobs, where there is no broker, `run_directly` also runs the command.
 """
 
+import json
+import os
 import shutil
 import signal
 import subprocess
@@ -14,12 +16,14 @@ from pathlib import Path, PurePosixPath
 from types import FrameType
 
 from ..edf import Diagnostic, Edf, EdfError, Mount, check_edf, check_local, load_edf
+from ..egress.start import applied_gates, gate_invocation, gate_request, record_outside
 from ..engines import ContainerRequest, Invocation, engine_for, engine_pulls
 from ..engines.sandbox.supervise import FORWARDED, shell_status
 from ..environment import PROTECTED_VARIABLES
 from ..hooks import engine_invocation
 from ..model import PYTHON, Frozen, GipfelError
 from ..namespaces import die_with_parent
+from ..regular_files import read_regular
 from ..runs import ScratchFolder
 from ..runtime import Runtime
 from ..scheduler.excluded_nodes import excluded_nodes, remaining_variables
@@ -35,6 +39,8 @@ from .context import (
 from .messages import KernelRequest, RunRequest
 
 _SSH_HOOK = "com.hooks.ssh."
+_MAX_CONNECTION_BYTES = 64 << 10
+_TCP_KERNEL = "a kernel with the transport tcp, which its server must reach; the transport ipc can"
 _IPYKERNEL = ("-m", "ipykernel_launcher")
 # With these limits, the diagnostics fit into one message.
 _MAX_DIAGNOSTICS, _MAX_TEXT = 64, 1000
@@ -106,10 +112,37 @@ def prepare_run(
         scratch=str(scratch),
         step=context.srun_options,
     )
+    gates, outside = applied_gates(
+        edf,
+        context.host_environment,
+        None,
+        engine=engine.name,
+        reached=_TCP_KERNEL if _is_tcp_kernel(request) else "",
+    )
+    if gates:
+        container = gate_request(container)
     invocation = engine_invocation(container, engine, python=python, runtime=runtime)
+    run = environment.get("GIPFEL_RUN", "")
+    node = environment.get("GIPFEL_NODE") or os.uname().nodename.partition(".")[0]
+    if gates:
+        invocation = gate_invocation(invocation, gates, run=run, node=node, python=python)
+    elif outside:
+        note = record_outside(run, node, f"the {request.kind} of {edf.name}", outside)
+        invocation = invocation.model_copy(update={"notes": (*invocation.notes, note)})
     return PreparedCommand(
         invocation=invocation, directory="/" if edf.image else directory, engine=engine.name
     )
+
+
+def _is_tcp_kernel(request: RunRequest | KernelRequest) -> bool:
+    """Return whether the notebook server connects to a kernel by TCP, which a gate does not let in."""
+    if isinstance(request, RunRequest):
+        return False
+    try:
+        content = json.loads(read_regular(Path(request.connection_file.path), _MAX_CONNECTION_BYTES))
+        return bool(content["transport"] != "ipc")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return True
 
 
 def _without_ssh(edf: Edf) -> Edf:

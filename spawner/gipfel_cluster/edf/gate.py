@@ -20,6 +20,8 @@ from ..model import Frozen, GipfelError, OneLine
 PREFIX = "com.gipfel.network."
 ALLOW, MODE = f"{PREFIX}allow", f"{PREFIX}mode"
 SITE_ALLOW, SITE_MODE = "GIPFEL_NETWORK_ALLOW", "GIPFEL_NETWORK_MODE"
+#: Gates of a job, as JSON, for programs in its container that start others.
+INHERITED = "GIPFEL_GATES"
 #: The annotations that Gipfel itself reads.
 ANNOTATIONS = (ALLOW, MODE)
 #: Ports of an entry without one.
@@ -165,6 +167,13 @@ def gates_of(
         A list or a mode is not valid. The command must not start: it would run without the gate.
     """
     found = [] if own is None else [own]
+    if inherited := environment.get(INHERITED):
+        try:
+            found += Gates.model_validate_json(inherited).gates
+        except ValueError as error:
+            raise GipfelError(
+                f"{INHERITED} does not hold gates of this version.", "Start the job again."
+            ) from error
     for where, allow, mode in (
         ("The EDF's", annotations.get(ALLOW), annotations.get(MODE)),
         ("The site's", environment.get(SITE_ALLOW), environment.get(SITE_MODE)),

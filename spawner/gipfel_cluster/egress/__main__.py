@@ -155,6 +155,7 @@ def _serve(plan: dict[str, Any], channel: socket.socket, program: int) -> None:
 
     folder = Path(plan["folder"]) if plan["folder"] else None
     log = GateLog(folder, str(plan["node"]))
+    log.open()
     proxy = Proxy(Gates.model_validate(plan["gates"]), log)
     _, handles, _, _ = socket.recv_fds(channel, 1, 128)
     sockets = [socket.socket(fileno=each) for each in handles]

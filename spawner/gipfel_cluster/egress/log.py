@@ -77,6 +77,13 @@ class GateLog:
         self._found: dict[tuple[str, int, str, bool], Destination] = {}
         self._written_ns = 0
 
+    def open(self) -> None:
+        """Make the file, so that readers know of the gate before a program asks for a destination."""
+        if self._path is not None:
+            with suppress(OSError):
+                self._path.parent.mkdir(mode=0o700, exist_ok=True)
+                os.close(open_log(self._path))
+
     def note(
         self, name: str, port: int, protocol: str, *, allowed: bool, reason: str = "", address: str = ""
     ) -> Destination:

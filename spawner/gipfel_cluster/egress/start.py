@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..edf.gate import MODE, Gate, Gates, gates_of
+from ..edf.gate import INHERITED, MODE, Gate, Gates, gates_of
 from ..edf.model import Edf
 from ..engines.protocol import ContainerRequest, Invocation
 from ..model import GipfelError, one_line
@@ -34,7 +34,7 @@ def applied_gates(
     engine: str,
     nodes: int = 1,
     tasks: int = 1,
-    is_server: bool = False,
+    reached: str = "",
 ) -> tuple[Gates | None, str]:
     """Return the gates of a command that starts now, and what to say where it runs outside of them.
 
@@ -42,8 +42,8 @@ def applied_gates(
     ----------
     nodes, tasks
         Nodes of the command, and how often it starts on each; all of them connect with each other.
-    is_server
-        True if the hub must reach the command.
+    reached
+        The command and who must connect to it from outside, for the message; empty where nothing does.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def applied_gates(
     gates = gates_of(edf.annotations, environment, own)
     if gates is None:
         return None, ""
-    problem = gate_problem(engine, nodes=nodes, tasks=tasks, is_server=is_server)
+    problem = gate_problem(engine, nodes=nodes, tasks=tasks, reached=reached)
     if not problem:
         return gates, ""
     if gates.mode == "refuse":
@@ -61,10 +61,10 @@ def applied_gates(
     return None, problem
 
 
-def gate_problem(engine: str, *, nodes: int = 1, tasks: int = 1, is_server: bool = False) -> str:
+def gate_problem(engine: str, *, nodes: int = 1, tasks: int = 1, reached: str = "") -> str:
     """Return why a command can't run behind a gate; empty where it can."""
-    if is_server:
-        return "A gate can't hold a notebook server, which the hub must reach; its kernels and launches can."
+    if reached:
+        return f"A gate can't hold {reached}."
     if nodes > 1:
         return (
             f"A gate can't hold a launch on {nodes} nodes: its ranks connect over the nodes' own network, "
@@ -88,6 +88,15 @@ def gate_request(request: ContainerRequest) -> ContainerRequest:
             "protected": (*request.protected, *VARIABLES),
         }
     )
+
+
+def with_gates(request: ContainerRequest, environment: Mapping[str, str]) -> ContainerRequest:
+    """Return a request whose command puts what it starts itself behind the gates of EDF and site."""
+    gates = gates_of(request.edf.annotations, environment)
+    if gates is None:
+        return request
+    variables = request.environment | {INHERITED: gates.model_dump_json()}
+    return request.model_copy(update={"environment": variables, "protected": (*request.protected, INHERITED)})
 
 
 def gate_invocation(

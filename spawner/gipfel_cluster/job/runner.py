@@ -13,7 +13,7 @@ from typing import Any
 
 from ..broker.context import JobContext, Workspace, host_variables, workspace_in_container, workspace_on_host
 from ..edf import Edf, EdfError, Mount, check_local, load_edf
-from ..egress.start import applied_gates, gate_invocation, gate_request, record_outside
+from ..egress.start import applied_gates, gate_invocation, gate_request, record_outside, with_gates
 from ..engines import ContainerRequest, Engine, Invocation, engine_for, engine_pulls
 from ..engines.srun import ContainerEngine
 from ..environment import PROTECTED_VARIABLES
@@ -32,6 +32,10 @@ from .recording import Recording, close_run, track_runs
 
 _END_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
+
+
+#: A gate lets nothing in.
+_REACHED = "a notebook server, which the hub must reach; its launches, notebooks and kernels can have one"
 
 
 class JobRunner:
@@ -160,6 +164,8 @@ class JobRunner:
 
         What a launch or a service starts has gates of its own, in its steps.
         """
+        if self.spec.kind == "service":
+            request = with_gates(request, self.environment)
         if self.spec.kind in {"launch", "service"}:
             return engine_invocation(request, engine, python=sys.executable, runtime=runtime)
         gates, outside = applied_gates(
@@ -167,7 +173,7 @@ class JobRunner:
             self.environment,
             self.spec.network,
             engine=engine.name,
-            is_server=self.spec.kind == "server",
+            reached=_REACHED if self.spec.kind == "server" else "",
         )
         if gates:
             request = gate_request(request)

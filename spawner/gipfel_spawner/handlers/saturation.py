@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from jupyterhub.utils import url_path_join
 from pydantic import Field
@@ -45,6 +45,7 @@ Bottleneck = Literal[
 ]
 _Activity = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Fetch = Callable[[EDFSpawner, str], Awaitable[bytes]]
+Answer = TypeVar("Answer", bound=Frozen)
 
 
 class SharedSaturation(Frozen):
@@ -73,25 +74,28 @@ class SharedSaturation(Frozen):
         return f"{self.score:.0f} of 100, {self.bottleneck or 'bottleneck unclear'}{suffix}"
 
 
-class SaturationCache:
-    """Cached answers of all servers, and the requests in progress.
+class ServerAnswers(Generic[Answer]):
+    """Cached answers of all servers to one question, and the requests in progress.
 
     Parameters
     ----------
+    model
+        Validates an answer, which a user can forge.
     fetch
-        Requests the saturation from a spawner's server with a token; by default `fetch_saturation`.
+        Requests an answer from a spawner's server with a token.
+    note
+        Purpose of the token, for the user's list of tokens.
     """
 
-    def __init__(self, log: logging.Logger, fetch: Fetch | None = None) -> None:
-        self._log = log
-        self._fetch = fetch or fetch_saturation
+    def __init__(self, log: logging.Logger, model: type[Answer], fetch: Fetch, note: str) -> None:
+        self._log, self._model, self._fetch, self._note = log, model, fetch, note
         # Time of an answer, which is None if the request failed.
-        self._answers: dict[tuple[str, str], tuple[float, SharedSaturation | None]] = {}
+        self._answers: dict[tuple[str, str], tuple[float, Answer | None]] = {}
         self._requests: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._tokens: dict[tuple[str, str], tuple[float, str]] = {}
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
 
-    async def read(self, spawners: Iterable[EDFSpawner]) -> Mapping[tuple[str, str], SharedSaturation]:
+    async def read(self, spawners: Iterable[EDFSpawner]) -> Mapping[tuple[str, str], Answer]:
         """Return the answers of these servers by user and server name; wait at most 1 s, and never raise."""
         now = time.monotonic()
         ready = {
@@ -112,6 +116,10 @@ class SaturationCache:
         known = {key: self._answers[key][1] for key in ready if key in self._answers}
         return {key: answer for key, answer in known.items() if answer is not None}
 
+    def forget(self, key: tuple[str, str]) -> None:
+        """Ask a server again at the next read."""
+        self._answers.pop(key, None)
+
     def _is_due(self, key: tuple[str, str], now: float) -> bool:
         if key not in self._answers:
             return True
@@ -128,19 +136,19 @@ class SaturationCache:
                 self._answers.pop(key, None)
                 return
             try:
-                answer = await self._fetch(spawner, self._token(key, spawner))
-                self._answers[key] = (time.monotonic(), SharedSaturation.model_validate_json(answer))
+                answer = await self._fetch(spawner, self.token(key, spawner))
+                self._answers[key] = (time.monotonic(), self._model.model_validate_json(answer))
             except (HTTPError, OSError, ValueError, TimeoutError) as error:
-                # The server is busy or of an older version: its saturation is unknown, not zero.
+                # The server is busy or of an older version: the answer is unknown, not zero.
                 self._answers[key] = (time.monotonic(), None)
-                self._log.debug("The server of %s does not report how its GPUs are used: %r", key[0], error)
+                self._log.debug("The server of %s does not answer (%s): %r", key[0], self._note, error)
 
-    def _token(self, key: tuple[str, str], spawner: EDFSpawner) -> str:
+    def token(self, key: tuple[str, str], spawner: EDFSpawner) -> str:
         """Return a token of the hub that is valid for 30 minutes and only for this server."""
         created, token = self._tokens.get(key, (0.0, ""))
         if not token or time.monotonic() - created > _TOKEN_LIFETIME_S / 2:
             token = spawner.user.new_api_token(
-                note="gipfel: saturation column of the server list",
+                note=self._note,
                 expires_in=_TOKEN_LIFETIME_S,
                 scopes=[f"access:servers!server={spawner.user.name}/{spawner.name}"],
             )
@@ -155,8 +163,21 @@ class SaturationCache:
             del self._answers[key]
 
 
+class SaturationCache(ServerAnswers[SharedSaturation]):
+    """Saturation of all servers."""
+
+    def __init__(self, log: logging.Logger, fetch: Fetch | None = None) -> None:
+        note = "gipfel: saturation column of the server list"
+        super().__init__(log, SharedSaturation, fetch or fetch_saturation, note)
+
+
 async def fetch_saturation(spawner: EDFSpawner, token: str) -> bytes:
-    """Return the answer of a spawner's server.
+    """Return what `fetch_answer` gets for the saturation."""
+    return await fetch_answer(spawner, token, "gipfel/sharing/saturation")
+
+
+async def fetch_answer(spawner: EDFSpawner, token: str, path: str, body: bytes | None = None) -> bytes:
+    """Return the answer of a spawner's server; with a body, to a POST.
 
     Raises
     ------
@@ -173,7 +194,9 @@ async def fetch_saturation(spawner: EDFSpawner, token: str) -> bytes:
             raise ValueError("the answer is too long")
 
     request = HTTPRequest(
-        url_path_join(spawner.server.url, "gipfel/sharing/saturation"),
+        url_path_join(spawner.server.url, path),
+        method="GET" if body is None else "POST",
+        body=body,
         headers={"Authorization": f"token {token}", "Accept": "application/json"},
         connect_timeout=_CONNECT_S,
         request_timeout=_REQUEST_TIMEOUT_S,

@@ -26,6 +26,7 @@ from gipfel_cluster.scheduler.protocol import MarkedJob
 from ..lifetime import StopOrder
 from ..spawner import EDFSpawner
 from .saturation import saturation_cache
+from .security import EndNetworkRequest, end_network, security_cache
 
 _MAX_BYTES = 4000
 # The time that JupyterHub gives a cancelled start to clean up.
@@ -203,6 +204,23 @@ class StopRouteHandler(APIHandler):
         self.finish("{}")
 
 
+class EndNetworkRouteHandler(APIHandler):
+    """``POST``: end the network of what runs behind gates in one server's job."""
+
+    @web.authenticated
+    async def post(self) -> None:
+        """End it and answer 202: its gates notice within two seconds."""
+        if len(self.request.body) > _MAX_BYTES:
+            raise web.HTTPError(400, f"The body is longer than {_MAX_BYTES} bytes.")
+        try:
+            request = EndNetworkRequest.model_validate_json(self.request.body)
+        except ValidationError:
+            raise web.HTTPError(400, 'Give {"user": name, "server": name, "reason": text}.') from None
+        await end_network(self, request)
+        self.set_status(202)
+        self.finish("{}")
+
+
 @runtime_checkable
 class MarkLister(Protocol):
     """Scheduler that lists jobs by their marks."""
@@ -265,15 +283,19 @@ class ServersPageHandler(BaseHandler):
     @web.authenticated
     @needs_scope("list:users")
     async def post(self) -> None:
-        """Stop the server named in the form, and redirect to the page."""
+        """Stop the server named in the form, or end its network, and redirect to the page."""
         if len(self.request.body) > _MAX_BYTES:
             raise web.HTTPError(400, f"The form is longer than {_MAX_BYTES} bytes.")
         fields = {name: self.get_body_argument(name, "") for name in ("user", "server")}
+        ends_network = self.get_body_argument("action", "") == "network"
         try:
             request = StopRequest.model_validate(fields)
         except ValidationError:
             raise web.HTTPError(400, "The form names no server.") from None
-        await stop_server(self, request)
+        if ends_network:
+            await end_network(self, EndNetworkRequest(user=request.user, server=request.server))
+        else:
+            await stop_server(self, request)
         self.redirect(url_path_join(self.hub.base_url, "gipfel/servers"), status=303)
 
     async def _show(self) -> None:
@@ -281,6 +303,7 @@ class ServersPageHandler(BaseHandler):
         visible = {(server.user, server.server) for server in servers}
         spawners = [s for s, row in running_servers(self.users.values()) if (row.user, row.server) in visible]
         saturation = await saturation_cache(self.settings, self.log).read(spawners)
+        security = await security_cache(self.settings, self.log).read(spawners)
         # Only for users who may stop every server.
         orphans, unknown = await orphan_jobs(self) if "delete:servers" in self.parsed_scopes else ((), "")
         self.finish(
@@ -289,6 +312,7 @@ class ServersPageHandler(BaseHandler):
                 xsrf_token=self.xsrf_token.decode("ascii"),
                 servers=servers,
                 saturation={key: shared.text for key, shared in saturation.items()},
+                security=security,
                 orphans=orphans,
                 orphans_unknown=unknown,
                 several=self._has_clusters(),

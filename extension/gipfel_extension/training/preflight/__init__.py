@@ -19,6 +19,7 @@ from .checks import (
 )
 from .context import Check, CheckOutcome, Context, Holder, run_probe
 from .gpus import GpuCheck, free_gpus, terminate_holders
+from .security import SecurityCheck
 
 __all__ = ["CHECKS", "Check", "CheckOutcome", "Context", "Holder", "run_preflight", "terminate_holders"]
 
@@ -32,6 +33,7 @@ CHECKS: tuple[Callable[[], Check], ...] = (
     GpuCheck,
     NetworkCheck,
     CheckpointCheck,
+    SecurityCheck,
     VettingCheck,
 )
 

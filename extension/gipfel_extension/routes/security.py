@@ -1,0 +1,92 @@
+"""``gipfel/scan``, ``gipfel/network/end``, ``gipfel/sharing/security``: scans, and what operators see."""
+
+import asyncio
+import os
+from pathlib import Path
+
+from pydantic import Field
+
+from gipfel_cluster.model import Frozen, GipfelError, OneLine
+
+from ..server.security import end_network, kept_verdicts, scan_path, shared_security
+from .base import GipfelRouteHandler, route
+from .saturation import user_file
+
+_MOST_PATHS = 500
+
+
+class ScanRequest(Frozen):
+    """A file or directory to scan; relative to the server's root."""
+
+    path: OneLine = Field(max_length=4096)
+
+
+class KeptRequest(Frozen):
+    """Files whose verdicts are shown if they are known."""
+
+    paths: tuple[OneLine, ...] = Field(max_length=_MOST_PATHS)
+
+
+class EndRequest(Frozen):
+    """Request to end the network of this job's gates."""
+
+    by: OneLine = Field(min_length=1, max_length=100)
+    reason: OneLine = Field("", max_length=300)
+
+
+class ScanRouteHandler(GipfelRouteHandler):
+    """``POST``: scan a file or a directory; nothing in it is loaded or executed."""
+
+    @route
+    async def post(self) -> None:
+        """Send the verdict and the findings."""
+        request = self.body_as(ScanRequest)
+        path = await asyncio.to_thread(user_file, request.path, self.settings["server_root_dir"])
+        self.finish(await scan_path(path, request.path, os.environ))
+
+
+class KeptVerdictsRouteHandler(GipfelRouteHandler):
+    """``POST``: the verdicts of files that were scanned before; nothing is scanned."""
+
+    @route
+    async def post(self) -> None:
+        """Send the verdicts by path."""
+        request = self.body_as(KeptRequest)
+        self.finish({"verdicts": await asyncio.to_thread(self._verdicts, request.paths)})
+
+    def _verdicts(self, names: tuple[str, ...]) -> dict[str, str]:
+        found: dict[str, Path] = {}
+        for name in names:
+            try:
+                found[name] = user_file(name, self.settings["server_root_dir"])
+            except GipfelError:
+                continue
+        return kept_verdicts(found, os.environ)
+
+    def update_api_activity(self) -> None:
+        """Do nothing: a file browser that refreshes does not count as use of the server."""
+
+
+class SharedSecurityRouteHandler(GipfelRouteHandler):
+    """``GET``: what operators see of this job: numbers and known words, no name of a file or host."""
+
+    @route
+    async def get(self) -> None:
+        """Send them."""
+        run, _ = await self.telemetry.ensure_started()
+        self.finish(await asyncio.to_thread(shared_security, run.folder.path, os.environ))
+
+    def update_api_activity(self) -> None:
+        """Do nothing: the hub's page does not count as use of the server."""
+
+
+class EndNetworkRouteHandler(GipfelRouteHandler):
+    """``POST``: end the network of what runs behind gates in this job."""
+
+    @route
+    async def post(self) -> None:
+        """Answer whether there was a gate."""
+        request = self.body_as(EndRequest)
+        run, _ = await self.telemetry.ensure_started()
+        ended = await asyncio.to_thread(end_network, run.folder.path, request.by, request.reason)
+        self.finish({"ended": ended})

@@ -1,0 +1,161 @@
+"""Security of this server's job: the verdict on its image, its gates, and scans of files."""
+
+import asyncio
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gipfel_cluster.egress.start import close_gates
+from gipfel_cluster.model import GipfelError
+from gipfel_cluster.runs import user_cache
+
+from ..gate.model import SEVERITIES, ScanDocument, worst
+from ..gate.scan.cache import ScanCache
+from ..gate.verdict import SecurityVerdict, image_verdict, keep_verdict, kept_verdict
+from ..network import read_gate
+from ..telemetry.events import read_events, report_to_job
+from ..telemetry.files import read_json
+
+_MAX_RECORD_BYTES = 16 << 20
+_OVER_LIMIT = frozenset(("network_rate", "network_volume"))
+_MAX_COUNT = 10**6
+_SCAN_S = 120.0
+_MAX_DOCUMENT_BYTES = 32 << 20
+_MOST_FINDINGS = 200
+#: Scans that run at a time: a browser may ask for many.
+_SCANS = asyncio.Semaphore(2)
+
+
+def job_verdict(run: Path, environment: Mapping[str, str]) -> SecurityVerdict | None:
+    """Return the verdict on the image of a run, made once and kept in its folder; None without an image."""
+    kept = kept_verdict(run)
+    if kept is not None:
+        return kept
+    try:
+        image = read_json(run / "record.json", _MAX_RECORD_BYTES)["image"]["path"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if not isinstance(image, str) or not image:
+        return None
+    verdict = image_verdict(image, environment)
+    try:
+        keep_verdict(run, verdict)
+    except OSError:
+        return verdict
+    return verdict
+
+
+def shared_security(run: Path, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the hub's operators see of a run: numbers and known words, no name of a file or host."""
+    gate = read_gate(run)
+    kinds = Counter(event.kind for event in read_events(run / "telemetry"))
+    verdict = job_verdict(run, environment)
+    judged = verdict is not None and not verdict.not_judged
+    days = verdict.advisories_days if verdict else None
+    state = "closed" if gate.closed else "open" if gate.used else "none"
+    return {
+        "gate": state,
+        "refused": min(_MAX_COUNT, sum(row.count for row in gate.rows if not row.allowed)),
+        "over_limit": min(_MAX_COUNT, sum(kinds[kind] for kind in _OVER_LIMIT)),
+        "critical": verdict.critical if verdict and (judged or verdict.critical) else None,
+        "high": verdict.high if verdict and (judged or verdict.high) else None,
+        "malicious": min(_MAX_COUNT, kinds["malicious_file"]),
+        "excepted": len(verdict.excepted) if verdict else 0,
+        "advisories_days": None if days is None else int(days),
+    }
+
+
+def end_network(run: Path, by: str, reason: str) -> bool:
+    """End the network of a run's gates; return False where nothing runs behind one.
+
+    Raises
+    ------
+    GipfelError
+        The run folder can't be written to.
+    """
+    if not read_gate(run).used:
+        return False
+    try:
+        close_gates(run, by, reason, time.time_ns())
+    except OSError as error:
+        raise GipfelError(f"The gates can't be closed: {error.strerror}.", "End the job instead.") from error
+    return True
+
+
+async def scan_path(path: Path, shown: str, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Scan a file or a directory in a process of its own, and return its verdict and at most 200 findings.
+
+    Raises
+    ------
+    GipfelError
+        The scan takes longer than two minutes, or fails.
+    """
+    async with _SCANS:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-I",
+            "-m",
+            "gipfel_extension.cli",
+            "scan",
+            "--json",
+            str(path),
+            env=dict(environment),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=_MAX_DOCUMENT_BYTES,
+        )
+        try:
+            output, problem = await asyncio.wait_for(process.communicate(), _SCAN_S)
+        except TimeoutError:
+            raise GipfelError(
+                f"The scan of {shown} took longer than {_SCAN_S:.0f} s.", "Run `gipfel scan` in a terminal."
+            ) from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+    try:
+        document = ScanDocument.model_validate_json(output)
+    except ValueError as error:
+        lines = problem.decode(errors="replace").splitlines()
+        raise GipfelError(f"{shown} could not be scanned.", lines[-1][:300] if lines else "") from error
+    return scanned(document, shown, environment)
+
+
+def scanned(document: ScanDocument, shown: str, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the file browser shows of a scan; a malicious file becomes an event of the run."""
+    verdict = worst(item.verdict for item in document.items)
+    findings = [
+        {"path": item.path, "verdict": item.verdict, **finding.model_dump()}
+        for item in document.items
+        for finding in item.findings
+    ]
+    findings.sort(key=lambda each: -SEVERITIES.index(each["severity"]))
+    if verdict == "malicious":
+        message = f"{shown} is malicious: {findings[0]['message'] if findings else 'see gipfel scan'}"
+        report_to_job(environment, "malicious_file", message, "scan")
+    return {
+        "verdict": verdict,
+        "findings": findings[:_MOST_FINDINGS],
+        "left_out": max(0, len(findings) - _MOST_FINDINGS),
+        "not_judged": list(document.not_judged)[:_MOST_FINDINGS],
+        "excepted": [each.model_dump(mode="json") for each in document.excepted][:_MOST_FINDINGS],
+    }
+
+
+def kept_verdicts(paths: Mapping[str, Path], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the verdicts of files that were scanned and have not changed since, by shown name."""
+    cache = ScanCache(user_cache("scans", environment))
+    found: dict[str, str] = {}
+    for shown, path in paths.items():
+        try:
+            part = cache.part(path, path.stat(), "all")
+        except OSError:
+            continue
+        if part is not None:
+            found[shown] = worst(item.verdict for item in part.items)
+    return found

@@ -1,0 +1,122 @@
+"""Security of running servers: what each reports about its gate, its traffic and what it runs.
+
+The operators' page shows numbers and known words alone: no names of files, no destinations. `end_network`
+ends the network of a server's gates without ending the server, and writes that to the audit log.
+"""
+
+import json
+import logging
+from typing import Any, Literal
+
+from pydantic import Field
+from tornado import web
+from tornado.httpclient import HTTPError
+
+from gipfel_cluster.model import Frozen, OneLine
+
+from ..lifetime import StopOrder
+from ..spawner import EDFSpawner
+from .saturation import ServerAnswers, fetch_answer
+
+_END = "gipfel/network/end"
+_NOTE = "gipfel: security of the server list"
+
+
+class SharedSecurity(Frozen):
+    """Answer of a server; restricted to numbers and known words, since its user can forge it.
+
+    ``gate`` is ``none`` where nothing ran behind a gate, ``closed`` after its network was ended.
+    ``over_limit`` counts the times at which the job exceeded a limit of the site. ``critical`` and ``high``
+    count known vulnerabilities of the image, None where they could not be judged; ``malicious`` counts files
+    that were scanned in this run.
+    """
+
+    gate: Literal["none", "open", "closed"] = "none"
+    refused: int = Field(0, ge=0, le=10**6)
+    over_limit: int = Field(0, ge=0, le=10**6)
+    critical: int | None = Field(None, ge=0, le=10**6)
+    high: int | None = Field(None, ge=0, le=10**6)
+    malicious: int = Field(0, ge=0, le=10**6)
+    excepted: int = Field(0, ge=0, le=10**6)
+    advisories_days: int | None = Field(None, ge=0, le=10**5)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Return the lines of the table's cell, the most serious one first."""
+        found = []
+        if self.malicious:
+            found.append(f"▲ {self.malicious} malicious file{'s' if self.malicious > 1 else ''}")
+        if self.critical:
+            found.append(f"▲ {self.critical} critical")
+        if self.over_limit:
+            found.append("▲ network over the limit")
+        if self.high:
+            found.append(f"{self.high} high")
+        if self.critical is None:
+            found.append("image not judged")
+        elif self.advisories_days is not None:
+            found.append(f"advisories {self.advisories_days} d old")
+        if self.excepted:
+            found.append(f"{self.excepted} excepted")
+        if self.gate != "none":
+            found.append(f"gate {self.gate}" + (f", {self.refused} refused" if self.refused else ""))
+        return tuple(found)
+
+
+class SecurityCache(ServerAnswers[SharedSecurity]):
+    """Security of all servers."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        super().__init__(log, SharedSecurity, _fetch, _NOTE)
+
+
+async def _fetch(spawner: EDFSpawner, token: str) -> bytes:
+    return await fetch_answer(spawner, token, "gipfel/sharing/security")
+
+
+def security_cache(settings: dict[str, Any], log: logging.Logger) -> SecurityCache:
+    """Return the hub's `SecurityCache`, created at the first call."""
+    cache: SecurityCache = settings.setdefault("gipfel_security_cache", SecurityCache(log))
+    return cache
+
+
+class EndNetworkRequest(Frozen):
+    """Request to end the network of a server's gates."""
+
+    user: OneLine = Field(min_length=1, max_length=255)
+    server: OneLine = Field("", max_length=255)
+    reason: OneLine = Field("", max_length=300)
+
+
+async def end_network(handler: Any, request: EndNetworkRequest) -> None:
+    """End the network of what runs behind gates in a server's job, and record who requested it.
+
+    Raises
+    ------
+    HTTPError
+        404: there is no such server, or the request's scopes don't include it; 409: it is not running, or has
+        no gate: only its end ends its network; 502: it does not answer.
+    """
+    user = handler.find_user(request.user)
+    spawner = user.spawners.get(request.server) if user and request.server in user.spawners else None
+    allowed = handler.get_scope_filter("delete:servers")
+    if not isinstance(spawner, EDFSpawner) or not allowed(spawner.orm_spawner, kind="server"):
+        raise web.HTTPError(404, "There is no such server, or you may not change it.")
+    if not spawner.ready or not spawner.server:
+        raise web.HTTPError(409, "This server is not running.")
+    cache = security_cache(handler.settings, handler.log)
+    key, by = (request.user, request.server), handler.current_user.name
+    body = json.dumps({"by": f"operator {by}", "reason": request.reason}).encode()
+    try:
+        answer = json.loads(
+            await fetch_answer(spawner, cache.token(key, spawner), "gipfel/network/end", body)
+        )
+    except (HTTPError, OSError, ValueError, TimeoutError) as error:
+        raise web.HTTPError(502, "The server does not answer. Stop it to end its network.") from error
+    if not (isinstance(answer, dict) and answer.get("ended") is True):
+        raise web.HTTPError(
+            409, "Nothing in this job runs behind a gate. Stop the server to end its network."
+        )
+    reason = request.reason or "network of its gates ended"
+    spawner.lifetime.audit("network", order=StopOrder(event="network", by=by, reason=reason))
+    cache.forget(key)

@@ -1,0 +1,164 @@
+"""The verdict on an image, what operators see of a job, and the end of its network."""
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from package_images import mirror
+
+from gipfel_cluster.egress.log import GateLog
+from gipfel_cluster.runs import user_cache
+from gipfel_extension.cli.main import gipfel
+from gipfel_extension.gate.scan import cache as scan_cache
+from gipfel_extension.gate.scan.targets import scan_targets
+from gipfel_extension.gate.verdict import SecurityVerdict, image_verdict, keep_verdict, kept_verdict
+from gipfel_extension.network import read_gate
+from gipfel_extension.server.security import end_network, job_verdict, kept_verdicts, scanned, shared_security
+from gipfel_extension.telemetry.events import read_events, report_to_job
+
+_STATUS = "Package: openssl\nStatus: install ok installed\nVersion: 1.0\nArchitecture: amd64\n\n"
+
+
+def _run(*arguments: str) -> Result:
+    return CliRunner().invoke(gipfel, arguments, standalone_mode=False)
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    root = tmp_path / "image"
+    (root / "var/lib/dpkg").mkdir(parents=True)
+    (root / "var/lib/dpkg/status").write_text(_STATUS)
+    (root / "etc").mkdir()
+    (root / "etc/os-release").write_text("ID=debian\nVERSION_ID=12\n")
+    return root
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    record = {
+        "id": "CVE-2026-1",
+        "modified": "2026-11-23T00:00:00Z",
+        "severity": [{"type": "CVSS_V3", "score": "CVSS:3.1/AV:N/AC:L/PR:N/UI:N/S:U/C:H/I:H/A:H"}],
+        "affected": [
+            {
+                "package": {"ecosystem": "Debian:12", "name": "openssl"},
+                "ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "2.0"}]}],
+            }
+        ],
+    }
+    advisories = mirror(tmp_path / "osv", record)
+    return {"HOME": str(tmp_path / "home"), "GIPFEL_ADVISORIES": str(advisories)}
+
+
+def test_a_verdict_has_numbers_age_and_policy(image: Path, environment: dict[str, str]) -> None:
+    found = image_verdict(str(image), environment)
+    assert (found.critical, found.fixable, found.packages) == (1, 1, 1)
+    assert found.worst == ("critical: CVE-2026-1 in openssl 1.0, fixed in 2.0",)
+    assert "Known vulnerabilities: 1 critical, 1 of them with a fixed version" in found.line
+    assert "Policy of the site: report" in found.line
+    levels = [
+        image_verdict(str(image), environment | {"GIPFEL_SCAN_POLICY": policy}).level
+        for policy in ("report", "warn", "refuse", "nonsense")
+    ]
+    assert levels[1:3] == ["warn", "fail"]
+    assert levels[0] == levels[3] != "pass"
+
+
+def test_an_exception_counts_and_is_named(image: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "exceptions.toml"
+    file.write_text('[[exception]]\nrule = "CVE-2026-1"\nreason = "no server here"\nuntil = 2999-01-31\n')
+    environment |= {"GIPFEL_SCAN_EXCEPTIONS": str(file), "GIPFEL_SCAN_POLICY": "refuse"}
+    found = image_verdict(str(image), environment)
+    assert found.critical == 0
+    assert "1 excepted, the first until 2999-01-31" in found.line
+    file.write_text("broken")
+    assert image_verdict(str(image), environment).level == "fail"
+
+
+@pytest.mark.parametrize("name", ["debian:12", "/does/not/exist.sqsh", "/dev/null"])
+def test_what_can_not_be_judged_is_never_clean(name: str, environment: dict[str, str]) -> None:
+    for policy, level in (("report", "unknown"), ("refuse", "fail")):
+        found = image_verdict(name, environment | {"GIPFEL_SCAN_POLICY": policy})
+        assert found.level == level
+        assert "could not be judged" in found.line.lower()
+    assert image_verdict(name, {"HOME": "/nonexistent"}).level == "unknown"
+
+
+def test_edf_check_here_shows_the_verdict(
+    image: Path, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edf = tmp_path / "e.toml"
+    edf.write_text(f'image = "{image}"\n')
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    shown = _run("edf", "check", "--here", str(edf))
+    assert "critical: CVE-2026-1 in openssl 1.0" in shown.stdout
+    monkeypatch.setenv("GIPFEL_SCAN_POLICY", "refuse")
+    refused = _run("edf", "check", "--here", "--json", str(edf))
+    assert refused.return_value == 1
+    assert json.loads(refused.stdout)["security"]["level"] == "fail"
+    assert "security" not in json.loads(_run("edf", "check", "--json", str(edf)).stdout)
+
+
+def test_operators_see_numbers_and_end_the_network(
+    image: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    run = tmp_path / "local-1"
+    (run / "telemetry").mkdir(parents=True)
+    (run / "record.json").write_text(json.dumps({"image": {"path": str(image)}}))
+    assert not end_network(run, "operator ada", "crawls")
+    log = GateLog(run / "gate", "n1")
+    log.open()
+    log.note("secret.example", 443, "tcp", allowed=False, reason="not on the allow list")
+    report_to_job({"GIPFEL_RUN": str(run)}, "network_rate", "many", "n1")
+    found = shared_security(run, environment)
+    assert (found["gate"], found["refused"], found["over_limit"], found["critical"]) == ("open", 1, 1, 1)
+    assert "secret" not in json.dumps(found)
+    assert kept_verdict(run) == job_verdict(run, {})
+    assert _run("net", str(run), "--end", "it crawls").return_value == 0
+    assert "ended the network of this job: it crawls" in read_gate(run).closed
+    assert shared_security(run, environment)["gate"] == "closed"
+    other = tmp_path / "local-2"
+    (other / "telemetry").mkdir(parents=True)
+    (other / "record.json").write_text("{}")
+    assert _run("net", str(other), "--end", "x").return_value == 1
+    assert shared_security(other, environment)["critical"] is None
+
+
+def test_a_damaged_verdict_is_none(tmp_path: Path) -> None:
+    assert kept_verdict(tmp_path) is None
+    for content in ("", "[]", '{"image": 3}', "{" * 9000):
+        (tmp_path / "security.json").write_text(content)
+        assert kept_verdict(tmp_path) is None
+    keep_verdict(tmp_path, SecurityVerdict(image="/x"))
+    assert kept_verdict(tmp_path) == SecurityVerdict(image="/x")
+
+
+def test_a_malicious_file_is_an_event_and_its_verdict_is_kept(
+    tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    (run / "telemetry").mkdir(parents=True)
+    good, bad = tmp_path / "good.pkl", tmp_path / "bad.pkl"
+    good.write_bytes(pickle.dumps([1]))
+    bad.write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(scan_cache, "_SETTLED_S", 0.0)
+    cache = scan_cache.ScanCache(user_cache("scans", environment))
+    results = {
+        path.name: scanned(
+            scan_targets((path,), advisories=None, max_age_s=0.0, cache=cache),
+            path.name,
+            {"GIPFEL_RUN": str(run)},
+        )
+        for path in (good, bad)
+    }
+    assert [results[name]["verdict"] for name in ("good.pkl", "bad.pkl")] == ["plain", "malicious"]
+    (event,) = read_events(run / "telemetry")
+    assert (event.kind, "bad.pkl is malicious" in event.message) == ("malicious_file", True)
+    missing = tmp_path / "missing.pkl"
+    kept = kept_verdicts({"g": good, "b": bad, "m": missing}, environment)
+    assert kept == {"g": "plain", "b": "malicious"}
