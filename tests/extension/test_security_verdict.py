@@ -13,7 +13,7 @@ from gipfel_cluster.runs import user_cache
 from gipfel_extension.cli.main import gipfel
 from gipfel_extension.gate.scan import cache as scan_cache
 from gipfel_extension.gate.scan.targets import scan_targets
-from gipfel_extension.gate.verdict import SecurityVerdict, image_verdict, keep_verdict, kept_verdict
+from gipfel_extension.gate.scan.verdict import SecurityVerdict, image_verdict, keep_verdict, kept_verdict
 from gipfel_extension.network import read_gate
 from gipfel_extension.server.security import end_network, job_verdict, kept_verdicts, scanned, shared_security
 from gipfel_extension.telemetry.events import read_events, report_to_job

@@ -14,7 +14,7 @@ from .terminal import examples, report_line
 if TYPE_CHECKING:
     from gipfel_cluster.edf import Dialect, Resolution
 
-    from ..gate.verdict import SecurityVerdict
+    from ..gate.scan.verdict import SecurityVerdict
 
 _dialect = click.option(
     "--dialect",
@@ -89,7 +89,7 @@ def check(names: tuple[str, ...], *, here: bool, dialect: "Dialect", as_document
 
 def _image_verdict(checked: "Resolution") -> "SecurityVerdict | None":
     """Return what is known of the image of an EDF that is valid; None without an image."""
-    from ..gate.verdict import image_verdict  # noqa: PLC0415
+    from ..gate.scan.verdict import image_verdict  # noqa: PLC0415
 
     return image_verdict(checked.edf.image) if checked.edf and checked.edf.image else None
 

@@ -14,7 +14,7 @@ from gipfel_cluster.runs import user_cache
 
 from ..gate.model import SEVERITIES, ScanDocument, worst
 from ..gate.scan.cache import ScanCache
-from ..gate.verdict import SecurityVerdict, image_verdict, keep_verdict, kept_verdict
+from ..gate.scan.verdict import SecurityVerdict, image_verdict, keep_verdict, kept_verdict
 from ..network import read_gate
 from ..telemetry.events import read_events, report_to_job
 from ..telemetry.files import read_json

@@ -41,7 +41,7 @@ class SecurityCheck:
         image = self._image(context)
         if not image:
             return None
-        from ...gate.verdict import image_verdict, keep_verdict  # noqa: PLC0415 - slow to import
+        from ...gate.scan.verdict import image_verdict, keep_verdict  # noqa: PLC0415 - slow to import
 
         verdict = image_verdict(image, context.environment)
         with suppress(OSError):
@@ -74,7 +74,7 @@ class SecurityCheck:
 
         from ...gate.scan.cache import ScanCache  # noqa: PLC0415
         from ...gate.scan.targets import scan_targets  # noqa: PLC0415
-        from ...gate.verdict import policy_of  # noqa: PLC0415
+        from ...gate.scan.verdict import policy_of  # noqa: PLC0415
 
         cache = ScanCache(user_cache("scans", context.environment))
         try:

@@ -1,6 +1,6 @@
 """The verdict on an image in a few numbers and lines, for form, `edf check`, pre-flight, panel and record.
 
-``python -I -m gipfel_extension.gate.verdict IMAGE`` prints it as JSON, for the hub, which looks as the user.
+``python -I -m gipfel_extension.gate.scan.verdict IMAGE`` prints it as JSON, for the hub, which looks as the user.
 The site says with ``GIPFEL_SCAN_POLICY`` what follows: ``report`` (default) shows it, ``warn`` warns of known
 vulnerabilities that are high or critical, ``refuse`` keeps an image from starting that has a critical one or
 can't be judged.
@@ -21,9 +21,9 @@ from gipfel_cluster.model import Frozen, GipfelError, pluralize
 from gipfel_cluster.regular_files import read_regular
 from gipfel_cluster.runs import user_cache, write_atomically
 
-from .model import Excepted, ScanDocument, Vulnerability
-from .scan.cache import ScanCache
-from .scan.targets import Exceptions, read_exceptions, scan_targets
+from ..model import Excepted, ScanDocument, Vulnerability
+from .cache import ScanCache
+from .targets import Exceptions, read_exceptions, scan_targets
 
 Policy = Literal["report", "warn", "refuse"]
 Level = Literal["pass", "warn", "fail", "unknown"]
