@@ -1,6 +1,6 @@
 """The verdict on an image in a few numbers and lines, for form, `edf check`, pre-flight, panel and record.
 
-``python -I -m gipfel_extension.gate.scan.verdict IMAGE`` prints it as JSON, for the hub, which looks as the user.
+``python -I -m gipfel_extension.gate.scan.verdict IMAGE`` prints it as JSON, for the hub, as the user.
 The site says with ``GIPFEL_SCAN_POLICY`` what follows: ``report`` (default) shows it, ``warn`` warns of known
 vulnerabilities that are high or critical, ``refuse`` keeps an image from starting that has a critical one or
 can't be judged.
