@@ -14,6 +14,7 @@ from .data import data
 from .diagnose import diagnose
 from .doctor import doctor
 from .edf import edf
+from .image import image
 from .kernel import kernel
 from .launch import flight_recorder, launch
 from .looks import memory, stacks, trace
@@ -48,6 +49,7 @@ _INTERRUPTED = 130
         "gipfel edf check my-env --here           check an environment definition file",
         "gipfel runtime build ~/.gipfel/runtime   build the runtime for images",
         "gipfel kernel add my-env                 add a kernel in another environment's container",
+        "gipfel image build . -o my.sqsh          build an image from a Containerfile",
         "gipfel submit in.ipynb out.ipynb --wait  run a notebook as a batch job",
         "gipfel ps                                list running and waiting workloads",
         "gipfel notify                            send messages about jobs by e-mail, Slack or ntfy",
@@ -87,6 +89,7 @@ gipfel.add_command(doctor)
 gipfel.add_command(edf)
 gipfel.add_command(export)
 gipfel.add_command(flight_recorder)
+gipfel.add_command(image)
 gipfel.add_command(kernel)
 gipfel.add_command(launch)
 gipfel.add_command(logs)

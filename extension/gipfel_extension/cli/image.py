@@ -1,0 +1,257 @@
+"""``gipfel image``: builds images for EDFs, shows what they are made of, verifies and compares them."""
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .terminal import examples, report_line, table_lines
+
+if TYPE_CHECKING:
+    from ..images.build import BuildSpec, BuiltImage
+
+_path = click.Path(path_type=Path)
+_json_option = click.option(
+    "--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else."
+)
+_UNREADABLE = 2
+
+
+@click.group(
+    epilog=examples(
+        "gipfel image build . -o ~/images/my.sqsh",
+        "gipfel image show ~/images/my.sqsh",
+        "gipfel image verify ~/images/my.sqsh --signers /etc/gipfel/signers",
+        "gipfel image diff old.sqsh new.sqsh",
+    )
+)
+def image() -> None:
+    """Build images for EDFs, show what they are made of, and verify and compare them."""
+
+
+@image.command(
+    epilog=examples(
+        "gipfel image build . -o ~/images/my.sqsh",
+        "gipfel image build Containerfile -o my.sqsh --base debian:bookworm,python3,python3-pip",
+        "gipfel image build . -o my.sqsh --base pytorch.sqsh --no-network",
+        "srun --mem 32G gipfel image build . -o /scratch/my.sqsh",
+    )
+)
+@click.argument("source", metavar="CONTAINERFILE|DIR", type=_path, required=False)
+@click.option("-o", "--output", "target", metavar="NAME.sqsh", type=_path, help="The image to write.")
+@click.option(
+    "--base",
+    default="",
+    metavar="BASE",
+    help="Image of the first FROM: a tar file, .sqsh, directory, OCI archive, or debian:SUITE[,PACKAGE...].",
+)
+@click.option(
+    "--context", type=_path, metavar="DIR", help="Directory of COPY and ADD; by default the file's."
+)
+@click.option(
+    "--build-arg", "arguments", multiple=True, metavar="K=V", help="Value of an ARG; it is recorded."
+)
+@click.option("--no-network", is_flag=True, help="Run the RUN commands without a network.")
+@click.option("--key", default="", metavar="FILE", help="SSH key; by default $GIPFEL_IMAGE_KEY, or ~/.ssh.")
+@click.option("--no-sign", is_flag=True, help="Do not sign the image.")
+@click.option("--no-cache", is_flag=True, help="Neither use nor keep layers of other builds.")
+@click.option("--replace", is_flag=True, help="Replace NAME.sqsh and the files beside it.")
+@click.option("--detach", is_flag=True, help="Build in the background, and print the build's ID.")
+@click.option("--continue", "folder", type=_path, hidden=True)
+@_json_option
+def build(
+    *,
+    source: Path | None,
+    target: Path | None,
+    folder: Path | None,
+    detach: bool,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Build a SquashFS image from a Containerfile, as a plain user, on this node.
+
+    Beside NAME.sqsh it writes NAME.toml (an EDF), NAME.sqsh.cdx.json (packages, CycloneDX),
+    NAME.sqsh.provenance.json (inputs, commands, digests) and its signature. The same inputs give the same
+    bytes: entries are sorted, times are 0; logs and package lists are left out.
+
+    Layers are kept in ~/.cache/gipfel/images, or GIPFEL_IMAGE_STORE; `gipfel image clear` removes them.
+    Builds are workloads: see `gipfel ps`, `gipfel logs`, `gipfel stop`. Needs podman, uidmap and
+    squashfs-tools.
+
+    Exit status: 0 built, 1 not built; then nothing of it stays.
+    """
+    from ..images.workload import new_build, run_build, start_build  # noqa: PLC0415
+
+    if folder is None:
+        if source is None or target is None:
+            raise click.UsageError("Give a Containerfile or its directory, and -o NAME.sqsh.")
+        folder = new_build(_spec(source, target, options), os.environ)
+    if detach:
+        start_build(folder, os.environ)
+        click.echo(folder.name)
+        return 0
+    built = run_build(folder, os.environ, report_line)
+    if as_json:
+        click.echo(json.dumps(_built(built)))
+        return 0
+    click.echo(f"{built.image}: {built.packages} packages, sha256:{built.sha256}")
+    click.echo(f"use it: --edf {built.edf}")
+    if built.note:
+        report_line(built.note)
+    return 0
+
+
+def _spec(source: Path, target: Path, options: dict[str, Any]) -> "BuildSpec":
+    from pydantic import ValidationError  # noqa: PLC0415
+
+    from gipfel_cluster.model import GipfelError, one_line  # noqa: PLC0415
+
+    from ..images.build import BuildSpec  # noqa: PLC0415
+
+    pairs = dict(each.partition("=")[::2] for each in options["arguments"])
+    base = options["base"]
+    try:
+        return BuildSpec(
+            containerfile=str(source.absolute()),
+            target=str(target.absolute()),
+            context=str(options["context"].absolute()) if options["context"] else "",
+            base=base if base.startswith("debian:") or not base else str(Path(base).expanduser().absolute()),
+            arguments=pairs,
+            network=not options["no_network"],
+            key=str(Path(options["key"]).expanduser().absolute()) if options["key"] else "",
+            signed=not options["no_sign"],
+            keep_layers=not options["no_cache"],
+            replace=options["replace"],
+        )
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise GipfelError(one_line(first["msg"].removeprefix("Value error, ")), "Correct it.") from None
+
+
+def _built(built: "BuiltImage") -> dict[str, Any]:
+    return {
+        "image": str(built.image),
+        "edf": str(built.edf),
+        "sha256": built.sha256,
+        "packages": built.packages,
+        "signature": str(built.signature) if built.signature else None,
+        "files": [str(each) for each in built.files],
+        "note": built.note,
+    }
+
+
+@image.command(epilog=examples("gipfel image show my.sqsh", "gipfel image show my.sqsh --json"))
+@click.argument("path", metavar="NAME.sqsh", type=_path)
+@_json_option
+def show(*, path: Path, as_json: bool) -> int:
+    """Show what an image is made of: base, commands, inputs, packages, programs, and who signed it.
+
+    Exit status: 0; 2 there is no provenance beside it, or it can't be read.
+    """
+    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
+
+    from ..images.provenance import read_statement, verify  # noqa: PLC0415
+
+    try:
+        subjects, record = read_statement(path)
+        verification = verify(path, None, os.environ)
+    except GipfelError as error:
+        report_line(str(error))
+        return _UNREADABLE
+    if as_json:
+        document = record.model_dump(mode="json") | {
+            "subjects": [each.model_dump() for each in subjects],
+            "verification": verification.model_dump(),
+        }
+        click.echo(json.dumps(document))
+        return 0
+    signed = f"signed by {verification.signer}" if verification.signer else verification.reason
+    click.echo(f"{path.name}: {verification.verdict}, {signed}")
+    programs = ", ".join(f"{name} {number}" for name, number in sorted(record.tools.items()))
+    click.echo(f"built {record.finished} by {programs}; {record.packages} packages")
+    for line in table_lines([("INPUT", "SHA-256"), *((each.name, each.sha256) for each in record.inputs)]):
+        click.echo(line)
+    for line in record.instructions:
+        click.echo(f"  {line}")
+    for name, value in record.configuration.get("env", {}).items():
+        click.echo(f"  {name}={value}")
+    return 0
+
+
+@image.command(
+    epilog=examples(
+        "gipfel image verify my.sqsh", "gipfel image verify my.sqsh --signers /etc/gipfel/signers"
+    )
+)
+@click.argument("path", metavar="NAME.sqsh", type=_path)
+@click.option(
+    "--signers",
+    type=_path,
+    metavar="FILE",
+    help="Allowed signers as in ssh-keygen(1); by default $GIPFEL_IMAGE_SIGNERS, else your own keys.",
+)
+@_json_option
+def verify(*, path: Path, signers: Path | None, as_json: bool) -> int:
+    """Check that an image and the files beside it are those that were built, and who signed them.
+
+    Exit status: 0 verified, 1 changed or signed by another key, 2 could not be judged (unsigned).
+    """
+    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
+
+    from ..images.provenance import verify as verify_image  # noqa: PLC0415
+
+    try:
+        found = verify_image(path, signers, os.environ)
+    except (GipfelError, OSError) as error:
+        report_line(str(error))
+        return _UNREADABLE
+    if as_json:
+        click.echo(found.model_dump_json())
+    else:
+        click.echo(
+            f"{path}: {found.verdict}, {f'signed by {found.signer}' if found.signer else found.reason}"
+        )
+    return found.exit_status
+
+
+@image.command(epilog=examples("gipfel image diff old.sqsh new.sqsh"))
+@click.argument("before", metavar="A.sqsh", type=_path)
+@click.argument("after", metavar="B.sqsh", type=_path)
+@_json_option
+def diff(*, before: Path, after: Path, as_json: bool) -> int:
+    """Compare the packages of two images, or of bills of materials, and how the images were made.
+
+    Exit status: 0 the same, 1 different, 2 one can't be read.
+    """
+    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
+
+    from ..images.compare import compare_images  # noqa: PLC0415
+
+    try:
+        found = compare_images(before, after)
+    except (GipfelError, OSError) as error:
+        report_line(str(error))
+        return _UNREADABLE
+    if as_json:
+        click.echo(found.model_dump_json())
+    else:
+        for each in found.packages:
+            old, new = ", ".join(each.before) or "-", ", ".join(each.after) or "-"
+            click.echo(f"{each.name}: {old} -> {new}")
+        for line in found.removed:
+            click.echo(f"- {line}")
+        for line in found.added:
+            click.echo(f"+ {line}")
+        click.echo(f"{len(found.packages)} packages differ")
+    return 1 if found.is_different else 0
+
+
+@image.command()
+def clear() -> int:
+    """Remove the layers that builds have kept."""
+    from ..images.podman import clear_layers  # noqa: PLC0415
+
+    click.echo(f"removed: {clear_layers(os.environ)}")
+    return 0

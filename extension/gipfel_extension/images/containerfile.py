@@ -1,0 +1,166 @@
+"""A Containerfile: its instructions, the files that it adds, and lines for Gipfel in its comments.
+
+``gipfel image save`` writes such lines, so that the file alone says what it is built on:
+
+.. code-block:: docker
+
+    # gipfel: base /images/pytorch.sqsh
+    # gipfel: mount /srv/packages
+"""
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from gipfel_cluster.installs import logical_lines
+from gipfel_cluster.model import Frozen, GipfelError
+
+from ..telemetry.files import open_regular, read_regular
+
+NAMES = ("Containerfile", "Dockerfile")
+_MAX_BYTES = 1 << 20
+_MAX_FILES = 200_000
+_DIRECTIVE = re.compile(r"#\s*gipfel:\s*(base|mount)\s+(\S.*?)\s*")
+_FROM = re.compile(r"FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?", re.IGNORECASE)
+
+
+class Input(Frozen):
+    """What a build takes in: a file, a directory or an image, and the SHA-256 of its content."""
+
+    name: str
+    sha256: str
+
+
+class Containerfile(Frozen):
+    """A Containerfile; ``base`` and ``mounts`` are from its lines for Gipfel."""
+
+    path: Path
+    context: Path
+    sha256: str
+    instructions: tuple[str, ...]
+    base: str = ""
+    mounts: tuple[str, ...] = ()
+
+    def images(self) -> tuple[str, ...]:
+        """Return the images that its FROM instructions name, without its own stages and ``scratch``."""
+        found: dict[str, None] = {}
+        stages = {"scratch"}
+        for line in self.instructions:
+            if match := _FROM.match(line):
+                if match[1] not in stages:
+                    found[match[1]] = None
+                stages.add(match[2] or "scratch")
+        return tuple(found)
+
+    def inputs(self) -> tuple[Input, ...]:
+        """Return the files and directories of the context that it adds, with their hashes.
+
+        Raises
+        ------
+        GipfelError
+            One is missing, is outside of the context, or can't be read.
+        """
+        sources = sorted({source for line in self.instructions for source in _added(line)})
+        return tuple(Input(name=name, sha256=_hash(self.context, name)) for name in sources)
+
+
+def read_containerfile(path: Path, context: Path | None = None) -> Containerfile:
+    """Read a Containerfile, or the one of a directory.
+
+    Raises
+    ------
+    GipfelError
+        There is none, it can't be read, or it has no FROM.
+    """
+    if path.is_dir():
+        context = context or path
+        found = next((path / name for name in NAMES if (path / name).exists()), None)
+        if found is None:
+            raise GipfelError(f"{path} has no Containerfile.", "Write one, or give the path of one.")
+        path = found
+    context = (context or path.parent).absolute()
+    if not context.is_dir():
+        raise GipfelError(f"The directory {context} does not exist.", "Give another --context.")
+    try:
+        content = read_regular(path, _MAX_BYTES, follow=True)
+        text = content.decode()
+    except OSError as error:
+        raise GipfelError(f"{path} can't be read: {error.strerror}.", "Check the path.") from error
+    except UnicodeDecodeError:
+        raise GipfelError(f"{path} is not a text file.", "Give the path of a Containerfile.") from None
+    lines = tuple(line.strip() for _, line in logical_lines(text) if line.strip())
+    if not any(_FROM.match(line) for line in lines):
+        raise GipfelError(f"{path} has no FROM.", "Begin it with FROM IMAGE, or FROM scratch and --base.")
+    named = [match for line in text.splitlines() if (match := _DIRECTIVE.fullmatch(line))]
+    return Containerfile(
+        path=path.absolute(),
+        context=context,
+        sha256=hashlib.sha256(content).hexdigest(),
+        instructions=lines,
+        base=next((match[2] for match in named if match[1] == "base"), ""),
+        mounts=tuple(match[2] for match in named if match[1] == "mount"),
+    )
+
+
+def _added(line: str) -> Iterator[str]:
+    """Yield the sources in the context that an ADD or COPY instruction names."""
+    word, _, rest = line.partition(" ")
+    if word.upper() not in {"ADD", "COPY"}:
+        return
+    words = rest.split()
+    while words and words[0].startswith("--"):
+        if words.pop(0).startswith("--from="):
+            return
+    rest = " ".join(words)
+    try:
+        names = json.loads(rest) if rest.startswith("[") else shlex.split(rest)
+    except ValueError:
+        return
+    for name in names[:-1]:
+        if isinstance(name, str) and "://" not in name and "$" not in name and not name.startswith("<<"):
+            yield name
+
+
+def _hash(context: Path, name: str) -> str:
+    """Return the SHA-256 of a file, or of the listing of what a directory or a pattern stands for."""
+    pattern = os.path.normpath(name.lstrip("/"))
+    if pattern.startswith(".."):
+        raise GipfelError(f"{name} is outside of {context}.", "Copy it there.")
+    found = sorted(context.glob(pattern)) if any(mark in pattern for mark in "*?[") else [context / pattern]
+    if not found or not all(each.exists() for each in found):
+        raise GipfelError(f"{name} does not exist in {context}.", "Correct the Containerfile.")
+    try:
+        if len(found) == 1 and found[0].is_file():
+            return hash_file(found[0])
+        lines = []
+        for path in (each for place in found for each in _walk(place)):
+            lines.append(_line(path, context))
+            if len(lines) > _MAX_FILES:
+                raise GipfelError(f"{name} has more than {_MAX_FILES} files.", "Pack them into a tar file.")
+    except OSError as error:
+        raise GipfelError(f"{error.filename} can't be read: {error.strerror}.", "Leave it out.") from error
+    return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
+
+
+def _walk(place: Path) -> Iterator[Path]:
+    yield place
+    if place.is_dir() and not place.is_symlink():
+        for each in sorted(place.iterdir()):
+            yield from _walk(each)
+
+
+def _line(path: Path, context: Path) -> str:
+    mode = path.lstat().st_mode
+    content = str(path.readlink()) if stat.S_ISLNK(mode) else hash_file(path) if stat.S_ISREG(mode) else ""
+    return f"{stat.S_IFMT(mode):o} {stat.S_IMODE(mode):o} {path.relative_to(context)} {content}"
+
+
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with open_regular(path, follow=True) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

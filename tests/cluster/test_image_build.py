@@ -1,0 +1,271 @@
+"""Images that a plain user builds on the nodes of a real Slurm, from a tar file and without a registry."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from engine_containers import Containers, make_root
+from one_machine import OneMachine, wait_until
+from unix_users import UnixUser
+
+from gipfel_cluster.engines.podman import Podman
+from gipfel_cluster.environment import parse_environment
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(Podman().unavailable_reason() is not None, reason=str(Podman().unavailable_reason())),
+]
+
+_LIMIT_S = 150
+_STATUS = """\
+Package: tiny
+Status: install ok installed
+Version: 1.2-3
+Source: tiny-source (1.2)
+"""
+_CONTAINERFILE = """\
+FROM scratch
+ADD base.tar /
+ARG COLOUR
+ENV COLOUR="$COLOUR blue" SPACED=" a "
+WORKDIR /opt
+ENTRYPOINT ["env", "ENTERED=yes"]
+RUN mkdir -p /var/log && env > /var/log/dpkg.log && cat /proc/uptime > /opt/when && rm /opt/when
+RUN touch /opt/made && mkdir /run/x
+"""
+Gipfel = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def home(engine_user: UnixUser, engine_place: Path) -> Path:
+    """The user's home directory with a key, and a directory of a Containerfile and its tar file."""
+    root = engine_place / "buildable"
+    make_root(root)
+    (root / "etc/os-release").write_text('ID=debian\nVERSION_ID="12"\n')
+    (root / "var/lib/dpkg").mkdir(parents=True)
+    (root / "var/lib/dpkg/status").write_text(_STATUS)
+    (root / "proc").mkdir()
+    (root / "run").mkdir()
+    engine_user.write("context/Containerfile", _CONTAINERFILE)
+    tar = engine_user.home / "context/base.tar"
+    subprocess.run(["tar", "-C", root, "--mtime=@0", "--sort=name", "-cf", tar, "."], check=True)
+    engine_user.own(tar)
+    for name in ("id_ed25519", "other"):
+        path = engine_user.home / ".ssh" / name
+        engine_user.write(f".ssh/{name}.note", "")
+        engine_user.run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path))
+    return engine_user.home
+
+
+@pytest.fixture(scope="module")
+def gipfel(engine_user: UnixUser, runtime: Path, home: Path, cluster: OneMachine) -> Gipfel:
+    """The command of the runtime, typed by the user in the home directory, or on a node with `node`."""
+
+    def call(*words: str, node: str = "") -> subprocess.CompletedProcess[str]:
+        on_node = ["srun", "--quiet", "--nodelist", node] if node else []
+        argv = [*_environment(cluster, home), *on_node, f"{runtime}/bin/gipfel", *words]
+        return engine_user.run(*argv, limit_s=_LIMIT_S)
+
+    return call
+
+
+def _environment(cluster: OneMachine, home: Path) -> list[str]:
+    variables = {**cluster.environment, "HOME": str(home), "PATH": "/usr/bin:/bin:/usr/sbin"}
+    return ["env", "-u", "XDG_RUNTIME_DIR", f"--chdir={home}", *(f"{k}={v}" for k, v in variables.items())]
+
+
+@pytest.fixture(scope="module")
+def built(gipfel: Gipfel, home: Path) -> Path:
+    """An image that is built in a job on one node."""
+    argv = ("image", "build", "context", "-o", "first.sqsh", "--build-arg", "COLOUR=sky", "--json")
+    done = gipfel(*argv, node="node01")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["image"] == str(home / "first.sqsh")
+    assert document["packages"] == 1
+    assert document["signature"], document["note"]
+    return home / "first.sqsh"
+
+
+def test_two_nodes_build_the_same_bytes(gipfel: Gipfel, built: Path, home: Path) -> None:
+    argv = ("image", "build", "context", "-o", "second.sqsh", "--build-arg", "COLOUR=sky", "--no-cache")
+    done = gipfel(*argv, node="node02")
+    assert done.returncode == 0, done.stderr
+    assert (home / "second.sqsh").read_bytes() == built.read_bytes()
+    same = gipfel("image", "diff", "first.sqsh", "second.sqsh")
+    assert (same.returncode, same.stdout) == (0, "0 packages differ\n")
+
+
+def test_the_image_holds_what_an_engine_needs(gipfel: Gipfel, built: Path, home: Path) -> None:
+    listing = subprocess.run(["unsquashfs", "-l", built], capture_output=True, text=True, check=True).stdout
+    assert "opt/made" in listing
+    # What records how a build went is different each time.
+    assert not [name for name in ("dpkg.log", "opt/when", "run/x") if name in listing]
+    text = subprocess.run(["unsquashfs", "-cat", built, "etc/environment"], capture_output=True, text=True)
+    variables = parse_environment(text.stdout)
+    assert variables["COLOUR"] == "sky blue"
+    assert variables["SPACED"] == " a "
+    assert "SOURCE_DATE_EPOCH" not in variables
+    edf = (home / "first.toml").read_text()
+    assert edf == f'image = "{built}"\nworkdir = "/opt"\nentrypoint = true\n'
+    checked = gipfel("edf", "check", "./first.toml", "--here", "--json")
+    assert json.loads(checked.stdout)["valid"], checked.stdout
+    argv = gipfel("edf", "render", "./first.toml", "--engine", "bubblewrap", "--", "env")
+    assert argv.returncode == 0, argv.stderr
+    shown = gipfel("image", "show", "first.sqsh", "--json")
+    document = json.loads(shown.stdout)
+    assert [each["name"] for each in document["inputs"]] == ["base.tar"]
+    assert document["verification"]["verdict"] == "verified"
+    assert document["arguments"] == {"COLOUR": "sky"}
+
+
+def test_another_key_and_a_changed_image_are_refused(
+    gipfel: Gipfel, built: Path, home: Path, engine_user: UnixUser
+) -> None:
+    keys = {name: (home / ".ssh" / f"{name}.pub").read_text() for name in ("id_ed25519", "other")}
+    engine_user.write("signers", f"site {keys['id_ed25519']}", 0o644)
+    engine_user.write("others", f"other {keys['other']}", 0o644)
+    good = gipfel("image", "verify", "first.sqsh", "--signers", "signers", "--json")
+    assert (good.returncode, json.loads(good.stdout)["signer"]) == (0, "site")
+    refused = gipfel("image", "verify", "first.sqsh", "--signers", "others")
+    assert refused.returncode == 1
+    assert "refused" in refused.stdout
+    statement = built.with_name("first.sqsh.provenance.json")
+    before = statement.read_text()
+    try:
+        statement.write_text(before.replace("base.tar", "safe.tar"))
+        assert gipfel("image", "verify", "first.sqsh").returncode == 1
+    finally:
+        statement.write_text(before)
+    with built.open("r+b") as file:
+        file.seek(5000)
+        byte = file.read(1)
+        file.seek(5000)
+        file.write(bytes([byte[0] ^ 1]))
+    changed = gipfel("image", "verify", "first.sqsh")
+    with built.open("r+b") as file:
+        file.seek(5000)
+        file.write(byte)
+    assert (changed.returncode, "not the file that was built" in changed.stdout) == (1, True)
+    signature = built.with_name("first.sqsh.provenance.json.sig")
+    signature.rename(home / "kept.sig")
+    assert gipfel("image", "verify", "first.sqsh").returncode == 2
+    (home / "kept.sig").rename(signature)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "reason"),
+    [
+        ("RUN true\n", (), "no FROM"),
+        ("FROM scratch\nADD nothing.tar /\n", (), "nothing.tar does not exist"),
+        ("FROM scratch\nADD ../../secret /\n", (), "outside of"),
+        ("FROM scratch\nFLY away\n", (), "Unknown instruction"),
+        ("FROM scratch\nADD base.tar /\nRUN ls /nowhere\n", (), 'RUN ls /nowhere"'),
+        ("FROM scratch\n", ("--base", "gone.tar"), "gone.tar does not exist"),
+        ("FROM scratch\nADD base.tar /\n", ("--key", "gone"), "key"),
+        ("FROM scratch\nARG LD_PRELOAD\n", ("--build-arg", "LD_PRELOAD=/x.so"), "LD_PRELOAD"),
+    ],
+)  # fmt: skip
+def test_a_build_that_fails_says_why_and_leaves_nothing(
+    gipfel: Gipfel, home: Path, engine_user: UnixUser, text: str, options: tuple[str, ...], reason: str
+) -> None:
+    engine_user.write("context/Broken", text)
+    done = gipfel("image", "build", "context/Broken", "-o", "broken.sqsh", *options)
+    last = done.stderr.splitlines()[-1]
+    assert (done.returncode, reason in last, last.startswith("gipfel: ")) == (1, True, True), done.stderr
+    assert not _left(home, engine_user, "broken")
+
+
+def _left(home: Path, user: UnixUser, name: str) -> list[str]:
+    files = [each.name for each in home.iterdir() if name in each.name]
+    stores = [each.name for each in (home / ".cache/gipfel/images").glob("build-*")]
+    # Its namespaces are the user's, and processes of other subordinate ids may run in them.
+    deadline = time.monotonic() + 5
+    while (left := user.processes()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return [*files, *stores, *(str(pid) for pid in left)]
+
+
+def test_a_full_disk_is_one_line(gipfel: Gipfel, home: Path, engine_user: UnixUser) -> None:
+    small = home / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", small], check=True)
+    try:
+        engine_user.own(small, 0o700)
+        done = gipfel("image", "build", "context", "-o", "small/full.sqsh", "--build-arg", "COLOUR=sky")
+        last = done.stderr.splitlines()[-1]
+        assert (done.returncode, "disk is full" in last) == (1, True), done.stderr
+        assert list(small.iterdir()) == []
+    finally:
+        subprocess.run(["umount", small], check=True)
+
+
+@pytest.fixture
+def slow_build(
+    engine_user: UnixUser, runtime: Path, home: Path, cluster: OneMachine
+) -> Iterator["subprocess.Popen[str]"]:
+    """A build whose command runs as another user of the namespace, after it has begun."""
+    engine_user.write("context/Slow", 'FROM scratch\nADD base.tar /\nUSER 1234\nRUN ["sleep", "4321"]\n')
+    words = (f"{runtime}/bin/gipfel", "image", "build", "context/Slow", "-o", "slow.sqsh")
+    become = ["setpriv", f"--reuid={engine_user.uid}", f"--regid={engine_user.uid}", "--clear-groups"]
+    process = subprocess.Popen(
+        [*become, *_environment(cluster, home), *words], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert wait_until(lambda: bool(_sleeping()), 60)
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+        for pid in _sleeping():
+            os.kill(pid, signal.SIGKILL)
+
+
+def _sleeping() -> list[int]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found += [int(entry.parent.name)] if entry.read_bytes().endswith(b"/sleep\x004321\x00") else []
+        except OSError:
+            continue
+    return found
+
+
+def test_ctrl_c_leaves_nothing(
+    slow_build: "subprocess.Popen[str]", gipfel: Gipfel, home: Path, engine_user: UnixUser
+) -> None:
+    slow_build.send_signal(signal.SIGINT)
+    _, said = slow_build.communicate(timeout=60)
+    assert (slow_build.returncode, said.splitlines()[-1]) == (130, "gipfel: interrupted.")
+    assert wait_until(lambda: not _sleeping(), 5)
+    assert not _left(home, engine_user, "slow")
+    listed = json.loads(gipfel("ps", "--all", "--kind", "build", "--json").stdout)
+    assert (listed[-1]["state"], listed[-1]["title"]) == ("stopped", "image slow.sqsh")
+
+
+def test_a_detached_build_is_stopped(gipfel: Gipfel, home: Path, engine_user: UnixUser) -> None:
+    engine_user.write("context/Slow", 'FROM scratch\nADD base.tar /\nUSER 1234\nRUN ["sleep", "4321"]\n')
+    identifier = gipfel("image", "build", "context/Slow", "-o", "slow.sqsh", "--detach").stdout.strip()
+    assert wait_until(lambda: bool(_sleeping()), 60)
+    assert gipfel("stop", f"build:{identifier}").returncode == 0
+    assert not _sleeping()
+    assert not _left(home, engine_user, "slow")
+    assert "STEP 4/4" in gipfel("logs", f"build:{identifier}").stdout
+    cleared = gipfel("image", "clear")
+    assert cleared.returncode == 0, cleared.stderr
+    assert not (home / ".cache/gipfel/images/kept").exists()
+
+
+def test_an_engine_runs_the_image(built: Path, engine_place: Path, engine_user: UnixUser) -> None:
+    containers = Containers(engine_place, engine_user, "bubblewrap", str(built))
+    try:
+        status, out, err = containers.run("env", entrypoint=True)
+    finally:
+        containers.end()
+    assert status == 0, err
+    assert {"COLOUR=sky blue", "SPACED= a ", "ENTERED=yes", "PWD=/opt"} <= set(out.splitlines())

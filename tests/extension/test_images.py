@@ -1,0 +1,153 @@
+"""Containerfiles, bills of materials and comparisons of images, without podman."""
+
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from referencing import Registry, Resource
+
+from gipfel_cluster.environment import parse_environment
+from gipfel_cluster.model import GipfelError
+from gipfel_extension.gate.model import Package
+from gipfel_extension.images.build import entry_script, environment_file
+from gipfel_extension.images.compare import compare_images
+from gipfel_extension.images.containerfile import read_containerfile
+from gipfel_extension.images.podman import file_system_of
+from gipfel_extension.images.sbom import bill_of_materials, package_url, write_json
+
+PACKAGES = (
+    Package(ecosystem="Debian:12", name="libc6", version="2.36-9+deb12u4", path="var/lib/dpkg/status"),
+    Package(ecosystem="Ubuntu:24.04:LTS", name="bash", version="5:1~2", path="var/lib/dpkg/status"),
+    Package(ecosystem="", name="kali", version="1", path="var/lib/dpkg/status"),
+    Package(ecosystem="Alpine:v3.20", name="musl", version="1.2.5-r0", path="lib/apk/db/installed"),
+    Package(ecosystem="Rocky Linux:9", name="curl", version="7.76-29", path="var/lib/rpm/rpmdb.sqlite"),
+    Package(ecosystem="PyPI", name="Ruamel.YAML", version="0.18", path="a/METADATA", owner="python3-ruamel"),
+    Package(ecosystem="PyPI", name="ruamel-yaml", version="0.18", path="b/METADATA"),
+    Package(ecosystem="npm", name="@jupyterlab/ui", version="4.4", path="node_modules/x/package.json"),
+    Package(ecosystem="Go", name="github.com/a/b", version="v1.2.3", path="usr/local/bin/b"),
+    Package(ecosystem="", name="mkl", version="2024.0", path="opt/conda/conda-meta/mkl.json"),
+)
+
+
+@pytest.fixture(scope="module")
+def validator() -> jsonschema.Draft7Validator:
+    pytest.importorskip("cyclonedx", reason="cyclonedx-python-lib, which brings the schema, is not installed")
+    folder = files("cyclonedx.schema") / "_res"
+    names = ("bom-1.6.SNAPSHOT.schema.json", "spdx.SNAPSHOT.schema.json", "jsf-0.82.SNAPSHOT.schema.json")
+    schemas: list[dict[str, Any]] = [json.loads((folder / name).read_text()) for name in names]
+    registry = Registry().with_resources(
+        [(schema["$id"], Resource.from_contents(schema)) for schema in schemas]
+    )
+    return jsonschema.Draft7Validator(schemas[0], registry=registry)
+
+
+def test_a_bill_of_materials_is_valid(validator: jsonschema.Draft7Validator) -> None:
+    document = bill_of_materials(
+        PACKAGES, name="my.sqsh", sha256="ab" * 32, os_release={"ID": "debian", "VERSION_ID": "12"}
+    )
+    assert [error.message for error in validator.iter_errors(document)] == []
+    # It would find a mistake.
+    assert list(validator.iter_errors(document | {"components": [{"type": "librarie", "name": "x"}]}))
+    references = [each["bom-ref"] for each in document["components"]]
+    assert len(set(references)) == len(references)
+    again = bill_of_materials(
+        PACKAGES[::-1], name="my.sqsh", sha256="ab" * 32, os_release={"ID": "debian", "VERSION_ID": "12"}
+    )
+    assert again == document
+
+
+def test_package_urls() -> None:
+    assert [package_url(each) for each in PACKAGES] == [
+        "pkg:deb/debian/libc6@2.36-9%2Bdeb12u4?distro=debian-12",
+        "pkg:deb/ubuntu/bash@5%3A1~2?distro=ubuntu-24.04%3Alts",
+        "pkg:deb/debian/kali@1",
+        "pkg:apk/alpine/musl@1.2.5-r0?distro=alpine-v3.20",
+        "pkg:rpm/rocky/curl@7.76-29?distro=rocky%20linux-9",
+        "pkg:pypi/ruamel-yaml@0.18",
+        "pkg:pypi/ruamel-yaml@0.18",
+        "pkg:npm/%40jupyterlab/ui@4.4",
+        "pkg:golang/github.com/a/b@v1.2.3",
+        "pkg:conda/mkl@2024.0",
+    ]
+
+
+def test_bills_of_materials_are_compared(tmp_path: Path) -> None:
+    old, new = tmp_path / "a.cdx.json", tmp_path / "b.cdx.json"
+    write_json(old, bill_of_materials(PACKAGES[:2], name="a.sqsh"))
+    changed = PACKAGES[0].model_copy(update={"version": "2.36-9+deb12u9"})
+    write_json(new, bill_of_materials([changed, PACKAGES[6]], name="b.sqsh"))
+    found = compare_images(old, new)
+    assert [(each.name, each.before, each.after) for each in found.packages] == [
+        ("pkg:deb/debian/libc6", ("2.36-9%2Bdeb12u4",), ("2.36-9%2Bdeb12u9",)),
+        ("pkg:deb/ubuntu/bash", ("5%3A1~2",), ()),
+        ("pkg:pypi/ruamel-yaml", (), ("0.18",)),
+    ]
+    assert not compare_images(old, old).is_different
+    for text in ("[" * 100_000, "nonsense", '{"bomFormat": "CycloneDX", "components": 3}', "[]"):
+        new.write_text(text)
+        with pytest.raises(GipfelError):
+            compare_images(old, new)
+
+
+def test_a_containerfile_names_its_inputs(tmp_path: Path) -> None:
+    (tmp_path / "a b").write_text("1")
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels/x.whl").write_text("2")
+    (tmp_path / "Containerfile").write_text(
+        "# gipfel: base /images/py torch.sqsh\n# gipfel: mount /srv/repository\n"
+        "ARG V=1\nFROM --platform=linux/amd64 docker.io/a:1 AS one\nFROM scratch\nFROM one\n"
+        'COPY ["a b", "/x/"]\nCOPY --from=one /y /z\nADD --chown=1 wheels/*.whl wheels \\\n  /w/\n'
+        "ADD https://example.org/x /x\nCOPY <<EOF /e\nRUN echo COPY no\n"
+    )
+    file = read_containerfile(tmp_path)
+    assert (file.base, file.mounts) == ("/images/py torch.sqsh", ("/srv/repository",))
+    assert file.images() == ("docker.io/a:1",)
+    before = {each.name: each.sha256 for each in file.inputs()}
+    assert set(before) == {"a b", "wheels", "wheels/*.whl"}
+    (tmp_path / "wheels/x.whl").write_text("3")
+    after = {each.name: each.sha256 for each in file.inputs()}
+    assert {name for name in before if before[name] != after[name]} == {"wheels", "wheels/*.whl"}
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"\xff\xfe", "not a text file"),
+        (b"", "no FROM"),
+        (b"FROM\n", "no FROM"),
+        (b"#" * (2 << 20), "larger"),
+    ],
+)
+def test_a_broken_containerfile_is_one_line(tmp_path: Path, content: bytes, problem: str) -> None:
+    (tmp_path / "Containerfile").write_bytes(content)
+    with pytest.raises(GipfelError, match=problem):
+        read_containerfile(tmp_path)
+
+
+def test_variables_survive_their_file() -> None:
+    variables = {"A": ' "b" ', "C": "'d'", "E": "", "F": "x=y  #z", "G": '"', "H": "a'b\"c"}
+    assert parse_environment(environment_file(variables)) == variables
+    for value in ("a\nB=c", "x\0y"):
+        with pytest.raises(GipfelError):
+            environment_file({"A": value})
+
+
+def test_the_entry_script_quotes() -> None:
+    text = entry_script({"entrypoint": ["sh", "-c", "a 'b'"], "workdir": "/x y"})
+    assert "cd '/x y'" in text
+    assert "exec sh -c 'a '\"'\"'b'\"'\"'' \"$@\"" in text
+    assert '\n  exec "$@"\n' in entry_script({"workdir": "/x"})
+
+
+def test_the_file_system_of_a_path() -> None:
+    mounts = (
+        "22 1 0:20 / / rw - ext4 /dev/a rw\n"
+        "23 1 0:21 / /home rw shared:1 - nfs4 server:/home rw\n"
+        "24 1 0:22 / /home/a\\040b rw - tmpfs tmpfs rw\n"
+    )
+    assert file_system_of(Path("/home/x/.cache"), mounts) == "nfs4"
+    assert file_system_of(Path("/home/a b/c"), mounts) == "tmpfs"
+    assert file_system_of(Path("/homes"), mounts) == "ext4"
