@@ -32,6 +32,7 @@ NAMES = (
     "services",
     "stragglers",
     "vetting",
+    "weather",
 )
 sys.path.insert(0, str(HERE))
 

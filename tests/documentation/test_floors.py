@@ -58,6 +58,7 @@ FLOORS = {
             "gipfel_extension.saturation",
             "gipfel_extension.diagnosis",
             "gipfel_extension.recorder",
+            "gipfel_extension.storage",
             "gipfel_extension.network",
             "gipfel_extension.tracking",
             "gipfel_extension.topology.collect",

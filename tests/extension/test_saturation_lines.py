@@ -72,5 +72,5 @@ def test_a_gain_is_said_as_the_range_that_panel_and_report_show():
     assert 1 <= workers.gain_least < workers.gain
     said = " ".join(score_text(job, advice, label="x"))
     text = " ".join(said.split())
-    assert f"num_workers. (+{workers.gain_least:.0f} to +{workers.gain:.0f} points (" in text
+    assert f"what delivers them. (+{workers.gain_least:.0f} to +{workers.gain:.0f} points (" in text
     assert all(each.gain_text in text for each in advice)

@@ -5,24 +5,22 @@ The files are typed from the documented formats: none was read on such hardware.
 
 from pathlib import Path
 
-from gipfel_extension.telemetry.sources.node_counters import (
+from gipfel_extension.telemetry.sources.file_systems import (
     lustre_counters,
-    network_counters,
     nfs_counters,
-    parse_lustre_stats,
-    parse_mountstats,
+    parse_lustre,
+    parse_nfs,
 )
+from gipfel_extension.telemetry.sources.node_counters import network_counters
 
 _DATA = Path(__file__).parent / "data"
 
 
 def test_lustre_counters_of_a_client(tmp_path: Path) -> None:
     text = (_DATA / "lustre_stats.txt").read_text()
-    assert parse_lustre_stats(text.splitlines()) == {
-        "LUSTRE_READ_BYTES": 13419520000.0,
-        "LUSTRE_WRITE_BYTES": 41943650.0,
-        "LUSTRE_METADATA_OPS": 1525.0 + 1520 + 20114 + 3 + 99,
-    }
+    parsed = parse_lustre(text.splitlines())
+    assert (parsed.read_bytes, parsed.written_bytes) == (13419520000.0, 41943650.0)
+    assert parsed.metadata == 1525.0 + 1520 + 20114 + 3 + 99
     assert set(lustre_counters(tmp_path).values()) == {None}
     for name in ("scratch-ff0", "capstor-ff1"):
         folder = tmp_path / "sys/kernel/debug/lustre/llite" / name
@@ -31,7 +29,8 @@ def test_lustre_counters_of_a_client(tmp_path: Path) -> None:
     assert lustre_counters(tmp_path)["LUSTRE_WRITE_BYTES"] == 2 * 41943650.0
     # Half a line, words, and a file that is none of it.
     odd = ["read_bytes 1 samples", "open x samples [usec]", "write_bytes 1 samples [bytes] 0 1 nine", "", "x"]
-    assert set(parse_lustre_stats(odd).values()) == {0.0}
+    assert parse_lustre(odd).read_bytes is None
+    assert parse_lustre(odd).why
 
 
 def test_infiniband_is_counted_by_its_ports(tmp_path: Path) -> None:
@@ -100,4 +99,4 @@ def test_nfs_counts_each_export_once(tmp_path: Path) -> None:
     (tmp_path / "self").mkdir()
     (tmp_path / "self/mountstats").write_text(_MOUNTS)
     assert nfs_counters(tmp_path) == {"NFS_READ_BYTES": 5070.0, "NFS_WRITE_BYTES": 6080.0}
-    assert parse_mountstats(["device", "bytes: 1", ""]) == {"NFS_READ_BYTES": None, "NFS_WRITE_BYTES": None}
+    assert parse_nfs(["device", "bytes: 1", ""]) == []

@@ -10,6 +10,7 @@ import click
 
 from .data_pack import add, pack, remove
 from .data_stage import stage, status
+from .data_try import try_command
 from .run_lines import size_text
 from .terminal import examples, report_line
 
@@ -47,6 +48,7 @@ def _exit_2_if_unreadable(command: Callable[_P, int]) -> Callable[_P, int]:
         "gipfel data verify /scratch/imagenet.sqsh",
         "gipfel data mount /scratch/imagenet.sqsh --at /data",
         "gipfel data stage /scratch/imagenet.sqsh",
+        "gipfel data try ~/imagenet --run alps-48812",
     )
 )
 def data() -> None:
@@ -57,7 +59,7 @@ def data() -> None:
     """
 
 
-for _command in (pack, add, remove, stage, status):
+for _command in (pack, add, remove, stage, status, try_command):
     data.add_command(_command)
 
 

@@ -15,6 +15,7 @@ from .diagnose import diagnose
 from .doctor import doctor
 from .edf import edf
 from .image import image
+from .io import io
 from .kernel import kernel
 from .launch import flight_recorder, launch
 from .looks import memory, stacks, trace
@@ -70,6 +71,7 @@ _INTERRUPTED = 130
         "gipfel track alps-48812 --to URI         make a run an MLflow run",
         "gipfel metrics runs/llama-7b             list metrics of TensorBoard, Lightning and others",
         "gipfel net alps-48812                    list connections of a run, and ports it opened",
+        "gipfel io alps-48812                     show a run's files, and how file systems answered",
         "gipfel vet quick                         test every node of this job",
     ),
 )
@@ -90,6 +92,7 @@ gipfel.add_command(edf)
 gipfel.add_command(export)
 gipfel.add_command(flight_recorder)
 gipfel.add_command(image)
+gipfel.add_command(io)
 gipfel.add_command(kernel)
 gipfel.add_command(launch)
 gipfel.add_command(logs)

@@ -13,6 +13,8 @@ KINDS = {
     "clock": "a GPU runs at a lower clock than its peers: power, heat, or a cap",
     "link": "GPUs wait for a link that moves less than before",
     "change": "steps take longer, or less long, from some moment on",
+    "own_io": "the job itself opens so many files, or moves so much, that its file system feels it",
+    "file_system": "a file system answers slowly, whatever the job does",
     "hang": "a rank keeps the others waiting for good",
     "unknown": "something can't be told, and why",
 }

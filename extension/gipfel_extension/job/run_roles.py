@@ -23,6 +23,7 @@ from ..telemetry.sample import SampleTable, SourceError
 from ..topology.read import read_topology
 from ..training.record.spec import LaunchSpec
 from ..training.record.state import LAUNCHES, MAX_BYTES, SPEC, LaunchState, read_rank_records, read_state
+from .run_storage import storage_report
 
 #: Table in a run folder that a person wrote.
 ROLES_FILE = "roles.json"
@@ -342,7 +343,13 @@ def diagnose_run(
     started = [each.time_ns for each in recorded_ranks(run, found.reports.launch or None) if each.time_ns]
     begin_ns = min(started, default=None)
     verdicts = diagnose(steps, roles, samples=lambda: _samples(run), gpus=gpus, begin_ns=begin_ns)
-    return replace(verdicts, notes=(*problems, *damaged, *verdicts.notes))
+    storage = storage_report(run)
+    of_storage = () if storage is None else storage.verdicts
+    return replace(
+        verdicts,
+        verdicts=(*verdicts.verdicts, *of_storage),
+        notes=(*problems, *damaged, *verdicts.notes),
+    )
 
 
 def _samples(run: Path) -> SampleTable | None:

@@ -27,6 +27,7 @@ from .metrics_file import MetricsFile
 from .network_monitor import NetworkMonitor
 from .rule_monitor import load_rules
 from .sample_files import ScoreParts, Settings, fine_sources
+from .storage_monitor import StorageMonitor
 
 _MAX_NAMES = 100
 log = logging.getLogger("gipfel.recorder")
@@ -81,6 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         network=None
         if options.no_network
         else lambda journal: _network_monitor(options, environment, clock, journal),
+        storage=None if options.no_storage else _storage_monitor(options, environment, clock),
     )
     if recorder_name.changed:
         recorder.journal.note(
@@ -225,6 +227,22 @@ def _network_monitor(
     )
 
 
+def _storage_monitor(
+    options: argparse.Namespace, environment: Mapping[str, str], clock: Clock
+) -> StorageMonitor | None:
+    if options.root_pid is None and not environment.get("SLURM_JOB_ID"):
+        # Without a job there are no processes to look at.
+        return None
+    return StorageMonitor(
+        options.telemetry.parent,
+        environment["GIPFEL_NODE"],
+        root_pid=options.root_pid,
+        environment=environment,
+        clock=clock,
+        probing=not environment.get("SLURM_JOB_ID") or is_first_node(environment),
+    )
+
+
 def _metrics_follower(
     options: argparse.Namespace, node: str, clock: Clock, environment: Mapping[str, str]
 ) -> MetricsFollower | None:
@@ -309,6 +327,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--no-rules", action="store_true", help="apply no rules to the samples")
     parser.add_argument("--no-network", action="store_true", help="don't record the job's connections")
+    parser.add_argument(
+        "--no-storage", action="store_true", help="neither record the job's files nor probe file systems"
+    )
     parser.add_argument("--root-pid", type=int, help="root of the job's process tree (default: this process)")
     parser.add_argument(
         "--with-parent", nargs="?", type=int, const=0, help="end when the parent process, with this id, ends"

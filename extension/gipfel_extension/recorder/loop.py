@@ -19,6 +19,7 @@ from .journal import ClockWatch, Journal, ThrottleWatch
 from .network_monitor import NetworkMonitor
 from .rule_monitor import RuleMonitor
 from .sample_files import FineRecording, SampleWriter, ScoreParts, Settings, fine_sources
+from .storage_monitor import StorageMonitor
 
 if TYPE_CHECKING:
     from ..telemetry.live.ticks import Tick
@@ -87,6 +88,8 @@ class Recorder:
         Function that reads the rules that are applied to the samples; None for none.
     network
         Function that opens the monitor of the job's connections for a journal; None for none.
+    storage
+        Monitor of the job's input and output, which has threads of its own; closed with the recorder.
     """
 
     def __init__(
@@ -102,6 +105,7 @@ class Recorder:
         score: ScoreParts | None = None,
         rules: Callable[[], list[Rule]] | None = None,
         network: Callable[[Journal], NetworkMonitor] | None = None,
+        storage: StorageMonitor | None = None,
     ) -> None:
         self._sources = tuple(sources)
         self._settings = settings
@@ -149,6 +153,7 @@ class Recorder:
             else None
         )
         self._network = None if network is None else network(self.journal)
+        self._storage = storage
         self._seq = 0
 
     def run(self, ended: threading.Event, *, parent: int | None = None) -> None:
@@ -201,6 +206,8 @@ class Recorder:
                 self._metrics.close()
         if self._network is not None:
             self._network.close()
+        if self._storage is not None:
+            self._storage.close()
         self.journal.write()
         self._publish([], ended=True)
         for publisher in self._publishers:

@@ -26,6 +26,8 @@ _TITLES = {
     "clock": "The GPU of {who} runs at a lower clock than its peers",
     "link": "Communication takes longer",
     "change": "The pace of the steps changed",
+    "own_io": "The job slows its file system, or asks much of it",
+    "file_system": "A file system answers slowly, whatever the job does",
     "hang": "The others wait for {who}",
 }
 _SEVERITY = {"hang": 2, "unknown": 0}

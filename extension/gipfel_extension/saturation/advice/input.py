@@ -11,6 +11,9 @@ from .model import AdviceContext, Applicability, Knob, at_least, time_share
 
 #: CPU utilization of the job from which no cores are free for more workers.
 _FULL = 0.8
+_TRY = (
+    "`gipfel data try DATA --run RUN` measures how many samples per second suffice, and what delivers them."
+)
 
 
 class LoaderWorkers(LossRule):
@@ -52,9 +55,9 @@ class LoaderWorkers(LossRule):
         if busy is not None and busy >= _FULL:
             return (
                 sentence,
-                "All cores are in use: request more of them, or prepare the data before the run.",
+                f"All cores are in use: request more of them, or prepare the data before the run. {_TRY}",
             )
-        return sentence, "Raise the DataLoader's num_workers."
+        return sentence, f"Raise the DataLoader's num_workers. {_TRY}"
 
     def _host_mean(self, context: AdviceContext, trace: Trace, metric: str) -> float | None:
         host = host_of(context.table, trace.device)

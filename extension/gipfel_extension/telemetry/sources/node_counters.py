@@ -1,9 +1,7 @@
-"""Counters of the whole node: network, Lustre, NFS and energy; on exclusive nodes they are those of the job.
+"""Counters of the whole node: network and energy; on exclusive nodes they are those of the job.
 
 ``/proc/net/dev`` has the traffic of the kernel's network stack. RDMA networks bypass it: counters of
 InfiniBand and RoCE are in ``/sys/class/infiniband``, those of Slingshot (Cassini) in ``/sys/class/cxi``.
-Counters of Lustre clients are in ``llite/*/stats`` below ``/proc/fs/lustre`` or debugfs, those of NFS
-mounts in ``/proc/self/mountstats``. The I/O counters of cgroups include neither Lustre nor NFS.
 
 ``/sys/cray/pm_counters`` of HPE Cray EX nodes, the energy of processors and memory, is readable by all
 users; its files hold ``VALUE J TIME us`` (HPE, "User Access to Compute Node Power Data"). RAPL's zones
@@ -11,24 +9,12 @@ below ``/sys/class/powercap`` are on Intel's and AMD's processors; since Linux 5
 unless the site permits it (CVE-2020-8694).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 #: Port counters of InfiniBand and RoCE are in words of four bytes (InfiniBand specification, PortCounters).
 _WORD = 4.0
-#: Operations of the metadata server.
-_LUSTRE_METADATA = frozenset(
-    (
-        "open", "close", "mknod", "link", "unlink", "symlink", "mkdir", "rmdir", "rename", "readdir",
-        "getattr", "setattr", "statfs", "getxattr", "setxattr", "removexattr", "listxattr",
-        "inode_permission",
-    )
-)  # fmt: skip
-
-_LUSTRE_FOLDERS = ("proc/fs/lustre/llite", "sys/kernel/debug/lustre/llite", "sys/fs/lustre/llite")
-#: Indices in a "bytes:" line: bytes read from the server and written to it (Linux, fs/nfs/iostat.h).
-_NFS_READ, _NFS_WRITTEN = 5, 6
 
 
 def network_counters(proc: Path, system: Path) -> dict[str, float | None]:
@@ -71,88 +57,6 @@ def _cassini(system: Path) -> Iterator[tuple[float, float]]:
             received = (counters / "hni_sts_rx_ok_octets").read_text().partition("@")[0]
             sent = (counters / "hni_sts_tx_ok_octets").read_text().partition("@")[0]
             yield float(received), float(sent)
-
-
-def lustre_counters(root: Path = Path("/")) -> dict[str, float | None]:
-    """Return counters of bytes and operations under the names of their rates; None where unavailable."""
-    totals: dict[str, float | None] = dict.fromkeys(
-        ("LUSTRE_READ_BYTES", "LUSTRE_WRITE_BYTES", "LUSTRE_METADATA_OPS")
-    )
-    for name in _LUSTRE_FOLDERS:
-        found = [
-            parsed
-            for folder in _lustre_clients(root / name)
-            if (parsed := _read_stats(folder / "stats")) is not None
-        ]
-        if found:
-            return {metric: sum(each[metric] for each in found) for metric in totals}
-    return totals
-
-
-def parse_lustre_stats(lines: Iterable[str]) -> dict[str, float]:
-    """Return bytes read and written, and metadata operations, from a file system's ``stats`` file."""
-    read = written = operations = 0.0
-    for line in lines:
-        # name, count, "samples", [unit], minimum, maximum, sum, sum of squares
-        words = line.split()
-        if len(words) < 3 or words[2] != "samples":
-            continue
-        try:
-            if words[0] == "read_bytes":
-                read += float(words[6])
-            elif words[0] == "write_bytes":
-                written += float(words[6])
-            elif words[0] in _LUSTRE_METADATA:
-                operations += float(words[1])
-        except (ValueError, IndexError):
-            continue
-    return {"LUSTRE_READ_BYTES": read, "LUSTRE_WRITE_BYTES": written, "LUSTRE_METADATA_OPS": operations}
-
-
-def _lustre_clients(clients: Path) -> list[Path]:
-    try:
-        return list(clients.iterdir())
-    except OSError:
-        # Lustre is not mounted, or only root may read debugfs.
-        return []
-
-
-def _read_stats(path: Path) -> dict[str, float] | None:
-    try:
-        return parse_lustre_stats(path.read_text(errors="replace").splitlines())
-    except OSError:
-        return None
-
-
-def nfs_counters(proc: Path = Path("/proc")) -> dict[str, float | None]:
-    """Return the byte counters under the names of their rates; None without NFS mounts."""
-    try:
-        text = (proc / "self/mountstats").read_text(errors="replace")
-    except OSError:
-        text = ""
-    return parse_mountstats(text.splitlines())
-
-
-def parse_mountstats(lines: Iterable[str]) -> dict[str, float | None]:
-    """Return the bytes of all NFS exports; an export that is mounted several times is counted once."""
-    exports: dict[tuple[str, str], tuple[float, float]] = {}
-    device = ""
-    for line in lines:
-        words = line.split()
-        if words[:1] == ["device"]:
-            kind = words[words.index("fstype") + 1] if "fstype" in words[:-1] else ""
-            device = words[1] if kind in ("nfs", "nfs4") else ""
-        elif device and words[:1] == ["bytes:"]:
-            try:
-                exports[device, line] = float(words[_NFS_READ]), float(words[_NFS_WRITTEN])
-            except (ValueError, IndexError):
-                continue
-    if not exports:
-        return {"NFS_READ_BYTES": None, "NFS_WRITE_BYTES": None}
-    return {
-        "NFS_READ_BYTES": sum(read for read, _ in exports.values()),
-        "NFS_WRITE_BYTES": sum(written for _, written in exports.values()),
-    }
 
 
 _CRAY = ("cpu_energy", "memory_energy")

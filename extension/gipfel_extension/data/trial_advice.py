@@ -1,0 +1,179 @@
+"""Samples per second that a run needs, beside those of a trial: the cheapest change that suffices."""
+
+import re
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from gipfel_cluster.model import Frozen
+
+from ..storage.record import read_storage
+from ..telemetry.files import read_json
+from ..telemetry.user_metrics import UserMetric, UserMetrics, read_metrics
+from .trial import Rate, Trial
+
+#: Logged metrics that count samples per second.
+_RATE = re.compile(
+    r"(?:^|[/_ ])(?:samples?|images?|examples?|sequences?)(?:[/_ ]*(?:per|/)[_ ]*)(?:s|sec|seconds?)$", re.I
+)
+_MAX_SCORE_BYTES = 16 << 20
+#: Ranks whose values differ by less have logged the rate of the whole job.
+_SAME = 0.02
+#: Rates of a trial beyond the demand from which a format suffices.
+_MARGIN = 1.1
+_MOST_LOSS = 95.0
+
+
+class Demand(Frozen):
+    """Samples per second that a run needs.
+
+    Parameters
+    ----------
+    eaten
+        What its GPUs got, of all nodes.
+    needed
+        The same without the time in which they waited for input.
+    nodes
+        Nodes among which that is divided.
+    source
+        What it was read from, for a person.
+    """
+
+    eaten: float
+    needed: float
+    nodes: int
+    input_loss: float | None
+    source: str
+
+    @property
+    def per_node(self) -> float:
+        """Samples per second that each node needs."""
+        return self.needed / self.nodes
+
+
+class Advice(Frozen):
+    """The cheapest change that suffices; `rate` is None where nothing that was tried does."""
+
+    rate: Rate | None
+    sentence: str
+
+
+def demand_of(run: Path, sample_bytes: float) -> Demand | None:
+    """Return what a run needs; None where neither samples per second nor its reads were recorded.
+
+    Parameters
+    ----------
+    sample_bytes
+        Mean size of a sample, by which bytes become samples where no metric counts them.
+    """
+    loss = _input_loss(run)
+    stretch = 1.0 / (1.0 - min(loss or 0.0, _MOST_LOSS) / 100.0)
+    storage = read_storage(run)
+    nodes = len({each.node for each in storage.periods}) if storage else 0
+    logged = _logged_rate(read_metrics(run))
+    if logged is not None:
+        name, rate, metric_nodes = logged
+        return Demand(
+            eaten=rate, needed=rate * stretch, nodes=max(1, nodes, metric_nodes), input_loss=loss,
+            source=f"the logged metric {name!r}",
+        )  # fmt: skip
+    if storage is None or not storage.periods or not sample_bytes:
+        return None
+    by_node: dict[str, list[tuple[float, float]]] = {}
+    for each in storage.periods:
+        read = sum(rank.read for rank in each.ranks)
+        by_node.setdefault(each.node, []).append((read, each.seconds))
+    total = sum(
+        sum(read * seconds for read, seconds in own) / sum(seconds for _, seconds in own)
+        for own in by_node.values()
+    )
+    if total < sample_bytes:
+        return None
+    rate = total / sample_bytes
+    return Demand(
+        eaten=rate, needed=rate * stretch, nodes=len(by_node), input_loss=loss,
+        source="the bytes that its processes read",
+    )  # fmt: skip
+
+
+def advise(trial: Trial, demand: Demand, memory_bytes: float | None = None) -> Advice:
+    """Return the cheapest change that gives each node what it needs, by what was measured cold.
+
+    Parameters
+    ----------
+    memory_bytes
+        Memory that is free on this node, in which the data set may fit.
+    """
+    wanted = demand.per_node * _MARGIN
+    own = trial.rates[0].format if trial.rates else ""
+    need = f"{demand.per_node:,.0f} samples/s per node"
+    for each in _by_cost(trial.rates, own):
+        if each.cold is not None and each.cold >= wanted:
+            return Advice(rate=each, sentence=f"{_change(each, own)} {_suffices(each.cold, need)}")
+    fits = memory_bytes is not None and trial.bytes < 0.8 * memory_bytes
+    warm = next((each for each in _by_cost(trial.rates, own) if (each.warm or 0.0) >= wanted), None)
+    if warm is not None and warm.warm is not None:
+        where = (
+            "The data set fits into the free memory of this node: this holds from the second epoch on, and a "
+            "copy in memory or on a node-local disk gives it to the first."
+            if fits
+            else "The data set does not fit into free memory: copy it to a node-local disk."
+        )
+        return Advice(
+            rate=warm,
+            sentence=f"Only warm samples suffice: {_change(warm, own)} {_suffices(warm.warm, need)} {where}",
+        )
+    best = max(trial.rates, key=lambda each: each.cold or 0.0, default=None)
+    if best is None or not best.cold:
+        return Advice(rate=None, sentence="Nothing was measured that could be compared.")
+    return Advice(
+        rate=None,
+        sentence=f"Nothing that was tried gives {need}: the most is {best.cold:,.0f} of {best.format} with "
+        f"{best.workers} workers. Read larger pieces, or prepare smaller samples before the run.",
+    )
+
+
+def _by_cost(rates: Sequence[Rate], own: str) -> list[Rate]:
+    """Return the rates by what they ask for: more workers, then a mount of a packed file, then other code."""
+    order = [own, "squashfs", "shards", "files"]
+    return sorted(rates, key=lambda each: (order.index(each.format), each.workers))
+
+
+def _change(each: Rate, own: str) -> str:
+    workers = "1 worker" if each.workers == 1 else f"{each.workers} workers"
+    if each.format == own:
+        return f"{workers}, as the data is now:"
+    if each.format == "squashfs":
+        return f"Packing (gipfel data pack DATA OUT.sqsh, no change of code) and {workers}:"
+    return f"Shards (gipfel data pack DATA OUT --to webdataset, and a loader that streams) and {workers}:"
+
+
+def _suffices(rate: float, need: str) -> str:
+    return f"{rate:,.0f} samples/s, where {need} are needed."
+
+
+def _input_loss(run: Path) -> float | None:
+    """Return the percentage of the time in which the GPUs of a scored run waited for input."""
+    try:
+        loss = read_json(run / "score.json", _MAX_SCORE_BYTES)["losses"]["input"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return float(loss) if isinstance(loss, int | float) and 0 <= loss <= 100 else None
+
+
+def _logged_rate(metrics: UserMetrics) -> tuple[str, float, int] | None:
+    """Return name, samples per second of the whole job, and nodes of the metric that counts most of them."""
+    by_name: dict[str, list[UserMetric]] = {}
+    for each in metrics.series:
+        if _RATE.search(each.name) and len(each.values):
+            by_name.setdefault(each.name, []).append(each)
+    found = []
+    for name, own in by_name.items():
+        rates = [statistics.median(float(value) for value in each.values) for each in own]
+        rates = [rate for rate in rates if rate > 0]
+        if not rates:
+            continue
+        same = max(rates) - min(rates) <= _SAME * max(rates)
+        total = max(rates) if same and len(rates) > 1 else sum(rates)
+        found.append((name, total, len({each.node for each in own})))
+    return max(found, key=lambda each: each[1], default=None)

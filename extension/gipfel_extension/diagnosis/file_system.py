@@ -1,0 +1,251 @@
+"""Verdicts on a file system: slowed by this job's own load, slow for everybody, or neither can be told.
+
+The latency of probes (a name that is looked up, a file that is created, 4 KiB that are read) is compared
+between times with and without a heavy load of this job. A file system that is slow without it is slow for
+everybody. One that is slow only with it may still be slowed by others who happen to work at the same times:
+the job's loads are shifted along the run, and where shifted ones fit as well, nothing is said of the job.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .verdict import Verdict, cannot_tell
+
+_Floats = NDArray[np.float64]
+_Flags = NDArray[np.bool_]
+
+#: Requests per second from which the job's load is heavy: opened files, and MiB.
+HEAVY_REQUESTS = 500.0
+#: Opened files per second that are worth a sentence, however fast the file system is.
+MANY_OPENS = 1000.0
+#: A probe is slow from so many times the usual latency on, and from so many milliseconds.
+_SLOW_FACTOR, _SLOW_MS = 5.0, 10.0
+#: Bounds of the usual latency, where the run's own is outside of them or unknown.
+_USUAL_MS = (0.5, 2.0, 4.0)
+_LEAST_PROBES, _LEAST_SIDE, _LEAST_SLOW = 8, 5, 3
+#: Share of the probes without load that must be slow, or how many in a row; the share of those with load.
+_SLOW_LIGHT, _IN_A_ROW, _SLOW_HEAVY, _QUIET_LIGHT = 0.2, 4, 0.5, 0.1
+#: Share of shifted loads that may fit as well, and changes of the load that must be seen.
+_CHANCE, _LEAST_CHANGES, _SAME_LOAD = 0.03, 3, 0.9
+#: Share of the probes beside which the load is heavy, from which it is worth a sentence.
+_OFTEN = 0.1
+_MIB = float(1 << 20)
+
+
+@dataclass(frozen=True)
+class StorageSeries:
+    """Probes of a mount, with the job's own load around each.
+
+    Parameters
+    ----------
+    latency_ms
+        NaN where a probe failed.
+    opens
+        Files per second that the job opened at this mount; NaN where they were not counted.
+    moved
+        Bytes per second that the job moved; NaN where unknown.
+    shared
+        True for a file system of the cluster, where many opened files matter even if it keeps up.
+    """
+
+    mount: str
+    time_ns: NDArray[np.int64]
+    latency_ms: _Floats
+    opens: _Floats
+    moved: _Floats
+    shared: bool = True
+
+
+@dataclass(frozen=True)
+class StorageJudgement:
+    """What can be said of a mount.
+
+    Parameters
+    ----------
+    slow
+        ``everybody``, ``job``, ``unknown`` (slow, but it can't be told by whom), or empty for not slow.
+    opens
+        Median of the files that the job opens per second while its load is heavy; None where it never is.
+    light_ms, heavy_ms
+        Medians of the latency without and with heavy load; None without such probes.
+    slow_ms
+        Median of the slow probes without heavy load, for ``everybody``; else None.
+    since
+        UTC nanoseconds of the first slow probe that counts.
+    chance
+        Share of the shifted loads that fit the slow probes as well as the real one, for ``job``.
+    many_opens
+        True where the job opens so many files so often that this is worth a sentence.
+    """
+
+    mount: str
+    slow: str
+    probes: int
+    light: int
+    slow_light: int
+    opens: float | None
+    moved: float | None
+    light_ms: float | None
+    heavy_ms: float | None
+    slow_ms: float | None
+    since: int | None
+    chance: float
+    many_opens: bool
+    because: str = ""
+
+    def verdicts(self) -> list[Verdict]:
+        """Return the verdicts, each with its evidence."""
+        found = []
+        if self.slow == "everybody":
+            found.append(
+                Verdict("file_system", self._everybody(), since=self.since, confidence=self._confidence())
+            )
+        if self.slow == "job" or (self.many_opens and self.slow != "unknown"):
+            found.append(Verdict("own_io", self._job(), since=self.since, confidence=self._confidence()))
+        if self.slow == "unknown":
+            found.append(cannot_tell(self.because, since=self.since))
+        return found
+
+    def _confidence(self) -> float:
+        return max(0.0, 1.0 - self.chance)
+
+    def _load(self) -> str:
+        if self.opens is not None and self.opens >= (self.moved or 0.0) / _MIB:
+            return f"opens {_count(self.opens)} files per second"
+        return f"moves {(self.moved or 0.0) / 1e6:,.0f} MB per second".replace(",", " ")
+
+    def _everybody(self) -> str:
+        return (
+            f"{self.mount} was slow at {self.slow_light} of {self.light} probes while the job asked "
+            f"little of it ({_ms(self.slow_ms)} for a name or 4 KiB). Others, or the file system itself, are "
+            "the reason."
+        )
+
+    def _job(self) -> str:
+        text = f"Your job {self._load()} at {self.mount}"
+        if self.slow == "job":
+            heavy, light = _ms(self.heavy_ms), _ms(self.light_ms)
+            return f"{text}. It answers in {heavy} while the job does, in {light} otherwise."
+        if self.slow == "everybody":
+            return f"{text}, which is slow without that, too."
+        return f"{text}. It keeps up: {_ms(self.heavy_ms)} for a name or 4 KiB."
+
+
+def judge_storage(series: StorageSeries) -> StorageJudgement:
+    """Return what can be said of a mount."""
+    known = np.isfinite(series.latency_ms)
+    times, latency = series.time_ns[known], series.latency_ms[known]
+    opens, moved = series.opens[known], series.moved[known]
+    requests = np.nan_to_num(opens) + np.nan_to_num(moved) / _MIB
+    unknown_load = ~np.isfinite(opens) & (requests < HEAVY_REQUESTS)
+    heavy = (requests >= HEAVY_REQUESTS) & ~unknown_load
+    # Servers still work on what was asked just before.
+    near = heavy | np.r_[False, heavy[:-1]] | np.r_[heavy[1:], False]
+    light = ~near & ~unknown_load
+    slow = latency >= _threshold(latency[light])
+    slow_light = int((slow & light).sum())
+    kind, chance, because = _kind(latency, slow, heavy, light)
+    chosen = slow & (light if kind == "everybody" else heavy if kind == "job" else slow)
+    rate = _median(opens[heavy])
+    often = heavy.sum() >= max(_LEAST_SLOW, _OFTEN * len(latency))
+    return StorageJudgement(
+        series.mount,
+        kind,
+        probes=len(latency),
+        light=int(light.sum()),
+        slow_light=slow_light,
+        opens=rate,
+        moved=_median(moved[heavy]),
+        light_ms=_median(latency[light]),
+        heavy_ms=_median(latency[heavy]),
+        slow_ms=_median(latency[slow & light]) if kind == "everybody" else None,
+        since=int(times[chosen][0]) if kind and chosen.any() else None,
+        chance=chance,
+        many_opens=bool(series.shared and often and rate is not None and rate >= MANY_OPENS),
+        because=because and _reason(because, series.mount, latency[slow], opens[heavy], len(latency)),
+    )
+
+
+def _kind(latency: _Floats, slow: _Flags, heavy: _Flags, light: _Flags) -> tuple[str, float, str]:
+    """Return who makes it slow, the chance of that by coincidence, and for ``unknown`` why."""
+    n_light, n_heavy = int(light.sum()), int(heavy.sum())
+    slow_light, slow_heavy = int((slow & light).sum()), int((slow & heavy).sum())
+    if len(latency) < _LEAST_PROBES or int(slow.sum()) < _LEAST_SLOW:
+        return ("unknown", 1.0, "few") if int(slow.sum()) >= _LEAST_SLOW else ("", 0.0, "")
+    lasts = _longest(slow[light]) >= _IN_A_ROW
+    if (
+        n_light >= _LEAST_SIDE
+        and slow_light >= _LEAST_SLOW
+        and (lasts or slow_light >= _SLOW_LIGHT * n_light)
+    ):
+        return "everybody", 0.0, ""
+    if n_light + n_heavy < len(latency) / 2:
+        often = _longest(slow) >= _IN_A_ROW or slow.sum() >= _SLOW_LIGHT * len(latency)
+        return ("unknown", 1.0, "uncounted") if often else ("", 0.0, "")
+    if n_heavy < _LEAST_SLOW or slow_heavy < max(_LEAST_SLOW, _SLOW_HEAVY * n_heavy):
+        # A few slow answers now and then: no period that a job could notice.
+        return "", 0.0, ""
+    changes = int(np.count_nonzero(np.diff(heavy.astype(np.int8))))
+    chance = _coincidence(np.log(np.maximum(latency, 1e-3)), heavy)
+    quiet = n_light >= _LEAST_SIDE and slow_light <= _QUIET_LIGHT * n_light
+    if quiet and chance <= _CHANCE and changes >= _LEAST_CHANGES:
+        return "job", chance, ""
+    return "unknown", 1.0, "always" if n_light < _LEAST_SIDE else "coincidence"
+
+
+def _coincidence(latency: _Floats, heavy: _Flags) -> float:
+    """Return the share of other shifts of the load along the run that fit the latency at least as well.
+
+    Shifts of a regular load by its own period are the same load, not others.
+    """
+    count = int(heavy.sum())
+    shifted = [np.roll(heavy, shift) for shift in range(1, len(heavy))]
+    others = [each for each in shifted if int((each & heavy).sum()) < _SAME_LOAD * count]
+    real = float(latency[heavy].sum())
+    as_good = sum(float(latency[each].sum()) >= real for each in others)
+    return (1 + as_good) / (1 + len(others))
+
+
+def _longest(flags: _Flags) -> int:
+    """Return the length of the longest row of true values."""
+    edges = np.flatnonzero(np.diff(np.r_[False, flags, False].astype(np.int8)))
+    return int((edges[1::2] - edges[::2]).max(initial=0))
+
+
+def _threshold(light: _Floats) -> float:
+    low, default, high = _USUAL_MS
+    usual = float(np.clip(np.quantile(light, 0.25), low, high)) if len(light) >= _LEAST_SIDE else default
+    return max(_SLOW_MS, _SLOW_FACTOR * usual)
+
+
+def _reason(because: str, mount: str, slow: _Floats, opens: _Floats, probes: int) -> str:
+    answer = f"{mount} answers in {_ms(_median(slow))}"
+    rate = _median(opens)
+    load = "its load is heavy" if rate is None or not rate else f"it opens {_count(rate)} files per second"
+    if because == "few":
+        return f"{answer}, but was probed only {probes} times."
+    if because == "uncounted":
+        return f"{answer} at times, but how many files the job opened then is not known."
+    if because == "always":
+        return f"{answer}, but {load} nearly all the time: others may slow it as well, or it alone."
+    return (
+        f"{answer} while {load}, but that may be a coincidence: it changed too rarely to be told from others."
+    )
+
+
+def _median(values: _Floats) -> float | None:
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if len(known) else None
+
+
+def _count(value: float) -> str:
+    digits = max(0, len(str(int(value))) - 2)
+    return f"{round(value, -digits):,.0f}".replace(",", " ")
+
+
+def _ms(value: float | None) -> str:
+    if value is None:
+        return "an unknown time"
+    return f"{value / 1000:.1f} s" if value >= 1000 else f"{value:.3g} ms"

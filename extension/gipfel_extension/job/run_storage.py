@@ -1,0 +1,218 @@
+"""A run's input and output: verdicts on its file systems, advice on its files, and a figure.
+
+`storage_report` reads a run folder; `gipfel io`, `gipfel diagnose` and the job page show it.
+"""
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..diagnosis.file_system import StorageJudgement, StorageSeries, judge_storage
+from ..diagnosis.verdict import Verdict
+from ..storage.record import FilesRow, Period, StorageRecord, read_storage
+from ..storage.striping import SiteStripes, mending
+from ..telemetry.figures.palette import COLORS
+from ..telemetry.figures.stack import Plot, stacked
+
+_Floats = NDArray[np.float64]
+#: Periods of other nodes that count as simultaneous with a probe.
+_NEAR_NS = 15 * 10**9
+_MOST_ADVICE, _MOST_PLOTTED = 6, 4
+_COLORS = ("blue", "orange", "green", "purple")
+_DASHES = ("solid", "dot", "dash", "dashdot")
+
+
+@dataclass(frozen=True)
+class StorageReport:
+    """What is known of a run's input and output.
+
+    Parameters
+    ----------
+    judgements
+        Of each mount that was probed, or whose client counts times.
+    advice
+        Sentences with a command: files on the wrong tier, images without stripes.
+    """
+
+    record: StorageRecord
+    judgements: tuple[StorageJudgement, ...]
+    advice: tuple[str, ...]
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """Verdicts on the file systems, those on everybody's slow one first."""
+        found = [verdict for each in self.judgements for verdict in each.verdicts()]
+        return tuple(sorted(found, key=lambda each: ("file_system", "own_io", "unknown").index(each.kind)))
+
+
+def storage_report(run: Path, environment: Mapping[str, str] = os.environ) -> StorageReport | None:
+    """Return the report on a run; None where nothing was recorded of its input and output."""
+    record = read_storage(run)
+    if record is None:
+        return None
+    notes = list(record.notes)
+    try:
+        stripes = SiteStripes.from_environment(environment)
+    except ValueError as error:
+        notes.append(f"{error}. The default applies.")
+        stripes = SiteStripes()
+    judgements = tuple(judge_storage(each) for each in series_of(record.periods))
+    record = StorageRecord(record.periods, record.files, tuple(notes))
+    return StorageReport(record, judgements, tuple(_advice(record.files, stripes))[:_MOST_ADVICE])
+
+
+def series_of(periods: Sequence[Period]) -> list[StorageSeries]:
+    """Return the latency of each mount, with the job's load at it on all nodes."""
+    latencies: dict[str, list[tuple[int, float]]] = {}
+    for period in periods:
+        for row in period.probes:
+            value = row.worst_ms
+            latencies.setdefault(row.mount, []).append((period.time_ns, np.nan if value is None else value))
+    for period in periods:
+        for mount in period.mounts:
+            # What NFS' client measured on a node that does not probe.
+            if mount.metadata_ms is not None and mount.mount not in latencies:
+                latencies.setdefault(mount.mount, []).append((period.time_ns, mount.metadata_ms))
+    found = []
+    for name, pairs in latencies.items():
+        times = np.array([time for time, _ in pairs], np.int64)
+        opens = _sum_of_nodes(times, _by_node(periods, lambda each, name=name: _opened(each, name)))
+        moved = _sum_of_nodes(times, _by_node(periods, lambda each, name=name: _moved(each, name)))
+        tiers = {row.tier for each in periods for row in each.mounts if row.mount == name}
+        values = np.array([value for _, value in pairs], np.float64)
+        found.append(StorageSeries(name, times, values, opens, moved, shared=not tiers or "shared" in tiers))
+    return found
+
+
+def storage_figure(
+    record: StorageRecord, span_ns: tuple[int, int], *, dark: bool = False, width: int = 320
+) -> dict[str, Any]:
+    """Return plots over time: how mounts answer, files that the job opens, bytes of its ranks."""
+    inside = [each for each in record.periods if span_ns[0] <= each.time_ns <= span_ns[1]]
+    answers: dict[str, list[tuple[int, float | None]]] = {}
+    opened: dict[str, list[tuple[int, float | None]]] = {}
+    moved: dict[str, list[tuple[int, float | None]]] = {}
+    nodes = {each.node for each in inside}
+    for period in inside:
+        for row in period.probes:
+            answers.setdefault(row.mount, []).append((period.time_ns, row.worst_ms))
+        name = f" on {period.node}" if len(nodes) > 1 else ""
+        opened.setdefault(f"opened{name}", []).append((period.time_ns, period.opened))
+        moved.setdefault(f"read{name}", []).append(
+            (period.time_ns, sum(each.read for each in period.ranks) / 1e6)
+        )
+        moved.setdefault(f"written{name}", []).append(
+            (period.time_ns, sum(each.written for each in period.ranks) / 1e6)
+        )
+    plots = [
+        Plot(title, _lines(lines, unit, dark=dark), pixels=90, width=width)
+        for title, lines, unit in (
+            ("Answers of file systems, ms", answers, "ms"),
+            ("Files opened per second, at least", opened, "/s"),
+            ("Read and written, MB/s", moved, "MB/s"),
+        )
+        if any(value is not None for line in lines.values() for _, value in line)
+    ]
+    return stacked(
+        plots,
+        title="",
+        span_ms=(span_ns[0] // 1_000_000, span_ns[1] // 1_000_000),
+        dark=dark,
+        empty="Nothing of the job's files was recorded in this time.",
+    )
+
+
+def _lines(
+    lines: Mapping[str, Sequence[tuple[int, float | None]]], unit: str, *, dark: bool
+) -> tuple[dict[str, Any], ...]:
+    most = sorted(lines, key=lambda name: -sum(value or 0.0 for _, value in lines[name]))[:_MOST_PLOTTED]
+    return tuple(
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "name": name,
+            "uid": f"storage/{unit}/{name}",
+            "x": [time // 1_000_000 for time, _ in lines[name]],
+            "y": [value for _, value in lines[name]],
+            "line": {"color": COLORS[_COLORS[place]][dark], "dash": _DASHES[place], "width": 1.6},
+            "marker": {"size": 3},
+            "hovertemplate": f"{name} %{{y:.3~s}} {unit}<extra></extra>",
+        }
+        for place, name in enumerate(most)
+    )
+
+
+def _advice(files: Sequence[FilesRow], stripes: SiteStripes) -> list[str]:
+    """Return what to do about files, the most bytes first, each once whatever the nodes."""
+    found: dict[str, None] = {}
+    for each in files:
+        folder = each.directory.removesuffix("/*")
+        where = f"{each.mount} ({each.filesystem}, {each.tier})"
+        if each.tier == "shared" and not each.written and each.kind in ("data", "shard", "checkpoint"):
+            if each.pattern == "small files":
+                mean = each.bytes / each.files / 1000
+                found.setdefault(
+                    f"{folder} has small files ({mean:,.0f} kB on average) on {where}: each costs a request. "
+                    f"Pack them: gipfel data pack {shlex.quote(folder)} {shlex.quote(folder + '.sqsh')}"
+                )
+            elif each.pattern == "random":
+                found.setdefault(
+                    f"{each.largest_path} is read at random on {where}. Node-local disks and memory answer "
+                    "sooner: copy it to the node before the work begins."
+                )
+        found.setdefault(mending(each.largest_path, each.largest, each.stripes, stripes))
+    return [each for each in found if each]
+
+
+def _by_node(periods: Sequence[Period], value: Any) -> dict[str, tuple[NDArray[np.int64], _Floats]]:
+    grouped: dict[str, list[tuple[int, float]]] = {}
+    for each in periods:
+        grouped.setdefault(each.node, []).append((each.time_ns, value(each)))
+    return {
+        node: (
+            np.array([time for time, _ in pairs], np.int64),
+            np.array([rate for _, rate in pairs], np.float64),
+        )
+        for node, pairs in grouped.items()
+    }
+
+
+def _sum_of_nodes(
+    times: NDArray[np.int64], nodes: Mapping[str, tuple[NDArray[np.int64], _Floats]]
+) -> _Floats:
+    """Return the sum over nodes of the value nearest to each time; NaN where no node has one."""
+    total, known = np.zeros(len(times)), np.zeros(len(times), np.bool_)
+    for all_times, all_values in nodes.values():
+        counted = np.isfinite(all_values)
+        own, values = all_times[counted], all_values[counted]
+        if not len(own):
+            continue
+        right = np.clip(np.searchsorted(own, times), 0, len(own) - 1)
+        left = np.maximum(right - 1, 0)
+        nearest = np.where(np.abs(own[left] - times) <= np.abs(own[right] - times), left, right)
+        near = np.abs(own[nearest] - times) <= _NEAR_NS
+        total += np.where(near, values[nearest], 0.0)
+        known |= near
+    return np.where(known, total, np.nan)
+
+
+def _opened(period: Period, mount: str) -> float:
+    """Return the files opened per second at a mount; 0 without files of the job, NaN if not counted."""
+    for row in period.mounts:
+        if row.mount == mount:
+            return np.nan if row.opened is None else row.opened
+    return np.nan if period.why else 0.0
+
+
+def _moved(period: Period, mount: str) -> float:
+    """Return bytes per second at a mount by its client's counters, else those of the job at all mounts."""
+    for row in period.mounts:
+        if row.mount == mount and row.read_bytes is not None:
+            return row.read_bytes + (row.written_bytes or 0.0)
+    return sum(each.storage_read + each.storage_written for each in period.ranks)
