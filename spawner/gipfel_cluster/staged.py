@@ -28,6 +28,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+#: The annotation of an EDF that lists data to stage, and the prefix of those that say how.
+ANNOTATION = "com.gipfel.stage"
 #: The directory for copies on local disk, from the site or the user.
 DISK_VARIABLE = "GIPFEL_STAGE_DISK"
 MEMORY = Path("/dev/shm")  # noqa: S108 - the store in it is accessible to its owner alone

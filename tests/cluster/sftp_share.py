@@ -36,7 +36,7 @@ class SftpShare:
     """
 
     def __init__(self, cluster: OneMachine, source: Path, at: Path, *, rate: float | None = None) -> None:
-        self._cluster, self._source, self.at, self.rate = cluster, source, at, rate
+        self._cluster, self.source, self.at, self.rate = cluster, source, at, rate
         self.sent: Counter[str] = Counter()
         self._listener = socket.create_server((cluster.hub_address, 0))
         self._servers: list[subprocess.Popen[bytes]] = []
@@ -51,7 +51,7 @@ class SftpShare:
         try:
             for name in self._cluster.node_names:
                 inside = ["nsenter", f"--target={self._cluster.pid(name)}", "--mount", "--net", "--"]
-                argv = [*inside, "sshfs", "-f", f"{host}:{self._source}", str(self.at), "-o", options]
+                argv = [*inside, "sshfs", "-f", f"{host}:{self.source}", str(self.at), "-o", options]
                 self._servers.append(subprocess.Popen(argv, stdin=subprocess.DEVNULL))
                 assert wait_until(functools.partial(self._is_mounted, inside), 15), name
             yield self

@@ -1,6 +1,7 @@
 """Staging on two nodes that mount a shared directory each by itself: bytes, lost nodes, full disks, kills."""
 
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 import sftp_share
+from edf_files import write_edf
+from images import Images
 from one_machine import OneMachine, wait_until
 from sftp_share import SftpShare
 from unix_users import UnixUser
@@ -180,6 +183,25 @@ def test_the_shared_file_system_sends_the_data_once_and_a_copy_is_used_again(pla
     assert not place.nothing_left()
     place.stop(second["id"])
     assert wait_until(place.nothing_left, 10), place.left()
+
+
+def test_ranks_in_containers_read_the_copies_at_the_same_path(place: Place, images: Images) -> None:
+    user, at = place.user, place.share.at
+    program = "import hashlib, sys; print('READ', hashlib.sha256(open(sys.argv[1], 'rb').read()).hexdigest())"
+    user.write("read.py", program)
+    edf = write_edf(user, "staged", image=images.python, mounts=(f"{at}:{at}", f"{user.home}:{user.home}"))
+    with edf.open("a") as file:
+        file.write(f'[annotations.com.gipfel.stage]\ndata = "{place.data}"\nto = "memory"\n')
+    place.share.reset()
+    words = "--launcher srun --nodes 2 --no-preflight --in-job --wait --edf staged"
+    command = f"{place.runtime}/bin/gipfel launch {words} -- read.py {place.data}"
+    status, out, err = place.end(place.start(command))
+    assert status == 0, err + out
+    digest = hashlib.sha256((place.share.source / "data.bin").read_bytes()).hexdigest()
+    assert (out + err).count(f"READ {digest}") == 2
+    assert place.share.total() <= 1.1 * _BYTES, dict(place.share.sent)
+    # They stay for the job's next launch.
+    assert not place.nothing_left()
 
 
 def test_a_disk_that_is_too_small_is_named_and_the_others_copies_are_removed(place: Place) -> None:

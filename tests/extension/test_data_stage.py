@@ -15,6 +15,7 @@ import pytest
 from gipfel_cluster.edf.model import Edf, Mount
 from gipfel_cluster.engines.protocol import ContainerRequest
 from gipfel_cluster.hooks.invocation import use_copies
+from gipfel_cluster.job.staging import StageRequest, stage_before_start, stage_request
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.staged import lock_content, staged_paths, stores, sweep
 from gipfel_extension.data.manifest import summary_path
@@ -252,6 +253,35 @@ def _gipfel(runs: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "GIPFEL_RUNS": str(runs), "GIPFEL_STAGE_DISK": str(runs)}
     argv = [sys.executable, "-m", "gipfel_extension.cli", "data", *words]
     return subprocess.run(argv, capture_output=True, text=True, timeout=60, env=environment, check=False)
+
+
+def test_an_edf_and_a_job_request_data_together() -> None:
+    own = StageRequest(data=("/a",), to="memory")
+    asked = {"com.gipfel.stage.data": "/a, /b", "com.gipfel.stage.to": "nvme"}
+    assert stage_request(asked) == StageRequest(data=("/a", "/b"), to="nvme")
+    assert stage_request(asked, own) == StageRequest(data=("/a", "/b"), to="memory")
+    assert (stage_request({}), stage_request({}, own)) == (None, own)
+    for wrong in ({"com.gipfel.stage": "relative"}, {**asked, "com.gipfel.stage.to": "tape"}):
+        with pytest.raises(GipfelError, match=r"annotation com\.gipfel\.stage is not valid"):
+            stage_request(wrong)
+
+
+def test_a_job_stages_before_its_container_starts(tmp_path: Path) -> None:
+    item = _source(tmp_path, 0.3)
+    environment = {**os.environ, "GIPFEL_STAGE_DISK": str(tmp_path)}
+    run = tmp_path / "run"
+    run.mkdir()
+    request = StageRequest(data=(item.path,), to="nvme")
+    note = stage_before_start(request, run, environment, lambda: False)
+    assert "staged on 1 of 1 nodes (nvme)" in note
+    assert [each.path for _, each in staged_paths(environment)] == [item.path]
+    (run / "transfers" / "1" / "stop").touch()
+    missing = request.model_copy(update={"data": ("/none",)})
+    assert "Not staged, so the shared files are read" in stage_before_start(
+        missing, run, environment, lambda: False
+    )
+    with pytest.raises(GipfelError, match="could not be staged: /none"):
+        stage_before_start(missing.model_copy(update={"on_failure": "stop"}), run, environment, lambda: False)
 
 
 def test_what_can_not_be_staged_is_one_line(tmp_path: Path) -> None:

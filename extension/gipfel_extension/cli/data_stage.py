@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -241,3 +241,40 @@ def status(*, as_json: bool) -> int:
     for line in table_lines(rows, right=(4,)):
         click.echo(line)
     return 0
+
+
+def stage_of_options(options: dict[str, Any]) -> dict[str, Any] | None:
+    """Take the options about staging out of those of a command; return None without data."""
+    data = tuple(str(Path(each).expanduser().absolute()) for each in options.pop("stage", ()))
+    tier, on_failure = options.pop("stage_to", "auto"), options.pop("stage_on_failure", "continue")
+    return {"data": data, "to": tier, "on_failure": on_failure} if data else None
+
+
+def stage_options(command: Any) -> Any:
+    """Add the options about staging to a command."""
+    for option in (
+        click.option(
+            "--stage-on-failure",
+            type=click.Choice(["continue", "stop"]),
+            default="continue",
+            show_default=True,
+            help="A node that can't be staged reads the shared file system, or ends the start.",
+        ),
+        click.option(
+            "--stage-to",
+            type=click.Choice(["auto", "nvme", "memory"]),
+            default="auto",
+            show_default=True,
+            help="Where --stage copies to; auto is the local disk if the data fits there, else memory.",
+        ),
+        click.option(
+            "--stage",
+            "stage",
+            multiple=True,
+            metavar="DATA",
+            help="Copy a file or directory to every node first, read once from the shared file system; in "
+            "containers it has the same path.",
+        ),
+    ):
+        command = option(command)
+    return command

@@ -8,6 +8,7 @@ import click
 
 from gipfel_cluster.process.fork import allow_forks
 
+from .data_stage import stage_options
 from .terminal import examples, report_line
 
 _KILL_HOLDERS = (
@@ -186,6 +187,7 @@ class _StartCommand(click.Command):
     help="What a launch does that can't run behind its gate, such as one on several nodes: refuse to "
     "start, or run outside and name the ranks.",
 )
+@stage_options
 @click.option("--name", default="", metavar="NAME", help="Name of the launch and its job.")
 @click.option(
     "--scheduler", default="", metavar="S", help="slurm or local; by default slurm where it is configured."

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from gipfel_cluster.model import GipfelError
 
 from ..training.record.spec import LaunchSpec, nodes_range, parameter_value
+from .data_stage import stage_of_options
 
 
 def build_spec(options: dict[str, Any], *, code: str = "") -> LaunchSpec:
@@ -42,6 +43,7 @@ def build_spec(options: dict[str, Any], *, code: str = "") -> LaunchSpec:
     }
     parameters |= options.pop("values", {})
     options["network"] = gate_of_options(options)
+    options["stage"] = stage_of_options(options)
     variables = {}
     for each in options.pop("environment"):
         name, equals, value = each.partition("=")

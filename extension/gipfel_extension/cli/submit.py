@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .data_stage import stage_of_options, stage_options
 from .terminal import examples, in_notebook_cell, report_line
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ _INTERRUPTED = 130
     help="Put the notebook behind a gate: only this host and others so given are reached.",
 )
 @click.option("--no-network", is_flag=True, help="The same, without any host.")
+@stage_options
 @click.option(
     "--nodes", default=1, show_default=True, type=click.IntRange(min=1), metavar="N",
     help="Nodes of the job; the notebook itself runs on the first one.",
@@ -158,6 +160,7 @@ def _planned(options: dict[str, Any]) -> "NotebookJob":
     except OSError as error:
         raise GipfelError("The working directory no longer exists.", "Change to another one.") from error
     options["network"] = gate_of_options(options)
+    options["stage"] = stage_of_options(options)
     notebook_options = NotebookOptions.model_validate(options)
     return plan_notebook_job(notebook_options, environment=os.environ, directory=directory)
 

@@ -23,6 +23,7 @@ from ..engines.setup import with_setup
 from ..engines.srun import ContainerEngine, Pyxis
 from ..model import GipfelError, one_line, pluralize
 from ..runtime.model import Runtime
+from ..staged import ANNOTATION as STAGE_PREFIX
 from ..staged import StagedPath, staged_paths
 from .dcgm import Dcgm
 from .nccl import AwsOfiNccl
@@ -197,7 +198,11 @@ def apply_hooks(
 
 def _unused_annotations(annotations: Mapping[str, str], engine: str) -> Iterator[str]:
     """Yield one line about the annotations that belong to no hook."""
-    others = [_printable(name) for name in sorted(annotations) if not name.startswith((_PREFIX, GATE_PREFIX))]
+    others = [
+        _printable(name)
+        for name in sorted(annotations)
+        if not name.startswith((_PREFIX, GATE_PREFIX, STAGE_PREFIX))
+    ]
     if others:
         more = f" and {len(others) - _MAX_LISTED} more" if len(others) > _MAX_LISTED else ""
         yield f"The engine {engine} ignores the annotations {', '.join(others[:_MAX_LISTED])}{more}."

@@ -12,6 +12,7 @@ from pydantic import Field, JsonValue
 from ..edf.gate import Gate
 from ..model import Frozen, OneLine
 from ..scheduler.protocol import batch_script
+from .staging import StageRequest
 
 #: The environment variable that carries a `JobSpec` as JSON from the submitting side to the node.
 JOB_VARIABLE = "GIPFEL_JOB"
@@ -50,6 +51,8 @@ class JobSpec(Frozen):
     """Further directories of the host that the container mounts at the same path."""
     network: Gate | None = None
     """Hosts that a batch notebook may reach, in addition to the gates of EDF and site."""
+    stage: StageRequest | None = None
+    """Data to copy to the job's nodes first, in addition to what the EDF requests."""
     submitted: int = Field(default_factory=lambda: int(time.time()), ge=0)
     """Time at which this was made, which is when it is submitted, in seconds since 1970."""
 

@@ -29,6 +29,7 @@ from .broker import broker_process
 from .notices import JobNotices
 from .record import DIGESTS, BackgroundDigest, describe_run, job_id_of, now
 from .recording import Recording, close_run, track_runs
+from .staging import stage_before_start, stage_request
 
 _END_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
@@ -141,8 +142,9 @@ class JobRunner:
             scratch=str(scratch / "c"),
             step=self._srun_options(),
         )
+        staged = self._stage(request.edf, run)
         invocation = self._invocation(request, engine, runtime, str(run.path))
-        record["notes"] = list(invocation.notes)
+        record["notes"] = [*staged, *invocation.notes]
         run.write_record(record)
         context = job_context(
             self.spec,
@@ -155,6 +157,15 @@ class JobRunner:
         start = self._engine_directory(engine.name) if contained else directory
         return self._run_recorded(
             run, record, context, invocation, notices, directory=start, preloaded=preloaded
+        )
+
+    def _stage(self, edf: Edf, run: RunFolder) -> tuple[str, ...]:
+        """Copy data to the job's nodes before the container starts; a launch does so before its ranks."""
+        request = None if self.spec.kind == "launch" else stage_request(edf.annotations, self.spec.stage)
+        if request is None:
+            return ()
+        return (
+            stage_before_start(request, run.path, self.environment, lambda: self._received in _END_SIGNALS),
         )
 
     def _invocation(

@@ -14,6 +14,7 @@ from pydantic import (
     field_validator,
 )
 
+from gipfel_cluster.job.staging import MAX_PATHS, split_paths
 from gipfel_cluster.model import Frozen, GipfelError, OneLine
 from gipfel_cluster.scheduler.notation import parse_duration
 from gipfel_cluster.scheduler.protocol import Memory, Placement
@@ -41,6 +42,7 @@ FIELDS = {
     "interface": "the interface",
     "vet": "vetting",
     "vet_action": "the action after a vetting",
+    "stage": "the data to copy to the nodes",
     "service": "the service",
     "parameters": "the parameters of the service",
 }
@@ -80,6 +82,15 @@ def _reject_boolean(value: object) -> object:
     return value
 
 
+def _paths(value: str) -> str:
+    paths = split_paths(value)
+    if paths and any(not each.startswith("/") for each in paths):
+        raise ValueError("give absolute paths, separated by spaces")
+    if len(paths) > MAX_PATHS:
+        raise ValueError(f"give at most {MAX_PATHS} paths")
+    return " ".join(paths)
+
+
 _Number = BeforeValidator(_reject_boolean)
 
 
@@ -92,6 +103,7 @@ class UserOptions(Placement):
     taken to, JupyterLab's or Jupyter Notebook's. ``vet`` is the protocol by which the nodes are
     vetted first. If a node fails the vetting, ``vet_action`` decides: start no server (``abort``, the
     default), start it without that node (``shrink``, with several nodes) or start it anyway (``report``).
+    ``stage`` has absolute paths, separated by spaces: data that is copied to every node first.
     ``service`` is the blueprint of a service to run instead of a notebook server, with its ``parameters``.
     """
 
@@ -106,6 +118,7 @@ class UserOptions(Placement):
     interface: Literal["", "lab", "notebook"] = ""
     vet: Annotated[OneLine, Field(max_length=64, pattern=r"^(?:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$")] = ""
     vet_action: Literal["", "abort", "shrink", "report"] = ""
+    stage: Annotated[OneLine, Field(max_length=4096), AfterValidator(_paths)] = ""
     service: Annotated[OneLine, Field(max_length=4096), AfterValidator(_blueprint)] = ""
     parameters: dict[
         Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")],
@@ -215,6 +228,8 @@ def read_query(query: Mapping[str, Sequence[Any]]) -> UserOptions:
         raise OptionError(
             "A link can't name an environment by its path.", "Enter the path in the form.", field="edf"
         )
+    if options.stage:
+        raise OptionError("A link can't name data to copy.", "Enter its path in the form.", field="stage")
     if options.service.startswith(("/", "~")):
         raise OptionError(
             "A link can't name a blueprint by its path.", "Choose a service in the form.", field="service"

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
+from gipfel_cluster.job.staging import StageRequest, split_paths
 from gipfel_cluster.model import Frozen, GipfelError, OneLine
 from gipfel_cluster.scheduler.protocol import JobRequest
 
@@ -63,6 +64,7 @@ def server_spec(
         engine=engine,
         runtime=runtime,
         options=options.model_dump(mode="json"),
+        stage=StageRequest(data=split_paths(options.stage)) if options.stage else None,
     )
 
 

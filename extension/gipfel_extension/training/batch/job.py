@@ -14,6 +14,7 @@ from gipfel_cluster.broker.context import is_system_directory
 from gipfel_cluster.edf.gate import Gate, gates_of
 from gipfel_cluster.egress.start import gate_problem
 from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
+from gipfel_cluster.job.staging import StageRequest
 from gipfel_cluster.model import PYTHON, Frozen, GipfelError
 from gipfel_cluster.scheduler import JobRequest, Scheduler
 from gipfel_cluster.scheduler.slurm import submit_arguments
@@ -67,6 +68,7 @@ class NotebookOptions(Frozen):
     kernel: str = ""
     edf: str = ""
     network: Gate | None = None
+    stage: StageRequest | None = None
     nodes: int = Field(1, ge=1)
     gpus_per_node: int = Field(0, ge=0)
     partition: str = ""
@@ -184,6 +186,7 @@ def plan_notebook_job(
             runtime=runtime.root,
             options=_record_options(options, files, yaml_texts, grid),
             network=options.network,
+            stage=options.stage,
             directory=str(files.directory),
             folders=tuple(dict.fromkeys((str(files.notebook.parent), str(files.output.parent)))),
         )

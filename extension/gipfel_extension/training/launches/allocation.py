@@ -9,7 +9,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from gipfel_cluster.edf import load_edf
+from gipfel_cluster.job.staging import stage_request
 from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.process.tree import end_child
 from gipfel_cluster.scheduler.notation import expand_hostlist, fold_hostlist
@@ -20,6 +23,9 @@ from gipfel_cluster.workloads.directory import is_supervised
 from ...telemetry.files import open_log, read_json
 from ..record.spec import LaunchPlan, LaunchSpec
 from ..record.state import LaunchState, known_folders, refresh_state
+
+if TYPE_CHECKING:
+    from ...data.stage.model import TransferState
 
 VETTING_REPORT, VETTING_LOG, VETTING_PROTOCOL = "vetting.json", "vetting.log", "vetting.yaml"
 _LOOK_S = 0.5
@@ -71,6 +77,52 @@ def vetted_nodes(
             f"See {folder / VETTING_REPORT}. {fix}.",
         )
     return tuple(node for node in nodes if node in good)
+
+
+def stage_for_launch(
+    plan: LaunchPlan,
+    setting: StepJob,
+    nodes: tuple[str, ...],
+    environment: Mapping[str, str],
+    report: Callable[[str], bool],
+) -> None:
+    """Copy what the launch and its EDF want staged to the nodes, before the ranks start.
+
+    The copies stay until the job ends, for the next launch.
+
+    Parameters
+    ----------
+    report
+        Called with the progress as a sentence; returns whether to stop waiting.
+
+    Raises
+    ------
+    GipfelError
+        The data could not be staged, and the launch is to stop then.
+    """
+    annotations: Mapping[str, str] = {}
+    if setting.edf:
+        annotations = load_edf(setting.edf, environment=environment, directory=Path(setting.home)).annotations
+    request = stage_request(annotations, plan.spec.stage)
+    if request is None:
+        return
+    from ...data.stage.model import TRANSFERS, StageSpec  # noqa: PLC0415 - most launches do not need it
+    from ...data.stage.transfer import start_staging, wait_until_staged  # noqa: PLC0415
+
+    spec = StageSpec(data=request.data, to=request.to, nodes=nodes, on_failure=request.on_failure)
+    # Steps of this process, also where the launch was requested in a container.
+    variables = {name: value for name, value in environment.items() if name != "GIPFEL_SOCKETS"}
+    folder = start_staging(spec, variables, Path(plan.host_folder).parents[1] / TRANSFERS)
+    stopped = False
+
+    def show(state: "TransferState") -> None:
+        nonlocal stopped
+        stopped = report(f"Data is staged: {state.reason or state.phase}")
+
+    state = wait_until_staged(folder, show, lambda: stopped)
+    if state.ended and request.on_failure == "stop":
+        raise GipfelError(f"The data could not be staged: {state.reason}", "Start without --stage.")
+    report(f"Not staged, so the shared files are read: {state.reason}" if state.ended else "")
 
 
 def excluded_nodes(spec: LaunchSpec, cluster: str, environment: Mapping[str, str]) -> str:

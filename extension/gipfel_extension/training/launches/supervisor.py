@@ -28,7 +28,14 @@ from ..record.state import (
     read_state,
     write_state,
 )
-from .allocation import allocation_lock, choose_gpus, granted_gpus, held_gpus, vetted_nodes
+from .allocation import (
+    allocation_lock,
+    choose_gpus,
+    granted_gpus,
+    held_gpus,
+    stage_for_launch,
+    vetted_nodes,
+)
 from .attempt import RunningAttempt, tracking_variables
 from .hang_watch import HangWatch, report_end
 from .launchers import Attempt, check_attempt, launcher_of
@@ -159,6 +166,7 @@ class Supervisor:
                 held_gpus(self._folder, self._state.job_id),
             )
             self._change(nodes=nodes, gpus=gpus, ranks=len(nodes) * spec.gpus_per_node)
+        stage_for_launch(self._plan, self._setting, nodes, self._environment, self._report_staging)
         silent = 0
         while not self._stop_requested():
             running = self._start_attempt(nodes, gpus)
@@ -212,6 +220,12 @@ class Supervisor:
         if time.time_ns() - self._state.updated_ns > _UPDATE_S * 1e9:
             self._change()
         return bool(self._stop_signal or self._stop_requested())
+
+    def _report_staging(self, text: str) -> bool:
+        """Show how far the staging is; return whether it must stop."""
+        if text != self._state.reason:
+            self._change(reason=text)
+        return self._stop_requested() or bool(self._stop_signal)
 
     def _start_attempt(self, nodes: tuple[str, ...], gpus: Mapping[str, tuple[int, ...]]) -> RunningAttempt:
         spec, setting = self._plan.spec, self._setting

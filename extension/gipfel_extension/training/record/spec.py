@@ -10,6 +10,7 @@ from pydantic import Field, JsonValue, field_validator, model_validator
 from gipfel_cluster.broker.context import is_system_directory
 from gipfel_cluster.edf import Mount
 from gipfel_cluster.edf.gate import Gate, Gates
+from gipfel_cluster.job.staging import StageRequest
 from gipfel_cluster.model import Frozen, GipfelError, OneLine
 from gipfel_cluster.scheduler import JobRequest
 from gipfel_cluster.scheduler.protocol import Hostlist, Placement
@@ -85,6 +86,8 @@ class LaunchSpec(Placement):
     """Seconds without a step after which the launch hangs, at least; 0 for no alarm."""
     network: Gate | None = None
     """Hosts that the ranks may reach, behind a gate; None for no gate but those of EDF and site."""
+    stage: StageRequest | None = None
+    """Data to copy to the nodes before the ranks start, in addition to what the EDF requests."""
     preflight: bool = True
     python: OneLine = Field("", pattern=r"^(/|$)", max_length=4096)
     """Interpreter of ranks without a container; empty for that of the caller's environment."""
