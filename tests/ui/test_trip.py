@@ -83,7 +83,7 @@ class Trip:
             self.press(source)
         sentence = self.panel.locator(".jp-Gipfel-largest")
         # Before there are samples for a score, it says what comes next.
-        expect(sentence).to_contain_text(re.compile(r"Measuring 4 GPUs\. In a few seconds|Most is lost"))
+        expect(sentence).to_contain_text(re.compile(r"Measuring 4 GPUs\. A score from 0|Most is lost"))
         expect(sentence).to_contain_text(re.compile(r"Most is lost [\w ]+: \d+ points\. (Advice|Profile)"))
         # A notice of the end is not due in the first quarter of a server's half an hour.
         expect(self.page.locator(".Toastify__toast", has_text="time ends")).to_have_count(0)

@@ -163,7 +163,7 @@ describe('the views of saturation', () => {
       ).replace(/<[^>]*>/g, ' ');
     expect(html(2, 4)).toContain('Measuring 4 GPUs.');
     expect(html(2, 4)).not.toContain('of 100 ·');
-    expect(html(20, 4)).toContain('58 points.  Advice appears here when its cause has lasted for a minute.');
+    expect(html(20, 4)).toContain('58 points.  Advice follows when this has lasted a minute.');
     expect(html(90, 4)).toContain('No safe remedy is known.');
     // A recording of two seconds is all that there will be.
     expect(html(2, 0)).toMatch(/42\s+of 100 · fair/);

@@ -86,11 +86,8 @@ function Measuring(props: { gpus: number; trans: ITranslation }): React.JSX.Elem
   return (
     <div className="jp-Gipfel-score" role="status">
       <p className="jp-Gipfel-largest">
-        <span aria-hidden="true">◐</span>{' '}
-        <strong>{trans._n('Measuring %1 GPU.', 'Measuring %1 GPUs.', gpus)}</strong>{' '}
-        {trans.__(
-          'In a few seconds, a score from 0 to 100 shows how much of their capacity is used, and what costs the rest.'
-        )}
+        ◐ <strong>{trans._n('Measuring %1 GPU.', 'Measuring %1 GPUs.', gpus)}</strong>{' '}
+        {trans.__('A score from 0 to 100 follows in a few seconds.')}
       </p>
     </div>
   );
@@ -145,10 +142,10 @@ function LargestLoss(props: {
 /** What to do about a loss for which there is no advice. */
 function remedyText(name: string, waits: boolean, trans: ITranslation): string {
   if (name === 'unexplained') {
-    return trans.__('Profile a few steps to see which kernels run and what they wait for.');
+    return trans.__('Profile a few steps to see why.');
   }
   return waits
-    ? trans.__('Advice appears here when its cause has lasted for a minute.')
+    ? trans.__('Advice follows when this has lasted a minute.')
     : trans.__('No safe remedy is known.');
 }
 
