@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from notebook_runs import Executed, losses
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from gipfel_extension.data.checkpoints import find_checkpoints
 
@@ -23,10 +24,13 @@ def test_data_parallel_goes_on_from_a_checkpoint_as_if_nothing_had_been(
     undisturbed = losses(run_cell("train-ddp", 2, whole, steps=12, checkpoint_every=6, log_every=1))
     done = execute_notebook("train-ddp", steps=12, checkpoint=str(apart), resume=True, log_every=1)
     assert losses(done.logged) == pytest.approx({step: undisturbed[step] for step in range(7, 13)}, rel=1e-4)
-    ends = [torch.load(folder / "latest.pt", weights_only=True) for folder in (apart, whole)]
-    assert [each["step"] for each in ends] == [12, 12]
-    for name, value in ends[1]["model"].items():
-        torch.testing.assert_close(ends[0]["model"][name], value, rtol=1e-3, atol=1e-5)
+    ends = []
+    for folder in (apart, whole):
+        assert [(each.step, each.state) for each in find_checkpoints(folder, verify=True)][-1] == (12, "verified")
+        dcp_to_torch_save(folder / "step-12", tmp_path / "end.pt")
+        ends.append(torch.load(tmp_path / "end.pt", weights_only=False)["model"])
+    for name, value in ends[1].items():
+        torch.testing.assert_close(ends[0][name], value, rtol=1e-3, atol=1e-5)
     assert undisturbed[12] < undisturbed[1] - 0.5
     # Parameters keep their types on the way to the ranks, and the cell's own code is what ran.
     spec = json.loads((done.launch / "spec.json").read_text())
@@ -106,3 +110,7 @@ def test_adapters_learn_a_language_that_the_model_does_not_know(
     adapters = torch.load(tmp_path / "kept" / "adapters.pt", weights_only=True)
     assert sum(each.numel() for each in adapters.values()) == said["learning"]
     assert all(".narrow." in name or ".wide." in name for name in adapters)
+    # Checkpoints have the adapters and their optimizer alone.
+    (left,) = find_checkpoints(tmp_path / "kept", verify=True)[-1:]
+    assert (left.step, left.state) == (30, "verified")
+    assert left.bytes < 2_000_000

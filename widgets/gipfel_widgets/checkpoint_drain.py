@@ -1,7 +1,7 @@
 """Checkpoints in memory or on a node's own disk first, copied to the shared file system by another process.
 
 Each rank writes its files into a directory of its node, which takes a fraction of the time. A process of the
-node, `Drainer`, copies them: at its turn, no faster than a limit, comparing hashes. It outlives the ranks, so
+node, `Drainer`, copies and hashes them: at its turn, no faster than a limit. It outlives the ranks, so
 that a checkpoint which all of them wrote is completed after a crash. That of rank 0's node installs the
 checkpoint when the files of all ranks have arrived. What a killed one has left is copied by the next one.
 
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -32,7 +33,7 @@ from gipfel_extension.data.checkpoints import (
     step_directories,
     step_of,
 )
-from gipfel_extension.telemetry.files import open_regular, read_json, read_regular
+from gipfel_extension.telemetry.files import open_regular, read_json
 
 from .checkpoint_directory import (
     CheckpointError,
@@ -44,6 +45,7 @@ from .checkpoint_directory import (
     work_directory,
     write_part,
 )
+from .checkpoint_space import memory_left
 
 #: Command that runs `main`; its arguments are the node's directory and that of the checkpoints.
 COMMAND: Sequence[str] = (sys.executable, "-m", "gipfel_widgets.checkpoint_drain")
@@ -100,7 +102,7 @@ class NodeStaging:
         about = os.statvfs(self.root)
         free = float(about.f_bavail * about.f_frsize)
         if os.fspath(self.root).startswith(_SHARED_MEMORY):
-            free = min(free, _memory_left(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")))
+            free = min(free, memory_left(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")))
         return 2 * count <= free
 
     def recover(self) -> None:
@@ -168,7 +170,10 @@ class NodeStaging:
                 self._process.stdin.close()
 
     def put(self, step: int, rank: int, document: dict[str, Any]) -> None:
-        """Record that a rank's files are on this node: ``files``, ``attempt``, ``rate``, ``not_before``."""
+        """Record that a rank's files are on this node.
+
+        ``files`` has the CRC-32 of each; ``rate`` is in bytes per second, ``not_before`` a UTC second.
+        """
         _write(self.path(step) / _PART.format(rank=rank), document | {"rank": rank})
 
     def install(self, step: int, request: dict[str, Any]) -> dict[str, Any]:
@@ -190,30 +195,6 @@ class NodeStaging:
         with suppress(OSError, ValueError):
             return _result(read_json(outcome, _MAX_BYTES))
         raise CheckpointError("The process that copies checkpoints ended several times.")
-
-
-def _memory_left(own: Path, groups: Path) -> float:
-    """Return the bytes that this process' control groups still allow; infinity without a limit."""
-    left = float("inf")
-    try:
-        names = [line.split("::", 1)[1] for line in _text(own).splitlines() if line.startswith("0::")]
-        group = groups / names[0].strip("/") if names else groups
-        for each in (group, *group.parents):
-            limit = _text(each / "memory.max").strip() if each.is_relative_to(groups) else "max"
-            # What the page cache holds makes room.
-            stat_lines = _text(each / "memory.stat").splitlines() if limit != "max" else []
-            used = {name: int(value) for name, value in (line.split() for line in stat_lines)}
-            if used:
-                left = min(left, int(limit) - used["anon"] - used.get("shmem", 0))
-            if each == groups:
-                break
-    except (OSError, ValueError, KeyError):
-        return left
-    return left
-
-
-def _text(path: Path) -> str:
-    return read_regular(path, _MAX_BYTES).decode(errors="replace")
 
 
 def _result(outcome: dict[str, Any]) -> dict[str, Any]:
@@ -281,23 +262,33 @@ class Drainer:
         if not self._hurries and time.time() < document["not_before"]:
             return False
         rate = 0.0 if self._hurries else document["rate"]
-        busy = 0.0
-        for name, (_, digest) in document["files"].items():
-            busy += self._copy(part.with_name(name), work / name, digest, rate, step)
+        busy, hashes = 0.0, {}
+        for name, crc in document["files"].items():
+            hashes[name], seconds = self._copy(part.with_name(name), work / name, crc, rate, step)
+            busy += seconds
         sync(work)
-        write_part(work, document["rank"], document["files"], busy)
+        write_part(work, document["rank"], hashes, busy)
         for name in (*document["files"], part.name):
             part.with_name(name).unlink()
         return True
 
-    def _copy(self, source: Path, target: Path, digest: str, rate: float, step: int) -> float:
-        """Copy a file at no more than `rate` bytes per second; return the seconds without pauses."""
-        found, busy, total = hashlib.sha256(), 0.0, 0
+    def _copy(
+        self, source: Path, target: Path, crc: int, rate: float, step: int
+    ) -> tuple[tuple[int, str], float]:
+        """Copy a file at no more than `rate` bytes per second.
+
+        Returns
+        -------
+        tuple
+            Its size and SHA-256, and the seconds without pauses.
+        """
+        digest, found, busy, total = hashlib.sha256(), 0, 0.0, 0
         with open_regular(source) as read, target.open("wb") as write:
             began = time.monotonic()
             while chunk := read.read(_CHUNK_BYTES):
                 start = time.monotonic()
-                found.update(chunk)
+                digest.update(chunk)
+                found = zlib.crc32(chunk, found)
                 write.write(chunk)
                 total += len(chunk)
                 if rate:
@@ -313,9 +304,9 @@ class Drainer:
             write.flush()
             os.fsync(write.fileno())
             busy += time.monotonic() - start
-        if found.hexdigest() != digest:
+        if found != crc:
             raise CheckpointError(f"{target.name} has changed in {source.parent}. Older ones are kept.")
-        return busy
+        return (total, digest.hexdigest()), busy
 
     def _install(self, path: Path, asked: dict[str, Any]) -> bool:
         """Install a checkpoint when all of its files are there; return whether files are missing yet."""
@@ -343,16 +334,28 @@ class Drainer:
                 self._end(path, f"The files of rank {missing[0]} did not arrive from its node", None)
                 return False
             return True
-        ((_, digest),) = asked["files"].values()
+        files = asked["files"]
         if (path / METADATA_NAME).exists():
-            self._copy(path / METADATA_NAME, work / METADATA_NAME, digest, 0.0, step)
-        self._end(path, "", installer.install(step, asked, asked["files"]))
+            target = work / METADATA_NAME
+            files = {
+                METADATA_NAME: self._copy(path / METADATA_NAME, target, files[METADATA_NAME], 0.0, step)[0]
+            }
+        self._end(path, "", installer.install(step, asked, files))
         return False
 
     def _end(self, path: Path, problem: str, manifest: dict[str, Any] | None) -> None:
         if (path / _REQUEST).exists():
             _write(self._root / _OUTCOME, {"problem": problem, "manifest": manifest})
         shutil.rmtree(path, ignore_errors=True)
+
+
+def crc32_of(path: Path) -> int:
+    """Return the CRC-32 of a file, which finds what a crash has torn."""
+    found = 0
+    with open_regular(path) as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            found = zlib.crc32(chunk, found)
+    return found
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:

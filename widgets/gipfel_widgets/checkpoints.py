@@ -37,17 +37,13 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_loader import load as load_state
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from gipfel_extension.data.checkpoints import (
     HISTORY_NAME,
-    METADATA_NAME,
     RUN_NAME,
     current_run,
-    hash_file,
     newest,
     step_directories,
     step_of,
@@ -61,13 +57,12 @@ from .checkpoint_directory import (
     begin,
     remove_leftovers,
     warn_of_earlier_run,
-    work_directory,
-    write_part,
     write_synced,
 )
 from .checkpoint_drain import NodeStaging
 from .checkpoint_interval import History, interval, turn_order, turns
 from .checkpoint_space import SpaceWatch
+from .checkpoint_writer import RankWriter, make_stager
 
 _MEMORY = "/dev/shm"  # noqa: S108 - a directory of the user's own is made in it
 #: Seconds of training before the first checkpoint, whose cost is not known.
@@ -123,7 +118,7 @@ class Checkpoints:
         self.ending = False
         # Separate groups, so that neither waits for, nor is mixed with, the training's collectives.
         self._writers, self._flags = dist.new_group(backend="gloo"), dist.new_group(backend="gloo")
-        self._stager = _stager(on_gpu=torch.cuda.is_available())
+        self._stager = make_stager(on_gpu=torch.cuda.is_available())
         self._saving: Future[Any] | None = None
         self._flag = torch.zeros(1, dtype=torch.int32)
         self._work: dist.Work | None = None
@@ -220,7 +215,7 @@ class Checkpoints:
         began = time.monotonic()
         self.wait()
         self._begin_run()
-        writer = _Writer(self, step)
+        writer = RankWriter(self, step)
         if self._staging and self._leads:
             for path in step_directories(self._staging.root):
                 shutil.rmtree(path, ignore_errors=True)
@@ -337,71 +332,3 @@ class Checkpoints:
         if self.rank == 0 and self._run is None:
             self._run = uuid.uuid4().hex
             write_synced(self.directory / RUN_NAME, {"run": self._run})
-
-
-class _Writer(FileSystemWriter):
-    """Writes a rank's file, then its hashes; rank 0 installs the checkpoint when all have."""
-
-    def __init__(self, owner: Checkpoints, step: int) -> None:
-        staging = owner._staging  # noqa: SLF001 - one class in two parts
-        self._work = work_directory(owner.directory, step)
-        super().__init__(staging.path(step) if staging else self._work, sync_files=staging is None)
-        self.staged = threading.Event()
-        self.stall_s, self.slot_s, self.at_a_time, self.attempt = 0.0, 0.0, 1, 0
-        self._owner, self._step, self._began = owner, step, time.time()
-
-    def write_data(self, plan: Any, planner: Any) -> Any:
-        """Write this rank's tensors and their hashes."""
-        owner, staging = self._owner, self._owner._staging  # noqa: SLF001
-        delay = owner._turn // self.at_a_time * self.slot_s  # noqa: SLF001
-        if staging and not staging.has_room(_bytes(plan)):
-            self.path, self.sync_files, staging = self._work, True, None
-        if staging is None:
-            # In the background: it does not slow down training.
-            owner._hurry.wait(delay)  # noqa: SLF001
-        owner.on_phase("write", self._step)
-        began = time.monotonic()
-        try:
-            done = super().write_data(plan, planner)
-            done.wait()
-        except Exception as error:
-            owner._space.check_failure(error)  # noqa: SLF001
-            raise
-        seconds = time.monotonic() - began
-        owner.on_phase("hash", self._step)
-        names = sorted({each.storage_data.relative_path for each in done.value()})
-        files = {name: hash_file(Path(self.path) / name) for name in names}
-        if staging:
-            part = {"files": files, "attempt": self.attempt, "rate": owner.limit}
-            staging.put(self._step, owner.rank, part | {"not_before": time.time() + delay})
-        else:
-            write_part(self._work, owner.rank, files, seconds)
-        return done
-
-    def finish(self, metadata: Any, results: Any) -> None:
-        """Write the metadata; on rank 0, when every rank has written."""
-        super().finish(metadata, results)
-        self.staged.wait()
-        world = self._owner.world
-        facts = {
-            "step": self._step, "world_size": world, "stall_s": self.stall_s, "began": self._began,
-            "spread_s": self.slot_s * world / self.at_a_time,
-        }  # fmt: skip
-        files = {METADATA_NAME: hash_file(Path(self.path) / METADATA_NAME)}
-        self._owner._finish(self._step, facts, files)  # noqa: SLF001
-
-
-def _stager(*, on_gpu: bool) -> DefaultStager:
-    """Return what copies tensors to memory of the host."""
-    return DefaultStager(
-        StagingOptions(
-            use_pinned_memory=on_gpu, use_shared_memory=False,
-            use_async_staging=False, use_non_blocking_copy=on_gpu,
-        )
-    )  # fmt: skip
-
-
-def _bytes(plan: Any) -> int:
-    """Return the bytes of the tensors that a plan writes, about."""
-    tensors = [each.tensor_data for each in plan.items if each.tensor_data is not None]
-    return sum(each.chunk.sizes.numel() * each.properties.dtype.itemsize for each in tensors)

@@ -1,0 +1,161 @@
+"""What a checkpoint costs training: asynchronous and staggered writing beside ``torch.save`` with fsync.
+
+Two gloo ranks train as ranks with GPUs do: a step waits for a device, here a timer, and then for the other
+rank. In turns a checkpoint is written by ``torch.save`` while training stands still, in the background, and
+over a directory of the node at a limited rate. Rows: seconds lost for each checkpoint, as a share of the
+steps between two of them, beside the share of ``torch.save``; and the cost that the steps of the recorded run
+show beside the ranks' own timers (the larger over the smaller). ``build/checkpoint-dips.png`` shows it.
+"""
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROUNDS, STEPS = 5, 80
+KINDS = ("torch.save", "asynchronous", "staggered")
+BOUND_SHARE, BOUND_COST = 1.0, 1.05
+_IMAGE = Path(__file__).resolve().parents[2] / "build" / "checkpoint-dips.png"
+_WORLD = 2
+#: What a device would take for a step.
+_DEVICE_S = 0.04
+
+
+def main(megabytes: int) -> int:
+    """Measure; 1 where a bound does not hold."""
+    where = os.environ.get("GIPFEL_BENCH_DIR")
+    with tempfile.TemporaryDirectory(prefix="gipfel-bench-", dir=where) as name:
+        folder = Path(name)
+        ranks = []
+        for rank in range(_WORLD):
+            process = os.fork()
+            if not process:
+                code = 1
+                try:
+                    _train(folder, rank, megabytes)
+                    code = 0
+                finally:
+                    os._exit(code)
+            ranks.append(process)
+        statuses = [os.waitpid(each, 0)[1] for each in ranks]
+        if any(statuses):
+            return 1
+        rows = _rows(folder)
+    for row in rows:
+        print(json.dumps(row))
+    return 0 if all(row["holds"] for row in rows) else 1
+
+
+def _train(folder: Path, rank: int, megabytes: int) -> None:
+    """Train one rank, log its steps as a run's ranks do, and write what its own timers say."""
+    import torch  # noqa: PLC0415 - after the fork
+    import torch.distributed as dist  # noqa: PLC0415
+
+    from gipfel_widgets.checkpoints import Checkpoints  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=_WORLD)
+    state = {f"layer-{each}": torch.randn(megabytes * 1_000_000 // 4 // 8) for each in range(8)}
+    # Each rank has tensors of its own, as with a sharded model.
+    state = {f"{name}-{rank}": each for name, each in state.items()}
+    kept: dict[str, Any] = {
+        "asynchronous": Checkpoints(folder / "asynchronous", keep=1, every=10**6, stagger=0.0),
+        "staggered": Checkpoints(
+            folder / "staggered", keep=1, every=10**6, local=folder / f"node-{rank}", limit=megabytes * 1e6
+        ),
+    }
+    total = torch.zeros(1)
+    logged: list[str] = []
+    lost: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
+    step = 0
+    for _ in range(ROUNDS + 1):
+        for kind in KINDS:
+            stall, quiet, busy = 0.0, list[float](), list[float]()
+            for place in range(STEPS):
+                step += 1
+                began = time.perf_counter()
+                if place == STEPS // 4:
+                    if kind == "torch.save":
+                        _torch_save(folder / f"peer-{rank}.pt", state)
+                        dist.barrier()
+                        stall = time.perf_counter() - began
+                    else:
+                        stall = kept[kind].save(step, state)
+                after = time.perf_counter()
+                time.sleep(_DEVICE_S)
+                dist.all_reduce(total)
+                took = time.perf_counter()
+                future = kept[kind]._saving if kind in kept else None
+                saving = future is not None and not future.done()
+                (busy if saving else quiet).append(took - after)
+                values = {"step": step, "step_s": took - began}
+                line = {"time_ns": time.time_ns(), "monotonic_ns": time.monotonic_ns(), "node": "n1"}
+                logged.append(json.dumps(line | {"rank": rank, "values": values}))
+            began = time.perf_counter()
+            if kind in kept:
+                kept[kind].wait()
+                # Training waits for what the steps of this turn did not last for.
+                stall += time.perf_counter() - began
+            lost[kind].append((stall + sum(busy) - len(busy) * statistics.median(quiet), sum(quiet)))
+            dist.barrier()
+    for each in kept.values():
+        each.close()
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write("\n".join(logged) + "\n")
+    (folder / f"timers-{rank}.json").write_text(json.dumps(lost))
+
+
+def _torch_save(path: Path, state: dict[str, Any]) -> None:
+    import torch  # noqa: PLC0415 - after the fork
+
+    with path.with_suffix(".new").open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    path.with_suffix(".new").replace(path)
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    """Compare the ranks' timers with what the recorded steps say, and draw these."""
+    from gipfel_extension.job.checkpoints import checkpoint_figure, read_checkpoints  # noqa: PLC0415
+    from gipfel_extension.telemetry.figures.image import static_image  # noqa: PLC0415
+
+    timers = [json.loads((folder / f"timers-{rank}.json").read_text()) for rank in range(_WORLD)]
+    shares = {}
+    for kind in KINDS:
+        # The first one is for warming up.
+        lost = statistics.median(each[0] for timer in timers for each in timer[kind][1:])
+        usual = statistics.median(each[1] for timer in timers for each in timer[kind][1:])
+        shares[kind] = 100 * max(0.0, lost) / usual
+    rows = [
+        {
+            "name": f"checkpoint-stall.{kind}", "ours": shares[kind], "peer": shares["torch.save"],
+            "unit": "% of step time", "ratio": shares[kind] / shares["torch.save"], "bound": BOUND_SHARE,
+            "holds": shares[kind] <= BOUND_SHARE * shares["torch.save"],
+        }
+        for kind in KINDS[1:]
+    ]  # fmt: skip
+    report = read_checkpoints([folder / "asynchronous", folder / "staggered"], folder)
+    figure = checkpoint_figure(report)
+    if report.cost is None or figure is None:
+        raise SystemExit(f"The run has no cost: {report.notes}")
+    _IMAGE.parent.mkdir(exist_ok=True)
+    _IMAGE.write_bytes(static_image(figure, width=1200))
+    own = statistics.mean(sum(each[0] for kind in KINDS for each in timer[kind]) for timer in timers)
+    ratio = max(report.cost.cost_s / own, own / report.cost.cost_s)
+    print("\n".join(report.cost.sentences()), file=sys.stderr)
+    return [
+        *rows,
+        {
+            "name": "checkpoint-cost (larger/smaller)", "ours": report.cost.cost_s, "peer": own, "unit": "s",
+            "ratio": ratio, "bound": BOUND_COST, "holds": ratio <= BOUND_COST,
+        },
+    ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 100))
