@@ -13,6 +13,7 @@ import { outputsPlugin } from './outputs/plugin';
 import { panelPlugin } from './panel/plugin';
 import { runsPlugin } from './runs/plugin';
 import { saturationPlugin } from './saturation/plugin';
+import { scanPlugin } from './scan/plugin';
 import { servicesPlugin } from './services/plugin';
 import { statusBarPlugin } from './status-bar/plugin';
 import { topologyPlugin } from './topology/plugin';
@@ -40,6 +41,7 @@ const plugins: JupyterFrontEndPlugin<unknown>[] = [
   noticesPlugin,
   statusBarPlugin,
   notebooksPlugin,
+  scanPlugin,
   figuresPlugin,
   outputsPlugin
 ];

@@ -12,3 +12,4 @@ import './views/vetting.css';
 import './vetting.css';
 import './views/launch.css';
 import './views/topology.css';
+import './scan.css';

@@ -2,6 +2,8 @@
 
 import json
 import os
+import pickle
+import re
 import secrets
 import signal
 import subprocess
@@ -175,5 +177,40 @@ def test_a_service_is_started_from_its_tile_opened_and_stopped(
     row.get_by_role("button", name="Stop").click()
     expect(row).to_have_attribute("data-state", "stopped", timeout=_LIMIT_MS)
     expect(row.get_by_role("button", name="Run again")).to_be_visible()
+    assert here.errors == []
+    context.close()
+
+
+def test_a_file_is_scanned_from_the_file_browser_and_has_a_badge(
+    lab: str, browser: Browser, tmp_path: Path, screenshot: Callable[[Page, str], Path]
+) -> None:
+    root = tmp_path / "root"
+    write_notebook(root / "in.ipynb", body="1")
+    (root / "good.pkl").write_bytes(pickle.dumps([1, 2]))
+    (root / "bad.pkl").write_bytes(b"cos\nsystem\n(S'touch loaded'\ntR.")
+    for path in (root / "good.pkl", root / "bad.pkl"):
+        os.utime(path, (time.time() - 60,) * 2)
+    # The change time of a file can't be set: a verdict is kept once it is two seconds old.
+    time.sleep(max(0.0, (root / "bad.pkl").stat().st_ctime + 2.1 - time.time()))
+    context = browser.new_context(viewport={"width": 1500, "height": 900})
+    page = context.new_page()
+    here = LabPage(page)
+    page.goto(lab)
+    expect(page.locator(".jp-NotebookPanel").first).to_be_visible(timeout=_LIMIT_MS)
+    here.decline_news()
+    for name, words in (("bad.pkl", "Malicious: do not load it"), ("good.pkl", "Plain: loading it")):
+        row = page.locator(".jp-DirListing-item", has_text=name)
+        expect(row.locator(".jp-Gipfel-verdict")).to_have_count(0)
+        row.click(button="right")
+        page.locator(".lm-Menu").get_by_text("Scan", exact=True).click()
+        dialog = page.locator(".jp-Dialog")
+        expect(dialog).to_contain_text(words, timeout=_LIMIT_MS)
+        if name == "bad.pkl":
+            expect(dialog).to_contain_text("system")
+            screenshot(page, "34-scan-dialog")
+        dialog.get_by_role("button", name="Close").click()
+        expect(row.locator(".jp-Gipfel-verdict")).to_have_attribute("title", re.compile(words))
+    screenshot(page, "35-scan-badges")
+    assert not (root / "loaded").exists()
     assert here.errors == []
     context.close()

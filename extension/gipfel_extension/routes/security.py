@@ -10,7 +10,6 @@ from gipfel_cluster.model import Frozen, GipfelError, OneLine
 
 from ..server.security import end_network, kept_verdicts, scan_path, shared_security
 from .base import GipfelRouteHandler, route
-from .saturation import user_file
 
 _MOST_PATHS = 500
 
@@ -34,6 +33,24 @@ class EndRequest(Frozen):
     reason: OneLine = Field("", max_length=300)
 
 
+def _below_root(path: str, root_dir: str) -> Path:
+    """Return a file or directory of the file browser.
+
+    Raises
+    ------
+    GipfelError
+        It does not exist, or is not below the server's root.
+    """
+    root = Path(root_dir).expanduser().resolve()
+    try:
+        found = (root / path.lstrip("/")).resolve(strict=True)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise GipfelError(f"There is no file {path[:80]}.", "Refresh the file browser.") from error
+    if not found.is_relative_to(root):
+        raise GipfelError(f"{path[:80]} is outside of the server's root.", "Run `gipfel scan` in a terminal.")
+    return found
+
+
 class ScanRouteHandler(GipfelRouteHandler):
     """``POST``: scan a file or a directory; nothing in it is loaded or executed."""
 
@@ -41,7 +58,7 @@ class ScanRouteHandler(GipfelRouteHandler):
     async def post(self) -> None:
         """Send the verdict and the findings."""
         request = self.body_as(ScanRequest)
-        path = await asyncio.to_thread(user_file, request.path, self.settings["server_root_dir"])
+        path = await asyncio.to_thread(_below_root, request.path, self.settings["server_root_dir"])
         self.finish(await scan_path(path, request.path, os.environ))
 
 
@@ -58,7 +75,7 @@ class KeptVerdictsRouteHandler(GipfelRouteHandler):
         found: dict[str, Path] = {}
         for name in names:
             try:
-                found[name] = user_file(name, self.settings["server_root_dir"])
+                found[name] = _below_root(name, self.settings["server_root_dir"])
             except GipfelError:
                 continue
         return kept_verdicts(found, os.environ)

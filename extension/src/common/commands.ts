@@ -29,7 +29,9 @@ export const CommandIDs = {
   /** Open the running service of a blueprint, or show the form to start it. */
   openService: 'gipfel:open-service',
   /** Run the current notebook as a batch job. */
-  runAsBatchJob: 'gipfel:run-as-batch-job'
+  runAsBatchJob: 'gipfel:run-as-batch-job',
+  /** Scan the file that is selected in the file browser. */
+  scan: 'gipfel:scan'
 } as const;
 
 /** The arguments of a command that takes none. */

@@ -1,0 +1,62 @@
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { Notification, showErrorMessage } from '@jupyterlab/apputils';
+import { IDefaultFileBrowser, IFileBrowserFactory } from '@jupyterlab/filebrowser';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+
+import { CommandIDs, NO_ARGUMENTS } from '../common/commands';
+import { errorMessage } from '../common/error-message';
+import { VerdictBadges } from './badges';
+import { showScan } from './dialog';
+import { ScanRequests } from './requests';
+
+/** Scans of files: a command in the file browser's context menu, and badges on model files. */
+export const scanPlugin: JupyterFrontEndPlugin<void> = {
+  id: '@gipfel/extension:scan',
+  description: 'Scans files of the file browser, and shows the verdict on model files.',
+  autoStart: true,
+  requires: [IFileBrowserFactory],
+  optional: [IDefaultFileBrowser, ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    factory: IFileBrowserFactory,
+    browser: IDefaultFileBrowser | null,
+    translator: ITranslator | null
+  ) => {
+    const trans = (translator ?? nullTranslator).load('gipfel');
+    const requests = new ScanRequests(app.serviceManager.serverSettings);
+    const badges = browser === null ? null : new VerdictBadges(browser, requests, trans);
+    const selected = () => {
+      const items = Array.from(factory.tracker.currentWidget?.selectedItems() ?? []);
+      return items.length === 1 ? items[0] : undefined;
+    };
+    app.commands.addCommand(CommandIDs.scan, {
+      label: trans.__('Scan'),
+      caption: trans.__('Look for code that loading this file would run; nothing is loaded'),
+      describedBy: NO_ARGUMENTS,
+      isEnabled: () => selected() !== undefined,
+      execute: async () => {
+        const item = selected();
+        if (item === undefined) {
+          return;
+        }
+        const shown = Notification.emit(trans.__('Scanning %1…', item.name), 'in-progress', {
+          autoClose: false
+        });
+        try {
+          const scan = await requests.scan(item.path);
+          Notification.dismiss(shown);
+          void badges?.refresh();
+          await showScan(item.name, scan, trans);
+        } catch (error) {
+          Notification.dismiss(shown);
+          await showErrorMessage(trans.__('%1 could not be scanned', item.name), errorMessage(error));
+        }
+      }
+    });
+    app.contextMenu.addItem({
+      command: CommandIDs.scan,
+      selector: '.jp-DirListing-item[data-isdir]',
+      rank: 11
+    });
+  }
+};
