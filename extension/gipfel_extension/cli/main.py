@@ -20,6 +20,7 @@ from .kernel import kernel
 from .launch import flight_recorder, launch
 from .looks import memory, stacks, trace
 from .metrics import catalogue, metrics
+from .model import model
 from .net import net
 from .notify import notify
 from .plan import plan
@@ -112,6 +113,7 @@ gipfel.add_command(run_alias)
 gipfel.add_command(runs)
 gipfel.add_command(runtime)
 gipfel.add_command(scan)
+gipfel.add_command(model)
 gipfel.add_command(score)
 gipfel.add_command(service)
 gipfel.add_command(stacks)
