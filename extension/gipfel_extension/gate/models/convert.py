@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gipfel_cluster.model import Frozen, GipfelError, one_line
+from gipfel_cluster.regular_files import open_regular
 
 from ..model import worst
 from .tree import TreeScan
@@ -144,7 +145,7 @@ def _checked(part: Path, target: Path) -> Conversion:
     """Return what a converted file holds; it comes from a program that the checkpoint may have taken over."""
     size = part.stat().st_size
     try:
-        with part.open("rb") as file:
+        with open_regular(part) as file:
             (length,) = struct.unpack("<Q", file.read(8))
             if length > min(size - 8, _MAX_HEADER_BYTES):
                 raise ValueError("its header is too long")  # noqa: TRY301
