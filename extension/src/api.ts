@@ -1086,6 +1086,30 @@ export interface IJobNetwork {
   readonly notes: readonly string[];
 }
 
+/** Files of one class in a directory of one node; `stripes` is null where unknown, -1 for all targets. */
+export interface IJobFiles {
+  readonly directory: string;
+  readonly files_class: string;
+  readonly tier: string;
+  readonly filesystem: string;
+  readonly pattern: string;
+  readonly written: boolean;
+  readonly files: number;
+  readonly bytes: number;
+  readonly stripes: number | null;
+  readonly node: string;
+}
+
+/** What a run read and wrote; `recorded` is false where nothing was. `live` is true while it grows. */
+export interface IJobStorage {
+  readonly recorded: boolean;
+  readonly live: boolean;
+  readonly advice: readonly string[];
+  readonly files: readonly IJobFiles[];
+  readonly left_out: number;
+  readonly notes: readonly string[];
+}
+
 /** A checkpoint in a directory of a run; null is not recorded, `note` says what is wrong with it. */
 export interface IJobCheckpoint {
   readonly name: string;

@@ -21,6 +21,7 @@ from gipfel_extension.network import Limits, Owner, Socket, TrafficWatch
 from gipfel_extension.network.record import NetworkFile
 from gipfel_extension.recorder.journal import Journal
 from gipfel_extension.recorder.sample_files import SampleWriter, Settings
+from gipfel_extension.storage.record import FilesRow, MountRow, Period, ProbeRow, RankRow, StorageFile
 from gipfel_extension.telemetry.ranks import RankLocation, ranks_file, ranks_json
 from gipfel_extension.telemetry.sample import Device, Provenance, Sample
 from gipfel_extension.telemetry.sources import SystemClock
@@ -32,6 +33,22 @@ from gipfel_extension.training.record.spec import LaunchSpec
 pytestmark = pytest.mark.browser
 
 _CHOSEN = ["4"]
+
+
+def _made_storage(run: Path, start_ns: int) -> None:
+    """Write a job that opens small files of a Lustre that others slow for a while."""
+    files = FilesRow(
+        "/scratch/imagenet/*", "data", "shared", "/scratch", "lustre", "small files", (0, 1), 5120, 290_000_000,
+        121_000, "/scratch/imagenet/n01440764/7.jpg", False, None,
+    )  # fmt: skip
+    rank = RankRow(0, 40e6, 1e6, 40e6, 0.0, 700.0, 3.0, 0.1)
+    why = "Only root reads /sys/kernel/debug, where Lustre has its statistics since version 2.12."
+    for number in range(12):
+        mount = MountRow("/scratch", "lustre", "shared", 80.0, None, None, None, None, None, why)
+        probe = ProbeRow("/scratch", 90.0 if 4 <= number < 9 else 1.2, None, None, 0.8, None, "")
+        time_ns = start_ns + number * 5 * 10**9
+        period = Period("nid000", time_ns, 5.0, "", (rank,), (mount,), (probe,))
+        StorageFile(run, "nid000").append(period, [files])
 
 
 def made_run(run: Path, system: Path) -> None:
@@ -79,6 +96,7 @@ def made_run(run: Path, system: Path) -> None:
             partition="normal", partition_nodes=counts, running=7, pending=12, switches=(neighbours,),
         )  # fmt: skip
         append_state(run, state)
+    _made_storage(run, start_ns)
     roles = {str(rank): {"pp": rank // 4, "dp": rank % 4} for rank in range(16)}
     (run / "roles.json").write_text(json.dumps(roles))
     launch = run / "launches" / "1"
@@ -134,6 +152,14 @@ def test_a_role_expression_selects_in_every_tab_and_a_reload_keeps_it(
     screenshot(lab.page, "95-job-overview-light")
     around.scroll_into_view_if_needed()
     screenshot(lab.page, "95-job-cluster-around")
+    files = job.get_by_role("region", name="Files and file systems")
+    expect(files).to_contain_text("/scratch/imagenet has small files (57 kB on average)")
+    expect(files.get_by_role("row", name="/scratch/imagenet/*")).to_contain_text("shared (lustre)")
+    expect(files).to_contain_text("Only root reads /sys/kernel/debug")
+    expect(files.locator(".main-svg").first).to_be_visible()
+    expect(job).to_contain_text("A file system answers slowly, whatever the job does")
+    files.scroll_into_view_if_needed()
+    screenshot(lab.page, "95-job-files")
     # What is shown of a run that has ended are the minute before its last sample, and two times in it.
     ranges = job.get_by_label("Time range")
     ranges.select_option("1 min")

@@ -64,7 +64,7 @@ def io(recording: str, *, as_document: bool) -> int:
         return 0
     for line in _lines(report):
         click.echo(line)
-    for note in (*report.record.notes, *_missing(report.record.periods)):
+    for note in report.notes:
         report_line(note)
     return 0
 
@@ -80,7 +80,7 @@ def _document(report: "StorageReport") -> dict[str, object]:
              "light_ms": each.light_ms, "heavy_ms": each.heavy_ms}
             for each in report.judgements
         ],
-        "notes": [*report.record.notes, *_missing(report.record.periods)],
+        "notes": list(report.notes),
     }  # fmt: skip
 
 
@@ -164,20 +164,6 @@ def _ranks(periods: "Sequence[Period]") -> list[dict[str, Any]]:
         {"rank": rank, **{name: round(value / seconds[rank], 3) for name, value in sums[rank].items()}}
         for rank in ordered
     ]
-
-
-def _missing(periods: "Sequence[Period]") -> list[str]:
-    """Return why counters are missing, each reason once."""
-    found: dict[str, None] = {}
-    for period in periods:
-        found.setdefault(period.why)
-        for mount in period.mounts:
-            if mount.why:
-                found.setdefault(f"{mount.mount}: {mount.why}")
-        for probe in period.probes:
-            if probe.why:
-                found.setdefault(f"{probe.mount}: {probe.why}")
-    return [each for each in found if each][:8]
 
 
 def _printable(text: str) -> str:

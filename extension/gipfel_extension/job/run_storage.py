@@ -23,7 +23,7 @@ from ..telemetry.figures.stack import Plot, stacked
 _Floats = NDArray[np.float64]
 #: Periods of other nodes that count as simultaneous with a probe.
 _NEAR_NS = 15 * 10**9
-_MOST_ADVICE, _MOST_PLOTTED = 6, 4
+_MOST_ADVICE, _MOST_PLOTTED, _MOST_NOTES = 6, 4, 8
 _COLORS = ("blue", "orange", "green", "purple")
 _DASHES = ("solid", "dot", "dash", "dashdot")
 
@@ -43,6 +43,18 @@ class StorageReport:
     record: StorageRecord
     judgements: tuple[StorageJudgement, ...]
     advice: tuple[str, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the record lacks, and why counters are missing, each reason once."""
+        found = dict.fromkeys(self.record.notes)
+        for period in self.record.periods:
+            found.setdefault(period.why)
+            for mount in period.mounts:
+                found.setdefault(f"{mount.mount}: {mount.why}" if mount.why else "")
+            for row in period.probes:
+                found.setdefault(f"{row.mount}: {row.why}" if row.why else "")
+        return tuple(each for each in found if each)[:_MOST_NOTES]
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
@@ -164,7 +176,7 @@ def _advice(files: Sequence[FilesRow], stripes: SiteStripes) -> list[str]:
             elif each.pattern == "random":
                 found.setdefault(
                     f"{each.largest_path} is read at random on {where}. Node-local disks and memory answer "
-                    "sooner: copy it to the node before the work begins."
+                    f"sooner: gipfel data stage {shlex.quote(each.largest_path)}"
                 )
         found.setdefault(mending(each.largest_path, each.largest, each.stripes, stripes))
     return [each for each in found if each]

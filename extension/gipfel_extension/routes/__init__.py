@@ -18,6 +18,7 @@ from .job import (
     JobFiguresRouteHandler,
     JobNetworkRouteHandler,
     JobRouteHandler,
+    JobStorageRouteHandler,
     JobTopologyRouteHandler,
     JobVerdictsRouteHandler,
 )
@@ -106,6 +107,7 @@ ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/job/topology", JobTopologyRouteHandler),
     (r"gipfel/job/communication", JobCommunicationRouteHandler),
     (r"gipfel/job/network", JobNetworkRouteHandler),
+    (r"gipfel/job/storage", JobStorageRouteHandler),
     (r"gipfel/job/checkpoints", JobCheckpointsRouteHandler),
     (r"gipfel/job/verdicts", JobVerdictsRouteHandler),
     (r"gipfel/services", ServicesRouteHandler),

@@ -17,6 +17,7 @@ from ..server.job_tabs import (
     checkpoints_document,
     communication_document,
     network_document,
+    storage_document,
     topology_document,
 )
 from ..server.job_verdicts import JobVerdicts
@@ -105,6 +106,17 @@ class JobCheckpointsRouteHandler(GipfelRouteHandler):
         query = self.query_as(CheckpointsQuery)
         folder = await self.telemetry.run_named(query.run)
         self.finish(await asyncio.to_thread(checkpoints_document, folder, query))
+
+
+class JobStorageRouteHandler(GipfelRouteHandler):
+    """``GET``: what a job read and wrote."""
+
+    @route
+    async def get(self) -> None:
+        """Send the job's files with tier and access pattern, and advice on them."""
+        query = self.query_as(JobQuery)
+        folder = await self.telemetry.run_named(query.run)
+        self.finish(await asyncio.to_thread(storage_document, folder))
 
 
 class JobClusterRouteHandler(GipfelRouteHandler):

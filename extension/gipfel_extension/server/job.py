@@ -17,6 +17,9 @@ from ..job.ranks import Job, JobContent, read_job
 from ..job.roofline import ROOFLINE_METRICS, roofline_figure
 from ..job.rows import DeviceRow, Order, device_rows, ordered, selected_rows
 from ..job.run_roles import launch_events
+from ..job.run_storage import storage_figure
+from ..storage.record import DIRECTORY as STORAGE
+from ..storage.record import read_storage
 from ..telemetry.events import read_events
 from ..telemetry.figures.heat import HEAT_METRICS
 from ..telemetry.figures.lines import gpus_of
@@ -33,7 +36,7 @@ from .views import event_texts
 _BUCKETS, _MOST_ROWS = 240, 512
 #: A larger job is not drawn by the page.
 MOST_DEVICES = 16_384
-FigureName = Literal["bands", "heat", "metrics", "roofline", "cluster"]
+FigureName = Literal["bands", "heat", "metrics", "roofline", "cluster", "storage"]
 #: Jobs, and time ranges of their samples, that pages show at the same time.
 _contents: StampedCache[JobContent] = StampedCache(8)
 _overviews: StampedCache[Overview] = StampedCache(4)
@@ -67,7 +70,7 @@ class JobView(JobQuery, Times):
     width: int = Field(320, ge=200, le=10_000)
     names: tuple[OneLine, ...] = Field((), max_length=MOST_METRICS)
     bands: tuple[OneLine, ...] = Field((), max_length=len(HEAT_METRICS))
-    figures: tuple[FigureName, ...] = Field(("bands", "heat", "metrics"), max_length=5)
+    figures: tuple[FigureName, ...] = Field(("bands", "heat", "metrics"), max_length=6)
     dark: bool = False
 
     @field_validator("metric")
@@ -144,7 +147,7 @@ def job_figures(folder: Path, view: JobView) -> dict[str, Any]:
     GipfelError
         The selection is not valid for this job, or the job is too large.
     """
-    stamps = ranks_stamp(folder), samples_stamp(folder), metrics_stamp(folder), _cluster_stamp(folder, view)
+    stamps = ranks_stamp(folder), samples_stamp(folder), metrics_stamp(folder), _other_stamps(folder, view)
     version = version_of(*stamps, view)
     if view.have == version:
         return {"version": version, "unchanged": True}
@@ -236,11 +239,17 @@ def _figures(  # noqa: PLR0917 - all that one answer is drawn from
     if "cluster" in view.figures and (states := read_states(folder)):
         span = _span(overview, *view.range_ns(folder / "telemetry"))
         found["cluster"] = cluster_figure(states, span, dark=view.dark, width=view.width)
+    if "storage" in view.figures and (record := read_storage(folder)) is not None:
+        span = _span(overview, *view.range_ns(folder / "telemetry"))
+        own = storage_figure(record, span, dark=view.dark, width=view.width)
+        found["storage"] = with_events(own, events, dark=view.dark)
     return found
 
 
-def _cluster_stamp(folder: Path, view: JobView) -> Hashable:
-    return stamp_of(folder / CLUSTER_FILE) if "cluster" in view.figures else None
+def _other_stamps(folder: Path, view: JobView) -> Hashable:
+    cluster = stamp_of(folder / CLUSTER_FILE) if "cluster" in view.figures else None
+    storage = sorted((folder / STORAGE).glob("*.jsonl")) if "storage" in view.figures else []
+    return cluster, tuple(stamp_of(each) for each in storage)
 
 
 def _span(overview: Overview, start: int | None, end: int | None) -> tuple[int, int]:

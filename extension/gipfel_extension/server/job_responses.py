@@ -113,6 +113,32 @@ class JobNetwork(ResponseModel):
     notes: list[str]
 
 
+class JobFiles(ResponseModel):
+    """Files of one class in a directory of one node; ``stripes`` null is unknown, -1 all targets."""
+
+    directory: str
+    files_class: str
+    tier: str
+    filesystem: str
+    pattern: str
+    written: bool
+    files: int
+    bytes: int
+    stripes: int | None
+    node: str
+
+
+class JobStorage(ResponseModel):
+    """What a run read and wrote; ``recorded`` is false where nothing was. ``live`` is true while it grows."""
+
+    recorded: bool
+    live: bool
+    advice: list[str]
+    files: list[JobFiles]
+    left_out: int
+    notes: list[str]
+
+
 class JobCheckpoint(ResponseModel):
     """A checkpoint in a directory of a run; null is not recorded, ``note`` says what is wrong with it."""
 

@@ -27,8 +27,10 @@ from ..job.checkpoints import (
     storage_quota,
 )
 from ..job.run_roles import launch_folder
+from ..job.run_storage import storage_report
 from ..job.topology import JobTopology, Vetted, job_topology
 from ..network import read_network
+from ..telemetry.mounts import CLASSES
 from ..telemetry.sample import SourceError
 from ..telemetry.store.overview import read_overview
 from ..topology.cluster import (
@@ -48,7 +50,15 @@ from ..vetting.report import read_report
 from .history import is_recorded
 from .job import JobQuery, read_content
 from .job_cache import StampedCache, communication_stamp
-from .job_responses import JobCheckpoint, JobCheckpoints, JobConnection, JobDip, JobNetwork
+from .job_responses import (
+    JobCheckpoint,
+    JobCheckpoints,
+    JobConnection,
+    JobDip,
+    JobFiles,
+    JobNetwork,
+    JobStorage,
+)
 from .responses import Figure
 
 #: A page does not wait longer for dumps of thousands of ranks, and rarely reads files that grow again.
@@ -63,7 +73,7 @@ _QUERY_S, _RECORD_S = 30.0, 60.0
 
 
 #: Rows of a table that a page can show at once.
-_MOST_CONNECTIONS = 500
+_MOST_CONNECTIONS, _MOST_DIRECTORIES = 500, 100
 _QUOTA_S = 300.0
 
 
@@ -234,6 +244,28 @@ def _quota() -> tuple[str, str]:
     if time.monotonic() - _quotas[0] > _QUOTA_S:
         _quotas = time.monotonic(), storage_quota(os.environ)
     return _quotas[1]
+
+
+def storage_document(folder: Path) -> dict[str, Any]:
+    """Return the files of a run with their tiers, at most 100 rows, and advice on them."""
+    report, live = storage_report(folder), is_recorded(folder / "telemetry")
+    files = () if report is None else report.record.files
+    rows = [
+        JobFiles(
+            files_class=CLASSES.get(each.kind, each.kind),
+            **{name: getattr(each, name) for name in JobFiles.model_fields if name != "files_class"},
+        )
+        for each in files[:_MOST_DIRECTORIES]
+    ]
+    document = JobStorage(
+        recorded=report is not None,
+        live=live,
+        advice=[] if report is None else list(report.advice),
+        files=rows,
+        left_out=len(files) - len(rows),
+        notes=[] if report is None else list(report.notes),
+    )
+    return document.model_dump(mode="json")
 
 
 class ClusterAround:

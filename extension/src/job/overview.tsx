@@ -8,6 +8,7 @@ import type { JobFigures } from './figures';
 import { heatRows } from './heat';
 import type { JobModel } from './model';
 import { States } from './states';
+import { Storage } from './storage';
 import { chooseVerdict, Headline } from './verdicts';
 
 const MOST_PACES = 2;
@@ -28,7 +29,7 @@ export function Overview(props: IProps): React.JSX.Element {
   const wanted = JSON.stringify(names);
   React.useEffect(() => {
     const pace = JSON.parse(wanted) as readonly string[];
-    const drawn = [...(pace.length > 0 ? ['metrics'] : []), 'bands', 'heat', 'cluster'];
+    const drawn = [...(pace.length > 0 ? ['metrics'] : []), 'bands', 'heat', 'cluster', 'storage'];
     model.setWanted({ figures: drawn, names: pace, bands: ['SM_ACTIVE'] });
   }, [model, wanted]);
   const onLine = lineChooser(model);
@@ -60,6 +61,7 @@ export function Overview(props: IProps): React.JSX.Element {
         </section>
       </div>
       <Cluster {...props} />
+      <Storage {...props} />
       <Heat {...props} />
     </>
   );

@@ -1,7 +1,15 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import type { ServerConnection } from '@jupyterlab/services';
 
-import type { IJobCluster, IJobDocument, IJobFigures, IJobVerdicts, ILookList, ILookPlan } from '../api';
+import type {
+  IJobCluster,
+  IJobDocument,
+  IJobFigures,
+  IJobStorage,
+  IJobVerdicts,
+  ILookList,
+  ILookPlan
+} from '../api';
 import { requestJson } from '../common/request';
 
 /** The answer if nothing has changed since the version that the page has. */
@@ -57,6 +65,11 @@ export class JobRequests {
   /** Return the cluster around a run. */
   cluster(run: string): Promise<IJobCluster> {
     return requestJson(this.settings, `job/cluster${URLExt.objectToQueryString({ run })}`);
+  }
+
+  /** Return what a run read and wrote. */
+  storage(run: string): Promise<IJobStorage> {
+    return requestJson(this.settings, `job/storage${URLExt.objectToQueryString({ run })}`);
   }
 
   /** Return the looks into ranks of a launch, the newest first. */
