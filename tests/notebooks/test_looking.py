@@ -96,7 +96,7 @@ def test_a_job_is_explained_from_its_folder(execute_notebook: Execute, tmp_path:
 
 
 def test_three_ways_to_read_give_the_same_samples(execute_notebook: Execute, tmp_path: Path) -> None:
-    done = execute_notebook("load-data", samples=300, rounds=1, shards=4, interval=0.1)
+    done = execute_notebook("load-data", samples=300, rounds=1, shards=4, interval=0.1, try_workers="1,2", try_seconds=0.1)
     table = done.text("result")
     assert "| small files |" in table
     assert "| tar shards |" in table
@@ -112,5 +112,7 @@ def test_three_ways_to_read_give_the_same_samples(execute_notebook: Execute, tmp
     uids = {trace["uid"] for figure in figures for trace in figure["data"]}
     assert any("READ" in uid for uid in uids), uids
     assert any("tar shards" in uid for uid in uids), uids
+    (tried,) = [o.data[_PLOTLY] for o in done.outputs("try") if _PLOTLY in o.data]
+    assert {"files, cold", "files, warm", "shards, cold"} <= {trace["name"] for trace in tried["data"]}
     assert not (tmp_path / "load-data").exists()
     assert str(tmp_path) not in Path("/proc/mounts").read_text()

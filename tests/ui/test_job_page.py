@@ -38,8 +38,8 @@ _CHOSEN = ["4"]
 def _made_storage(run: Path, start_ns: int) -> None:
     """Write a job that opens small files of a Lustre that others slow for a while."""
     files = FilesRow(
-        "/scratch/imagenet/*", "data", "shared", "/scratch", "lustre", "small files", (0, 1), 5120, 290_000_000,
-        121_000, "/scratch/imagenet/n01440764/7.jpg", False, None,
+        "/scratch/imagenet/*", "data", "shared", "/scratch", "lustre", "small files", (0, 1), 5120,
+        290_000_000, 121_000, "/scratch/imagenet/n01440764/7.jpg", False, None,
     )  # fmt: skip
     rank = RankRow(0, 40e6, 1e6, 40e6, 0.0, 700.0, 3.0, 0.1)
     why = "Only root reads /sys/kernel/debug, where Lustre has its statistics since version 2.12."
