@@ -32,12 +32,13 @@ class SftpShare:
     source, at
         The directory, and where each node sees it.
     rate
-        Bytes per second of each connection; None for no limit.
+        Bytes per second of all nodes together, as of a file server; None for no limit.
     """
 
     def __init__(self, cluster: OneMachine, source: Path, at: Path, *, rate: float | None = None) -> None:
         self._cluster, self.source, self.at, self.rate = cluster, source, at, rate
         self.sent: Counter[str] = Counter()
+        self._turn, self._due = threading.Lock(), 0.0
         self._listener = socket.create_server((cluster.hub_address, 0))
         self._servers: list[subprocess.Popen[bytes]] = []
 
@@ -92,12 +93,13 @@ class SftpShare:
 
     def _relay(self, server: subprocess.Popen[bytes], connected: socket.socket, node: str) -> None:
         assert server.stdout
-        due = time.monotonic()
         with contextlib.suppress(OSError, ValueError):
             while piece := server.stdout.read1(_PIECE):  # type: ignore[attr-defined]
                 connected.sendall(piece)
                 self.sent[node] += len(piece)
                 if self.rate:
-                    due = max(due, time.monotonic() - 0.05) + len(piece) / self.rate
+                    with self._turn:
+                        self._due = max(self._due, time.monotonic() - 0.05) + len(piece) / self.rate
+                        due = self._due
                     time.sleep(max(0.0, due - time.monotonic()))
         connected.close()

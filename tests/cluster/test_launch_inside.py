@@ -35,6 +35,15 @@ print("LEAKED", [name for name in os.environ if "TOKEN" in name])
 """
 
 
+_STAGE = """
+import subprocess, sys
+words = ["data", "stage", {data!r}, "--to", "memory", "--json"]
+done = subprocess.run([sys.executable, "-m", "gipfel_extension.cli", *words], capture_output=True, text=True)
+assert done.returncode == 0, done.stderr
+print(done.stdout.strip())
+"""
+
+
 class Server:
     """A job of two nodes with JupyterLab, one of whose kernels starts the requested launches."""
 
@@ -152,6 +161,7 @@ def test_launches_share_a_job_and_outlive_kernel_server_and_controller(
     assert edf["verdict"] == "warn", edf
     assert "odd.toml" in edf["message"]
     assert "oddity" in edf["message"]
+    _check_staging(server)
     # Stopping ends one launch, and nothing else.
     done = place.gipfel("launch", "stop", str(two.folder))
     assert done.returncode == 0, done.stderr
@@ -205,6 +215,18 @@ def _check_cell(cell: Started) -> None:
     assert lines[1] == "LEAKED []"
     for path in cell.folder.rglob("*"):
         assert not path.is_file() or b"hush" not in path.read_bytes(), path
+
+
+def _check_staging(server: Server) -> None:
+    """Data is staged on both nodes from within the container, by a supervisor on the host."""
+    data = server.place.folder / "train.py"
+    code = _STAGE.format(data=str(data))
+    done = server.kernel.run(code, LIMIT_S)
+    assert not done.error, done.error
+    found = json.loads(done.text.strip().splitlines()[-1])
+    assert [each["phase"] for each in found["copies"]] == ["staged", "staged"], found
+    assert found["shared_reads"] == data.stat().st_size
+    assert f"-{server.job}/transfers/1" in found["folder"]
 
 
 def _shown(place: LaunchPlace, started: Started) -> dict[str, object]:

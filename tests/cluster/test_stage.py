@@ -216,8 +216,7 @@ def test_a_disk_that_is_too_small_is_named_and_the_others_copies_are_removed(pla
 def test_a_node_killed_in_the_middle_is_named_and_nothing_is_left_after_a_kill(place: Place) -> None:
     node = place.cluster.node_names[1]
     place.share.reset()
-    # Two seconds for the data of each node.
-    place.share.rate = _BYTES / 4
+    place.share.rate = _BYTES / 3
     try:
         command = f"{place.runtime}/bin/gipfel data stage {place.data} --to memory --json"
         number = place.start(f"{command} --on-failure continue")

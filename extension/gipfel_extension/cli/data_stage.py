@@ -155,7 +155,12 @@ def _follow(folder: Path, *, as_json: bool) -> int:
         report_line("interrupted; the copies are removed.")
         return INTERRUPTED
     if as_json:
-        found = {"id": folder.name, "shared_reads": state.shared_reads, **state.model_dump(mode="json")}
+        found = {
+            "id": folder.name,
+            "folder": str(folder),
+            "shared_reads": state.shared_reads,
+            **state.model_dump(mode="json"),
+        }
         click.echo(json.dumps(found))
     elif state.ready and not state.ended:
         seconds = ((state.ready_ns or 0) - (state.started_ns or 0)) / 1e9

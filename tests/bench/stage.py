@@ -1,0 +1,112 @@
+"""Staging on four nodes of a Slurm on this machine, beside every node's own ``cp`` and beside ``sbcast``.
+
+Prints three rows as JSON. The nodes mount a shared directory each by itself with sshfs; its server counts the
+bytes, and sends 60 MB/s to all nodes together. Times are of whole commands. `sbcast` checks nothing, and does
+not know what is there already. The nodes share this machine's cores, and their network is not a cluster's.
+"""
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "cluster")]
+
+import one_machine  # noqa: E402 - of tests/cluster
+import sftp_share  # noqa: E402
+from kept_runtime import runtime_for_tests  # noqa: E402
+from one_machine import OneMachine, wait_until  # noqa: E402
+from run import LEFT_OUT  # noqa: E402
+from sftp_share import SftpShare  # noqa: E402
+from unix_users import UnixUser, unix_user  # noqa: E402
+
+_NODES = 4
+_RATE = 60e6
+_LIMIT_S = 200
+#: Of the data for the bytes; of the peer for the times.
+_BYTES_BOUND, _COPY_BOUND, _SBCAST_BOUND = 1.1, 1.0, 2.0
+
+
+def main(megabytes: int) -> int:
+    """Measure; 1 where a bound does not hold."""
+    reason = one_machine.missing() or sftp_share.missing()
+    if reason:
+        print(reason, file=sys.stderr)
+        return LEFT_OUT
+    runtime = runtime_for_tests()
+    root = Path(tempfile.mkdtemp(prefix="gipfel-b-", dir="/var/tmp"))
+    root.chmod(0o755)
+    Path("/dev/fuse").chmod(0o666)
+    (root / "served").mkdir(mode=0o755)
+    data = root / "served" / "data.bin"
+    data.write_bytes(os.urandom(megabytes * 1_000_000))
+    data.chmod(0o644)
+    try:
+        with OneMachine(root / "slurm", nodes=_NODES) as cluster, unix_user("b", root) as user:
+            share = SftpShare(cluster, root / "served", root / "shared", rate=_RATE)
+            with share.mounted():
+                found = {
+                    name: _measure(user, cluster, share, name, command)
+                    for name, command in _commands(runtime, share.at / "data.bin").items()
+                }
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    size = megabytes * 1_000_000
+    times, sent = ({name: each[index] for name, each in found.items()} for index in (0, 1))
+    others = ", ".join(f"{name} {sent[name] / size:.2f}" for name in ("cp", "sbcast"))
+    print(f"Sent for the others, of the data: {others}.", file=sys.stderr)
+    rows = [
+        _row("stage: bytes sent, of the data", sent["stage"] / 1e6, size / 1e6, "MB", _BYTES_BOUND),
+        _row("stage: time, peer cp on each node", times["stage"], times["cp"], "s", _COPY_BOUND),
+        _row("stage: time, peer sbcast", times["stage"], times["sbcast"], "s", _SBCAST_BOUND),
+    ]
+    for row in rows:
+        print(json.dumps(row))
+    return 0 if all(row["holds"] for row in rows) else 1
+
+
+def _commands(runtime: Path, data: Path) -> dict[str, str]:
+    on_all = f"srun --overlap --nodes={_NODES} --ntasks={_NODES}"
+    return {
+        "cp": f"{on_all} cp {data} /dev/shm/copy; status=$?; {on_all} rm /dev/shm/copy",
+        "sbcast": f"sbcast --force {data} /dev/shm/copy; status=$?; {on_all} rm /dev/shm/copy",
+        "stage": f"{runtime}/bin/gipfel data stage --to memory {data}; status=$?",
+    }
+
+
+def _measure(
+    user: UnixUser, cluster: OneMachine, share: SftpShare, name: str, command: str
+) -> tuple[float, int]:
+    """Return the seconds of a command in a job on all nodes, and the bytes that were sent for it."""
+    share.reset()
+    timed = command.replace("; status=$?", "; status=$?; date +%s.%N > end", 1)
+    script = f"#!/bin/sh\ndate +%s.%N > begin\n{timed}\necho $status > {name}.new; mv {name}.new {name}\n"
+    path = user.write(f"{name}.sh", script, 0o700)
+    settings = {
+        **cluster.environment,
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(user.home),
+        "GIPFEL_CLUSTER": "bench",
+    }
+    words = ["env", "-i", f"--chdir={user.home}", *(f"{key}={value}" for key, value in settings.items())]
+    job = user.run(*words, "sbatch", "--parsable", f"--nodes={_NODES}", f"--output={name}.log", str(path))
+    if not wait_until((user.home / name).exists, _LIMIT_S) or (user.home / name).read_text().strip() != "0":
+        raise SystemExit(f"{name} failed: {job.stderr} {(user.home / f'{name}.log').read_text()[-2000:]}")
+    sent = share.total()
+    begin, end = (float((user.home / each).read_text()) for each in ("begin", "end"))
+    wait_until(lambda: not cluster.call(["squeue", "--noheader"]).strip(), 60)
+    time.sleep(1)
+    return end - begin, sent
+
+
+def _row(name: str, ours: float, peer: float, unit: str, bound: float) -> dict[str, object]:
+    ratio = ours / peer
+    return {"name": name, "ours": ours, "peer": peer, "unit": unit, "ratio": ratio, "bound": bound,
+            "holds": ratio <= bound}  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 240))
