@@ -3,6 +3,7 @@
 import http.server
 import json
 import os
+import shutil
 import threading
 import time
 import zipfile
@@ -339,6 +340,14 @@ def test_the_commands_write_and_refuse(run, environment, tmp_path, monkeypatch, 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     assert main(["export", "alps-7", "-o", str(tmp_path / "run.zip"), "--to", "rocrate"]) == 0
     assert main(["export", "alps-7", "-o", str(tmp_path / "run.tar"), "--to", "rocrate"]) == 2
+    # A folder elsewhere is not taken for the run of its name.
+    crate = ["-o", str(tmp_path / "other.zip"), "--to", "rocrate"]
+    assert main(["export", str(tmp_path / "elsewhere/alps-7"), *crate]) == 1
+    assert "is not a run folder" in capsys.readouterr().err
+    moved = tmp_path / "elsewhere/alps-8"
+    shutil.copytree(run, moved)
+    assert main(["export", str(moved), *crate]) == 0
+    assert "alps-8" in capsys.readouterr().out
     assert main(["track", "alps-7"]) == 2
     assert main(["track", "--to", URI]) == 2
     token = tmp_path / "token"

@@ -265,14 +265,14 @@ def export(recording: str, *, output: Path, form: str) -> int:
 
 
 def _export_crate(recording: str, output: Path) -> int:
-    from gipfel_cluster.workloads.run_folders import find_run  # noqa: PLC0415 - pydantic
+    from gipfel_cluster.workloads.run_folders import typed_run  # noqa: PLC0415 - pydantic
 
     from ..exporters.rocrate import write_crate  # noqa: PLC0415
     from ..exporters.run_document import describe, user_name  # noqa: PLC0415
 
     if output.suffix != ".zip":
         raise click.UsageError(f"{output.name!r} does not end with .zip.")
-    document = describe(find_run(Path(recording).name, os.environ))
+    document = describe(typed_run(recording, os.environ))
     try:
         skipped = write_crate(document, output, user=user_name())
     except OSError as error:

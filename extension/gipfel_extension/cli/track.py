@@ -107,11 +107,11 @@ def _tracker(client: "MlflowClient", experiment: str, run: "Run", *, files: bool
 
 
 def _runs(name: str, uri: str) -> "list[Run]":
-    from gipfel_cluster.workloads.run_folders import find_run  # noqa: PLC0415 - pydantic
+    from gipfel_cluster.workloads.run_folders import typed_run  # noqa: PLC0415 - pydantic
 
     from ..exporters.mlflow_tracking import pending_runs  # noqa: PLC0415
 
-    return [find_run(Path(name).name, os.environ)] if name else list(pending_runs(uri, os.environ))
+    return [typed_run(name, os.environ)] if name else list(pending_runs(uri, os.environ))
 
 
 def _track(run: "Run", tracker: "Tracker") -> "TrackedRun":

@@ -201,6 +201,22 @@ def find_run(name: str, environment: Mapping[str, str]) -> Run:
     return _run(folder, environment)
 
 
+def typed_run(text: str, environment: Mapping[str, str]) -> Run:
+    """Return the run that a user typed: a path with a ``/`` to its folder, wherever that is, else its name.
+
+    Raises
+    ------
+    GipfelError
+        The path is not a run folder, or as for `find_run`.
+    """
+    if "/" not in text:
+        return find_run(text, environment)
+    folder = Path(text).expanduser().resolve()
+    if not is_run_folder(folder):
+        raise GipfelError(f"{text[:200]!r} is not a run folder.", "See `gipfel runs list`.")
+    return _run(folder, environment)
+
+
 def find_folder(name: str, root: Path) -> Path:
     """Return the run folder with this name, else the only one whose notes have it; see `find_run`."""
     if name and "/" not in name and is_run_folder(root / name):
