@@ -1,19 +1,25 @@
 """A recorder on every node of a job, started and ended with it; its end is recorded."""
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from images import Images
 from one_machine import OneMachine, wait_until
+from unix_users import UnixUser
 
+from gipfel_cluster.edf.gate import Gate
 from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
-from gipfel_extension.network import read_network
+from gipfel_cluster.model import PYTHON
+from gipfel_extension.network import read_gate, read_network
 from gipfel_extension.server.job_tabs import ClusterAround
-from gipfel_extension.telemetry.events import read_events
+from gipfel_extension.telemetry.events import Event, read_events
 from gipfel_extension.telemetry.ranks import read_ranks
 from gipfel_extension.telemetry.store.segments import read_samples
 from gipfel_extension.topology.cluster import ClusterState, NodeCounts, read_states
@@ -188,3 +194,113 @@ def _told(run: Path, folder: Path) -> str:
     """Return what a person would look into."""
     texts = [path.read_text(errors="replace") for path in (*run.glob("*.log"), *folder.glob("*.log"))]
     return "\n".join([*texts, *(event.message for event in read_events(run / "telemetry"))])
+
+
+_LEAK = """
+import socket, sys, time
+host, port = sys.argv[1], int(sys.argv[2])
+opened = socket.create_server(("", 0))
+question = b"\\0\\1\\1\\0\\0\\1\\0\\0\\0\\0\\0\\0\\4leak\\7example\\0\\0\\1\\0\\1"
+asked = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+asked.connect((host, 53))
+kept = []
+for _ in range(12):
+    try:
+        asked.send(question)
+    except ConnectionRefusedError:
+        pass  # the answer to the question before: no server has this port
+    try:
+        leak = socket.create_connection((host, port), 2)
+        leak.sendall(bytes(100_000))
+        kept.append(leak)
+        print("sent", flush=True)
+    except OSError as error:
+        print(type(error).__name__, flush=True)
+    time.sleep(0.5)
+"""
+
+
+@pytest.mark.parametrize("gate", [None, Gate()], ids=["open", "gated"])
+def test_a_job_that_leaks_is_seen_and_with_a_gate_refused(
+    gate: Gate | None,
+    cluster: OneMachine,
+    plain_users: tuple[UnixUser, UnixUser],
+    runtime: Path,
+    images: Images,
+    fuse: None,
+) -> None:
+    user = plain_users[0]
+    user.write(".edf/leak.toml", f'image = "{images.debian}"\n')
+    user.write("leak.py", _LEAK)
+    user.write("job.sh", batch_script(f"{runtime}/bin/python3"))
+    with socket.create_server((cluster.hub_address, 0)) as server:
+        server.settimeout(0.1)
+        port = server.getsockname()[1]
+        spec = JobSpec(
+            kind="notebook",
+            command=(PYTHON, "-c", _LEAK, cluster.hub_address, str(port)),
+            cluster="net",
+            edf="leak",
+            runtime=str(runtime),
+            sources=("host",),
+            network=gate,
+        )
+        variables = {
+            **cluster.environment,
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(user.home),
+            "USER": user.name,
+            # The network of this test is outside.
+            "GIPFEL_NETWORK_INSIDE": "192.0.2.0/24",
+            JOB_VARIABLE: spec.model_dump_json(),
+        }
+        settings = [f"{name}={value}" for name, value in variables.items()]
+        words = ["sbatch", "--parsable", f"--output={user.home}/leak-%j.log", f"--chdir={user.home}"]
+        done = user.run("env", "-i", *settings, *words, str(user.home / "job.sh"))
+        assert done.returncode == 0, done.stderr
+        job = done.stdout.strip()
+        run = user.home / f".gipfel/runs/net-{job}"
+        place = f"{cluster.hub_address}:{port}"
+
+        def seen() -> list[Event]:
+            return [event for event in read_events(run / "telemetry") if place in event.message]
+
+        try:
+            assert wait_until(lambda: bool(seen()), _LIMIT_S), _told(run, user.home)
+            assert wait_until(
+                lambda: not cluster.call(["squeue", "--noheader", f"--job={job}"]).strip(), _LIMIT_S
+            )
+        finally:
+            cluster.call(["scancel", "--quiet", job])
+        received = 0
+        with contextlib.suppress(TimeoutError):
+            while True:
+                client, _ = server.accept()
+                received += len(client.recv(100_000, socket.MSG_WAITALL))
+    printed = (user.home / f"leak-{job}.log").read_text()
+    told = _told(run, user.home)
+    (event,) = seen()
+    record = read_network(run)
+    if gate is None:
+        assert received == 12 * 100_000, told
+        assert event.kind == "network_destination"
+        assert record is not None
+        (row,) = (row for row in record.rows if row.port == port)
+        # The last connection begins and ends with the job.
+        assert 10 * 100_000 <= (row.sent or 0) <= received + 1000
+        # Seen within two looks: the first connection is half a second older than the second.
+        assert (event.time_ns - row.first_ns) < 2 * 10**9
+        assert (cluster.hub_address, 53, "udp") in {
+            (row.address, row.port, row.protocol) for row in record.rows
+        }
+        assert any(row.all_interfaces for row in record.rows)
+        return
+    assert received == 0
+    assert "sent" not in printed, printed
+    assert "ConnectionRefusedError" in printed
+    assert event.kind == "network_refused"
+    gated = {(row.name, row.protocol): row for row in read_gate(run).rows}
+    assert gated[cluster.hub_address, "tcp"].count == 12
+    assert not gated["leak.example", "dns"].allowed
+    assert event.time_ns - gated[cluster.hub_address, "tcp"].first_ns < 2 * 10**9
+    assert record is None or not [row for row in record.rows if row.address == cluster.hub_address]
