@@ -1086,7 +1086,7 @@ export interface IJobNetwork {
   readonly notes: readonly string[];
 }
 
-/** Files of one class in a directory of one node; `stripes` is null where unknown, -1 for all targets. */
+/** Files of one class in a directory of one node; `stripes` null is unknown, -1 all targets. */
 export interface IJobFiles {
   readonly directory: string;
   readonly files_class: string;
