@@ -32,11 +32,12 @@ quick: install ## run the tests that start no Slurm, browser, server or containe
 test: install system ## run all tests; tests that this machine can't run are skipped with a reason
 	@$(BIN)/python .ci/test.py
 
-check: install ## run ruff, mypy strict, eslint, prettier and the check of import floors
+check: install ## run ruff, mypy strict, eslint, prettier, import floors, and known vulnerabilities of lock files
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/mypy
 	cd extension && jlpm lint:check
 	$(BIN)/pytest -q tests/documentation
+	$(BIN)/python .ci/advisories.py
 
 bench: install ## run the benchmarks against their peers (BENCH=name for one)
 	@$(BIN)/python tests/bench/run.py $(BENCH)

@@ -1,0 +1,77 @@
+"""`make check` compares the lock files of this project with a mirror of OSV."""
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from package_images import advisory, mirror
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCKS = (".ci/constraints.txt", "extension/yarn.lock", "spawner/proxy/package-lock.json")
+
+
+@pytest.fixture(scope="module")
+def advisories() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("lock_file_advisories", ROOT / ".ci/advisories.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name in LOCKS:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def test_without_a_mirror_nothing_is_judged(advisories, tree, monkeypatch, capsys):
+    monkeypatch.delenv("GIPFEL_ADVISORIES", raising=False)
+    assert advisories.main(tree) == 0
+    assert "could not be judged: no advisory data" in capsys.readouterr().out
+
+
+def test_known_vulnerabilities_of_each_lock_file_fail(advisories, tree, monkeypatch, capsys):
+    packages = list(advisories.locked_packages(tree))
+    picked = [next(each for each in packages if each.path == name) for name in LOCKS]
+    records = [
+        advisory(f"X-{number}", each.ecosystem, each.name, {"introduced": "0"}, {"fixed": "999"})
+        for number, each in enumerate(picked)
+    ]
+    monkeypatch.setenv("GIPFEL_ADVISORIES", str(mirror(tree / "osv", *records)))
+    assert advisories.main(tree) == 1
+    lines = capsys.readouterr().out.splitlines()
+    for number, each in enumerate(picked):
+        assert any(line.startswith(each.path) and f"X-{number}, update to 999" in line for line in lines)
+    text = "".join(
+        f'[[exception]]\nrule = "X-{number}"\nreason = "not reachable"\nuntil = 2999-01-01\n'
+        for number in range(3)
+    )
+    (tree / ".ci/advisory-exceptions.toml").write_text(text)
+    assert advisories.main(tree) == 0
+    assert "excepted until 2999-01-01" in capsys.readouterr().out
+
+
+def test_a_mirror_that_lacks_an_ecosystem_or_is_old_never_passes(advisories, tree, monkeypatch, capsys):
+    python = advisory("X-1", "PyPI", "other", {"introduced": "0"})
+    monkeypatch.setenv("GIPFEL_ADVISORIES", str(mirror(tree / "a", python)))
+    assert advisories.main(tree) == 2
+    node = advisory("X-2", "npm", "other", {"introduced": "0"})
+    monkeypatch.setenv("GIPFEL_ADVISORIES", str(mirror(tree / "b", python, node)))
+    assert advisories.main(tree) == 0
+    old = {"modified": "2020-01-01T00:00:00Z"}
+    monkeypatch.setenv("GIPFEL_ADVISORIES", str(mirror(tree / "c", python | old, node | old)))
+    assert advisories.main(tree) == 2
+    assert "days old" in capsys.readouterr().out
+    broken = tree / "b/npm/all.zip"
+    broken.write_bytes(broken.read_bytes()[:40])
+    monkeypatch.setenv("GIPFEL_ADVISORIES", str(tree / "b"))
+    assert advisories.main(tree) == 2
+    (tree / ".ci/advisory-exceptions.toml").write_text(json.dumps({"exception": 3}))
+    assert advisories.main(tree) == 2
