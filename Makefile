@@ -1,8 +1,8 @@
-# make up · slurm · quick · test · check · bench · campaign · traces        Everything is made in .venv, build/ and node_modules/.
+# make up · slurm · quick · test · check · release · bench · campaign · traces        Everything is made in .venv, build/ and node_modules/.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help up slurm quick test check bench campaign traces install system clean
+.PHONY: help up slurm quick test check release bench campaign traces install system clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -38,6 +38,9 @@ check: install ## run ruff, mypy strict, eslint, prettier, import floors, and kn
 	cd extension && jlpm lint:check
 	$(BIN)/pytest -q tests/documentation
 	$(BIN)/python .ci/advisories.py
+
+release: install ## make dist/: wheel, runtime, bills of materials, checksums signed by an SSH key (GIPFEL_IMAGE_KEY)
+	@$(BIN)/python .ci/release.py
 
 bench: install ## run the benchmarks against their peers (BENCH=name for one)
 	@$(BIN)/python tests/bench/run.py $(BENCH)

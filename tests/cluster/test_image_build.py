@@ -259,6 +259,8 @@ def test_a_detached_build_is_stopped(gipfel: Gipfel, home: Path, engine_user: Un
     cleared = gipfel("image", "clear")
     assert cleared.returncode == 0, cleared.stderr
     assert not (home / ".cache/gipfel/images/kept").exists()
+    # The user's own images are elsewhere.
+    assert not (home / ".local/share/containers").exists()
 
 
 def test_an_engine_runs_the_image(built: Path, engine_place: Path, engine_user: UnixUser) -> None:

@@ -15,6 +15,13 @@ from gipfel_extension.gate.model import Package
 from gipfel_extension.images.build import entry_script, environment_file
 from gipfel_extension.images.compare import compare_images
 from gipfel_extension.images.containerfile import read_containerfile
+from gipfel_extension.images.environment import (
+    Origin,
+    PythonPackage,
+    PythonState,
+    find_origin,
+    save_environment,
+)
 from gipfel_extension.images.podman import file_system_of
 from gipfel_extension.images.sbom import bill_of_materials, package_url, write_json
 
@@ -151,3 +158,72 @@ def test_the_file_system_of_a_path() -> None:
     assert file_system_of(Path("/home/x/.cache"), mounts) == "nfs4"
     assert file_system_of(Path("/home/a b/c"), mounts) == "tmpfs"
     assert file_system_of(Path("/homes"), mounts) == "ext4"
+
+
+def _container(root: Path) -> Path:
+    """A root in which gipfel-hello was installed after the container's start."""
+    (root / "var/lib/dpkg/info").mkdir(parents=True)
+    (root / "etc/apt/sources.list.d").mkdir(parents=True)
+    (root / "var/lib/dpkg/status").write_text(
+        "Package: gipfel-hello\nStatus: install ok installed\nVersion: 1:1.2-3~x\n\n"
+        "Package: old\nStatus: install ok installed\nVersion: 1\n"
+    )
+    (root / "var/lib/dpkg/info/gipfel-hello:amd64.list").write_text("")
+    (root / "etc/apt/sources.list.d/own.list").write_text("deb [trusted=yes] file:/srv/packages ./\n")
+    (root / "etc/apt/sources.list.d/secret.list").write_text("deb https://me:word@host/debian x main\n")
+    return root
+
+
+def test_an_environment_is_saved(tmp_path: Path) -> None:
+    root = _container(tmp_path / "root")
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    (wheels / "Tiny_Pkg-2.5-py3-none-any.whl").write_bytes(b"wheel")
+    git = {"url": "https://host/a.git", "vcs_info": {"vcs": "git", "commit_id": "c" * 40}}
+    packages = (
+        PythonPackage(name="Tiny.Pkg", version="2.5", changed=2e9),
+        PythonPackage(name="old", version="1", changed=1),
+        PythonPackage(name="mine", version="1", changed=2e9, url='{"url": "file:///w", "dir_info": {}}'),
+        PythonPackage(name="vcs", version="1", changed=2e9, url=json.dumps(git)),
+    )
+    state = PythonState(packages=packages, managed=True, python="/usr/bin/python3")
+    origin = Origin(image="/images/a.sqsh", edf="/home/me/a.toml", started=1.5e9)
+    saved = save_environment(
+        tmp_path / "saved",
+        origin,
+        state,
+        wheels=[wheels],
+        root=root,
+        environment={"PIP_INDEX_URL": "https://me:word@host/simple"},
+    )
+    assert saved.debian == ("gipfel-hello=1:1.2-3~x",)
+    text = saved.containerfile.read_text()
+    assert "me:word" not in text
+    assert "gipfel-hello=1:1.2-3~x" in text.replace("'", "")
+    assert "--break-system-packages" in text
+    requirements = (tmp_path / "saved/requirements.txt").read_text()
+    assert requirements == f"Tiny.Pkg==2.5\nvcs @ git+https://host/a.git@{'c' * 40}\n"
+    assert [each.name for each in (tmp_path / "saved/wheels").iterdir()] == ["Tiny_Pkg-2.5-py3-none-any.whl"]
+    assert sorted(each.name for each in (tmp_path / "saved/apt").rglob("*.list")) == ["own.list"]
+    assert [line.partition(" ")[0].rpartition("/")[2] for line in saved.notes] == [
+        "secret.list",
+        "mine",
+        "PIP_INDEX_URL",
+    ]
+    file = read_containerfile(tmp_path / "saved")
+    assert (file.base, file.edf, file.mounts) == (origin.image, origin.edf, ("/srv/packages",))
+    # What it adds is there.
+    assert {each.name for each in file.inputs()} == {"apt/", "requirements.txt", "wheels/"}
+
+
+def test_an_environment_without_changes_is_refused(tmp_path: Path) -> None:
+    origin = Origin(image="/images/a.sqsh", started=4e9)
+    with pytest.raises(GipfelError, match="Nothing was installed"):
+        save_environment(
+            tmp_path / "saved", origin, PythonState(), root=_container(tmp_path / "root"), environment={}
+        )
+    assert not (tmp_path / "saved").exists()
+    with pytest.raises(GipfelError, match="not a container"):
+        find_origin("", "", {})
+    with pytest.raises(GipfelError, match="line break"):
+        find_origin("/a\nRUN evil", "", {})

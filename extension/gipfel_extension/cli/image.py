@@ -255,3 +255,57 @@ def clear() -> int:
 
     click.echo(f"removed: {clear_layers(os.environ)}")
     return 0
+
+
+@image.command(
+    "save-environment",
+    epilog=examples(
+        "gipfel image save-environment ~/my-environment",
+        "gipfel image build ~/my-environment -o ~/images/my-environment.sqsh",
+    ),
+)
+@click.argument("folder", metavar="DIR", type=_path)
+@click.option(
+    "--image", "base", default="", metavar="IMAGE", help="The container's image; by default the run's."
+)
+@click.option("--edf", default="", metavar="FILE", help="The container's EDF; by default the run's.")
+@click.option("--python", default="", metavar="P", help="The image's Python; by default the first python3.")
+@click.option(
+    "--wheels",
+    type=_path,
+    multiple=True,
+    metavar="DIR",
+    help="Directory that wheels were installed from; by default $PIP_FIND_LINKS.",
+)
+@_json_option
+def save_environment(
+    *, folder: Path, base: str, edf: str, python: str, wheels: tuple[Path, ...], as_json: bool
+) -> int:
+    """Save what pip and apt have installed in this container, as a directory that builds the same.
+
+    DIR gets a Containerfile with every version pinned, requirements.txt, wheels of this machine, and new
+    repositories of apt. `gipfel image build DIR -o NAME.sqsh` makes an image and an EDF of it. What can't be
+    saved is listed: removed packages, changed files, and packages installed from a directory.
+
+    Exit status: 0 saved, 1 not saved or only partly.
+    """
+    from ..images.environment import find_origin, find_python, read_python_state  # noqa: PLC0415
+    from ..images.environment import save_environment as save  # noqa: PLC0415
+
+    named = [Path(each) for each in os.environ.get("PIP_FIND_LINKS", "").split() if each.startswith("/")]
+    saved = save(
+        folder.absolute(),
+        find_origin(base, edf, os.environ),
+        read_python_state(find_python(python, os.environ)),
+        wheels=wheels or named,
+        environment=os.environ,
+    )
+    if as_json:
+        click.echo(saved.model_dump_json())
+    else:
+        for each in (*saved.debian, *saved.python):
+            click.echo(each)
+        for line in saved.notes:
+            report_line(line)
+        click.echo(f"{folder}: build it with gipfel image build {folder} -o NAME.sqsh")
+    return 1 if saved.notes else 0

@@ -84,7 +84,9 @@ def _exists(name: str, podman: Podman) -> bool:
 def _import_squashfs(path: Path, name: str, podman: Podman, work: Path) -> None:
     """Import an image with the variables that its files declare, which the OCI configuration would hold."""
     tar, root = work / "base.tar", work / "base"
-    script = f'unsquashfs -quiet -no-progress -no-xattrs -d "$1" "$3"; {_TAR}; rm -rf "$1"'
+    # Status 2: devices, which only the node's root can create, and which containers get from the host.
+    unpack = 'unsquashfs -quiet -no-progress -no-xattrs -d "$1" "$3" || [ $? -eq 2 ]'
+    script = f'{unpack}; {_TAR}; rm -rf "$1"'
     podman.in_namespace(script, str(root), str(tar), str(path))
     podman.podman("import", "--quiet", *_changes(image_environment(path)), str(tar), name)
     tar.unlink()

@@ -152,7 +152,7 @@ def build(spec: BuildSpec, context: BuildContext) -> BuiltImage:
         )
         context.report("Listing packages")
         signing = Signing(key, spec.key != "", context.environment)
-        return _finish(squashed, target, record, signing)
+        return _finish(squashed, target, record, signing, file.edf)
 
 
 def check_build(spec: BuildSpec) -> tuple[Path, Containerfile]:
@@ -181,7 +181,9 @@ def _build_layers(
     """Run the Containerfile; return the image's ID, and the images that it began with."""
     base, taken, options = spec.base or file.base, [], []
     if base:
-        name, found = load_base(base, podman, work, user_cache(DIGESTS, context.environment), context.report)
+        digests = user_cache(DIGESTS, context.environment)
+        with podman.unpacking() as folder:
+            name, found = load_base(base, podman, folder, digests, context.report)
         options, taken = ["--from", name, "--pull-never"], [found]
     for mount in file.mounts:
         if not Path(mount).is_absolute() or ":" in mount or not Path(mount).is_dir():
@@ -289,7 +291,7 @@ class Signing(NamedTuple):
     environment: Mapping[str, str]
 
 
-def _finish(squashed: Path, target: Path, record: Record, signing: Signing) -> BuiltImage:
+def _finish(squashed: Path, target: Path, record: Record, signing: Signing, base_edf: str) -> BuiltImage:
     """Write EDF, bill of materials, provenance and signature, and move all to their places."""
     os.chmod(squashed, 0o666 & ~_umask())  # noqa: PTH101 - mksquashfs makes it for the namespace's root
     found = Inventory(squashed)
@@ -300,7 +302,8 @@ def _finish(squashed: Path, target: Path, record: Record, signing: Signing) -> B
         sbom.bill_of_materials(found.packages, name=target.name, sha256=sha256, os_release=found.os_release),
     )
     edf = squashed.with_suffix(".toml")
-    values: dict[str, object] = {"image": str(target)}
+    values: dict[str, object] = {"base_environment": base_edf} if base_edf else {}
+    values["image"] = str(target)
     if workdir := record.configuration.get("workdir"):
         values["workdir"] = workdir
     if record.configuration.get("entrypoint"):

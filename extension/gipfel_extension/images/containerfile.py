@@ -1,10 +1,11 @@
 """A Containerfile: its instructions, the files that it adds, and lines for Gipfel in its comments.
 
-``gipfel image save`` writes such lines, so that the file alone says what it is built on:
+``gipfel image save-environment`` writes such lines, so that the file alone says what it is built on:
 
 .. code-block:: docker
 
     # gipfel: base /images/pytorch.sqsh
+    # gipfel: edf /home/me/.edf/pytorch.toml
     # gipfel: mount /srv/packages
 """
 
@@ -25,7 +26,7 @@ from ..telemetry.files import open_regular, read_regular
 NAMES = ("Containerfile", "Dockerfile")
 _MAX_BYTES = 1 << 20
 _MAX_FILES = 200_000
-_DIRECTIVE = re.compile(r"#\s*gipfel:\s*(base|mount)\s+(\S.*?)\s*")
+_DIRECTIVE = re.compile(r"#\s*gipfel:\s*(base|edf|mount)\s+(\S.*?)\s*")
 _FROM = re.compile(r"FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?", re.IGNORECASE)
 
 
@@ -37,13 +38,17 @@ class Input(Frozen):
 
 
 class Containerfile(Frozen):
-    """A Containerfile; ``base`` and ``mounts`` are from its lines for Gipfel."""
+    """A Containerfile; ``base``, ``edf`` and ``mounts`` are from its lines for Gipfel.
+
+    ``edf`` is the base of the EDF that a build writes.
+    """
 
     path: Path
     context: Path
     sha256: str
     instructions: tuple[str, ...]
     base: str = ""
+    edf: str = ""
     mounts: tuple[str, ...] = ()
 
     def images(self) -> tuple[str, ...]:
@@ -103,6 +108,7 @@ def read_containerfile(path: Path, context: Path | None = None) -> Containerfile
         sha256=hashlib.sha256(content).hexdigest(),
         instructions=lines,
         base=next((match[2] for match in named if match[1] == "base"), ""),
+        edf=next((match[2] for match in named if match[1] == "edf"), ""),
         mounts=tuple(match[2] for match in named if match[1] == "mount"),
     )
 

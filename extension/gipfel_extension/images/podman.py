@@ -55,16 +55,16 @@ class Podman:
         self.store = store
         self._log, self._is_stopping = log, is_stopping
         self._runtime = store / "runtime"
-        for name in ("runtime", "run"):
-            # As after a reboot: mounts of an earlier build are gone with its namespace.
-            shutil.rmtree(store / name, ignore_errors=True)
-            (store / name).mkdir(mode=0o700)
+        # As after a reboot: mounts of an earlier build are gone with its namespace.
+        shutil.rmtree(self._runtime, ignore_errors=True)
+        self._runtime.mkdir(mode=0o700)
         configuration = store / "storage.conf"
-        configuration.write_text(
-            f'[storage]\ndriver = "overlay"\nrunroot = "{store}/run"\ngraphroot = "{store}/layers"\n'
-        )
+        paths = f'runroot = "{self._runtime}/containers"\ngraphroot = "{store}/data/containers/storage"\n'
+        configuration.write_text(f'[storage]\ndriver = "overlay"\n{paths}')
         self.environment = {
             **{name: value for name, value in environment.items() if name != "SOURCE_DATE_EPOCH"},
+            # Without root, podman ignores the paths of its configuration, and derives them from these.
+            "XDG_DATA_HOME": str(store / "data"),
             "XDG_RUNTIME_DIR": str(self._runtime),
             "CONTAINERS_STORAGE_CONF": str(configuration),
         }
@@ -171,9 +171,21 @@ class Podman:
         process.kill()
         process.wait()
 
-    def remove_layers(self, store: Path) -> None:
-        """Remove a store's layers, whose files belong to the user's subordinate ids."""
-        self._quietly("unshare", "rm", "-rf", str(store / "layers"))
+    @contextmanager
+    def unpacking(self) -> Iterator[Path]:
+        """Provide a directory for files of any owner, on the store's disk; it is removed at the end."""
+        folder = self.store / "unpacked"
+        self.remove(folder)
+        folder.mkdir(mode=0o700)
+        try:
+            yield folder
+        finally:
+            self.remove(folder)
+
+    def remove(self, folder: Path) -> None:
+        """Remove a directory whose files may belong to the user's subordinate ids."""
+        if folder.exists():
+            self._quietly("unshare", "rm", "-rf", str(folder))
 
     def _quietly(self, *arguments: str) -> None:
         command = ("podman", "--log-level=error", *arguments)
@@ -246,7 +258,7 @@ def open_podman(
             yield podman
         finally:
             if not kept:
-                podman.remove_layers(store)
+                podman.remove(store / "data")
             podman.close()
             os.close(lock)
             if not kept:
@@ -306,7 +318,7 @@ def _remove_abandoned(parent: Path, podman: Podman) -> None:
             try:
                 is_new = time.time() - os.fstat(handle).st_mtime < 60.0
                 if store != podman.store and not is_new and _try_lock(handle):
-                    podman.remove_layers(store)
+                    podman.remove(store / "data")
                     shutil.rmtree(store, ignore_errors=True)
             finally:
                 os.close(handle)
@@ -334,6 +346,6 @@ def clear_layers(environment: Mapping[str, str]) -> Path:
         with open_podman(log, environment, lambda: False, keep_layers=True, report=reports.append) as podman:
             if reports:
                 raise GipfelError("A build uses the layers.", "Wait for it; see `gipfel ps`.")
-            podman.remove_layers(podman.store)
+            podman.remove(podman.store / "data")
     shutil.rmtree(parent / "kept", ignore_errors=True)
     return parent

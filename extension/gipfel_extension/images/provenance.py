@@ -160,7 +160,7 @@ def find_key(given: str, environment: Mapping[str, str]) -> Path | None:
     return next((folder / name for name in _KEYS if (folder / name).is_file()), None)
 
 
-def sign(path: Path, key: Path, environment: Mapping[str, str]) -> Path:
+def sign(path: Path, key: Path, environment: Mapping[str, str], namespace: str = NAMESPACE) -> Path:
     """Sign a file; return the signature, ``NAME.sig`` beside it.
 
     Raises
@@ -170,7 +170,7 @@ def sign(path: Path, key: Path, environment: Mapping[str, str]) -> Path:
     """
     signature = path.with_name(f"{path.name}.sig")
     signature.unlink(missing_ok=True)
-    status, said = _ssh_keygen(environment, "-Y", "sign", "-q", "-f", str(key), "-n", NAMESPACE, str(path))
+    status, said = _ssh_keygen(environment, "-Y", "sign", "-q", "-f", str(key), "-n", namespace, str(path))
     if status or not signature.exists():
         raise GipfelError(
             f"{key} can't sign: {said or 'it needs its passphrase'}.",

@@ -1,8 +1,9 @@
-"""`make check` compares the lock files of this project with a mirror of OSV."""
+"""`make check` compares the lock files with a mirror of OSV; `make release` signs checksums."""
 
 import importlib.util
 import json
 import shutil
+import subprocess
 from pathlib import Path
 from types import ModuleType
 
@@ -13,14 +14,18 @@ ROOT = Path(__file__).resolve().parents[2]
 LOCKS = (".ci/constraints.txt", "extension/yarn.lock", "spawner/proxy/package-lock.json")
 
 
-@pytest.fixture(scope="module")
-def advisories() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("lock_file_advisories", ROOT / ".ci/advisories.py")
+def _program(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / f".ci/{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def advisories() -> ModuleType:
+    return _program("advisories")
 
 
 @pytest.fixture
@@ -75,3 +80,37 @@ def test_a_mirror_that_lacks_an_ecosystem_or_is_old_never_passes(advisories, tre
     assert advisories.main(tree) == 2
     (tree / ".ci/advisory-exceptions.toml").write_text(json.dumps({"exception": 3}))
     assert advisories.main(tree) == 2
+
+
+def test_a_release_has_bills_and_signed_checksums(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / ".ci"))
+    release = _program("release")
+    folder, key = tmp_path / "dist", tmp_path / "key"
+    folder.mkdir()
+    (folder / "gipfel-1-py3-none-any.whl").write_bytes(b"wheel")
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    release.write_bills(folder)
+    bill = json.loads((folder / "gipfel-1-py3-none-any.whl.cdx.json").read_text())
+    urls = {each["purl"].partition("@")[0] for each in bill["components"]}
+    assert {"pkg:pypi/jupyterhub", "pkg:pypi/pydantic", "pkg:npm/react"} <= urls
+    assert "pkg:pypi/pytest" not in urls
+    signature = release.write_checksums(folder, key)
+    subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=folder, check=True)
+    signers = tmp_path / "signers"
+    signers.write_text(f"me {key.with_suffix('.pub').read_text()}")
+    command = [
+        "ssh-keygen",
+        "-Y",
+        "verify",
+        "-n",
+        "gipfel-release",
+        "-I",
+        "me",
+        "-f",
+        signers,
+        "-s",
+        signature,
+    ]
+    sums = (folder / "SHA256SUMS").read_bytes()
+    assert subprocess.run(command, input=sums, capture_output=True).returncode == 0
+    assert subprocess.run(command, input=sums + b"x", capture_output=True).returncode != 0

@@ -1,0 +1,344 @@
+"""What pip and apt have installed in a running container, as a Containerfile that builds the same.
+
+Packages are found by the time of their files: an image's own are older than the container. Every version is
+pinned, dependencies included, so that a later build does not resolve them again.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from pydantic import ValidationError
+
+from gipfel_cluster.model import BREAKS, Frozen, GipfelError, one_line
+from gipfel_cluster.runs import RunFolder
+
+from ..gate.packages.inventory import read_dpkg
+from ..telemetry.files import read_regular
+
+_MAX_BYTES = 64 << 20
+_LIST_BYTES = 1 << 20
+_TIMEOUT_S = 120.0
+_SETTINGS = ("sources.list", "sources.list.d", "preferences.d", "trusted.gpg.d", "keyrings")
+_FILE_URI = re.compile(r"\bfile:(?://)?(/[^\s]*)")
+_CREDENTIALS = re.compile(r"://[^/\s]*@")
+_PLACE = "/opt/gipfel-environment"
+_APT_INSTALL = "DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends --allow-downgrades"
+#: Runs in the container's own Python.
+_SCRIPT = """\
+import importlib.metadata, json, os, sys, sysconfig
+found = []
+for each in importlib.metadata.distributions():
+    path = str(getattr(each, "_path", ""))
+    if os.path.exists(path) and each.metadata["Name"]:
+        found.append({"name": each.metadata["Name"], "version": each.version,
+            "changed": os.stat(path).st_ctime, "url": each.read_text("direct_url.json") or ""})
+managed = os.path.exists(os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED"))
+json.dump({"packages": found, "managed": managed, "python": sys.executable}, sys.stdout)
+"""
+
+
+class PythonPackage(Frozen):
+    """A distribution: when it was installed, in seconds since 1970, and its ``direct_url.json``."""
+
+    name: str
+    version: str
+    changed: float
+    url: str = ""
+
+
+class PythonState(Frozen):
+    """The distributions that a Python finds; ``managed`` is true where pip must be forced to install."""
+
+    packages: tuple[PythonPackage, ...] = ()
+    managed: bool = False
+    python: str = ""
+
+
+class SavedEnvironment(Frozen):
+    """The written Containerfile, what it installs, and a line for everything that it can't."""
+
+    containerfile: Path
+    python: tuple[str, ...]
+    debian: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+class Origin(Frozen):
+    """The container's image and EDF, and when it was started, in seconds since 1970."""
+
+    image: str
+    edf: str = ""
+    started: float
+
+
+def find_origin(image: str, edf: str, environment: Mapping[str, str]) -> Origin:
+    """Return where this process's container comes from: what is given, else what its run's record says.
+
+    Raises
+    ------
+    GipfelError
+        This is not a container, or its image is not known.
+    """
+    if not image and (run := environment.get("GIPFEL_RUN")):
+        record = RunFolder(Path(run)).read_record()
+        found = record.get("edf") or {}
+        image, edf = str(found.get("image") or ""), edf or str(found.get("path") or "")
+    if not image:
+        raise GipfelError(
+            "This is not a container of a Gipfel job.",
+            "Run it in one, or name the container's image: --image.",
+        )
+    _check_lines(image, edf)
+    return Origin(image=image, edf=edf, started=_container_start())
+
+
+def _check_lines(*values: str) -> None:
+    """Raise for a value that would add lines to a Containerfile.
+
+    Raises
+    ------
+    GipfelError
+        It has a line break.
+    """
+    if any(BREAKS.search(value) for value in values):
+        raise GipfelError("A path has a line break, which a Containerfile can't hold.", "Rename it.")
+
+
+def _container_start() -> float:
+    """Return when the first process of this PID namespace was started, in seconds since 1970."""
+    fields = Path("/proc/1/stat").read_text().rpartition(")")[2].split()
+    lines = Path("/proc/stat").read_text().splitlines()
+    boot = next(int(line.split()[1]) for line in lines if line.startswith("btime "))
+    # The time of the boot is known to a second.
+    return boot + int(fields[19]) / os.sysconf("SC_CLK_TCK") - 1.0
+
+
+def find_python(given: str, environment: Mapping[str, str]) -> str:
+    """Return the Python of the image: the given one, an active environment's, or the first on the PATH.
+
+    Raises
+    ------
+    GipfelError
+        There is none.
+    """
+    if given:
+        return given
+    folders = [each for each in environment.get("PATH", "").split(os.pathsep) if each.startswith("/")]
+    if active := environment.get("VIRTUAL_ENV"):
+        folders.insert(0, f"{active}/bin")
+    for folder in (*folders, "/usr/local/bin", "/usr/bin", "/opt/conda/bin"):
+        path = Path(folder, "python3")
+        # The runtime's own Python has none of the image's packages.
+        if os.access(path, os.X_OK) and not path.resolve().is_relative_to(Path(sys.prefix).resolve()):
+            return str(path)
+    raise GipfelError("There is no Python in this container.", "Name it: --python PATH.")
+
+
+def read_python_state(python: str) -> PythonState:
+    """Return what a Python finds.
+
+    Raises
+    ------
+    GipfelError
+        It can't be run.
+    """
+    try:
+        done = subprocess.run(
+            (python, "-c", _SCRIPT), capture_output=True, timeout=_TIMEOUT_S, check=True, cwd="/"
+        )
+        return PythonState.model_validate_json(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValidationError) as error:
+        raise GipfelError(f"{python} can't list its packages: {one_line(str(error))[:200]}.") from error
+
+
+def save_environment(
+    folder: Path,
+    origin: Origin,
+    python: PythonState,
+    *,
+    wheels: Sequence[Path] = (),
+    root: Path = Path("/"),
+    environment: Mapping[str, str],
+) -> SavedEnvironment:
+    """Write a directory with a Containerfile that installs what was installed since the container's start.
+
+    Parameters
+    ----------
+    wheels
+        Directories of wheels that packages were installed from.
+    root
+        The container's root.
+
+    Raises
+    ------
+    GipfelError
+        The directory exists, nothing was installed, or dpkg's database can't be read.
+    """
+    debian = _new_debian(root, origin.started)
+    installed = [each for each in python.packages if each.changed >= origin.started]
+    if not debian and not installed:
+        raise GipfelError(
+            "Nothing was installed with pip or apt since the container's start.",
+            "Run this in the container, after installing.",
+        )
+    try:
+        folder.mkdir(mode=0o755)
+    except OSError as error:
+        raise GipfelError(f"{folder} can't be created: {error.strerror}.", "Give a new directory.") from error
+    try:
+        apt, mounts, notes = _copy_settings(root, folder, origin.started) if debian else ((), (), ())
+        lines, more = _pip_lines(folder, installed, python, wheels, environment)
+        text = _containerfile(origin, mounts, _apt_lines(debian, copied=bool(apt)) + lines)
+        (folder / "Containerfile").write_text(text)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return SavedEnvironment(
+        containerfile=folder / "Containerfile",
+        python=tuple(f"{each.name}=={each.version}" for each in installed),
+        debian=debian,
+        notes=(*notes, *more),
+    )
+
+
+def _new_debian(root: Path, started: float) -> tuple[str, ...]:
+    """Return ``name=version`` of each package whose list of files is newer than the container."""
+    status = root / "var/lib/dpkg/status"
+    if not status.exists():
+        return ()
+    try:
+        text = read_regular(status, _MAX_BYTES).decode(errors="replace")
+    except OSError as error:
+        raise GipfelError(f"{status} can't be read: {error.strerror}.") from error
+    found = []
+    for each in read_dpkg(text, "", str(status)):
+        lists = [*(root / "var/lib/dpkg/info").glob(f"{_escaped(each.name)}.list")]
+        lists += (root / "var/lib/dpkg/info").glob(f"{_escaped(each.name)}:*.list")
+        if any(path.lstat().st_ctime >= started for path in lists):
+            found.append(f"{each.name}={each.version}")
+    return tuple(sorted(found))
+
+
+def _escaped(name: str) -> str:
+    return re.sub(r"([*?[])", r"[\1]", name)
+
+
+def _copy_settings(
+    root: Path, folder: Path, started: float
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Copy apt's settings that are newer than the container; return them, directories to mount, and notes."""
+    copied, mounts, notes = [], set(), []
+    for name in _SETTINGS:
+        place = root / "etc/apt" / name
+        files = sorted(place.glob("*")) if place.is_dir() else [place]
+        for path in (each for each in files if each.is_file()):
+            content = read_regular(path, _LIST_BYTES, follow=True)
+            text = content.decode(errors="replace")
+            mounts |= {match.rstrip("/") for match in _FILE_URI.findall(text)}
+            if path.lstat().st_ctime < started:
+                continue
+            if _CREDENTIALS.search(text):
+                notes.append(f"{path} has a password and was not copied. Add the repository without one.")
+                continue
+            target = folder / "apt" / path.relative_to(root / "etc/apt")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+            copied.append(str(target.relative_to(folder)))
+    return tuple(copied), tuple(sorted(mounts)), tuple(notes)
+
+
+def _apt_lines(packages: Sequence[str], *, copied: bool) -> list[str]:
+    if not packages:
+        return []
+    names = " \\\n      ".join(shlex.quote(each) for each in packages)
+    return [
+        *(["COPY apt/ /etc/apt/"] if copied else []),
+        f"RUN apt-get update \\\n  && {_APT_INSTALL} \\\n      {names}",
+    ]
+
+
+def _pip_lines(
+    folder: Path,
+    packages: Sequence[PythonPackage],
+    python: PythonState,
+    wheels: Sequence[Path],
+    environment: Mapping[str, str],
+) -> tuple[list[str], list[str]]:
+    """Write requirements and wheels; return the lines of the Containerfile, and notes."""
+    if not packages:
+        return [], []
+    requirements, notes, from_index = [], [], False
+    (folder / "wheels").mkdir()
+    for each in sorted(packages, key=lambda package: package.name.lower()):
+        source = _direct_url(each)
+        if source.get("dir_info") is not None:
+            notes.append(
+                f"{each.name} is installed from the directory {source.get('url')} and was left out. "
+                "Copy it into the saved directory, and add a line that installs it."
+            )
+            continue
+        if isinstance(vcs := source.get("vcs_info"), dict):
+            requirements.append(f"{each.name} @ {vcs.get('vcs')}+{source['url']}@{vcs.get('commit_id')}")
+            from_index = True
+        elif wheel := _find_wheel(each, source, wheels):
+            shutil.copyfile(wheel, folder / "wheels" / wheel.name)
+            requirements.append(f"{each.name}=={each.version}")
+        else:
+            requirements.append(f"{each.name}=={each.version}")
+            from_index = True
+    (folder / "requirements.txt").write_text("".join(f"{line}\n" for line in requirements))
+    index = environment.get("PIP_INDEX_URL", "")
+    if index and _CREDENTIALS.search(index):
+        notes.append("PIP_INDEX_URL has a password and was not copied. Set an index without one.")
+        index = ""
+    options = [
+        *(["--break-system-packages"] if python.managed else []),
+        *([] if from_index else ["--no-index"]),
+        *(["--index-url", shlex.quote(index)] if index and from_index else []),
+    ]
+    command = (
+        f"RUN {shlex.quote(python.python)} -m pip install --no-deps --no-cache-dir --root-user-action=ignore "
+        f"{' '.join(options)} \\\n      --find-links {_PLACE}/wheels -r {_PLACE}/requirements.txt"
+    )
+    return [f"COPY requirements.txt {_PLACE}/", f"COPY wheels/ {_PLACE}/wheels/", command], notes
+
+
+def _direct_url(package: PythonPackage) -> dict[str, Any]:
+    try:
+        found = json.loads(package.url) if package.url else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _find_wheel(package: PythonPackage, source: Mapping[str, Any], folders: Iterable[Path]) -> Path | None:
+    """Return the wheel that a package was installed from, if it is on this machine."""
+    url = urlsplit(str(source.get("url", "")))
+    if url.scheme == "file" and url.path.endswith(".whl") and Path(unquote(url.path)).is_file():
+        return Path(unquote(url.path))
+    name = re.sub(r"[-_.]+", "_", package.name).lower()
+    for folder in folders:
+        for path in sorted(folder.glob("*.whl")):
+            distribution, _, rest = path.name.partition("-")
+            version = rest.partition("-")[0]
+            if (re.sub(r"[-_.]+", "_", distribution).lower(), version) == (name, package.version):
+                return path
+    return None
+
+
+def _containerfile(origin: Origin, mounts: Iterable[str], lines: Iterable[str]) -> str:
+    is_file = origin.image.startswith("/")
+    head = ["# Saved from a running container. Build it: gipfel image build DIR -o NAME.sqsh"]
+    head += [f"# gipfel: base {origin.image}"] if is_file else []
+    head += [f"# gipfel: edf {origin.edf}"] if origin.edf else []
+    head += [f"# gipfel: mount {each}" for each in mounts]
+    return "\n".join([*head, f"FROM {'scratch' if is_file else origin.image}", *lines]) + "\n"
