@@ -15,6 +15,7 @@ from communication_files import write_dumps
 from lab_page import LabPage, traces
 from lab_server import LabServer
 from playwright.sync_api import Page, expect
+from test_checkpoint_cost import course, run_with
 from topology_trees import collected, gh200
 
 from gipfel_extension.network import Limits, Owner, Socket, TrafficWatch
@@ -136,6 +137,35 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
     with LabServer("synthetic:training:4") as running:
         made_run(running.folder / "runs" / "made-1", tmp_path_factory.mktemp("gh200"))
         yield running
+
+
+def test_checkpoints_show_what_they_cost_on_the_page_and_in_the_panel(
+    server: LabServer, new_page: Callable[[], Page], screenshot: Callable[[Page, str], Path]
+) -> None:
+    steps, writes, _ = course(0.2, stall_s=0.2)
+    run = run_with(server.folder, writes, steps)
+    (run / "telemetry").mkdir()
+    origin = Provenance("n1", "job", "test", True, 1.0, (Device("host", "host", "n1", None, "n1"),))
+    journal = Journal(run / "telemetry", "n1", "job", SystemClock())
+    samples = SampleWriter(Settings(run / "telemetry", "n1", "job", 1.0, 5.0), origin, journal, SystemClock())
+    samples.add([Sample(int(steps.time_ns[0]), 0, "host", {"CPU_UTIL": 0.5})])
+    samples.flush()
+    samples.finish()
+    lab = LabPage(new_page())
+    lab.page.goto(f"{server.url}&gipfel-job={quote('tab=checkpoints&run=alps-17')}")
+    job = lab.page.locator("#gipfel-job")
+    expect(job.get_by_role("heading", name="10 checkpoints cost")).to_be_visible()
+    expect(job.locator("[data-figure='checkpoints'] .shapelayer path")).to_have_count(10)
+    row = job.get_by_role("row", name=f"step-{writes[-1].step}")
+    expect(row).to_contain_text("whole")
+    expect(row).to_contain_text("2.50 s")
+    screenshot(lab.page, "95-job-checkpoints-light")
+    lab.panel.get_by_role("tab", name="Checkpoints").click()
+    panel = lab.page.locator("[data-section='checkpoints']")
+    expect(panel.get_by_text("10 checkpoints cost")).to_be_visible()
+    screenshot(lab.page, "95-panel-checkpoints-light")
+    assert not lab.errors
+    lab.page.close()
 
 
 def test_a_role_expression_selects_in_every_tab_and_a_reload_keeps_it(

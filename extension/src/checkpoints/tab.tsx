@@ -57,7 +57,9 @@ export function checkpointsSection(
       <UseSignal signal={selection.changed}>
         {() => (
           <>
-            {selection.run !== '' && <p>{trans.__('Run %1, as on the job page', selection.run)}</p>}
+            {selection.run !== '' && (
+              <p className="jp-Gipfel-pad">{trans.__('Run %1, as on the job page', selection.run)}</p>
+            )}
             <Checkpoints model={model} figure={figure} trans={trans} />
           </>
         )}
