@@ -70,7 +70,7 @@ def _train(folder: Path, rank: int, megabytes: int) -> None:
     }
     total = torch.zeros(1)
     logged: list[str] = []
-    lost: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
+    lost: dict[str, list[tuple[float, float, float]]] = {kind: [] for kind in KINDS}
     step = 0
     for _ in range(ROUNDS + 1):
         for kind in KINDS:
@@ -98,9 +98,10 @@ def _train(folder: Path, rank: int, megabytes: int) -> None:
             began = time.perf_counter()
             if kind in kept:
                 kept[kind].wait()
-                # Training waits for what the steps of this turn did not last for.
-                stall += time.perf_counter() - began
-            lost[kind].append((stall + sum(busy) - len(busy) * statistics.median(quiet), sum(quiet)))
+            # A training would not stop here; the next checkpoint comes later than this one takes.
+            waited = time.perf_counter() - began
+            cost = stall + sum(busy) - len(busy) * statistics.median(quiet)
+            lost[kind].append((cost, sum(quiet), waited))
             dist.barrier()
     for each in kept.values():
         each.close()
@@ -145,7 +146,9 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
         raise SystemExit(f"The run has no cost: {report.notes}")
     _IMAGE.parent.mkdir(exist_ok=True)
     _IMAGE.write_bytes(static_image(figure, width=1200))
-    own = statistics.mean(sum(each[0] for kind in KINDS for each in timer[kind]) for timer in timers)
+    own = statistics.mean(
+        sum(each[0] + each[2] for kind in KINDS for each in timer[kind]) for timer in timers
+    )
     ratio = max(report.cost.cost_s / own, own / report.cost.cost_s)
     print("\n".join(report.cost.sentences()), file=sys.stderr)
     return [
