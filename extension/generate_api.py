@@ -18,13 +18,13 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from gipfel_cluster.git_state import GitDifference
 from gipfel_extension.communication.report import GroupFamily, SlowCalls
-from gipfel_extension.diagnosis.pace_comparison import PaceComparison
+from gipfel_extension.diagnosis.pace import PaceComparison
 from gipfel_extension.diagnosis.phases import Phase, RunPhases
 from gipfel_extension.job import topology
 from gipfel_extension.job.ranks import JobRank, Problem
 from gipfel_extension.job.rows import ORDERS
 from gipfel_extension.routes.batch import BatchRequest
-from gipfel_extension.routes.services import ServiceShareChange, ServiceStart
+from gipfel_extension.routes.workloads import ServiceShareChange, ServiceStart
 from gipfel_extension.saturation import LOSSES
 from gipfel_extension.server import job_responses, responses, task_responses
 from gipfel_extension.server.job import JobDocument

@@ -23,7 +23,7 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.ports import PORTS_VARIABLE, PortRange, bind_port
 from gipfel_cluster.runtime.kernel_launch import with_private_sockets
 
-from .cli.lab_terminals import prepare_terminals
+from .cli.completion import prepare_terminals
 from .kernels import offer_image_kernel
 
 DEBUGGER_VARIABLE = "GIPFEL_DEBUGGER"

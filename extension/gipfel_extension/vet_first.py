@@ -24,7 +24,7 @@ from .vetting.grid import GridRow, VettingGrid, make_grid
 from .vetting.model import Owner, owner_priority
 from .vetting.protocol_files import find_protocol
 from .vetting.report import VettingReport
-from .vetting.report_file import ReportFile, vet_argv
+from .vetting.report_display import ReportFile, vet_argv
 from .vetting.run.location import node_name
 
 _ROUTE = "/gipfel/server/vetting"

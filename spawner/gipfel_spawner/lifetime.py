@@ -16,9 +16,8 @@ from gipfel_cluster.model import Frozen, GipfelError, OneLine
 from gipfel_cluster.scheduler.notation import parse_duration
 from gipfel_cluster.scheduler.protocol import JobStatus
 
-from .audit import AuditEvent, AuditLog, Event
 from .cluster.watcher import NOT_POLLED
-from .history import SessionEnd, SessionHistory
+from .history import AuditEvent, AuditLog, Event, SessionEnd, SessionHistory
 from .start.placement import ServerPlacement
 from .start.spawn_options import SpawnOptions
 from .start.traits import SpawnerTraits

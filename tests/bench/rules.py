@@ -10,8 +10,7 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from gipfel_extension.diagnosis.rule_run import hits_of
-from gipfel_extension.diagnosis.rule_watch import Place, Reading, RuleWatch
+from gipfel_extension.diagnosis.rule_run import Place, Reading, RuleWatch, hits_of
 from gipfel_extension.diagnosis.rules import Rule
 from gipfel_extension.rules.rule_file import enabled_rules, known_rules
 from gipfel_extension.telemetry.sample import Device, SampleTable

@@ -27,7 +27,7 @@ from jupyterhub.user import User
 from parts.full_hub import hub_cpu
 from sqlalchemy.orm import object_session
 
-from gipfel_cluster.scheduler.command import current_user_name
+from gipfel_cluster.scheduler.machine import current_user_name
 from gipfel_spawner import EDFSpawner
 
 STARTING, RUNNING = 200, 800

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from intervals import wilson
 
-from gipfel_extension.training.launches.hang_alarm import HangAlarm, HangLimits, RankProgress
+from gipfel_extension.training.launches.hang_watch import HangAlarm, HangLimits, RankProgress
 
 DRAWS = 300
 MEASURED = (Path(__file__).resolve().parents[2] / "extension" / "gipfel_extension" / "training" / "launches",)

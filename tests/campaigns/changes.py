@@ -18,8 +18,7 @@ from intervals import wilson
 from step_tables import TRIED as NOISE
 from step_tables import Floats
 
-from gipfel_extension.diagnosis.changes import find_changes
-from gipfel_extension.diagnosis.pace_comparison import compare_paces, pace_of
+from gipfel_extension.diagnosis.pace import compare_paces, find_changes, pace_of
 from gipfel_extension.diagnosis.steps import StepTable
 
 DRAWS = 400

@@ -18,7 +18,7 @@ from one_machine import OneMachine, wait_until
 from unix_users import UnixUser
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.scheduler.command import current_user_name
+from gipfel_cluster.scheduler.machine import current_user_name
 from gipfel_cluster.scheduler.notation import GpuCount
 from gipfel_cluster.scheduler.protocol import JobRequest, Partition
 from gipfel_cluster.scheduler.slurm import SlurmScheduler

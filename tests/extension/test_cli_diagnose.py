@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from diagnosis_steps import START_NS, work
 
 from gipfel_extension.cli import main
-from gipfel_extension.diagnosis.step_file import read_step_file
+from gipfel_extension.diagnosis.steps import read_step_file
 
 KEYS = {"kind", "ranks", "stage", "unit", "evidence", "since", "confidence"}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gipfel_extension.cli.lab_terminals import prepare_terminals
+from gipfel_extension.cli.completion import prepare_terminals
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from gipfel_cluster.model import pluralize
 from gipfel_extension.cli.launch import launch
 from gipfel_extension.cli.launch_view import row
-from gipfel_extension.cli.log_view import printable
+from gipfel_extension.cli.terminal import printable
 from gipfel_extension.training.launches.logs import last_lines, read_logs
 from gipfel_extension.training.record.state import LaunchState, write_state
 

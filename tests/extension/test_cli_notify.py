@@ -8,10 +8,9 @@ import click
 import pytest
 from notify_servers import Webhook, running, write_settings
 
-from gipfel_cluster.notify.event import KINDS
-from gipfel_cluster.notify.settings import NotifySettings
+from gipfel_cluster.notify.event import KINDS, NotifySettings
 from gipfel_extension.cli import main
-from gipfel_extension.cli.notify import notify
+from gipfel_extension.cli.publish import notify
 
 SECRET = "T0PSECRET"
 

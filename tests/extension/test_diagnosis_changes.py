@@ -17,8 +17,7 @@ from saturation_tables import gpu, host
 from saturation_tables import table as samples_table
 
 from gipfel_extension.diagnosis import diagnose
-from gipfel_extension.diagnosis.changes import find_changes
-from gipfel_extension.diagnosis.pace_comparison import RunPace, compare_paces, pace_of
+from gipfel_extension.diagnosis.pace import RunPace, compare_paces, find_changes, pace_of
 from gipfel_extension.diagnosis.phases import find_phases
 from gipfel_extension.diagnosis.series_changes import find_explanation, find_series_changes
 from gipfel_extension.diagnosis.steps import StepTable

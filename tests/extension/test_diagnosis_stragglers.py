@@ -18,7 +18,7 @@ from intervals import wilson
 from gipfel_extension.diagnosis import Roles, diagnose
 from gipfel_extension.diagnosis.robust import median_of_others, noise_of, skewed, tail, trimmed_mean
 from gipfel_extension.diagnosis.roles import roles_of
-from gipfel_extension.diagnosis.units import shared_units
+from gipfel_extension.diagnosis.slow_periods import shared_units
 
 
 def kinds(seconds, known=None):

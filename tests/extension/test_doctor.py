@@ -13,17 +13,19 @@ import pytest
 
 from gipfel_cluster.engines.bubblewrap import namespace_problem
 from gipfel_cluster.scheduler import SlurmPresence
-from gipfel_extension.doctor import cluster, containers, directories, gpus, hub_operation, network, versions
+from gipfel_extension.doctor import cluster, containers, gpus, hub_operation
 from gipfel_extension.doctor.examine import (
+    Answer,
     Examination,
     Finding,
+    Machine,
     Probe,
     ProbeTopic,
     examine,
     format_lines,
+    run_locally,
     summary,
 )
-from gipfel_extension.doctor.machine import Answer, Machine, run_locally
 from gipfel_extension.doctor.probes import probes
 
 NO_COMMANDS = SlurmPresence(commands=False, problem="Slurm's commands are not on PATH.")
@@ -152,11 +154,11 @@ def test_in_a_jobs_container_it_says_which_and_judges_what_is_there(made):
         "missing", "This job requested 2 GPUs, but no GPU is visible.",
     )  # fmt: skip
     assert found.fix.startswith("Start it again on a node with GPUs")
-    found = directories.home(machine)
+    found = hub_operation.home(machine)
     assert (found.status, "deleted when the job ends" in found.message, "mounts = [" in found.fix) == (
         "warning", True, True,
     )  # fmt: skip
-    found = directories.runs(machine)
+    found = hub_operation.runs(machine)
     assert (found.status, "alps-7: writable" in found.message, "shared (nfs4)" in found.message) == (
         "ok",
         True,
@@ -165,7 +167,7 @@ def test_in_a_jobs_container_it_says_which_and_judges_what_is_there(made):
     # The same job without a container, and no job at all.
     plain = made.machine(**{**inside, "GIPFEL_ENGINE": "host"})
     assert asked["this job"].check(plain).message == "7 on n1, 2 nodes, without a container."
-    assert directories.home(plain).status == "ok"
+    assert hub_operation.home(plain).status == "ok"
     assert asked["this job"].check(made.machine()).status == "not applicable"
     foreign = made.machine(SLURM_JOB_ID="9", SLURMD_NODENAME="n3")
     assert asked["this job"].check(foreign).message == "9 on n3, not started by Gipfel."
@@ -280,29 +282,29 @@ def test_directories_are_tried_and_their_file_systems_told_apart(made):
         "/proc/self/mounts",
         "/dev/sda / ext4 rw 0 0\nnas:/h /home nfs4 rw 0 0\nlocal /home/ada/\\040x xfs rw 0 0\n",
     )
-    found = directories.home(made.machine())
+    found = hub_operation.home(made.machine())
     assert (found.status, "shared (nfs4)" in found.message) == ("ok", True)
-    assert directories.file_system(made.machine(), Path("/home/ada/ x/y")) == "xfs"
+    assert hub_operation.file_system(made.machine(), Path("/home/ada/ x/y")) == "xfs"
     # What is made only when it is needed is judged by where it will be.
-    found = directories.runs(made.machine())
+    found = hub_operation.runs(made.machine())
     assert (found.status, "/home/ada/.gipfel/runs: writable" in found.message) == ("ok", True)
     assert list((made.root / "home/ada").iterdir()) == []
-    assert directories.scratch(made.machine()).status == "not applicable"
+    assert hub_operation.scratch(made.machine()).status == "not applicable"
     made.file("/file")
-    found = directories.runs(made.machine(GIPFEL_RUNS="/file"))
+    found = hub_operation.runs(made.machine(GIPFEL_RUNS="/file"))
     assert (found.status, "GIPFEL_RUNS" in found.fix) == ("missing", True)
-    assert directories.scratch(made.machine(SCRATCH="/file")).status == "warning"
-    assert "local (ext4)" in directories.local(made.machine()).message
+    assert hub_operation.scratch(made.machine(SCRATCH="/file")).status == "warning"
+    assert "local (ext4)" in hub_operation.local(made.machine()).message
 
 
 def test_ports(made, free_listener):
-    assert network.server_port(made.machine()).status == "ok"
+    assert cluster.server_port(made.machine()).status == "ok"
     port = free_listener.getsockname()[1]
-    found = network.server_port(made.machine(GIPFEL_SERVER_PORTS=str(port)))
+    found = cluster.server_port(made.machine(GIPFEL_SERVER_PORTS=str(port)))
     assert (found.status, "in use" in found.message) == ("missing", True)
-    found = network.hub(made.machine(JUPYTERHUB_API_URL="http://127.0.0.1:1/hub/api"))
+    found = cluster.hub(made.machine(JUPYTERHUB_API_URL="http://127.0.0.1:1/hub/api"))
     assert (found.status, "does not answer" in found.message) == ("missing", True)
-    assert network.hub_port(made.machine(GIPFEL_PORT="x")).status == "missing"
+    assert cluster.hub_port(made.machine(GIPFEL_PORT="x")).status == "missing"
 
 
 @pytest.fixture
@@ -313,15 +315,15 @@ def free_listener():
 
 def test_an_old_kernel_and_packages(made):
     made.file("/proc/sys/kernel/osrelease", "4.18.0-553.el8\n")
-    assert versions.system(made.machine()).status == "warning"
+    assert containers.system(made.machine()).status == "warning"
     made.file("/proc/sys/kernel/osrelease", "6.8.0-generic\n")
     made.file("/etc/os-release", 'PRETTY_NAME="Made 1"\n')
-    found = versions.system(made.machine())
+    found = containers.system(made.machine())
     assert (found.status, found.message.startswith("Made 1, kernel 6.8.0-generic")) == ("ok", True)
-    assert versions.packages(made.machine()).status == "ok"
+    assert containers.packages(made.machine()).status == "ok"
     made.programs.add("podman")
     made.answers["/usr/bin/podman"] = Answer(output="podman version 4.3.1\n")
-    assert versions.programs(made.machine()).message == "podman 4.3.1."
+    assert containers.programs(made.machine()).message == "podman 4.3.1."
 
 
 def test_what_a_hub_needs(made):

@@ -7,7 +7,7 @@ from alarms import cells
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gipfel_extension.training.launches.hang_alarm import HangAlarm, HangLimits, RankProgress
+from gipfel_extension.training.launches.hang_watch import HangAlarm, HangLimits, RankProgress
 
 _LOOK_S = 10.0
 

@@ -14,9 +14,15 @@ from hang_dumps import Layout, make_hang
 from gipfel_extension.telemetry.events import read_events
 from gipfel_extension.training.flight_recorder import FlightReport, analyse
 from gipfel_extension.training.flight_recorder.dump import dump_of
-from gipfel_extension.training.launches.hang_cause import HangCause, describe_cause, find_cause
+from gipfel_extension.training.launches.hang_cause import (
+    HangCause,
+    RasStatus,
+    describe_cause,
+    find_cause,
+    read_ras,
+    status_of,
+)
 from gipfel_extension.training.launches.hang_watch import HangWatch
-from gipfel_extension.training.launches.nccl_ras import RasStatus, read_ras, status_of
 from gipfel_extension.training.record.state import LaunchState
 
 STACK = """\

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 
-from gipfel_extension.job.statistics import MISSING, bands, on_grid, outliers, to_bytes, worst_bins
+from gipfel_extension.job.rows import MISSING, bands, on_grid, outliers, to_bytes, worst_bins
 from gipfel_extension.server.job import JobDocument
 from gipfel_extension.server.job_responses import JobFigures, JobVerdicts
 from gipfel_extension.telemetry.ranks import RankLocation, ranks_file, ranks_json

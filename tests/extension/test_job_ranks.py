@@ -11,11 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gipfel_extension.cli.compare import comparison_lines
+from gipfel_extension.cli.findings import comparison_lines
 from gipfel_extension.diagnosis.reported_roles import REPORTS_FILE, read_reports
-from gipfel_extension.diagnosis.role_layout import check_size, parse_layout, roles_of_layout
-from gipfel_extension.diagnosis.role_selection import parse_selection
-from gipfel_extension.diagnosis.roles import Roles
+from gipfel_extension.diagnosis.roles import Roles, check_size, parse_layout, parse_selection, roles_of_layout
 from gipfel_extension.job.metric_figures import last_steps
 from gipfel_extension.job.ranks import read_job
 from gipfel_extension.server.job import JobQuery

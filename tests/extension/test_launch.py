@@ -24,10 +24,15 @@ from gipfel_extension.training.launches.allocation import (
     held_gpus,
     launches_in_job,
 )
-from gipfel_extension.training.launches.launchers import LAUNCHERS, Attempt, check_attempt, launcher_of
+from gipfel_extension.training.launches.launchers import (
+    LAUNCHERS,
+    Attempt,
+    addresses_of,
+    check_attempt,
+    launcher_of,
+)
 from gipfel_extension.training.launches.logs import read_logs
 from gipfel_extension.training.launches.progress import read_progress
-from gipfel_extension.training.launches.rendezvous import addresses_of
 from gipfel_extension.training.record.spec import LaunchSpec, nodes_range, parameter_value
 from gipfel_extension.training.record.state import (
     LaunchState,

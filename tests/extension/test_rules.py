@@ -13,10 +13,8 @@ from recorded_runs import START_NS, hot_run
 from recorder_process import OneGpu, TwoClocks, until
 
 from gipfel_extension.cli.main import main
-from gipfel_extension.diagnosis.rule_condition import ConditionError, parse_condition
-from gipfel_extension.diagnosis.rule_run import hits_of
-from gipfel_extension.diagnosis.rule_watch import Place, Reading, RuleWatch
-from gipfel_extension.diagnosis.rules import Rule
+from gipfel_extension.diagnosis.rule_run import Place, Reading, RuleWatch, hits_of
+from gipfel_extension.diagnosis.rules import ConditionError, Rule, parse_condition
 from gipfel_extension.recorder.loop import Recorder
 from gipfel_extension.recorder.rule_monitor import load_rules
 from gipfel_extension.recorder.sample_files import Settings

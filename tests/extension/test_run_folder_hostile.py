@@ -16,7 +16,7 @@ from gipfel_extension.telemetry.files import open_log, open_regular, read_json, 
 from gipfel_extension.telemetry.user_metrics import MetricsReader
 from gipfel_extension.training.flight_recorder import read_dump, report_of
 from gipfel_extension.training.record.state import LaunchState, write_state
-from gipfel_extension.vetting.report_file import ReportFile
+from gipfel_extension.vetting.report_display import ReportFile
 
 _OF_A_LAUNCH = (
     "state.json", "spec.json", "plan.json", "command.txt", "preflight.json", "times.jsonl", "rank-0.log",
@@ -232,7 +232,7 @@ def test_a_report_that_is_damaged_is_read_once(tmp_path: Path, monkeypatch: pyte
     for _ in range(2):
         with pytest.raises(Exception, match="not a vetting report"):
             file.refresh()
-        monkeypatch.setattr("gipfel_extension.vetting.report_file.read_report", None)
+        monkeypatch.setattr("gipfel_extension.vetting.report_display.read_report", None)
 
 
 _CALL = {"process_group": ("0", "default_pg"), "collective_seq_id": 1}

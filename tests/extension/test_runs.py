@@ -29,8 +29,8 @@ from gipfel_cluster.workloads.run_folders import (
 from gipfel_extension.cli.main import gipfel
 from gipfel_extension.cli.report import job_link, report_link, server_url
 from gipfel_extension.server.run_comparison import compare_runs, configuration_difference
-from gipfel_extension.server.run_report import RunReports
 from gipfel_extension.server.run_table import Condition, _key, run_table
+from gipfel_extension.server.runs import RunReports
 
 _LOSSES = dict.fromkeys(
     ("idle", "input", "launch", "occupancy", "imbalance", "communication", "checkpoint", "capped"), 0.0

@@ -8,7 +8,7 @@ from gipfel_extension.saturation import Weights, ceilings_of
 from gipfel_extension.saturation.levels import fractions, levels_of
 from gipfel_extension.saturation.loss_breakdown import loss_breakdown_of
 from gipfel_extension.saturation.settings import LINKS, TABLE, slice_of
-from gipfel_extension.telemetry.sources.gpm import GPM_METRICS
+from gipfel_extension.telemetry.sources.nvidia import GPM_METRICS
 
 
 def levels(weights: Weights | None = None, name: str = H100, **values: object):

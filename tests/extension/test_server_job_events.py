@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gipfel_cluster.notify.event import Event
 from gipfel_cluster.notify.journal import append_event
-from gipfel_extension.server.job_events import job_events
+from gipfel_extension.server.changes import job_events
 from gipfel_extension.server.responses import JobEvent
 
 HOUR_NS = 3600 * 10**9

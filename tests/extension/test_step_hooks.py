@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gipfel_extension.diagnosis.step_file import steps_of_run
+from gipfel_extension.diagnosis.steps import steps_of_run
 from gipfel_extension.training import step_hooks
 from gipfel_extension.training.launch import Launch, launch
 from gipfel_extension.training.record.spec import LaunchSpec

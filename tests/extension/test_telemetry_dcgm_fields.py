@@ -13,7 +13,7 @@ from gipfel_extension.telemetry.metric_table import (
     unit_of,
 )
 from gipfel_extension.telemetry.sources.dcgm import metric_of, number_of
-from gipfel_extension.telemetry.sources.gpm import ALL_METRICS
+from gipfel_extension.telemetry.sources.nvidia import ALL_METRICS
 
 #: DCGM's number: classic name, NVML's name of the GPM metric, kind (share of time, or rate of bytes).
 _PROFILED = {

@@ -12,8 +12,8 @@ from nvml_fake import FakeNvml, SetClock
 from saturation_tables import gpu, host, table
 
 from gipfel_extension.telemetry.energy import CO2_VARIABLE, energy_of
+from gipfel_extension.telemetry.sources.counters import HostEnergy
 from gipfel_extension.telemetry.sources.host import HostSource
-from gipfel_extension.telemetry.sources.node_counters import HostEnergy
 from gipfel_extension.telemetry.sources.nvml import NvmlSource
 
 

@@ -12,7 +12,7 @@ import pytest
 from nvml_fake import HOPPER, MIB, FakeNvml, opened
 
 from gipfel_extension.telemetry.metric_table import GPU_METRICS
-from gipfel_extension.telemetry.sources.gpm import GPM_METRICS
+from gipfel_extension.telemetry.sources.nvidia import GPM_METRICS
 from gipfel_extension.telemetry.store.segments import read_samples
 
 

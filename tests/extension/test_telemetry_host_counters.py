@@ -5,13 +5,13 @@ The files are typed from the documented formats: none was read on such hardware.
 
 from pathlib import Path
 
+from gipfel_extension.telemetry.sources.counters import network_counters
 from gipfel_extension.telemetry.sources.file_systems import (
     lustre_counters,
     nfs_counters,
     parse_lustre,
     parse_nfs,
 )
-from gipfel_extension.telemetry.sources.node_counters import network_counters
 
 _DATA = Path(__file__).parent / "data"
 

@@ -10,14 +10,14 @@ from topology_trees import text
 
 from gipfel_extension.recorder import Recorder, Settings
 from gipfel_extension.telemetry.events import read_events
-from gipfel_extension.telemetry.sources.host import HostSource
-from gipfel_extension.telemetry.sources.nics import NicCounters, increase, read_counter
-from gipfel_extension.telemetry.sources.rising_counters import (
+from gipfel_extension.telemetry.sources.counters import (
     GpuHealth,
     RisingCounters,
     amd_counters,
     nvml_counters,
 )
+from gipfel_extension.telemetry.sources.host import HostSource
+from gipfel_extension.telemetry.sources.nics import NicCounters, increase, read_counter
 from gipfel_extension.telemetry.store.overview import read_overview
 from gipfel_extension.telemetry.store.segments import read_samples
 

@@ -13,14 +13,22 @@ from hypothesis import strategies as st
 from topology_trees import FakeSmi, collected, gh200, hgx, kfd
 
 from gipfel_extension.cli.main import main
-from gipfel_extension.diagnosis.role_layout import roles_of_layout
+from gipfel_extension.diagnosis.roles import roles_of_layout
 from gipfel_extension.job.ranks import read_job
 from gipfel_extension.telemetry.ranks import RankLocation, ranks_file, ranks_json
 from gipfel_extension.topology.collect import collect_node, slurm_topology, store_node
-from gipfel_extension.topology.collect.amd import KfdTopology
-from gipfel_extension.topology.fragmentation import fewest_leaves, fragmentation, neighbours
+from gipfel_extension.topology.collect.gpus import KfdTopology
 from gipfel_extension.topology.model import FOLDER, SLURM_FILE, NodeTopology, slurm_place
-from gipfel_extension.topology.read import Fabric, cabinet_path, merge, parse_fabric, read_topology
+from gipfel_extension.topology.read import (
+    Fabric,
+    cabinet_path,
+    fewest_leaves,
+    fragmentation,
+    merge,
+    neighbours,
+    parse_fabric,
+    read_topology,
+)
 
 TREE = """\
 SwitchName=s0 Level=0 LinkSpeed=1 Nodes=nid[000-003]

@@ -13,7 +13,7 @@ from gipfel_extension.vetting.grid import make_grid
 from gipfel_extension.vetting.history.queries import Exclusions
 from gipfel_extension.vetting.model import CheckResult, Verdict
 from gipfel_extension.vetting.report import VettingReport, make_report, read_report
-from gipfel_extension.vetting.report_table import Table
+from gipfel_extension.vetting.report_display import Table
 from gipfel_extension.vetting.run.actions import Action, decide, record_from_report, store_report
 from gipfel_extension.vetting.run.agent import Agent
 from gipfel_extension.vetting.run.coordinator import Coordinator

@@ -13,7 +13,7 @@ from gipfel_extension.vetting.model import CheckResult, Scope
 from gipfel_extension.vetting.protocol import VettingProtocol
 from gipfel_extension.vetting.protocol_files import parse_protocol
 from gipfel_extension.vetting.report import CheckColumn, VettingReport, make_report
-from gipfel_extension.vetting.report_table import Table
+from gipfel_extension.vetting.report_display import Table
 from gipfel_extension.vetting.run.actions import Action, decide, job_request, read_job, recently_failed
 
 

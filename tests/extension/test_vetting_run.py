@@ -16,7 +16,7 @@ from gipfel_extension.vetting.model import Severity, Verdict
 from gipfel_extension.vetting.probing import ProbeAnswer, ProbeSpec
 from gipfel_extension.vetting.protocol_files import parse_protocol
 from gipfel_extension.vetting.report import read_report
-from gipfel_extension.vetting.report_table import Table
+from gipfel_extension.vetting.report_display import Table
 from gipfel_extension.vetting.run import session
 from gipfel_extension.vetting.run.coordinator import Coordinator
 from gipfel_extension.vetting.run.dispatch import AgentPool, Dispatcher

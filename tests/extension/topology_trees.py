@@ -10,8 +10,7 @@ import pynvml
 from nvml_fake import FakeNvml
 
 from gipfel_extension.topology.collect import collect_node
-from gipfel_extension.topology.collect.amd import KfdTopology
-from gipfel_extension.topology.collect.nvidia import NvmlTopology
+from gipfel_extension.topology.collect.gpus import KfdTopology, NvmlTopology
 from gipfel_extension.topology.model import NodeTopology
 
 _GH200 = tuple(f"{domain}9:01:00.0" for domain in ("000", "001", "002", "003"))

@@ -19,7 +19,7 @@ from gipfel_cluster.edf.image import (
     image_environment,
     oci_entry_point,
 )
-from gipfel_cluster.edf.reference import reference_problem
+from gipfel_cluster.edf.mounts import reference_problem
 
 MACHINES = {"x86_64": 62, "aarch64": 183, "riscv64": 243}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gipfel_cluster.edf import Edf, Mount
-from gipfel_cluster.edf.reference import read_reference
+from gipfel_cluster.edf.mounts import read_reference
 from gipfel_cluster.engines import ContainerRequest, Invocation, engine_for
 from gipfel_cluster.engines.bubblewrap import Bubblewrap
 from gipfel_cluster.engines.devices import Hardware, host_driver

@@ -14,7 +14,7 @@ from gipfel_cluster.edf.model import Edf, Mount
 from gipfel_cluster.engines.bubblewrap import Bubblewrap
 from gipfel_cluster.engines.protocol import ContainerRequest
 from gipfel_cluster.hooks import HookResult, apply_hooks
-from gipfel_cluster.hooks.dcgm import MOUNT_DIRECTORY, PORT, SOCKET
+from gipfel_cluster.hooks.libraries import MOUNT_DIRECTORY, PORT, SOCKET
 from gipfel_cluster.hooks.protocol import HostNode, Node, parse_libraries
 
 

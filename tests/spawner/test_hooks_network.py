@@ -8,7 +8,7 @@ from test_hooks_apply import QuietNode
 from gipfel_cluster.edf.model import Edf
 from gipfel_cluster.engines.protocol import ContainerRequest
 from gipfel_cluster.hooks import HookResult, apply_hooks
-from gipfel_cluster.hooks.nccl import PRESETS, choose_preset
+from gipfel_cluster.hooks.libraries import PRESETS, choose_preset
 from gipfel_cluster.hooks.protocol import HostNode, Network
 
 

@@ -6,8 +6,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from gipfel_cluster.scheduler.protocol import JobStatus
-from gipfel_spawner.start.local_time import clock_text, time_element
-from gipfel_spawner.start.progress import describe_status, status_page
+from gipfel_spawner.start.progress import clock_text, describe_status, status_page, time_element
 
 _NOW = datetime(2026, 11, 23, 14, 2, tzinfo=ZoneInfo("Europe/Zurich"))
 

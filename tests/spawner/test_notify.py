@@ -16,9 +16,10 @@ from notify_servers import MailServer, Webhook, running, slack_settings, write_s
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.notify.channels import deliver, send_to_all
-from gipfel_cluster.notify.event import Event, Message, message_of
+from gipfel_cluster.notify.event import Event, Message, NotifySettings, message_of, read_settings
 from gipfel_cluster.notify.journal import (
     HOUR_NS,
+    Reporter,
     SendState,
     admit,
     append_event,
@@ -27,8 +28,6 @@ from gipfel_cluster.notify.journal import (
     read_state,
     state_directory,
 )
-from gipfel_cluster.notify.reporter import Reporter
-from gipfel_cluster.notify.settings import NotifySettings, read_settings
 
 SECRET = "T0PSECRET"
 

@@ -16,9 +16,10 @@ from notify_servers import MailServer, Webhook, slack_settings, write_settings
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.notify.channels import deliver, send_to_all
-from gipfel_cluster.notify.event import Event, Message
+from gipfel_cluster.notify.event import Event, Message, NotifySettings, read_settings
 from gipfel_cluster.notify.journal import (
     Outcome,
+    Reporter,
     SendState,
     append_event,
     locked_state,
@@ -26,8 +27,6 @@ from gipfel_cluster.notify.journal import (
     read_state,
     state_directory,
 )
-from gipfel_cluster.notify.reporter import Reporter
-from gipfel_cluster.notify.settings import NotifySettings, read_settings
 
 MESSAGE = Message(title="x", body="y")
 

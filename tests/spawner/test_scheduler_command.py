@@ -7,7 +7,7 @@ import time
 import pytest
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.scheduler.command import CommandResult, run_command
+from gipfel_cluster.scheduler.machine import CommandResult, run_command
 
 
 def run(code: str, *, given: str = "", limit: float = 20, max_bytes: int = 4 << 20) -> CommandResult:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gipfel_cluster.scheduler.command import run_sync
+from gipfel_cluster.scheduler.machine import run_sync
 
 
 async def _answer(wrong: bool = False) -> int:

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from gipfel_cluster.job import batch_script
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.scheduler.command import run_as_prefix
+from gipfel_cluster.scheduler.machine import run_as_prefix
 from gipfel_cluster.scheduler.protocol import JobRequest, JobStatus, LostJobError
 from gipfel_cluster.scheduler.slurm import SlurmScheduler, submit_arguments
 

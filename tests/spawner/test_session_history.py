@@ -22,7 +22,7 @@ from gipfel_spawner import history as module
 from gipfel_spawner.form.options import UserOptions
 from gipfel_spawner.handlers.form import ValidatedSpawnHandler
 from gipfel_spawner.handlers.home import RepeatHandler, free_name, spark_points
-from gipfel_spawner.handlers.saturation import SharedSaturation
+from gipfel_spawner.handlers.usage import SharedSaturation
 from gipfel_spawner.history import Session, SessionHistory
 from gipfel_spawner.lifetime import ServerLifetime
 from gipfel_spawner.spawner import EDFSpawner

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.scheduler.command import CommandResult
+from gipfel_cluster.scheduler.machine import CommandResult
 from gipfel_cluster.scheduler.protocol import Association, Choices, JobRequest, Partition, Quota, Waits
 from gipfel_cluster.scheduler.slurm_limits import RequestedJob, exceeded, limit_text, parse_limits
 from gipfel_cluster.scheduler.slurm_site import SlurmSite

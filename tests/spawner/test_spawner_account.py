@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.scheduler.command import current_user_name, run_as_prefix
+from gipfel_cluster.scheduler.machine import current_user_name, run_as_prefix
 from gipfel_spawner.start.account import Account, JobLog, UserCommands, account_environment, account_of
 from gipfel_spawner.start.placement import is_self_contained
 

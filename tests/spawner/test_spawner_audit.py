@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gipfel_spawner.audit import AuditEvent, AuditLog
+from gipfel_spawner.history import AuditEvent, AuditLog
 
 LOG = logging.getLogger("audit-test")
 

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gipfel_spawner.failure.catalogue import CATALOGUE, explain
 from gipfel_spawner.failure.cause import Evidence
-from gipfel_spawner.failure.problem import Failure
+from gipfel_spawner.failure.problem import CATALOGUE, Failure, explain
 
 LOGS = Path(__file__).parent / "data/logs"
 

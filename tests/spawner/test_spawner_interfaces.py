@@ -12,7 +12,7 @@ from gipfel_cluster.runtime.model import DESCRIPTION
 from gipfel_spawner.cluster.clusters import ClusterSettings
 from gipfel_spawner.form.options import OptionError, UserOptions, describe_options, read_form
 from gipfel_spawner.form.page import FieldError, FormContent, render_form
-from gipfel_spawner.start import offers
+from gipfel_spawner.start import placement
 
 
 def runtime(folder: Path, **distributions: str) -> str:
@@ -25,7 +25,7 @@ def runtime(folder: Path, **distributions: str) -> str:
 
 def offered(path: str, python: str) -> bool:
     settings = ClusterSettings(name="c", scheduler="slurm", runtime=path)
-    return asyncio.run(offers.offers_notebook(settings, python))
+    return asyncio.run(placement.offers_notebook(settings, python))
 
 
 def test_notebook_is_offered_where_container_and_host_have_version_7(
@@ -39,10 +39,10 @@ def test_notebook_is_offered_where_container_and_host_have_version_7(
     found = {each: offered(each, f"{each}/bin/python3") for each in (new, old, none)}
     assert found == {new: True, old: False, none: False}
     # Servers without a container run with another interpreter: it must have it as well.
-    monkeypatch.setattr(offers, "_installed_version", lambda: "")
+    monkeypatch.setattr(placement, "_installed_version", lambda: "")
     assert not offered(new, sys.executable)
     assert not offered("", sys.executable)
-    monkeypatch.setattr(offers, "_installed_version", lambda: "7.5.0")
+    monkeypatch.setattr(placement, "_installed_version", lambda: "7.5.0")
     assert offered(new, sys.executable)
     assert offered("", sys.executable)
     assert not offered(old, sys.executable)
@@ -62,9 +62,9 @@ def test_the_form_shows_the_choice_only_where_there_is_one() -> None:
 def test_an_interface_is_one_of_two_and_sets_the_page_that_opens() -> None:
     options = read_form({"interface": ["notebook"], "gpus": ["1"]})
     assert describe_options(options) == "1 GPU · Jupyter Notebook"
-    assert offers.interface_environment(options.interface) == {"JUPYTERHUB_DEFAULT_URL": "/tree"}
-    assert offers.interface_environment("lab") == {"JUPYTERHUB_DEFAULT_URL": "/lab"}
-    assert offers.interface_environment("") == {}
+    assert placement.interface_environment(options.interface) == {"JUPYTERHUB_DEFAULT_URL": "/tree"}
+    assert placement.interface_environment("lab") == {"JUPYTERHUB_DEFAULT_URL": "/lab"}
+    assert placement.interface_environment("") == {}
     with pytest.raises(OptionError, match="the interface is not valid"):
         read_form({"interface": ["/evil"]})
 

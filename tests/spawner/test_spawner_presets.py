@@ -20,7 +20,7 @@ from gipfel_spawner.form.options import UserOptions, describe_options, describe_
 from gipfel_spawner.form.page import ClusterOffer, FormContent, preset_values, render_form
 from gipfel_spawner.form.validation import limit_time
 from gipfel_spawner.start.account import Account
-from gipfel_spawner.start.offers import offered_engines
+from gipfel_spawner.start.placement import offered_engines
 from gipfel_spawner.start.request import server_request, server_spec
 
 

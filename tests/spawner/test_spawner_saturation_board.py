@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gipfel_spawner.handlers.saturation import SaturationCache, SharedSaturation
+from gipfel_spawner.handlers.usage import SaturationCache, SharedSaturation
 
 GOOD = {"shared": True, "score": 61.5, "bottleneck": "compute", "gpus": 4, "seconds": 600.0}
 

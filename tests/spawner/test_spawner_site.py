@@ -9,8 +9,7 @@ from typing import cast
 import pytest
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.scheduler.command import CommandResult
-from gipfel_cluster.scheduler.machine import short_gpu_name
+from gipfel_cluster.scheduler.machine import CommandResult, short_gpu_name
 from gipfel_cluster.scheduler.notation import GpuCount
 from gipfel_cluster.scheduler.protocol import (
     Association,

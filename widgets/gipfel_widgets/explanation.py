@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gipfel_cluster.model import GipfelError
-from gipfel_extension.cli.report_content import build_content
-from gipfel_extension.cli.scored_run import ScoredRun, resolve_recording
+from gipfel_extension.cli.scored_run import ScoredRun, build_content, resolve_recording
 from gipfel_extension.saturation import JobScore, Settings, Workload, advise, score_table
 from gipfel_extension.saturation.report import ReportContent
 from gipfel_extension.saturation.report.document import score_text

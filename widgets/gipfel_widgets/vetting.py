@@ -20,7 +20,7 @@ from gipfel_cluster.runs import RunFolder, runs_root
 from gipfel_extension.vetting.grid import VettingGrid, grid_html, make_grid
 from gipfel_extension.vetting.protocol_files import find_protocol
 from gipfel_extension.vetting.report import VettingReport
-from gipfel_extension.vetting.report_file import ReportFile, vet_argv
+from gipfel_extension.vetting.report_display import ReportFile, vet_argv
 
 from .output import LiveWidget, ViewOutput, view_files, widget_bundle
 from .run import KernelRun, node_name, present_run

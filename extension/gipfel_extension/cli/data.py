@@ -11,7 +11,7 @@ import click
 from .data_pack import add, pack, remove
 from .data_stage import stage, status
 from .data_try import try_command
-from .run_lines import size_text
+from .runs import size_text
 from .terminal import examples, report_line
 
 if TYPE_CHECKING:

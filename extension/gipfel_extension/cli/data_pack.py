@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .run_lines import size_text
+from .runs import size_text
 from .terminal import LiveTable, examples, report_line
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .completion import complete_runs
-from .run_lines import size_text
+from .runs import size_text
 from .terminal import LiveTable, examples, report_line, table_lines
 
 if TYPE_CHECKING:

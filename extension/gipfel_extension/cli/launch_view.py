@@ -14,8 +14,7 @@ from ..training.launch import Launch
 from ..training.launch_summary import TRACE_HELP, TRACE_VIEWER, rank_file, ranks_with
 from ..training.launches.logs import Cursor, last_lines, read_logs
 from ..training.record.state import STATE, LaunchState, find_folder, known_folders
-from .log_view import Status, follow_logs, print_line, print_logs, printable, shorten
-from .terminal import report_line
+from .terminal import Status, follow_logs, print_line, print_logs, printable, report_line, shorten
 
 #: Ranks look once a second.
 _DUMP_S = 3.0

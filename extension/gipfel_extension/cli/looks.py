@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .log_view import printable
-from .terminal import examples, report_line
+from .terminal import examples, printable, report_line
 
 if TYPE_CHECKING:
     from ..training.launches.requests import Look, LookRequest, RankAnswer

@@ -6,17 +6,14 @@ from collections.abc import Sequence
 
 import click
 
-from .checkpoints import checkpoints
-from .communication import communication
-from .compare import compare
+from .account import doctor, quota, runtime
 from .completion import completion, print_completions
+from .connections import communication, net, topology
 from .data import data
-from .diagnose import diagnose
-from .doctor import doctor
-from .edf import edf
+from .environments import edf, kernel
+from .findings import compare, diagnose, rules
 from .image import image
 from .io import io
-from .kernel import kernel
 from .launch import flight_recorder, launch
 from .looks import memory, stacks, trace
 from .metrics import catalogue, metrics
@@ -25,21 +22,18 @@ from .net import net
 from .notify import notify
 from .plan import plan
 from .quota import quota
+from .publish import notify, track
 from .record import record
 from .report import export, open_run, report
-from .rules import rules
 from .runs import run_alias, runs
-from .runtime import runtime
 from .scan import scan
 from .score import score
 from .service import service
-from .service_render import render
-from .submit import submit
+from .service_access import render
 from .terminal import examples, report_line
-from .topology import topology
-from .track import track
+from .training import checkpoints, plan
 from .vet import vet
-from .workloads import logs, ps, rerun, stop
+from .workloads import logs, ps, rerun, stop, submit
 
 _INTERRUPTED = 130
 

@@ -66,8 +66,11 @@ def report(recording: str, *, output: Path, weights: dict[str, float], gpu: str,
     from gipfel_cluster.runs import write_atomically  # noqa: PLC0415
 
     from ..telemetry.sample import SourceError  # noqa: PLC0415 - numpy, which --help can do without
-    from .report_content import build_content  # noqa: PLC0415
-    from .scored_run import ScoredRun, resolve_recording  # noqa: PLC0415
+    from .scored_run import (  # noqa: PLC0415
+        ScoredRun,
+        build_content,
+        resolve_recording,
+    )
 
     try:
         path = resolve_recording(recording)
@@ -94,8 +97,7 @@ def static_report(run: Path) -> bytes:
     SourceError
         The run has no samples, or they can't be read.
     """
-    from .report_content import build_content  # noqa: PLC0415 - numpy
-    from .scored_run import ScoredRun  # noqa: PLC0415
+    from .scored_run import ScoredRun, build_content  # noqa: PLC0415
 
     return _page(build_content(ScoredRun.of(run)), static=True).encode(errors="replace")
 

@@ -1,28 +1,38 @@
-"""Score a recording: the common result behind `gipfel score`, `score.json` and the report."""
+"""Score a recording, the result behind `gipfel score` and `score.json`, and collect what its report shows."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from gipfel_cluster.runs import runs_root
 
-from ..saturation import (
-    Advice,
-    JobScore,
-    Settings,
-    Weights,
-    Workload,
-    advise,
-    document_of,
-    score_table,
-)
+from ..job.ranks import read_job
+from ..job.roofline import roofline_figure
+from ..job.rows import device_rows
+from ..job.run_roles import diagnose_run
+from ..saturation import Advice, JobScore, Settings, Weights, Workload, advise, document_of, score_table
+from ..saturation.report import ReportContent, ReportFigure, record_lines
+from ..saturation.report.document import heading, recording_line
+from ..saturation.result import points_over_time
 from ..saturation.score import CoarserScore, score_coarser_samples
 from ..server.runs import newest_runs
 from ..telemetry.energy import RunEnergy, energy_of
+from ..telemetry.events import Event, read_events
+from ..telemetry.figures.heat import heat_figure
+from ..telemetry.figures.lines import coarsened
+from ..telemetry.figures.run_figures import gpu_figure, host_figure, job_figure, time_series_figure
+from ..telemetry.figures.score_figures import score_figure, shares_figure
+from ..telemetry.figures.stack import with_events, with_time_range
+from ..telemetry.files import read_record_file
 from ..telemetry.imports import Recording, open_recording
 from ..telemetry.sample import SourceError
+from ..telemetry.store.overview import Overview
+from ..telemetry.user_metrics import UserMetrics, read_metrics
 from ..training.results import (
     AdviceEffect,
     advice_effect,
@@ -34,6 +44,12 @@ from ..training.results import (
 )
 
 SCHEMA = 1
+_BUCKETS = 400
+_HEAT_CELLS = 120_000
+_MAX_EVENTS = 200
+_MAX_EVIDENCE = 8
+#: Maximum number of characters in the page's first two lines; browsers wrap them.
+_WIDTH = 500
 
 
 @dataclass(frozen=True)
@@ -149,3 +165,132 @@ def _default_run() -> Path:
     if not newest:
         raise SourceError(f"There is no run in {root} yet.", "Record one: gipfel record -- PROGRAM")
     return newest[0]
+
+
+def build_content(scored: ScoredRun) -> ReportContent:
+    """Return the content of a run's report."""
+    record = read_record_file(scored.path)
+    events = read_events(scored.path / "telemetry")
+    edf = record.get("edf")
+    environment = str(edf.get("name", "")) if isinstance(edf, dict) else ""
+    return ReportContent(
+        heading(scored.job, environment=environment, width=_WIDTH),
+        " ".join(recording_line(scored.job, scored.recording.label, width=_WIDTH)),
+        scored.document(),
+        tuple(_figures(scored, events)),
+        record_lines(record),
+        tuple(_event_rows(scored.path, events)),
+        f"Made by gipfel on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.",
+        _vetting(scored.path),
+    )
+
+
+def _event_rows(path: Path, events: tuple[Event, ...]) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the newest events, then what the steps show: interruptions and changes of the pace."""
+    yield from ((_time(e.time_ns), e.node, e.kind, e.message) for e in events[-_MAX_EVENTS:])
+    with suppress(SourceError):
+        found = diagnose_run(path)
+        for phase in found.phases.phases if found.phases else ():
+            total_s = found.phases.total_s if found.phases else 0.0
+            yield _time(phase.times_ns[0]), "", phase.kind, phase.sentence(total_s)
+        for verdict in found.verdicts:
+            if verdict.kind == "change" and verdict.since:
+                yield _time(verdict.since), "", "change", verdict.evidence
+
+
+def _figures(scored: ScoredRun, events: tuple[Event, ...]) -> Iterator[ReportFigure]:
+    table = replace(scored.recording.table, segments=())
+    overview = Overview.from_table(table, _BUCKETS)
+    metrics = _metrics(scored.path)
+    yield ReportFigure(
+        "Score and losses",
+        "The losses that separate the score from 100.",
+        score_figure(scored.document()),
+    )
+    shares = points_over_time(scored.job)
+    yield ReportFigure(
+        "Shares over time",
+        "Compute, memory and interconnect add up to the score, the losses to 100.",
+        shares_figure(shares.time_ns, shares.points, simulated=scored.job.simulated, title=""),
+    )
+    if table.gpus:
+        columns = max(20, min(_BUCKETS, _HEAT_CELLS // len(table.gpus)))
+        yield ReportFigure(
+            "GPUs over time",
+            "SM activity: one row per GPU, one column per time range. Blank cells have no sample.",
+            heat_figure(coarsened(overview, columns), "SM_ACTIVE"),
+        )
+        yield _roofline(scored, overview)
+        yield ReportFigure(
+            "Activity", "Every metric of every GPU.", with_events(time_series_figure(overview), events)
+        )
+    yield ReportFigure(
+        "Job",
+        "Means over the GPUs, and the metrics that the job logged.",
+        with_events(job_figure(overview, metrics=metrics), events),
+    )
+    if table.hosts:
+        yield ReportFigure("Hosts", "CPU, memory, input and output.", host_figure(overview))
+    yield from _evidence(scored, overview)
+
+
+def _roofline(scored: ScoredRun, overview: Overview) -> ReportFigure:
+    figure = roofline_figure(overview, device_rows(read_job(scored.path), overview))
+    about = "Arithmetic rate against operations for each byte of GPU memory, by GPU and over time."
+    sources = figure["layout"].get("meta", {}).get("sources", ())
+    return ReportFigure("Roofline", " ".join((about, *(f"{each}." for each in sources))), figure)
+
+
+def _evidence(scored: ScoredRun, overview: Overview) -> Iterator[ReportFigure]:
+    """Yield a figure for the first evidence of each advice, highlighted on the figure of its GPU or host."""
+    devices = {device.uuid: device for device in overview.devices}
+    for number, advice in enumerate(scored.advice[:_MAX_EVIDENCE]):
+        for each in advice.evidence[:1]:
+            device = devices.get(each.device)
+            if device is None:
+                continue
+            figure = host_figure(overview)
+            if device.kind == "gpu":
+                figure = gpu_figure(overview, device, further_metrics=each.metrics)
+            device_name = device.name if device.index is None else f"GPU {device.index}"
+            yield ReportFigure(
+                f"Evidence for {advice.rule}",
+                f"{device_name} of {device.node or 'the job'}, "
+                f"{_time(each.start_ns)} to {_time(each.end_ns)} UTC: "
+                f"{', '.join(_plotted_metrics(figure, each.metrics))}.",
+                with_time_range(figure, each.start_ns, each.end_ns),
+                number,
+            )
+
+
+def _plotted_metrics(figure: Mapping[str, Any], metrics: Sequence[str]) -> list[str]:
+    """Return the metrics that a figure has lines for."""
+    lines = {str(trace.get("uid", "")).rpartition("/")[2] for trace in figure["data"]}
+    return [metric for metric in metrics if metric in lines]
+
+
+def _metrics(path: Path) -> UserMetrics | None:
+    with suppress(OSError, ValueError):
+        return read_metrics(path)
+    return None
+
+
+def _vetting(path: Path) -> str:
+    """Return the vetting grid as HTML; empty if the run's nodes were not vetted."""
+    if not (path / "vetting.json").is_file():
+        return ""
+    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
+
+    from ..vetting.grid import grid_html, make_grid  # noqa: PLC0415
+    from ..vetting.report import read_report  # noqa: PLC0415
+
+    try:
+        return grid_html(make_grid(read_report(path)))
+    except GipfelError as error:
+        return f"<p>{escape(str(error))}</p>"
+
+
+def _time(time_ns: int) -> str:
+    with suppress(OverflowError, ValueError, OSError):
+        return f"{datetime.fromtimestamp(time_ns / 1e9, UTC):%Y-%m-%d %H:%M:%S}"
+    return str(time_ns)

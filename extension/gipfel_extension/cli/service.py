@@ -165,7 +165,7 @@ def install(*, blueprint: str, into: Path | None) -> int:
     Exit status: 0; 1 if a package can't be installed.
     """
     from ..services.blueprint import find_blueprint  # noqa: PLC0415 - pydantic
-    from ..services.environments import find_environment, install_environment, make_environment  # noqa: PLC0415
+    from ..services.plan import find_environment, install_environment, make_environment  # noqa: PLC0415
 
     found = find_blueprint(blueprint, directory=Path.cwd(), environment=os.environ)
     log = Path(tempfile.mkdtemp(prefix="gipfel-install-"), "install.log")

@@ -17,7 +17,7 @@ from .terminal import examples, report_line
 if TYPE_CHECKING:
     from ..vetting.protocol import VettingProtocol
     from ..vetting.report import VettingReport
-    from ..vetting.report_table import Table
+    from ..vetting.report_display import Table
     from ..vetting.run.location import Location
     from ..vetting.run.session import Session, VettingOptions
 
@@ -335,7 +335,7 @@ class Progress:
 
 def table_for(*, stdout: bool) -> "Table":
     """Return a report table for the stream: colours only on a terminal, ASCII if needed."""
-    from ..vetting.report_table import WIDTH, Table  # noqa: PLC0415
+    from ..vetting.report_display import WIDTH, Table  # noqa: PLC0415
 
     stream = sys.stdout if stdout else sys.stderr
     live = _is_terminal(stream)

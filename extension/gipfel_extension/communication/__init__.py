@@ -10,10 +10,9 @@ from gipfel_cluster.model import GipfelError, pluralize
 
 from ..telemetry.files import read_json
 from ..training.record.state import read_rank_records
-from .flight_calls import read_flight_calls
 from .nccl_files import MAX_BYTES, Process, add_ras, is_inspector, read_inspector_calls
 from .report import CommunicationReport, communication_report
-from .traffic import Traffic
+from .traffic import Traffic, read_flight_calls
 
 __all__ = ["DUMPS", "INSPECTOR", "CommunicationReport", "communication_sources", "read_communication"]
 

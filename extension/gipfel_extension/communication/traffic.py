@@ -1,13 +1,13 @@
-"""Sums of single calls between ranks: sizes, times, and bytes between pairs; pure.
+"""Calls between ranks: those in flight recorder dumps, and sums of sizes, times and bytes between pairs."""
 
-In a collective of ``n`` ranks and ``S`` bytes, each member sends at least ``factor * S`` bytes, with the
-factors of NVIDIA's nccl-tests (doc/PERFORMANCE.md): an all-reduce 2(n-1)/n, the other kinds that move all
-data (n-1)/n. Spread evenly over the other members, this is ``S/n`` for each pair, twice in an all-reduce. A
-ring or a tree of NCCL takes other ways through the network for the same result; nothing records those.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..training.flight_recorder.dump import P2P, Bundles, Dump, GroupId, is_abandoned, number_of, operation_of
+from ..training.flight_recorder.read import check_one_job, read_dumps
+from ..training.flight_recorder.wait_for import Job
 
 _MOST_CALLS = 2_000_000
 #: Kinds by a piece of their name without underscores, the more special first.
@@ -26,6 +26,17 @@ _KINDS = (
     ("recv", "send"),
 )
 _ROOTED = frozenset({"broadcast", "reduce"})
+_SOURCE = "flight recorder"
+#: Bytes of an element by the name of its type in PyTorch, in lower case.
+_BYTES = {
+    "double": 8, "long": 8, "complexfloat": 8, "float": 4, "int": 4, "half": 2, "bfloat16": 2, "short": 2,
+    "complexdouble": 16, "char": 1, "byte": 1, "bool": 1,
+}  # fmt: skip
+_LARGEST = 1 << 62
+_POLLED = (
+    "Times are from the watchdog of PyTorch, which looks about ten times a second. "
+    "TORCH_NCCL_ENABLE_TIMING=1 records those of the GPU."
+)
 
 
 def kind_of(name: str) -> str:
@@ -136,3 +147,118 @@ class Collectives:
         """Add all collectives to the traffic; ``places`` has the number of each group there."""
         for (group, _), (kind, size, time_us) in self._found.items():
             traffic.add(places[group], kind, size, time_us)
+
+
+class FlightCalls:
+    """Traffic of the dumps of a job: `add` takes each while it is read, `into` adds them up."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[GroupId, int] = {}
+        self._collectives = Collectives()
+        # Times of the sends, and numbers of the receives, by group, sender, receiver and bytes.
+        self._sends: dict[tuple[int, int, int, int], list[float | None]] = {}
+        self._receives: dict[tuple[int, int, int, int], int] = {}
+        self._is_polled = False
+
+    def add(self, dump: Dump, bundles: Bundles) -> None:
+        """Add the calls of one rank."""
+        numbers = {
+            group.name: self._numbers.setdefault(group, len(self._numbers))
+            for group in (*dump.groups, *dump.logs)
+            if group.name  # gloo lists one without a name.
+        }
+        for (name, is_p2p, number), entries in bundles.items():
+            if name not in numbers or is_abandoned(entries):
+                continue
+            # A coalesced call ends with an entry of its own, which has its times and no tensors.
+            parts, time_us = entries[:-1] or entries, _time_us(entries[-1])
+            self._is_polled |= time_us is not None and "duration_ms" not in entries[-1]
+            if is_p2p:
+                self._add_p2p(numbers[name], parts, time_us)
+            else:
+                kind, size = kind_of(operation_of(parts[0])), sum(map(_size, parts))
+                self._collectives.add(numbers[name], number, kind, size, time_us)
+
+    def into(self, traffic: Traffic, job: Job) -> None:
+        """Add the calls of all dumps to the traffic."""
+        members = [job.members.get(group, ()) for group in self._numbers]
+        places = [
+            traffic.add_group(Group(job.label(group), ranks, _SOURCE, len(ranks)))
+            for group, ranks in zip(self._numbers, members, strict=True)
+        ]
+        self._collectives.into(traffic, places)
+        if self._is_polled:
+            traffic.notes.append(_POLLED)
+        for (group, sender, receiver, size), times in self._sends.items():
+            if max(sender, receiver) < len(members[group]):
+                pair = members[group][sender], members[group][receiver]
+                traffic.add_pair(places[group], pair, size, times)
+        for (group, sender, receiver, size), count in self._receives.items():
+            if max(sender, receiver) < len(members[group]):
+                pair = members[group][sender], members[group][receiver]
+                # Where the sender has a dump, its sends are counted.
+                if pair[0] not in job.dumps:
+                    traffic.add_pair(places[group], pair, size, [None] * count)
+
+    def _add_p2p(self, group: int, parts: Sequence[Mapping[str, Any]], time_us: float | None) -> None:
+        for each in parts:
+            if match := P2P.search(operation_of(each)):
+                first, second, size = int(match[2]), int(match[4]), _size(each)
+                if match[1] == "send":
+                    self._sends.setdefault((group, first, second, size), []).append(time_us)
+                else:
+                    key = group, second, first, size
+                    self._receives[key] = self._receives.get(key, 0) + 1
+
+
+def read_flight_calls(folder: Path, traffic: Traffic, *, limit_s: float) -> int:
+    """Add the dumps of a directory to the traffic, and return how many there are.
+
+    Raises
+    ------
+    GipfelError
+        The dumps are of several jobs.
+    OSError
+        The directory can't be read.
+    """
+    calls = FlightCalls()
+    found = read_dumps(folder, limit_s=limit_s, also=calls.add)
+    traffic.problems.extend(found.unreadable)
+    check_one_job(folder, found.dumps)
+    calls.into(traffic, Job.of(found.dumps))
+    for dump in found.dumps:
+        traffic.saw(dump.oldest_ns, dump.newest_ns)
+    return len(found.dumps)
+
+
+def _time_us(entry: Mapping[str, Any]) -> float | None:
+    """Return the time of a call: of the GPU if recorded, else from its observed begin to its observed end."""
+    duration = entry.get("duration_ms")
+    if isinstance(duration, int | float) and 0 < duration < 1e9:
+        return float(duration) * 1e3
+    begun = number_of(entry.get("time_discovered_started_ns")) or number_of(entry.get("time_created_ns"))
+    ended = number_of(entry.get("time_discovered_completed_ns"))
+    return (ended - begun) / 1e3 if begun and ended and ended > begun else None
+
+
+def _size(entry: Mapping[str, Any]) -> int:
+    """Return the bytes of a call: those of its inputs or outputs, whichever are more."""
+    return max(
+        _tensor_bytes(entry.get("input_sizes"), entry.get("input_dtypes")),
+        _tensor_bytes(entry.get("output_sizes"), entry.get("output_dtypes")),
+    )
+
+
+def _tensor_bytes(sizes: Any, dtypes: Any) -> int:
+    if not isinstance(sizes, list | tuple) or not isinstance(dtypes, list | tuple) or not dtypes:
+        return 0
+    total = 0
+    for number, shape in enumerate(sizes[:256]):
+        name = dtypes[min(number, len(dtypes) - 1)]
+        count = _BYTES.get(name.lower(), 1) if isinstance(name, str) else 1
+        for each in shape[:16] if isinstance(shape, list | tuple) else ():
+            if not isinstance(each, int) or not 0 <= each < _LARGEST:
+                return 0
+            count = min(count * each, _LARGEST)
+        total += count
+    return min(total, _LARGEST)

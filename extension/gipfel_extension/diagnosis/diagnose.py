@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..telemetry.sample import SampleTable
-from .changes import Change, find_changes
 from .hardware import Gpus, diagnose_samples, explain
+from .pace import Change, find_changes
 from .phases import RunPhases, find_phases
 from .robust import median
 from .roles import Roles

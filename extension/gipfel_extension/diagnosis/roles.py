@@ -1,11 +1,7 @@
-"""Roles of ranks (dp, pp, tp, …) and where they run, from a table that a launch or a person wrote.
-
-The table is JSON: ``{"0": {"dp": 0, "pp": 1, "node": "nid001", "gpu": "GPU-…"}}``. Whole numbers are
-coordinates in the job's parallel layout; ``switch``, ``node``, ``nic`` and ``gpu`` are names of what the rank
-runs on. Both are optional, but all ranks have the same ones.
-"""
+"""Roles of ranks (dp, pp, tp, …) and where they run: read from a table, laid out, and selected."""
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +16,18 @@ from .verdict import named
 #: What ranks may share, from large to small.
 LEVELS = ("switch", "node", "nic", "gpu")
 _MOST_BYTES = 64 << 20
+#: A larger job is refused before its table is built.
+_MOST_RANKS = 1 << 17
+_MOST_AXES = 8
+_TERM = re.compile(r"([a-z][a-z0-9_]{0,15})=([0-9]{1,8})")
+_LAYOUT_FIX = (
+    "Give sizes whose product is the number of ranks, the fastest axis last, such as pp=4,dp=2,tp=2."
+)
+_LONGEST = 1000
+_MOST_TERMS, _MOST_VALUES = 16, 256
+_RANGE = re.compile(r"([0-9]{1,8})(?:-([0-9]{1,8}))?")
+_SELECTION_FIX = "Write terms such as pp=6,7 & dp=0, rank=0-7 or node=nid001."
+
 _AXIS = re.compile(r"[a-z][a-z0-9_]{0,15}")
 _LONGEST_NAME = 200
 _MOST_COORDINATE = 1 << 24
@@ -194,3 +202,155 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         raise ValueError("a name is there twice")
     return found
+
+
+def parse_layout(text: str) -> dict[str, int]:
+    """Return the size of each axis of a layout, in its order; empty for an empty text.
+
+    Parameters
+    ----------
+    text
+        Axes and sizes, separated by commas or spaces. The last axis changes fastest from rank to rank, as in
+        torch's ``init_device_mesh``.
+
+    Raises
+    ------
+    SourceError
+        The text is not a layout: one line that says what and what to do.
+    """
+    found: dict[str, int] = {}
+    for word in text.replace(",", " ").split():
+        term = _TERM.fullmatch(word)
+        if term is None or int(term[2]) < 1:
+            raise SourceError(f"{word[:40]!r} is not the size of an axis.", _LAYOUT_FIX)
+        if term[1] in found or term[1] in (*LEVELS, "rank"):
+            raise SourceError(f"{term[1]!r} can't be an axis, or is there twice.", _LAYOUT_FIX)
+        found[term[1]] = int(term[2])
+    if len(found) > _MOST_AXES or math.prod(found.values()) > _MOST_RANKS:
+        raise SourceError(
+            f"{text[:40]!r} is larger than {_MOST_RANKS} ranks or {_MOST_AXES} axes.", _LAYOUT_FIX
+        )
+    return found
+
+
+def roles_of_layout(sizes: Mapping[str, int]) -> Roles:
+    """Return the roles of all ranks of a layout; the last axis changes fastest."""
+    if not sizes:
+        return Roles()
+    found = {}
+    for rank in range(math.prod(sizes.values())):
+        rest, own = rank, {}
+        for axis in reversed(list(sizes)):
+            rest, own[axis] = divmod(rest, sizes[axis])
+        found[rank] = {axis: own[axis] for axis in sizes}
+    return Roles(found)
+
+
+def check_size(sizes: Mapping[str, int], world_size: int) -> None:
+    """Refuse a layout of another number of ranks than the job has.
+
+    Raises
+    ------
+    SourceError
+        The product of the sizes is not the world size.
+    """
+    ranks = math.prod(sizes.values())
+    if sizes and ranks != world_size:
+        shown = ",".join(f"{axis}={size}" for axis, size in sizes.items())
+        raise SourceError(
+            f"The layout {shown} is for {ranks} rank{'' if ranks == 1 else 's'}, and the job has "
+            f"{world_size}.",
+            f"Change the sizes so that their product is {world_size}.",
+        )
+
+
+@dataclass(frozen=True)
+class Term:
+    """One condition of a selection: an axis, ``rank`` or a level of places, and the values that it permits.
+
+    Parameters
+    ----------
+    ranges
+        First and last value, both included; empty for a level.
+    names
+        Names of units; empty for an axis.
+    """
+
+    key: str
+    ranges: tuple[tuple[int, int], ...] = ()
+    names: frozenset[str] = frozenset()
+
+    def holds(self, rank: int, roles: Roles) -> bool:
+        """Return whether a rank meets the condition."""
+        if self.names:
+            return roles.places.get(rank, {}).get(self.key) in self.names
+        value = rank if self.key == "rank" else roles.coordinates.get(rank, {}).get(self.key)
+        return value is not None and any(first <= value <= last for first, last in self.ranges)
+
+
+@dataclass(frozen=True)
+class RoleSelection:
+    """Ranks that meet all terms; without terms all ranks."""
+
+    terms: tuple[Term, ...] = ()
+
+    def ranks(self, ranks: Iterable[int], roles: Roles) -> tuple[int, ...]:
+        """Return the ranks that are selected, in their order.
+
+        Raises
+        ------
+        SourceError
+            A term names an axis that the job does not have.
+        """
+        axes = sorted({axis for own in roles.coordinates.values() for axis in own})
+        for term in self.terms:
+            if term.key != "rank" and term.key not in LEVELS and term.key not in axes:
+                known = f"it has {', '.join(axes)}" if axes else "its roles are unknown"
+                raise SourceError(
+                    f"The job has no axis {term.key!r}: {known}.",
+                    "Select by rank or node, or give the layout of the job, such as pp=4,dp=2.",
+                )
+        return tuple(rank for rank in ranks if all(term.holds(rank, roles) for term in self.terms))
+
+
+def parse_selection(text: str) -> RoleSelection:
+    """Return the selection that a text describes; all ranks for an empty text.
+
+    Raises
+    ------
+    SourceError
+        The text is not a selection: one line that says what and what to do.
+    """
+    if len(text) > _LONGEST:
+        raise SourceError(f"The selection is longer than {_LONGEST} characters.", _SELECTION_FIX)
+    if not text.strip():
+        return RoleSelection()
+    parts = text.split("&")
+    if len(parts) > _MOST_TERMS:
+        raise SourceError(f"The selection has more than {_MOST_TERMS} terms.", _SELECTION_FIX)
+    terms = tuple(_term(part.strip()) for part in parts)
+    keys = [term.key for term in terms]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise SourceError(f"{key!r} is there twice.", f"Write its values together: {key}=0,1.")
+    return RoleSelection(terms)
+
+
+def _term(text: str) -> Term:
+    key, equals, values = (part.strip() for part in text.partition("="))
+    key = key.lower()
+    words = [word.strip() for word in values.split(",")]
+    if not equals or not _AXIS.fullmatch(key) or not all(words) or len(words) > _MOST_VALUES:
+        raise SourceError(f"{text[:40]!r} is not a term.", _SELECTION_FIX)
+    if key in LEVELS:
+        return Term(key, names=frozenset(words))
+    ranges = []
+    for word in words:
+        found = _RANGE.fullmatch(word)
+        if found is None:
+            raise SourceError(f"{word[:40]!r} is not a number or a range such as 0-7.", _SELECTION_FIX)
+        first, last = int(found[1]), int(found[2] or found[1])
+        if last < first:
+            raise SourceError(f"The range {word} ends before it begins.", f"Write {last}-{first}.")
+        ranges.append((first, last))
+    return Term(key, tuple(ranges))

@@ -1,17 +1,7 @@
-"""The robust rule: rows that exceed their peers for a time, by more than noise explains.
-
-A row is judged in windows of 20, 80, 320, … steps; where there are fewer steps, in one. It is slow in a
-window where all of this holds of its excess over its peers (the logarithm of a ratio):
-
-- its mean is above 5 %, of steps that count at most as 2.5 standard deviations;
-- that is more than noise makes of any row of the job in any window of the run with a probability of 1 in
-  1 000, by the row's own noise, its memory and its skew, and by what rows differ by: among ranks that all
-  differ none is named;
-- the median step shows half of it, each quarter of the window an eighth, and the row is above its peers about
-  as often as a constant excess would make it: a few long steps don't count, nor do disturbances that pass.
-"""
+"""The robust rule: rows that exceed their peers for a time, and the GPU, NIC, node or switch they share."""
 
 import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +21,7 @@ from .robust import (
     tail,
     trimmed_mean,
 )
+from .roles import LEVELS, Roles
 
 #: Fewer rows don't show what rows differ by; what they show by chance is up to a sixth too large.
 _LEAST_ROWS, _BETWEEN = 16, 0.85
@@ -39,6 +30,10 @@ _LEAST_ROWS, _BETWEEN = 16, 0.85
 _REACH, _REACH_ERROR = 2.5, 1.02
 #: Steps of a part of a window that still show whether it is slow.
 _LEAST_PART = 4
+#: A unit is at fault where so many of its ranks are slow, and at most so many of the others.
+_INSIDE, _OUTSIDE = 0.8, 0.1
+#: A unit that holds this share of a group of peers moves the group's median.
+_LARGE_SHARE = 0.25
 
 
 @dataclass(frozen=True)
@@ -251,3 +246,116 @@ def _onset(series: Floats, first: int, length: int, sigma: float) -> int:
     best = int(np.argmax(gain))
     # What the best split of noise alone gains is hardly ever more.
     return begin + best + 1 if gain[best] > 16 * sigma * sigma else first
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Slow ranks and what they share.
+
+    Parameters
+    ----------
+    unit
+        As ``"node nid001"``; None where they share nothing that is known.
+    """
+
+    ranks: tuple[int, ...]
+    unit: str | None
+
+
+def shared_units(slow: Collection[int], judged: Collection[int], roles: Roles) -> list[Shared]:
+    """Return slow ranks by the largest unit that explains them, then those that stand alone.
+
+    A unit explains its ranks where there are several units of its level, it holds several ranks, at least
+    80 % of them are slow, and at most 10 % of the ranks outside such units are.
+    """
+    left, found = set(slow), []
+    for level in LEVELS[:-1]:
+        units = roles.units(level, judged)
+        if len(units) < 2:
+            continue
+        full = {
+            name: own
+            for name, own in units.items()
+            if len(own) > 1 and len(left.intersection(own)) >= _INSIDE * len(own)
+        }
+        inside = {rank for own in full.values() for rank in own}
+        outside = set(judged) - inside
+        if len(left & outside) > _OUTSIDE * len(outside) or not outside:
+            continue
+        for name, own in sorted(full.items()):
+            # A switch of one node, as far as this job goes, is not told from the node.
+            if level == "switch" and len(roles.units("node", own)) == 1:
+                continue
+            found.append(Shared(tuple(sorted(left.intersection(own))), f"{level} {name}"))
+            left -= set(own)
+    alone = [Shared((rank,), _own_unit(rank, judged, roles)) for rank in sorted(left)]
+    return [*found, *alone]
+
+
+def _own_unit(rank: int, judged: Collection[int], roles: Roles) -> str | None:
+    """Return the smallest known unit that is this rank's alone."""
+    places = roles.places.get(rank, {})
+    for level in ("gpu", "nic", "node"):
+        if level in places and roles.units(level, judged)[places[level]] == [rank]:
+            return f"{level} {places[level]}"
+    return None
+
+
+@dataclass(frozen=True)
+class SlowUnit:
+    """A unit whose ranks are slow beside their peers elsewhere."""
+
+    unit: str
+    ranks: tuple[int, ...]
+    period: SlowPeriod
+
+
+def find_slow_units(log_work: Floats, ranks: Sequence[int], roles: Roles, rule: Rule) -> list[SlowUnit]:
+    """Return units that are slow as a whole, among those that hold a large part of a group of peers.
+
+    Where half of a group is on one slow node, the group's median lies between both halves and nobody stands
+    out; so the ranks of such a unit are compared with their peers on other units alone.
+    """
+    row = {rank: index for index, rank in enumerate(ranks)}
+    groups = [set(group) for group in roles.groups(ranks)]
+    for level in ("switch", "node"):
+        units = roles.units(level, ranks)
+        large = {
+            name: own
+            for name, own in units.items()
+            if len(own) > 1
+            and len(units) > 1
+            and any(len(group.intersection(own)) >= _LARGE_SHARE * len(group) for group in groups)
+            and not (level == "switch" and len(roles.units("node", own)) == 1)
+        }
+        names, rows, by_rank = [], [], []
+        for name, own in sorted(large.items()):
+            excess = _beside_others(log_work, own, groups, row)
+            if excess is not None:
+                names.append(name)
+                rows.append(median(excess, axis=0))
+                by_rank.append(excess)
+        if not rows:
+            continue
+        found = []
+        for period in find_slow(np.array(rows), rule, alike=False).periods:
+            part = by_rank[period.row][:, period.first : period.last + 1]
+            if (np.expm1(median(part, axis=1)) > period.excess / 2).mean() >= _INSIDE:
+                name = names[period.row]
+                found.append(SlowUnit(f"{level} {name}", tuple(sorted(large[name])), period))
+        if found:
+            return found
+    return []
+
+
+def _beside_others(
+    log_work: Floats, own: Sequence[int], groups: Sequence[set[int]], row: dict[int, int]
+) -> Floats | None:
+    """Return the excess of a unit's ranks over their peers on other units; None without enough of these."""
+    parts = []
+    for group in groups:
+        inside, outside = group.intersection(own), group.difference(own)
+        if inside and len(outside) >= 2:
+            usual = median(log_work[[row[rank] for rank in outside]], axis=0)
+            parts.append(log_work[[row[rank] for rank in sorted(inside)]] - usual)
+    return np.concatenate(parts) if parts else None

@@ -13,9 +13,8 @@ import numpy as np
 
 from .robust import Floats, median, median_of_others, noise_of, trimmed_mean
 from .roles import GIVE_ROLES, LEAST_PEERS, LEVELS, Roles
-from .slow_periods import Rule, SlowPeriod, find_slow
+from .slow_periods import Rule, SlowPeriod, find_slow, find_slow_units, shared_units
 from .steps import StepTable
-from .units import find_slow_units, shared_units
 from .verdict import Verdict, cannot_tell, named
 
 #: First steps of a run that compile, allocate and fill caches.

@@ -16,8 +16,7 @@ from gipfel_extension.telemetry.sample import SourceError
 from gipfel_extension.telemetry.sources import open_source
 
 from .cluster import read_record
-from .examine import Finding, ProbeTopic
-from .machine import Machine
+from .examine import Finding, Machine, ProbeTopic
 
 NVML = ProbeTopic(name="NVIDIA (NVML)", group="GPUs")
 PROFILING = ProbeTopic(name="SM and tensor activity", group="GPUs")

@@ -1,8 +1,7 @@
 """List of all probes, in the order of their display."""
 
-from . import cluster, containers, directories, gpus, hub_operation, network, versions
-from .examine import Probe
-from .machine import Machine
+from . import cluster, containers, gpus, hub_operation
+from .examine import Machine, Probe
 
 
 def probes(machine: Machine, *, operator: bool) -> tuple[Probe, ...]:
@@ -25,17 +24,17 @@ def probes(machine: Machine, *, operator: bool) -> tuple[Probe, ...]:
         Probe(gpus.NVML, gpus.nvml),
         Probe(gpus.PROFILING, gpus.profiling),
         Probe(gpus.AMD, gpus.amd),
-        Probe(directories.HOME, directories.home),
-        Probe(directories.RUNS, directories.runs),
-        Probe(directories.SCRATCH, directories.scratch),
-        Probe(directories.LOCAL, directories.local),
-        Probe(network.PORTS, network.server_port),
-        Probe(network.HUB_PORT, network.hub_port),
-        Probe(network.HUB, network.hub),
-        Probe(versions.SYSTEM, versions.system),
-        Probe(versions.PACKAGES, versions.packages),
-        Probe(versions.TRAINING, versions.training),
-        Probe(versions.PROGRAMS, versions.programs),
+        Probe(hub_operation.HOME, hub_operation.home),
+        Probe(hub_operation.RUNS, hub_operation.runs),
+        Probe(hub_operation.SCRATCH, hub_operation.scratch),
+        Probe(hub_operation.LOCAL, hub_operation.local),
+        Probe(cluster.PORTS, cluster.server_port),
+        Probe(cluster.HUB_PORT, cluster.hub_port),
+        Probe(cluster.HUB, cluster.hub),
+        Probe(containers.SYSTEM, containers.system),
+        Probe(containers.PACKAGES, containers.packages),
+        Probe(containers.TRAINING, containers.training),
+        Probe(containers.PROGRAMS, containers.programs),
     )
     if not operator:
         return found

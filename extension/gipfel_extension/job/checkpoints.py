@@ -17,8 +17,7 @@ import numpy as np
 from ..data.checkpoints import Checkpoint, deletable, find_checkpoints, other_models, read_writes
 from ..diagnosis.checkpoint_cost import CheckpointCost, Write, checkpoint_cost
 from ..diagnosis.phases import step_intervals
-from ..diagnosis.step_file import steps_of_run
-from ..diagnosis.steps import StepTable
+from ..diagnosis.steps import StepTable, steps_of_run
 from ..telemetry.figures.palette import COLORS
 from ..telemetry.figures.stack import Plot, stacked, with_time_range
 from ..telemetry.files import read_json

@@ -12,8 +12,7 @@ from ..telemetry.figures.palette import COLORS, DEVICES, HEAT, clear_layout, emp
 from ..telemetry.figures.stack import Plot, stacked, time_axis
 from ..telemetry.metric_table import TABLE, LineStyle
 from ..telemetry.store.overview import Overview
-from .rows import DeviceRow
-from .statistics import Floats, bands, outliers, to_bytes, worst_bins
+from .rows import DeviceRow, Floats, bands, outliers, to_bytes, worst_bins
 
 #: Metrics of which high values are the bad ones; of the others the worst of some GPUs is the lowest.
 HIGH_IS_BAD = frozenset({"GPU_TEMP"})

@@ -13,8 +13,7 @@ from zlib import crc32
 from gipfel_cluster.model import Frozen, GipfelError, pluralize
 from gipfel_cluster.runs import write_atomically
 
-from ..diagnosis.role_selection import parse_selection
-from ..diagnosis.roles import Roles
+from ..diagnosis.roles import Roles, parse_selection
 from ..diagnosis.verdict import named
 from ..telemetry.files import read_regular
 from ..telemetry.sample import SourceError

@@ -13,7 +13,7 @@ from ..telemetry.figures.stack import Plot, stacked
 from ..telemetry.user_metrics import UserMetric, UserMetrics
 from ..topology.cluster import ClusterState
 from .figures import band_traces
-from .statistics import on_grid
+from .rows import on_grid
 
 #: Metrics that are drawn where none is chosen, and the most that may be chosen.
 _FIRST, MOST_METRICS = 3, 12

@@ -23,9 +23,8 @@ from ..telemetry.figures.palette import (
     text_color,
 )
 from ..telemetry.store.overview import Overview
-from ..vetting.reference_values import ReferenceValue, gpu_reference
-from .rows import DeviceRow
-from .statistics import Floats
+from ..vetting.threshold import ReferenceValue, gpu_reference
+from .rows import DeviceRow, Floats
 
 #: What a roofline needs of each GPU, and what makes it more exact.
 ROOFLINE_METRICS = ("PIPE_TENSOR_ACTIVE", "PIPE_FP32_ACTIVE", "DRAM_ACTIVE", "SM_CLOCK", "MAX_SM_CLOCK")

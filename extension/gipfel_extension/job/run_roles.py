@@ -12,9 +12,8 @@ from gipfel_cluster.model import GipfelError, one_line
 
 from ..diagnosis import Diagnosis, diagnose
 from ..diagnosis.reported_roles import REPORTS_FILE, ReportedRank, RoleReports, read_reports
-from ..diagnosis.role_layout import check_size, parse_layout, roles_of_layout
-from ..diagnosis.roles import Roles, read_roles, roles_of
-from ..diagnosis.step_file import steps_of_run
+from ..diagnosis.roles import Roles, check_size, parse_layout, read_roles, roles_of, roles_of_layout
+from ..diagnosis.steps import steps_of_run
 from ..diagnosis.verdict import named
 from ..telemetry.files import read_regular
 from ..telemetry.imports import open_recording

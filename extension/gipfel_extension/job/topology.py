@@ -7,11 +7,10 @@ from pydantic import Field
 
 from gipfel_cluster.model import Frozen
 
-from ..diagnosis.role_selection import RoleSelection
+from ..diagnosis.roles import RoleSelection
 from ..telemetry.sample import Device
-from ..topology.fragmentation import Fragmentation, fragmentation
 from ..topology.model import LinkKind, NicKind, NodeTopology
-from ..topology.read import LEAVES, SOURCES, Topology
+from ..topology.read import LEAVES, SOURCES, Fragmentation, Topology, fragmentation
 from .ranks import JobContent, JobRank, Problem
 
 Vetted = Literal["", "pass", "fail"]

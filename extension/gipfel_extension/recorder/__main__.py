@@ -20,11 +20,11 @@ from ..telemetry.sources import Clock, Source, SourceRequest, SystemClock, open_
 from ..telemetry.store.fine import FineRetention
 from ..topology.collect import is_first_node, record_topology
 from ..tracking.text_formats import PatternError
+from .job_processes import NetworkMonitor
 from .journal import Journal
 from .loop import MetricsFollower, MetricsFollowers, Recorder, TickSink
 from .metrics_directory import MetricsDirectory, OpenFiles
 from .metrics_file import MetricsFile
-from .network_monitor import NetworkMonitor
 from .rule_monitor import load_rules
 from .sample_files import ScoreParts, Settings, fine_sources
 from .storage_monitor import StorageMonitor

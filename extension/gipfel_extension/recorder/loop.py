@@ -15,8 +15,8 @@ from ..telemetry.ranks import RankFinder, ranks_file
 from ..telemetry.sample import FINE_INTERVAL, Device, Sample
 from ..telemetry.sources import Clock, EventSource, ProcessSource, Source, SystemClock
 from ..telemetry.store.segments import Provenance
+from .job_processes import NetworkMonitor
 from .journal import ClockWatch, Journal, ThrottleWatch
-from .network_monitor import NetworkMonitor
 from .rule_monitor import RuleMonitor
 from .sample_files import FineRecording, SampleWriter, ScoreParts, Settings, fine_sources
 from .storage_monitor import StorageMonitor

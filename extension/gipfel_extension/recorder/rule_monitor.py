@@ -9,9 +9,8 @@ import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from ..diagnosis.role_selection import parse_selection
-from ..diagnosis.roles import Roles
-from ..diagnosis.rule_watch import Place, Reading, RuleWatch
+from ..diagnosis.roles import Roles, parse_selection
+from ..diagnosis.rule_run import Place, Reading, RuleWatch
 from ..diagnosis.rules import EVENT_KIND, Hit, Rule
 from ..telemetry.events import Event
 from ..telemetry.files import open_regular

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from gipfel_cluster.model import Frozen, GipfelError
-from gipfel_cluster.scheduler.command import run_command
+from gipfel_cluster.scheduler.machine import run_command
 from gipfel_cluster.scheduler.notation import expand_hostlist
 
 from .settings import DrainSettings, Settings

@@ -16,7 +16,7 @@ from typing import Literal, TypeVar
 from sqlalchemy.orm import Session, sessionmaker
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.scheduler.command import run_command
+from gipfel_cluster.scheduler.machine import run_command
 
 from .cases import (
     REGISTRY,

@@ -3,14 +3,6 @@
 from tornado.web import RequestHandler
 
 from .batch import BatchFormRouteHandler, BatchJobRouteHandler, BatchJobsRouteHandler
-from .changes import ChangesRouteHandler
-from .history import (
-    CompareRouteHandler,
-    DownloadRouteHandler,
-    RangeRouteHandler,
-    RunsRouteHandler,
-    ScoreRouteHandler,
-)
 from .job import (
     JobCheckpointsRouteHandler,
     JobClusterRouteHandler,
@@ -32,11 +24,16 @@ from .launches import (
     LooksRouteHandler,
 )
 from .runs import (
+    CompareRouteHandler,
+    DownloadRouteHandler,
+    RangeRouteHandler,
     RunComparisonRouteHandler,
     RunNotesRouteHandler,
     RunRemovalRouteHandler,
     RunReportRouteHandler,
+    RunsRouteHandler,
     RunTableRouteHandler,
+    ScoreRouteHandler,
 )
 from .saturation import (
     SaturationRouteHandler,
@@ -52,6 +49,7 @@ from .security import (
     SharedSecurityRouteHandler,
 )
 from .server import (
+    ChangesRouteHandler,
     ExtendRouteHandler,
     KeepAliveRouteHandler,
     LifetimeRouteHandler,
@@ -61,9 +59,15 @@ from .server import (
     RunRouteHandler,
     ScriptsRouteHandler,
 )
-from .services import ServiceOffersRouteHandler, ServiceShareRouteHandler, ServicesRouteHandler
 from .vetting import ProtocolsRouteHandler, VettingConsentRouteHandler, VettingRouteHandler
-from .workloads import WorkloadActionRouteHandler, WorkloadLogRouteHandler, WorkloadsRouteHandler
+from .workloads import (
+    ServiceOffersRouteHandler,
+    ServiceShareRouteHandler,
+    ServicesRouteHandler,
+    WorkloadActionRouteHandler,
+    WorkloadLogRouteHandler,
+    WorkloadsRouteHandler,
+)
 
 ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/metrics", MetricsRouteHandler),

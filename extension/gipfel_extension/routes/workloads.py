@@ -1,4 +1,4 @@
-"""``gipfel/workloads``: workloads of the kinds that have no routes of their own."""
+"""``gipfel/workloads`` and ``gipfel/services``: kinds without routes of their own, and services of a user."""
 
 import asyncio
 import os
@@ -7,10 +7,16 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from gipfel_cluster.model import Frozen
+from gipfel_cluster.model import Frozen, GipfelError, OneLine
 from gipfel_cluster.workloads.kinds import Workload, Workloads
 from gipfel_cluster.workloads.logs import last_lines
 
+from ..services.blueprint import NAME, find_blueprint
+from ..services.hub_commands import service_offers
+from ..services.hub_services import hub_services
+from ..services.plan import HUB, ServiceSpec, parameter_values
+from ..services.start import ServiceKind, start_service
+from ..services.supervisor import read_service_state
 from .base import GipfelRouteHandler, route
 
 #: Largest number of workloads in a response, and of lines of a log.
@@ -23,6 +29,8 @@ WORKLOAD_FIELDS = {
     *("created_ns", "started_ns", "ended_ns", "exit_status"),
 }
 _WITH_OWN_ROUTES = frozenset(("launch", "batch", "service"))
+_MAX_SERVICES = 100
+_MAX_SHARE_S = 30 * 86400
 
 
 class WorkloadRequest(Frozen):
@@ -96,3 +104,124 @@ def _log(request: WorkloadRequest) -> list[dict[str, Any]]:
     found = _workloads()
     lines, _ = last_lines(found.logs(_find(found, request)), MAX_LINES)
     return [{"rank": line.rank, "text": line.text} for line in lines]
+
+
+class ServiceStart(Frozen):
+    """Service to start: a blueprint with its parameters as typed; empty values keep the defaults."""
+
+    blueprint: str = Field(pattern=rf"^{NAME}$")
+    name: str = Field("", pattern=rf"^(?:{NAME})?$")
+    parameters: dict[str, str] = Field(default={}, max_length=64)
+    edf: OneLine = Field("", max_length=4096)
+    time: OneLine = Field("", max_length=32)
+
+
+class ServiceShareChange(Frozen):
+    """Access to give for some seconds, or to end with 0; without a name it is only listed."""
+
+    service: str = Field(pattern=rf"^{NAME}$")
+    kind: str = Field("user", pattern="^(?:user|group)$")
+    name: OneLine = Field("", max_length=255)
+    seconds: int = Field(0, ge=0, le=_MAX_SHARE_S, strict=True)
+
+
+class ServicesRouteHandler(GipfelRouteHandler):
+    """``GET``: the user's services. ``POST``: start one."""
+
+    @route
+    async def get(self) -> None:
+        """Send the services, the newest first, with their addresses and with whom they are shared."""
+        self.finish({"services": await asyncio.to_thread(_services)})
+
+    @route
+    async def post(self) -> None:
+        """Start a service without waiting until it is ready, and send its name."""
+        request = self.body_as(ServiceStart)
+        self.set_status(201)
+        self.finish({"id": await asyncio.to_thread(_start, request)})
+
+
+class ServiceOffersRouteHandler(GipfelRouteHandler):
+    """``GET``: the blueprints that can be started."""
+
+    @route
+    async def get(self) -> None:
+        """Send what the form shows of each blueprint, and a line for each that can't be used."""
+        found = await asyncio.to_thread(service_offers, os.environ)
+        offers = [{**each.model_dump(mode="json"), "cost": each.cost} for each in found.services]
+        self.finish({"offers": offers, "problems": found.problems})
+
+
+class ServiceShareRouteHandler(GipfelRouteHandler):
+    """``POST``: who has access to one service, and changes of it."""
+
+    @route
+    async def post(self) -> None:
+        """Change what the request names, and send ``shares`` and ``refusal``."""
+        request = self.body_as(ServiceShareChange)
+        hub = hub_services(os.environ)
+        if hub is None:
+            raise GipfelError("Only services of a hub can be shared.", "Start it from a server of the hub.")
+        answer = await asyncio.to_thread(
+            hub.share, request.service, kind=request.kind, who=request.name, seconds=request.seconds
+        )
+        self.finish(answer)
+
+
+def list_services() -> list[dict[str, Any]]:
+    """Return what changes of the user's services, without asking the hub."""
+    return [each.model_dump(mode="json", include=WORKLOAD_FIELDS) for each in ServiceKind().list(os.environ)]
+
+
+def _services() -> list[dict[str, Any]]:
+    found = sorted(ServiceKind().list(os.environ), key=lambda each: each.created_ns, reverse=True)
+    return [_service(each) for each in found[:_MAX_SERVICES]]
+
+
+def _service(workload: Workload) -> dict[str, Any]:
+    """Return what the panel shows of a service; its address is a path for one of the hub."""
+    state = read_service_state(Path(workload.folder))
+    is_open = workload.state == "running" and state.port
+    url = ""
+    if is_open:
+        url = state.prefix if state.scheduler == HUB else f"http://127.0.0.1:{state.port}{state.prefix}"
+    shown = workload.model_dump(mode="json", include=WORKLOAD_FIELDS)
+    sharing = _sharing(workload.id) if is_open and state.scheduler == HUB else {}
+    return {
+        **shown,
+        "url": url,
+        "in_hub": state.scheduler == HUB,
+        "shares": sharing.get("shares", []),
+        "refusal": sharing.get("refusal", ""),
+    }
+
+
+def _sharing(name: str) -> dict[str, Any]:
+    hub = hub_services(os.environ)
+    try:
+        return hub.share(name) if hub else {}
+    except GipfelError as error:
+        return {"refusal": error.problem}
+
+
+def _start(request: ServiceStart) -> str:
+    blueprint = find_blueprint(request.blueprint, directory=Path.home(), environment=os.environ)
+    typed = {name: value for name, value in request.parameters.items() if value}
+    values = parameter_values(blueprint, typed)
+    name = request.name or blueprint.name
+    hub = hub_services(os.environ)
+    if hub is not None:
+        chosen = {key: value for key, value in (("edf", request.edf), ("time", request.time)) if value}
+        options = {**chosen, "service": blueprint.name, "parameters": typed}
+        hub.start(name, options, lambda _: None, wait=False)
+        return name
+    resources = blueprint.resources.model_copy(update={"time": request.time} if request.time else {})
+    spec = ServiceSpec(
+        name=name,
+        blueprint=blueprint.model_copy(update={"resources": resources}),
+        parameters=values,
+        edf=request.edf or blueprint.edf,
+        directory=str(Path.home()),
+        source=blueprint.name,
+    )
+    return start_service(spec, os.environ).id

@@ -17,15 +17,13 @@ from gipfel_cluster.definition_files import (
     FileDiagnostic,
     definition_directories,
     definition_paths,
+    suggestion,
 )
 from gipfel_cluster.model import Frozen, OneLine
-from gipfel_cluster.yaml_document import suggestion
 
-from ..diagnosis.role_selection import parse_selection
-from ..diagnosis.roles import Roles
-from ..diagnosis.rule_condition import ConditionError, parse_condition
+from ..diagnosis.roles import Roles, parse_selection
 from ..diagnosis.rule_run import hits_of
-from ..diagnosis.rules import EVENT_KIND, Hit, Rule
+from ..diagnosis.rules import EVENT_KIND, ConditionError, Hit, Rule, parse_condition
 from ..job.run_roles import RunRoles, roles_of_run
 from ..telemetry.events import Event, events_file, read_events
 from ..telemetry.metric_table import TABLE

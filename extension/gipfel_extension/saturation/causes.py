@@ -21,9 +21,8 @@ from .levels import (
     host_indicators_of,
     host_of,
 )
-from .loss_breakdown import LossBreakdown
+from .loss_breakdown import LossBreakdown, TimeGrid, max_and_median, nearest_rows
 from .settings import LOSSES, Thresholds
-from .time_grid import TimeGrid, max_and_median, nearest_rows
 
 #: Pipe activity per SM activity from which kernels compute; a kernel that waits in a collective only spins.
 _MIN_PIPE_PER_SM = 0.08

@@ -20,19 +20,20 @@ from ..telemetry.metric_table import SCORE_PARTS
 from ..telemetry.sample import FINE_INTERVAL, Columns, Device, SampleTable
 from .causes import IndicatorReader, losses_of
 from .levels import Flags, Floats, Levels, column, levels_of, recorded_or
-from .loss_breakdown import LossBreakdown, loss_breakdown_of, work_start_ns
-from .notes import notes_of
-from .result import GpuScore, JobScore, RankScore, Spread, Total, Trace
-from .settings import LOSSES, RESOURCES, Settings, ceilings_of, slice_of
-from .time_grid import (
+from .loss_breakdown import (
     COARSENING,
+    LossBreakdown,
     TimeGrid,
     coarsen,
     coarsen_columns,
     durations_of,
     intervals_of,
+    loss_breakdown_of,
     time_grid_of,
+    work_start_ns,
 )
+from .result import GpuScore, JobScore, RankScore, Spread, Total, Trace, notes_of
+from .settings import LOSSES, RESOURCES, Settings, ceilings_of, slice_of
 
 
 def confidence(samples: int, expected: int, completeness: float) -> float:

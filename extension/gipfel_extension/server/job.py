@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 
 from gipfel_cluster.model import Frozen, GipfelError, OneLine
 
-from ..diagnosis.role_selection import RoleSelection, parse_selection
+from ..diagnosis.roles import RoleSelection, parse_selection
 from ..job.figures import HIGH_IS_BAD, HOST_METRICS, OVERVIEW_METRICS, bands_figure, heat_bytes, values_of
 from ..job.metric_figures import MOST_METRICS, cluster_figure, last_steps, metric_names, metrics_figure
 from ..job.ranks import Job, JobContent, read_job

@@ -15,10 +15,10 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.machine import slurm_presence
 
 from ..communication import read_communication
-from ..communication.figure import matrix_figure
+from ..communication.report import matrix_figure
 from ..communication.report import CommunicationReport
 from ..data.checkpoints import Checkpoint
-from ..diagnosis.role_selection import parse_selection
+from ..diagnosis.roles import parse_selection
 from ..job.checkpoints import (
     CheckpointReport,
     checkpoint_directories,

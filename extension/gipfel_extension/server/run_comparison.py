@@ -14,9 +14,9 @@ from gipfel_cluster.git_state import GitDifference, git_difference
 from gipfel_cluster.model import Frozen, one_line
 from gipfel_cluster.workloads.run_folders import find_run
 
-from ..diagnosis.pace_comparison import LEAST_STEPS, PaceComparison, RunPace, compare_paces, pace_of
+from ..diagnosis.pace import LEAST_STEPS, PaceComparison, RunPace, compare_paces, pace_of
 from ..diagnosis.phases import RunPhases
-from ..diagnosis.step_file import steps_of_run
+from ..diagnosis.steps import steps_of_run
 from ..job.run_roles import diagnose_run
 from ..saturation.report.document import compare_documents
 from ..saturation.settings import LOSSES, RESOURCES

@@ -22,7 +22,7 @@ from ..vetting.grid import make_grid
 from ..vetting.protocol import VettingProtocol
 from ..vetting.protocol_files import SHIPPED, load_protocol, own_protocols, parse_protocol, shipped_protocols
 from ..vetting.report import VettingReport
-from ..vetting.report_file import ReportFile, vet_argv
+from ..vetting.report_display import ReportFile, vet_argv
 
 LOG = "vetting.log"
 #: A run that has written nothing for this time counts as gone; by default no check takes longer.

@@ -1,20 +1,30 @@
-"""Access to a service: `Access`, and `TokenAccess` by a token of the service itself.
-
-Programs send ``Authorization: Bearer TOKEN``; browsers get a form for the token and then a cookie. A secret
-in a URL is ignored.
-"""
+"""Access to a service: by a token of its own, or through a hub and its users."""
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import html
+import secrets
 import time
-from typing import Protocol
-from urllib.parse import parse_qs
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from urllib.parse import parse_qs, urlencode, urlsplit
 
+import aiohttp
 from aiohttp import web
 
+from gipfel_cluster.job.hub_requests import post_to_hub
+from gipfel_cluster.job.time_limit import time_limit_end
+from gipfel_cluster.ports import PORTS_VARIABLE, PortRange, bind_port
+
 from .request_rules import RefusedError, origin_host
+
+if TYPE_CHECKING:
+    import socket
+
+    from .front_door import FrontDoor
 
 _SESSION_S = 12 * 3600
 #: Seconds to send the form: it comes from visitors without access, who must not occupy the front door.
@@ -28,6 +38,23 @@ _PAGE_HEADERS = {
     # Not no-referrer, with which browsers send "Origin: null" for the form.
     "Referrer-Policy": "same-origin",
 }
+_CALLBACK = "/oauth_callback"
+_COOKIE, _STATE_COOKIE = "gipfel-service-session", "gipfel-service-state"
+_HUB_SESSION_S = 14 * 86400
+_STATE_S = 600.0
+#: Seconds for which an answer of the hub counts: as long a revoked token still works, and a visitor with whom
+#: the service has just been shared is still refused.
+_FRESH_S, _FRESH_REFUSAL_S = 10.0, 2.0
+#: Seconds for which a positive answer counts while the hub does not answer, as during its restart.
+_STALE_S = 300.0
+_MAX_ANSWERS, _MAX_SESSIONS, _MAX_STATES = 4096, 1024, 1024
+_MAX_QUESTIONS = 8
+_QUESTION_S = 15.0
+_MAX_TOKEN = 1024
+_ACTIVITY_S = 30.0
+_COUNTED_S = 600.0
+
+_Value = TypeVar("_Value")
 
 
 class Access(Protocol):
@@ -168,3 +195,177 @@ def text_response(status: int, sentence: str) -> web.Response:
     response = web.Response(status=status, text=f"{sentence}\n", headers=_PAGE_HEADERS)
     response.force_close()
     return response
+
+
+class _Recent(Generic[_Value]):
+    """Values by key with the time of their arrival; beyond a number, the oldest is dropped."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._values: OrderedDict[str, tuple[float, _Value]] = OrderedDict()
+
+    def get(self, key: str, max_age_s: float) -> _Value | None:
+        found = self._values.get(key)
+        return found[1] if found and time.monotonic() - found[0] < max_age_s else None
+
+    def set(self, key: str, value: _Value) -> None:
+        self._values[key] = (time.monotonic(), value)
+        self._values.move_to_end(key)
+        while len(self._values) > self._size:
+            self._values.popitem(last=False)
+
+    def pop(self, key: str, max_age_s: float) -> _Value | None:
+        found = self.get(key, max_age_s)
+        self._values.pop(key, None)
+        return found
+
+
+class HubAccess:
+    """Access of those to whom the hub gives it; see `access.Access`.
+
+    Example
+    -------
+    ``FrontDoor(route, HubAccess("/user/ada/board/"))``, in a process with JupyterHub's variables of a server.
+    """
+
+    def __init__(self, prefix: str, auth: Any = None) -> None:
+        from jupyterhub import __version__  # noqa: PLC0415 - slow, and not needed without a hub
+        from jupyterhub.services.auth import HubOAuth  # noqa: PLC0415
+
+        self._version = __version__
+        auth = HubOAuth() if auth is None else auth
+        self._auth, self._prefix = auth, prefix
+        self.cookies = frozenset((_COOKIE, _STATE_COOKIE))
+        self._answers: _Recent[bool] = _Recent(_MAX_ANSWERS)
+        self._sessions: _Recent[str] = _Recent(_MAX_SESSIONS)
+        # The page to show after the login, and the code verifier.
+        self._states: _Recent[tuple[str, str]] = _Recent(_MAX_STATES)
+        self._questions = asyncio.Semaphore(_MAX_QUESTIONS)
+
+    async def is_allowed(self, request: web.BaseRequest) -> bool:
+        """Return whether the hub gives access to the request's token, or to its session."""
+        token = bearer_token(request)
+        if token:
+            return len(token) <= _MAX_TOKEN and await self._may_access(token)
+        session = request.cookies.get(_COOKIE, "")
+        token = (self._sessions.get(session, _HUB_SESSION_S) or "") if session else ""
+        return bool(token) and is_same_origin(request) and await self._may_access(token)
+
+    async def _may_access(self, token: str) -> bool:
+        key = hashlib.sha256(token.encode(errors="replace")).hexdigest()
+        known = self._answers.get(key, _FRESH_S)
+        if known or (known is False and self._answers.get(key, _FRESH_REFUSAL_S) is False):
+            return known
+        try:
+            async with self._questions, asyncio.timeout(_QUESTION_S):
+                user = await self._auth.user_for_token(token, use_cache=False, sync=False)
+        except Exception as error:
+            # Whatever the reason: no answer is not a yes, unless the hub has said yes shortly before.
+            if self._answers.get(key, _STALE_S):
+                return True
+            raise RefusedError(503, "The hub does not answer: try again in a minute.") from error
+        allowed = bool(user) and bool(self._auth.check_scopes(self._auth.access_scopes, user))
+        self._answers.set(key, allowed)
+        return allowed
+
+    async def login(self, request: web.BaseRequest, path: str) -> web.StreamResponse | None:
+        """Finish the hub's OAuth, and set the session's cookie; return None for other requests."""
+        if path != _CALLBACK:
+            return None
+        if request.method != "GET":
+            return text_response(405, "Open the service's address in a browser to log in.")
+        values = parse_qs(urlsplit(request.raw_path).query, max_num_fields=16)
+        code, state = (values.get(name, [""])[0] for name in ("code", "state"))
+        own_state = request.cookies.get(_STATE_COOKIE, "")
+        found = (
+            self._states.pop(state, _STATE_S) if state and secrets.compare_digest(state, own_state) else None
+        )
+        if found is None or not code:
+            return text_response(403, f"This login is too old or was not yours: open {self._prefix} again.")
+        target, verifier = found
+        try:
+            async with self._questions, asyncio.timeout(_QUESTION_S):
+                token = await self._auth.token_for_code(code, code_verifier=verifier, sync=False)
+        except Exception as error:
+            raise RefusedError(502, "The hub did not accept the login: try again.") from error
+        if not await self._may_access(token):
+            return text_response(403, "You have no access to this service: its owner can share it with you.")
+        session = secrets.token_urlsafe(32)
+        self._sessions.set(session, token)
+        response = web.Response(status=302, headers={"Location": target, "Cache-Control": "no-store"})
+        self._set_cookie(response, request, _COOKIE, session, _HUB_SESSION_S)
+        response.del_cookie(_STATE_COOKIE, path=self._prefix)
+        return response
+
+    def refuse(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Send a browser to the hub's login, else return status 403."""
+        if not is_navigation(request) or bearer_token(request):
+            sentence = "Send a token of the hub with access to this service as 'Authorization: Bearer TOKEN'."
+            response = text_response(403, sentence)
+            # The hub compares it with its own after a start.
+            response.headers["X-JupyterHub-Version"] = self._version
+            return response
+        verifier, challenge, method = self._auth.generate_pkce_code_challenge()
+        state = secrets.token_urlsafe(32)
+        self._states.set(state, (self._target(request), verifier))
+        query = urlencode(
+            {
+                "client_id": self._auth.oauth_client_id,
+                "redirect_uri": self._auth.oauth_redirect_uri,
+                "response_type": "code",
+                "state": state,
+                "code_challenge": challenge,
+                "code_challenge_method": method,
+            }
+        )
+        location = f"{self._auth.oauth_authorization_url}?{query}"
+        found = web.Response(status=302, headers={"Location": location, "Cache-Control": "no-store"})
+        self._set_cookie(found, request, _STATE_COOKIE, state, int(_STATE_S))
+        return found
+
+    def _target(self, request: web.BaseRequest) -> str:
+        """Return the requested page, if it is one of the service; else the service's first page."""
+        path = request.raw_path
+        is_plain = path.isascii() and path.isprintable() and "\\" not in path and len(path) < 4096
+        return path if is_plain and path.startswith(self._prefix) else self._prefix
+
+    def _set_cookie(
+        self, response: web.Response, request: web.BaseRequest, name: str, value: str, max_age: int
+    ) -> None:
+        response.set_cookie(
+            name,
+            value,
+            max_age=max_age,
+            path=self._prefix,
+            httponly=True,
+            # The hub's login leads here from another page, perhaps of another host of the site.
+            samesite="Lax",
+            secure=request.headers.get("X-Forwarded-Proto", "").partition(",")[0] == "https",
+        )
+
+
+def bind_for_hub(environment: Mapping[str, str]) -> "socket.socket":
+    """Return a listening socket on a port that the hub allows, as JupyterHub's servers have.
+
+    Raises
+    ------
+    GipfelError
+        No port can be bound.
+    """
+    address = urlsplit(environment.get("JUPYTERHUB_SERVICE_URL", ""))
+    return bind_port(address.hostname or "", PortRange.parse(environment.get(PORTS_VARIABLE, "")))
+
+
+async def report_activity(door: "FrontDoor", environment: Mapping[str, str]) -> None:
+    """Report to the hub every 30 s how much the service is used, and when its job's time limit ends."""
+    end = time_limit_end(environment)
+    while True:
+        count = door.recent_requests(_COUNTED_S)
+        used = f"{count} request{'' if count == 1 else 's'} in {_COUNTED_S / 60:.0f} min"
+        report: dict[str, object] = {"idle_s": int(door.idle_s), "busy_with": [used]}
+        if end is not None:
+            report["ends"] = int(end)
+        # A hub that restarts misses a report; an older one knows no such route.
+        with contextlib.suppress(OSError, KeyError, aiohttp.ClientError):
+            await asyncio.to_thread(post_to_hub, "/gipfel/server/activity", report, environment)
+        await asyncio.sleep(_ACTIVITY_S)

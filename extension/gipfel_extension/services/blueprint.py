@@ -25,10 +25,10 @@ from gipfel_cluster.definition_files import (
     FileDiagnostic,
     definition_directories,
     definition_paths,
+    suggestion,
 )
 from gipfel_cluster.model import Frozen, GipfelError, OneLine, check_command, check_variables
 from gipfel_cluster.scheduler.protocol import Memory, Name, TimeLimit
-from gipfel_cluster.yaml_document import suggestion
 
 #: A name as JupyterHub allows it for servers: 1 to 30 of a-z, 0-9 and single dashes.
 NAME = r"[a-z0-9](?:-?[a-z0-9]){0,29}"

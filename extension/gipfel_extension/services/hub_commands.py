@@ -22,8 +22,7 @@ from gipfel_cluster.job.service import (
 from gipfel_cluster.model import GipfelError, one_line
 
 from .blueprint import Blueprint, Environment, find_blueprint, known_blueprints
-from .environments import INSTALL_S, find_environment
-from .plan import HUB, ServiceSpec, parameter_values, service_directory
+from .plan import HUB, INSTALL_S, ServiceSpec, find_environment, parameter_values, service_directory
 from .start import write_service
 
 _MARGIN_S = 120.0

@@ -13,7 +13,7 @@ from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
 from gipfel_cluster.model import PYTHON, GipfelError
 from gipfel_cluster.runs import make_private, write_atomically
 from gipfel_cluster.scheduler import JobRequest
-from gipfel_cluster.scheduler.command import run_sync
+from gipfel_cluster.scheduler.machine import run_sync
 from gipfel_cluster.workloads.directory import (
     COMMAND,
     EXIT,
@@ -35,9 +35,18 @@ from gipfel_cluster.workloads.submission import (
     submission_context,
 )
 
-from .environments import VARIABLE, find_environment
 from .hub_services import hub_services
-from .plan import HUB, SECRETS, TOKEN, ServiceSpec, copy_secrets, remove_secrets, service_directory
+from .plan import (
+    HUB,
+    SECRETS,
+    TOKEN,
+    VARIABLE,
+    ServiceSpec,
+    copy_secrets,
+    find_environment,
+    remove_secrets,
+    service_directory,
+)
 from .supervisor import ServiceState, read_service_state, read_spec
 
 JOB_LOG = "job.log"

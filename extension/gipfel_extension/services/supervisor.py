@@ -35,11 +35,9 @@ from gipfel_cluster.workloads.directory import (
     write_state,
 )
 
-from .access import Access, TokenAccess
+from .access import Access, HubAccess, TokenAccess, bind_for_hub, report_activity
 from .blueprint import Environment, Part, ports_of
-from .environments import make_environment
 from .front_door import FrontDoor, Route, accepts_connections, is_ready
-from .hub_access import HubAccess, bind_for_hub, report_activity
 from .plan import (
     HUB,
     SECRETS,
@@ -47,6 +45,7 @@ from .plan import (
     TOKEN,
     ServiceSpec,
     gated_part,
+    make_environment,
     parameter_references,
     remove_secrets,
     resolve_part,

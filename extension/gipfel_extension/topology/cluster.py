@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 from pydantic import ValidationError
 
 from gipfel_cluster.model import Frozen, GipfelError, one_line
-from gipfel_cluster.scheduler.command import run_command, run_sync
+from gipfel_cluster.scheduler.machine import run_command, run_sync
 from gipfel_cluster.scheduler.notation import expand_hostlist
 
 from ..telemetry.files import open_log, read_regular

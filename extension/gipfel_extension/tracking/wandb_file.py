@@ -15,7 +15,7 @@ from pathlib import Path
 
 from .growing_file import GrowingFile
 from .scalar import Names, Scalar, nanoseconds, number, step_number
-from .tfrecord import fields, varint
+from .tensorboard import fields, varint
 
 _MAGIC = b":W&B\xe1\xbe\x00"
 _BLOCK = 32 << 10

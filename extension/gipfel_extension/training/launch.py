@@ -17,7 +17,7 @@ from gipfel_cluster.broker.client import send_request_sync
 from gipfel_cluster.broker.messages import Done, PathRef, SuperviseRequest, broker_socket
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.runs import write_atomically
-from gipfel_cluster.scheduler.command import run_sync
+from gipfel_cluster.scheduler.machine import run_sync
 from gipfel_cluster.steps.broker import LAUNCH_SUPERVISOR_MODULE, LOG
 from gipfel_cluster.workloads.directory import is_supervised, refresh_queued_state
 from gipfel_cluster.workloads.submission import SubmissionContext, submission_context

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, JsonValue, ValidationError
 
-from gipfel_cluster import yaml_document
+from gipfel_cluster import definition_files
+from gipfel_cluster.definition_files import MAX_CHARACTERS, YamlMapping, most_specific_error, suggestion
 from gipfel_cluster.model import Frozen, GipfelError, one_line
-from gipfel_cluster.yaml_document import MAX_CHARACTERS, YamlMapping, most_specific_error, suggestion
 
 from ..telemetry.files import read_regular
 from .check import UnknownCheck, check_class
@@ -152,7 +152,7 @@ def read_yaml(text: str, source: str) -> YamlMapping:
     GipfelError
         The text is not valid YAML, is not a mapping, or is too large.
     """
-    return yaml_document.read_yaml(
+    return definition_files.read_yaml(
         text, source, "protocol", "Write 'name' and 'checks' (or vetnode's 'evals')."
     )
 

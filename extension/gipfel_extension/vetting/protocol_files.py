@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gipfel_cluster.definition_files import YamlMapping, suggestion
 from gipfel_cluster.model import GipfelError, one_line
-from gipfel_cluster.yaml_document import YamlMapping, suggestion
 
 from .check import UnknownCheck, check_class, check_types
 from .model import Severity

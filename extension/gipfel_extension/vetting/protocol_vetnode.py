@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, ValidationError
 
+from gipfel_cluster.definition_files import YamlMapping, most_specific_error, suggestion
 from gipfel_cluster.model import Frozen, one_line
-from gipfel_cluster.yaml_document import YamlMapping, most_specific_error, suggestion
 
 from .check import check_class
 from .protocol import KEYS, ProtocolCheck, unusable_entry, validate_entry

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..engines.sandbox.supervise import FORWARDED
 from ..model import DEFER_BUILD, Frozen, GipfelError
-from ..scheduler.command import run_sync
+from ..scheduler.machine import run_sync
 from ..scheduler.protocol import JobRequest, JobStatus, Partition, Quota
 from .messages import (
     MAX_BYTES,

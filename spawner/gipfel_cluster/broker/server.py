@@ -14,7 +14,7 @@ from typing import Protocol
 from ..edf.gate import network_annotations
 from ..model import Frozen, GipfelError
 from ..process.tree import kill_tree
-from ..scheduler.command import current_user_name
+from ..scheduler.machine import current_user_name
 from ..scheduler.protocol import Quota, QuotaFacts, Scheduler
 from .container import PreparedCommand, edf_diagnostics, load_usable_edf, prepare_run
 from .context import JobContext, variables_for_new_job

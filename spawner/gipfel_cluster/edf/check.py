@@ -11,11 +11,10 @@ from typing import Any
 
 from ..model import GipfelError
 from .image import can_run, check_image, image_architecture, image_contains
-from .inherit import BaseCache
 from .lookup import SETUP_SUFFIX, find_edf, orphan_steps
 from .model import Diagnostic, Dialect, Edf, EdfError, Mount, Severity, limit_diagnostics
-from .reference import reference_problem
-from .resolve import Resolution, resolve
+from .mounts import reference_problem
+from .resolve import BaseCache, Resolution, resolve
 
 #: Begins a part of a path that is known only inside a job.
 _JOB_VARIABLE = "${SLURM_"

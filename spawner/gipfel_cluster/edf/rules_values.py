@@ -8,8 +8,7 @@ from ..installs import variable_problem
 from .document import Entry, Source
 from .expand import unbraced_variables
 from .model import KEYS, Diagnostic, Dialect
-from .mounts import placeholder
-from .reference import reference_problem
+from .mounts import placeholder, reference_problem
 from .rule import LintContext, Rule
 
 _KEYS = frozenset(KEYS)

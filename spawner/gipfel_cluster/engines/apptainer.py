@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..edf.image import image_environment
 from ..edf.model import Edf, Mount
-from ..edf.reference import read_reference, unsupported_store_error
+from ..edf.mounts import read_reference, unsupported_store_error
 from .protocol import ContainerRequest, Invocation, check_values, edf_variables, is_protected
 from .srun import env_command, is_read_by_launcher
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..edf.model import Edf, Mount
-from ..edf.reference import Reference, read_reference, unsupported_store_error
+from ..edf.mounts import Reference, read_reference, unsupported_store_error
 from ..environment import PATH_VARIABLES
 from ..model import GipfelError
 from .bubblewrap import HostRequirements, namespace_problem, sandbox_invocation

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..edf.model import Edf, Mount, annotation_variables
-from ..edf.reference import read_reference, unsupported_store_error
+from ..edf.mounts import read_reference, unsupported_store_error
 from ..model import GipfelError
 from .protocol import ContainerRequest, Invocation, check_values, edf_variables, protected_names, valid_names
 

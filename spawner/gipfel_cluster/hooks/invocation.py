@@ -25,8 +25,7 @@ from ..model import GipfelError, one_line, pluralize
 from ..runtime.model import Runtime
 from ..staged import ANNOTATION as STAGE_PREFIX
 from ..staged import StagedPath, staged_paths
-from .dcgm import Dcgm
-from .nccl import AwsOfiNccl
+from .libraries import AwsOfiNccl, Dcgm
 from .protocol import Hook, HookContext, HookResult, HostNode, Node
 from .ssh import Ssh
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..model import GipfelError
 from ..notify.event import Event, JobKind
-from ..notify.reporter import Reporter
+from ..notify.journal import Reporter
 from ..regular_files import open_regular, read_regular
 from ..runs import RunFolder
 from . import JobSpec

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..edf import Edf
-from ..edf.reference import read_reference
+from ..edf.mounts import read_reference
 from ..git_state import git_state
 from ..model import GipfelError
 from ..runs import user_cache, write_atomically

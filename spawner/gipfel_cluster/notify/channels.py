@@ -28,9 +28,19 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..model import GipfelError
-from .event import Event, Message, message_of, plain_text
+from .event import (
+    EmailSettings,
+    Event,
+    Message,
+    NotifySettings,
+    NtfySettings,
+    SlackSettings,
+    is_loopback,
+    message_of,
+    plain_text,
+    read_settings,
+)
 from .journal import Outcome, admit, locked_state
-from .settings import EmailSettings, NotifySettings, NtfySettings, SlackSettings, is_loopback, read_settings
 
 #: Seconds for one network operation, and for a whole response.
 OPERATION_S, RESPONSE_S = 4.0, 6.0

@@ -21,8 +21,7 @@ from ..process.fork import ForkedProgram, can_fork
 from ..process.tree import Process, kill_tree
 from ..runs import make_private, write_atomically
 from .array import ArrayPlan, TaskState, array_script, task_file
-from .command import current_user_name
-from .machine import count_gpus, gpus_are_known, local_cpus, local_gpus, local_memory
+from .machine import count_gpus, current_user_name, gpus_are_known, local_cpus, local_gpus, local_memory
 from .notation import parse_duration
 from .protocol import Choices, JobRequest, JobStatus, Partition
 from .supervisor import EXTENSION, GRACE_SECONDS, JobExit, SupervisedJob

@@ -9,9 +9,8 @@ from datetime import date, datetime
 from secrets import token_hex
 
 from ..model import GipfelError, one_line
-from .command import CommandResult, OutputLimitError, run_as_prefix, run_command
 from .env_from_stdin import encode_environment
-from .machine import SLURM_VARIABLES
+from .machine import SLURM_VARIABLES, CommandResult, OutputLimitError, run_as_prefix, run_command
 from .protocol import Choices, GpuUsage, JobRequest, JobStatus, LostJobError, MarkedJob, Partition, Quota
 from .slurm_output import (
     JOB_FIELDS,

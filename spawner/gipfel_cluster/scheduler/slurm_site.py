@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Protocol
 
 from ..model import GipfelError
-from .command import CommandResult
+from .machine import CommandResult
 from .notation import GpuCount, parse_duration, parse_gpus
 from .protocol import Association, Choices, JobRequest, Partition, Reservation
 from .slurm_limits import Limit, parse_limits

@@ -191,7 +191,7 @@ def refresh_queued_state(folder: Path, state: State, scheduler: "Scheduler | Non
         return _write_lost(folder, state, f"It never started: {reason}")
     if not state.job_id:
         return state
-    from ..scheduler.command import run_sync  # noqa: PLC0415 - asyncio is slow to import and rarely needed here
+    from ..scheduler.machine import run_sync  # noqa: PLC0415 - asyncio is slow to import and rarely needed here
 
     status = run_sync(scheduler.query([state.job_id])).get(state.job_id)
     if status is None or status.answer != "ended":

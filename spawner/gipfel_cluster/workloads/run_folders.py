@@ -28,7 +28,7 @@ from ..model import Frozen, GipfelError, OneLine, one_line
 from ..regular_files import read_regular
 from ..runs import runs_root, write_atomically
 from ..scheduler import Scheduler
-from ..scheduler.command import run_sync
+from ..scheduler.machine import run_sync
 from .directory import STATE, WorkloadState, is_supervised, read_state
 from .submission import SCHEDULERS, submission_context
 

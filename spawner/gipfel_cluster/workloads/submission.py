@@ -28,7 +28,7 @@ from gipfel_cluster.edf.gate import network_annotations
 from gipfel_cluster.engines import engine_for, engine_pulls
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.scheduler import LocalScheduler, Scheduler, SlurmPresence, SlurmScheduler, slurm_presence
-from gipfel_cluster.scheduler.command import current_user_name
+from gipfel_cluster.scheduler.machine import current_user_name
 from gipfel_cluster.scheduler.notation import format_duration, parse_duration
 from gipfel_cluster.scheduler.protocol import JobRequest, Partition, Quota, QuotaFacts
 from gipfel_cluster.scheduler.slurm_limits import exceeded, problem_text, requested_job

@@ -37,7 +37,7 @@ from gipfel_cluster.scheduler.slurm_usage import bound_text, wait_row
 from ..failure.problem import SpawnProblem, options_problems
 from ..form.options import OptionError, read_options
 from ..spawner import EDFSpawner
-from ..start.local_time import clock_text
+from ..start.progress import clock_text
 
 _MAX_TRACKED_USERS = 4096
 _MAX_REQUEST_BYTES = 160 << 10

@@ -27,10 +27,9 @@ from ..spawner import EDFSpawner
 from ..start.progress import describe_status, status_page
 from ..start.services import ServiceShare, ServiceShares, SharedService, ShareRequest, services_shared_with
 from .form import REPEAT_PARAMETER, FormHandler, RateLimiter, free_name
-from .gpu_hours import GpuHours, month_gpu_hours
 from .own_server import answer_share
-from .saturation import SharedSaturation, saturation_cache
 from .servers import describe_server, format_span
+from .usage import GpuHours, SharedSaturation, month_gpu_hours, saturation_cache
 
 _MAX_SESSIONS = 10
 _SYMBOLS = {"running": "●", "waiting": "◐", "stopping": "◌", "stopped": "○"}

@@ -16,7 +16,7 @@ from gipfel_cluster.model import Frozen, OneLine
 
 from ..lifetime import StopOrder
 from ..spawner import EDFSpawner
-from .saturation import ServerAnswers, fetch_answer
+from .usage import ServerAnswers, fetch_answer
 
 _END = "gipfel/network/end"
 _NOTE = "gipfel: security of the server list"

@@ -25,8 +25,8 @@ from gipfel_cluster.scheduler.protocol import MarkedJob
 
 from ..lifetime import StopOrder
 from ..spawner import EDFSpawner
-from .saturation import saturation_cache
 from .security import EndNetworkRequest, end_network, security_cache
+from .usage import saturation_cache
 
 _MAX_BYTES = 4000
 # The time that JupyterHub gives a cancelled start to clean up.

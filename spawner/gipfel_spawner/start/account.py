@@ -16,7 +16,7 @@ from gipfel_cluster.edf.draft import Draft
 from gipfel_cluster.edf.model import Diagnostic
 from gipfel_cluster.job.service import COMMANDS_MODULE
 from gipfel_cluster.model import Frozen, GipfelError, one_line
-from gipfel_cluster.scheduler.command import CommandResult, current_user_name, run_as_prefix, run_command
+from gipfel_cluster.scheduler.machine import CommandResult, current_user_name, run_as_prefix, run_command
 
 from ..form.options import OptionError
 

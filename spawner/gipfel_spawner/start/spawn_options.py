@@ -33,8 +33,13 @@ from ..form.validation import (
     limit_time,
 )
 from .account import Account
-from .offers import check_interface, cluster_has_notebook, interface_environment, offered_engines
-from .placement import ServerPlacement
+from .placement import (
+    ServerPlacement,
+    check_interface,
+    cluster_has_notebook,
+    interface_environment,
+    offered_engines,
+)
 from .request import server_request, server_spec
 from .services import ServiceOffer, service_offers
 from .traits import SpawnerTraits

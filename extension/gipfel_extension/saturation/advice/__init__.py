@@ -7,8 +7,6 @@ from ...telemetry.sample import SampleTable
 from ..result import JobScore
 from ..settings import Settings
 from .checkpoint import AsynchronousCheckpoint, CheckpointInterval
-from .communication import BucketSize, Placement, SlowRank
-from .input import LoaderWorkers, PinnedMemory, VideoDecoder
 from .kernels import (
     ActivationCheckpointing,
     BatchSize,
@@ -21,6 +19,7 @@ from .kernels import (
 )
 from .losses import UnusedGpu, unaddressed_losses
 from .model import Advice, AdviceContext, Evidence, Knob, Rule, Workload
+from .waiting import BucketSize, LoaderWorkers, PinnedMemory, Placement, SlowRank, VideoDecoder
 
 __all__ = ["RULES", "Advice", "Evidence", "Knob", "Rule", "advise"]
 

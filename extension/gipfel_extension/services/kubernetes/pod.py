@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gipfel_cluster.edf.reference import read_reference
+from gipfel_cluster.edf.mounts import read_reference
 from gipfel_cluster.model import GipfelError
 
 from ..blueprint import Environment, Part

@@ -14,8 +14,8 @@ from ..events import Event
 from ..metric_table import GPU_METRICS
 from ..sample import Device, Sample, SourceError
 from . import SourceRequest, no_argument
+from .counters import GpuHealth, amd_counters
 from .job_gpus import VisibleGpu, job_gpus
-from .rising_counters import GpuHealth, amd_counters
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """The host as one job sees it: CPU, memory, page faults, I/O and pressure.
 
 The values come from the job's cgroup (version 2) where Slurm created one, else from the job's process tree.
-Network, Lustre and NFS counters are those of the whole node (``node_counters.py``, ``file_systems.py``),
+Network, Lustre and NFS counters are those of the whole node (``counters.py``, ``file_systems.py``),
 because the kernel does not count them per job. So is the power of its processors and memory.
 """
 
@@ -17,9 +17,9 @@ from ..events import Event
 from ..metric_table import HOST_METRICS
 from ..sample import Device, Sample
 from . import Clock, SourceRequest, no_argument
+from .counters import HostEnergy, network_counters
 from .file_systems import lustre_counters, nfs_counters
 from .nics import NicCounters
-from .node_counters import HostEnergy, network_counters
 
 _JOB_GROUP = re.compile(r"job_\d+")
 #: Seconds between two readings of the processes of a job that has a cgroup.

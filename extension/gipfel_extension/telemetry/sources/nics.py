@@ -14,7 +14,7 @@ from pathlib import Path
 from ..events import Event
 from ..metric_table import NIC_METRICS
 from ..sample import Device, Sample
-from .rising_counters import RisingCounters
+from .counters import RisingCounters
 
 _CASSINI_BITS = 56
 _WORD = 4

@@ -10,10 +10,9 @@ from ..events import Event
 from ..metric_table import GPU_METRICS
 from ..sample import Device, Sample, SourceError
 from . import Clock, SourceRequest, no_argument
-from .gpm import GpmWindow
+from .counters import GpuHealth, nvml_counters
 from .job_gpus import VisibleGpu, can_open_nvidia, job_gpus
-from .nvml_events import NvmlEvents
-from .rising_counters import GpuHealth, nvml_counters
+from .nvidia import GpmWindow, NvmlEvents
 
 _Reading = Callable[[Any, Any], float]
 log = logging.getLogger(__name__)

@@ -13,8 +13,7 @@ from pathlib import Path
 from ...telemetry.events import file_name
 from ...telemetry.files import replace_file
 from ..model import FOLDER, MOST_SLURM_BYTES, SLURM_FILE, NodeTopology, slurm_place
-from .amd import KfdTopology
-from .nvidia import NvmlTopology
+from .gpus import KfdTopology, NvmlTopology
 from .system import GpuTopologyReader, nics_of, numa_nodes, short_text
 
 log = logging.getLogger(__name__)

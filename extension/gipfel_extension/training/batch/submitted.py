@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 from gipfel_cluster.model import Frozen, GipfelError, one_line
 from gipfel_cluster.runs import make_private, write_atomically
 from gipfel_cluster.scheduler import JobStatus, Scheduler
-from gipfel_cluster.scheduler.command import run_sync
+from gipfel_cluster.scheduler.machine import run_sync
 from gipfel_cluster.workloads.directory import (
     COMMAND,
     MAX_BYTES,

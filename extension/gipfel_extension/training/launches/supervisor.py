@@ -38,9 +38,8 @@ from .allocation import (
 )
 from .attempt import RunningAttempt, tracking_variables
 from .hang_watch import HangWatch, report_end
-from .launchers import Attempt, check_attempt, launcher_of
+from .launchers import Attempt, addresses_of, check_attempt, free_port, launcher_of
 from .logs import LogTimes
-from .rendezvous import addresses_of, free_port
 
 _COMMAND_S = 30.0
 _LOOK_S = 0.5

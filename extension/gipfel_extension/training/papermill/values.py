@@ -44,7 +44,7 @@ def from_yaml(text: str) -> Any:
     import yaml  # noqa: PLC0415
     from papermill.iorw import NoDatesSafeLoader  # noqa: PLC0415 - a second
 
-    from gipfel_cluster.yaml_document import DepthLimitedScanner  # noqa: PLC0415
+    from gipfel_cluster.definition_files import DepthLimitedScanner  # noqa: PLC0415
 
     class Loader(DepthLimitedScanner, NoDatesSafeLoader):  # type: ignore[misc]
         """Papermill's loader with a limit on nesting."""

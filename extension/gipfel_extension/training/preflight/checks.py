@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gipfel_cluster.egress.start import gate_problem
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.scheduler.command import run_sync
+from gipfel_cluster.scheduler.machine import run_sync
 from gipfel_cluster.steps.container import step_job_from_environment
 from gipfel_cluster.workloads.submission import check_limits
 

@@ -138,7 +138,7 @@ class LaunchSpec(Placement):
         return self
 
     def _check_layout(self) -> None:
-        from ...diagnosis.role_layout import check_size, parse_layout  # noqa: PLC0415 - numpy
+        from ...diagnosis.roles import check_size, parse_layout  # noqa: PLC0415 - numpy
         from ...telemetry.sample import SourceError  # noqa: PLC0415
 
         try:

@@ -11,9 +11,21 @@ from gipfel_cluster.model import Frozen
 from ...saturation.advice.model import speedup_of
 from ...saturation.report.document import SCHEMA_VERSION
 from ...telemetry.files import read_json
-from .indicators import LOSS_OF, changed_options, data_indicator, option_indicator, other_options
 from .program import RULE_OPTIONS
-from .result import MAX_BYTES, STEPS, Result, SavedAdvice, SavedResult, earlier_result, result_of
+from .result import (
+    LOSS_OF,
+    MAX_BYTES,
+    STEPS,
+    Result,
+    SavedAdvice,
+    SavedResult,
+    changed_options,
+    data_indicator,
+    earlier_result,
+    option_indicator,
+    other_options,
+    result_of,
+)
 
 #: Rates that are comparable even if the steps of two runs differ.
 _RATES = ("tokens_per_s", "samples_per_s", "images_per_s")

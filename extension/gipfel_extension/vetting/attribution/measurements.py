@@ -18,8 +18,7 @@ from pydantic import Field
 
 from gipfel_cluster.model import Frozen
 
-from ..quantities import Quantity
-from ..statistics import NORMAL, mad
+from ..quantities import NORMAL, Quantity, mad
 
 Role = Literal["survey", "ring", "suspect", "control"]
 

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from gipfel_cluster.broker.context import variables_for_new_job
 from gipfel_cluster.model import Frozen, GipfelError, one_line
 from gipfel_cluster.scheduler import JobRequest, SlurmScheduler
-from gipfel_cluster.scheduler.command import run_command
+from gipfel_cluster.scheduler.machine import run_command
 from gipfel_cluster.scheduler.notation import expand_hostlist, fold_hostlist
 
 from ..history.queries import Exclusion, Exclusions, excluded_hostlist

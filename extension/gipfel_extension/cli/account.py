@@ -1,0 +1,222 @@
+"""``gipfel doctor``, ``quota`` and ``runtime``: checks, limits and set-up of an account on a cluster."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .terminal import examples, report_line
+
+if TYPE_CHECKING:
+    from gipfel_cluster.scheduler.protocol import Quota
+
+
+@click.command(
+    epilog=examples(
+        "gipfel doctor",
+        "gipfel doctor --operator",
+        "gipfel doctor --json",
+    )
+)
+@click.option(
+    "--operator", is_flag=True, help="Also check a hub's requirements: proxy, users, addresses, state."
+)
+@click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
+def doctor(*, operator: bool, as_document: bool) -> int:
+    """Check this machine, its cluster, your account and environment, and list what is missing.
+
+    For each missing item it shows the command or setting that fixes it. It changes nothing.
+
+    Exit status: 0 nothing required is missing, 1 something is.
+    """
+    from ..doctor.examine import (  # noqa: PLC0415
+        Machine,
+        examine,
+        format_lines,
+        status_colour,
+    )
+    from ..doctor.probes import probes  # noqa: PLC0415
+
+    machine = Machine.local(os.environ)
+    examination = examine(machine, probes(machine, operator=operator))
+    if as_document:
+        click.echo(json.dumps({"ok": examination.ok, **examination.model_dump(mode="json")}))
+        return 0 if examination.ok else 1
+    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    for line, status in format_lines(examination, plain=not _writes_marks()):
+        colour = status_colour(status) if status and coloured else ""
+        click.echo(f"  {click.style(line[2], fg=colour)}{line[3:]}" if colour else line)
+    return 0 if examination.ok else 1
+
+
+def _writes_marks() -> bool:
+    try:
+        "✓✗–→".encode(  # noqa: RUF001 - a dash
+            sys.stdout.encoding or "ascii"
+        )
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+@click.command(epilog=examples("gipfel quota", "gipfel quota --json"))
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
+def quota(*, as_json: bool) -> int:
+    """Show what limits your jobs, and what is left: GPU hours, GPUs, nodes and jobs at once, time per job.
+
+    Limits are those of your accounts, the accounts above them, and their QoS. A job that exceeds one of them
+    is accepted by Slurm and never starts; the hub's form refuses it. Waits are those of your jobs of the last
+    90 days, by partition and number of GPUs. Where the site's command for storage is in
+    $GIPFEL_STORAGE_QUOTA, its output comes last.
+
+    Exit status: 0; 1 if the scheduler does not answer.
+    """
+    found, storage = _quota(), _storage()
+    if as_json:
+        import json  # noqa: PLC0415
+
+        document = None if found is None else found.model_dump(mode="json")
+        click.echo(json.dumps({"scheduler": document, "storage": storage}))
+        return 0
+    lines = (
+        ["There is no Slurm here: jobs run on this machine without limits."]
+        if found is None
+        else _lines(found)
+    )
+    for line in lines:
+        click.echo(line)
+    if storage:
+        click.echo(f"\nSTORAGE\n{storage}")
+    return 0
+
+
+def _quota() -> "Quota | None":
+    from gipfel_cluster.scheduler.machine import (  # noqa: PLC0415 - pydantic
+        current_user_name,
+        default_scheduler,
+        run_sync,
+    )
+    from gipfel_cluster.scheduler.protocol import Quota, QuotaFacts  # noqa: PLC0415
+    from gipfel_cluster.workloads.submission import submission_context  # noqa: PLC0415
+
+    context = submission_context(os.environ)
+    name = "" if context.in_container else default_scheduler(os.environ)
+    scheduler = context.scheduler(name)
+    if not isinstance(scheduler, QuotaFacts):
+        return None
+    found = run_sync(scheduler.quota(current_user_name()))
+    return None if found == Quota() else found
+
+
+def _lines(quota: "Quota") -> Iterator[str]:
+    from gipfel_cluster.scheduler.slurm_limits import limit_text  # noqa: PLC0415 - pydantic
+
+    choices, usage = quota.choices, quota.usage
+    if choices.associations is None:
+        yield "Slurm uses no accounting here: accounts and QoS have no limits."
+    for account in choices.accounts:
+        default = " (default)" if account == choices.default_account else ""
+        yield f"ACCOUNT {account}{default}, QoS {', '.join(choices.qos(account)) or 'none'}"
+        limits = [each for each in choices.limits if each.account == account]
+        yield from (f"  {limit_text(each)}" for each in limits)
+        if not limits:
+            yield "  no limits that you may see"
+    for qos in sorted({each.qos for each in choices.limits if each.qos}):
+        yield f"QOS {qos}"
+        yield from (f"  {limit_text(each)}" for each in choices.limits if each.qos == qos)
+    if usage.used is not None:
+        yield f"\nUSED THIS MONTH  {usage.used:.1f} GPU hours"
+        yield from _spent_lines(quota)
+    if quota.shares:
+        yield "\nSHARE of the cluster"
+        for share in quota.shares:
+            promised, used = f"{100 * share.share:.1f} %", f"{100 * share.used:.1f} %"
+            yield f"  {share.account}: {promised}, used {used} recently, priority {share.factor:.2f} of 1"
+    if quota.waits:
+        from gipfel_cluster.scheduler.slurm_usage import wait_text  # noqa: PLC0415
+
+        yield "\nWAITS of your jobs in 90 days"
+        yield from (f"  {wait_text(each)}" for each in quota.waits)
+
+
+def _spent_lines(quota: "Quota") -> Iterator[str]:
+    """Yield the GPU hours of each account, and of each of its services."""
+    for account in sorted({each.account for each in quota.spent}):
+        rows = [each for each in quota.spent if each.account == account]
+        services = ", ".join(f"{each.service} {each.gpu_hours:.1f}" for each in rows if each.service)
+        of_services = f" (services: {services})" if services else ""
+        yield f"  {account or 'no account'}: {sum(each.gpu_hours for each in rows):.1f}{of_services}"
+
+
+def _storage() -> str:
+    """Return the output of the site's command; empty without one."""
+    if not os.environ.get("GIPFEL_STORAGE_QUOTA"):
+        return ""
+    from ..job.checkpoints import storage_quota  # noqa: PLC0415 - numpy
+
+    text, problem = storage_quota(os.environ)
+    if problem:
+        report_line(problem)
+    return text
+
+
+@click.group(
+    epilog=examples(
+        "gipfel runtime build ~/.gipfel/runtime",
+    )
+)
+def runtime() -> None:
+    """Build the runtime: a directory or file with Python, JupyterLab and libraries that any image can run."""
+
+
+@runtime.command(
+    epilog=examples(
+        "gipfel runtime build ~/.gipfel/runtime",
+        "gipfel runtime build /shared/gipfel/2026-1.sqsh --prefix /opt/gipfel",
+        "gipfel runtime build ~/.gipfel/runtime --kernels 3.9,3.12",
+    )
+)
+@click.argument("path", metavar="DIR|FILE.sqsh", type=click.Path(readable=False, path_type=Path))
+@click.option(
+    "--prefix",
+    metavar="P",
+    help="Absolute path at which it will be mounted; by default that of DIR, and /opt/gipfel for a file.",
+)
+@click.option(
+    "--kernels",
+    default="all",
+    show_default=True,
+    metavar="VERSIONS",
+    help="Python versions of images that can run kernels: all, none, or versions such as 3.9,3.12. Their "
+    "packages are downloaded once; without a network, the missing ones are listed.",
+)
+def build(path: Path, prefix: str | None, kernels: str) -> int:
+    """Build a runtime from the installed packages: a directory DIR, or one SquashFS file.
+
+    The result is created atomically; repeating a build ends immediately. Put it where every node and every
+    user can read it. A file spares a parallel file system thousands of small files, but the job's part
+    outside the container then needs another Python on every node.
+    """
+    from gipfel_cluster.runtime import build_runtime  # noqa: PLC0415
+
+    built = build_runtime(path, prefix=prefix, kernels=_versions(kernels), progress=report_line)
+    report_line(f"the runtime is ready, version {built.version}, for {built.arch}")
+    click.echo(built.root)
+    return 0
+
+
+def _versions(text: str) -> tuple[str, ...]:
+    from gipfel_cluster.runtime.kernels import VERSIONS  # noqa: PLC0415
+
+    named = {"all": VERSIONS, "none": ()}.get(text)
+    wanted = tuple(each.strip() for each in text.split(",")) if named is None else named
+    unknown = [each for each in wanted if each not in VERSIONS]
+    if unknown:
+        raise click.BadParameter(
+            f"{unknown[0]!r} is none of {', '.join(VERSIONS)}, all, none.", param_hint="--kernels"
+        )
+    return wanted

@@ -1,0 +1,317 @@
+"""Use of GPUs on the hub's pages: a user's GPU hours of this month, and the saturation of running servers."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+from jupyterhub.utils import url_path_join
+from pydantic import Field
+from tornado.httpclient import AsyncHTTPClient, HTTPError, HTTPRequest
+
+from gipfel_cluster.model import Frozen
+from gipfel_cluster.scheduler.protocol import GpuUsage
+
+from ..cluster.clusters import Cluster, ClusterSettings
+from ..history import SessionHistory
+from ..spawner import EDFSpawner
+
+# A page waits so long for account and scheduler; the answer is on the page's next refresh.
+_PATIENCE_S = 1.0
+#: Seconds for which an answer is cached.
+_TTL_S = 60.0
+#: Seconds after a failed request until the next one.
+_RETRY_S = 20.0
+#: Seconds that a page view waits for answers; later ones are shown in the next view.
+_PAGE_WAIT_S = 1.0
+_CONNECT_S = 2.0
+_REQUEST_TIMEOUT_S = 10.0
+_MAX_BYTES = 4096
+_MAX_CONCURRENT = 16
+_TOKEN_LIFETIME_S = 1800
+_MAX_ENTRIES = 2000
+
+Bottleneck = Literal[
+    "compute",
+    "memory",
+    "interconnect",
+    "idle",
+    "input",
+    "launch",
+    "occupancy",
+    "imbalance",
+    "communication",
+    "checkpoint",
+    "capped",
+    "start_up",
+    "unexplained",
+]
+_Activity = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Fetch = Callable[[EDFSpawner, str], Awaitable[bytes]]
+Answer = TypeVar("Answer", bound=Frozen)
+
+
+class GpuHours(Frozen):
+    """GPU hours of this month as ``text``, and a line for each account whose GPU hours are limited."""
+
+    text: str
+    budgets: tuple[str, ...] = ()
+
+
+async def month_gpu_hours(spawner: EDFSpawner, *, running: Sequence[str]) -> GpuHours:
+    """Return the GPU hours of the user since the first day of this month, in the hub's time zone.
+
+    Parameters
+    ----------
+    running
+        Job IDs of the user's servers.
+    """
+    today = datetime.now().astimezone()
+    first = datetime(today.year, today.month, 1).astimezone()
+    groups = _clusters_by_scheduler(spawner)
+    usages = await asyncio.gather(*(_usage(spawner, *group[0], first) for group in groups))
+    return await summarize(
+        [
+            (tuple(settings.name for settings, _ in group), usage)
+            for group, usage in zip(groups, usages, strict=True)
+        ],
+        spawner.lifetime.history(),
+        spawner.user.name,
+        max(first.timestamp(), spawner.lifetime.user_created),
+        running,
+    )
+
+
+async def summarize(
+    usages: Sequence[tuple[tuple[str, ...], GpuUsage | None]],
+    history: SessionHistory,
+    user: str,
+    since: float,
+    running: Sequence[str],
+) -> GpuHours:
+    """Return the sum over all schedulers.
+
+    Parameters
+    ----------
+    usages
+        For each scheduler the names of its clusters, and its answer; None if it did not answer.
+    since
+        The beginning of the month, or when the hub created the user if that was later, in seconds since 1970.
+    """
+    total, whose = 0.0, "by your sessions"
+    budgets = []
+    for names, usage in usages:
+        if usage is None:
+            continue
+        used = usage.used
+        if used is None:
+            used = await history.gpu_hours(user, since, clusters=names, running=running)
+        else:
+            whose = "by your jobs"
+        total += used
+        place = f" on {', '.join(names)}" if len(usages) > 1 else ""
+        budgets += [
+            f"{_number(each.remaining)} of {_number(each.limit)} GPU hours left "
+            f"in account {each.account}{place}"
+            for each in usage.budgets
+        ]
+    if any(usage is None for _, usage in usages):
+        known = f"at least {_number(total)}" if total else "unknown"
+        return GpuHours(
+            text=f"GPU hours this month: {known} (no answer from the scheduler yet)", budgets=tuple(budgets)
+        )
+    return GpuHours(text=f"{_number(total)} GPU hours used this month {whose}", budgets=tuple(budgets))
+
+
+def _clusters_by_scheduler(spawner: EDFSpawner) -> list[list[tuple[ClusterSettings, Cluster]]]:
+    """Return the hub's clusters, with those together that are groups of one cluster's partitions."""
+    groups: dict[int, list[tuple[ClusterSettings, Cluster]]] = {}
+    for settings in spawner.placement.settings_by_name.values():
+        cluster = spawner.placement.shared(settings)
+        groups.setdefault(id(cluster.scheduler), []).append((settings, cluster))
+    return list(groups.values())
+
+
+async def _usage(
+    spawner: EDFSpawner, settings: ClusterSettings, cluster: Cluster, first: datetime
+) -> GpuUsage | None:
+    deadline = time.monotonic() + _PATIENCE_S
+    user = await spawner.placement.cached_unix_name(settings, limit=_PATIENCE_S)
+    if user.value is None:
+        # Without an account there are no jobs.
+        return GpuUsage() if user.problem else None
+    left = max(deadline - time.monotonic(), 0.0)
+    return (await cluster.cache.gpu_usage(user.value, first.date(), limit=left)).value
+
+
+def _number(hours: float) -> str:
+    return f"{hours:.1f}".removesuffix(".0")
+
+
+class SharedSaturation(Frozen):
+    """Saturation that a server reports; restricted to numbers and known names, since users can forge it.
+
+    ``score`` is 0 to 100 over the last ``seconds``, None if there was nothing to score; ``activity`` is the
+    mean SM activity of all GPUs, 0 to 1, in time buckets of equal length, None where there is no sample.
+    """
+
+    shared: bool
+    score: float | None = Field(None, ge=0, le=100, allow_inf_nan=False)
+    bottleneck: Bottleneck | None = None
+    gpus: int = Field(0, ge=0, le=100_000)
+    seconds: float = Field(0.0, ge=0, le=1e9, allow_inf_nan=False)
+    simulated: bool = False
+    activity: tuple[_Activity | None, ...] = Field((), max_length=60)
+
+    @property
+    def text(self) -> str:
+        """Text of the table's cell."""
+        if not self.shared:
+            return "not shared"
+        if self.score is None:
+            return "no score"
+        suffix = " (simulated)" if self.simulated else ""
+        return f"{self.score:.0f} of 100, {self.bottleneck or 'bottleneck unclear'}{suffix}"
+
+
+class ServerAnswers(Generic[Answer]):
+    """Cached answers of all servers to one question, and the requests in progress.
+
+    Parameters
+    ----------
+    model
+        Validates an answer, which a user can forge.
+    fetch
+        Requests an answer from a spawner's server with a token.
+    note
+        Purpose of the token, for the user's list of tokens.
+    """
+
+    def __init__(self, log: logging.Logger, model: type[Answer], fetch: Fetch, note: str) -> None:
+        self._log, self._model, self._fetch, self._note = log, model, fetch, note
+        # Time of an answer, which is None if the request failed.
+        self._answers: dict[tuple[str, str], tuple[float, Answer | None]] = {}
+        self._requests: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._tokens: dict[tuple[str, str], tuple[float, str]] = {}
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
+
+    async def read(self, spawners: Iterable[EDFSpawner]) -> Mapping[tuple[str, str], Answer]:
+        """Return the answers of these servers by user and server name; wait at most 1 s, and never raise."""
+        now = time.monotonic()
+        ready = {
+            (each.user.name, each.name): each
+            for each in spawners
+            # A service has no saturation, and the request would count as one of its visitors'.
+            if each.ready and each.server and not (each.user_options or {}).get("service")
+        }
+        self._evict(ready, now)
+        for key, spawner in ready.items():
+            if key not in self._requests and self._is_due(key, now):
+                task = asyncio.ensure_future(self._request(key, spawner))
+                self._requests[key] = task
+                task.add_done_callback(partial(self._remove_request, key))
+        pending = [self._requests[key] for key in ready if key in self._requests]
+        if pending:
+            await asyncio.wait(pending, timeout=_PAGE_WAIT_S)
+        known = {key: self._answers[key][1] for key in ready if key in self._answers}
+        return {key: answer for key, answer in known.items() if answer is not None}
+
+    def forget(self, key: tuple[str, str]) -> None:
+        """Ask a server again at the next read."""
+        self._answers.pop(key, None)
+
+    def _is_due(self, key: tuple[str, str], now: float) -> bool:
+        if key not in self._answers:
+            return True
+        answered, answer = self._answers[key]
+        return now - answered > (_RETRY_S if answer is None else _TTL_S)
+
+    def _remove_request(self, key: tuple[str, str], _: object) -> None:
+        self._requests.pop(key, None)
+
+    async def _request(self, key: tuple[str, str], spawner: EDFSpawner) -> None:
+        async with self._slots:
+            # It may have stopped while the request waited for a slot.
+            if not spawner.server:
+                self._answers.pop(key, None)
+                return
+            try:
+                answer = await self._fetch(spawner, self.token(key, spawner))
+                self._answers[key] = (time.monotonic(), self._model.model_validate_json(answer))
+            except (HTTPError, OSError, ValueError, TimeoutError) as error:
+                # The server is busy or of an older version: the answer is unknown, not zero.
+                self._answers[key] = (time.monotonic(), None)
+                self._log.debug("The server of %s does not answer (%s): %r", key[0], self._note, error)
+
+    def token(self, key: tuple[str, str], spawner: EDFSpawner) -> str:
+        """Return a token of the hub that is valid for 30 minutes and only for this server."""
+        created, token = self._tokens.get(key, (0.0, ""))
+        if not token or time.monotonic() - created > _TOKEN_LIFETIME_S / 2:
+            token = spawner.user.new_api_token(
+                note=self._note,
+                expires_in=_TOKEN_LIFETIME_S,
+                scopes=[f"access:servers!server={spawner.user.name}/{spawner.name}"],
+            )
+            self._tokens[key] = (time.monotonic(), token)
+        return token
+
+    def _evict(self, ready: Mapping[tuple[str, str], object], now: float) -> None:
+        for entries in (self._answers, self._tokens):
+            for key in [key for key in entries if key not in ready and len(entries) > _MAX_ENTRIES]:
+                del entries[key]
+        for key in [key for key, (since, _) in self._answers.items() if now - since > 10 * _TTL_S]:
+            del self._answers[key]
+
+
+class SaturationCache(ServerAnswers[SharedSaturation]):
+    """Saturation of all servers."""
+
+    def __init__(self, log: logging.Logger, fetch: Fetch | None = None) -> None:
+        note = "gipfel: saturation column of the server list"
+        super().__init__(log, SharedSaturation, fetch or fetch_saturation, note)
+
+
+async def fetch_saturation(spawner: EDFSpawner, token: str) -> bytes:
+    """Return what `fetch_answer` gets for the saturation."""
+    return await fetch_answer(spawner, token, "gipfel/sharing/saturation")
+
+
+async def fetch_answer(spawner: EDFSpawner, token: str, path: str, body: bytes | None = None) -> bytes:
+    """Return the answer of a spawner's server; with a body, to a POST.
+
+    Raises
+    ------
+    HTTPError, OSError
+        The server does not answer in time.
+    ValueError
+        The answer is longer than 4 KiB.
+    """
+    chunks: list[bytes] = []
+
+    def append(chunk: bytes) -> None:
+        chunks.append(chunk)
+        if sum(map(len, chunks)) > _MAX_BYTES:
+            raise ValueError("the answer is too long")
+
+    request = HTTPRequest(
+        url_path_join(spawner.server.url, path),
+        method="GET" if body is None else "POST",
+        body=body,
+        headers={"Authorization": f"token {token}", "Accept": "application/json"},
+        connect_timeout=_CONNECT_S,
+        request_timeout=_REQUEST_TIMEOUT_S,
+        follow_redirects=False,
+        streaming_callback=append,
+    )
+    async with asyncio.timeout(_REQUEST_TIMEOUT_S + _CONNECT_S):
+        await AsyncHTTPClient().fetch(request)
+    return b"".join(chunks)
+
+
+def saturation_cache(settings: dict[str, Any], log: logging.Logger) -> SaturationCache:
+    """Return the hub's `SaturationCache`, created at the first call."""
+    cache: SaturationCache = settings.setdefault("gipfel_saturation_cache", SaturationCache(log))
+    return cache
