@@ -73,7 +73,7 @@ def roles_of_run(
     Parameters
     ----------
     layout
-        Sizes of axes that a person typed, see ``diagnosis.role_layout.parse_layout``.
+        Sizes of axes that a person typed, see ``diagnosis.roles.parse_layout``.
     launch
         ``RUN/N`` of one of several launches in the run; by default the one that reported last.
     seen
