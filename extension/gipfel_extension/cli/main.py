@@ -18,10 +18,6 @@ from .launch import flight_recorder, launch
 from .looks import memory, stacks, trace
 from .metrics import catalogue, metrics
 from .model import model
-from .net import net
-from .notify import notify
-from .plan import plan
-from .quota import quota
 from .publish import notify, track
 from .record import record
 from .report import export, open_run, report
