@@ -15,8 +15,7 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.machine import slurm_presence
 
 from ..communication import read_communication
-from ..communication.report import matrix_figure
-from ..communication.report import CommunicationReport
+from ..communication.report import CommunicationReport, matrix_figure
 from ..data.checkpoints import Checkpoint
 from ..diagnosis.roles import parse_selection
 from ..job.checkpoints import (
