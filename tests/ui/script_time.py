@@ -75,7 +75,8 @@ def _read(events: list[dict[str, Any]], found: ScriptTrace) -> None:
     for event in events:
         if event.get("ph") == "X" and event["name"] in _SCRIPT and "tdur" in event:
             threads.setdefault((event["pid"], event["tid"]), []).append(event)
-        elif "gipfel draw" in event["name"]:
+        # A measure is two events: where it begins and where it ends.
+        elif "gipfel draw" in event["name"] and event["ph"] == "e":
             found.draws[event["name"]] = found.draws.get(event["name"], 0) + 1
     calls = max(threads.values(), key=lambda each: sum(e["tdur"] for e in each), default=[])
     until = 0.0
