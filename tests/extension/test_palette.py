@@ -1,4 +1,4 @@
-"""The palette can be read on light and dark pages, in grey, and is the same in figures, views and images."""
+"""One palette, readable on light and dark pages and in grey, and one style of controls in all views."""
 
 import io
 import itertools
@@ -156,6 +156,20 @@ def test_the_style_sheets_have_the_palette():
     assert used - declared <= {"--gipfel-hue", "--gipfel-tone"}
     for index in ("index.js", "index.css"):
         assert "views/palette.css" in (EXTENSION / "style" / index).read_text()
+
+
+def test_controls_of_all_views_have_one_style():
+    classes = {"jp-Gipfel-button", "jp-Gipfel-icon", "jp-Gipfel-link", "jp-Gipfel-field"}
+    # Tabs, terms, rows of tables and JupyterLab's status bar have styles of their containers.
+    contained = {"tabs.tsx", "term.tsx", "ranks.tsx", "table.tsx", "item.tsx"}
+    for path in (EXTENSION / "src").rglob("*.tsx"):
+        text = path.read_text()
+        assert "jp-mod-styled" not in text, path
+        for kind, attributes in re.findall(r"<(button|select|input|textarea)\b(.*?)(?<!=)>", text, re.DOTALL):
+            if re.search(r"type=\"(checkbox|radio)", attributes) or path.name in contained:
+                continue
+            found = set(re.findall(r"jp-Gipfel-\w+", attributes))
+            assert found & classes, (path.name, kind, attributes)
 
 
 @pytest.mark.parametrize("dark", THEMES)

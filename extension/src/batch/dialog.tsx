@@ -190,6 +190,7 @@ function WhereField(props: {
     <label>
       <span>{trans.__('Where')}</span>
       <select
+        className="jp-Gipfel-field"
         name="scheduler"
         value={state.scheduler}
         onChange={event => {
@@ -220,6 +221,7 @@ function TextField(props: {
     <label>
       <span>{label}</span>
       <input
+        className="jp-Gipfel-field"
         name={name}
         value={value}
         placeholder={hint}
@@ -246,6 +248,7 @@ function ParameterField(props: {
         {parameter.type && <small> {parameter.type}</small>}
       </span>
       <input
+        className="jp-Gipfel-field"
         name={`parameter-${parameter.name}`}
         value={value}
         placeholder={parameter.default}

@@ -1,3 +1,4 @@
+import { caretLeftIcon, caretRightIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
 import type { IFigure } from '../api';
@@ -6,6 +7,7 @@ import type { ITimeSpan } from '../views/figures/plot';
 import type { ITranslation } from '../views/translation';
 
 const MINUTE_S = 60;
+const SIZE = { tag: 'span', height: '16px', width: '16px' } as const;
 /** Value of the list for two times. */
 const TIMES = 'times';
 
@@ -33,7 +35,7 @@ export function TimeRange(props: IProps): React.JSX.Element {
     <>
       <select
         name="range"
-        className="jp-Gipfel-timeRange"
+        className="jp-Gipfel-field jp-Gipfel-timeRange"
         aria-label={trans.__('Time range')}
         value={span ? TIMES : String(lastS ?? '')}
         onChange={event => {
@@ -92,10 +94,10 @@ function Times(props: ITimesProps): React.JSX.Element {
   return (
     <span className="jp-Gipfel-stretch">
       <button className="jp-Gipfel-icon" aria-label={trans.__('Earlier')} onClick={show(-0.5, -0.5)}>
-        <span aria-hidden="true">◂</span>
+        <caretLeftIcon.react {...SIZE} />
       </button>
       <button
-        className="jp-Gipfel-link"
+        className="jp-Gipfel-button jp-mod-small"
         aria-expanded={editing}
         title={trans.__('Change the times')}
         onClick={() => {
@@ -105,7 +107,7 @@ function Times(props: ITimesProps): React.JSX.Element {
         {formatTimeRange(span.sinceMs, span.untilMs)}
       </button>
       <button className="jp-Gipfel-icon" aria-label={trans.__('Later')} onClick={show(0.5, 0.5)}>
-        <span aria-hidden="true">▸</span>
+        <caretRightIcon.react {...SIZE} />
       </button>
       <button className="jp-Gipfel-button jp-mod-small" onClick={show(-0.5, 0.5)}>
         {trans.__('Zoom out')}
@@ -150,6 +152,7 @@ function Fields(props: ITimesProps): React.JSX.Element {
         <label key={label}>
           <span>{label}</span>
           <input
+            className="jp-Gipfel-field"
             type="datetime-local"
             step={1}
             required

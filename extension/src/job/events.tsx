@@ -62,6 +62,7 @@ function KindChoice(props: {
     <label className="jp-Gipfel-pad">
       {trans.__('Kind')}{' '}
       <select
+        className="jp-Gipfel-field"
         name="kind"
         value={kind}
         onChange={event => {

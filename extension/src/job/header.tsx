@@ -56,6 +56,7 @@ function RunChoice(props: IProps): React.JSX.Element {
       <label>
         <span>{trans.__('Run')}</span>
         <select
+          className="jp-Gipfel-field"
           name="run"
           value={run}
           onFocus={readRuns}
@@ -81,6 +82,7 @@ function LaunchChoice(props: IProps): React.JSX.Element | null {
     <label>
       <span>{trans.__('Launch')}</span>
       <select
+        className="jp-Gipfel-field"
         name="launch"
         value={job.launch}
         onChange={event => {
@@ -123,6 +125,7 @@ export function RoleField(props: {
     <label>
       <span>{label}</span>
       <input
+        className="jp-Gipfel-field"
         type="search"
         name="roles"
         size={18}

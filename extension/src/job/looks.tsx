@@ -189,6 +189,7 @@ class LookBody extends ReactWidget implements Dialog.IBodyWidget<ILookAmount> {
           <label>
             {label}{' '}
             <input
+              className="jp-Gipfel-field"
               type="number"
               min={1}
               max={600}

@@ -140,6 +140,7 @@ function HeatHead(props: IProps): React.JSX.Element {
     <div className="jp-Gipfel-viewHead">
       <h3>{trans.__('All GPUs over time')}</h3>
       <select
+        className="jp-Gipfel-field"
         name="metric"
         aria-label={trans.__('Metric of the heat map')}
         value={model.metric}
@@ -156,6 +157,7 @@ function HeatHead(props: IProps): React.JSX.Element {
       <label>
         {trans.__('rows by')}{' '}
         <select
+          className="jp-Gipfel-field"
           name="order"
           value={model.order}
           onChange={event => {

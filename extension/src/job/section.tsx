@@ -23,7 +23,7 @@ export function jobSection(model: JobModel, commands: CommandRegistry, trans: Tr
           <States model={model} trans={trans} />
           {model.job !== null && <WorldLine job={model.job} trans={trans} />}
           <div className="jp-Gipfel-actions">
-            <button className="jp-mod-styled" onClick={open}>
+            <button className="jp-Gipfel-button" onClick={open}>
               {trans.__('Open the job page')}
             </button>
           </div>

@@ -135,7 +135,7 @@ function Buttons(
   const { tour, trans, step, position, last } = props;
   const action = step.action?.isAvailable() === true ? step.action : null;
   const button = (label: string, onClick: () => void, accept = false): React.JSX.Element => (
-    <button className={accept ? 'jp-mod-styled jp-mod-accept' : 'jp-mod-styled'} onClick={onClick}>
+    <button className={accept ? 'jp-Gipfel-button jp-mod-accept' : 'jp-Gipfel-button'} onClick={onClick}>
       {label}
     </button>
   );

@@ -99,6 +99,7 @@ function Notes(props: IProps): React.JSX.Element {
       <label>
         <span>{trans.__('Note')}</span>
         <textarea
+          className="jp-Gipfel-field"
           value={note}
           rows={2}
           maxLength={MAX_NOTE}
@@ -126,6 +127,7 @@ function Field(props: {
     <label>
       <span>{label}</span>
       <input
+        className="jp-Gipfel-field"
         {...input}
         onChange={event => {
           onChange(event.target.value);

@@ -57,6 +57,7 @@ function Controls(props: IRunsProps & { readonly openWide?: () => void }): React
   return (
     <div className="jp-Gipfel-runControls">
       <input
+        className="jp-Gipfel-field"
         type="search"
         aria-label={trans.__('Filter runs')}
         placeholder={trans.__('Filter: name, tag, commit…')}
@@ -93,6 +94,7 @@ function Order({ model, trans }: Pick<IRunsProps, 'model' | 'trans'>): React.JSX
     <label className="jp-Gipfel-runOrder">
       <span>{trans.__('Sort by')}</span>
       <select
+        className="jp-Gipfel-field"
         value={model.order.column}
         onChange={event => {
           const column = runColumns(trans).find(each => each.id === event.target.value);

@@ -34,6 +34,7 @@ export function Compare(props: {
       <div className="jp-Gipfel-viewHead">
         <h3>{trans.__('Compare with')}</h3>
         <select
+          className="jp-Gipfel-field"
           aria-label={trans.__('The run to compare with')}
           value={other}
           onChange={event => {

@@ -21,6 +21,7 @@ export function Heat(props: { model: SaturationModel; trans: TranslationBundle }
         <label>
           <span className="jp-Gipfel-hidden">{trans.__('Metric of the heat map')}</span>
           <select
+            className="jp-Gipfel-field"
             value={model.selection.metric}
             onChange={event => {
               model.selection.setMetric(event.target.value);

@@ -100,14 +100,18 @@ function Actions(props: IViewsProps): React.JSX.Element {
   return (
     <div className="jp-Gipfel-actions">
       {model.status?.simulated === true && model.selection.runName === '' && (
-        <button className="jp-mod-styled" disabled={model.busy} onClick={() => void model.stopSimulation()}>
+        <button
+          className="jp-Gipfel-button"
+          disabled={model.busy}
+          onClick={() => void model.stopSimulation()}
+        >
           {trans.__('Stop the simulated source')}
         </button>
       )}
       {commands.hasCommand(CommandIDs.openNotebook) && (
         // The site may have disabled the plugin of the notebooks.
         <button
-          className="jp-mod-styled"
+          className="jp-Gipfel-button"
           onClick={() => {
             void commands.execute(CommandIDs.openNotebook);
           }}

@@ -55,7 +55,7 @@ export function Notices(props: IStatusProps): React.JSX.Element | null {
     return (
       <Notice shape="▲" text={trans.__('The server is not responding. Retrying…')}>
         <button
-          className="jp-mod-styled"
+          className="jp-Gipfel-button"
           onClick={() => {
             model.reconnect();
           }}
@@ -83,7 +83,7 @@ export function Notices(props: IStatusProps): React.JSX.Element | null {
   return (
     <Notice shape="○" text={text}>
       <button
-        className="jp-mod-styled jp-mod-accept"
+        className="jp-Gipfel-button jp-mod-accept"
         disabled={model.busy}
         onClick={() => void model.startSimulation()}
       >

@@ -56,7 +56,7 @@ function RunPicker(props: IToolbarProps): React.JSX.Element {
   const { model, runs, trans } = props;
   return (
     <select
-      className="jp-Gipfel-runPicker"
+      className="jp-Gipfel-field jp-Gipfel-runPicker"
       aria-label={trans.__('Run')}
       value={model.selection.runName}
       onFocus={props.onRuns}

@@ -176,6 +176,7 @@ function Text(props: {
     <label>
       <span>{label}</span>
       <input
+        className="jp-Gipfel-field"
         name={name}
         value={value}
         placeholder={hint}
@@ -202,6 +203,7 @@ function ParameterField(props: {
       </span>
       {choices.length > 0 ? (
         <select
+          className="jp-Gipfel-field"
           {...field}
           onChange={event => {
             onChange(event.target.value);
@@ -213,6 +215,7 @@ function ParameterField(props: {
         </select>
       ) : (
         <input
+          className="jp-Gipfel-field"
           {...field}
           placeholder={parameter.default || help}
           onChange={event => {

@@ -33,6 +33,7 @@ function ShareFields({ value, change, trans }: IFieldsProps<IServiceShareChange>
       <label>
         <span>{trans.__('With a')}</span>
         <select
+          className="jp-Gipfel-field"
           name="kind"
           value={value.kind}
           onChange={event => {
@@ -46,6 +47,7 @@ function ShareFields({ value, change, trans }: IFieldsProps<IServiceShareChange>
       <label>
         <span>{trans.__('Name')}</span>
         <input
+          className="jp-Gipfel-field"
           name="name"
           value={value.name}
           onChange={event => {
@@ -69,6 +71,7 @@ function TimeField({ value, change, trans }: IFieldsProps<IServiceShareChange>):
     <label>
       <span>{trans.__('For')}</span>
       <select
+        className="jp-Gipfel-field"
         name="seconds"
         value={value.seconds}
         onChange={event => {

@@ -63,7 +63,7 @@ function SaveRow(props: Omit<IEditorProps, 'services'>): React.JSX.Element {
       <label>
         <span>{trans.__('Save next to the notebook as')}</span>
         <input
-          className="jp-mod-styled"
+          className="jp-Gipfel-field"
           name="protocol-name"
           value={draft.name}
           maxLength={100}
@@ -72,12 +72,15 @@ function SaveRow(props: Omit<IEditorProps, 'services'>): React.JSX.Element {
           }}
         />
       </label>
-      <button className="jp-mod-styled jp-mod-accept" disabled={model.busy || draft.meaning?.valid !== true}>
+      <button
+        className="jp-Gipfel-button jp-mod-accept"
+        disabled={model.busy || draft.meaning?.valid !== true}
+      >
         {trans.__('Save')}
       </button>
       <button
         type="button"
-        className="jp-mod-styled"
+        className="jp-Gipfel-button"
         onClick={() => {
           void model.edit(false);
         }}

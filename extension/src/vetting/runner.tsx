@@ -21,6 +21,7 @@ export function Runner(props: IProps): React.JSX.Element {
         <label>
           <span>{trans.__('Recently vetted nodes')}</span>
           <select
+            className="jp-Gipfel-field"
             name="skip-vetted"
             value={model.skipVetted}
             onChange={event => {
@@ -54,6 +55,7 @@ function ProtocolChoice(props: IProps): React.JSX.Element {
     <label>
       <span>{trans.__('Protocol')}</span>
       <select
+        className="jp-Gipfel-field"
         name="protocol"
         value={model.chosen}
         disabled={model.protocols === null}
@@ -85,12 +87,16 @@ function Buttons(props: IProps): React.JSX.Element {
   return (
     <div className="jp-Gipfel-vetting-row">
       {model.vetting?.can_stop ? (
-        <button className="jp-mod-styled jp-mod-warn" disabled={model.busy} onClick={() => void model.stop()}>
+        <button
+          className="jp-Gipfel-button jp-mod-warn"
+          disabled={model.busy}
+          onClick={() => void model.stop()}
+        >
           {trans.__('Stop')}
         </button>
       ) : (
         <button
-          className="jp-mod-styled jp-mod-accept"
+          className="jp-Gipfel-button jp-mod-accept"
           disabled={model.busy || model.isRunning || unsaved || !model.protocol}
           title={unsaved ? trans.__('Save the protocol first.') : ''}
           onClick={() => void model.run()}
@@ -100,7 +106,7 @@ function Buttons(props: IProps): React.JSX.Element {
       )}
       {!model.draft && (
         <button
-          className="jp-mod-styled"
+          className="jp-Gipfel-button"
           disabled={model.busy || !model.protocol}
           onClick={() => void model.edit(true)}
         >

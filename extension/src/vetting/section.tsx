@@ -133,7 +133,7 @@ function Notices(props: IProps): React.JSX.Element {
       {model.error && <Notice error shape="✗" text={model.error} />}
       {model.disconnected && (
         <Notice shape="▲" text={trans.__('The server is not responding. Retrying…')}>
-          <button className="jp-mod-styled" onClick={() => void model.refresh()}>
+          <button className="jp-Gipfel-button" onClick={() => void model.refresh()}>
             {trans.__('Try now')}
           </button>
         </Notice>

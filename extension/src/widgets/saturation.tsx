@@ -58,7 +58,7 @@ function Status({ model }: ICellProps): React.JSX.Element {
 function Choice({ model }: ICellProps): React.JSX.Element {
   return (
     <select
-      className="jp-Gipfel-choice"
+      className="jp-Gipfel-field"
       aria-label="Which plot is shown"
       value={model.chosen}
       onChange={event => {

@@ -78,6 +78,7 @@ function KindChoice(props: IProps & { readonly offered: WorkloadList['kinds'] })
       <label>
         <span>{trans.__('Kind')}</span>
         <select
+          className="jp-Gipfel-field"
           name="kind"
           value={list.chosen}
           onChange={event => {

@@ -122,6 +122,7 @@ function RankChoice({ ranks, log, trans }: ILogProps): React.JSX.Element {
   return (
     <span>
       <select
+        className="jp-Gipfel-field"
         aria-label={trans.__('Rank filter')}
         value={log.rank ?? ''}
         onChange={event => {

@@ -47,22 +47,21 @@ export function Gpus(props: IGpusProps): React.JSX.Element {
           {trans.__('GPU by GPU')} <Help term={ACTIVITY} trans={trans} />
         </h3>
         {others.length > 0 && (
-          <label>
-            <span className="jp-Gipfel-hidden">{trans.__('Show a GPU')}</span>
-            <select
-              value=""
-              onChange={event => {
-                selection.toggleGpu(event.target.value);
-              }}
-            >
-              <option value="">{trans.__('show…')}</option>
-              {others.map(gpu => (
-                <option key={gpu.uuid} value={gpu.uuid}>
-                  {gpuName(gpu, several)}
-                </option>
-              ))}
-            </select>
-          </label>
+          <select
+            className="jp-Gipfel-field"
+            aria-label={trans.__('Show a GPU')}
+            value=""
+            onChange={event => {
+              selection.toggleGpu(event.target.value);
+            }}
+          >
+            <option value="">{trans.__('show…')}</option>
+            {others.map(gpu => (
+              <option key={gpu.uuid} value={gpu.uuid}>
+                {gpuName(gpu, several)}
+              </option>
+            ))}
+          </select>
         )}
         {selection.gpus.length > 1 && (
           <label className="jp-Gipfel-check">

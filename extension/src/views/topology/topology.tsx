@@ -231,6 +231,7 @@ function Axes(props: {
     <label>
       {props.trans.__('Colour by')}{' '}
       <select
+        className="jp-Gipfel-field"
         value={props.axis}
         onChange={event => {
           props.onAxis(event.target.value);
