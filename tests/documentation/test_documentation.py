@@ -30,6 +30,21 @@ def test_each_folder_says_in_forty_lines_what_it_holds(folder):
     assert 5 <= len(lines) <= 40
 
 
+def test_the_gallery_has_ten_small_pictures_with_a_text_and_can_be_made_again():
+    pictures = sorted((ROOT / "extension/screenshots").glob("*.png"))
+    sizes = [path.stat().st_size for path in pictures]
+    assert len(pictures) == 10
+    assert max(sizes) <= 100_000
+    assert sum(sizes) < 1_000_000
+    page = (ROOT / "README.md").read_text()
+    made = (ROOT / "tests/ui/conftest.py").read_text().partition("GALLERY = {")[2].partition("}")[0]
+    tests = "".join(path.read_text() for path in (ROOT / "tests/ui").glob("test_*.py"))
+    for name, picture in re.findall(r'"([\w-]+)": "(\w+)"', made):
+        assert f'"{name}"' in tests
+        assert re.search(rf"!\[[^]]{{30,}}\]\(extension/screenshots/{picture}\.png\)", page), picture
+        assert (ROOT / f"extension/screenshots/{picture}.png") in pictures
+
+
 def test_every_dependency_says_what_it_is_for():
     text = (ROOT / "pyproject.toml").read_text()
     project = tomllib.loads(text)["project"]

@@ -25,6 +25,21 @@ _ARGUMENTS = (
     "--disable-component-update",
     "--disable-sync",
 )
+#: Screenshots of README's gallery by their names; ``GIPFEL_GALLERY=1 pytest tests/ui`` makes them again.
+GALLERY = {
+    "22-form-dark": "form",
+    "28-home": "home",
+    "09-widget": "notebook",
+    "25-saturation-wide": "panel",
+    "39-ended-launch": "launch",
+    "32-batch-dialog": "batch",
+    "33-vetting-faulty-component-dark": "vetting",
+    "95-job-overview-light": "job",
+    "95-job-topology-light": "topology",
+    "report": "report",
+}
+_GALLERY_FOLDER = _REPOSITORY / "extension" / "screenshots"
+_GALLERY_PIXELS, _GALLERY_COLORS = (1200, 1200), 128
 _SLOWEST_MS = 60_000
 # Five seconds, its default, are not enough for a lab on a machine that does other work too.
 expect.set_options(timeout=_SLOWEST_MS)
@@ -123,6 +138,19 @@ def screenshot() -> Callable[[Page, str], Path]:
     def take(page: Page, name: str) -> Path:
         path = folder / f"{name}.png"
         page.screenshot(path=path)
+        if name in GALLERY and os.environ.get("GIPFEL_GALLERY"):
+            _keep(path, _GALLERY_FOLDER / f"{GALLERY[name]}.png")
         return path
 
     return take
+
+
+def _keep(picture: Path, target: Path) -> None:
+    """Write a smaller copy of a picture, of fewer pixels and colors."""
+    from PIL import Image  # noqa: PLC0415 - only to make the gallery
+
+    target.parent.mkdir(exist_ok=True)
+    copy = Image.open(picture).convert("RGB")
+    copy.thumbnail(_GALLERY_PIXELS)
+    # An octree keeps the few pixels of a color of its own, such as lines, which a median cut drops.
+    copy.quantize(_GALLERY_COLORS, Image.Quantize.FASTOCTREE).save(target, optimize=True)
