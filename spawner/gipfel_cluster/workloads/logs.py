@@ -80,9 +80,11 @@ def read_logs(
         offset = start = offsets.get(rank, 0)
         content, has_more = _whole_lines(path, start, max_bytes)
         more = more or has_more
+        growth = times.get(rank, ([], []))
+        changed_ns = _changed_ns(path) if growth[1] else None
         for raw in _split(content):
             offset += len(raw)
-            written = _time_of(times.get(rank, ([], [])), offset)
+            written = _time_of(growth, offset) or changed_ns
             text = _final_text(raw)[:_MAX_LINE_BYTES].decode(errors="replace")
             lines.append((written or 0, rank, offset, LogLine(rank=rank, text=text, time_ns=written)))
         offsets[rank] = start + len(content)
@@ -169,6 +171,14 @@ def _time_of(growth: tuple[list[int], list[int]], offset: int) -> int | None:
     """Return when a log had grown to an offset; None if that is not recorded."""
     index = bisect_left(growth[0], offset)
     return growth[1][index] if index < len(growth[1]) else None
+
+
+def _changed_ns(path: Path) -> int | None:
+    """Return when a log was last written: lines that came after its last recorded size are about as old."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
 
 
 def _tail_offset(path: Path, max_bytes: int) -> int:
