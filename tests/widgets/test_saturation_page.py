@@ -274,7 +274,7 @@ def test_a_saved_view_does_not_claim_to_be_live(open_page):
     page = open_page()
     silent = "document.querySelector('.jp-Gipfel-status').dataset.state === 'silent'"
     page.wait_for_function(silent, timeout=12_000)
-    assert "not live" in page.locator(".jp-Gipfel-status").inner_text()
+    assert "disconnected" in page.locator(".jp-Gipfel-status").inner_text()
     page.evaluate("emit('msg:custom', {type: 'samples', traces: {}})")
     assert page.locator(".jp-Gipfel-status").get_attribute("data-state") == "live"
 

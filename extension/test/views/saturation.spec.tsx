@@ -171,7 +171,7 @@ describe('the views of saturation', () => {
 
   it('do not call a silent kernel live', () => {
     const text = renderToStaticMarkup(<StateLine state="silent" simulated={false} trans={ENGLISH} />);
-    expect(text).toContain('not live');
+    expect(text).toContain('disconnected');
     expect(text).not.toContain('simulated');
   });
 });

@@ -60,6 +60,6 @@ function stateText(state: SampleState, trans: ITranslation): string {
     paused: trans.__('paused'),
     past: trans.__('history'),
     growing: trans.__('being recorded'),
-    silent: trans.__('not live: as it was last heard of')
+    silent: trans.__('disconnected; the last update is shown')
   }[state];
 }
