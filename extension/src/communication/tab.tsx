@@ -1,66 +1,37 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
-import { UseSignal } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
 import type { IGroupFamily, IJobCommunication, IJobTraffic, ISlowCalls } from '../api';
 import { Notice } from '../common/notice';
 import { Table } from '../common/table';
 import { GivenFigure } from '../figures/given';
-import type { JobDocumentModel } from '../job/document';
-import type { IJobTab } from '../tokens';
+import type { IDocumentTab } from '../job/document-tab';
 import { Figure } from '../views/figures/figure';
 import { decodedMatrix, sizeText, timeText } from './matrix';
 
 interface IProps {
-  readonly model: JobDocumentModel<IJobCommunication>;
   readonly figure: GivenFigure;
   readonly trans: TranslationBundle;
 }
 
 /** Return the tab "Communication" of the job page. */
-export function communicationTab(
-  model: JobDocumentModel<IJobCommunication>,
-  trans: TranslationBundle
-): IJobTab {
+export function communicationTab(trans: TranslationBundle): IDocumentTab<IJobCommunication> {
   const figure = new GivenFigure(decodedMatrix);
   return {
     id: 'communication',
     title: trans.__('Communication'),
-    Body: () => <Communication model={model} figure={figure} trans={trans} />,
-    setVisible: visible => {
-      model.setVisible(visible);
-    }
+    rank: 35,
+    reading: trans.__('Reading recorded calls…'),
+    themed: true,
+    Content: ({ value }) => <Content figure={figure} trans={trans} value={value} />
   };
 }
 
-function Communication(props: IProps): React.JSX.Element {
-  const { model, trans } = props;
-  return (
-    <UseSignal signal={model.changed}>
-      {() => (
-        <div className="jp-Gipfel-job-communication">
-          {model.error !== '' && (
-            <Notice error shape="✗" text={model.error}>
-              <button className="jp-Gipfel-button" onClick={() => void model.refresh()}>
-                {trans.__('Try again')}
-              </button>
-            </Notice>
-          )}
-          <Content {...props} value={model.value} />
-        </div>
-      )}
-    </UseSignal>
-  );
-}
-
-function Content(props: IProps & { value: IJobCommunication | null }): React.JSX.Element | null {
-  const { model, figure, trans, value } = props;
+function Content(props: IProps & { value: IJobCommunication }): React.JSX.Element {
+  const { figure, trans, value } = props;
   React.useEffect(() => {
-    figure.set(value?.figure ?? null);
+    figure.set(value.figure);
   }, [figure, value]);
-  if (value === null) {
-    return model.error === '' ? <p role="status">◐ {trans.__('Reading recorded calls…')}</p> : null;
-  }
   const { report } = value;
   if (report === null) {
     return (

@@ -1,10 +1,7 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
-import { URLExt } from '@jupyterlab/coreutils';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
-import type { IJobNetwork } from '../api';
-import { requestJson } from '../common/request';
-import { JobDocumentModel } from '../job/document';
+import { addDocumentTab } from '../job/document-tab';
 import { IGipfelJob } from '../tokens';
 import { networkTab } from './tab';
 
@@ -17,16 +14,6 @@ export const networkPlugin: JupyterFrontEndPlugin<void> = {
   optional: [ITranslator],
   activate: (app: JupyterFrontEnd, job: IGipfelJob, translator: ITranslator | null): void => {
     const trans = (translator ?? nullTranslator).load('gipfel');
-    const settings = app.serviceManager.serverSettings;
-    const model = new JobDocumentModel(
-      ({ run, launch, layout }) => {
-        const words = { run, layout, ...(launch === '' ? {} : { launch }) };
-        return requestJson<IJobNetwork>(settings, `job/network${URLExt.objectToQueryString(words)}`);
-      },
-      job.selection,
-      job.state,
-      { name: 'network', themed: false }
-    );
-    job.addTab(networkTab(model, trans), { rank: 38 });
+    addDocumentTab(app, job, trans, networkTab(trans));
   }
 };

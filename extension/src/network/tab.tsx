@@ -1,60 +1,25 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
-import { UseSignal } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
 import type { IJobConnection, IJobNetwork } from '../api';
 import { Notice } from '../common/notice';
 import { Table } from '../common/table';
 import { sizeText } from '../communication/matrix';
-import type { JobDocumentModel } from '../job/document';
-import type { IJobTab } from '../tokens';
-
-interface IProps {
-  readonly model: JobDocumentModel<IJobNetwork>;
-  readonly trans: TranslationBundle;
-}
+import type { IDocumentTab } from '../job/document-tab';
 
 /** Return the tab "Network" of the job page. */
-export function networkTab(model: JobDocumentModel<IJobNetwork>, trans: TranslationBundle): IJobTab {
+export function networkTab(trans: TranslationBundle): IDocumentTab<IJobNetwork> {
   return {
     id: 'network',
     title: trans.__('Network'),
-    Body: () => <Network model={model} trans={trans} />,
-    setVisible: visible => {
-      model.setVisible(visible);
-    }
+    rank: 38,
+    reading: trans.__('Reading connections…'),
+    Content: ({ value }) => <Content trans={trans} value={value} />
   };
 }
 
-function Network(props: IProps): React.JSX.Element {
-  const { model, trans } = props;
-  return (
-    <UseSignal signal={model.changed}>
-      {() => (
-        <div className="jp-Gipfel-job-communication">
-          {model.error !== '' && (
-            <Notice error shape="✗" text={model.error}>
-              <button className="jp-Gipfel-button" onClick={() => void model.refresh()}>
-                {trans.__('Try again')}
-              </button>
-            </Notice>
-          )}
-          <Content trans={trans} value={model.value} failed={model.error !== ''} />
-        </div>
-      )}
-    </UseSignal>
-  );
-}
-
-function Content(props: {
-  trans: TranslationBundle;
-  value: IJobNetwork | null;
-  failed: boolean;
-}): React.JSX.Element | null {
-  const { trans, value, failed } = props;
-  if (value === null) {
-    return failed ? null : <p role="status">◐ {trans.__('Reading connections…')}</p>;
-  }
+function Content(props: { trans: TranslationBundle; value: IJobNetwork }): React.JSX.Element {
+  const { trans, value } = props;
   if (!value.recorded) {
     return (
       <Notice

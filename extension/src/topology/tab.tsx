@@ -1,53 +1,31 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
-import { UseSignal } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
 import type { IJobTopology } from '../api';
 import { Notice } from '../common/notice';
-import type { JobDocumentModel } from '../job/document';
-import type { IJobTab, IJobTabProps } from '../tokens';
+import type { IDocumentTab } from '../job/document-tab';
+import type { IJobSelection } from '../tokens';
 import { TopologyView } from '../views/topology/topology';
 
 /** Return the tab "Topology" of the job page. */
-export function topologyTab(model: JobDocumentModel<IJobTopology>, trans: TranslationBundle): IJobTab {
+export function topologyTab(trans: TranslationBundle): IDocumentTab<IJobTopology> {
   return {
     id: 'topology',
     title: trans.__('Topology'),
-    Body: props => <Topology model={model} trans={trans} {...props} />,
-    setVisible: visible => {
-      model.setVisible(visible);
-    }
+    rank: 30,
+    reading: trans.__('Reading the topology…'),
+    Content: ({ selection, value }) => <Content selection={selection} topology={value} trans={trans} />
   };
 }
 
-interface IProps extends IJobTabProps {
-  readonly model: JobDocumentModel<IJobTopology>;
+interface IProps {
+  readonly selection: IJobSelection;
+  readonly topology: IJobTopology;
   readonly trans: TranslationBundle;
 }
 
-function Topology(props: IProps): React.JSX.Element {
-  const { model, trans } = props;
-  return (
-    <UseSignal signal={model.changed}>
-      {() => (
-        <div className="jp-Gipfel-job-topology">
-          {model.error !== '' && (
-            <Notice error shape="✗" text={model.error}>
-              <button className="jp-Gipfel-button" onClick={() => void model.refresh()}>
-                {trans.__('Try again')}
-              </button>
-            </Notice>
-          )}
-          <Content {...props} />
-        </div>
-      )}
-    </UseSignal>
-  );
-}
-
-function Content(props: IProps): React.JSX.Element | null {
-  const { model, selection, trans } = props;
-  const topology = model.value;
+function Content(props: IProps): React.JSX.Element {
+  const { selection, topology, trans } = props;
   // The same set and list while nothing else is selected: the view redraws when they change.
   const chosen = selection.ranks.join(',');
   const devices = selection.devices.join(',');
@@ -57,9 +35,6 @@ function Content(props: IProps): React.JSX.Element | null {
     [selects, chosen]
   );
   const names = React.useMemo(() => (devices === '' ? [] : devices.split(',')), [devices]);
-  if (topology === null) {
-    return model.error === '' ? <p role="status">◐ {trans.__('Reading the topology…')}</p> : null;
-  }
   if (topology.nodes.length === 0) {
     return (
       <Notice shape="○" text={trans.__('No recorder has stored its node yet.')}>

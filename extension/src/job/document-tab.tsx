@@ -1,0 +1,86 @@
+import type { JupyterFrontEnd } from '@jupyterlab/application';
+import { URLExt } from '@jupyterlab/coreutils';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { UseSignal } from '@jupyterlab/ui-components';
+import * as React from 'react';
+
+import { Notice } from '../common/notice';
+import { requestJson } from '../common/request';
+import type { IGipfelJob, IJobTabProps } from '../tokens';
+import { JobDocumentModel } from './document';
+
+/** A tab of the job page that shows one document on the run. */
+export interface IDocumentTab<T> {
+  /** Also the route below `job/` that returns the document. */
+  readonly id: string;
+  readonly title: string;
+  /** Place among the tabs. */
+  readonly rank: number;
+  /** Shown until the first response. */
+  readonly reading: string;
+  /** True if the document has figures, which are drawn for a dark or a light page. */
+  readonly themed?: boolean;
+  readonly Content: React.ComponentType<IJobTabProps & { readonly value: T }>;
+}
+
+/** Add a tab that requests its document while it is visible; it says what failed, and offers to try again. */
+export function addDocumentTab<T>(
+  app: JupyterFrontEnd,
+  job: IGipfelJob,
+  trans: TranslationBundle,
+  tab: IDocumentTab<T>
+): void {
+  const { id, title, rank, themed = false } = tab;
+  const settings = app.serviceManager.serverSettings;
+  const model = new JobDocumentModel<T>(
+    ({ run, launch, layout, dark }) => {
+      const words = {
+        run,
+        layout,
+        ...(themed ? { dark: dark ? '1' : '0' } : {}),
+        ...(launch === '' ? {} : { launch })
+      };
+      return requestJson<T>(settings, `job/${id}${URLExt.objectToQueryString(words)}`);
+    },
+    job.selection,
+    job.state,
+    { name: id, themed }
+  );
+  const setVisible = (visible: boolean): void => {
+    model.setVisible(visible);
+  };
+  const Body = (props: IJobTabProps): React.JSX.Element => (
+    <DocumentFrame model={model} tab={tab} trans={trans} {...props} />
+  );
+  job.addTab({ id, title, Body, setVisible }, { rank });
+}
+
+interface IFrameProps<T> extends IJobTabProps {
+  readonly model: JobDocumentModel<T>;
+  readonly tab: IDocumentTab<T>;
+  readonly trans: TranslationBundle;
+}
+
+function DocumentFrame<T>(props: IFrameProps<T>): React.JSX.Element {
+  const { model, tab, trans, selection, state } = props;
+  return (
+    <UseSignal signal={model.changed}>
+      {() => (
+        <div className={`jp-Gipfel-job-document jp-Gipfel-job-${tab.id}`}>
+          {model.error !== '' && (
+            <Notice error shape="✗" text={model.error}>
+              <button className="jp-Gipfel-button" onClick={() => void model.refresh()}>
+                {trans.__('Try again')}
+              </button>
+            </Notice>
+          )}
+          {model.value !== null ? (
+            <tab.Content selection={selection} state={state} value={model.value} />
+          ) : (
+            model.error === '' && <p role="status">◐ {tab.reading}</p>
+          )}
+        </div>
+      )}
+    </UseSignal>
+  );
+}
