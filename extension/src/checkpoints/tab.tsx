@@ -76,7 +76,7 @@ function Checkpoints(props: IProps): React.JSX.Element {
   return (
     <UseSignal signal={model.changed}>
       {() => (
-        <div className="jp-Gipfel-job-communication">
+        <div className="jp-Gipfel-job-document">
           {model.error !== '' && (
             <Notice error shape="✗" text={model.error}>
               <button className="jp-Gipfel-button" onClick={() => void model.refresh()}>
