@@ -68,9 +68,9 @@ class Trip:
     def command(self, name: str) -> None:
         """Choose a command in the palette."""
         field = self.page.locator(".lm-CommandPalette-input")
-        for limit_ms in (3_000, 3_000, 30_000):
+        for limit_ms in (3_000, 30_000):
             self.page.keyboard.press("ControlOrMeta+Shift+c")
-            # A notebook that has just been opened takes the focus once more.
+            # What has just been opened may take the focus once more.
             with contextlib.suppress(AssertionError):
                 expect(field).to_be_focused(timeout=limit_ms)
                 break
@@ -148,6 +148,9 @@ class Trip:
         page.keyboard.press("Enter")
         notebook = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden)")
         expect(notebook).to_contain_text('print("Hello')
+        # Until its kernel is ready, an opened notebook takes the focus from the palette.
+        idle = notebook.locator(".jp-NotebookPanel-toolbar .jp-Notebook-ExecutionIndicator")
+        expect(idle).to_have_attribute("data-status", "idle")
         self.command("Run as Batch Job")
         self.press(page.get_by_role("button", name="Submit"))
         self.press(self.panel.get_by_role("tab", selected=True))
@@ -158,6 +161,7 @@ class Trip:
         expect(works).to_contain_text(re.compile(r"\d\d:\d\d UTC"))
         self.press(works.get_by_role("button", name=re.compile("^Open: ")))
         expect(notebook.locator(".jp-OutputArea-output", has_text="Hello, Gipfel!")).to_be_visible()
+        expect(idle).to_have_attribute("data-status", "idle")
 
     def go_home(self) -> Page:
         """Open the hub's home, and return its page."""

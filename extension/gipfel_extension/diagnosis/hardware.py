@@ -162,6 +162,8 @@ def diagnose_samples(table: SampleTable, gpus: Gpus, roles: Roles) -> list[Verdi
     """
     ranks = sorted(rank for rank, own in gpus.items() if any(uuid in table for uuid in own))
     steps = "No steps are logged: log(step=…, step_s=…, work_s=…) shows who is slow."
+    if not ranks:
+        return [cannot_tell(f"no GPU of a rank was recorded. {steps}")]
     if len(ranks) < LEAST_PEERS:
         return [cannot_tell(f"samples of {len(ranks)} ranks are too few to compare. {steps}")]
     times, matrices = _matrices(table, ranks, gpus)
