@@ -68,15 +68,18 @@ class Trip:
     def command(self, name: str) -> None:
         """Choose a command in the palette."""
         field = self.page.locator(".lm-CommandPalette-input")
-        for limit_ms in (3_000, 30_000):
+        item = self.page.locator(".lm-CommandPalette-item.lm-mod-active")
+        for limit_ms in (5_000, 10_000, 30_000):
             self.page.keyboard.press("ControlOrMeta+Shift+c")
-            # What has just been opened may take the focus once more.
+            # What has just been opened may take the focus once more, also while a name is typed.
             with contextlib.suppress(AssertionError):
                 expect(field).to_be_focused(timeout=limit_ms)
-                break
-        self.page.keyboard.type(name)
-        expect(self.page.locator(".lm-CommandPalette-item.lm-mod-active")).to_contain_text(name)
-        self.page.keyboard.press("Enter")
+                self.page.keyboard.type(name)
+                expect(item).to_contain_text(name, timeout=limit_ms)
+                self.page.keyboard.press("Enter")
+                return
+            self.page.keyboard.press("Escape")
+        raise AssertionError(f"The palette does not offer {name!r}.")
 
     def write(self, field: Locator, text: str) -> None:
         """Write into a field of a form."""
