@@ -202,6 +202,9 @@ def test_ranks_in_containers_read_the_copies_at_the_same_path(place: Place, imag
     assert place.share.total() <= 1.1 * _BYTES, dict(place.share.sent)
     # They stay for the job's next launch.
     assert not place.nothing_left()
+    for folder in (user.home / ".gipfel/runs/transfers").iterdir():
+        place.stop(folder.name)
+    assert wait_until(place.nothing_left, 15), place.left()
 
 
 def test_a_disk_that_is_too_small_is_named_and_the_others_copies_are_removed(place: Place) -> None:
