@@ -11,7 +11,7 @@ from gipfel_extension.vetting.attribution.conclude import conclude
 from gipfel_extension.vetting.attribution.measurements import PairMeasurement, PairSettings, PairState
 from gipfel_extension.vetting.attribution.rounds import next_round
 from gipfel_extension.vetting.model import CheckResult, Verdict
-from gipfel_extension.vetting.quantities import student_t_tail, summary
+from gipfel_extension.vetting.statistics import student_t_tail, summary
 
 
 def allocation(size: int, *, seed: int = 1, quiet: bool = True, **bad: Node) -> Allocation:

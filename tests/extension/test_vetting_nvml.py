@@ -119,9 +119,9 @@ def test_a_gpu_that_is_lost_while_reading():
 def test_readings_and_figures_need_no_pydantic():
     code = (
         "import sys; sys.modules['pydantic'] = sys.modules['yaml'] = None\n"
-        "import gipfel_extension.vetting.gpus, gipfel_extension.vetting.threshold\n"
-        "import gipfel_extension.vetting.quantities\n"
-        "from gipfel_extension.vetting.threshold import gpu_reference\n"
+        "import gipfel_extension.vetting.gpus, gipfel_extension.vetting.reference_values\n"
+        "import gipfel_extension.vetting.statistics\n"
+        "from gipfel_extension.vetting.reference_values import gpu_reference\n"
         "print(gpu_reference('matmul', 'NVIDIA H100 80GB HBM3').value)"
     )
     done = subprocess.run(

@@ -12,8 +12,8 @@ from pathlib import Path
 from machine import EXTENSION, Skipped, environment, torch
 
 from gipfel_extension.vetting.gpus import Nvml
-from gipfel_extension.vetting.quantities import summary
-from gipfel_extension.vetting.threshold import gpu_reference
+from gipfel_extension.vetting.reference_values import gpu_reference
+from gipfel_extension.vetting.statistics import summary
 
 PROBES = EXTENSION / "gipfel_extension/vetting/checks/probes"
 #: As in the protocol "quick".

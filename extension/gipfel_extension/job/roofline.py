@@ -23,7 +23,7 @@ from ..telemetry.figures.palette import (
     text_color,
 )
 from ..telemetry.store.overview import Overview
-from ..vetting.threshold import ReferenceValue, gpu_reference
+from ..vetting.reference_values import ReferenceValue, gpu_reference
 from .rows import DeviceRow, Floats
 
 #: What a roofline needs of each GPU, and what makes it more exact.

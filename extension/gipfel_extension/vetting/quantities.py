@@ -1,10 +1,7 @@
-"""Quantities with units (``50 GB/s``, ``30 s``, ``20 %``), and statistics of samples of them."""
+"""Parse and format quantities with units: ``50 GB/s``, ``256 MiB``, ``30 s``, ``12 ms``, ``20 %``."""
 
 import math
 import re
-import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
@@ -16,12 +13,6 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60
 _PLAIN_UNITS = {"": 1.0, "%": 0.01, "C": 1.0, "°C": 1.0, "MHz": 1.0, "W": 1.0, "x": 1.0}
 _PREFIXED_UNIT = re.compile(r"([kKMGTP]?)(i?)(B|FLOP|FLOPS|Flop)(/s)?")
 _PREFIXES = (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15))
-#: Factor from the MAD (median absolute deviation) to the standard deviation, for normal noise.
-NORMAL = 1.4826
-#: The gap between two modes is at least this share of the upper one, and so many times any gap within a mode.
-_MIN_GAP, _GAP_RATIO = 0.08, 3.0
-#: A mode has at least this many samples; fewer are outliers.
-_MIN_MODE_SIZE = 2
 
 
 def quantity(value: Any, *, binary: bool = False) -> float:
@@ -78,98 +69,3 @@ def with_unit(value: float, unit: str) -> str:
 
 #: A field that accepts numbers with units.
 Quantity = Annotated[float, BeforeValidator(quantity)]
-
-
-@dataclass(frozen=True)
-class Summary:
-    """Summary of a few repeated samples.
-
-    Parameters
-    ----------
-    p10
-        The tenth percentile, interpolated.
-    spread
-        MAD divided by the median, scaled to a standard deviation.
-    bimodal
-        Whether the samples form two groups that are far apart.
-    lower, upper
-        The medians of the two groups; twice the median where there is one group.
-    """
-
-    count: int
-    median: float
-    p10: float
-    spread: float
-    bimodal: bool
-    lower: float
-    upper: float
-
-
-def summary(samples: Sequence[float]) -> Summary:
-    """Return the summary of samples; raise ValueError where there are none."""
-    if not samples:
-        raise ValueError("There are no samples.")
-    values = sorted(samples)
-    middle = statistics.median(values)
-    lower, upper = two_modes(values)
-    spread = NORMAL * mad(values) / middle if middle else 0.0
-    return Summary(len(values), middle, percentile(values, 0.10), spread, lower != upper, lower, upper)
-
-
-def mad(values: Sequence[float]) -> float:
-    """Return the median absolute deviation: the median distance to the median."""
-    middle = statistics.median(values)
-    return statistics.median(abs(value - middle) for value in values)
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the value below which this share of sorted values lies, interpolated."""
-    position = share * (len(values) - 1)
-    below = int(position)
-    above = min(below + 1, len(values) - 1)
-    return values[below] + (position - below) * (values[above] - values[below])
-
-
-def two_modes(values: Sequence[float]) -> tuple[float, float]:
-    """Return the medians of two groups of sorted values that lie far apart, or the median twice."""
-    middle = statistics.median(values)
-    one = (middle, middle)
-    if len(values) < 2 * _MIN_MODE_SIZE:
-        return one
-    gaps = [(values[index] - values[index - 1], index) for index in range(1, len(values))]
-    gap, cut = max(gaps)
-    low, high = values[:cut], values[cut:]
-    if min(len(low), len(high)) < _MIN_MODE_SIZE:
-        return one
-    # Noise makes gaps within a group too, but none that is much wider than the others.
-    within = max((each for each, index in gaps if index != cut), default=0.0)
-    top = statistics.median(high)
-    if gap < _MIN_GAP * top or gap < _GAP_RATIO * within:
-        return one
-    return statistics.median(low), top
-
-
-def student_t_tail(value: float, freedom: int) -> float:
-    """Return the probability that Student's t, with an integer number of degrees of freedom, exceeds a value.
-
-    Raises
-    ------
-    ValueError
-        Fewer than one degree of freedom.
-
-    Notes
-    -----
-    Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
-    """
-    if freedom < 1:
-        raise ValueError(f"Student's t needs a degree of freedom, not {freedom}.")
-    angle = math.atan2(value, math.sqrt(freedom))
-    sine, cosine = math.sin(angle), math.cos(angle)
-    odd = freedom % 2
-    term = cosine if odd else 1.0
-    total = term if freedom > 1 else 0.0
-    for step in range(1, (freedom - 1) // 2 if odd else freedom // 2):
-        term *= cosine**2 * (2 * step / (2 * step + 1) if odd else (2 * step - 1) / (2 * step))
-        total += term
-    inside = 2 / math.pi * (angle + sine * total) if odd else sine * total
-    return 0.5 * (1.0 - inside)

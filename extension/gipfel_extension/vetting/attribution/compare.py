@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from ..model import CheckResult, Verdict, worst
 from ..protocol import ProtocolCheck, VettingProtocol
-from ..quantities import NORMAL, mad, with_unit
+from ..quantities import with_unit
+from ..statistics import NORMAL, mad
 from ..threshold import Threshold
 
 #: With fewer measurements, their median is not used.

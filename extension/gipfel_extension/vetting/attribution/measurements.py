@@ -18,7 +18,8 @@ from pydantic import Field
 
 from gipfel_cluster.model import Frozen
 
-from ..quantities import NORMAL, Quantity, mad
+from ..quantities import Quantity
+from ..statistics import NORMAL, mad
 
 Role = Literal["survey", "ring", "suspect", "control"]
 

@@ -15,7 +15,8 @@ from ..check import CheckContext, MissingRequirement
 from ..gpus import ReadingError
 from ..model import Finding, Owner, Scope, Verdict
 from ..probing import ProbeAnswer, ProbeSpec, probe_file
-from ..quantities import Quantity, summary, with_unit
+from ..quantities import Quantity, with_unit
+from ..statistics import summary
 from .thermal import ThrottleMonitor
 
 #: A probe gets this share of a check's time limit, so that it is killed before the check is.

@@ -21,7 +21,7 @@ from ..model import CheckResult, Owner, Verdict
 from ..probing import ProbeAnswer, ProbeSpec
 from ..protocol import ProtocolCheck
 from ..quantities import with_unit
-from ..threshold import ReferenceValue, network_reference
+from ..reference_values import ReferenceValue, network_reference
 from .dispatch import Dispatcher, RunEnded
 from .groups import GroupOutcome, run_groups
 from .report_builder import ReportBuilder
