@@ -17,11 +17,10 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runtime import Runtime
 from gipfel_cluster.runtime.model import Description
 from gipfel_cluster.workloads.submission import ContainerContext
+from gipfel_extension.training.batch.dry_run import dry_run_document, dry_run_lines
 from gipfel_extension.training.batch.job import (
     NotebookJob,
     NotebookOptions,
-    dry_run_document,
-    dry_run_lines,
     plan_notebook_job,
     scheduler_of,
 )

@@ -182,7 +182,7 @@ def _planned(options: dict[str, Any]) -> "NotebookJob":
 
 
 def _show(job: "NotebookJob", *, as_document: bool) -> int:
-    from ..training.batch.job import dry_run_document, dry_run_lines  # noqa: PLC0415
+    from ..training.batch.dry_run import dry_run_document, dry_run_lines  # noqa: PLC0415
 
     if as_document:
         click.echo(json.dumps(dry_run_document(job)))

@@ -203,9 +203,8 @@ class ServiceSupervisor:
         await self._wait_until_ready(name, part, sockets / name)
 
     async def _wait_until_ready(self, name: str, part: Part, path: Path) -> None:
-        ready = part.ready
+        ready, deadline = part.ready, time.monotonic() + part.ready.timeout_s
         target = self._spec.prefix.rstrip("/") + ready.path if part.path == "keep" else ready.path
-        deadline = time.monotonic() + ready.timeout_s
 
         def probe() -> Awaitable[bool]:
             if ready.accepts == "connections":

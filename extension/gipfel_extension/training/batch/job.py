@@ -3,7 +3,6 @@
 `plan_notebook_job` plans the job; `dry_run_lines` and `dry_run_document` show exactly what it would submit.
 """
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
 from gipfel_cluster.job.staging import StageRequest
 from gipfel_cluster.model import PYTHON, Frozen, GipfelError
 from gipfel_cluster.scheduler import JobRequest, Scheduler
-from gipfel_cluster.scheduler.slurm import submit_arguments
 from gipfel_cluster.workloads.submission import (
     SCHEDULERS,
     ChosenEdf,
@@ -44,7 +42,6 @@ from ..papermill.values import from_yaml, to_yaml
 __all__ = ["NotebookJob", "NotebookOptions", "plan_notebook_job", "scheduler_of"]
 
 _MAX_SPEC_BYTES = 96 << 10  # bytes: Linux limits an environment variable to 128 KiB
-_MAX_TASKS = 20
 
 
 class NotebookOptions(Frozen):
@@ -357,55 +354,3 @@ def _invalid_option(error: ValidationError) -> GipfelError:
     field = ".".join(str(part) for part in first["loc"]) or "options"
     why = first["msg"].removeprefix("Value error, ")
     return GipfelError(f"The job's {field} can't be used: {why}.", "See `gipfel submit --help`.")
-
-
-def dry_run_lines(job: NotebookJob) -> list[str]:
-    """Return a dry run as lines: submission, script, command, and values and output of each run.
-
-    Environment variables are listed by name, without their values.
-    """
-    request, spec = job.request, job.spec
-    if job.scheduler == "slurm":
-        first = shlex.join(submit_arguments(request))
-    else:
-        first = f"this machine ({job.scheduler})" + (
-            f", {request.array_limit} at a time" if request.array else ""
-        )
-    lines = [f"submit    {first}", *(f"script    {line}" for line in request.script.splitlines())]
-    lines.append(f"runs      {shlex.join(spec.command)}")
-    lines.append(f"directory {spec.directory}")
-    lines.append(f"in        {_environment(job)}")
-    lines.append(f"variables {' '.join(sorted(request.environment))}")
-    fixed = spec.options.get("parameters", [])
-    lines += [
-        f"parameter {pair[0]}: {pair[1]}"
-        for pair in (fixed if isinstance(fixed, list) else [])
-        if isinstance(pair, list)
-    ]
-    tasks = list(job.tasks("JOB"))
-    for number, task in enumerate(tasks[:_MAX_TASKS]):
-        values = "  ".join(f"{name}: {text}" for name, text in task.values.items())
-        lines.append(f"output    {task.output}" + (f"  ({number})  {values}" if values else ""))
-    if len(tasks) > _MAX_TASKS:
-        lines.append(f"          and {len(tasks) - _MAX_TASKS} more, {len(tasks)} in all")
-    lines.append(f"log       {job.log}")
-    return lines
-
-
-def dry_run_document(job: NotebookJob) -> dict[str, object]:
-    """Return the content of `dry_run_lines` as a JSON document."""
-    return {
-        "scheduler": job.scheduler,
-        "submit": list(submit_arguments(job.request)) if job.scheduler == "slurm" else None,
-        "script": job.request.script,
-        "command": list(job.spec.command),
-        "job": job.spec.model_dump(mode="json"),
-        "variables": sorted(job.request.environment),
-        "tasks": [task.model_dump(mode="json", exclude={"job_id"}) for task in job.tasks("JOB")],
-    }
-
-
-def _environment(job: NotebookJob) -> str:
-    if not job.spec.edf:
-        return "the node itself"
-    return f"{job.spec.edf} by {job.spec.engine}, runtime {job.spec.runtime or 'none'}"

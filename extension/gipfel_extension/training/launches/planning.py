@@ -304,9 +304,8 @@ def shown_command(
             {"{python}": python, "{program}": f"{plan.folder}/program.py"}.get(word, word)
             for word in (commands[index] if started else launcher.command(attempt, index))
         ]
-        shown = shlex.join(words)
-        if not started:
-            shown = shown.replace(":29500", ":PORT").replace("port=29500", "port=PORT")
+        planned = shlex.join(words).replace(":29500", ":PORT").replace("port=29500", "port=PORT")
+        shown = shlex.join(words) if started else planned
         lines.append(f"{step if index == 0 else f'# on {names[index]}: '}{shown}")
     lines.append(f"# each rank: {shlex.quote(python)} {user}")
     return "\n".join(lines) + "\n"
