@@ -204,6 +204,14 @@ def test_a_summary_that_is_not_valid_is_one_line(
     assert capsys.readouterr().err.count("\n") == 1
 
 
+def test_a_summary_that_counts_other_files_is_named(image: Path) -> None:
+    path = summary_path(image)
+    summary = json.loads(path.read_text())
+    path.write_text(json.dumps({**summary, "files": summary["files"] - 1}))
+    (problem,) = verify(image).problems
+    assert f"says {summary['files'] - 1} files, and the manifest {summary['files']}" in problem
+
+
 def test_pipes_and_missing_files_keep_nobody_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.sqsh")
     for name in ("a.sqsh", "none.sqsh"):

@@ -98,9 +98,10 @@ def mounted(image: Path) -> Iterator[Path]:
             if process.poll() is not None or time.monotonic() > deadline:
                 process.kill()
                 _, error = process.communicate()
-                reason = (error or "").strip().splitlines()
+                lines = (error or "").strip().splitlines()
+                reason = lines[-1].rstrip(".") if lines else "squashfuse gave no reason"
                 raise GipfelError(
-                    f"{image} can't be mounted: {reason[-1] if reason else 'squashfuse gave no reason'}.",
+                    f"{image} can't be mounted: {reason}.",
                     "`gipfel data verify` checks it; /dev/fuse must be accessible.",
                 )
             time.sleep(0.02)

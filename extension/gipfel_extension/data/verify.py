@@ -73,6 +73,8 @@ def verify(path: Path, *, percent: float = 100.0, seed: int | None = None) -> Ve
             problems += _unsafe_entries(nodes)
             entries = read_entries(image, nodes, None if summary is None else summary.manifest)
             problems += _tree_differences(entries, nodes)
+            if summary is not None:
+                problems += _summary_differences(path, summary, entries)
             files, changed = _check_contents(image, entries, nodes, sampled)
             problems += changed
         except ImageReadError:
@@ -196,6 +198,12 @@ def _unsafe_entries(nodes: dict[bytes, Node]) -> Iterator[str]:
             yield f"{display_path(path)} is a {node.kind}."
         elif node.kind == "file" and node.mode & _SET_ID:
             yield f"{display_path(path)} is a set-user-id or set-group-id file."
+
+
+def _summary_differences(path: Path, summary: Summary, entries: dict[bytes, Entry]) -> Iterator[str]:
+    files = sum(each.kind in {"file", "hardlink"} for each in entries.values())
+    if files != summary.files:
+        yield f"{path.name}.json says {summary.files} files, and the manifest {files}."
 
 
 def _tree_differences(entries: dict[bytes, Entry], nodes: dict[bytes, Node]) -> Iterator[str]:
