@@ -185,6 +185,7 @@ def test_an_exception_holds_until_its_last_day(tmp_path, capsys):
             "rule": "secret",
             "reason": "a test key",
             "until": "2999-12-31",
+            "by": file.owner(),
         }
     ]
     exceptions_file(file, "2020-01-01")

@@ -62,8 +62,10 @@ def test_a_verdict_has_numbers_age_and_policy(image: Path, environment: dict[str
         image_verdict(str(image), environment | {"GIPFEL_SCAN_POLICY": policy}).level
         for policy in ("report", "warn", "refuse", "nonsense")
     ]
-    assert levels[1:3] == ["warn", "fail"]
-    assert levels[0] == levels[3] != "pass"
+    # A word that is none of them is taken for the strictest.
+    assert levels[1:] == ["warn", "fail", "fail"]
+    assert levels[0] != "pass"
+    assert "must be one of" in image_verdict(str(image), {"GIPFEL_SCAN_POLICY": "refuses"}).not_judged[0]
 
 
 def test_an_exception_counts_and_is_named(image: Path, environment: dict[str, str], tmp_path: Path) -> None:
@@ -72,7 +74,9 @@ def test_an_exception_counts_and_is_named(image: Path, environment: dict[str, st
     environment |= {"GIPFEL_SCAN_EXCEPTIONS": str(file), "GIPFEL_SCAN_POLICY": "refuse"}
     found = image_verdict(str(image), environment)
     assert found.critical == 0
-    assert "1 excepted, the first until 2999-01-31" in found.line
+    assert f"1 excepted by {file.owner()}, the first until 2999-01-31" in found.line
+    file.write_text(file.read_text() + 'by = "Ada"\n')
+    assert "1 excepted by Ada" in image_verdict(str(image), environment).line
     file.write_text("broken")
     assert image_verdict(str(image), environment).level == "fail"
 

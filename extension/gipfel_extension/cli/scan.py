@@ -163,7 +163,9 @@ def _print(document: "ScanDocument") -> None:
             f"{each.package} {each.version}: {each.severity}: {each.id}, {fix}. {each.summary}".rstrip()
         )
     for entry in document.excepted:
-        click.echo(f"excepted until {entry.until}: {entry.rule} of {entry.path}: {entry.reason}")
+        click.echo(
+            f"excepted by {entry.by} until {entry.until}: {entry.rule} of {entry.path}: {entry.reason}"
+        )
     for line in document.not_judged:
         report_line(f"not judged: {line}")
     for line in document.not_scanned:

@@ -72,12 +72,16 @@ class Vulnerability(Frozen):
 
 
 class Excepted(Frozen):
-    """A finding or an advisory that an exception covers; ``path`` names the item or the package."""
+    """A finding or an advisory that an exception covers; ``path`` names the item or the package.
+
+    ``by`` is who accepted it, as the exception or else the owner of its file says.
+    """
 
     path: str
     rule: str
     reason: str
     until: date
+    by: str = ""
 
 
 class ScanDocument(Frozen):

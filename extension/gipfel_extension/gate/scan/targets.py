@@ -33,7 +33,8 @@ class ScanException(Frozen):
     """One ``[[exception]]`` of a file.
 
     ``rule`` is that of a finding, or the ID or an alias of an advisory; ``path`` is a pattern for the path of
-    an item, as of ``fnmatch``; ``package`` is the name of a package. ``until`` is the last day.
+    an item, as of ``fnmatch``; ``package`` is the name of a package. ``until`` is the last day, ``by`` who
+    accepted it, by default the owner of the file.
     """
 
     rule: Annotated[OneLine, Field(min_length=1, max_length=200)]
@@ -41,6 +42,7 @@ class ScanException(Frozen):
     package: Annotated[OneLine, Field(max_length=300)] = ""
     reason: Annotated[OneLine, Field(min_length=3, max_length=1000)]
     until: date
+    by: Annotated[OneLine, Field(max_length=200)] = ""
 
     @field_validator("until", mode="before")
     @classmethod
@@ -71,7 +73,9 @@ class Exceptions:
                     kept.append(finding)
                 else:
                     excepted.append(
-                        Excepted(path=item.path, rule=finding.rule, reason=by.reason, until=by.until)
+                        Excepted(
+                            path=item.path, rule=finding.rule, reason=by.reason, until=by.until, by=by.by
+                        )
                     )
             left.append(
                 item if len(kept) == len(item.findings) else item.model_copy(update={"findings": tuple(kept)})
@@ -96,7 +100,9 @@ class Exceptions:
             if by is None:
                 left.append(each)
             else:
-                excepted.append(Excepted(path=each.package, rule=each.id, reason=by.reason, until=by.until))
+                excepted.append(
+                    Excepted(path=each.package, rule=each.id, reason=by.reason, until=by.until, by=by.by)
+                )
         return left, excepted
 
 
@@ -121,13 +127,25 @@ def read_exceptions(path: Path, *, today: date) -> Exceptions:
         entries = document.pop("exception", [])
         if document or not isinstance(entries, list) or len(entries) > _MAX_EXCEPTIONS:
             raise ValueError(f"it may hold only [[exception]], {_MAX_EXCEPTIONS} at most")  # noqa: TRY301
-        return Exceptions((ScanException.model_validate(each) for each in entries), today=today)
+        owner = _owner(path)
+        found = (ScanException.model_validate(each) for each in entries)
+        return Exceptions(
+            (each if each.by else each.model_copy(update={"by": owner}) for each in found), today=today
+        )
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(each) for each in first["loc"])
         raise _refused(path, f"{place}: {first['msg']}") from error
     except (OSError, ValueError, RecursionError) as error:
         raise _refused(path, getattr(error, "strerror", "") or str(error)) from error
+
+
+def _owner(path: Path) -> str:
+    """Return the name of a file's owner, or the number of one without a name."""
+    try:
+        return path.owner()
+    except KeyError:
+        return str(path.stat().st_uid)
 
 
 def _refused(path: Path, why: str) -> GipfelError:

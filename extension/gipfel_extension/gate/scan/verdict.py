@@ -30,6 +30,7 @@ Level = Literal["pass", "warn", "fail", "unknown"]
 
 #: File of a run folder, and of a launch's directory.
 SECURITY = "security.json"
+_POLICY = "GIPFEL_SCAN_POLICY"
 _DAY_S = 86400.0
 _MAX_AGE_DAYS = 7.0
 _MAX_BYTES = 1 << 20
@@ -86,7 +87,9 @@ class SecurityVerdict(Frozen):
             parts.append(f"advisories {self.advisories_days:.0f} days old")
         if self.excepted:
             until = min(each.until for each in self.excepted)
-            parts.append(f"{len(self.excepted)} excepted, the first until {until}")
+            people = ", ".join(sorted({each.by for each in self.excepted if each.by})[:3])
+            by = f" by {people}" if people else ""
+            parts.append(f"{len(self.excepted)} excepted{by}, the first until {until}")
         text = "; ".join(parts)
         return f"{text[:1].upper()}{text[1:]}. Policy of the site: {self.policy}."
 
@@ -109,9 +112,12 @@ class SecurityVerdict(Frozen):
 
 
 def policy_of(environment: Mapping[str, str]) -> Policy:
-    """Return the site's policy; ``report`` without a valid one."""
-    configured = environment.get("GIPFEL_SCAN_POLICY", "")
-    return next((each for each in get_args(Policy) if each == configured), "report")
+    """Return the site's policy; ``report`` without one, and ``refuse`` for a word that is not one of them.
+
+    A typing error must not let through what the site wants to refuse.
+    """
+    configured = environment.get(_POLICY, "") or "report"
+    return next((each for each in get_args(Policy) if each == configured), "refuse")
 
 
 def image_verdict(image: str, environment: Mapping[str, str] = os.environ) -> SecurityVerdict:
@@ -120,7 +126,11 @@ def image_verdict(image: str, environment: Mapping[str, str] = os.environ) -> Se
     It takes seconds for an image that is new, and milliseconds afterwards. It never raises: what can't be
     read is not judged.
     """
-    policy = policy_of(environment)
+    policy, configured = policy_of(environment), environment.get(_POLICY)
+    if configured and configured != policy:
+        words = ", ".join(get_args(Policy))
+        lines = (f"{_POLICY} is {configured[:40]!r}, and must be one of {words}.",)
+        return SecurityVerdict(image=image, policy=policy, not_judged=lines)
     path = Path(image)
     if not image.startswith("/"):
         lines = ("It is in a registry. Import it to a file, and scan that.",)
