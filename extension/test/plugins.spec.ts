@@ -19,6 +19,7 @@ async function activate(
     commands,
     restored: Promise.resolve(),
     serviceManager: { serverSettings: { wsUrl: 'ws://lab/', WebSocket: FakeSocket } },
+    contextMenu: { addItem: (): void => undefined },
     docRegistry: { addWidgetExtension: (): void => undefined },
     shell: { currentWidget: null, add: (widget: Widget) => added.push(widget) }
   };
@@ -28,6 +29,7 @@ async function activate(
   const signal = new Signal<object, void>(owner);
   const core: [Token<unknown>, unknown][] = [
     [lab.IEditorServices, {}],
+    [lab.IFileBrowserFactory, { tracker: { currentWidget: null } }],
     [lab.INotebookTracker, { currentWidget: null, currentChanged: signal, widgetAdded: signal }],
     [lab.IStatusBar, { registerStatusItem: (): void => undefined }],
     [lab.IRenderMimeRegistry, { addFactory: (): void => undefined }]

@@ -233,7 +233,11 @@ def _visit_by_mouse(page: Page, hub: HubProcess, zone: str, screenshot: Callable
     expect(page.locator("#jupyterlab-splash")).to_have_count(0)
     page.locator(".jp-SideBar .lm-TabBar-tab[data-id='gipfel-panel']").wait_for()
     panel = page.locator("#gipfel-panel, #gipfel-wide-panel").locator("visible=true")
-    if not panel.count():
+    # The lab may restore the panel a moment later: a click would then close it.
+    for _ in range(3):
+        with contextlib.suppress(AssertionError):
+            expect(panel).to_be_visible(timeout=10_000)
+            break
         page.locator(".jp-SideBar .lm-TabBar-tab[data-id='gipfel-panel']").click()
     panel.get_by_role("tab", name="Workloads").click()
     expect(panel.locator("article[data-status='completed']")).to_contain_text(
