@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +23,7 @@ from gipfel_cluster.workloads.directory import (
     hold_supervisor_lock,
     new_directory,
     parent_directory,
+    start_detached,
     workload_id,
     write_state,
 )
@@ -164,20 +164,10 @@ def start_build(folder: Path, environment: Mapping[str, str]) -> None:
         It did not start.
     """
     argv = (sys.executable, "-m", "gipfel_extension.cli", "image", "build", "--continue", str(folder))
-    log = open_log(folder / "supervisor.log")
     try:
-        subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=dict(environment),
-            start_new_session=True,
-        )
+        start_detached(argv, folder / "supervisor.log", environment, cwd=None)
     except OSError as error:
         raise GipfelError(f"The build can't be started: {error.strerror}.") from error
-    finally:
-        os.close(log)
 
 
 def _read_spec(folder: Path) -> BuildSpec:

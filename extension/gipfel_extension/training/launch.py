@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -19,10 +18,10 @@ from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.runs import write_atomically
 from gipfel_cluster.scheduler.machine import run_sync
 from gipfel_cluster.steps.broker import LAUNCH_SUPERVISOR_MODULE, LOG
-from gipfel_cluster.workloads.directory import is_supervised, refresh_queued_state
+from gipfel_cluster.workloads.directory import is_supervised, refresh_queued_state, start_detached
 from gipfel_cluster.workloads.submission import SubmissionContext, submission_context
 
-from ..telemetry.files import open_log, read_json, read_regular
+from ..telemetry.files import read_json, read_regular
 from .launches.attempt import PROBE_FILE, PROGRAM_FILE
 from .launches.logs import Cursor, LogPage, read_logs
 from .launches.planning import plan_launch, shown_command, started_command
@@ -364,19 +363,8 @@ def _start_supervisor(
     if socket is not None:
         send_request_sync(socket, SuperviseRequest(folder=PathRef.of(folder)), Done)
         return
-    log = open_log(folder / LOG)
-    try:
-        subprocess.Popen(
-            (sys.executable, "-I", "-m", LAUNCH_SUPERVISOR_MODULE, str(folder)),
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            cwd="/",
-            start_new_session=True,
-        )
-    finally:
-        os.close(log)
+    argv = (sys.executable, "-I", "-m", LAUNCH_SUPERVISOR_MODULE, str(folder))
+    start_detached(argv, folder / LOG, environment)
 
 
 def _mark_failed(folder: Path, error: BaseException) -> None:

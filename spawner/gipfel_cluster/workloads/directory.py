@@ -21,8 +21,9 @@ import contextlib
 import fcntl
 import json
 import os
+import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -30,7 +31,7 @@ from pydantic import ValidationError
 
 from ..model import Frozen, GipfelError, one_line
 from ..process.tree import Process
-from ..regular_files import read_regular, read_tail
+from ..regular_files import open_log, read_regular, read_tail
 from ..runs import make_private, runs_root, write_atomically
 
 if TYPE_CHECKING:
@@ -326,3 +327,28 @@ def _numbers(parent: Path) -> list[int]:
         return sorted(int(each.name) for each in parent.iterdir() if each.name.isdecimal())
     except OSError:
         return []
+
+
+def start_detached(
+    argv: Sequence[str], log: Path, environment: Mapping[str, str], *, cwd: str | None = "/"
+) -> None:
+    """Start a supervisor that outlives this process, in a session of its own; its output goes to a log.
+
+    Raises
+    ------
+    OSError
+        It can't be started, or the log can't be written.
+    """
+    output = open_log(log)
+    try:
+        subprocess.Popen(
+            argv,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=cwd,
+            start_new_session=True,
+        )
+    finally:
+        os.close(output)

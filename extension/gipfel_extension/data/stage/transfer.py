@@ -1,7 +1,5 @@
 """Stagings as workloads: start one, wait for it, list and stop them; and what is staged on this node."""
 
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -21,12 +19,13 @@ from gipfel_cluster.workloads.directory import (
     parent_directory,
     read_state,
     refresh_state,
+    start_detached,
     workload_id,
     write_state,
 )
 from gipfel_cluster.workloads.kinds import DirectoryKind, Report, Workload
 
-from ...telemetry.files import open_log, read_regular
+from ...telemetry.files import read_regular
 from .model import TRANSFERS, StageSpec, TransferState
 
 _MAX_BYTES = 1 << 20
@@ -65,19 +64,8 @@ def start_staging(spec: StageSpec, environment: Mapping[str, str], parent: Path 
         if socket is not None:
             send_request_sync(socket, SuperviseRequest(folder=PathRef.of(folder), program="transfer"), Done)
             return folder
-        log = open_log(folder / LOG)
-        try:
-            subprocess.Popen(
-                (sys.executable, "-I", "-m", TRANSFER_SUPERVISOR_MODULE, str(folder)),
-                env=dict(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd="/",
-                start_new_session=True,
-            )
-        finally:
-            os.close(log)
+        argv = (sys.executable, "-I", "-m", TRANSFER_SUPERVISOR_MODULE, str(folder))
+        start_detached(argv, folder / LOG, environment)
     except (GipfelError, OSError) as error:
         ended = {"phase": "ended", "outcome": "failed", "exit_status": 1, "reason": str(error)}
         write_state(folder, state.model_copy(update=ended))
