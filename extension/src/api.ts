@@ -1100,7 +1100,7 @@ export interface IJobFiles {
   readonly node: string;
 }
 
-/** What a run read and wrote; `recorded` is false where nothing was. `live` is true while it grows. */
+/** Input and output of a run; `recorded` is false without any, `live` is true while it grows. */
 export interface IJobStorage {
   readonly recorded: boolean;
   readonly live: boolean;
@@ -1125,7 +1125,7 @@ export interface IJobCheckpoint {
   readonly deletable: boolean;
 }
 
-/** What one checkpoint cost the run, also one that is deleted: seconds, and the throughput's loss in %. */
+/** Cost of one checkpoint, also of one that is deleted: seconds, and the throughput's loss in %. */
 export interface IJobDip {
   readonly step: number;
   readonly begin_ms: number;

@@ -1,4 +1,4 @@
-"""What checkpoints cost a run: the steps that took longer while one was written, and what would be saved.
+"""The cost of checkpoints: the steps that took longer while one was written, and what would be saved.
 
 A checkpoint that is written in the background still takes memory bandwidth, cores and network from training:
 a dip in the throughput. Its cost is what the steps between the beginning and the end of the writing took
@@ -54,7 +54,7 @@ class Write:
 
 @dataclass(frozen=True)
 class Dip:
-    """What one checkpoint cost: seconds beyond the usual steps, and by how much the throughput was lower."""
+    """Cost of one checkpoint: seconds beyond the usual steps, and the loss of throughput."""
 
     step: int
     begin_ns: int

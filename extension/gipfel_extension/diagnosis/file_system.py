@@ -60,7 +60,7 @@ class StorageSeries:
 
 @dataclass(frozen=True)
 class StorageJudgement:
-    """What can be said of a mount.
+    """Verdict on a mount.
 
     Parameters
     ----------

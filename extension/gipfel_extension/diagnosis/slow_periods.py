@@ -313,7 +313,7 @@ class SlowUnit:
 def find_slow_units(log_work: Floats, ranks: Sequence[int], roles: Roles, rule: Rule) -> list[SlowUnit]:
     """Return units that are slow as a whole, among those that hold a large part of a group of peers.
 
-    Where half of a group is on one slow node, the group's median lies between both halves and nobody stands
+    Where half of a group is on one slow node, the group's median lies between both halves and no rank stands
     out; so the ranks of such a unit are compared with their peers on other units alone.
     """
     row = {rank: index for index, rank in enumerate(ranks)}

@@ -20,7 +20,7 @@ class PackageChange(Frozen):
 
 
 class ImageComparison(Frozen):
-    """What is different; ``removed`` and ``added`` are lines on how the images were made."""
+    """Differences of two images; ``removed`` and ``added`` are lines on how the images were made."""
 
     packages: tuple[PackageChange, ...] = ()
     removed: tuple[str, ...] = ()

@@ -31,7 +31,7 @@ _FROM = re.compile(r"FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?", re.IGNORECASE
 
 
 class Input(Frozen):
-    """What a build takes in: a file, a directory or an image, and the SHA-256 of its content."""
+    """Input of a build: a file, a directory or an image, and the SHA-256 of its content."""
 
     name: str
     sha256: str

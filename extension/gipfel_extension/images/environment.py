@@ -1,4 +1,4 @@
-"""What pip and apt have installed in a running container, as a Containerfile that builds the same.
+"""Save what pip and apt have installed in a running container as a Containerfile that builds the same.
 
 Packages are found by the time of their files: an image's own are older than the container. Every version is
 pinned, dependencies included, so that a later build does not resolve them again.

@@ -1,4 +1,4 @@
-"""How an image was made, as an in-toto statement with SLSA's provenance, and its signature by an SSH key.
+"""The provenance of an image, as an in-toto statement in SLSA's format, and its signature by an SSH key.
 
 The statement names image, EDF and bill of materials by their SHA-256, so one signature covers all three.
 Sources: in-toto.io/Statement/v1, slsa.dev/provenance/v1, ssh-keygen(1) on ``-Y``.
@@ -42,7 +42,7 @@ class Subject(Frozen):
 
 
 class Record(Frozen):
-    """What a build was asked, what it took in, and what did it."""
+    """Request, inputs and tools of a build."""
 
     containerfile: str
     instructions: tuple[str, ...]

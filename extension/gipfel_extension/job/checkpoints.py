@@ -55,7 +55,7 @@ class Space:
 
 @dataclass(frozen=True)
 class CheckpointReport:
-    """What `read_checkpoints` found; ``notes`` say what is missing."""
+    """Result of `read_checkpoints`; ``notes`` say what is missing."""
 
     checkpoints: tuple[Checkpoint, ...]
     old: frozenset[Path]

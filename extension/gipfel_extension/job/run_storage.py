@@ -30,7 +30,7 @@ _DASHES = ("solid", "dot", "dash", "dashdot")
 
 @dataclass(frozen=True)
 class StorageReport:
-    """What is known of a run's input and output.
+    """Recorded input and output of a run.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class StorageReport:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the record lacks, and why counters are missing, each reason once."""
+        """Return what the record lacks, and why counters are missing, each reason once."""
         found = dict.fromkeys(self.record.notes)
         for period in self.record.periods:
             found.setdefault(period.why)

@@ -129,7 +129,7 @@ class JobFiles(ResponseModel):
 
 
 class JobStorage(ResponseModel):
-    """What a run read and wrote; ``recorded`` is false where nothing was. ``live`` is true while it grows."""
+    """Input and output of a run; ``recorded`` is false without any, ``live`` is true while it grows."""
 
     recorded: bool
     live: bool
@@ -156,7 +156,7 @@ class JobCheckpoint(ResponseModel):
 
 
 class JobDip(ResponseModel):
-    """What one checkpoint cost the run, also one that is deleted: seconds, and the throughput's loss in %."""
+    """Cost of one checkpoint, also of one that is deleted: seconds, and the throughput's loss in %."""
 
     step: int
     begin_ms: int

@@ -1,4 +1,4 @@
-"""What the job page adds to its ranks: topology, communication, network, checkpoints, the cluster around."""
+"""Documents of the job page: topology, communication, network, checkpoints, the cluster around the job."""
 
 import math
 import os

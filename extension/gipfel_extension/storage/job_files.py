@@ -29,7 +29,7 @@ _MAPS_EVERY = 5
 
 @dataclass
 class RankIo:
-    """What the processes of a rank did in a period: calls, and bytes with those from the page cache.
+    """Input and output of a rank's processes in a period: calls, and bytes with those from the page cache.
 
     Parameters
     ----------

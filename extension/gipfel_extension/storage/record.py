@@ -25,7 +25,7 @@ _Row = TypeVar("_Row")
 
 @dataclass(frozen=True)
 class RankRow:
-    """What a rank did in a period: rates per second; `blocked` is the share of looks at which it waited."""
+    """I/O of a rank in a period, per second; `blocked` is the share of looks at which it waited."""
 
     rank: int | None
     read: float
@@ -39,7 +39,7 @@ class RankRow:
 
 @dataclass(frozen=True)
 class MountRow:
-    """What a node did at a mount in a period, per second; see ``telemetry.sources.file_systems``.
+    """Work of a node at a mount in a period, per second; see ``telemetry.sources.file_systems``.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ class FilesRow:
 
 @dataclass(frozen=True)
 class Period:
-    """What one node saw in a period of `seconds` until `time_ns` (UTC).
+    """Observations of one node in a period of `seconds` until `time_ns` (UTC).
 
     Parameters
     ----------

@@ -94,7 +94,7 @@ class OwnJob(Frozen):
 
 
 class SlurmAnswers(Frozen):
-    """What ``sinfo`` and ``squeue`` printed, and when."""
+    """Output of ``sinfo`` and ``squeue``, and its time."""
 
     sinfo: str
     squeue: str

@@ -1,4 +1,4 @@
-"""What a gate allows: hosts of a launch, a blueprint, an EDF and the site, each of which may only restrict.
+"""The allow list of a gate: hosts of launch, blueprint, EDF and site, each of which may only restrict.
 
 A gate is declared by an EDF's annotations, by a launch or service itself, or by the site's variables:
 

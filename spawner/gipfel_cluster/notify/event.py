@@ -1,4 +1,4 @@
-"""What happened to a job and the message about it, and the user's settings of where messages go."""
+"""Events of a job and their messages, and the user's settings of where messages go."""
 
 import ipaddress
 import os

@@ -26,7 +26,7 @@ _MAGIC = b"gipfel-stage-1\n"
 
 
 class Rendezvous(Frozen):
-    """Where a staging's supervisor listens, and the shared key in hexadecimal; a file with mode 0600."""
+    """Addresses of the supervisor of a staging, and the shared key in hexadecimal; a file with mode 0600."""
 
     hosts: tuple[str, ...]
     port: int

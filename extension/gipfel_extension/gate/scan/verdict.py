@@ -38,7 +38,7 @@ _MOST_LINES = 5
 
 
 class SecurityVerdict(Frozen):
-    """What is known of an image, and what the site makes of it.
+    """Known vulnerabilities of an image, and the policy of the site that they are judged by.
 
     ``critical``, ``high``, ``medium`` and ``low`` count advisories that apply and are not excepted,
     ``fixable`` those for which a fixed version is known. ``not_judged`` says why a part could not be judged,

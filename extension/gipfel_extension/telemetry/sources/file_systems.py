@@ -73,7 +73,7 @@ class ClientCounters:
 
 @dataclass(frozen=True)
 class ClientRates:
-    """What a mount's client did in a time, per second; None where it is unknown.
+    """Work of a mount's client in a time, per second; None where it is unknown.
 
     Parameters
     ----------
