@@ -1,9 +1,9 @@
 """Steps of simulated jobs with known faults: layouts, noise and faults, drawn at random.
 
-Neither the families of noise in ``NOISE`` nor the courses of faults here were looked at while rules and
-thresholds were set. That was done with ``TRIED``, and with normal, uniform, triangular, arcsine, beta, gamma,
-lognormal, logistic, exponential, Gumbel, Poisson, Laplace and Student's t noise, with two speeds, ranks of
-unequal noise, rare pauses and bursts of three steps, with autoregressive noise, moving means, swings and
+Neither the families of noise in ``NOISE`` nor the unsteady courses of faults here were looked at while rules
+and thresholds were set. That was done with ``TRIED``, and with normal, uniform, triangular, arcsine, beta,
+gamma, lognormal, logistic, exponential, Gumbel, Poisson, Laplace and Student's t noise, with two speeds, ranks
+of unequal noise, rare pauses and bursts of three steps, with autoregressive noise, moving means, swings and
 spells, and with slow-downs that were constant, unsteady by chance (uniform, triangular, in two levels), grew,
 came in waves, alternated, or left out a sixth to a tenth of the steps.
 """
@@ -119,10 +119,15 @@ class Job:
         size = self.layout[0] * self.layout[1]
         return slice(stage * size, (stage + 1) * size)
 
-    def slow_rank(self, share: float, onset: int) -> int:
-        """Slow one rank down from a step on: in saw teeth, each third step most, or by chance."""
+    def slow_rank(self, share: float, onset: int, *, steady: bool = False) -> int:
+        """Slow one rank down from a step on: by the same share in each, or by `share` on average.
+
+        A lower clock slows each step alike. Unsteady courses go in saw teeth, each third step most, or by
+        chance: half of the steps may then be slower by only 0.6 of the share.
+        """
         rank = int(self.rng.integers(len(self.work)))
-        self.work[rank, onset:] *= 1 + share * self._course(self.work.shape[1] - onset)
+        steps = self.work.shape[1] - onset
+        self.work[rank, onset:] *= 1 + share * (np.ones(steps) if steady else self._course(steps))
         return rank
 
     def slow_node(self, share: float, onset: int) -> tuple[int, ...]:

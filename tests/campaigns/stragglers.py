@@ -37,12 +37,12 @@ def _healthy(size: int, cv: float) -> Draw:
     return draw
 
 
-def _slow(size: int, cv: float, share: float, *, before: int = 0) -> Draw:
+def _slow(size: int, cv: float, share: float, *, before: int = 0, steady: bool = False) -> Draw:
     """Return jobs that end 20 steps after a rank became slow; `before` healthy ones come first."""
 
     def draw(rng: np.random.Generator, noise: str) -> tuple[Job, set[int], int | None]:
         job = Job.draw(rng, size, WARM_UP + before + WINDOW, noise, cv)
-        return job, {job.slow_rank(share, WARM_UP + before if before else 0)}, None
+        return job, {job.slow_rank(share, WARM_UP + before if before else 0, steady=steady)}, None
 
     return draw
 
@@ -83,6 +83,8 @@ def _draws() -> dict[str, Draw]:
             for share in SHARES:
                 found[f"slow-{100 * share:.0f}.{at}"] = _slow(size, cv, share)
                 found[f"became-{100 * share:.0f}.{at}"] = _slow(size, cv, share, before=BASELINE)
+            found[f"steady-10.{at}"] = _slow(size, cv, 0.10, steady=True)
+            found[f"steadily-became-10.{at}"] = _slow(size, cv, 0.10, before=BASELINE, steady=True)
             found[f"node-20.{at}"] = _node(size, cv, 0.20)
             for share in SHARES[:3]:
                 found[f"stage-{100 * share:.0f}.{at}"] = _stage(size, cv, share)
