@@ -2,10 +2,10 @@
 
 Neither the families of noise in ``NOISE`` nor the unsteady courses of faults here were looked at while rules
 and thresholds were set. That was done with ``TRIED``, and with normal, uniform, triangular, arcsine, beta,
-gamma, lognormal, logistic, exponential, Gumbel, Poisson, Laplace and Student's t noise, with two speeds, ranks
-of unequal noise, rare pauses and bursts of three steps, with autoregressive noise, moving means, swings and
-spells, and with slow-downs that were constant, unsteady by chance (uniform, triangular, in two levels), grew,
-came in waves, alternated, or left out a sixth to a tenth of the steps.
+gamma, lognormal, logistic, exponential, Gumbel, Poisson, Laplace and Student's t noise, with two speeds,
+ranks of unequal noise, rare pauses and bursts of three steps, with autoregressive noise, moving means, swings
+and spells, and with slow-downs that were constant, unsteady by chance (uniform, triangular, in two levels),
+grew, came in waves, alternated, or left out a sixth to a tenth of the steps.
 """
 
 from dataclasses import dataclass

@@ -41,6 +41,7 @@ _ALLOWED = {
     "extension/gipfel_extension/training/rank_program.py": "runs in the image, with its standard library",
     "extension/gipfel_extension/training/run_program.py": "runs in the image, with its standard library",
     "extension/gipfel_extension/training/rank_looks.py": "runs in the image, with its standard library",
+    "extension/gipfel_extension/training/rank_writes.py": "runs in the image, with its standard library",
     "extension/gipfel_extension/training/rank_requests.py": "runs in the image, with its standard library",
     "extension/gipfel_extension/gate/models/convert_program.py": "runs in a sandbox that has a time limit",
     "extension/gipfel_extension/vetting/checks/storage.py": "runs in a process that has a time limit",

@@ -1,6 +1,10 @@
 """When a job that makes no progress hangs: one alarm, none in phases that take their time."""
 
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from alarms import cells
@@ -8,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gipfel_extension.training.launches.hang_watch import HangAlarm, HangLimits, RankProgress
+from gipfel_extension.training.rank_writes import WriteWatch
 
 _LOOK_S = 10.0
 
@@ -73,6 +78,37 @@ def test_work_of_gpus_is_progress_and_a_busy_core_beside_them_is_none() -> None:
         assert seen == events
 
 
+def test_writes_of_a_checkpoint_with_an_unknown_name_are_progress_also_on_gpus() -> None:
+    for until, events in ((2000.0, [2300.0]), (100.0, [400.0])):
+        alarm, alarms = HangAlarm(0.0), []
+        for now in (10.0 * number for number in range(1, 260)):
+            reports = {0: RankProgress(min(int(now), 60), busy=1.0)}
+            alarm = alarm.observe(now, reports, on_gpus=True, writes=100 <= now <= until)
+            alarms += [now] if alarm.event == "alarm" else []
+        assert alarms == events
+
+
+def test_a_program_that_writes_more_than_a_log_touches_its_file(tmp_path: Path) -> None:
+    watch = WriteWatch(str(tmp_path), 3, world=4, hang_after_s=1e-6)
+    code = (
+        "import sys\nfor n in sys.stdin:\n open(sys.argv[1], 'wb').write(bytes(int(n)))\n print(flush=True)"
+    )
+    argv = [sys.executable, "-c", code, str(tmp_path / "checkpoint")]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdin
+        assert program.stdout
+        watch.look(program.pid)
+        for size, touched in ((1000, False), (3 << 20, True)):
+            program.stdin.write(f"{size}\n")
+            program.stdin.flush()
+            program.stdout.readline()
+            time.sleep(0.001)
+            watch.look(program.pid)
+            assert (tmp_path / "writing" / "3").exists() == touched
+        program.stdin.close()
+    watch.look(program.pid)
+
+
 _PARTS = st.lists(
     st.tuples(
         st.sampled_from([50.0, 250.0, 900.0, 4000.0]),
@@ -108,7 +144,8 @@ def test_ranks_that_stop_for_good_are_always_found(parts: list[tuple[float, str,
 
 
 @pytest.mark.parametrize(
-    "cell", ["healthy.cpu", "healthy.unseen", "hang.asleep", "hang.start_up", "hang.checkpoint"]
+    "cell",
+    ["healthy.cpu", "healthy.unnamed", "healthy.unseen", "hang.asleep", "hang.start_up", "hang.checkpoint"],
 )
 def test_a_reduced_campaign_has_no_false_alarm_and_finds_all_hangs(cell: str) -> None:
     found = cells(11, 1)[cell]()

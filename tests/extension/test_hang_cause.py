@@ -252,6 +252,19 @@ def test_a_watch_writes_one_notice_with_the_cause_and_ends_it_when_ranks_continu
     assert watched.events() == ["hang", "hang_over"]
 
 
+def test_a_rank_that_keeps_writing_does_not_hang_until_it_stops(watched: Watched) -> None:
+    file = watched.ranks.folder / "writing" / "0"
+    file.parent.mkdir()
+    watched.ranks.report(3)
+    for second in range(100):
+        file.touch()
+        os.utime(file, (second, second))  # clocks of nodes may differ
+        watched.pass_s(10)
+    assert watched.message() == ""
+    watched.pass_s(310)
+    assert watched.notice()
+
+
 def test_a_launch_without_steps_is_not_said_to_hang(ranks: Ranks) -> None:
     (ranks.folder.parents[1] / "telemetry").mkdir()
     watched = Watched(ranks, HangCause(message="Cannot tell, because no rank wrote a dump."))

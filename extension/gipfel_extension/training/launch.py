@@ -51,7 +51,7 @@ _PROGRAMS = {
     PROGRAM_FILE: "rank_program.py",
     "run.py": "run_program.py",
     "torchrun.py": "torchrun_program.py",
-    **{name: name for name in ("step_hooks.py", "rank_requests.py", "rank_looks.py")},
+    **{name: name for name in ("step_hooks.py", "rank_requests.py", "rank_looks.py", "rank_writes.py")},
     PROBE_FILE: "probe_program.py",
 }
 _FIRST_S, _MAX_S = 0.2, 2.0

@@ -31,7 +31,6 @@ _FAMILIES = ("SLURM_", "SLURMD_", "PMI_", "PMIX_", "OMPI_", "TORCHELASTIC_", "PE
 _KEPT = ("SLURM_JOB_ID", "SLURM_CONF")
 _LOOK_S = 0.2
 _TRACE_LINES = 40
-_DRAIN_S = 60.0
 _KEY = "GIPFEL_RENDEZVOUS_KEY"
 _STACKS = "stacks.json"
 _MAX_TOKEN_CHARACTERS = 8192
@@ -205,7 +204,9 @@ class Rank:
         if status and (not self.stop_requested or status == -signal.SIGKILL):
             self.write_failure(status)
         self.write_record(ended_ns=time.time_ns(), status=status)
-        wait_for_drains()
+        writes = _load("rank_writes.py")
+        if writes is not None:
+            writes.wait_for_drains(FOLDER)
         return status if status >= 0 else 128 - status
 
     def command(self) -> list[str]:
@@ -217,10 +218,13 @@ class Rank:
 
     def follow(self, child: subprocess.Popen[bytes]) -> int:
         """Wait for the end; send SIGUSR1 when the supervisor requests a checkpoint of every rank."""
+        writes = self.write_watch()
         while True:
             try:
                 return child.wait(_LOOK_S)
             except subprocess.TimeoutExpired:
+                if writes is not None:
+                    writes.look(child.pid)
                 touched_ns = _touched_ns("signal")
                 if touched_ns != self.signalled_ns:
                     self.signalled_ns = touched_ns
@@ -230,6 +234,15 @@ class Rank:
                 if touched_ns != self.stacks_ns:
                     self.stacks_ns = touched_ns
                     _answer_stacks(self.rank)
+
+    def write_watch(self) -> Any:
+        """Return what tells the hang alarm that the program writes."""
+        world, after_s = (
+            int(self.environment.get("WORLD_SIZE") or 1),
+            float(self.plan.get("hang_after_s", 300.0)),
+        )
+        module = _load("rank_writes.py")
+        return None if module is None else module.WriteWatch(FOLDER, self.rank, world, after_s)
 
     def on_signal(self, number: int, _frame: Any) -> None:
         """Forward a signal that requests the end; ignore others."""
@@ -286,31 +299,6 @@ def package_folder(name: str) -> str:
     return next(iter(found.submodule_search_locations or ()), found.origin or "")
 
 
-def wait_for_drains() -> None:
-    """Wait up to a minute for processes of this node that still copy a checkpoint.
-
-    A scheduler would end them with this process. `gipfel_widgets.checkpoint_drain` names them in files.
-    """
-    deadline = time.monotonic() + _DRAIN_S
-    prefix = os.uname().nodename + "-"
-    try:
-        names = [each for each in os.listdir(inside("drains")) if each.startswith(prefix)]  # noqa: PTH208
-    except OSError:
-        return
-    for name in names:
-        while _copies_checkpoint(name[len(prefix) :]) and time.monotonic() < deadline:
-            time.sleep(_LOOK_S)
-
-
-def _copies_checkpoint(process: str) -> bool:
-    """Return whether a process that has this ID runs and is the one that copies checkpoints."""
-    try:
-        with open(f"/proc/{int(process)}/cmdline", "rb") as file:  # noqa: PTH123
-            return b"gipfel_widgets.checkpoint_drain" in file.read(4096)
-    except (OSError, ValueError):
-        return False
-
-
 def _own_identity(plan: dict[str, Any], environment: Any) -> dict[str, str]:
     rank = environment.get("GIPFEL_TASK") or environment.get("SLURM_PROCID") or "0"
     local = environment.get("GIPFEL_LOCAL_TASK") or environment.get("SLURM_LOCALID") or "0"
@@ -349,7 +337,10 @@ def _load(name: str) -> Any:
     if spec is None or spec.loader is None:
         return None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except OSError:
+        return None
     return module
 
 

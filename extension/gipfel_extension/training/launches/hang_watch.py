@@ -31,7 +31,13 @@ _PROGRESS_BYTES = 4096
 #: GPUs are only looked at once nothing else has shown work for this part of the limit.
 _QUIET_PART = 0.3
 _SAMPLES_NS = 60 * 10**9
-_ACTIVE = 0.001
+#: Shares of cycles above which a pipe computes.
+_ACTIVE = {
+    "PIPE_TENSOR_ACTIVE": 0.001,
+    "PIPE_FP16_ACTIVE": 0.02,
+    "PIPE_FP32_ACTIVE": 0.02,
+    "PIPE_FP64_ACTIVE": 0.02,
+}
 #: A launch that completed within this time is not reported.
 _SHORT_NS = 60 * 10**9
 
@@ -116,6 +122,7 @@ class HangAlarm:
         *,
         on_gpus: bool = False,
         gpus_active: bool = False,
+        writes: bool = False,
     ) -> "HangAlarm":
         """Return the state after an observation.
 
@@ -126,7 +133,9 @@ class HangAlarm:
         on_gpus
             Whether the ranks use GPUs.
         gpus_active
-            Whether tensor cores of any of them were active since the last observation.
+            Whether any of them computed since the last observation.
+        writes
+            Whether any rank wrote more than a log since then, as a checkpoint does.
         """
         steps = {rank: report.steps for rank, report in reports.items()}
         stepped = any(count != self._steps.get(rank, 0) for rank, count in steps.items())
@@ -135,7 +144,7 @@ class HangAlarm:
         now = replace(self, event="", _steps=steps)
         if stepped:
             now = now.stepped(now_s)
-        elif gpus_active if on_gpus else _at_work(list(reports.values()), started=started):
+        elif writes or (gpus_active if on_gpus else _at_work(list(reports.values()), started=started)):
             now = replace(now, _alive_s=now_s)
         if in_phase != self._in_phase or (in_phase and stepped):
             now = replace(now, _in_phase=in_phase, _phase_s=now_s)
@@ -229,6 +238,7 @@ class HangWatch:
         self._next_s = 0.0
         self._start: tuple[int, int] | None = None
         self._since_ns = 0
+        self._written_ns: dict[str, int] = {}
         self._alarm = HangAlarm(0.0)
         self._finding: threading.Thread | None = None
         self._found: HangNotice | None = None
@@ -248,7 +258,9 @@ class HangWatch:
         on_gpus = bool(state.gpus) and self._has_gpus
         quiet = self._alarm.quiet_s(now) > _QUIET_PART * self._alarm.limit_s
         active = on_gpus and quiet and gpus_active(state)
-        self._alarm = self._alarm.observe(now, self._progress(), on_gpus=on_gpus, gpus_active=active)
+        self._alarm = self._alarm.observe(
+            now, self._progress(), on_gpus=on_gpus, gpus_active=active, writes=self._ranks_write()
+        )
         if self._alarm.event == "alarm":
             seconds = round(self._alarm.quiet_s(now))
             self._finding = threading.Thread(target=self._find, args=(state, seconds), daemon=True)
@@ -275,6 +287,15 @@ class HangWatch:
                             None if busy is None else float(busy),
                         )
         return found
+
+    def _ranks_write(self) -> bool:
+        """Return whether a rank has touched its file since the last time; clocks of nodes may differ."""
+        before, self._written_ns = self._written_ns, {}
+        with suppress(OSError):
+            for entry in islice(os.scandir(self._folder / "writing"), _MAX_RANKS):
+                with suppress(OSError):
+                    self._written_ns[entry.name] = entry.stat(follow_symlinks=False).st_mtime_ns
+        return any(before.get(name) != time_ns for name, time_ns in self._written_ns.items())
 
     def _find(self, state: LaunchState, seconds: int) -> None:
         """Find the cause, and report it to the run, to the user, and for the state."""
@@ -320,19 +341,28 @@ def _ended(notice: HangNotice | None) -> HangNotice | None:
 
 
 def gpus_active(state: LaunchState) -> bool:
-    """Return whether tensor cores of a GPU of the launch's ranks were active in the last minute."""
+    """Return whether a pipe of a GPU of the launch's ranks computed in the last minute.
+
+    A rank that waits for NCCL keeps its GPU busy, but not with numbers: tensor cores are idle then, and the
+    other pipes do little more than count addresses (derived, not measured).
+    """
     import numpy as np  # noqa: PLC0415 - rarely needed, and slow to import
 
     from ...telemetry.ranks import gpu_uuids_by_rank, read_ranks  # noqa: PLC0415
     from ...telemetry.store.segments import read_samples  # noqa: PLC0415
 
-    telemetry, metric = Path(state.run, "telemetry"), "PIPE_TENSOR_ACTIVE"
+    telemetry = Path(state.run, "telemetry")
     with suppress(OSError, ValueError):
         since_ns = time.time_ns() - _SAMPLES_NS
-        table = read_samples(telemetry, since_ns=since_ns, simulated=False, metrics=(metric,))
+        table = read_samples(telemetry, since_ns=since_ns, simulated=False, metrics=tuple(_ACTIVE))
         own = {uuid for uuids in gpu_uuids_by_rank(read_ranks(telemetry)).values() for uuid in uuids}
         columns = [table[each.uuid] for each in table.gpus if each.uuid in own or not own]
-        return any(bool((np.nan_to_num(each[metric]) > _ACTIVE).any()) for each in columns if metric in each)
+        return any(
+            bool((np.nan_to_num(each[metric]) > least).any())
+            for each in columns
+            for metric, least in _ACTIVE.items()
+            if metric in each
+        )
     return False
 
 
