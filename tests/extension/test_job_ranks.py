@@ -254,6 +254,14 @@ if sys.argv[2] == "mesh":
     mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("pp", "tp"))
     mesh["tp"]
     dist.destroy_process_group()
+elif sys.argv[2] in ("ddp", "fsdp2"):
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+    dist.init_process_group("gloo")
+    model = torch.nn.Linear(4, 4)
+    fully_shard(model) if sys.argv[2] == "fsdp2" else torch.nn.parallel.DistributedDataParallel(model)
+    dist.destroy_process_group()
 elif sys.argv[2] == "log":
     from gipfel_widgets import log
     log(roles={"dp": int(os.environ["RANK"])})
@@ -262,7 +270,13 @@ elif sys.argv[2] == "log":
 
 @pytest.mark.parametrize(
     ("way", "source", "axes"),
-    [("mesh", "mesh", {"pp": 1, "tp": 2}), ("log", "rank", {"dp": 2}), ("", "launch", {"ep": 2})],
+    [
+        ("mesh", "mesh", {"pp": 1, "tp": 2}),
+        ("log", "rank", {"dp": 2}),
+        ("", "launch", {"ep": 2}),
+        ("ddp", "wrapper", {"dp": 2}),
+        ("fsdp2", "wrapper", {"dp": 2}),
+    ],
 )
 def test_a_launchs_ranks_tell_their_roles(
     tmp_path: Path, run: Path, way: str, source: str, axes: dict[str, int]
@@ -273,8 +287,9 @@ def test_a_launchs_ranks_tell_their_roles(
         "GIPFEL_RUNS": str(tmp_path), "GIPFEL_RUN": str(run), "GIPFEL_SCHEDULER": "local",
     }  # fmt: skip
     widgets = str(Path(__file__).parents[2] / "widgets")
+    layout = "" if source == "wrapper" else "ep=2"
     spec = LaunchSpec(
-        target="train.py", arguments=(widgets, way), launcher="srun", gpus_per_node=2, layout="ep=2"
+        target="train.py", arguments=(widgets, way), launcher="srun", gpus_per_node=2, layout=layout
     )
     started = launch(spec, environment, directory=tmp_path)
     assert isinstance(started, Launch)

@@ -1,7 +1,7 @@
 """Roles that ranks report: lines of ``roles.jsonl`` in the run folder.
 
-``gipfel_widgets.roles`` and the hook on torch's device mesh append lines ``{"time_ns", "rank", "world_size",
-"node", "pid", "launch", "source", "roles"}``; any other line is counted and skipped.
+``gipfel_widgets.roles`` and a launch's hooks on torch's device mesh, DDP and FSDP append lines ``{"time_ns",
+"rank", "world_size", "node", "pid", "launch", "source", "roles"}``; any other line is counted and skipped.
 """
 
 import json
@@ -72,7 +72,7 @@ class RoleReports:
 
     @property
     def source(self) -> str:
-        """Where most of the roles come from: ``rank``, ``mesh`` or ``launch``; empty without roles."""
+        """Where most roles come from: ``rank``, ``mesh``, ``wrapper`` or ``launch``; empty if unknown."""
         sources = [each.source for each in self.ranks.values() if each.roles]
         return max(sources, key=sources.count, default="")
 
@@ -111,13 +111,22 @@ def read_reports(run: Path, launch: str | None = None, records: Iterable[Reporte
         # A launch that was restarted with fewer nodes has reports of a larger world too.
         if each.world_size in (None, size) and (size is None or each.rank < size):
             earlier = found.get(each.rank)
-            # What a program says about its roles counts more than its launch's layout, whatever comes last.
-            better = earlier is not None and earlier.roles and (not each.roles or each.source == "launch")
+            better = (
+                earlier is not None and earlier.roles and (not each.roles or _trust(each) < _trust(earlier))
+            )
             if earlier is not None and better:
                 found[each.rank] = replace(each, roles=earlier.roles, source=earlier.source)
             else:
                 found[each.rank] = each
     return RoleReports(found, size, chosen, launches, damaged)
+
+
+def _trust(report: ReportedRank) -> int:
+    """Return how much a report of roles counts, whichever comes last: what a program says counts most.
+
+    A wrapped model shows data parallelism only, while the launch's layout was chosen by a person.
+    """
+    return {"wrapper": 0, "launch": 1}.get(report.source, 2)
 
 
 def _named_as_recorded(report: ReportedRank, run: Path) -> ReportedRank:

@@ -51,8 +51,9 @@ class Job(Frozen):
     """Ranks of a run, or of one of its launches.
 
     ``world_size`` is null if nothing tells it. ``source`` tells where roles come from: ``typed``, ``file``,
-    ``rank``, ``mesh``, ``launch``, or empty. ``launch`` is ``RUN/N``, empty outside of launches. ``axes`` has
-    the number of positions on each axis. ``missing`` are the ranks that were never seen.
+    ``rank``, ``mesh``, ``wrapper`` (DDP or FSDP), ``launch``, or empty. ``launch`` is ``RUN/N``, empty
+    outside of launches. ``axes`` has the number of positions on each axis. ``missing`` are the ranks that
+    were never seen.
     """
 
     run: str

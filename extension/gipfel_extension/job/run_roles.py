@@ -1,7 +1,7 @@
 """Roles of a run's ranks, from all that tells them, and what contradicts in it.
 
 In this order: a layout that a person typed, ``roles.json`` of the run folder, and what ranks reported, be it
-by themselves, by torch's device mesh or by their launch.
+by themselves, by torch's device mesh, by DDP or FSDP, or by their launch.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -40,7 +40,7 @@ class RunRoles:
     roles
         Roles with the nodes, GPUs, NICs and switches of the ranks.
     source
-        ``typed``, ``file``, ``rank``, ``mesh`` or ``launch``; empty where roles are unknown.
+        ``typed``, ``file``, ``rank``, ``mesh``, ``wrapper`` or ``launch``; empty where roles are unknown.
     world_size
         Number of ranks; None where neither ranks nor roles tell it.
     problems

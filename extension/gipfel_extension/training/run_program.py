@@ -12,6 +12,8 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib is slower to import
@@ -82,10 +84,12 @@ def run_user() -> int:
 
 
 def arm() -> None:
-    """Arm the step hooks, the report of the device mesh, and the thread that answers requests."""
+    """Arm the step hooks, the report of the rank's role, and the thread that answers requests."""
     hooks = _load("step_hooks")
     if os.environ.get("GIPFEL_RUN"):
         hooks.after_import("torch.distributed.device_mesh", _watch_meshes)
+        for module, wrapper in _WRAPPERS.items():
+            hooks.after_import(module, partial(_watch_wrapper, *wrapper))
     armed = hooks.arm_step_hooks(os.environ)
     after_s = float(attempt().get("hang_after_s", 300.0))
     _load("rank_requests").RankWatch(FOLDER, armed, dump_flight_recorder, after_s).start()
@@ -214,14 +218,49 @@ def _watch_meshes(module: Any) -> None:
             # Of several meshes, the one with most axes: others are parts or views of it.
             if place and len(names) > largest[0]:
                 largest[0] = len(names)
-                _report_roles(dict(zip(map(str.lower, names), map(int, place))))  # noqa: B905 - Python 3.9
+                roles = dict(zip(map(str.lower, names), map(int, place)))  # noqa: B905 - Python 3.9
+                _report_roles(roles, "mesh")
         except Exception as error:  # noqa: BLE001 - the training must not depend on it
             sys.stderr.write(f"gipfel: the device mesh could not be read: {error}\n")
 
     module.DeviceMesh.__init__ = initialize
 
 
-def _report_roles(roles: dict[str, int]) -> None:
+def _watch_wrapper(class_name: str, method: str, size: Callable[[Any], int], module: Any) -> None:
+    """Report that all ranks are data-parallel peers when the program wraps a model for all of them.
+
+    Each of them then has the same model, or a shard of it, and the same work.
+    """
+    wrapper = getattr(module, class_name)
+    original, reported = getattr(wrapper, method), [False]
+
+    def initialize(self: Any, *arguments: Any, **named: Any) -> None:
+        original(self, *arguments, **named)
+        try:
+            if not reported[0] and 1 < size(self) == int(os.environ.get("WORLD_SIZE") or 0):
+                reported[0] = True
+                _report_roles({"dp": int(os.environ["RANK"])}, "wrapper")
+        except Exception as error:  # noqa: BLE001 - the training must not depend on it
+            sys.stderr.write(f"gipfel: the group of {class_name} could not be read: {error}\n")
+
+    setattr(wrapper, method, initialize)
+
+
+#: By module: the class, the method after which its group is known, and the group's size. DDP, FSDP, FSDP2.
+_WRAPPERS: dict[str, tuple[str, str, Callable[[Any], int]]] = {
+    "torch.nn.parallel.distributed": (
+        "DistributedDataParallel", "__init__", lambda each: int(each.process_group.size()),
+    ),
+    "torch.distributed.fsdp.fully_sharded_data_parallel": (
+        "FullyShardedDataParallel", "__init__", lambda each: int(each.process_group.size()),
+    ),
+    "torch.distributed.fsdp._fully_shard._fsdp_common": (
+        "DataParallelMeshInfo", "__post_init__", lambda each: int(each.mesh.size()),
+    ),
+}  # fmt: skip
+
+
+def _report_roles(roles: dict[str, int], source: str) -> None:
     parts = FOLDER.split("/")
     inside_run = os.path.realpath(FOLDER).startswith(os.path.realpath(os.environ["GIPFEL_RUN"]) + "/")
     content = {
@@ -231,7 +270,7 @@ def _report_roles(roles: dict[str, int]) -> None:
         "node": os.environ.get("GIPFEL_NODE") or os.uname().nodename,
         "pid": os.getpid(),
         "launch": f"{parts[-3]}/{parts[-1]}" if inside_run else parts[-1],
-        "source": "mesh",
+        "source": source,
         "roles": roles,
     }
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
