@@ -109,7 +109,8 @@ export interface IJobRank {
 
 /**
  * Ranks of a run for the page, with events and the names of the metrics that its ranks logged. `steps` has
- * the last step that each rank logged. `growing` is true while samples are recorded.
+ * the last step that each rank logged. `growing` is true while samples are recorded. `security` is null until
+ * the image was judged.
  */
 export interface IJobDocument {
   readonly run: string;
@@ -126,6 +127,7 @@ export interface IJobDocument {
   readonly metrics: readonly string[];
   readonly steps: Readonly<Record<string, number>>;
   readonly growing: boolean;
+  readonly security: ISecurityLine | null;
 }
 
 /** A NUMA node; `cores` is the kernel's list, such as `0-71`. */
@@ -1027,6 +1029,38 @@ export interface IJobCommunication {
   readonly report: IJobTraffic | null;
   readonly by: string;
   readonly figure: IFigure | null;
+}
+
+/** Verdict on a job's image in one line; `level` is what the site's policy makes of it. */
+export interface ISecurityLine {
+  readonly level: 'pass' | 'warn' | 'fail' | 'unknown';
+  readonly line: string;
+}
+
+/** A vulnerability that was accepted: for which package, why, until which day, and by whom. */
+export interface IJobException {
+  readonly path: string;
+  readonly rule: string;
+  readonly reason: string;
+  readonly until: string;
+  readonly by: string;
+}
+
+/**
+ * Verdict on a job's image; `image` is empty without one. `advisories_days` is the age of the advisories,
+ * null if nothing was compared with them. `worst` has a line for each of the most serious vulnerabilities.
+ */
+export interface IJobSecurity {
+  readonly image: string;
+  readonly level: 'pass' | 'warn' | 'fail' | 'unknown';
+  readonly line: string;
+  readonly fix: string;
+  readonly policy: 'report' | 'warn' | 'refuse';
+  readonly packages: number;
+  readonly advisories_days: number | null;
+  readonly worst: readonly string[];
+  readonly not_judged: readonly string[];
+  readonly excepted: readonly IJobException[];
 }
 
 /**

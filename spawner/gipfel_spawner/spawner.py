@@ -159,8 +159,11 @@ class EDFSpawner(SpawnerTraits):
             edf = account.home + edf[1:]
         if edf:
             self.follower.progress.report(5, f"Checking the environment {edf}.")
-            has_image = await commands.check(edf)
-            self.follower.has_image = has_image and (options.engine or settings.engine) != "host"
+            image = await commands.check(edf)
+            self.follower.has_image = bool(image) and (options.engine or settings.engine) != "host"
+            if self.follower.has_image and commands.refuses_images:
+                self.follower.progress.report(7, "Looking up known vulnerabilities of the image.")
+                await commands.check_image(image)
         request = await self.options.request(options, edf, account, service=service)
         await commands.create_log_directory()
         self.job_id = await self.submission.submit(request)

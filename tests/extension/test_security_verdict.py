@@ -1,7 +1,10 @@
 """The verdict on an image, what operators see of a job, and the end of its network."""
 
+import asyncio
 import json
+import os
 import pickle
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,14 +12,24 @@ from click.testing import CliRunner, Result
 from package_images import mirror
 
 from gipfel_cluster.egress.log import GateLog
+from gipfel_cluster.image_verdict import SecurityVerdict, keep_verdict, kept_verdict
+from gipfel_cluster.job.record import BackgroundVerdict
+from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runs import user_cache
+from gipfel_cluster.workloads.submission import HostContext
 from gipfel_extension.cli.main import gipfel
 from gipfel_extension.gate.scan import cache as scan_cache
 from gipfel_extension.gate.scan.targets import scan_targets
-from gipfel_extension.gate.scan.verdict import SecurityVerdict, image_verdict, keep_verdict, kept_verdict
+from gipfel_extension.gate.scan.verdict import (
+    image_verdict,
+    judge_files,
+    judge_start,
+)
 from gipfel_extension.network import read_gate
 from gipfel_extension.server.security import end_network, job_verdict, kept_verdicts, scanned, shared_security
 from gipfel_extension.telemetry.events import read_events, report_to_job
+from gipfel_spawner.form.options import OptionError
+from gipfel_spawner.start import account
 
 _STATUS = "Package: openssl\nStatus: install ok installed\nVersion: 1.0\nArchitecture: amd64\n\n"
 
@@ -166,3 +179,76 @@ def test_a_malicious_file_is_an_event_and_its_verdict_is_kept(
     missing = tmp_path / "missing.pkl"
     kept = kept_verdicts({"g": good, "b": bad, "m": missing}, environment)
     assert kept == {"g": "plain", "b": "malicious"}
+
+
+def _hub(environment: dict[str, str], python: str = sys.executable) -> account.UserCommands:
+    """Return commands as a hub runs them, as its own user."""
+    home = environment["HOME"]
+    Path(home).mkdir(exist_ok=True)
+    return account.UserCommands(
+        account.Account(home=home), environment={"PATH": os.environ["PATH"], **environment}, python=python
+    )
+
+
+def test_the_hub_has_the_image_judged_as_the_user_and_refuses_it(
+    image: Path, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = asyncio.run(_hub(environment).image_verdict(str(image)))
+    assert found is not None
+    assert (found.critical, found.level) == (1, "warn")
+    assert asyncio.run(_hub({"HOME": str(tmp_path)}).image_verdict(str(image))) is None
+    strict = environment | {"GIPFEL_SCAN_POLICY": "refuse"}
+    with pytest.raises(OptionError, match=r"1 critical.*CVE-2026-1 in openssl") as refused:
+        asyncio.run(_hub(strict).check_image(str(image)))
+    assert refused.value.field == "edf"
+    slow = tmp_path / "slow"
+    slow.write_text("#!/bin/sh\nsleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr(account, "VERDICT_S", 0.5)
+    for python, words in (("/bin/false", "failed"), ("/no/python", "can't be run"), (str(slow), "longer")):
+        # A scan that fails is never a clean image; the policy is the site's, whatever the process prints.
+        with pytest.raises(OptionError, match=f"Could not be judged.*{words}"):
+            asyncio.run(_hub(strict, python).check_image(str(image)))
+    liar = tmp_path / "liar"
+    liar.write_text(
+        "#!/bin/sh\necho '" + json.dumps({"image": "/x", "policy": "report", "critical": 3}) + "'\n"
+    )
+    liar.chmod(0o755)
+    with pytest.raises(OptionError, match="3 critical"):
+        asyncio.run(_hub(strict, str(liar)).check_image(str(image)))
+
+
+def test_a_job_keeps_the_verdict_and_its_submission_is_refused(
+    image: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    environment |= {"PATH": os.environ["PATH"]}
+    run = tmp_path / "run"
+    run.mkdir()
+    BackgroundVerdict(str(image), run, {"PATH": os.environ["PATH"]}).finish(30)
+    assert kept_verdict(run) is None
+    BackgroundVerdict(str(image), run, environment).finish(30)
+    kept = kept_verdict(run)
+    assert kept is not None
+    assert kept.critical == 1
+    context = HostContext(environment, in_job=False)
+    (line,) = judge_start(str(image), (), context, environment)
+    assert "1 critical" in line
+    strict = environment | {"GIPFEL_SCAN_POLICY": "refuse"}
+    with pytest.raises(GipfelError, match="The site refuses the image"):
+        judge_start(str(image), (), HostContext(strict, in_job=False), strict)
+
+
+def test_files_that_a_job_loads_are_judged(tmp_path: Path) -> None:
+    good, bad, odd = (tmp_path / name for name in ("good.pkl", "bad.pkl", "odd.pkl"))
+    good.write_bytes(pickle.dumps([1]))
+    bad.write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    odd.write_bytes(pickle.dumps([1] * 100)[:-30])
+    environment = {"HOME": str(tmp_path)}
+    strict = environment | {"GIPFEL_SCAN_POLICY": "refuse"}
+    assert judge_files([good], environment) is judge_files([good], strict) is None
+    for path, words, level in ((bad, "malicious", "warn"), (odd, "ould not be judged", "unknown")):
+        found, refused = judge_files([good, path], environment), judge_files([path], strict)
+        assert found is not None
+        assert refused is not None
+        assert (found.level, refused.level) == (level, "fail")
+        assert words in found.line

@@ -4,6 +4,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import images as image_builder
@@ -11,6 +12,7 @@ import pytest
 from hub_process import HubProcess, proxy_folder
 from images import Images
 from kept_runtime import runtime_for_tests
+from package_images import mirror
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from gipfel_cluster.edf import Edf
@@ -87,13 +89,36 @@ def image(state: Path) -> Path | None:
     return images.debian
 
 
+def _advisories(state: Path) -> dict[str, str]:
+    """Make a mirror with two advisories on packages of every Debian image, and accept one of them."""
+    found = []
+    for name, package, complexity in (("CVE-2026-1", "bash", "L"), ("CVE-2026-2", "dpkg", "H")):
+        affected = {
+            "package": {"ecosystem": "Debian:12", "name": package},
+            "ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "99.1"}]}],
+        }
+        vector = f"CVSS:3.1/AV:N/AC:{complexity}/PR:N/UI:N/S:U/C:H/I:H/A:H"
+        severity = [{"type": "CVSS_V3", "score": vector}]
+        modified = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        found.append({"id": name, "modified": modified, "severity": severity, "affected": [affected]})
+    accepted = state / "exceptions.toml"
+    accepted.write_text(
+        '[[exception]]\nrule = "CVE-2026-2"\nreason = "no packages are installed here"\n'
+        'until = 2999-01-31\nby = "Ada"\n'
+    )
+    return {
+        "GIPFEL_ADVISORIES": str(mirror(state / "osv", *found)),
+        "GIPFEL_SCAN_EXCEPTIONS": str(accepted),
+    }
+
+
 @pytest.fixture(scope="session")
 def hub(state: Path, image: Path | None) -> Iterator[HubProcess]:
     """A hub with this project's own configuration and the local scheduler, shared by all modules.
 
     Each module has users of its own, and stops the servers that it started.
     """
-    environment = {"GIPFEL_SCHEDULER": "local", "GIPFEL_CLUSTER": "workstation"}
+    environment = {"GIPFEL_SCHEDULER": "local", "GIPFEL_CLUSTER": "workstation", **_advisories(state)}
     if image:
         environment["GIPFEL_RUNTIME"] = str(runtime_for_tests())
     with HubProcess(state, environment, proxy=proxy_folder()) as process:

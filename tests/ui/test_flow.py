@@ -176,5 +176,45 @@ def test_a_narrow_window_keeps_the_panel_readable(lab: LabPage, screenshot: Scre
     lab.page.set_viewport_size({"width": 1400, "height": 900})
 
 
+def test_the_verdict_on_the_image_is_in_panel_job_page_and_operators_page(
+    lab: LabPage, hub: HubProcess, new_page: Callable[[], Page], image: Path | None, screenshot: Screenshot
+) -> None:
+    if image is None:
+        pytest.skip("There is no image.")
+    section = lab.open_section("Job")
+    line = section.locator(".jp-Gipfel-security")
+    expect(line).to_contain_text("Known vulnerabilities: 1 critical")
+    expect(line).to_contain_text("Policy of the site: report")
+    screenshot(lab.page, "12-security-panel")
+    line.get_by_role("button", name="Details of the verdict").click()
+    tab = lab.page.locator(".jp-Gipfel-job-security")
+    expect(tab).to_contain_text("critical: CVE-2026-1 in bash")
+    expect(tab.get_by_role("row", name="CVE-2026-2")).to_contain_text("no packages are installed here")
+    screenshot(lab.page, "12-security-job-page")
+    lab.choose_theme("JupyterLab Dark")
+    lab.page.set_viewport_size({"width": 720, "height": 900})
+    screenshot(lab.page, "12-security-job-page-dark")
+    lab.page.set_viewport_size({"width": 1400, "height": 900})
+    lab.choose_theme("JupyterLab Light")
+    lab.page.locator(".jp-Gipfel-job").get_by_role("tab", name="Overview").click()
+    expect(lab.page.locator(".jp-Gipfel-job .jp-Gipfel-security")).to_contain_text("1 critical")
+    hub.user("root")
+    operator = HubPages(new_page(), hub.url)
+    try:
+        operator.login("root", hub.password)
+        for scheme, width in (("light", 1400), ("dark", 320)):
+            operator.page.emulate_media(color_scheme=scheme)
+            operator.page.set_viewport_size({"width": width, "height": 900})
+            operator.page.goto(f"{hub.url}/hub/gipfel/servers")
+            row = operator.page.locator(".gipfel-servers tbody tr", has_text=_USER)
+            expect(row).to_contain_text("▲ 1 critical")
+            expect(row).to_contain_text("1 excepted")
+            # Numbers and known words alone.
+            assert not any(word in operator.page.content() for word in (image.name, "CVE-", "bash"))
+            screenshot(operator.page, f"12-security-operators-{scheme}-{width}")
+    finally:
+        operator.page.close()
+
+
 def test_the_page_threw_nothing(lab: LabPage) -> None:
     assert not lab.errors

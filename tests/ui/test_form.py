@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hub_pages import HubPages, write_environment
 from hub_process import HubProcess
+from package_images import put
 from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import Locator, Page, expect
 
@@ -16,6 +17,10 @@ from gipfel_spawner.form.page import environment_fields
 pytestmark = pytest.mark.browser
 
 _USER = "hedy"
+_PACKAGES = "".join(
+    f"Package: {name}\nStatus: install ok installed\nVersion: 1.0\nArchitecture: amd64\n\n"
+    for name in ("bash", "dpkg")
+)
 _NOTED = 'workdir = "/tmp"\n[annotations]\nhooks.aws_ofi_nccl.enabled = "true"\n'
 
 # Then what the form offers is this machine's.
@@ -26,9 +31,12 @@ Screenshot = Callable[[Page, str], Path]
 
 @pytest.fixture(scope="module")
 def pages(hub: HubProcess, new_page: Callable[[], Page], state: Path) -> Iterator[HubPages]:
-    """A user with three environments: a good one, one with a note, one without its image."""
+    """A user with environments: a good one, with a note, with an image, without its image."""
     write_environment(state, _USER, "plain", 'workdir = "/tmp"\n[env]\nGREETING = "grüezi"\n')
     write_environment(state, _USER, "noted", _NOTED)
+    packages = {"etc/os-release": "ID=debian\nVERSION_ID=12\n", "var/lib/dpkg/status": _PACKAGES}
+    image = put(state / "form-image", packages)
+    write_environment(state, _USER, "judged", f'image = "{image}"\n')
     write_environment(state, _USER, "lost-image", '# an image\nimage = "/nowhere/lost.sqsh"\n')
     hub.user(_USER)
     pages = HubPages(new_page(), hub.url)
@@ -88,6 +96,31 @@ def test_the_form_is_readable_in_the_dark_and_in_a_narrow_window(
     page.keyboard.press("Escape")
     expect(page.locator("#gipfel-new")).to_be_hidden()
     page.set_viewport_size({"width": 1400, "height": 900})
+
+
+def test_the_verdict_on_the_image_is_in_the_form(pages: HubPages, screenshot: Screenshot) -> None:
+    page = pages.page
+    for scheme, width in (("light", 1400), ("dark", 320)):
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size({"width": width, "height": 900})
+        pages.open_form()
+        page.get_by_label("Environment", exact=True).select_option("judged")
+        found = page.locator(".gipfel-security")
+        expect(found).to_have_attribute("data-level", "warn")
+        expect(found).to_contain_text("1 critical, 1 of them with a fixed version; advisories 0 days old")
+        expect(found).to_contain_text("1 excepted by Ada, the first until 2999-01-31")
+        expect(found).to_contain_text("Policy of the site: report.")
+        found.locator("summary").click()
+        expect(found).to_contain_text("critical: CVE-2026-1 in bash 1.0, fixed in 99.1")
+        expect(found).to_contain_text("until 2999-01-31: no packages are installed here")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        found.scroll_into_view_if_needed()
+        screenshot(page, f"24-form-security-{scheme}-{width}")
+    page.emulate_media(color_scheme="light")
+    page.set_viewport_size({"width": 1400, "height": 900})
+    page.get_by_label("Environment", exact=True).select_option("plain")
+    expect(page.locator("#gipfel-edf-state")).to_contain_text("✓ valid")
+    expect(page.locator(".gipfel-security")).to_have_count(0)
 
 
 def test_an_environment_is_checked_before_it_is_started(pages: HubPages, screenshot: Screenshot) -> None:

@@ -13,8 +13,8 @@ from .terminal import examples, report_line
 
 if TYPE_CHECKING:
     from gipfel_cluster.edf import Dialect, Resolution
+    from gipfel_cluster.image_verdict import SecurityVerdict
 
-    from ..gate.scan.verdict import SecurityVerdict
     from .kernelspec import KernelPython, KernelSpec
 
 _dialect = click.option(

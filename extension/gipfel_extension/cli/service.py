@@ -132,7 +132,7 @@ def up(
     if hub is not None:
         return _up_in_hub(hub, blueprint, dict(typed), options, wait=not no_wait, as_json=as_json)
     allow_forks()
-    started = start_service(_spec(blueprint, dict(typed), options), os.environ)
+    started = start_service(_spec(blueprint, dict(typed), options), os.environ, report_line)
     report_line(f"service {started.id} is submitted (job {started.job_id}); see `gipfel logs {started.id}`")
     document: dict[str, object] = {"name": started.id, "job_id": started.job_id, "folder": started.folder}
     if not no_wait:

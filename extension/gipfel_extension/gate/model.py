@@ -1,10 +1,24 @@
 """Values of a scan, and the document of ``gipfel scan --json``."""
 
 from collections.abc import Iterable, Mapping
-from datetime import date
 from typing import Literal
 
+from gipfel_cluster.image_verdict import Excepted
 from gipfel_cluster.model import Frozen
+
+__all__ = [
+    "SEVERITIES",
+    "VERDICTS",
+    "Excepted",
+    "Finding",
+    "Item",
+    "Package",
+    "ScanDocument",
+    "Severity",
+    "Verdict",
+    "Vulnerability",
+    "worst",
+]
 
 Severity = Literal["low", "medium", "high", "critical"]
 Verdict = Literal["plain", "needs code", "not understood", "malicious"]
@@ -69,19 +83,6 @@ class Vulnerability(Frozen):
     version: str
     fixed: str = ""
     summary: str = ""
-
-
-class Excepted(Frozen):
-    """A finding or an advisory that an exception covers; ``path`` names the item or the package.
-
-    ``by`` is who accepted it, as the exception or else the owner of its file says.
-    """
-
-    path: str
-    rule: str
-    reason: str
-    until: date
-    by: str = ""
 
 
 class ScanDocument(Frozen):

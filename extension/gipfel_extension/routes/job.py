@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from typing import Any
 
 from pydantic import ValidationError
@@ -21,6 +22,7 @@ from ..server.job_tabs import (
     topology_document,
 )
 from ..server.job_verdicts import JobVerdicts
+from ..server.security import security_document
 from .base import GipfelRouteHandler, route
 
 _verdicts = JobVerdicts()
@@ -95,6 +97,17 @@ class JobNetworkRouteHandler(GipfelRouteHandler):
         query = self.query_as(JobQuery)
         folder = await self.telemetry.run_named(query.run)
         self.finish(await asyncio.to_thread(network_document, folder))
+
+
+class JobSecurityRouteHandler(GipfelRouteHandler):
+    """``GET``: what is known of a job's image."""
+
+    @route
+    async def get(self) -> None:
+        """Send the verdict; of a run whose job did not keep one, it may take seconds."""
+        query = self.query_as(JobQuery)
+        folder = await self.telemetry.run_named(query.run)
+        self.finish(await asyncio.to_thread(security_document, folder, query.launch, os.environ))
 
 
 class JobCheckpointsRouteHandler(GipfelRouteHandler):

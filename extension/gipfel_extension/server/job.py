@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, field_validator
 
+from gipfel_cluster.image_verdict import SECURITY, kept_verdict
 from gipfel_cluster.model import Frozen, GipfelError, OneLine
 
 from ..diagnosis.roles import RoleSelection, parse_selection
@@ -30,6 +31,7 @@ from ..telemetry.user_metrics import UserMetrics
 from ..topology.cluster import CLUSTER_FILE, read_states
 from .history import Times, is_recorded, metrics_of_run
 from .job_cache import StampedCache, metrics_stamp, ranks_stamp, samples_stamp, stamp_of
+from .job_responses import SecurityLine
 from .responses import RunEvent
 from .views import event_texts
 
@@ -92,6 +94,7 @@ class JobDocument(Job):
     """Ranks of a run for the page, with events and the names of the metrics that its ranks logged.
 
     ``steps`` has the last step that each rank logged. ``growing`` is true while samples are recorded.
+    ``security`` is null until the image was judged.
     """
 
     version: str
@@ -99,12 +102,14 @@ class JobDocument(Job):
     metrics: tuple[str, ...]
     steps: dict[int, int]
     growing: bool
+    security: SecurityLine | None
 
 
 def job_document(folder: Path, query: JobQuery) -> dict[str, Any]:
     """Return the content of a `JobDocument`, or only ``version`` and ``unchanged`` if the page has it."""
     growing = is_recorded(folder / "telemetry")
-    version = version_of(ranks_stamp(folder), samples_stamp(folder), metrics_stamp(folder), query, growing)
+    stamps = (ranks_stamp(folder), samples_stamp(folder), metrics_stamp(folder), stamp_of(folder / SECURITY))
+    version = version_of(*stamps, query, growing)
     if query.have == version:
         return {"version": version, "unchanged": True}
     content = read_content(folder, query)
@@ -116,7 +121,13 @@ def job_document(folder: Path, query: JobQuery) -> dict[str, Any]:
         "metrics": metric_names(metrics, content.job.launch),
         "steps": last_steps(metrics, content.job.launch),
         "growing": growing,
+        "security": _security(folder),
     }
+
+
+def _security(folder: Path) -> dict[str, str] | None:
+    verdict = kept_verdict(folder)
+    return None if verdict is None else {"level": verdict.level, "line": verdict.line}
 
 
 def _events(folder: Path) -> list[dict[str, Any]]:

@@ -52,6 +52,42 @@ class JobCommunication(ResponseModel):
     figure: Figure | None
 
 
+class SecurityLine(ResponseModel):
+    """Verdict on a job's image in one line; ``level`` is what the site's policy makes of it."""
+
+    level: Literal["pass", "warn", "fail", "unknown"]
+    line: str
+
+
+class JobException(ResponseModel):
+    """A vulnerability that was accepted: for which package, why, until which day, and by whom."""
+
+    path: str
+    rule: str
+    reason: str
+    until: str
+    by: str
+
+
+class JobSecurity(ResponseModel):
+    """Verdict on a job's image; ``image`` is empty without one.
+
+    ``advisories_days`` is the age of the advisories, null if nothing was compared with them. ``worst`` has a
+    line for each of the most serious vulnerabilities.
+    """
+
+    image: str
+    level: Literal["pass", "warn", "fail", "unknown"]
+    line: str
+    fix: str
+    policy: Literal["report", "warn", "refuse"]
+    packages: int
+    advisories_days: float | None
+    worst: tuple[str, ...]
+    not_judged: tuple[str, ...]
+    excepted: tuple[JobException, ...]
+
+
 class JobVerdict(ResponseModel):
     """Verdict of a diagnosis about a job; ``since_ms`` is UTC.
 

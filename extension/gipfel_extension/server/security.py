@@ -9,15 +9,25 @@ from pathlib import Path
 from typing import Any
 
 from gipfel_cluster.egress.start import close_gates
+from gipfel_cluster.image_verdict import (
+    SecurityVerdict,
+    is_configured,
+    keep_verdict,
+    kept_verdict,
+    policy_of,
+    unjudged,
+)
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runs import user_cache
 
 from ..gate.model import SEVERITIES, ScanDocument, worst
 from ..gate.scan.cache import ScanCache
-from ..gate.scan.verdict import SecurityVerdict, image_verdict, keep_verdict, kept_verdict
+from ..gate.scan.verdict import image_verdict
+from ..job.run_roles import launch_folder
 from ..network import read_gate
 from ..telemetry.events import read_events, report_to_job
 from ..telemetry.files import read_json
+from .job_responses import JobException, JobSecurity
 
 _MAX_RECORD_BYTES = 16 << 20
 _OVER_LIMIT = frozenset(("network_rate", "network_volume"))
@@ -30,7 +40,11 @@ _SCANS = asyncio.Semaphore(2)
 
 
 def job_verdict(run: Path, environment: Mapping[str, str]) -> SecurityVerdict | None:
-    """Return the verdict on the image of a run, made once and kept in its folder; None without an image."""
+    """Return the verdict on the image of a run; None without an image.
+
+    A job keeps it in its run folder. That of another run is made here and kept, if the image is visible: in a
+    container it may not be.
+    """
     kept = kept_verdict(run)
     if kept is not None:
         return kept
@@ -40,6 +54,9 @@ def job_verdict(run: Path, environment: Mapping[str, str]) -> SecurityVerdict | 
         return None
     if not isinstance(image, str) or not image:
         return None
+    if image.startswith("/") and is_configured(environment) and not Path(image).exists():
+        reason = "It was not judged when the job started, and is not visible in this container."
+        return unjudged(image, policy_of(environment), reason)
     verdict = image_verdict(image, environment)
     try:
         keep_verdict(run, verdict)
@@ -66,6 +83,28 @@ def shared_security(run: Path, environment: Mapping[str, str]) -> dict[str, Any]
         "excepted": len(verdict.excepted) if verdict else 0,
         "advisories_days": None if days is None else int(days),
     }
+
+
+def security_document(run: Path, launch: str | None, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the content of a `job_responses.JobSecurity`.
+
+    Parameters
+    ----------
+    launch
+        ``RUN/N`` of a launch, whose own verdict counts if its pre-flight kept one.
+    """
+    folder = launch_folder(run, launch)
+    kept = kept_verdict(folder) if folder else None
+    verdict = kept or job_verdict(run, environment) or SecurityVerdict(image="")
+    days = verdict.advisories_days
+    return JobSecurity(
+        image=verdict.image, level=verdict.level, line=verdict.line, fix=verdict.fix, policy=verdict.policy,
+        packages=verdict.packages, advisories_days=None if days is None else round(days, 1),
+        worst=verdict.worst, not_judged=verdict.not_judged,
+        excepted=tuple(
+            JobException(**each.model_dump(mode="json")) for each in verdict.excepted[:_MOST_FINDINGS]
+        ),
+    ).model_dump(mode="json")  # fmt: skip
 
 
 def end_network(run: Path, by: str, reason: str) -> bool:

@@ -35,6 +35,7 @@ from gipfel_cluster.workloads.submission import (
     submission_context,
 )
 
+from ..gate.scan.verdict import judge_start
 from .hub_services import hub_services
 from .plan import (
     HUB,
@@ -53,13 +54,21 @@ JOB_LOG = "job.log"
 _MODULE = "gipfel_extension.services.supervisor"
 
 
-def start_service(spec: ServiceSpec, environment: Mapping[str, str]) -> Workload:
+def start_service(
+    spec: ServiceSpec, environment: Mapping[str, str], report: Report = lambda _line: None
+) -> Workload:
     """Write a service's directory, and submit its job.
+
+    Parameters
+    ----------
+    report
+        Called with each line that the user must see.
 
     Raises
     ------
     GipfelError
-        A service with this name runs, a secret or the EDF can't be used, or the scheduler refuses the job.
+        A service with this name runs, a secret or the EDF can't be used, the site refuses its image, or the
+        scheduler refuses the job.
     """
     context = submission_context(environment)
     scheduler = spec.scheduler or context.default_setting("scheduler")
@@ -71,7 +80,7 @@ def start_service(spec: ServiceSpec, environment: Mapping[str, str]) -> Workload
         # Programs that are told their path, such as MLflow, may refuse an empty one.
         spec = spec.model_copy(update={"prefix": f"/{spec.name}/"})
     with hold_supervisor_lock(folder):
-        request = _job_request(spec, folder, context, environment)
+        request = _job_request(spec, folder, context, environment, report)
         state = _write(spec, folder, environment)
         write_atomically(folder / TOKEN, secrets.token_urlsafe(32) + "\n")
         write_atomically(folder / COMMAND, f"{request.script}\n")
@@ -148,7 +157,11 @@ _VERBS = {"failed": "has failed", "lost": "was lost"}
 
 
 def _job_request(
-    spec: ServiceSpec, folder: Path, context: SubmissionContext, environment: Mapping[str, str]
+    spec: ServiceSpec,
+    folder: Path,
+    context: SubmissionContext,
+    environment: Mapping[str, str],
+    report: Report,
 ) -> JobRequest:
     directory = Path(spec.directory)
     resources = spec.blueprint.resources
@@ -160,6 +173,8 @@ def _job_request(
             "There is no runtime to mount into the image.",
             "Build one: gipfel runtime build ~/.gipfel/runtime",
         )
+    for line in judge_start(edf.image if edf else "", (), context, environment):
+        report(line)
     on_host = context.on_host(folder)
     packages = find_environment(spec.blueprint, environment)
     # The job has few of this shell's variables, and a container few of its directories.
@@ -267,7 +282,7 @@ class ServiceKind:
             hub.start(workload.id, None, report)
             return self.workload(folder)
         report(f"{workload.name} gets a new token.")
-        return start_service(spec, environment)
+        return start_service(spec, environment, report)
 
     def workload(self, folder: Path) -> Workload:
         """Return the workload of a service's directory.

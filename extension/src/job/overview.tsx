@@ -9,7 +9,7 @@ import { heatRows } from './heat';
 import type { JobModel } from './model';
 import { States } from './states';
 import { Storage } from './storage';
-import { chooseVerdict, Headline } from './verdicts';
+import { chooseVerdict, Headline, SecurityLine } from './verdicts';
 
 const MOST_PACES = 2;
 /** Metrics that tell the pace of a training, by their usual names. */
@@ -22,8 +22,8 @@ interface IProps {
 }
 
 /** The worst verdict, the pace of the training, the bands of all GPUs, and the heat map. */
-export function Overview(props: IProps): React.JSX.Element {
-  const { model, figures, trans } = props;
+export function Overview(props: IProps & { readonly onSecurity: () => void }): React.JSX.Element {
+  const { model, figures, trans, onSecurity } = props;
   const { job } = model;
   const names = job === null ? [] : paceNames(job);
   const wanted = JSON.stringify(names);
@@ -42,6 +42,7 @@ export function Overview(props: IProps): React.JSX.Element {
           chooseVerdict(model.selection, verdict);
         }}
       />
+      <SecurityLine job={job} trans={trans} onDetails={onSecurity} />
       <States model={model} trans={trans} />
       {job !== null && <WorldLine job={job} trans={trans} />}
       <div className="jp-Gipfel-job-plots">

@@ -19,6 +19,8 @@ import type { JobModel } from './model';
 import { Overview } from './overview';
 import { Ranks } from './ranks';
 
+/** The ID of the tab with what is known of the job's image. */
+export const SECURITY_TAB = 'security';
 const LAST_RANK = 1000;
 /** Width from which plots stand side by side, as `style/job.css` has it. */
 const TWO_COLUMNS = 1100;
@@ -272,7 +274,11 @@ export function addOwnTabs(
   trans: TranslationBundle
 ): void {
   const common = { model, figures, trans };
-  tabs.addTab({ id: 'overview', title: trans.__('Overview'), Body: () => <Overview {...common} /> }, 10);
+  const onSecurity = (): void => {
+    tabs.select(SECURITY_TAB);
+  };
+  const Body = (): React.JSX.Element => <Overview {...common} onSecurity={onSecurity} />;
+  tabs.addTab({ id: 'overview', title: trans.__('Overview'), Body }, 10);
   tabs.addTab({ id: 'ranks', title: trans.__('Ranks'), Body: () => <Ranks {...common} /> }, 20);
   tabs.addTab({ id: 'metrics', title: trans.__('Metrics'), Body: () => <Metrics {...common} /> }, 40);
   tabs.addTab({ id: 'events', title: trans.__('Events'), Body: () => <Events {...common} /> }, 50);

@@ -7,8 +7,9 @@ import { CommandIDs } from '../common/commands';
 import type { ISection } from '../tokens';
 import type { JobModel } from './model';
 import { WorldLine } from './overview';
+import { SECURITY_TAB } from './page';
 import { States } from './states';
-import { Headline } from './verdicts';
+import { Headline, SecurityLine } from './verdicts';
 
 /** Create the panel's summary of this server's run: world size, missing ranks, worst verdict. */
 export function jobSection(model: JobModel, commands: CommandRegistry, trans: TranslationBundle): ISection {
@@ -20,6 +21,13 @@ export function jobSection(model: JobModel, commands: CommandRegistry, trans: Tr
       {(): React.JSX.Element => (
         <>
           <Headline model={model} trans={trans} onShow={open} />
+          <SecurityLine
+            job={model.job}
+            trans={trans}
+            onDetails={() => {
+              void commands.execute(CommandIDs.openJob, { place: `tab=${SECURITY_TAB}` });
+            }}
+          />
           <States model={model} trans={trans} />
           {model.job !== null && <WorldLine job={model.job} trans={trans} />}
           <div className="jp-Gipfel-actions">

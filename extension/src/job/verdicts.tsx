@@ -78,6 +78,30 @@ export function Headline(props: {
   );
 }
 
+const LEVELS = { pass: '✓', warn: '⚠', fail: '✗', unknown: '○' } as const;
+
+/** The verdict on the job's image in one line, with a link to its details; nothing before the image was judged. */
+export function SecurityLine(props: {
+  job: IJobDocument | null;
+  trans: TranslationBundle;
+  onDetails: () => void;
+}): React.JSX.Element | null {
+  const { job, trans, onDetails } = props;
+  const security = job?.security ?? null;
+  return security === null ? null : (
+    <p className="jp-Gipfel-small jp-Gipfel-pad jp-Gipfel-security" data-level={security.level}>
+      <span aria-hidden="true">{LEVELS[security.level]}</span> {trans.__('Image:')} {security.line}{' '}
+      <button
+        className="jp-Gipfel-button jp-mod-small"
+        aria-label={trans.__('Details of the verdict on the image')}
+        onClick={onDetails}
+      >
+        {trans.__('Details')}
+      </button>
+    </p>
+  );
+}
+
 /** The headline of a job in which only notebooks, or nothing, ran. */
 function NoTraining({ trans }: { trans: TranslationBundle }): React.JSX.Element {
   return (

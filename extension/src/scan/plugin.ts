@@ -5,25 +5,32 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { CommandIDs, NO_ARGUMENTS } from '../common/commands';
 import { errorMessage } from '../common/error-message';
+import { addDocumentTab } from '../job/document-tab';
+import { IGipfelJob } from '../tokens';
 import { VerdictBadges } from './badges';
 import { showScan } from './dialog';
 import { ScanRequests } from './requests';
+import { securityTab } from './security-tab';
 
-/** Scans of files: a command in the file browser's context menu, and badges on model files. */
+/** Scans: a command in the file browser's context menu, badges on model files, the verdict on a job's image. */
 export const scanPlugin: JupyterFrontEndPlugin<void> = {
   id: '@gipfel/extension:scan',
-  description: 'Scans files of the file browser, and shows the verdict on model files.',
+  description: "Scans files of the file browser, and shows the verdicts on model files and on a job's image.",
   autoStart: true,
   requires: [IFileBrowserFactory],
-  optional: [IDefaultFileBrowser, ITranslator],
+  optional: [IDefaultFileBrowser, IGipfelJob, ITranslator],
   activate: (
     app: JupyterFrontEnd,
     factory: IFileBrowserFactory,
     browser: IDefaultFileBrowser | null,
+    job: IGipfelJob | null,
     translator: ITranslator | null
   ) => {
     const trans = (translator ?? nullTranslator).load('gipfel');
     const requests = new ScanRequests(app.serviceManager.serverSettings);
+    if (job !== null) {
+      addDocumentTab(app, job, trans, securityTab(trans));
+    }
     const badges = browser === null ? null : new VerdictBadges(browser, requests, trans);
     const selected = () => {
       const items = Array.from(factory.tracker.currentWidget?.selectedItems() ?? []);

@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from pydantic import Field
 
 from ..edf import Edf, Mount
+from ..image_verdict import SECURITY_VARIABLES
 from ..model import Frozen, GipfelError, OneLine
 from ..runs import make_private
 from ..runtime import Runtime
@@ -23,8 +24,15 @@ _JOB_PREFIXES = (
     "JUPYTER_RUNTIME_DIR",
     "CUDA_VISIBLE_DEVICES",
 )
-#: Where runs go, in the file system and to a tracking server, is the same for all jobs of a user.
-_EXCEPTIONS = (*SLURM_VARIABLES, "GIPFEL_RUNS", "GIPFEL_TRACK_TO", "GIPFEL_TRACK_TOKEN_FILE")
+#: Where runs go, in the file system and to a tracking server, and how the site judges images, is the same for
+#: all jobs of a user.
+_EXCEPTIONS = (
+    *SLURM_VARIABLES,
+    *SECURITY_VARIABLES,
+    "GIPFEL_RUNS",
+    "GIPFEL_TRACK_TO",
+    "GIPFEL_TRACK_TOKEN_FILE",
+)
 # Mounting one of these into a container would hide the image's.
 _SYSTEM_DIRECTORIES = frozenset(
     Path("/", name)

@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal, TypeVar
 from pydantic import Field, JsonValue, TypeAdapter, ValidationError, field_validator, model_validator
 
 from ..edf import Diagnostic
+from ..image_verdict import SecurityVerdict
 from ..model import DEFER_BUILD, Frozen, GipfelError, OneLine, check_command, check_variables
 from ..scheduler.protocol import JobRequest, JobStatus, Partition, Quota
 
@@ -95,6 +96,13 @@ class LintRequest(Request):
     edf: EdfName
 
 
+class VerdictRequest(Request):
+    """Judge an image of the host by the site's advisories and policy."""
+
+    kind: Literal["verdict"] = "verdict"
+    image: Annotated[OneLine, Field(max_length=4096)]
+
+
 class LocateRequest(Request):
     """Find the host's path of a file of the client."""
 
@@ -176,6 +184,7 @@ AnyRequest = (
     | KernelRequest
     | EdfRequest
     | LintRequest
+    | VerdictRequest
     | LocateRequest
     | FactsRequest
     | SubmitRequest
@@ -230,6 +239,12 @@ class LintAnswer(Frozen):
     """The diagnostics, errors first; limited in number."""
 
     diagnostics: tuple[Diagnostic, ...]
+
+
+class VerdictAnswer(Frozen):
+    """The verdict on an image; None where neither site nor user want verdicts."""
+
+    verdict: SecurityVerdict | None
 
 
 class LocateAnswer(Frozen):

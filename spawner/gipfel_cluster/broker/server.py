@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 from ..edf.gate import network_annotations
+from ..environment import without_tokens
+from ..image_verdict import is_configured, judge_image
 from ..model import Frozen, GipfelError
 from ..process.tree import kill_tree
 from ..scheduler.machine import current_user_name
@@ -45,6 +47,8 @@ from .messages import (
     SubmitAnswer,
     SubmitRequest,
     SuperviseRequest,
+    VerdictAnswer,
+    VerdictRequest,
     parse_request,
 )
 from .serving import STREAMS, Connection, Server, relay_until_end
@@ -214,17 +218,8 @@ class Broker(Server):
 
     async def _answer(self, request: AnyRequest) -> Frozen:
         match request:
-            case EdfRequest():
-                edf = await asyncio.to_thread(load_usable_edf, request.edf, self._context, request.engine)
-                return EdfAnswer(
-                    name=edf.name,
-                    file=edf.path or "",
-                    image=edf.image,
-                    network=network_annotations(edf.annotations),
-                )
-            case LintRequest():
-                diagnostics = await asyncio.to_thread(edf_diagnostics, request.edf, self._context)
-                return LintAnswer(diagnostics=diagnostics)
+            case EdfRequest() | LintRequest() | VerdictRequest():
+                return await asyncio.to_thread(self._inspect, request)
             case LocateRequest():
                 path = await asyncio.to_thread(self._context.host_path, request.ref)
                 return LocateAnswer(path=str(path) if path else None)
@@ -235,6 +230,21 @@ class Broker(Server):
                 return await asyncio.to_thread(facts, self._context)
             case _:
                 return await self._ask_scheduler(request)
+
+    def _inspect(self, request: EdfRequest | LintRequest | VerdictRequest) -> Frozen:
+        """Look at an EDF or an image of the host; it may take as long as its file system."""
+        match request:
+            case EdfRequest():
+                edf = load_usable_edf(request.edf, self._context, request.engine)
+                network = network_annotations(edf.annotations)
+                return EdfAnswer(name=edf.name, file=edf.path or "", image=edf.image, network=network)
+            case LintRequest():
+                return LintAnswer(diagnostics=edf_diagnostics(request.edf, self._context))
+            case VerdictRequest():
+                environment = without_tokens(self._context.host_environment)
+                wanted = is_configured(environment)
+                verdict = judge_image(sys.executable, request.image, environment) if wanted else None
+                return VerdictAnswer(verdict=verdict)
 
     async def _quota(self) -> Quota | None:
         scheduler = self._scheduler

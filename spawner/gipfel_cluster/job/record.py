@@ -10,6 +10,8 @@ import json
 import os
 import platform
 import stat
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +22,9 @@ from typing import Any
 
 from ..edf import Edf
 from ..edf.mounts import read_reference
+from ..environment import without_tokens
 from ..git_state import git_state
+from ..image_verdict import is_configured, verdict_command
 from ..model import GipfelError
 from ..runs import user_cache, write_atomically
 from ..runtime import Runtime
@@ -149,6 +153,39 @@ class BackgroundDigest:
                     return None
             digest = f"sha256:{sha256.hexdigest()}"
             return digest if keep_digest(self._cache, path, handle, about, digest) else None
+
+
+class BackgroundVerdict:
+    """Process of the lowest priority that judges the job's image, and keeps the verdict in the run folder.
+
+    It runs outside of the container, where image and advisories are; nothing runs where neither site nor user
+    want verdicts.
+    """
+
+    def __init__(self, image: str, run: Path, environment: Mapping[str, str]) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        if not image or not is_configured(environment):
+            return
+        with suppress(OSError):
+            self._process = subprocess.Popen(
+                verdict_command(sys.executable, image, keep=run),
+                env=without_tokens(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,
+            )
+
+    def finish(self, seconds: float) -> None:
+        """Wait so many seconds at most, and end it."""
+        if self._process is None:
+            return
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
 
 
 def _key(path: str, status: os.stat_result) -> dict[str, Any]:

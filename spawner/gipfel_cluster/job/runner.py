@@ -27,13 +27,14 @@ from ..scheduler.machine import scheduler_of
 from . import JOB_VARIABLE, JobSpec
 from .broker import broker_process
 from .notices import JobNotices
-from .record import DIGESTS, BackgroundDigest, describe_run, job_id_of, now
+from .record import DIGESTS, BackgroundDigest, BackgroundVerdict, describe_run, job_id_of, now
 from .recording import Recording, close_run, track_runs
 from .staging import stage_before_start, stage_request
 
 _END_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
-
+#: Wait for the verdict on the image at the end of a very short job.
+_VERDICT_S = 5.0
 
 #: A gate lets nothing in.
 _REACHED = "a notebook server, which the hub must reach; its launches, notebooks and kernels can have one"
@@ -213,6 +214,8 @@ class JobRunner:
         digest = BackgroundDigest(
             record["image"], user_cache(DIGESTS, self.environment), lambda: run.write_record(record)
         )
+        image = (record["image"] or {}).get("path", "")
+        verdict = BackgroundVerdict(image, run.path, self.environment)
         status = 1
         try:
             with broker_process(context):
@@ -231,6 +234,8 @@ class JobRunner:
             return status
         finally:
             digest.stop()
+            # A job that ends by itself has the time; one that is cancelled has not.
+            verdict.finish(0.0 if self._received in _END_SIGNALS else _VERDICT_S)
             try:
                 # First, because when many jobs are cancelled Slurm may kill this process before the rest is
                 # done.

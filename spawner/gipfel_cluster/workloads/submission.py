@@ -21,11 +21,15 @@ from gipfel_cluster.broker.messages import (
     LocateAnswer,
     LocateRequest,
     PathRef,
+    VerdictAnswer,
+    VerdictRequest,
     broker_socket,
 )
 from gipfel_cluster.edf import Diagnostic, EdfError, check_edf, check_local, load_edf
 from gipfel_cluster.edf.gate import network_annotations
 from gipfel_cluster.engines import engine_for, engine_pulls
+from gipfel_cluster.environment import without_tokens
+from gipfel_cluster.image_verdict import SecurityVerdict, is_configured, judge_image
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.scheduler import LocalScheduler, Scheduler, SlurmPresence, SlurmScheduler, slurm_presence
 from gipfel_cluster.scheduler.machine import current_user_name
@@ -86,6 +90,15 @@ class SubmissionContext(Protocol):
 
     def lint(self, file: str, directory: Path) -> tuple[Diagnostic, ...]:
         """Return the diagnostics of `gipfel edf check` for a chosen EDF.
+
+        Raises
+        ------
+        GipfelError
+            The job's broker does not answer.
+        """
+
+    def image_verdict(self, image: str) -> SecurityVerdict | None:
+        """Return the verdict on the image of an EDF; None where neither site nor user want verdicts.
 
         Raises
         ------
@@ -179,6 +192,12 @@ class HostContext:
         """Check an EDF as this user."""
         return check_edf(file, environment=self._environment, directory=directory).diagnostics
 
+    def image_verdict(self, image: str) -> SecurityVerdict | None:
+        """Judge an image of this machine as this user."""
+        if not is_configured(self._environment):
+            return None
+        return judge_image(sys.executable, image, without_tokens(self._environment))
+
     def runtime(self, path: str, scheduler: str) -> ChosenRuntime:
         """Return the user's runtime; on a cluster its interpreter runs the job, since nodes may lack it."""
         runtime = find_runtime(path, self._environment)
@@ -251,6 +270,10 @@ class ContainerContext:
     def lint(self, file: str, directory: Path) -> tuple[Diagnostic, ...]:  # noqa: ARG002 - the host has its own
         """Let the broker check an EDF on the host."""
         return send_request_sync(self._socket, LintRequest(edf=file), LintAnswer).diagnostics
+
+    def image_verdict(self, image: str) -> SecurityVerdict | None:
+        """Let the broker judge an image of the host."""
+        return send_request_sync(self._socket, VerdictRequest(image=image), VerdictAnswer).verdict
 
     def runtime(self, path: str, scheduler: str) -> ChosenRuntime:  # noqa: ARG002 - the job has one scheduler
         """Return the runtime at a path, by default that of the job."""

@@ -333,7 +333,7 @@ def _fields() -> Mapping[str, EnvironmentField]:
 def _version() -> str:
     """Return a hash of the static files, so that browsers reload changed ones."""
     folder = files("gipfel_spawner") / "static"
-    names = ("duration.js", "form.js", "service.js", "environment.js", "form.css")
+    names = ("duration.js", "form.js", "security.js", "service.js", "environment.js", "form.css")
     return sha256(b"".join((folder / name).read_bytes() for name in names)).hexdigest()[:12]
 
 

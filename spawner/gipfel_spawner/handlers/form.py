@@ -153,6 +153,17 @@ class EnvironmentHandler(FormHandler):
         return await spawner.options.inspect_environment(options.edf, options.cluster)
 
 
+class SecurityHandler(FormHandler):
+    """Answer ``POST …/security`` with what is known of the image of an EDF."""
+
+    rate = RateLimiter(40, 60.0)
+
+    async def answer(self, spawner: EDFSpawner, content: dict[str, Any]) -> dict[str, Any]:
+        """Return the verdict of `SecurityVerdict.to_json`, made as the user; empty if there is none."""
+        options = read_options(content)
+        return await spawner.options.judge_environment(options.edf, options.cluster)
+
+
 class DraftHandler(FormHandler):
     """Answer ``POST …/draft``: check or save an EDF that was pasted, uploaded or filled in."""
 
@@ -173,6 +184,7 @@ class DraftHandler(FormHandler):
 ROUTES: tuple[tuple[Any, ...], ...] = (
     (_USER + "/expected-start", ExpectedStartHandler),
     (_USER + "/environment", EnvironmentHandler),
+    (_USER + "/security", SecurityHandler),
     (_USER + "/draft", DraftHandler),
     (r"/gipfel/static/([a-z.]+)", CacheControlStaticFilesHandler, _STATIC),
 )

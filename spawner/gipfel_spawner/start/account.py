@@ -14,6 +14,16 @@ from urllib.parse import quote
 
 from gipfel_cluster.edf.draft import Draft
 from gipfel_cluster.edf.model import Diagnostic
+from gipfel_cluster.image_verdict import (
+    LATE,
+    VERDICT_S,
+    SecurityVerdict,
+    is_configured,
+    policy_of,
+    read_verdict,
+    unjudged,
+    verdict_command,
+)
 from gipfel_cluster.job.service import COMMANDS_MODULE
 from gipfel_cluster.model import Frozen, GipfelError, one_line
 from gipfel_cluster.scheduler.machine import CommandResult, current_user_name, run_as_prefix, run_command
@@ -120,6 +130,10 @@ def _login_shell(entry: pwd.struct_passwd | None) -> str:
     return _SHELL if not shell or Path(shell).name in _NO_SHELLS else shell
 
 
+class CommandTimeoutError(GipfelError):
+    """A command that runs as a user did not end within its time limit."""
+
+
 class UserCommands:
     """Short commands that run as a user.
 
@@ -170,8 +184,8 @@ class UserCommands:
         except ValueError:
             raise GipfelError(f"Your environments can't be listed: {_last(result)}.") from None
 
-    async def check(self, edf: str) -> bool:
-        """Resolve and check an EDF, its image and its mounts; return whether it has an image.
+    async def check(self, edf: str) -> str:
+        """Resolve and check an EDF, its image and its mounts; return its image, empty without one.
 
         Raises
         ------
@@ -181,7 +195,7 @@ class UserCommands:
         answer = await self.inspect(edf)
         try:
             if answer["valid"]:
-                return bool(answer["edf"]["image"])
+                return str(answer["edf"]["image"] or "")
             error = next(each for each in answer["diagnostics"] if each["severity"] == "error")
             location = f" ({error['file']}{', line ' + str(error['line']) if error.get('line') else ''})"
             problem = f"{error['message'].rstrip('.')}{location if error.get('file') else ''}."
@@ -217,6 +231,42 @@ class UserCommands:
         if not isinstance(answer, dict):
             raise GipfelError(f"The environment {edf} can't be checked: the answer is not valid.")
         return self._with_runtime(answer)
+
+    @property
+    def refuses_images(self) -> bool:
+        """Return whether the site keeps images with critical vulnerabilities from starting."""
+        return policy_of(self._environment) == "refuse"
+
+    async def check_image(self, image: str) -> None:
+        """Raise where the site's policy keeps an image from starting.
+
+        Raises
+        ------
+        OptionError
+            The site refuses it.
+        """
+        verdict = await self.image_verdict(image)
+        try:
+            if verdict is not None:
+                verdict.check()
+        except GipfelError as error:
+            raise OptionError(error.problem, error.fix, field="edf") from error
+
+    async def image_verdict(self, image: str) -> SecurityVerdict | None:
+        """Judge an image by the site's advisories and policy; None where the site wants no verdicts.
+
+        It never raises: what fails or takes longer than `VERDICT_S` is not judged.
+        """
+        if not is_configured(self._environment):
+            return None
+        policy = policy_of(self._environment)
+        try:
+            result = await self._run(verdict_command(self._python, image), limit=VERDICT_S)
+        except CommandTimeoutError:
+            return unjudged(image, policy, LATE)
+        except GipfelError as error:
+            return unjudged(image, policy, str(error))
+        return read_verdict(result.output, image, policy)
 
     async def draft(self, draft: Draft) -> dict[str, Any]:
         """Check an EDF that is not on disk yet, and save it if the draft requests that.
@@ -300,24 +350,25 @@ class UserCommands:
             (self._python, "-I", "-m", "gipfel_cluster.edf", command, "--json", *arguments)
         )
 
-    async def _run(self, argv: Sequence[str], *, stdin: str = "") -> CommandResult:
+    async def _run(self, argv: Sequence[str], *, stdin: str = "", limit: float = 0.0) -> CommandResult:
         """Run a command as the user, in the home directory if there is one, as the job does."""
-        result = await self._run_as_user(("env", f"--chdir={self._account.home}", *argv), stdin)
+        limit = limit or self._limit
+        result = await self._run_as_user(("env", f"--chdir={self._account.home}", *argv), stdin, limit)
         if result.code == _NO_DIRECTORY:
-            result = await self._run_as_user(("env", *argv), stdin)
+            result = await self._run_as_user(("env", *argv), stdin, limit)
         if result.code in _NO_PROGRAM:
             raise GipfelError(f"{argv[0]} can't be run: {_last(result).rpartition(': ')[2]}.")
         return result
 
-    async def _run_as_user(self, argv: Sequence[str], stdin: str = "") -> CommandResult:
+    async def _run_as_user(self, argv: Sequence[str], stdin: str, limit: float) -> CommandResult:
         prefix = run_as_prefix(self._account.user, self._exec_prefix)
         try:
             return await run_command(
-                (*prefix, *argv), environment=self._environment, limit=self._limit, stdin=stdin
+                (*prefix, *argv), environment=self._environment, limit=limit, stdin=stdin
             )
         except TimeoutError as error:
-            raise GipfelError(
-                f"A command in your home directory did not end within {self._limit:g} s.",
+            raise CommandTimeoutError(
+                f"A command in your home directory did not end within {limit:g} s.",
                 "Try again in a few minutes.",
             ) from error
 

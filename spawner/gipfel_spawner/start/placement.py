@@ -13,6 +13,7 @@ from typing import Literal
 from gipfel_cluster.edf import Edf
 from gipfel_cluster.engines import engine_for
 from gipfel_cluster.engines.choice import available_engine_names
+from gipfel_cluster.image_verdict import SECURITY_VARIABLES
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runtime import Runtime
 from gipfel_cluster.runtime.model import DESCRIPTION, Description, read_description
@@ -189,7 +190,8 @@ class ServerPlacement:
 
     def job_environment(self, env: Mapping[str, str]) -> dict[str, str]:
         """Add the variables of cluster and account, such as home directory, user name and run folders."""
-        extra = (name.strip() for name in self._spawner.req_keepvars_extra.split(","))
+        # The site's policy on images holds whatever `env_keep` is set to.
+        extra = (*SECURITY_VARIABLES, *map(str.strip, self._spawner.req_keepvars_extra.split(",")))
         forwarded = {name: os.environ[name] for name in extra if name in os.environ}
         return account_environment(
             self.account(), self._spawner.user.name, forwarded | dict(env) | self.settings.environment
@@ -209,7 +211,8 @@ class ServerPlacement:
     def commands(self, account: Account, settings: ClusterSettings | None = None) -> UserCommands:
         """Return the commands that run as an account, with a cluster's settings."""
         settings, traits = settings or self.settings, self._spawner
-        environment = {name: os.environ[name] for name in traits.env_keep if name in os.environ}
+        kept = (*SECURITY_VARIABLES, *traits.env_keep)
+        environment = {name: os.environ[name] for name in kept if name in os.environ}
         environment |= {name: value for name, value in traits.environment.items() if isinstance(value, str)}
         python = self.python(settings)
         return UserCommands(

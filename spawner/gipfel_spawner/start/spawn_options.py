@@ -302,6 +302,17 @@ class SpawnOptions:
         edf = account.home + edf[1:] if edf.startswith("~/") else edf or self._spawner.default_edf
         return await self._placement.commands(account, settings).inspect(edf)
 
+    async def judge_environment(self, edf: str, cluster: str = "") -> dict[str, Any]:
+        """Return the verdict on an EDF's image, made as the user; empty without an image or a verdict."""
+        settings = self._placement.settings_of(cluster)
+        account = self._placement.account(settings)
+        resolved = (await self.inspect_environment(edf, cluster)).get("edf")
+        image = resolved.get("image") if isinstance(resolved, dict) else None
+        if not isinstance(image, str) or not image:
+            return {}
+        verdict = await self._placement.commands(account, settings).image_verdict(image)
+        return verdict.to_json() if verdict else {}
+
     async def draft_environment(self, draft: Draft) -> dict[str, Any]:
         """Check or save a new EDF, as the user."""
         return await self._placement.commands(self._placement.account()).draft(draft)

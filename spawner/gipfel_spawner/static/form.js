@@ -274,6 +274,10 @@
       }
       showCheck(state, answer);
       markEnvironment(target, errorCount(answer) > 0);
+      if (answer.edf && answer.edf.image && !errorCount(answer)) {
+        const verdict = await window.gipfelSecurity.show(state, cluster ? { edf, cluster } : { edf }, ask, signal);
+        markEnvironment(target, verdict.level === "fail");
+      }
       // Remove the error of the last submission, which the result repeats.
       root.querySelectorAll("#gipfel-edf-error").forEach((each) => each.remove());
     } catch (error) {

@@ -1,9 +1,7 @@
-"""The verdict on an image in a few numbers and lines, for form, `edf check`, pre-flight, panel and record.
+"""Judge an image by its packages and a mirror of advisories, for a form, a terminal and the record.
 
-``python -I -m gipfel_extension.gate.scan.verdict IMAGE`` prints it as JSON, for the hub, as the user.
-The site says with ``GIPFEL_SCAN_POLICY`` what follows: ``report`` (default) shows it, ``warn`` warns of known
-vulnerabilities that are high or critical, ``refuse`` keeps an image from starting that has a critical one or
-can't be judged.
+``python -I -m gipfel_extension.gate.scan.verdict [--keep=DIRECTORY] -- IMAGE`` prints the verdict as JSON, as
+the user, for the hub and a job's broker. `gipfel_cluster.image_verdict` applies the site's policy to it.
 """
 
 import json
@@ -14,110 +12,34 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
+from gipfel_cluster.image_verdict import (
+    ADVISORIES,
+    EXCEPTIONS,
+    POLICY,
+    Level,
+    Policy,
+    SecurityVerdict,
+    keep_verdict,
+    policy_of,
+    unjudged,
+)
 from gipfel_cluster.job.record import DIGESTS
-from gipfel_cluster.model import Frozen, GipfelError, pluralize
-from gipfel_cluster.regular_files import read_regular
-from gipfel_cluster.runs import user_cache, write_atomically
+from gipfel_cluster.model import Frozen, GipfelError, one_line, pluralize
+from gipfel_cluster.runs import user_cache
+from gipfel_cluster.workloads.submission import SubmissionContext
 
-from ..model import Excepted, ScanDocument, Vulnerability
+from ..model import SEVERITIES, VERDICTS, Item, ScanDocument, Severity, Vulnerability
 from .cache import ScanCache
 from .targets import Exceptions, read_exceptions, scan_targets
 
-Policy = Literal["report", "warn", "refuse"]
-Level = Literal["pass", "warn", "fail", "unknown"]
-
-#: File of a run folder, and of a launch's directory.
-SECURITY = "security.json"
-_POLICY = "GIPFEL_SCAN_POLICY"
 _DAY_S = 86400.0
 _MAX_AGE_DAYS = 7.0
-_MAX_BYTES = 1 << 20
 _MOST_LINES = 5
-
-
-class SecurityVerdict(Frozen):
-    """Known vulnerabilities of an image, and the policy of the site that they are judged by.
-
-    ``critical``, ``high``, ``medium`` and ``low`` count advisories that apply and are not excepted,
-    ``fixable`` those for which a fixed version is known. ``not_judged`` says why a part could not be judged,
-    in one line each: then the numbers are a lower bound.
-    """
-
-    image: str
-    digest: str = ""
-    policy: Policy = "report"
-    packages: int = 0
-    critical: int = 0
-    high: int = 0
-    medium: int = 0
-    low: int = 0
-    fixable: int = 0
-    worst: tuple[str, ...] = ()
-    excepted: tuple[Excepted, ...] = ()
-    advisories_days: float | None = None
-    not_judged: tuple[str, ...] = ()
-
-    @property
-    def level(self) -> Level:
-        """Return what the site's policy makes of it."""
-        if self.policy == "refuse" and (self.critical or self.not_judged):
-            return "fail"
-        if self.policy != "report" and (self.critical or self.high):
-            return "warn"
-        if self.not_judged:
-            return "unknown"
-        return "warn" if self.critical else "pass"
-
-    @property
-    def line(self) -> str:
-        """Return the verdict as one line."""
-        counts = {"critical": self.critical, "high": self.high, "medium": self.medium, "low": self.low}
-        found = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-        parts = []
-        if found:
-            fixable = f", {self.fixable} of them with a fixed version" if self.fixable else ""
-            parts.append(f"Known vulnerabilities: {found}{fixable}")
-        elif not self.not_judged:
-            parts.append(f"No known vulnerability in {pluralize(self.packages, 'package')}")
-        if self.not_judged:
-            parts.append(f"could not be judged: {self.not_judged[0].rstrip('.')}")
-        if self.advisories_days is not None:
-            parts.append(f"advisories {self.advisories_days:.0f} days old")
-        if self.excepted:
-            until = min(each.until for each in self.excepted)
-            people = ", ".join(sorted({each.by for each in self.excepted if each.by})[:3])
-            by = f" by {people}" if people else ""
-            parts.append(f"{len(self.excepted)} excepted{by}, the first until {until}")
-        text = "; ".join(parts)
-        return f"{text[:1].upper()}{text[1:]}. Policy of the site: {self.policy}."
-
-    @property
-    def fix(self) -> str:
-        """Return what to do; empty where nothing is needed."""
-        if self.critical or self.high:
-            return (
-                f"See `gipfel scan {self.image}`. Rebuild the image, or accept them in a file of exceptions."
-            )
-        if self.not_judged:
-            return (
-                "Set GIPFEL_ADVISORIES to a mirror of OSV, which `gipfel scan --update-advisories` updates."
-            )
-        return ""
-
-    def to_json(self) -> dict[str, object]:
-        """Return the document that is kept and shown."""
-        return {**self.model_dump(mode="json"), "level": self.level, "line": self.line, "fix": self.fix}
-
-
-def policy_of(environment: Mapping[str, str]) -> Policy:
-    """Return the site's policy; ``report`` without one, and ``refuse`` for a word that is not one of them.
-
-    A typing error must not let through what the site wants to refuse.
-    """
-    configured = environment.get(_POLICY, "") or "report"
-    return next((each for each in get_args(Policy) if each == configured), "refuse")
+_MOST_NOT_JUDGED, _MOST_LETTERS = 100, 300
+_LOWEST_PRIORITY = 19
+_SERIOUS: Severity = "high"
 
 
 def image_verdict(image: str, environment: Mapping[str, str] = os.environ) -> SecurityVerdict:
@@ -126,44 +48,35 @@ def image_verdict(image: str, environment: Mapping[str, str] = os.environ) -> Se
     It takes seconds for an image that is new, and milliseconds afterwards. It never raises: what can't be
     read is not judged.
     """
-    policy, configured = policy_of(environment), environment.get(_POLICY)
+    policy, configured = policy_of(environment), environment.get(POLICY)
     if configured and configured != policy:
         words = ", ".join(get_args(Policy))
-        lines = (f"{_POLICY} is {configured[:40]!r}, and must be one of {words}.",)
-        return SecurityVerdict(image=image, policy=policy, not_judged=lines)
-    path = Path(image)
+        return unjudged(image, policy, f"{POLICY} is {configured[:40]!r}, and must be one of {words}.")
     if not image.startswith("/"):
-        lines = ("It is in a registry. Import it to a file, and scan that.",)
-        return SecurityVerdict(image=image, policy=policy, not_judged=lines)
-    advisories = environment.get("GIPFEL_ADVISORIES")
+        return unjudged(image, policy, "It is in a registry. Import it to a file, and scan that.")
+    advisories = environment.get(ADVISORIES)
     if not advisories:
-        lines = ("There is no mirror of advisories.",)
-        return SecurityVerdict(image=image, policy=policy, not_judged=lines)
+        return unjudged(image, policy, "There is no mirror of advisories.")
     cache = ScanCache(user_cache("scans", environment), user_cache(DIGESTS, environment))
     try:
         document = scan_targets(
-            (path,),
+            (Path(image),),
             advisories=Path(advisories),
             max_age_s=_MAX_AGE_DAYS * _DAY_S,
             exceptions=_exceptions(environment),
             cache=cache,
             packages_only=True,
         )
-    except (GipfelError, OSError) as error:
-        return SecurityVerdict(image=image, policy=policy, not_judged=(str(error)[:300],))
+    except (GipfelError, OSError, ValueError) as error:
+        return unjudged(image, policy, str(error)[:300])
     return summarize(document, image, policy)
-
-
-def is_configured(environment: Mapping[str, str]) -> bool:
-    """Return whether site or user want verdicts: a mirror is named, or a policy other than ``report``."""
-    return bool(environment.get("GIPFEL_ADVISORIES")) or policy_of(environment) != "report"
 
 
 def summarize(document: ScanDocument, image: str, policy: Policy) -> SecurityVerdict:
     """Return the verdict of a scan."""
     counts = Counter(each.severity for each in document.vulnerabilities)
     age_s = document.advisories_age_s
-    not_judged = document.not_judged
+    not_judged = tuple(one_line(each)[:_MOST_LETTERS] for each in document.not_judged[:_MOST_NOT_JUDGED])
     if not document.packages and not not_judged:
         not_judged = ("It has no packages that could be read.",)
     return SecurityVerdict(
@@ -183,6 +96,89 @@ def summarize(document: ScanDocument, image: str, policy: Policy) -> SecurityVer
     )
 
 
+class FilesVerdict(Frozen):
+    """Verdict on files that a job is about to load, by the site's policy."""
+
+    level: Level
+    line: str
+    fix: str
+
+
+def judge_files(paths: Sequence[Path], environment: Mapping[str, str]) -> FilesVerdict | None:
+    """Return the verdict on files; None where none is malicious, unclear, or has a serious finding.
+
+    Nothing is loaded. ``refuse`` keeps malicious files from starting, and those that can't be judged.
+    """
+    refuses = policy_of(environment) == "refuse"
+    cache = ScanCache(user_cache("scans", environment))
+    try:
+        document = scan_targets(
+            paths, advisories=None, max_age_s=0.0, exceptions=_exceptions(environment), cache=cache
+        )
+    except (GipfelError, OSError, ValueError) as error:
+        level: Level = "fail" if refuses else "unknown"
+        return FilesVerdict(level=level, line=f"Files could not be judged: {one_line(str(error))}", fix="")
+    found = sorted(
+        (item for item in document.items if item.findings), key=lambda each: VERDICTS.index(each.verdict)
+    )
+    suspect = [item for item in found if item.verdict == "malicious"]
+    unclear = [item for item in found if item.verdict == "not understood"]
+    if suspect:
+        line = f"{pluralize(len(suspect), 'malicious file')}: {_reason(suspect[0])}"
+        fix = "Don't load it: `gipfel scan` lists the reasons. Ask for the weights as safetensors."
+        return FilesVerdict(level="fail" if refuses else "warn", line=line, fix=fix)
+    if unclear or document.not_judged:
+        why = _reason(unclear[0]) if unclear else document.not_judged[0]
+        level = "fail" if refuses else "unknown"
+        return FilesVerdict(level=level, line=f"Could not be judged: {why}", fix="See `gipfel scan`.")
+    serious = [
+        (item, finding)
+        for item in found
+        for finding in item.findings
+        if SEVERITIES.index(finding.severity) >= SEVERITIES.index(_SERIOUS)
+    ]
+    if not serious:
+        return None
+    item, finding = serious[0]
+    more = f" ({len(serious) - 1} more)" if len(serious) > 1 else ""
+    line = one_line(f"{item.path}: {finding.message}{more}")[:_MOST_LETTERS]
+    return FilesVerdict(level="warn", line=line, fix=finding.fix)
+
+
+def _reason(item: Item) -> str:
+    return one_line(f"{item.path}: {item.findings[0].message}")[:_MOST_LETTERS]
+
+
+def judge_start(
+    image: str, files: Sequence[Path], context: SubmissionContext, environment: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Judge what a job is about to run, and return the lines that its user must see.
+
+    Parameters
+    ----------
+    image
+        The image of the job's EDF as its host sees it; empty without one.
+    files
+        Files that it loads, such as its notebook.
+
+    Raises
+    ------
+    GipfelError
+        The site's policy refuses the image or a file, or the job's broker does not answer.
+    """
+    lines = []
+    verdict = context.image_verdict(image) if image else None
+    if verdict is not None:
+        verdict.check()
+        lines.append(f"{image}: {verdict.line}")
+    found = judge_files(files, environment) if files else None
+    if found is not None and found.level == "fail":
+        raise GipfelError(f"The site refuses a file. {found.line}", found.fix)
+    if found is not None:
+        lines.append(f"{found.line} {found.fix}".strip())
+    return tuple(lines)
+
+
 def _most_serious(found: Sequence[Vulnerability]) -> list[Vulnerability]:
     order = ("critical", "high", "medium", "low")
     return sorted(found, key=lambda each: (order.index(each.severity), not each.fixed))[:_MOST_LINES]
@@ -190,42 +186,33 @@ def _most_serious(found: Sequence[Vulnerability]) -> list[Vulnerability]:
 
 def _sentence(each: Vulnerability) -> str:
     fixed = f", fixed in {each.fixed}" if each.fixed else ", no fixed version is known"
-    return f"{each.severity}: {each.id} in {each.package} {each.version}{fixed}"[:300]
+    return one_line(f"{each.severity}: {each.id} in {each.package} {each.version}{fixed}")[:_MOST_LETTERS]
 
 
 def _exceptions(environment: Mapping[str, str]) -> Exceptions:
     today = datetime.now(UTC).date()
-    file = environment.get("GIPFEL_SCAN_EXCEPTIONS")
+    file = environment.get(EXCEPTIONS)
     return read_exceptions(Path(file), today=today) if file else Exceptions(today=today)
 
 
-def keep_verdict(folder: Path, verdict: SecurityVerdict) -> None:
-    """Write the verdict into a run folder or a launch's directory.
-
-    Raises
-    ------
-    OSError
-        It can't be written.
-    """
-    write_atomically(folder / SECURITY, json.dumps(verdict.to_json(), indent=1) + "\n")
-
-
-def kept_verdict(folder: Path) -> SecurityVerdict | None:
-    """Return the verdict that was kept; None where there is none, or not one of this version."""
-    try:
-        content = json.loads(read_regular(folder / SECURITY, _MAX_BYTES))
-        fields = {name: content[name] for name in SecurityVerdict.model_fields if name in content}
-        return SecurityVerdict.model_validate(fields)
-    except (OSError, ValueError, TypeError, RecursionError):
-        return None
-
-
 def main() -> int:
-    """Print the verdict on the image of the command line."""
-    if len(sys.argv) != 2:
-        sys.stderr.write("gipfel: give the path of an image\n")
+    """Print the verdict on the image of the command line, and keep it if that is asked."""
+    arguments = sys.argv[1:]
+    keep = ""
+    if arguments and arguments[0].startswith("--keep="):
+        keep = arguments.pop(0).removeprefix("--keep=")
+    if len(arguments) != 2 or arguments[0] != "--":
+        sys.stderr.write("gipfel: give [--keep=DIRECTORY] -- IMAGE\n")
         return 2
-    sys.stdout.write(json.dumps(image_verdict(sys.argv[1]).to_json()) + "\n")
+    if keep:
+        os.nice(_LOWEST_PRIORITY)
+    verdict = image_verdict(arguments[1])
+    if keep:
+        try:
+            keep_verdict(Path(keep), verdict)
+        except OSError as error:
+            sys.stderr.write(f"gipfel: the verdict can't be kept in {keep}: {error.strerror}\n")
+    sys.stdout.write(json.dumps(verdict.to_json()) + "\n")
     return 0
 
 

@@ -24,6 +24,7 @@ from gipfel_cluster.workloads.submission import (
     submission_context,
 )
 
+from ...gate.scan.verdict import judge_start
 from ..papermill.notebook_file import check_output, read_notebook
 from ..papermill.parameters import (
     Grid,
@@ -173,6 +174,7 @@ def plan_notebook_job(
     runtime = context.runtime(options.runtime, scheduler)
     _check_image(edf, runtime, files)
     _check_gate(edf, environment, options, engine)
+    security = judge_start(edf.image if edf else "", (notebook,), context, environment)
     try:
         spec = JobSpec(
             kind="notebook",
@@ -203,7 +205,7 @@ def plan_notebook_job(
         options=options,
         directory=directory,
         in_container=context.in_container,
-        notes=tuple(filter(None, (context.scheduler_note(options.scheduler), *parameter_notes))),
+        notes=tuple(filter(None, (context.scheduler_note(options.scheduler), *parameter_notes, *security))),
     )
 
 

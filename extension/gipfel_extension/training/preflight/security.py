@@ -3,7 +3,8 @@
 from contextlib import suppress
 from pathlib import Path
 
-from gipfel_cluster.model import GipfelError, pluralize
+from gipfel_cluster.image_verdict import Level, keep_verdict, policy_of
+from gipfel_cluster.model import GipfelError
 
 from .context import CheckOutcome, Context
 
@@ -25,34 +26,43 @@ _MODEL_SUFFIXES = frozenset(
         ".gguf",
     ]
 )
-_MOST_MODELS = 8
+_MOST_FILES = 8
+_ORDER = ("pass", "unknown", "warn", "fail")
 
 
 class SecurityCheck:
-    """Check the vulnerabilities of the image, and whether model files among the arguments are malicious."""
+    """Check the vulnerabilities of the image, model files among the arguments, and a notebook that runs."""
 
     name = "security"
 
     def run(self, context: Context) -> CheckOutcome | None:
-        """Return the verdict on the image; None where neither site nor user configured advisories."""
-        models = self._models(context)
-        if models is not None:
-            return models
+        """Return the worst outcome; None where verdicts are not configured, and no file is suspect."""
+        found = [each for each in (self._files(context), self._verdict(context)) if each is not None]
+        if not found:
+            return None
+        found.sort(key=lambda each: _ORDER.index(each.verdict))
+        first = found[-1]
+        return first.model_copy(update={"message": " ".join(each.message for each in reversed(found))})
+
+    def _verdict(self, context: Context) -> CheckOutcome | None:
+        """Judge the image, and keep the verdict in the launch's directory."""
         image = self._image(context)
         if not image:
             return None
-        from ...gate.scan.verdict import image_verdict, keep_verdict  # noqa: PLC0415 - slow to import
-
-        verdict = image_verdict(image, context.environment)
+        try:
+            verdict = context.submission.image_verdict(image)
+        except GipfelError as error:
+            level: Level = "fail" if policy_of(context.environment) == "refuse" else "unknown"
+            return CheckOutcome(check=self.name, verdict=level, message=error.problem, fix=error.fix)
+        if verdict is None:
+            return None
         with suppress(OSError):
             keep_verdict(context.folder, verdict)
         return CheckOutcome(check=self.name, verdict=verdict.level, message=verdict.line, fix=verdict.fix)
 
     def _image(self, context: Context) -> str:
-        """Return the image of the launch's EDF, if it is to be judged."""
-        if not context.plan.edf or not any(
-            context.environment.get(name) for name in ("GIPFEL_ADVISORIES", "GIPFEL_SCAN_POLICY")
-        ):
+        """Return the image of the launch's EDF; empty without one."""
+        if not context.plan.edf:
             return ""
         engine = context.plan.engine or "bubblewrap"
         try:
@@ -61,34 +71,20 @@ class SecurityCheck:
             # `EdfCheck` says why.
             return ""
 
-    def _models(self, context: Context) -> CheckOutcome | None:
-        """Return the outcome if a model file is malicious; all others load at the user's risk."""
+    def _files(self, context: Context) -> CheckOutcome | None:
+        """Judge model files among the arguments, and a notebook that runs; None where none is suspect."""
         plan = context.plan
         paths = [
             Path(plan.directory, each) for each in plan.spec.arguments if Path(each).suffix in _MODEL_SUFFIXES
         ]
-        files = [each for each in paths if each.is_file()][:_MOST_MODELS]
+        if plan.spec.kind == "notebook":
+            paths.append(Path(plan.target))
+        files = [each for each in paths if each.is_file()][:_MOST_FILES]
         if not files:
             return None
-        from gipfel_cluster.runs import user_cache  # noqa: PLC0415
+        from ...gate.scan.verdict import judge_files  # noqa: PLC0415 - slow to import
 
-        from ...gate.scan.cache import ScanCache  # noqa: PLC0415
-        from ...gate.scan.targets import scan_targets  # noqa: PLC0415
-        from ...gate.scan.verdict import policy_of  # noqa: PLC0415
-
-        cache = ScanCache(user_cache("scans", context.environment))
-        try:
-            document = scan_targets(files, advisories=None, max_age_s=0.0, cache=cache)
-        except (GipfelError, OSError):
+        found = judge_files(files, context.environment)
+        if found is None:
             return None
-        bad = [item for item in document.items if item.verdict == "malicious"]
-        if not bad:
-            return None
-        reason = bad[0].findings[0].message if bad[0].findings else ""
-        refused = policy_of(context.environment) == "refuse"
-        return CheckOutcome(
-            check=self.name,
-            verdict="fail" if refused else "warn",
-            message=f"{pluralize(len(bad), 'malicious file')} among the arguments: {bad[0].path}: {reason}",
-            fix="Don't load it: `gipfel scan` lists the reasons. Ask for the weights as safetensors.",
-        )
+        return CheckOutcome(check=self.name, verdict=found.level, message=found.line, fix=found.fix)
