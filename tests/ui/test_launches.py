@@ -221,6 +221,11 @@ def test_a_launch_from_the_form_outlives_page_and_kernel(
     row.locator("summary", has_text="Files of ranks").click()
     assert _has_steps(row.get_by_role("link", name="rank 1"))
     expect(row.get_by_role("link", name="Perfetto")).to_have_attribute("href", "https://ui.perfetto.dev")
+    # All its ranks, on the job page.
+    row.get_by_role("button", name="All ranks").click()
+    job = page.locator("#gipfel-job")
+    expect(job).to_contain_text("2 ranks", timeout=_LIMIT_MS)
+    page.locator("#jp-main-dock-panel .lm-TabBar-tab.lm-mod-current .lm-TabBar-tabCloseIcon").click()
     here.choose_theme("JupyterLab Dark")
 
     # The kernel is killed: the launch continues, and the same cell finds it again.
