@@ -88,6 +88,65 @@ def test_interruptions_without_a_record_would_be_saved() -> None:
     assert "Asynchronous writing would save up to 20 s" in " ".join(found.sentences())
 
 
+def mixed(draw: np.random.Generator) -> tuple[StepTable, list[Write], float]:
+    """Return a run with a blocking checkpoint at a distance, recorded writes between them, and other pauses.
+
+    The last value is what the blocking and the recorded ones cost.
+    """
+    count, every = int(draw.integers(800, 3000)), int(draw.integers(60, 200))
+    noise = draw.standard_normal(count)
+    for place in range(1, count):
+        noise[place] += 0.4 * noise[place - 1]
+    seconds = draw.uniform(0.04, 2.0) * (1 + draw.uniform(0.002, 0.03) * noise)
+    usual, step_s = seconds.copy(), float(np.median(seconds))
+    begins = np.arange(int(draw.integers(20, every)), count - every, every)
+    seconds[begins] += step_s * draw.uniform(2, 12, len(begins))
+    writes, slower = [], draw.uniform(0.02, 0.3)
+    for begin in begins[draw.random(len(begins)) < 0.7]:
+        first = int(begin + draw.integers(10, every - 25))
+        seconds[first] += step_s * draw.uniform(0.2, 4)
+        seconds[first : first + 12] *= 1 + slower
+        writes.append((first, first + 11))
+    truth = float((seconds - usual).sum())
+    # Steps that are long for other reasons, which are no checkpoints.
+    for place in draw.integers(0, count, int(draw.integers(0, 6))):
+        if not any(first <= place <= last for first, last in writes) and place not in begins:
+            seconds[place] += step_s * draw.uniform(0.6, 5)
+    ends = START + np.cumsum(seconds * 1e9).astype(np.int64)
+    rows = np.zeros(count, np.int64), np.arange(1, count + 1), ends, seconds, np.full(count, np.nan)
+    recorded = [
+        Write(first + 1, int(ends[last]), 0.0, float(seconds[first : last + 1].sum()), 10**9, (1.0,))
+        for first, last in writes
+    ]
+    return StepTable.of_rows(rows), recorded, truth
+
+
+def test_blocking_checkpoints_are_found_among_recorded_writes_and_other_pauses() -> None:
+    near = 0
+    for seed in range(5000, 5030):
+        steps, writes, truth = mixed(np.random.default_rng(seed))
+        found = checkpoint_cost(steps, writes)
+        assert found
+        near += abs(found.cost_s / truth - 1) < 0.05
+    assert near >= 28
+
+
+def test_pauses_at_random_steps_are_no_checkpoints_and_are_named() -> None:
+    taken = 0
+    for seed in range(6000, 6060):
+        draw = np.random.default_rng(seed)
+        seconds = 0.5 * (1 + 0.01 * draw.standard_normal(1500))
+        seconds[draw.choice(1500, int(draw.integers(3, 25)), replace=False)] += draw.uniform(1, 4)
+        ends = START + np.cumsum(seconds * 1e9).astype(np.int64)
+        rows = np.zeros(1500, np.int64), np.arange(1500), ends, seconds, np.full(1500, np.nan)
+        found = checkpoint_cost(StepTable.of_rows(rows), [])
+        assert found
+        assert found.unclear_count or found.blocking_count
+        assert ("at irregular steps" in " ".join(found.sentences())) == (found.unclear_count > 0)
+        taken += found.blocking_count > 0
+    assert taken <= 2
+
+
 def run_with(tmp_path: Path, writes: list[Write], steps: StepTable) -> Path:
     """Write a run whose launch has a directory of checkpoints."""
     kept = tmp_path / "kept"

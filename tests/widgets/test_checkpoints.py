@@ -19,8 +19,8 @@ import torch.distributed as dist  # noqa: E402 - with torch alone
 
 from gipfel_cluster.process.tree import lock_holders  # noqa: E402
 from gipfel_extension.data.checkpoints import deletable, find_checkpoints  # noqa: E402
-from gipfel_widgets.checkpoint_directory import begin  # noqa: E402
-from gipfel_widgets.checkpoint_drain import Drainer, NodeStaging, crc32_of  # noqa: E402
+from gipfel_widgets.checkpoint_directory import begin, crc32_of  # noqa: E402
+from gipfel_widgets.checkpoint_drain import Drainer, NodeStaging  # noqa: E402
 from gipfel_widgets.checkpoint_interval import turn_order, turns  # noqa: E402
 from gipfel_widgets.checkpoint_space import memory_left  # noqa: E402
 from gipfel_widgets.checkpoints import CheckpointError, Checkpoints, History, interval  # noqa: E402
@@ -284,8 +284,11 @@ def test_files_go_to_the_node_first_and_a_process_installs_them(alone: Path, tmp
     assert not list(root.glob("step-*"))
     assert not lock_holders(root / "k")
     state = {"weights": torch.zeros(1000)}
-    assert Checkpoints(alone, local=tmp_path / "node").load(state) == 3
+    again = Checkpoints(alone, local=tmp_path / "node")
+    assert again.load(state) == 3
     assert state["weights"].tolist() == [3.0] * 1000
+    again.close()
+    assert not lock_holders(root / "k")
 
 
 def test_a_rank_without_room_on_its_node_writes_to_the_directory(

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -25,13 +26,14 @@ from gipfel_extension.data.checkpoints import (
     step_directories,
     step_of,
 )
-from gipfel_extension.telemetry.files import read_json, read_regular
+from gipfel_extension.telemetry.files import open_regular, read_json, read_regular
 
 Phase = Literal["write", "hash", "drain", "manifest", "verify", "rename", "retention"]
 OnPhase = Callable[[Phase, int], None]
 
 _HASHES = ".hashes-{rank}.json"
 _MAX_HASHES_BYTES = 16 << 20
+_CHUNK_BYTES = 4 << 20
 #: Tells one attempt to write a checkpoint from an earlier one of the same step.
 _ATTEMPT = ".attempt"
 
@@ -72,6 +74,15 @@ def is_attempt(work: Path, attempt: int) -> bool:
         return False
 
 
+def crc32_of(path: Path) -> int:
+    """Return the CRC-32 of a file, which finds what a crash has torn."""
+    found = 0
+    with open_regular(path) as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            found = zlib.crc32(chunk, found)
+    return found
+
+
 def write_part(work: Path, rank: int, files: dict[str, Any], seconds: float) -> None:
     """Record that all files of a rank are there, and the seconds that writing them took."""
     write_synced(work / _HASHES.format(rank=rank), {"files": files, "seconds": seconds})
@@ -79,7 +90,8 @@ def write_part(work: Path, rank: int, files: dict[str, Any], seconds: float) -> 
 
 def missing_parts(work: Path, world: int) -> list[int]:
     """Return the ranks whose files are not all there."""
-    return [rank for rank in range(world) if not (work / _HASHES.format(rank=rank)).exists()]
+    names = {path.name for path in work.iterdir()}
+    return [rank for rank in range(world) if _HASHES.format(rank=rank) not in names]
 
 
 class Installer:

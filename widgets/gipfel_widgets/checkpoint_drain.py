@@ -54,10 +54,12 @@ _PART = ".part-{rank}.json"
 _REQUEST, _OUTCOME, _LOCKS = "request.json", "outcome.json", "k"
 _MAX_BYTES = 16 << 20
 _CHUNK_BYTES = 4 << 20
-_POLL_S = 0.05
+_POLL_S, _LOOK_S = 0.05, 1.0
 #: Seconds without any progress after which the files of another node are not expected any more.
 _STUCK_S = 30.0
 _RESTARTS = 3
+#: A tenth of a core's time while training wants all of them; less could keep a checkpoint from ending.
+_NICE = 10
 _SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - compared only
 
 
@@ -210,6 +212,7 @@ class Drainer:
         self._root, self._directory, self._on_phase = root, directory, on_phase
         self._hurries = False
         self._progress: tuple[Any, float] = (None, 0.0)
+        self._look_at = 0.0
 
     def run(self, stdin: int) -> None:
         """Copy until the ranks have closed a pipe, and then what is complete."""
@@ -256,11 +259,11 @@ class Drainer:
     def _deliver(self, part: Path, work: Path, step: int) -> bool:
         """Copy the files of one rank when it is its turn; return whether they are there, or not wanted."""
         document = read_json(part, _MAX_BYTES)
+        if not self._hurries and time.time() < document["not_before"]:
+            return False
         if not is_attempt(work, document["attempt"]):
             part.unlink()
             return True
-        if not self._hurries and time.time() < document["not_before"]:
-            return False
         rate = 0.0 if self._hurries else document["rate"]
         busy, hashes = 0.0, {}
         for name, crc in document["files"].items():
@@ -303,6 +306,8 @@ class Drainer:
             start = time.monotonic()
             write.flush()
             os.fsync(write.fileno())
+            # What verifies it shall read what was stored, and training needs the memory more.
+            os.posix_fadvise(write.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             busy += time.monotonic() - start
         if found != crc:
             raise CheckpointError(f"{target.name} has changed in {source.parent}. Older ones are kept.")
@@ -325,12 +330,17 @@ class Drainer:
             else:
                 self._end(path, f"{work.name} has been removed", None)
             return False
+        if time.monotonic() < self._look_at:
+            return True
         missing = [] if (work / MANIFEST_NAME).exists() else missing_parts(work, world)
         if missing:
             seen = sorted((each.name, each.stat().st_size) for each in work.iterdir())
             if seen != self._progress[0]:
                 self._progress = seen, time.monotonic()
-            if time.monotonic() - self._progress[1] > _STUCK_S + asked["spread_s"]:
+            waited = time.monotonic() - self._progress[1]
+            # The longer files are waited for, the more seldom the shared file system is asked.
+            self._look_at = time.monotonic() + min(_LOOK_S, waited / 10)
+            if waited > _STUCK_S + asked["spread_s"]:
                 self._end(path, f"The files of rank {missing[0]} did not arrive from its node", None)
                 return False
             return True
@@ -349,15 +359,6 @@ class Drainer:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def crc32_of(path: Path) -> int:
-    """Return the CRC-32 of a file, which finds what a crash has torn."""
-    found = 0
-    with open_regular(path) as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            found = zlib.crc32(chunk, found)
-    return found
-
-
 def _write(path: Path, document: dict[str, Any]) -> None:
     """Write a JSON file in one step; it needs not to survive the node."""
     temporary = path.with_name(f"{path.name}.tmp")
@@ -374,13 +375,22 @@ def _register(pid: int) -> None:
             (Path(launch) / "drains" / f"{os.uname().nodename}-{pid}").touch(mode=0o600)
 
 
+def _lower_priority() -> None:
+    """Leave the cores, and by that the disks, to training wherever it wants them."""
+    os.nice(_NICE)
+    # A session is a group of its own for the scheduler where this file exists, and the value above then
+    # counts only inside of it.
+    with suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(_NICE))
+
+
 def main(arguments: Sequence[str], on_phase: OnPhase = lambda _phase, _step: None) -> int:
     """Copy checkpoints from a node's directory to that of the checkpoints until standard input is closed."""
     root, directory = (Path(each) for each in arguments)
     # Slurm sends SIGTERM to every process of a step some seconds before SIGKILL: the time is used.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
-    os.nice(5)
+    _lower_priority()
     Drainer(root, directory, on_phase).run(0)
     return 0
 

@@ -10,8 +10,7 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from gipfel_extension.data.checkpoints import METADATA_NAME, hash_file
 
-from .checkpoint_directory import work_directory, write_part
-from .checkpoint_drain import crc32_of
+from .checkpoint_directory import crc32_of, work_directory, write_part
 
 if TYPE_CHECKING:
     from .checkpoints import Checkpoints

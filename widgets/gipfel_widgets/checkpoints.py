@@ -136,6 +136,9 @@ class Checkpoints:
         self._staging = self._stage(os.fspath(local) or os.environ.get("GIPFEL_CHECKPOINT_LOCAL", ""))
         # Without word of a failure the other ranks would wait for this one until a time limit.
         self._agree(self._prepare() if self.rank == 0 else "")
+        if self._staging and self._leads:
+            # Starting it takes longer than a step.
+            self._staging.start()
         self._handler_before: Any = None
         if threading.current_thread() is threading.main_thread():
             self._handler_before = signal.signal(signal.SIGUSR1, lambda *_: self._signaled.set())
@@ -324,8 +327,10 @@ class Checkpoints:
             asked = {"run": self._run, "keep": self.keep, "files": files}
             manifest = self._staging.install(step, facts | asked)
         self._space.check(self.directory / f"step-{step}")
-        self._write_s, self._rank_seconds = manifest["write_s"], manifest["rank_seconds"]
-        self.history.progress(manifest)
+        # Verifying slows training down, too, and comes after the manifest.
+        ended = {"time_ns": time.time_ns(), "write_s": max(0.0, time.time() - facts["began"])}
+        self._write_s, self._rank_seconds = ended["write_s"], manifest["rank_seconds"]
+        self.history.progress(manifest | ended)
 
     def _begin_run(self) -> None:
         """Name a new run in the directory, if this training has not loaded a checkpoint."""

@@ -21,6 +21,8 @@ _LEAST_AROUND = 4
 _ROUNDS = 2000
 #: Below this probability of chance, dips are told from noise.
 _SIGNIFICANT = 0.05
+#: Share of the cost from which interruptions of unknown reason are named.
+_WORTH_NAMING = 0.05
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,8 @@ class CheckpointCost:
         checkpoint.
     blocking_s, blocking_count
         Interruptions without a record of a writer, such as those of ``torch.save``.
+    unclear_s, unclear_count
+        Interruptions at irregular steps, which are not counted.
     lower
         Mean share by which the throughput was lower during a write, and its interval of 95 %.
     chance
@@ -95,6 +99,8 @@ class CheckpointCost:
     blocked_s: float
     blocking_s: float
     blocking_count: int
+    unclear_s: float
+    unclear_count: int
     lower: tuple[float, float, float]
     chance: float
     peak: float
@@ -135,6 +141,11 @@ class CheckpointCost:
                 f"Asynchronous writing would save up to {duration_text(self.blocking_s)}: "
                 "all but the copy to memory of the host."
             )
+        if self.unclear_s > _WORTH_NAMING * max(0.0, self.cost_s):
+            found.append(
+                f"{duration_text(self.unclear_s)} more were lost at irregular steps "
+                f"({self.unclear_count} times), which may be checkpoints or not: not counted."
+            )
         if self.peak > 1.5 * self.staggered > 0:
             found.append(
                 f"Ranks that write in turns would lower the peak from {self.peak / 1e6:,.0f} to "
@@ -148,7 +159,8 @@ class CheckpointCost:
             "step_s": round(self.step_s, 6), "total_s": round(self.total_s, 3),
             "cost_s": round(self.cost_s, 3), "stall_s": round(self.stall_s, 3),
             "saved_s": round(self.saved_s, 3), "blocking_s": round(self.blocking_s, 3),
-            "blocking_count": self.blocking_count,
+            "blocking_count": self.blocking_count, "unclear_s": round(self.unclear_s, 3),
+            "unclear_count": self.unclear_count,
             "lower_percent": [round(100 * each, 2) for each in self.lower], "chance": round(self.chance, 4),
             "dips": [
                 {"step": each.step, "begin_ns": each.begin_ns, "end_ns": each.end_ns,
@@ -161,19 +173,14 @@ class CheckpointCost:
 
 def checkpoint_cost(steps: StepTable, writes: Sequence[Write]) -> CheckpointCost | None:
     """Return what checkpoints cost; None where there are too few steps to know the usual one."""
-    phases = find_phases(steps)
+    # What recorded writes cost is in their dips; the rest may be checkpoints without a record.
+    phases = find_phases(steps, explained=[(each.begin_ns, each.end_ns) for each in writes])
     if phases is None:
         return None
     dips = find_dips(steps, writes)
     lower, chance = _mean_with_interval([each.lower for each in dips])
-    # Interruptions that are not those of the recorded writes.
-    blocking = [
-        (time_ns, each.seconds / len(each.times_ns))
-        for each in phases.phases
-        if each.kind in {"checkpoint", "regular"}
-        for time_ns in each.times_ns
-        if not any(dip.begin_ns - int(2e9 * phases.step_s) <= time_ns <= dip.end_ns for dip in dips)
-    ]
+    blocking = [each for each in phases.phases if each.kind in {"checkpoint", "regular"}]
+    unclear = [each for each in phases.phases if each.kind == "pause"]
     known = [each for each in writes if each.rank_seconds and each.bytes]
     peak = [each.bytes / max(1e-9, *each.rank_seconds) for each in known if len(each.rank_seconds) > 1]
     spread = [each.bytes / max(1e-9, sum(each.rank_seconds)) for each in known if len(each.rank_seconds) > 1]
@@ -183,7 +190,8 @@ def checkpoint_cost(steps: StepTable, writes: Sequence[Write]) -> CheckpointCost
         phases.step_s, phases.total_s, dips,
         sum(each.stall_s for each in used),
         sum(each.stall_s + max(each.rank_seconds, default=each.write_s) for each in used),
-        sum(seconds for _, seconds in blocking), len(blocking), lower, chance,
+        sum(each.seconds for each in blocking), sum(len(each.times_ns) for each in blocking),
+        sum(each.seconds for each in unclear), sum(len(each.times_ns) for each in unclear), lower, chance,
         float(np.median(peak)) if peak else 0.0, float(np.median(spread)) if spread else 0.0,
     )  # fmt: skip
 

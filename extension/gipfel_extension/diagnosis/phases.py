@@ -36,6 +36,10 @@ _ACTIVE = 0.3
 _ACTIVITY = ("PIPE_TENSOR_ACTIVE", "SM_ACTIVE", "GPU_UTIL")
 #: Share of the distances that must be near the usual one.
 _CLEAR = 0.8
+#: Rows of equal distances among other interruptions: how equal, how many others may be between two, how many
+#: such rows as long chance may make, and the most interruptions that are searched.
+_EQUAL, _BETWEEN, _CHANCE, _MOST_IN_ROWS = 0.02, 5, 0.01, 200
+_LEAST_DISTANCE = 5
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,10 @@ class RunPhases:
 
 
 def find_phases(
-    steps: StepTable, samples: SampleTable | None = None, begin_ns: int | None = None
+    steps: StepTable,
+    samples: SampleTable | None = None,
+    begin_ns: int | None = None,
+    explained: Sequence[tuple[int, int]] = (),
 ) -> RunPhases | None:
     """Return the pace and the interruptions of a run; None where it has too few steps to know the usual one.
 
@@ -124,6 +131,9 @@ def find_phases(
         interruption may be either.
     begin_ns
         When the ranks were started; None where unknown.
+    explained
+        Begin and end, in UTC nanoseconds, of what interrupts steps for another reason. Steps in between are
+        left out: among them, other interruptions would not look regular.
     """
     seconds, numbers = step_intervals(steps)
     if len(seconds) < _LEAST_STEPS:
@@ -135,6 +145,8 @@ def find_phases(
     # Between two steps: of an interval of several steps, the usual time of all of them.
     excess = seconds - usual * numbers
     long = excess > np.maximum(_LONGER, _SIGMAS * sigma) * usual
+    for begin, end in explained:
+        long &= (times_ns <= begin) | (times_ns - (seconds * 1e9).astype(np.int64) >= end)
     first = int(np.argmin(long)) if not long.all() else 0
     found = _set_up(steps, float(usual[first]), first, excess, begin_ns)
     columns = [int(column) for column in np.flatnonzero(long) if column >= first]
@@ -142,11 +154,17 @@ def find_phases(
     begins = {column: ends[column] - int(excess[column] * 1e9) for column in columns}
     kinds = {column: _kind(samples, begins[column], ends[column]) for column in columns}
     step = steps.steps[-len(seconds) :]
-    for kind in ("checkpoint", "evaluation", "unknown"):
-        own = [column for column in columns if kinds[column] == kind]
+    unknown = [column for column in columns if kinds[column] == "unknown"]
+    regular = _regular(step[unknown], len(seconds))
+    groups = {
+        "checkpoint": [column for column in columns if kinds[column] == "checkpoint"],
+        "evaluation": [column for column in columns if kinds[column] == "evaluation"],
+        "regular": [unknown[place] for place in regular],
+        "pause": [column for place, column in enumerate(unknown) if place not in regular],
+    }
+    for name, own in groups.items():
         if own:
-            every = _every([int(step[column]) for column in own])
-            name = ("regular" if every else "pause") if kind == "unknown" else kind
+            every = _every(step[own]) if name != "pause" else None
             cost = float(excess[own].sum())
             found.append(Phase(name, tuple(begins[column] for column in own), cost, every))
     start = int(steps.time_ns[0]) if begin_ns is None else begin_ns
@@ -225,7 +243,53 @@ def _usual(values: Floats) -> float:
     return float(np.median(known)) if len(known) else 0.0
 
 
-def _every(numbers: Sequence[int]) -> int | None:
+def _regular(numbers: NDArray[np.int64], steps: int) -> list[int]:
+    """Return the places of those interruptions that come at a regular distance.
+
+    All of them, or the longest row of equal distances among others, if rows as long are rare by chance.
+
+    Parameters
+    ----------
+    numbers
+        Steps that were interrupted, ascending.
+    steps
+        Number of steps of the run.
+    """
+    if _every(numbers):
+        return list(range(len(numbers)))
+    best: list[int] = []
+    tried = 0
+    for first in range(len(numbers)) if len(numbers) <= _MOST_IN_ROWS else ():
+        for second in range(first + 1, min(first + 1 + _BETWEEN, len(numbers))):
+            distance = int(numbers[second] - numbers[first])
+            if distance < _LEAST_DISTANCE:
+                continue
+            tried += 1
+            row = _row(numbers, first, second)
+            near = min(1.0, len(numbers) * (2 * _tolerance(distance) + 1) / steps)
+            # The first two are given; each of the others comes by chance as often as any is near.
+            if len(row) > len(best) and tried * near ** (len(row) - 2) < _CHANCE:
+                best = row
+    return best
+
+
+def _row(numbers: NDArray[np.int64], first: int, second: int) -> list[int]:
+    """Return the places that continue the distance of two of them."""
+    distance = int(numbers[second] - numbers[first])
+    row = [first, second]
+    while True:
+        expected = numbers[row[-1]] + distance
+        place = int(np.argmin(np.abs(numbers - expected)))
+        if place <= row[-1] or abs(int(numbers[place] - expected)) > _tolerance(distance):
+            return row
+        row.append(place)
+
+
+def _tolerance(distance: int) -> int:
+    return max(1, round(_EQUAL * distance))
+
+
+def _every(numbers: NDArray[np.int64]) -> int | None:
     """Return the distance of ascending steps, where it is regular."""
     distances = np.diff(numbers)
     if len(distances) < _LEAST_REGULAR - 1:
