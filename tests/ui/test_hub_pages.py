@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ VIOLATIONS = """async () => (await axe.run(document)).violations
     .filter((each) => ["serious", "critical"].includes(each.impact))
     .map((each) => [each.id, each.nodes.map((node) => [node.target, node.failureSummary])])"""
 _LOOKS: tuple[tuple[Any, int], ...] = (("light", 1400), ("dark", 320))
+#: The stream of a start whose job is in the queue.
+_QUEUED = 'retry: 3600000\ndata: {"progress": 20, "message": "Job 7 waits for 4 GPUs on normal."}\n\n'
 _WINTER = "gipfelTime.format(new Date('2026-01-15T13:32:00Z'), 'moment')"
 
 
@@ -64,6 +67,42 @@ def test_home_form_and_a_failure_have_none(
     failure = f"{hub.url}/hub/spawn-pending/{_USER}/lost"
     check(page, failure, then=lambda page: page.get_by_role("link", name="Change and retry").wait_for())
     screenshot(page, "30-failure")
+
+
+def test_the_waiting_page_and_that_of_tokens_have_none(
+    pages: HubPages, hub: HubProcess, screenshot: Callable[[Page, str], Path]
+) -> None:
+    page = pages.page
+    waiting = f"{hub.url}/hub/spawn-pending/{_USER}/slow"
+    with ThreadPoolExecutor(1) as background:
+        background.submit(hub.call, "POST", f"/users/{_USER}/servers/slow", json={})
+        _keep_waiting(page, waiting)
+    check(page, waiting, then=_open_log)
+    screenshot(page, "31-waiting")
+    check(page, f"{hub.url}/hub/token", then=_request_token)
+    screenshot(page, "31-token")
+    hub.call("DELETE", f"/users/{_USER}/servers/slow", json={"remove": True})
+
+
+def _keep_waiting(page: Page, url: str) -> None:
+    """Let a page of a start stay as it is while the start goes on."""
+    shown = page.request.get(url).text()
+    while "gipfel-steps" not in shown:
+        shown = page.request.get(url).text()
+    page.route(url, lambda route: route.fulfill(content_type="text/html", body=shown))
+    page.route("**/progress*", lambda route: route.fulfill(content_type="text/event-stream", body=_QUEUED))
+
+
+def _open_log(page: Page) -> None:
+    expect(page.locator("#progress-message")).to_contain_text("waits for 4 GPUs")
+    page.locator("#progress-details > summary").click()
+
+
+def _request_token(page: Page) -> None:
+    page.get_by_label("Note").fill("of the tests")
+    page.get_by_role("button", name="Request new API token").click()
+    expect(page.locator("#token-result")).not_to_be_empty()
+    page.locator("#api-tokens-table summary").first.click()
 
 
 def test_the_administrators_table_is_sorted_and_filtered(

@@ -13,6 +13,7 @@ from hub_pages import HubPages
 from hub_process import HubProcess, proxy_folder
 from lab_page import LabPage
 from playwright.sync_api import Page, Route, expect
+from test_hub_pages import check
 
 pytestmark = pytest.mark.browser
 
@@ -22,6 +23,8 @@ exec(compile(open({project!r}).read(), {project!r}, 'exec'), {{**globals(), '__f
 c.JupyterHub.authenticator_class = "dummy"
 c.DummyAuthenticator.password = {password!r}
 c.Authenticator.allow_all = True
+# Sees JupyterHub's own page for administrators, which Gipfel's administrators don't get.
+c.Authenticator.admin_users = {{"chief"}}
 # A server that counts as idle after half a minute.
 c.Spawner.args = ["--GipfelExtension.time_left_notices=1", "--GipfelExtension.report_interval=1"]
 """
@@ -142,6 +145,23 @@ def test_an_administrator_stops_a_server_by_keyboard(
     answer = lab.page.request.get(f"{hub.url}/hub/gipfel/servers")
     assert answer.status == 403
     assert "GIPFEL_ADMINS" in answer.text()
+
+
+def test_jupyterhubs_page_for_administrators_has_no_serious_findings(
+    hub: HubProcess, new_page: Callable[[], Page], screenshot: Screenshot
+) -> None:
+    page = new_page()
+    page.goto(f"{hub.url}/hub/login?next=/hub/home")
+    page.get_by_label("Username").fill("chief")
+    page.get_by_label("Password").fill(hub.password)
+    page.get_by_role("button", name="Sign in").click()
+    check(page, f"{hub.url}/hub/admin", then=_open_user)
+    screenshot(page, "32-admin")
+    page.close()
+
+
+def _open_user(page: Page) -> None:
+    expect(page.locator("#react-admin-hook")).to_contain_text("ada")
 
 
 def _shots(page: Page, screenshot: Screenshot) -> None:
