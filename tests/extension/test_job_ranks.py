@@ -222,21 +222,25 @@ def test_a_ranks_cores_tell_its_numa_node(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "telemetry").mkdir()
     path = ranks_file(tmp_path / "telemetry", "n0", "job")
     for last, expected in ((1, 0), (len(allowed), None if len(allowed) > 1 else 0)):
-        process = _start_rank(set(allowed[:last]))
+        process, other = (_start_rank(set(allowed[:last]), run) for run in (tmp_path, tmp_path / "other"))
         try:
             finder = RankFinder(path, "n0", {}, numa_nodes=tmp_path / "numa")
-            finder.update([(process.pid, "GPU-a")])
-            (found,) = (each for each in read_ranks(tmp_path / "telemetry") if each.pid == process.pid)
-            assert (found.rank, found.gpu_uuid, found.numa) == (4, "GPU-a", expected)
+            # A rank of other work on this machine is not one of this run.
+            finder.update([(process.pid, "GPU-a"), (other.pid, "GPU-b")])
+            (found,) = read_ranks(tmp_path / "telemetry")
+            assert (found.pid, found.rank, found.gpu_uuid, found.numa) == (process.pid, 4, "GPU-a", expected)
         finally:
             process.communicate("\n", timeout=20)
+            other.communicate("\n", timeout=20)
+            path.unlink(missing_ok=True)
 
 
-def _start_rank(cores: set[int]) -> subprocess.Popen[str]:
+def _start_rank(cores: set[int], run: Path) -> subprocess.Popen[str]:
     script = f"import os; os.sched_setaffinity(0, {cores}); print(1, flush=True); input()"
     process = subprocess.Popen(
         [sys.executable, "-c", script],
-        env={**os.environ, "RANK": "4"}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "RANK": "4", "GIPFEL_RUN": str(run)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout is not None
     assert process.stdout.readline() == "1\n"

@@ -115,12 +115,16 @@ class _Process:
 class RankFinder:
     """Finder of a node's ranks; keeps the ranks file of one recorder up to date.
 
+    Ranks are processes of the recorder's Slurm job. Without one, they are those with this run's folder as
+    ``GIPFEL_RUN``, which launches, labs and ``gipfel record`` set: on a machine that a user's other work
+    shares, that work has ranks too.
+
     Parameters
     ----------
     path
         The file, from :func:`ranks_file`.
     environment
-        The recorder's environment; processes of other Slurm jobs are ignored.
+        The recorder's environment, which names its Slurm job.
     recorder
         Process ID of the recorder, whose child processes have the environment of its step and are not ranks.
     """
@@ -138,6 +142,7 @@ class RankFinder:
         self._path = path
         self._node = node
         self._job = environment.get("SLURM_JOB_ID", "")
+        self._run = os.path.realpath(path.parent.parent)
         self._proc = proc
         self._recorder = recorder
         self._numa_cores = _numa_cores(numa_nodes)
@@ -207,13 +212,19 @@ class RankFinder:
     def _process(self, pid: int) -> _Process | None:
         folder = self._proc / str(pid)
         environment = read_environment(folder)
-        if self._job and environment.get(b"SLURM_JOB_ID", b"").decode(errors="replace") != self._job:
+        if not self._is_of_job(environment):
             return None
         rank = rank_of_environment(environment)
         if rank is None:
             return None
         name, _, rest = (folder / "stat").read_text(errors="replace").rpartition(")")
         return _Process(pid, int(rest.split()[1]), name.partition("(")[2], rank, self._numa(folder))
+
+    def _is_of_job(self, environment: Mapping[bytes, bytes]) -> bool:
+        if self._job:
+            return environment.get(b"SLURM_JOB_ID", b"").decode(errors="replace") == self._job
+        run = os.fsdecode(environment.get(b"GIPFEL_RUN", b""))
+        return bool(run) and os.path.realpath(run) == self._run
 
     def _numa(self, folder: Path) -> int | None:
         """Return the NUMA node of a process's cores; None for those of several."""
