@@ -272,7 +272,7 @@ def _axis(rows: Sequence[DeviceRow], parts: Sequence[range], labels: Sequence[st
         "fixedrange": True,
         "tickvals": places,
         "ticktext": [plain_text(each) for each in shown],
-        "tickfont": {"size": 10},
+        "tickfont": {"size": 11},
         "showgrid": False,
         "zeroline": False,
     }

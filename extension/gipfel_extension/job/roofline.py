@@ -260,7 +260,7 @@ def _by_gpu(
 
 
 def _layout(roofs: Sequence[Roof], *, dark: bool) -> dict[str, Any]:
-    layout = clear_layout("Roofline, TFLOP/s", _PIXELS, dark=dark, top=92, bottom=44)
+    layout = clear_layout("Roofline, TFLOP/s", _PIXELS, dark=dark, top=98, bottom=44)
     top = max(np.log10(each.tensor) for each in roofs)
     knee = float(np.log10(roofs[0].tensor / roofs[0].memory))
     grid = {"gridcolor": grid_color(dark=dark), "zeroline": False, "fixedrange": True}
@@ -272,7 +272,7 @@ def _layout(roofs: Sequence[Roof], *, dark: bool) -> dict[str, Any]:
         "range": [knee - _DECADES, knee + _DECADES],
         "tickvals": list(x),
         "ticktext": [f"{10.0**each:g}" for each in x],
-        "title": {"text": "operations for each byte of GPU memory", "standoff": 4},
+        "title": {"text": "operations per byte of memory", "standoff": 4},
     }
     layout["yaxis"] = {
         **grid,
@@ -284,7 +284,7 @@ def _layout(roofs: Sequence[Roof], *, dark: bool) -> dict[str, Any]:
     layout["margin"]["l"] = 48
     layout["legend"] = {
         "orientation": "h", "x": 0, "xanchor": "left", "y": 1.0, "yref": "paper", "yanchor": "bottom",
-        "font": {"size": 10},
+        "font": {"size": 11},
     }  # fmt: skip
     layout["showlegend"] = True
     layout["meta"] = {"sources": [each.sources for each in roofs[:3]]}

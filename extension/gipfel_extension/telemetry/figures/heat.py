@@ -85,7 +85,7 @@ def heat_figure(
     top = _TOP_PIXELS + (18 if title else 0)
     height = top + _BOTTOM_PIXELS + min(_MAX_PIXELS, len(gpus) * _row_pixels(len(gpus)))
     layout = clear_layout(title, round(height), dark=dark, top=top, bottom=_BOTTOM_PIXELS)
-    layout["margin"] |= {"l": 60} if several else {}
+    layout["margin"] |= {"l": 64} if several else {}
     layout["xaxis"] = time_axis(dark=dark) | {"range": list(span_ms(overview) or ()), "showgrid": False}
     layout["yaxis"] = _names(gpus, several=several)
     layout["meta"] = {
@@ -102,7 +102,7 @@ def heat_figure(
 
 
 def _row_pixels(count: int) -> float:
-    return 20 if count <= 8 else 12 if count <= 16 else 6 if count <= 64 else 1
+    return 20 if count <= 8 else 14 if count <= 16 else 6 if count <= 64 else 1
 
 
 def _names(gpus: tuple[Device, ...], *, several: bool) -> dict[str, Any]:
@@ -121,7 +121,8 @@ def _names(gpus: tuple[Device, ...], *, several: bool) -> dict[str, Any]:
         "fixedrange": True,
         "tickvals": rows,
         "ticktext": names,
-        "tickfont": {"size": 10},
+        "tickfont": {"size": 11},
+        "ticklen": 2,
         "showgrid": False,
         "zeroline": False,
     }
@@ -143,7 +144,7 @@ def _scale(style: LineStyle, *, dark: bool) -> dict[str, Any]:
         "ypad": 2,
         "ticklabelposition": "outside top",
         "nticks": 3,
-        "tickfont": {"size": 10, "color": text_color(dark=dark)},
+        "tickfont": {"size": 11, "color": text_color(dark=dark)},
         "ticksuffix": "" if style.scale_max else f" {style.unit}",
     }
     if style.scale_max:

@@ -9,7 +9,7 @@ import numpy as np
 
 from .palette import PAGE
 
-_SMALL_FONT = 7
+_SMALL_FONT = 8
 _DPI = 100
 _NARROW = 500
 _FEW_COLORS = 32
@@ -111,7 +111,7 @@ def _plot(page: Any, frame: _Frame, layout: dict[str, Any], key: str, ink: str) 
     plot.grid(visible=True, color=y_axis.get("gridcolor", "#dddddd"), linewidth=0.6)
     for side in plot.spines.values():
         side.set_visible(False)
-    plot.tick_params(colors=ink, labelsize=7, length=0)
+    plot.tick_params(colors=ink, labelsize=_SMALL_FONT, length=0)
     if "range" in y_axis:
         plot.set_ylim(*y_axis["range"])
     if "tickvals" in y_axis:
@@ -143,14 +143,14 @@ def _time_axis(plot: Any, x_axis: dict[str, Any], ink: str) -> None:
     plot.set_xlim(first, last)
     if x_axis.get("type") != "date":
         plot.set_xticks(x_axis["tickvals"], x_axis.get("ticktext"))
-        plot.set_xlabel(x_axis.get("title", {}).get("text", ""), fontsize=7, color=ink, labelpad=1)
+        plot.set_xlabel(x_axis.get("title", {}).get("text", ""), fontsize=_SMALL_FONT, color=ink, labelpad=1)
         return
     ticks = [first + (last - first) * part / 4 for part in (0.5, 2, 3.5)]
     shown = x_axis.get("showticklabels", True)
     labels = [f"{datetime.fromtimestamp(tick / 1000, UTC):%H:%M:%S}" if shown else "" for tick in ticks]
     plot.set_xticks(ticks, labels)
     if shown:
-        plot.set_xlabel(x_axis.get("title", {}).get("text", ""), fontsize=7, color=ink, labelpad=1)
+        plot.set_xlabel(x_axis.get("title", {}).get("text", ""), fontsize=_SMALL_FONT, color=ink, labelpad=1)
 
 
 def _draw(plot: Any, trace: dict[str, Any]) -> None:
@@ -304,7 +304,7 @@ def _legend(page: Any, frame: _Frame, traces: list[dict[str, Any]], legend: dict
             loc=f"{ {'top': 'upper', 'bottom': 'lower'}[legend['yanchor']] } {legend['xanchor']}",
             bbox_to_anchor=(frame.x(legend["x"]), up),
             ncols=2 if narrow else min(_MAX_COLUMNS, len(handles)),
-            fontsize=7,
+            fontsize=_SMALL_FONT,
             frameon=False,
             labelcolor=ink,
             borderaxespad=0,

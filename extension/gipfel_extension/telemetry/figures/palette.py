@@ -101,7 +101,7 @@ def clear_layout(title: str, height: int, *, dark: bool, top: int = 30, bottom: 
         "font": {"size": 11, "color": text_color(dark=dark)},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
-        "margin": {"l": 44, "r": 10, "t": top, "b": bottom},
+        "margin": {"l": 48, "r": 10, "t": top, "b": bottom},
         "height": height,
         "autosize": True,
         "annotations": [],

@@ -73,7 +73,7 @@ def score_figure(document: Mapping[str, Any], *, dark: bool = False, title: str 
         "gridcolor": grid_color(dark=dark),
         "zeroline": False,
         "fixedrange": True,
-        "title": {"text": "points", "standoff": 2, "font": {"size": 10}},
+        "title": {"text": "points", "standoff": 2, "font": {"size": 11}},
     }
     layout["yaxis"] = {
         "autorange": "reversed",

@@ -18,7 +18,7 @@ _LEGEND_PIXELS = 19
 #: Pixels of a figure in the panel, and those of them beside a line of the legend. A legend entry needs the
 #: pixels of its line sample and of its letters; all entries are in columns as wide as the longest.
 _NARROWEST_PIXELS, _MARGIN_PIXELS = 320, 82
-_SAMPLE_PIXELS, _LETTER_PIXELS = 45, 5.4
+_SAMPLE_PIXELS, _LETTER_PIXELS = 45, 5.6
 _MAX_LINES = 8
 _PLOT_PIXELS = 68
 #: Maximum number of event marks; the newest are kept.
@@ -202,7 +202,7 @@ def time_axis(*, dark: bool, labels: bool = True) -> dict[str, Any]:
         "zeroline": False,
     }
     if labels:
-        axis["title"] = {"text": "UTC", "standoff": 2, "font": {"size": 10}}
+        axis["title"] = {"text": "UTC", "standoff": 2, "font": {"size": 11}}
     return axis
 
 
@@ -237,7 +237,7 @@ def legend(y: float) -> dict[str, Any]:
         "yanchor": "bottom",
         "tracegroupgap": 0,
         "bgcolor": "rgba(0,0,0,0)",
-        "font": {"size": 10},
+        "font": {"size": 11},
     }
 
 

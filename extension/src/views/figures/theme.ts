@@ -1,5 +1,8 @@
 import type { PartialJSONObject } from '@lumino/coreutils';
 
+/** A narrower figure has no space for two columns of a legend beside its axis. */
+const NARROW_PIXELS = 300;
+
 /** Return the layout in the colours of the page's theme. */
 export function themed(layout: PartialJSONObject, node: HTMLElement): PartialJSONObject {
   const colour = coloursOf(node);
@@ -30,6 +33,13 @@ export function themed(layout: PartialJSONObject, node: HTMLElement): PartialJSO
     )
   };
   delete result.width;
+  if (node.clientWidth < NARROW_PIXELS) {
+    for (const [key, value] of Object.entries(layout)) {
+      if (/^legend\d*$/.test(key) && (value as PartialJSONObject).xanchor === 'left') {
+        result[key] = { ...(value as PartialJSONObject), xref: 'container', x: 0.01 };
+      }
+    }
+  }
   for (const [key, value] of Object.entries(layout)) {
     if (/^[xy]axis\d*$/.test(key)) {
       result[key] = {
