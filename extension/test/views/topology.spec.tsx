@@ -197,6 +197,10 @@ describe('TopologyView', () => {
   };
   const box = (unit: string, name: string): SVGElement =>
     page.querySelector(`[data-unit="${unit}"][data-name="${name}"]`) as unknown as SVGElement;
+  const label = (name: string): string =>
+    [...page.querySelectorAll('text[data-failed="true"]')]
+      .map(each => each.textContent)
+      .find(each => each.endsWith(name)) ?? '';
   const lit = (unit: string): (string | undefined)[] =>
     [...page.querySelectorAll<SVGElement>(`[data-unit="${unit}"][data-state="chosen"]`)].map(
       each => each.dataset.name
@@ -225,7 +229,12 @@ describe('TopologyView', () => {
     expect(page.textContent).toContain('1 would do');
     expect(box('gpu', 'GPU-6-0').dataset.role).toBe('pp=6');
     expect(box('node', 'nid0001').dataset.failed).toBe('true');
-    expect(box('node', 'nid0001').textContent).toContain('✗');
+    expect(label('nid0001')).toContain('✗');
+    // The link to a NUMA node ends at its border, beside the label above; marks and labels lie over the lines.
+    const line = page.querySelector('line[data-kind="c2c"]');
+    expect(line?.getAttribute('y1')).toBe(line?.getAttribute('y2'));
+    const after = line?.compareDocumentPosition(box('gpu', 'GPU-6-0')) ?? 0;
+    expect(after & Node.DOCUMENT_POSITION_FOLLOWING).toBeTruthy();
     draw(job(8, 4), null);
     expect(lit('gpu')).toEqual([]);
   });

@@ -51,7 +51,7 @@ interface ISizes {
   readonly texts: boolean;
 }
 
-const FULL: ISizes = { gpu: 26, nic: 13, gap: 4, padding: 7, perRow: 4, texts: true };
+const FULL: ISizes = { gpu: 26, nic: 15, gap: 4, padding: 7, perRow: 4, texts: true };
 const SMALL: ISizes = { gpu: 11, nic: 5, gap: 2, padding: 4, perRow: 8, texts: false };
 
 const NOTHING: IArrangement = { width: 0, height: 0, frames: [], marks: [] };

@@ -17,13 +17,25 @@ export interface IDrawingProps {
   readonly trans: ITranslation;
 }
 
-/** Frames and marks. Redrawn only when what is selected changes, not while a pointer moves over them. */
-export const Drawing = React.memo(function Drawing(props: IDrawingProps): React.JSX.Element {
+/** Frames. Redrawn only when what is selected changes, not while a pointer moves over them. */
+export const Frames = React.memo(function Frames(props: IDrawingProps): React.JSX.Element {
   const { arrangement } = props;
   return (
     <>
       {arrangement.frames.map(frame => (
         <Frame key={`${frame.unit} ${frame.name}`} frame={frame} {...props} />
+      ))}
+    </>
+  );
+});
+
+/** Labels of frames, GPUs, NICs and ranks, drawn over the lines so that none crosses a text. */
+export const Marks = React.memo(function Marks(props: IDrawingProps): React.JSX.Element {
+  const { arrangement } = props;
+  return (
+    <>
+      {arrangement.frames.map(frame => (
+        <Label key={`${frame.unit} ${frame.name}`} frame={frame} {...props} />
       ))}
       {arrangement.marks.map((mark, place) => (
         <Mark key={`${mark.unit} ${mark.name}`} mark={mark} first={place === 0} {...props} />
@@ -33,19 +45,15 @@ export const Drawing = React.memo(function Drawing(props: IDrawingProps): React.
 });
 
 function Frame(props: IDrawingProps & { frame: IFrame }): React.JSX.Element {
-  const { frame, lit, topology, places, trans } = props;
-  const isLit = frame.unit !== 'numa' && lit?.[frame.unit].has(frame.name) === true;
-  const failed =
-    frame.unit === 'node' && topology.nodes.some(each => each.node === frame.name && each.vetted === 'fail');
-  const most = Math.max(3, Math.floor(frame.width / 6.3) - 1);
-  const text = frame.label.length > most ? `${frame.label.slice(0, most - 1)}…` : frame.label;
+  const { frame, topology, places, trans } = props;
+  const state = frameState(props);
   const interactive =
     frame.unit === 'numa'
       ? {}
       : {
           role: 'button',
           tabIndex: -1,
-          'aria-pressed': isLit,
+          'aria-pressed': state['data-state'] === 'chosen',
           'aria-label': describe(topology, frame, places, trans)
         };
   return (
@@ -53,16 +61,40 @@ function Frame(props: IDrawingProps & { frame: IFrame }): React.JSX.Element {
       className="jp-Gipfel-topology-frame"
       data-unit={frame.unit}
       data-name={frame.name}
-      data-state={isLit ? 'chosen' : 'job'}
-      data-failed={failed || undefined}
+      {...state}
       {...interactive}
     >
       <rect x={frame.x + 0.5} y={frame.y + 0.5} width={frame.width} height={frame.height} rx={3} />
-      <text x={frame.x + 5} y={frame.y + 12}>
-        {text}
-      </text>
     </g>
   );
+}
+
+function Label(props: IDrawingProps & { frame: IFrame }): React.JSX.Element {
+  const { unit, label, x, y, width } = props.frame;
+  const most = Math.max(3, Math.floor(width / 6.3) - 1);
+  return (
+    <text
+      className="jp-Gipfel-topology-label"
+      aria-hidden="true"
+      data-frame={unit}
+      x={x + 5}
+      y={y + 12}
+      {...frameState(props)}
+    >
+      {label.length > most ? `${label.slice(0, most - 1)}…` : label}
+    </text>
+  );
+}
+
+/** Return the attributes of a frame and its label that the style sheet reads. */
+function frameState({ frame, lit, topology }: IDrawingProps & { frame: IFrame }): {
+  readonly 'data-state': 'chosen' | 'job';
+  readonly 'data-failed': true | undefined;
+} {
+  const isLit = frame.unit !== 'numa' && lit?.[frame.unit].has(frame.name) === true;
+  const failed =
+    frame.unit === 'node' && topology.nodes.some(each => each.node === frame.name && each.vetted === 'fail');
+  return { 'data-state': isLit ? 'chosen' : 'job', 'data-failed': failed || undefined };
 }
 
 function Mark(props: IDrawingProps & { mark: IMark; first: boolean }): React.JSX.Element {
@@ -132,7 +164,7 @@ export function Lines(props: { lines: readonly ILine[] }): React.JSX.Element {
   return (
     <g className="jp-Gipfel-topology-lines" aria-hidden="true">
       {props.lines.map((line, place) => {
-        const [from, to] = [centre(line.first), centre(line.second)];
+        const [from, to] = endsOf(line);
         return (
           <line
             key={place}
@@ -150,11 +182,30 @@ export function Lines(props: { lines: readonly ILine[] }): React.JSX.Element {
   );
 }
 
-function centre(item: IMark | IFrame): [number, number] {
-  // The end of a link that has no mark is the label of its frame.
-  return 'ranks' in item
-    ? [item.x + item.width / 2, item.y + item.height / 2]
-    : [item.x + Math.min(24, item.width / 2), item.y + 14];
+type Point = readonly [number, number];
+
+/** Return both ends of a line: between the middles of two marks, or from a mark to the border of its frame. */
+function endsOf({ first, second }: ILine): readonly [Point, Point] {
+  const from = centre(first);
+  if ('ranks' in second) {
+    return [from, centre(second)];
+  }
+  if (second.unit !== 'numa') {
+    // Beside the line to a NIC, which is drawn from the same middle.
+    const x = from[0] + first.width / 4;
+    return [
+      [x, from[1]],
+      [x, second.y + second.height]
+    ];
+  }
+  // To the nearer side, of a single GPU to the right, where there is more space.
+  const right = second.x + second.width;
+  const isLeft = first.x - second.x < right - first.x - first.width && second.width > 2 * first.width;
+  return [from, [isLeft ? second.x : right, from[1]]];
+}
+
+function centre(item: IMark | IFrame): Point {
+  return [item.x + item.width / 2, item.y + item.height / 2];
 }
 
 /** Return the links of the selected GPUs, or of the one that is pointed at. */

@@ -4,7 +4,7 @@ import type { IJobTopology } from '../../api';
 import { StateLabel } from '../elements';
 import type { ITranslation } from '../translation';
 import { arrange, isFolded, type IArrangement, type IFrame, type IMark } from './boxes';
-import { Drawing, Lines, linesFor } from './drawing';
+import { Frames, Lines, linesFor, Marks } from './drawing';
 import { describe, LINKS, litBy, type ILine } from './lit';
 
 /** What a click selects. */
@@ -37,6 +37,7 @@ export function TopologyView(props: ITopologyProps): React.JSX.Element {
   );
   const colours = axis ?? defaultAxis(topology);
   const lines = linesFor(topology, arrangement, lit, current);
+  const drawn = { topology, arrangement, places, lit, axis: colours, trans };
   return (
     <div className="jp-Gipfel-topology" ref={frame}>
       <Findings topology={topology} trans={trans} />
@@ -45,15 +46,9 @@ export function TopologyView(props: ITopologyProps): React.JSX.Element {
         <Axes topology={topology} axis={colours} onAxis={setAxis} trans={trans} />
       </div>
       <Picture {...props} arrangement={arrangement} selection={lit !== null} onCurrent={setCurrent}>
-        <Drawing
-          topology={topology}
-          arrangement={arrangement}
-          places={places}
-          lit={lit}
-          axis={colours}
-          trans={trans}
-        />
+        <Frames {...drawn} />
         <Lines lines={lines} />
+        <Marks {...drawn} />
       </Picture>
       <p className="jp-Gipfel-topology-detail">
         {current
