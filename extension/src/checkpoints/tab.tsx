@@ -1,5 +1,4 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
-import { UseSignal } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
 import type { IJobCheckpoint, IJobCheckpoints, IJobDip } from '../api';
@@ -8,17 +7,8 @@ import { Notice } from '../common/notice';
 import { Table } from '../common/table';
 import { sizeText } from '../communication/matrix';
 import { GivenFigure } from '../figures/given';
-import type { JobDocumentModel } from '../job/document';
-import type { IJobSelection, IJobTab, ISection } from '../tokens';
+import type { IDocumentTab } from '../job/document-tab';
 import { Figure } from '../views/figures/figure';
-
-type Model = JobDocumentModel<IJobCheckpoints>;
-
-interface IProps {
-  readonly model: Model;
-  readonly figure: GivenFigure;
-  readonly trans: TranslationBundle;
-}
 
 /** Checkpoints that cannot be resumed from have a cross, those whose bytes were not compared a ring. */
 const SHAPES: Readonly<Record<string, string>> = {
@@ -30,75 +20,25 @@ const SHAPES: Readonly<Record<string, string>> = {
   damaged: '✗'
 };
 
-/** Return the tab "Checkpoints" of the job page. */
-export function checkpointsTab(model: Model, trans: TranslationBundle): IJobTab {
-  const figure = new GivenFigure();
+/** Return the tab "Checkpoints" of the job page, which the panel shows too. */
+export function checkpointsTab(trans: TranslationBundle): IDocumentTab<IJobCheckpoints> {
   return {
     id: 'checkpoints',
     title: trans.__('Checkpoints'),
-    Body: () => <Checkpoints model={model} figure={figure} trans={trans} />,
-    setVisible: visible => {
-      model.setVisible(visible);
-    }
+    rank: 39,
+    reading: trans.__('Reading checkpoints…'),
+    themed: true,
+    Content: ({ value }) => <Content trans={trans} value={value} />
   };
 }
 
-/** Return the section "Checkpoints" of the panel; it shows the run of the job page, by default this server's. */
-export function checkpointsSection(
-  model: Model,
-  selection: IJobSelection,
-  trans: TranslationBundle
-): ISection {
-  const figure = new GivenFigure();
-  return {
-    id: 'checkpoints',
-    title: trans.__('Checkpoints'),
-    Body: () => (
-      <UseSignal signal={selection.changed}>
-        {() => (
-          <>
-            {selection.run !== '' && (
-              <p className="jp-Gipfel-pad">{trans.__('Run %1, as on the job page', selection.run)}</p>
-            )}
-            <Checkpoints model={model} figure={figure} trans={trans} />
-          </>
-        )}
-      </UseSignal>
-    ),
-    setVisible: visible => {
-      model.setVisible(visible);
-    }
-  };
-}
-
-function Checkpoints(props: IProps): React.JSX.Element {
-  const { model, trans } = props;
-  return (
-    <UseSignal signal={model.changed}>
-      {() => (
-        <div className="jp-Gipfel-job-document">
-          {model.error !== '' && (
-            <Notice error shape="✗" text={model.error}>
-              <button className="jp-Gipfel-button" onClick={() => void model.refresh()}>
-                {trans.__('Try again')}
-              </button>
-            </Notice>
-          )}
-          <Content {...props} value={model.value} />
-        </div>
-      )}
-    </UseSignal>
-  );
-}
-
-function Content(props: IProps & { value: IJobCheckpoints | null }): React.JSX.Element | null {
-  const { model, figure, trans, value } = props;
+function Content(props: { trans: TranslationBundle; value: IJobCheckpoints }): React.JSX.Element {
+  const { trans, value } = props;
+  // The panel and the job page draw it in a node each.
+  const [figure] = React.useState(() => new GivenFigure());
   React.useEffect(() => {
-    figure.set(value?.figure ?? null);
+    figure.set(value.figure);
   }, [figure, value]);
-  if (value === null) {
-    return model.error === '' ? <p role="status">◐ {trans.__('Reading checkpoints…')}</p> : null;
-  }
   if (value.checkpoints.length === 0 && value.dips.length === 0) {
     return (
       <Notice shape="○" text={trans.__('No launch of this run has written a checkpoint.')}>

@@ -6,7 +6,7 @@ import * as React from 'react';
 
 import { Notice } from '../common/notice';
 import { requestJson } from '../common/request';
-import type { IGipfelJob, IJobTabProps } from '../tokens';
+import type { IGipfelJob, IJobTab, IJobTabProps, ISection } from '../tokens';
 import { JobDocumentModel } from './document';
 
 /** A tab of the job page that shows one document on the run. */
@@ -30,7 +30,45 @@ export function addDocumentTab<T>(
   trans: TranslationBundle,
   tab: IDocumentTab<T>
 ): void {
-  const { id, title, rank, themed = false } = tab;
+  const { id, title, rank } = tab;
+  const { Body, setVisible } = documentView(app, job, trans, tab, id);
+  job.addTab({ id, title, Body, setVisible }, { rank });
+}
+
+/** Return a section of the panel with the document of a tab, for the run that the job page shows. */
+export function documentSection<T>(
+  app: JupyterFrontEnd,
+  job: IGipfelJob,
+  trans: TranslationBundle,
+  tab: IDocumentTab<T>
+): ISection {
+  const { id, title } = tab;
+  const { selection, state } = job;
+  const { Body, setVisible } = documentView(app, job, trans, tab, `${id}-section`);
+  const Section = (): React.JSX.Element => (
+    <UseSignal signal={selection.changed}>
+      {() => (
+        <>
+          {selection.run !== '' && (
+            <p className="jp-Gipfel-pad">{trans.__('Run %1, as on the job page', selection.run)}</p>
+          )}
+          <Body selection={selection} state={state} />
+        </>
+      )}
+    </UseSignal>
+  );
+  return { id, title, Body: Section, setVisible };
+}
+
+/** Return a view of a document with a model of its own, called `name`. */
+function documentView<T>(
+  app: JupyterFrontEnd,
+  job: IGipfelJob,
+  trans: TranslationBundle,
+  tab: IDocumentTab<T>,
+  name: string
+): Required<Pick<IJobTab, 'Body' | 'setVisible'>> {
+  const { id, themed = false } = tab;
   const settings = app.serviceManager.serverSettings;
   const model = new JobDocumentModel<T>(
     ({ run, launch, layout, dark }) => {
@@ -44,7 +82,7 @@ export function addDocumentTab<T>(
     },
     job.selection,
     job.state,
-    { name: id, themed }
+    { name, themed }
   );
   const setVisible = (visible: boolean): void => {
     model.setVisible(visible);
@@ -52,7 +90,7 @@ export function addDocumentTab<T>(
   const Body = (props: IJobTabProps): React.JSX.Element => (
     <DocumentFrame model={model} tab={tab} trans={trans} {...props} />
   );
-  job.addTab({ id, title, Body, setVisible }, { rank });
+  return { Body, setVisible };
 }
 
 interface IFrameProps<T> extends IJobTabProps {
