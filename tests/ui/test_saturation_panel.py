@@ -322,6 +322,26 @@ def test_the_panel_opens_wide_beside_a_gauge_and_both_are_restored(lab, screensh
     screenshot(lab.page, "25-saturation-wide")
 
 
+def test_a_gauge_is_dragged_to_its_place_in_the_main_area(lab, screenshot):
+    wide = lab.page.locator("#gipfel-wide-panel")
+    button = wide.get_by_role("button", name="power", exact=True)
+    button.scroll_into_view_if_needed()
+    start, area = button.bounding_box(), wide.bounding_box()
+    lab.page.mouse.move(start["x"] + 10, start["y"] + 10)
+    lab.page.mouse.down()
+    lab.page.mouse.move(area["x"] + area["width"] / 2, area["y"] + area["height"] - 40, steps=8)
+    expect(lab.page.locator(".jp-Gipfel-dragged")).to_have_text("GPU power")
+    lab.page.mouse.up()
+    gauge = lab.page.locator("#gipfel-gauge-POWER_USAGE")
+    assert moves(gauge.locator("[data-figure]"))
+    # Below the panel, where it was dropped.
+    assert gauge.bounding_box()["y"] > wide.bounding_box()["y"] + wide.bounding_box()["height"] - 1
+    screenshot(lab.page, "26-dragged-gauge")
+    # A click opens the same gauge, not another one.
+    button.click()
+    expect(gauge).to_have_count(1)
+
+
 def test_plotly_comes_compressed_and_is_kept_by_the_browser(lab):
     sizes = lab.page.evaluate(
         """performance.getEntriesByType('resource')

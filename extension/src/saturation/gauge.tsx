@@ -2,8 +2,10 @@ import type { ILayoutRestorer, JupyterFrontEnd } from '@jupyterlab/application';
 import { WidgetTracker, type ICommandPalette } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { ReactWidget, UseSignal } from '@jupyterlab/ui-components';
-import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
+import { MimeData, type ReadonlyPartialJSONObject } from '@lumino/coreutils';
+import { Drag } from '@lumino/dragdrop';
 import type { Message } from '@lumino/messaging';
+import type { Widget } from '@lumino/widgets';
 import * as React from 'react';
 
 import { GAUGE_METRICS } from '../api';
@@ -12,6 +14,14 @@ import { mountainIcon } from '../common/icon';
 import { Figure } from '../views/figures/figure';
 import type { SaturationModel } from './model';
 import { Notices, StatusLine } from './status';
+
+/** What the main area takes as a widget that is dropped on it. */
+const FACTORY = 'application/vnd.lumino.widget-factory';
+/** A press that moves less is a click. */
+const DRAG_PIXELS = 5;
+
+/** Let a press on something that stands for a metric become a drag of its gauge into the main area. */
+export type GaugeDrag = (metric: string, press: PointerEvent) => void;
 
 /** One metric of all GPUs in the main area: a line per GPU, of the same run and time as the panel. */
 export class GaugePanel extends ReactWidget {
@@ -93,17 +103,19 @@ function metricOf(args: ReadonlyPartialJSONObject): string {
   return typeof args.metric === 'string' ? args.metric : '';
 }
 
-/** Add the command that opens one metric of all GPUs in the main area, which a reload restores. */
+/** Add the command that opens one metric of all GPUs in the main area, which a reload restores; returns the drag. */
 export function addGauges(
   app: JupyterFrontEnd,
   model: SaturationModel,
   trans: TranslationBundle,
   palette: ICommandPalette | null,
   restorer: ILayoutRestorer | null
-): void {
+): GaugeDrag {
   const tracker = new WidgetTracker<GaugePanel>({ namespace: 'gipfel-gauges' });
   const command = CommandIDs.openGauge;
   const known = GAUGE_METRICS.map(([metric]) => metric);
+  const gaugeOf = (metric: string): GaugePanel =>
+    tracker.find(each => each.metric === metric) ?? new GaugePanel(model, metric, trans);
   app.commands.addCommand(command, {
     label: args =>
       args.palette === true
@@ -123,7 +135,7 @@ export function addGauges(
       if (!known.includes(metric)) {
         throw new Error(`There is no gauge '${metric}'. Choose one of ${known.join(', ')}.`);
       }
-      const gauge = tracker.find(each => each.metric === metric) ?? new GaugePanel(model, metric, trans);
+      const gauge = gaugeOf(metric);
       if (!gauge.isAttached) {
         app.shell.add(gauge, 'main', { mode: tracker.size > 0 ? 'split-bottom' : 'tab-after' });
         await tracker.add(gauge);
@@ -139,4 +151,58 @@ export function addGauges(
     args: gauge => ({ metric: gauge.metric }),
     name: gauge => gauge.metric
   });
+  return dragOf(tracker, gaugeOf, trans);
+}
+
+function dragOf(
+  tracker: WidgetTracker<GaugePanel>,
+  gaugeOf: (metric: string) => GaugePanel,
+  trans: TranslationBundle
+): GaugeDrag {
+  return (metric, press) => {
+    onMove(press, (x, y) => {
+      drag(x, y, gaugeName(metric, trans), () => {
+        const gauge = gaugeOf(metric);
+        if (!tracker.has(gauge)) {
+          void tracker.add(gauge);
+        }
+        return gauge;
+      });
+    });
+  };
+}
+
+/** Drag a widget, which is made when it is dropped, under its name. */
+function drag(x: number, y: number, name: string, widget: () => Widget): void {
+  const mimeData = new MimeData();
+  mimeData.setData(FACTORY, widget);
+  const dragImage = document.createElement('div');
+  dragImage.className = 'jp-Gipfel-dragged';
+  dragImage.textContent = name;
+  const dragged = new Drag({ mimeData, dragImage, supportedActions: 'move', proposedAction: 'move' });
+  void dragged.start(x, y).then(() => {
+    dragged.dispose();
+  });
+}
+
+/** Call a function once a pressed pointer has moved by more than a click does. */
+function onMove(press: PointerEvent, moved: (x: number, y: number) => void): void {
+  const end = new AbortController();
+  const { signal } = end;
+  const move = ({ clientX, clientY }: PointerEvent): void => {
+    if (Math.hypot(clientX - press.clientX, clientY - press.clientY) >= DRAG_PIXELS) {
+      end.abort();
+      moved(clientX, clientY);
+    }
+  };
+  document.addEventListener('pointermove', move, { signal, capture: true });
+  for (const kind of ['pointerup', 'pointercancel']) {
+    document.addEventListener(
+      kind,
+      () => {
+        end.abort();
+      },
+      { signal, capture: true }
+    );
+  }
 }

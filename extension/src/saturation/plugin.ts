@@ -29,9 +29,9 @@ export const saturationPlugin: JupyterFrontEndPlugin<void> = {
   ) => {
     const trans = (translator ?? nullTranslator).load('gipfel');
     const model = new SaturationModel(new SaturationRequests(app.serviceManager.serverSettings), panel);
-    panel.addSection(saturationSection(model, app.commands, trans), { rank: 100 });
     addCommands(app, model, trans, palette);
-    addGauges(app, model, trans, palette, restorer);
+    const drag = addGauges(app, model, trans, palette, restorer);
+    panel.addSection(saturationSection(model, app.commands, drag, trans), { rank: 100 });
     followDark(themes, dark => {
       model.selection.setDark(dark);
     });

@@ -13,6 +13,7 @@ import { Gpus } from '../views/saturation/gpus';
 import { Score } from '../views/saturation/score';
 import { Compare } from './compare';
 import { Events } from './events';
+import type { GaugeDrag } from './gauge';
 import { Heat } from './heat';
 import type { SaturationModel } from './model';
 import { Sharing } from './sharing';
@@ -23,6 +24,7 @@ import { Toolbar } from './toolbar';
 export function saturationSection(
   model: SaturationModel,
   commands: CommandRegistry,
+  drag: GaugeDrag,
   trans: TranslationBundle
 ): ISection {
   const Summary = (): React.JSX.Element => (
@@ -32,7 +34,7 @@ export function saturationSection(
   );
   const Body = (): React.JSX.Element => (
     <UseSignal signal={model.stateChanged}>
-      {(): React.JSX.Element => <Views model={model} commands={commands} trans={trans} />}
+      {(): React.JSX.Element => <Views model={model} commands={commands} drag={drag} trans={trans} />}
     </UseSignal>
   );
   return {
@@ -49,6 +51,7 @@ export function saturationSection(
 interface IViewsProps {
   readonly model: SaturationModel;
   readonly commands: CommandRegistry;
+  readonly drag: GaugeDrag;
   readonly trans: TranslationBundle;
 }
 
@@ -171,7 +174,7 @@ function Plots(props: IViewsProps): React.JSX.Element {
           {hasGpus && <Heat model={model} trans={trans} />}
         </div>
       </div>
-      {hasGpus && <GaugeButtons commands={props.commands} trans={trans} />}
+      {hasGpus && <GaugeButtons {...props} />}
       {hasGpus && <GpuPlots model={model} trans={trans} />}
       {model.figure('host')?.data.length ? (
         hasGpus ? (
@@ -185,9 +188,9 @@ function Plots(props: IViewsProps): React.JSX.Element {
   );
 }
 
-/** Buttons that open one metric of all GPUs in the main area. */
-function GaugeButtons(props: { commands: CommandRegistry; trans: TranslationBundle }): React.JSX.Element {
-  const { commands, trans } = props;
+/** Buttons that open one metric of all GPUs in the main area, or are dragged to a place in it. */
+function GaugeButtons(props: IViewsProps): React.JSX.Element {
+  const { commands, drag, trans } = props;
   return (
     <section className="jp-Gipfel-view" aria-label={trans.__('Plots in a tab')}>
       <h3>{trans.__('Plots in a tab')}</h3>
@@ -196,7 +199,12 @@ function GaugeButtons(props: { commands: CommandRegistry; trans: TranslationBund
           <button
             key={metric}
             className="jp-Gipfel-button jp-mod-small"
-            title={trans.__('Show %1 of all GPUs in the main area', label)}
+            title={trans.__('Show %1 of all GPUs in the main area; drag it to a place there', label)}
+            onPointerDown={event => {
+              if (event.button === 0 && event.pointerType !== 'touch') {
+                drag(metric, event.nativeEvent);
+              }
+            }}
             onClick={() => void commands.execute(CommandIDs.openGauge, { metric })}
           >
             {label}
