@@ -166,6 +166,25 @@ def test_what_a_page_missed_is_a_gap_and_no_line(open_page):
     assert [value is None for value in y] == [False, True, False, False, False]
 
 
+def test_cursor_keys_and_table_help_to_read_a_cell(open_page):
+    page = open_page()
+    plot = page.locator("[data-figure=activity]")
+    cursor = page.locator(".jp-Gipfel-cursor")
+    # Its style is JupyterLab's, whose extension brings plotly.js too.
+    assert cursor.evaluate("node => node.hidden")
+    plot.hover()
+    assert not cursor.evaluate("node => node.hidden")
+    read = "layout.xaxis.range.map(Date.parse).reduce((from, to) => to - from) / 1000"
+    assert _plot(page, read) == 60
+    plot.focus()
+    page.keyboard.press("+")
+    page.wait_for_function(f"document.querySelector('.js-plotly-plot').{read} === 30")
+    page.keyboard.press("0")
+    page.wait_for_function(f"document.querySelector('.js-plotly-plot').{read} === 60")
+    page.locator(".jp-Gipfel-values > summary").first.click()
+    assert "SM active" in page.locator(".jp-Gipfel-values table").inner_text()
+
+
 def _pull(page: Page, figure: str) -> tuple[float, float]:
     """Begin to pull a frame across a plot; where the axis stands by then."""
     box = page.locator(f"{figure} .nsewdrag").first.bounding_box()

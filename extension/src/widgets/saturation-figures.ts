@@ -1,4 +1,5 @@
 import type { IFigure } from '../api';
+import { FigureAids } from '../views/figures/aids';
 import { DrawQueue } from '../views/figures/draw-queue';
 import type { IFigureFollower, IFigureSource } from '../views/figures/figure';
 import type { IFigureOptions } from '../views/figures/plot';
@@ -40,6 +41,8 @@ export class CellFigures implements IFigureSource {
   readonly queue = new DrawQueue();
 
   readonly marked = null;
+
+  readonly aids = new FigureAids();
 
   figure(name: string): IFigure | null {
     const plots = (this._kernel.get('plots') ?? {}) as Readonly<Record<string, IFigure>>;

@@ -51,7 +51,7 @@ export function attachKeys(
   };
 }
 
-/** What helps to read the figures of a page: one cursor through all, keys, bands and tables. Cells do without. */
+/** What helps to read figures: one cursor through all of a page or cell, keys, bands and tables. */
 export class FigureAids implements IFigureAids {
   constructor(private readonly _cursor: ITimeCursor = new TimeCursor()) {}
 

@@ -19,7 +19,7 @@ export interface IFigureFollower {
   restyled(): void;
 }
 
-/** What helps to read figures beyond drawing them; cells go without, since their modules must stay small. */
+/** What helps to read figures beyond drawing them. */
 export interface IFigureAids {
   /** Draws lines that are denser than the pixels. */
   readonly bandedLine: typeof bandedLine;
