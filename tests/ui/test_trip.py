@@ -15,7 +15,7 @@ from hub_pages import HubPages
 from hub_process import HubProcess
 from lab_page import LabPage
 from notebook_files import write_notebook
-from playwright.sync_api import Browser, Error, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 from test_hub_pages import AXE, VIOLATIONS
 
 pytestmark = pytest.mark.browser
@@ -41,6 +41,17 @@ _VISITS: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
 _TABS = ("Saturation", "Workloads", "Runs", "Vetting", "Job")
 #: The third is a window of 1400 by 900 pixels at 200 % zoom.
 _SIZES = ((2560, 1200), (1400, 900), (700, 450), (320, 800))
+
+
+#: Script that returns true once the tabs of the lab have been the same for two seconds.
+_SETTLED = """() => {
+  const tabs = document.querySelectorAll('#jp-main-dock-panel .lm-TabBar-tab, .jp-SideBar .lm-TabBar-tab');
+  const seen = [...tabs].map(each => each.className + each.textContent).join();
+  if (window.tabsSeen !== seen) {
+    [window.tabsSeen, window.tabsSince] = [seen, performance.now()];
+  }
+  return performance.now() - window.tabsSince > 2000;
+}"""
 
 
 class Trip:
@@ -71,12 +82,15 @@ class Trip:
         item = self.page.locator(".lm-CommandPalette-item.lm-mod-active")
         for limit_ms in (5_000, 10_000, 30_000):
             self.page.keyboard.press("ControlOrMeta+Shift+c")
-            # What has just been opened may take the focus once more, also while a name is typed.
+            # What has just been opened may take the focus once more. So the name is written as one input,
+            # and only into the palette: typed keys would be shortcuts of a notebook.
             with contextlib.suppress(AssertionError):
                 expect(field).to_be_focused(timeout=limit_ms)
-                self.page.keyboard.type(name)
+                self.page.keyboard.insert_text(name)
                 expect(item).to_contain_text(name, timeout=limit_ms)
+                expect(field).to_be_focused(timeout=limit_ms)
                 self.page.keyboard.press("Enter")
+                expect(field).to_be_hidden(timeout=limit_ms)
                 return
             self.page.keyboard.press("Escape")
         raise AssertionError(f"The palette does not offer {name!r}.")
@@ -157,14 +171,12 @@ class Trip:
         page.wait_for_function(
             "document.querySelector('.jp-NotebookPanel:not(.lm-mod-hidden)').contains(document.activeElement)"
         )
-        page.wait_for_timeout(2_000)
         self.command("Run as Batch Job")
         self.press(page.get_by_role("button", name="Submit"))
         self.press(self.panel.get_by_role("tab", selected=True))
         page.keyboard.press("ArrowRight")
         works = self.panel.get_by_role("tabpanel", name="Workloads")
         expect(works.locator("li[data-state='COMPLETED']")).to_contain_text(
-            # What is typed while the notebook takes the focus back adds cells to it.
             re.compile(r"\b(\d+) of \1 cells")
         )
         expect(works.locator("article[data-status='completed']")).to_contain_text("2 ranks")
@@ -188,6 +200,8 @@ def trip(hub: HubProcess, browser: Browser) -> Iterator[Trip]:
     context.set_default_timeout(_LIMIT_MS)
     yield Trip(context.new_page(), hub)
     context.close()
+    for _, _, width, _ in _VISITS:
+        hub.call("DELETE", f"/users/{_USER}/servers/second-{width}", json={"remove": True})
     if user.server() is not None:
         user.stop_server()
 
@@ -216,21 +230,41 @@ def test_from_login_to_the_first_sentence_a_launch_a_batch_notebook_and_home(
     _look_at_the_panel(trip.page, trip, screenshot)
     for zone, name, width, look in _VISITS:
         context = trip.page.context.browser.new_context(
-            storage_state=trip.page.context.storage_state(),
             viewport={"width": width, "height": 900},
             timezone_id=zone,
             **look,
         )
         context.set_default_timeout(_LIMIT_MS)
-        _visit_by_mouse(context.new_page(), trip.hub, name, screenshot)
+        page = context.new_page()
+        _start_by_mouse(page, trip.hub, name, screenshot)
+        _visit_by_mouse(page, trip.hub, name, screenshot)
         context.close()
     assert trip.lab.errors == []
+
+
+def _start_by_mouse(page: Page, hub: HubProcess, zone: str, screenshot: Callable[[Page, str], Path]) -> None:
+    """Log in, fill the form of a second session, and wait for its page; times are in a time zone."""
+    width = page.viewport_size["width"]
+    page.goto(f"{hub.url}/hub/login?next=/hub/spawn/{_USER}/second-{width}")
+    for label, text in (("Username", _USER), ("Password", hub.password)):
+        page.get_by_label(label).click()
+        page.keyboard.type(text)
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("group", name="Presets").get_by_role("button", name="CPU only").click()
+    expect(page.locator("#gipfel-summary")).to_contain_text("no GPU on local")
+    _assert_narrow_enough(page)
+    screenshot(page, f"69-form-{width}")
+    page.get_by_role("button", name="Start", exact=True).click()
+    expect(page.locator("#progress-details > summary")).to_have_text(re.compile(rf"Event log \({zone}\)"))
+    _assert_narrow_enough(page)
+    screenshot(page, f"69-waiting-{width}")
 
 
 def _visit_by_mouse(page: Page, hub: HubProcess, zone: str, screenshot: Callable[[Page, str], Path]) -> None:
     """Follow the home's card to the lab, read panel and job page, and return; times are in a time zone."""
     width = page.viewport_size["width"]
     page.goto(f"{hub.url}/hub/home")
+    expect(page.get_by_role("region", name=f"Session second-{width}")).to_be_visible()
     card = page.get_by_role("region", name="Session default")
     expect(card.locator("time").first).to_have_attribute("title", re.compile(f"{zone}$"))
     _assert_narrow_enough(page)
@@ -240,12 +274,11 @@ def _visit_by_mouse(page: Page, hub: HubProcess, zone: str, screenshot: Callable
     expect(page.locator("#jupyterlab-splash")).to_have_count(0)
     page.locator(".jp-SideBar .lm-TabBar-tab[data-id='gipfel-panel']").wait_for()
     panel = page.locator("#gipfel-panel, #gipfel-wide-panel").locator("visible=true")
-    # What the lab restores a moment later may cover the panel, or a click on its tab hide it.
-    for _ in range(4):
-        with contextlib.suppress(Error):
-            panel.get_by_role("tab", name="Workloads").click(timeout=15_000)
-            break
+    # What the lab restores a moment later may cover the panel, and a click on its tab would hide it.
+    page.wait_for_function(_SETTLED)
+    if not panel.count():
         page.locator(".jp-SideBar .lm-TabBar-tab[data-id='gipfel-panel']").click()
+    panel.get_by_role("tab", name="Workloads").click()
     expect(panel.locator("article[data-status='completed']")).to_contain_text(
         re.compile(rf"\d\d:\d\d {zone}")
     )
