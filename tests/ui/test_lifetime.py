@@ -161,7 +161,7 @@ def test_jupyterhubs_page_for_administrators_has_no_serious_findings(
 
 
 def _open_user(page: Page) -> None:
-    expect(page.locator("#react-admin-hook")).to_contain_text("ada")
+    expect(page.locator("#react-admin-hook")).to_contain_text("chief")
 
 
 def _shots(page: Page, screenshot: Screenshot) -> None:
