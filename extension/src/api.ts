@@ -550,8 +550,8 @@ export interface ISpread {
  * null if samples are too far apart to determine it. `range` are bounds of the score that samples at a
  * shorter interval could give. `integer_points` are the score and the losses as integers that add up to 100.
  * `means_s` is the number of seconds over which the scored values are means, null if they are samples.
- * `first_ns` and `last_ns` are the times of the first and the last scored sample in UTC nanoseconds, rounded
- * to a double.
+ * `energy` is the energy of that time in one line, empty where it is unknown. `first_ns` and `last_ns` are
+ * the times of the first and the last scored sample in UTC nanoseconds, rounded to a double.
  */
 export interface IScore {
   readonly score: number | null;
@@ -570,6 +570,7 @@ export interface IScore {
   readonly first_ns?: number | null;
   readonly last_ns?: number | null;
   readonly means_s?: number | null;
+  readonly energy?: string;
   readonly simulated: boolean;
   readonly notes: readonly string[];
 }

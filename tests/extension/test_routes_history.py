@@ -35,6 +35,7 @@ def test_a_stretch_has_figures_score_and_nothing_outside(recorded):
     assert status == 200
     assert recorded.call("gipfel/saturation/score")[1]["score"] is not None
     assert recorded.call("gipfel/saturation/score")[1]["means_s"] is None
+    assert "Wh of" in recorded.call("gipfel/saturation/score")[1]["energy"]
     # A page reads it again as long as it is recorded.
     assert whole["growing"] is True
     gpu = next(device["uuid"] for device in whole["devices"] if device["kind"] == "gpu")

@@ -6,6 +6,7 @@ show the score to administrators.
 
 import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ from gipfel_cluster.runs import make_private, runs_root, write_atomically
 
 from ..saturation import Advice, advise, document_of, score_table
 from ..saturation.advice.debounce import HOLD_S, DebouncedAdvice
+from ..telemetry.energy import energy_of
 from ..telemetry.events import Event, read_events
 from ..telemetry.files import read_regular
 from ..telemetry.ranks import gpu_uuids_by_rank, read_ranks
@@ -57,6 +59,7 @@ def score_document(
     """Return the document of ``gipfel score --json`` for a table of a run.
 
     ``means_s`` is the number of seconds over which the scored values are means, None if they are samples.
+    ``energy`` is the energy of that time in one line, empty where it is unknown or the values are means.
     """
     ranks = gpu_uuids_by_rank(read_ranks(telemetry))
     workload = workload_of(program_of_run(telemetry.parent))
@@ -70,7 +73,7 @@ def score_document(
         job, advice if debounce is None else debounce(table, advise_table, advice), workload
     )
     if table.source != MEANS:
-        return {**document, "means_s": None}
+        return {**document, "means_s": None, "energy": energy_of(table, ranks, os.environ).sentence}
     note = (
         f"The time range is long, so the score uses means over {table.interval:g} s. "
         "Select a shorter range for more detail."

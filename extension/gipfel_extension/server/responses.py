@@ -189,8 +189,9 @@ class Score(ResponseModel):
     ``bottleneck`` is the largest loss, null if samples are too far apart to determine it. ``range`` are
     bounds of the score that samples at a shorter interval could give. ``integer_points`` are the score and
     the losses as integers that add up to 100. ``means_s`` is the number of seconds over which the scored
-    values are means, null if they are samples. ``first_ns`` and ``last_ns`` are the times of the first and
-    the last scored sample in UTC nanoseconds, rounded to a double.
+    values are means, null if they are samples. ``energy`` is the energy of that time in one line, empty where
+    it is unknown. ``first_ns`` and ``last_ns`` are the times of the first and the last scored sample in UTC
+    nanoseconds, rounded to a double.
     """
 
     score: float | None
@@ -209,6 +210,7 @@ class Score(ResponseModel):
     first_ns: float | None = None
     last_ns: float | None = None
     means_s: float | None = None
+    energy: str = ""
     simulated: bool
     notes: list[str]
 

@@ -134,6 +134,7 @@ class RunEnergy:
     def to_json(self) -> dict[str, Any]:
         """Return the energy as a JSON-serializable dictionary; unknown numbers are None."""
         return {
+            "sentence": self.sentence,
             "total_wh": _rounded(self.total_wh),
             "gpu_wh": _rounded(self.gpu_wh),
             "host_wh": _rounded(self.host_wh),

@@ -139,6 +139,8 @@ describe('the views of saturation', () => {
     expect(html({})).toMatch(/42\s+of 100 · fair/);
     expect(html({})).toContain('Most is lost to input: 58 points.  Use more workers.');
     expect(html({ advice: [] })).toContain('58 points.  No safe remedy is known.');
+    expect(html({ energy: '2 Wh of 1 GPU' })).toContain('Energy in this time: 2 Wh of 1 GPU');
+    expect(html({})).not.toContain('Energy');
     const unknown = html({ integer_points: { score: 50, unexplained: 30, input: 20 } });
     expect(unknown).toContain('for a reason that no recorded metric shows: 30 points.  Profile a few steps');
     const busy = html({ integer_points: { score: 97, input: 3 } });

@@ -135,6 +135,8 @@ def _score(document: Mapping[str, Any]) -> Iterator[str]:
         utilization = document.get("utilization")
         if utilization is not None:
             yield f"<p>Plain utilization, for comparison: {100 * utilization:.0f} %.</p>"
+    if energy := document.get("energy", {}).get("sentence"):
+        yield f"<p>Energy: {_escaped(energy)}.</p>"
     yield "<ul>"
     for note in document.get("notes", ()):
         yield f"<li>{_escaped(note)}</li>"

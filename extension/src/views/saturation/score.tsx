@@ -71,6 +71,7 @@ export function Score(props: { score: IScore; live?: number; trans: ITranslation
           {trans.__('Scored by means over %1 s; a shorter time is scored by its samples.', score.means_s)}
         </p>
       )}
+      {score.energy && <p className="jp-Gipfel-small">{trans.__('Energy in this time: %1', score.energy)}</p>}
       <details className="jp-Gipfel-more">
         <summary>{trans.__('Loss breakdown')}</summary>
         <LossBreakdown points={points} lost={lost} trans={trans} />
