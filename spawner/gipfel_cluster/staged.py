@@ -18,9 +18,11 @@ import fcntl
 import hashlib
 import json
 import os
+import pwd
 import shlex
 import shutil
 import stat
+import string
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -30,8 +32,6 @@ from typing import NamedTuple
 
 #: The annotation of an EDF that lists data to stage, and the prefix of those that say how.
 ANNOTATION = "com.gipfel.stage"
-#: The directory for copies on local disk, from the site or the user.
-DISK_VARIABLE = "GIPFEL_STAGE_DISK"
 MEMORY = Path("/dev/shm")  # noqa: S108 - the store in it is accessible to its owner alone
 _MAX_BYTES = 64 << 10
 _SWEEP_S, _SWEEP_POLL_S = 2.0, 0.05
@@ -57,18 +57,36 @@ class StagedPath(NamedTuple):
         return (found.st_size, found.st_mtime_ns) == (self.size, self.mtime_ns)
 
 
-def stores(environment: Mapping[str, str]) -> dict[str, Path]:
+def stores(disk: Path | None) -> dict[str, Path]:
     """Return the stores that this node can have, by tier: ``nvme`` is a local disk, ``memory`` /dev/shm."""
     name = f"gipfel-staged-{os.geteuid()}"
-    disk = _disk(environment)
     return {**({"nvme": disk / name} if disk else {}), "memory": MEMORY / name}
 
 
-def _disk(environment: Mapping[str, str]) -> Path | None:
-    """Return the directory of the site or the user, else the first temporary one on a local disk."""
-    chosen = environment.get(DISK_VARIABLE, "")
-    if chosen:
-        return Path(chosen.replace("$USER", environment.get("USER", ""))) if chosen.startswith("/") else None
+def resolve_directory(template: str, environment: Mapping[str, str]) -> Path:
+    """Return a directory as configured, with ``~`` and variables replaced.
+
+    Raises
+    ------
+    ValueError
+        A variable is not set, or the result is not an absolute path.
+    """
+    home = environment.get("HOME") or os.path.expanduser("~")  # noqa: PTH111 - as a text
+    text = home + template[1:] if template == "~" or template.startswith("~/") else template
+    user = pwd.getpwuid(os.geteuid()).pw_name if "USER" not in environment and "USER" in text else ""
+    try:
+        found = string.Template(text).substitute({"USER": user, **environment})
+    except KeyError as error:
+        raise ValueError(f"${error.args[0]} is not set") from error
+    except ValueError as error:
+        raise ValueError("a $ in it does not begin a variable") from error
+    if not found.startswith("/"):
+        raise ValueError(f"{found} is not an absolute path")
+    return Path(found)
+
+
+def local_directory(environment: Mapping[str, str]) -> Path | None:
+    """Return the first directory for temporary files that is on a local disk."""
     for name in ("SLURM_TMPDIR", "TMPDIR"):
         given = environment.get(name, "")
         if given.startswith("/") and file_system_type(Path(given)) in _LOCAL_TYPES:
@@ -189,9 +207,9 @@ def describe_path(content: Path, path: str, size: int, mtime_ns: int, job: str) 
     part.replace(file)
 
 
-def staged_paths(environment: Mapping[str, str]) -> Iterator[tuple[str, StagedPath]]:
-    """Yield the tier and path of each complete copy of this user on this node."""
-    for tier, store in stores(environment).items():
+def staged_paths(node_stores: Mapping[str, Path]) -> Iterator[tuple[str, StagedPath]]:
+    """Yield the tier and path of each complete copy of this user in a node's stores."""
+    for tier, store in node_stores.items():
         with suppress(OSError):
             open_existing(store)
             for file in sorted(store.glob("*/*.json")):
@@ -214,15 +232,20 @@ def _read(file: Path) -> StagedPath | None:
     return found if complete else None
 
 
-def epilog_script() -> str:
-    """Return a shell script that removes what a killed task left in the stores of its node."""
-    return f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S {shlex.quote(__file__)}\n"
+def epilog_script(fast: str) -> str:
+    """Return a shell script that removes what a killed task left in the stores of its node.
+
+    ``fast`` is the configured directory of that storage class, empty for the default.
+    """
+    words = (sys.executable, "-I", "-S", __file__, fast)
+    return f"#!/bin/sh\nexec {shlex.join(words)}\n"
 
 
-def main(environment: Mapping[str, str]) -> None:
+def main(fast: str, environment: Mapping[str, str]) -> None:
     """Sweep this node's stores for two seconds, since children of a killed task hold locks until they end."""
     end = time.monotonic() + _SWEEP_S
-    present = [each for each in stores(environment).values() if each.exists()]
+    disk = resolve_directory(fast, environment) if fast else local_directory(environment)
+    present = [each for each in stores(disk).values() if each.exists()]
     while present and time.monotonic() < end:
         for store in present:
             sweep(store)
@@ -231,4 +254,4 @@ def main(environment: Mapping[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    main(os.environ)
+    main(sys.argv[1], os.environ)

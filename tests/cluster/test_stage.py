@@ -66,7 +66,7 @@ class Place:
             "HOME": str(self.user.home),
             "GIPFEL_CLUSTER": "tests",
             "GIPFEL_RUNTIME": str(self.runtime),
-            "GIPFEL_STAGE_DISK": str(self.user.home.parent / "disk"),
+            "GIPFEL_STORAGE_FAST": str(self.user.home.parent / "disk"),
         }
         script = self.user.write("shell.sh", _SHELL, 0o700)
         words = [

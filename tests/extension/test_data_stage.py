@@ -17,7 +17,8 @@ from gipfel_cluster.engines.protocol import ContainerRequest
 from gipfel_cluster.hooks.invocation import use_copies
 from gipfel_cluster.job.staging import StageRequest, stage_before_start, stage_request
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.staged import lock_content, staged_paths, stores, sweep
+from gipfel_cluster.staged import lock_content, staged_paths, sweep
+from gipfel_cluster.storage_classes import node_stores
 from gipfel_extension.data.manifest import summary_path
 from gipfel_extension.data.stage.exchange import Exchange, ExchangeError, FileCopy, Peer
 from gipfel_extension.data.stage.model import StageItem, StageSpec, list_items
@@ -169,7 +170,7 @@ def test_changed_repeated_and_long_messages_are_refused(tmp_path: Path) -> None:
 
 def test_copies_are_kept_while_a_process_needs_them_and_shared(tmp_path: Path) -> None:
     item = _source(tmp_path, 1.5)
-    environment = {"GIPFEL_STAGE_DISK": str(tmp_path)}
+    environment = {"GIPFEL_STORAGE_FAST": str(tmp_path)}
     spec = StageSpec(data=(item.path,), to="nvme")
     first = NodeStore(spec, [item], environment)
     (copy,) = first.open()
@@ -179,12 +180,12 @@ def test_copies_are_kept_while_a_process_needs_them_and_shared(tmp_path: Path) -
         second = NodeStore(spec, [item], environment)
         waiting = pool.submit(second.open)
         copy.file.write(Path(item.path).read_bytes())
-        assert list(staged_paths(environment)) == []
+        assert list(staged_paths(node_stores(environment))) == []
         assert not waiting.done()
         first.finish(copy)
         (other,) = waiting.result(5)
     assert other.complete
-    ((tier, staged),) = staged_paths(environment)
+    ((tier, staged),) = staged_paths(node_stores(environment))
     assert (tier, staged.path, staged.is_current()) == ("nvme", item.path, True)
     first.release()
     assert sweep(first.path) == 0
@@ -194,8 +195,8 @@ def test_copies_are_kept_while_a_process_needs_them_and_shared(tmp_path: Path) -
 
 
 def test_what_a_killed_process_left_is_removed_and_a_shared_directory_is_refused(tmp_path: Path) -> None:
-    environment = {"GIPFEL_STAGE_DISK": str(tmp_path)}
-    store = stores(environment)["nvme"]
+    environment = {"GIPFEL_STORAGE_FAST": str(tmp_path)}
+    store = node_stores(environment)["nvme"]
     (store / "left").mkdir(parents=True)
     store.chmod(0o700)
     (store / "left" / "part").write_bytes(b"x" * 5000)
@@ -217,13 +218,13 @@ def test_limits_are_kept_and_named(tmp_path: Path) -> None:
     item = _source(tmp_path, 1.5)
     spec = StageSpec(data=(item.path,), max_memory=1 << 20, max_disk=2 << 20)
     with pytest.raises(GipfelError, match=r"6\.0 MiB are needed; memory has 1\.0 MiB"):
-        NodeStore(spec, [item], {"GIPFEL_STAGE_DISK": str(tmp_path)})
-    assert not stores({"GIPFEL_STAGE_DISK": str(tmp_path)})["nvme"].exists()
+        NodeStore(spec, [item], {"GIPFEL_STORAGE_FAST": str(tmp_path)})
+    assert not node_stores({"GIPFEL_STORAGE_FAST": str(tmp_path)})["nvme"].exists()
 
 
 def test_containers_get_the_copies_at_the_same_paths(tmp_path: Path) -> None:
     item = _source(tmp_path, 0.1)
-    environment = {"GIPFEL_STAGE_DISK": str(tmp_path)}
+    environment = {"GIPFEL_STORAGE_FAST": str(tmp_path)}
     store = NodeStore(StageSpec(data=(item.path,), to="nvme"), [item], environment)
     (copy,) = store.open()
     copy.file.write(Path(item.path).read_bytes())
@@ -235,7 +236,7 @@ def test_containers_get_the_copies_at_the_same_paths(tmp_path: Path) -> None:
     )
     edf = Edf(name="e", path=None, mounts=mounts)
     request = ContainerRequest(edf=edf, command=("true",), scratch="/s")
-    changed, notes = use_copies(request, staged_paths(environment))
+    changed, notes = use_copies(request, staged_paths(node_stores(environment)))
     staged = str(store.path / item.key / "data")
     assert changed.edf.mounts == (
         Mount(source=staged, destination="/data", flags=("sqsh", "ro")),
@@ -245,12 +246,12 @@ def test_containers_get_the_copies_at_the_same_paths(tmp_path: Path) -> None:
     )
     assert notes == ("1 staged file of this node used instead of the shared ones.",)
     Path(item.path).write_bytes(b"changed")
-    assert use_copies(request, staged_paths(environment)) == (request, ())
+    assert use_copies(request, staged_paths(node_stores(environment))) == (request, ())
     store.release()
 
 
 def _gipfel(runs: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "GIPFEL_RUNS": str(runs), "GIPFEL_STAGE_DISK": str(runs)}
+    environment = {**os.environ, "GIPFEL_RUNS": str(runs), "GIPFEL_STORAGE_FAST": str(runs)}
     argv = [sys.executable, "-m", "gipfel_extension.cli", "data", *words]
     return subprocess.run(argv, capture_output=True, text=True, timeout=60, env=environment, check=False)
 
@@ -268,13 +269,13 @@ def test_an_edf_and_a_job_request_data_together() -> None:
 
 def test_a_job_stages_before_its_container_starts(tmp_path: Path) -> None:
     item = _source(tmp_path, 0.3)
-    environment = {**os.environ, "GIPFEL_STAGE_DISK": str(tmp_path)}
+    environment = {**os.environ, "GIPFEL_STORAGE_FAST": str(tmp_path)}
     run = tmp_path / "run"
     run.mkdir()
     request = StageRequest(data=(item.path,), to="nvme")
     note = stage_before_start(request, run, environment, lambda: False)
     assert "staged on 1 of 1 nodes (nvme)" in note
-    assert [each.path for _, each in staged_paths(environment)] == [item.path]
+    assert [each.path for _, each in staged_paths(node_stores(environment))] == [item.path]
     (run / "transfers" / "1" / "stop").touch()
     missing = request.model_copy(update={"data": ("/none",)})
     assert "Not staged, so the shared files are read" in stage_before_start(
@@ -326,5 +327,5 @@ def test_staging_on_this_machine_is_a_workload_that_is_stopped(tmp_path: Path) -
         if json.loads((folder / "state.json").read_text())["phase"] == "ended":
             break
         end.wait(0.1)
-    assert list(staged_paths({"GIPFEL_STAGE_DISK": str(tmp_path)})) == []
+    assert list(staged_paths(node_stores({"GIPFEL_STORAGE_FAST": str(tmp_path)}))) == []
     assert not (folder / "rendezvous.json").exists()

@@ -24,6 +24,7 @@ from gipfel_extension.services.plan import (
     parameter_references,
     parameter_values,
     resolve_part,
+    storage_directory,
 )
 
 GOOD = """\
@@ -125,6 +126,18 @@ def test_files_that_are_no_text_are_refused_without_waiting(tmp_path: Path) -> N
         found, (only,) = check_blueprint(tmp_path / name)
         assert found is None
         assert problem in only.problem
+
+
+def test_what_a_service_keeps_is_in_its_storage_class(tmp_path: Path) -> None:
+    blueprint = read_blueprint(_write(tmp_path, f"storage: keep\n{GOOD}"))
+    spec = ServiceSpec(name="board", blueprint=blueprint, parameters={})
+    environment = {"HOME": str(tmp_path), "GIPFEL_STORAGE_KEEP": str(tmp_path)}
+    kept = storage_directory(spec, tmp_path / "own", environment)
+    assert kept == tmp_path / f"gipfel-services-{os.geteuid()}" / "board"
+    assert kept.parent.stat().st_mode & 0o077 == 0
+    kept.parent.chmod(0o755)
+    with pytest.raises(GipfelError, match="can't be used: it is not a directory of this user alone"):
+        storage_directory(spec, tmp_path / "own", environment)
 
 
 def test_values_and_references_are_filled_in_once(tmp_path: Path) -> None:

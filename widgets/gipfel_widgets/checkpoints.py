@@ -40,6 +40,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load as load_state
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
+from gipfel_cluster.storage_classes import resolve_path
 from gipfel_extension.data.checkpoints import (
     HISTORY_NAME,
     RUN_NAME,
@@ -76,7 +77,7 @@ class Checkpoints:
     Parameters
     ----------
     directory
-        Directory of the checkpoints; by default ``$GIPFEL_CHECKPOINT``.
+        Directory of the checkpoints, such as ``keep:runs/7``; by default ``$GIPFEL_CHECKPOINT``.
     keep
         Number of verified checkpoints to keep, at least 1.
     every
@@ -85,9 +86,9 @@ class Checkpoints:
         Seconds between the writes of successive ranks, one of each node first; ``"auto"`` lets one write
         after the other, if by the measured seconds of each all have finished in half of an interval.
     local
-        Directory on each node's disk to write to first, or ``"memory"``; by default
-        ``$GIPFEL_CHECKPOINT_LOCAL``, and without it none. A rank whose files would take more than half of
-        the free space there writes to `directory` itself.
+        Place on each node to write to first: ``"fast"``, the site's storage class, ``"memory"``, or a
+        directory; by default ``$GIPFEL_CHECKPOINT_LOCAL``, and without it none. A rank whose files
+        would take more than half of the free space there writes to `directory` itself.
     limit
         Bytes per second at which a node copies a rank's files from `local`; 0 for no limit.
     failure_s
@@ -109,7 +110,7 @@ class Checkpoints:
         failure_s: float | None = None,
         on_phase: OnPhase = lambda _phase, _step: None,
     ) -> None:
-        path = os.fspath(directory) or os.environ.get("GIPFEL_CHECKPOINT", "")
+        path = resolve_path(os.fspath(directory) or os.environ.get("GIPFEL_CHECKPOINT", ""), os.environ)
         if not path or keep < 1 or (every != "auto" and every < 1):
             raise CheckpointError("Give a directory, and at least 1 for `keep` and `every`.")
         self.directory = Path(path)
@@ -268,7 +269,8 @@ class Checkpoints:
 
     def _stage(self, local: str) -> NodeStaging | None:
         """Return this node's directory for files, after what an earlier training left there was copied."""
-        place = Path(_MEMORY if local == "memory" else local).absolute() if local else None
+        named = {"memory": _MEMORY, "fast": "fast:"}.get(local, local)
+        place = Path(resolve_path(named, os.environ)).absolute() if local else None
         nodes: list[Any] = [None] * self.world
         dist.all_gather_object(nodes, f"{os.uname().nodename} {place}", group=self._flags)
         self._turn = turn_order(nodes)[self.rank]

@@ -39,12 +39,13 @@ def parse_size(text: str) -> int:
 @click.command(
     epilog=examples(
         "gipfel data stage /scratch/imagenet.sqsh",
+        "gipfel data stage shared:imagenet.sqsh        below the site's storage class shared",
         "gipfel data stage /scratch/imagenet.sqsh /scratch/model --to memory --max-memory 40G",
         "gipfel data stage /scratch/imagenet.sqsh --on-failure continue",
         "gipfel stop transfer:1           removes the copies",
     )
 )
-@click.argument("data", metavar="DATA…", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("data", metavar="DATA…", nargs=-1, required=True)
 @click.option(
     "--to",
     "tier",
@@ -83,7 +84,7 @@ def parse_size(text: str) -> int:
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
 def stage(
     *,
-    data: tuple[Path, ...],
+    data: tuple[str, ...],
     tier: str,
     nodes: str,
     on_failure: str,
@@ -108,7 +109,7 @@ def stage(
     try:
         chosen = () if nodes == "all" else tuple(expand_hostlist(nodes))
         spec = StageSpec(
-            data=tuple(str(each.absolute()) for each in data),
+            data=tuple(_source(each) for each in data),
             to=tier,
             nodes=chosen,
             on_failure=on_failure,
@@ -123,6 +124,13 @@ def stage(
         click.echo(json.dumps({"id": folder.name, "folder": str(folder)}) if as_json else folder.name)
         return 0
     return _follow(folder, as_json=as_json)
+
+
+def _source(text: str) -> str:
+    """Return the absolute path of data that is named by a path or below a storage class."""
+    from gipfel_cluster.storage_classes import resolve_path  # noqa: PLC0415 - pydantic
+
+    return str(Path(resolve_path(text, os.environ)).expanduser().absolute())
 
 
 def _check(spec: "StageSpec") -> None:
@@ -215,20 +223,27 @@ def _doubts(state: "TransferState") -> str:
 @click.command(epilog=examples("gipfel data status", "gipfel data status --json"))
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
 def status(*, as_json: bool) -> int:
-    """Show what is staged: your stagings that run, by node, and all copies on this node.
+    """Show what is staged: your stagings that run, by node, all copies on this node, and storage classes.
+
+    The classes are configured by the variables GIPFEL_STORAGE_FAST, _SHARED and _KEEP, by
+    ~/.gipfel/storage.yaml, and by the site's file.
 
     Exit status: 0 shown.
     """
     from gipfel_cluster.staged import staged_paths  # noqa: PLC0415
+    from gipfel_cluster.storage_classes import CLASS_NAMES, StorageClasses, node_stores  # noqa: PLC0415
 
     from ..data.stage.transfer import running_stagings  # noqa: PLC0415
 
     stagings = running_stagings(os.environ)
-    local = [(tier, each) for tier, each in staged_paths(os.environ)]
+    local = list(staged_paths(node_stores(os.environ)))
+    classes = StorageClasses.load(os.environ)
+    places = {each: classes.directory(each, os.environ) for each in CLASS_NAMES}
     if as_json:
+        where = {name: str(each) if each else None for name, each in places.items()}
         here = [{"tier": tier, **each._asdict(), "current": each.is_current()} for tier, each in local]
         document = {name: state.model_dump(mode="json") for name, state in stagings.items()}
-        click.echo(json.dumps({"stagings": document, "node": here}))
+        click.echo(json.dumps({"stagings": document, "node": here, "classes": where}))
         return 0
     rows = [["TRANSFER", "NODE", "TIER", "STATE", "SIZE", "DATA"]]
     for name, state in stagings.items():
@@ -242,15 +257,23 @@ def status(*, as_json: bool) -> int:
         rows.append([job, "this node", tier, current, size_text(each.size), each.path])
     if len(rows) == 1:
         report_line("Nothing is staged. `gipfel data stage DATA` copies data to the nodes of a job.")
-        return 0
-    for line in table_lines(rows, right=(4,)):
+    for line in table_lines(rows, right=(4,)) if len(rows) > 1 else ():
+        click.echo(line)
+    click.echo()
+    for line in table_lines(
+        [["CLASS", "DIRECTORY", "FROM"]]
+        + [
+            [name, str(each or "no local disk is known"), classes.origins.get(name, "default")]
+            for name, each in places.items()
+        ]
+    ):
         click.echo(line)
     return 0
 
 
 def stage_of_options(options: dict[str, Any]) -> dict[str, Any] | None:
     """Take the options about staging out of those of a command; return None without data."""
-    data = tuple(str(Path(each).expanduser().absolute()) for each in options.pop("stage", ()))
+    data = tuple(_source(each) for each in options.pop("stage", ()))
     tier, on_failure = options.pop("stage_to", "auto"), options.pop("stage_on_failure", "continue")
     return {"data": data, "to": tier, "on_failure": on_failure} if data else None
 

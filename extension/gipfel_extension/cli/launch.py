@@ -108,7 +108,10 @@ class _StartCommand(click.Command):
     help="Use only nodes that pass this protocol; new jobs also exclude nodes that failed recently.",
 )
 @click.option(
-    "--checkpoint", default="", metavar="DIR", help="Checkpoint directory, $GIPFEL_CHECKPOINT of the ranks."
+    "--checkpoint",
+    default="",
+    metavar="DIR",
+    help="Checkpoint directory such as keep:runs/7, $GIPFEL_CHECKPOINT of the ranks.",
 )
 @click.option(
     "--min-free",

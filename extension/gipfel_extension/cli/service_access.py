@@ -261,8 +261,12 @@ def service_error(problem: str, fix: str) -> Exception:
 @click.option("--without-login", is_flag=True, help="All who reach the host may use it.")
 @click.option("--gateway", metavar="NS/NAME", help="An HTTPRoute of this Gateway instead of an Ingress.")
 @click.option("--ingress-namespace", metavar="NS", help="Where the Ingress controller runs: ingress-nginx.")
-@click.option("--storage", type=click.Choice(["fast", "shared", "keep"]), help="Class of what it keeps.")
-@click.option("--storage-class", metavar="NAME", help="By default the profile's, else the cluster's.")
+@click.option(
+    "--storage",
+    type=click.Choice(["fast", "shared", "keep"]),
+    help="By default the blueprint's, else fast.",
+)
+@click.option("--storage-class", metavar="NAME", help="By default that of storage.yaml, else the profile's.")
 @click.option("--size", metavar="10Gi", help="Size of what it keeps.")
 @click.option("--gpu-vendor", type=click.Choice(["nvidia", "amd"]), help="By default nvidia.")
 @click.option("--gpu-product", metavar="LABEL", help="Model as the nodes' labels name it.")
@@ -295,7 +299,7 @@ def render(
     from ..services.kubernetes.pod import secret_names  # noqa: PLC0415
 
     spec = _spec(blueprint, dict(typed), options)
-    target = _target(options)
+    target = _target(_with_storage(spec, options))
     image, variables = ("", {}) if target.image else _edf(spec.edf)
     files = render_files(spec, target, edf_image=image, variables=variables)
     write_manifests(files, output)
@@ -326,6 +330,15 @@ def _spec(name: str, typed: dict[str, str], options: dict[str, Any]) -> "Service
         raise _error(f"{chosen[:80]!r} can't be a service's name.", "Use up to 30 of a-z, 0-9 and dashes.")
     edf = options.pop("edf") or blueprint.edf
     return ServiceSpec(name=chosen, blueprint=blueprint, parameters=values, edf=edf)
+
+
+def _with_storage(spec: "ServiceSpec", options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with the blueprint's storage class, and its name on the site's cluster."""
+    from gipfel_cluster.storage_classes import StorageClasses  # noqa: PLC0415 - pydantic
+
+    name = options["storage"] or spec.blueprint.storage
+    configured = getattr(StorageClasses.load(os.environ), name or "fast").kubernetes
+    return options | {"storage": name, "storage_class": options["storage_class"] or configured or None}
 
 
 def _target(options: dict[str, Any]) -> "Target":

@@ -118,6 +118,7 @@ def _model(size: float | None, shape: dict[str, int | None], more: dict[str, Any
     epilog=examples(
         "gipfel checkpoints ~/train-fsdp-checkpoint",
         "gipfel checkpoints alps-48812 --verify",
+        "gipfel checkpoints keep:runs/7              below the site's storage class keep",
         "gipfel checkpoints . --verify --keep 3 --json",
     )
 )
@@ -141,9 +142,11 @@ def checkpoints(*, place: str, verify: bool, keep: int, as_json: bool) -> int:
     Exit status: 0 the newest can be resumed from, 1 it can't or there is none, 2 unreadable. Checkpoints that
     are being written, that never got their final name, or that an earlier run wrote, don't count.
     """
+    from gipfel_cluster.storage_classes import resolve_path  # noqa: PLC0415 - pydantic
+
     from ..job.checkpoints import read_checkpoints, storage_quota  # noqa: PLC0415 - numpy
 
-    directories, run = _places(place)
+    directories, run = _places(resolve_path(place, os.environ))
     try:
         report = read_checkpoints(directories, run, verify=verify, keep=keep)
     except OSError as error:

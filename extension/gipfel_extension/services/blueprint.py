@@ -29,6 +29,7 @@ from gipfel_cluster.definition_files import (
 )
 from gipfel_cluster.model import Frozen, GipfelError, OneLine, check_command, check_variables
 from gipfel_cluster.scheduler.protocol import Memory, Name, TimeLimit
+from gipfel_cluster.storage_classes import ClassName
 
 #: A name as JupyterHub allows it for servers: 1 to 30 of a-z, 0-9 and single dashes.
 NAME = r"[a-z0-9](?:-?[a-z0-9]){0,29}"
@@ -174,7 +175,8 @@ class Blueprint(Frozen):
 
     ``front`` names the part that the front door shows; a blueprint with one part may leave it out.
     ``outbound`` lists the hosts outside of the cluster that the service contacts; with ``gate`` its parts
-    reach these alone, and none where they listen on a port. The service ends after
+    reach these alone, and none where they listen on a port. ``storage`` is the storage class of
+    ``${storage}``; without one it is in the service's own directory. The service ends after
     ``idle_s`` seconds without a request; 0 means never. With ``keep_up`` a hub starts it again, at the same
     URL, after a job that was killed, failed or reached its time limit.
     """
@@ -188,6 +190,7 @@ class Blueprint(Frozen):
     edf: OneLine = Field("", max_length=4096)
     environment: Environment = Environment()
     measured: Measured = Measured()
+    storage: ClassName | None = None
     idle_s: Annotated[int, Field(ge=0, le=10**7)] = 0
     keep_up: bool = False
     parts: dict[_PartName, Part] = Field(min_length=1, max_length=8)

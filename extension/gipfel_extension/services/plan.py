@@ -18,6 +18,8 @@ from gipfel_cluster.engines import Invocation
 from gipfel_cluster.model import BREAKS, Frozen, GipfelError
 from gipfel_cluster.regular_files import read_secret
 from gipfel_cluster.runs import make_private, write_atomically
+from gipfel_cluster.staged import open_store
+from gipfel_cluster.storage_classes import resolve_path
 from gipfel_cluster.workloads.directory import last_line
 
 from .blueprint import NAME, REFERENCE, Blueprint, Environment, Parameter, ParameterValue, Part, has_type
@@ -57,6 +59,29 @@ class ServiceSpec(Frozen):
 def service_directory(name: str, environment: Mapping[str, str]) -> Path:
     """Return the directory of a service; `name` is not checked."""
     return Path(environment.get("HOME") or Path.home()) / ".gipfel" / SERVICES / name
+
+
+def storage_directory(spec: ServiceSpec, folder: Path, environment: Mapping[str, str]) -> Path:
+    """Return the directory that a service keeps, and make it: in its storage class, else in its own one.
+
+    Raises
+    ------
+    GipfelError
+        The class has no directory, or it can't be used.
+    """
+    name = spec.blueprint.storage
+    chosen = resolve_path(f"{name}:gipfel-services-{os.geteuid()}", environment) if name else ""
+    directory = Path(chosen) / spec.name if chosen else folder / STORAGE
+    try:
+        if chosen:
+            # Its name is the user's own, since a class may be a directory of all users.
+            open_store(Path(chosen))
+        directory.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise GipfelError(
+            f"The storage {directory} can't be used: {error.strerror}.", "Check the storage classes."
+        ) from error
+    return directory
 
 
 def parameter_values(blueprint: Blueprint, typed: Mapping[str, str]) -> dict[str, ParameterValue]:

@@ -41,7 +41,6 @@ from .front_door import FrontDoor, Route, accepts_connections, is_ready
 from .plan import (
     HUB,
     SECRETS,
-    STORAGE,
     TOKEN,
     ServiceSpec,
     gated_part,
@@ -49,6 +48,7 @@ from .plan import (
     parameter_references,
     remove_secrets,
     resolve_part,
+    storage_directory,
 )
 
 _POLL_S = 0.2
@@ -281,8 +281,7 @@ class ServiceSupervisor:
                 raise GipfelError(f"The part {name} {_end_of(process.returncode)}: {why}")
 
     def _references(self, name: str, sockets: Path) -> dict[str, str]:
-        storage = self._folder / STORAGE
-        storage.mkdir(mode=0o700, exist_ok=True)
+        storage = storage_directory(self._spec, self._folder, self._environment)
         part = self._spec.blueprint.parts[name]
         listens = {"port": _PORT} if part.listen == "port" else {"socket": str(sockets / name)}
         return {

@@ -25,6 +25,7 @@ from ..model import GipfelError, one_line, pluralize
 from ..runtime.model import Runtime
 from ..staged import ANNOTATION as STAGE_PREFIX
 from ..staged import StagedPath, staged_paths
+from ..storage_classes import node_stores
 from .libraries import AwsOfiNccl, Dcgm
 from .protocol import Hook, HookContext, HookResult, HostNode, Node
 from .ssh import Ssh
@@ -104,7 +105,7 @@ def engine_invocation(
     _check_special_mounts(request.edf, engine.name)
     copies: tuple[str, ...] = ()
     if not request.render_only:
-        request, copies = use_copies(request, staged_paths(os.environ))
+        request, copies = use_copies(request, staged_paths(node_stores(os.environ)))
     protected = () if engine.name == ContainerEngine.name else protected_variable_notes(request)
     host_values = () if engine.name == ContainerEngine.name else host_value_notes(request)
     hooked = apply_hooks(with_setup(request), engine=engine.name, runtime=runtime)

@@ -3,7 +3,7 @@
 An EDF requests it by annotations, beside the options of a job:
 
 ``com.gipfel.stage``, or in a table with the next ones ``com.gipfel.stage.data``
-    Absolute paths, separated by spaces or commas: ``/scratch/imagenet.sqsh /scratch/model``.
+    Absolute paths, or below a storage class: ``/scratch/imagenet.sqsh keep:model``.
 ``com.gipfel.stage.to``, ``com.gipfel.stage.on_failure``
     ``auto`` (default), ``nvme`` or ``memory``; ``continue`` (default) on the shared file system, or ``stop``.
 """
@@ -23,6 +23,8 @@ from ..regular_files import read_tail
 from ..staged import ANNOTATION
 
 MAX_PATHS = 64
+#: The begin of a path to stage: absolute, or below the directory of a storage class.
+SOURCE = r"^(?:/|shared:|keep:)"
 _POLL_S = 0.2
 _END_S = 15.0
 _LOG = "stage.log"
@@ -35,7 +37,7 @@ class StageRequest(Frozen):
     ``to`` is the tier; with ``on_failure`` ``continue``, nodes without a copy read the shared file system.
     """
 
-    data: tuple[Annotated[OneLine, Field(pattern=r"^/", max_length=4096)], ...] = Field(
+    data: tuple[Annotated[OneLine, Field(pattern=SOURCE, max_length=4096)], ...] = Field(
         min_length=1, max_length=MAX_PATHS
     )
     to: Literal["auto", "nvme", "memory"] = "auto"
@@ -77,7 +79,7 @@ def stage_request(annotations: Mapping[str, str], own: StageRequest | None = Non
         first = error.errors(include_url=False, include_context=False)[0]
         raise GipfelError(
             f"The EDF's annotation {ANNOTATION} is not valid: {first['msg']}.",
-            "Write absolute paths, separated by spaces, and the tier auto, nvme or memory.",
+            "Write absolute paths, or such as shared:imagenet.sqsh, and the tier auto, nvme or memory.",
         ) from error
 
 

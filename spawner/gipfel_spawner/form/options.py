@@ -14,7 +14,7 @@ from pydantic import (
     field_validator,
 )
 
-from gipfel_cluster.job.staging import MAX_PATHS, split_paths
+from gipfel_cluster.job.staging import MAX_PATHS, SOURCE, split_paths
 from gipfel_cluster.model import Frozen, GipfelError, OneLine
 from gipfel_cluster.scheduler.notation import parse_duration
 from gipfel_cluster.scheduler.protocol import Memory, Placement
@@ -84,8 +84,8 @@ def _reject_boolean(value: object) -> object:
 
 def _paths(value: str) -> str:
     paths = split_paths(value)
-    if paths and any(not each.startswith("/") for each in paths):
-        raise ValueError("give absolute paths, separated by spaces")
+    if not all(re.match(SOURCE, each) for each in paths):
+        raise ValueError("give absolute paths, or such as shared:imagenet.sqsh, separated by spaces")
     if len(paths) > MAX_PATHS:
         raise ValueError(f"give at most {MAX_PATHS} paths")
     return " ".join(paths)
@@ -103,7 +103,8 @@ class UserOptions(Placement):
     taken to, JupyterLab's or Jupyter Notebook's. ``vet`` is the protocol by which the nodes are
     vetted first. If a node fails the vetting, ``vet_action`` decides: start no server (``abort``, the
     default), start it without that node (``shrink``, with several nodes) or start it anyway (``report``).
-    ``stage`` has absolute paths, separated by spaces: data that is copied to every node first.
+    ``stage`` has absolute paths or such as ``shared:x``, separated by spaces: data that is copied to every
+    node first.
     ``service`` is the blueprint of a service to run instead of a notebook server, with its ``parameters``.
     """
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.staged import describe_path, lock_content, open_store, share_content, stores, sweep
+from gipfel_cluster.staged import describe_path, lock_content, open_store, share_content, sweep
+from gipfel_cluster.storage_classes import node_stores
 
 from ...telemetry.files import read_regular
 from ...telemetry.sources.host import job_cgroup
@@ -41,12 +42,12 @@ class NodeStore:
         self.tier, self.path = self._choose()
 
     def _choose(self) -> tuple[str, Path]:
-        available = stores(self._environment)
+        available = node_stores(self._environment)
         problems = []
         for tier in [self._spec.to] if self._spec.to != "auto" else ["nvme", "memory"]:
             store = available.get(tier)
             if store is None:
-                problems.append("no local disk is known (GIPFEL_STAGE_DISK names one)")
+                problems.append("no local disk is known (GIPFEL_STORAGE_FAST names one)")
                 continue
             sweep(store)
             open_store(store)

@@ -26,6 +26,7 @@ from gipfel_cluster.staged import epilog_script
 from gipfel_cluster.steps import PYTHON, StepHandle, StepJob, StepSpec, start_step
 from gipfel_cluster.steps.container import step_job_from_environment
 from gipfel_cluster.steps.tasks import last_line
+from gipfel_cluster.storage_classes import StorageClasses
 from gipfel_cluster.workloads.directory import (
     SPEC,
     STOP,
@@ -256,7 +257,7 @@ class Supervisor:
         coordinator = Coordinator(nodes, total, self._environment)
         write_atomically(self._folder / RENDEZVOUS, coordinator.rendezvous.model_dump_json())
         epilog = self._folder / EPILOG
-        epilog.write_text(epilog_script())
+        epilog.write_text(epilog_script(StorageClasses.load(self._environment).fast.directory))
         epilog.chmod(0o700)
         spec = StepSpec(
             command=(PYTHON, "-I", "-m", "gipfel_extension.data.stage.agent", str(self._folder)),

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from gipfel_cluster.model import Frozen, OneLine
 from gipfel_cluster.scheduler.protocol import Name, TimeLimit
+from gipfel_cluster.storage_classes import ClassName
 
 _LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _DnsLabel = Annotated[str, Field(pattern=rf"^(?:{_LABEL})?$")]
@@ -27,7 +28,7 @@ class Profile(Frozen):
     default. ``shared`` storage can be mounted by several pods.
     """
 
-    storage_classes: dict[str, str] = Field(default={})
+    storage_classes: dict[ClassName, str] = Field(default={})
     ingress_class: str = ""
     annotations: dict[str, str] = Field(default={})
     scheduler: str = ""
@@ -77,7 +78,7 @@ class Target(Frozen):
     without_login: bool = False
     gateway: Annotated[str, Field(pattern=rf"^(?:{_LABEL}/{_LABEL})?$")] = ""
     ingress_namespace: _DnsLabel = "ingress-nginx"
-    storage: Literal["fast", "shared", "keep"] = "fast"
+    storage: ClassName = "fast"
     storage_class: _DnsName = ""
     size: _Quantity = "10Gi"
     gpu_vendor: Literal["nvidia", "amd"] = "nvidia"

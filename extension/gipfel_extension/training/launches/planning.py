@@ -21,6 +21,7 @@ from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
 from gipfel_cluster.model import PYTHON, GipfelError, pluralize
 from gipfel_cluster.runs import write_atomically
 from gipfel_cluster.scheduler import JobRequest
+from gipfel_cluster.storage_classes import resolve_path
 from gipfel_cluster.workloads.submission import SCHEDULERS, ChosenEdf, SubmissionContext
 
 from ...telemetry.files import open_regular, read_json
@@ -172,7 +173,8 @@ def plan_launch(
     check_target(
         spec, target, visible=not spec.edf and (context.in_container or not environment.get("GIPFEL_EDF"))
     )
-    checkpoint = _absolute(spec.checkpoint, directory) if spec.checkpoint else None
+    chosen = resolve_path(spec.checkpoint, environment)
+    checkpoint = _absolute(chosen, directory) if chosen else None
     if checkpoint is not None:
         _create_checkpoint_directory(checkpoint)
     engine = _engine(spec, context)

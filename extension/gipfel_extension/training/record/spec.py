@@ -67,7 +67,7 @@ class LaunchSpec(Placement):
     vetting: _Path = ""
     """A vetting protocol, by name or path, that the nodes must pass; empty for none."""
     checkpoint: _Path = ""
-    """Directory of the program's checkpoints; the pre-flight checks that it is writable."""
+    """Directory of the program's checkpoints, such as ``keep:runs/7``; it must be writable."""
     min_free_gib: float = Field(0.0, ge=0)
     """Free space in GiB that the checkpoint directory must have."""
     on_preempt: Literal["requeue", "end"] = "requeue"
