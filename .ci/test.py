@@ -13,11 +13,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
+#: Tests of `tests/cluster` that do not share its Slurm and hub: with other parts, so that all four take as long.
+OWN_CLUSTER = tuple(f"tests/cluster/test_{name}.py" for name in ("clusters", "faults", "many", "node_lost"))
+NO_CLUSTER = tuple(f"tests/cluster/test_engines_{name}.py" for name in ("hardware", "run"))
 #: What runs beside the rest: each waits for Slurm, browsers and time-outs more than it computes.
 BESIDE = {
-    "cluster": ("tests/cluster",),
+    "cluster": ("tests/cluster", *(f"--ignore={path}" for path in (*OWN_CLUSTER, *NO_CLUSTER))),
     "pages": ("tests/ui", "tests/widgets", "tests/notebooks"),
-    "hub": ("tests/spawner", "tests/documentation"),
+    "hub": ("tests/spawner", "tests/documentation", *NO_CLUSTER),
 }
 STYLE = (
     ([str(BIN / "ruff"), "check", "."], ROOT),
@@ -129,9 +132,8 @@ class Part:
 
 
 def _all(environment: dict[str, str]) -> int:
-    apart = [folder for folders in BESIDE.values() for folder in folders]
-    parts = [Part(name, list(folders), environment) for name, folders in BESIDE.items()]
-    parts.append(Part("others", ["tests", *(f"--ignore={folder}" for folder in apart)], environment))
+    parts = [Part(name, list(arguments), environment) for name, arguments in BESIDE.items()]
+    parts.append(Part("others", _others(), environment))
     style = Style(environment)
     try:
         statuses = []
@@ -152,6 +154,14 @@ def _all(environment: dict[str, str]) -> int:
         statuses = [130]
     # A run that was killed has a negative status.
     return next((status for status in statuses if status), 0)
+
+
+def _others() -> list[str]:
+    """Return pytest's arguments for all tests that no part of `BESIDE` has."""
+    apart = {each for arguments in BESIDE.values() for each in arguments if not each.startswith("--")}
+    cluster = {str(path.relative_to(ROOT)) for path in (ROOT / "tests/cluster").glob("test_*.py")}
+    apart |= cluster - set(OWN_CLUSTER)
+    return ["tests", *(f"--ignore={path}" for path in sorted(apart - {"tests/cluster"}))]
 
 
 def _alone(failed: list[str], environment: dict[str, str]) -> int:

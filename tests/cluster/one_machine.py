@@ -83,6 +83,8 @@ class OneMachine:
         rest is removed at the end.
     nodes, gpus
         How many nodes, and how many GPUs each of them claims.
+    silence_s
+        Seconds after which Slurm takes a silent node for dead (SlurmdTimeout).
 
     Raises
     ------
@@ -90,9 +92,10 @@ class OneMachine:
         On ``__enter__``: no root, no Slurm, no free network, or daemons that do not get ready.
     """
 
-    def __init__(self, folder: Path, *, nodes: int = 2, gpus: int = 4) -> None:
+    def __init__(self, folder: Path, *, nodes: int = 2, gpus: int = 4, silence_s: int = 30) -> None:
         self.folder = folder
         self.gpus = gpus
+        self._silence_s = silence_s
         self.node_names = tuple(f"node{number:02}" for number in range(1, nodes + 1))
         self.environment = {"SLURM_CONF": str(folder / "slurm.conf")}
         self.addresses: dict[str, str] = {}
@@ -222,8 +225,9 @@ class OneMachine:
             self._network.join(self._start_apart(node), node, address)
         version = self.call(["slurmd", "-V"])
         write_configuration(
-            self.folder, controller=controller, addresses=self.addresses, gpus=self.gpus, version=version
-        )
+            self.folder, controller=controller, addresses=self.addresses, gpus=self.gpus, version=version,
+            silence_s=self._silence_s,
+        )  # fmt: skip
 
     def _start_apart(self, name: str) -> int:
         """Start the first process of a node and wait until it has its own network namespace."""

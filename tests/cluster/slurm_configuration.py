@@ -29,7 +29,7 @@ GresTypes=gpu
 SchedulerParameters=bf_interval=2
 PropagateResourceLimits=NONE
 ReturnToService=2
-SlurmdTimeout=30
+SlurmdTimeout={silence_s}
 # From the request to end (SIGTERM) to the end (SIGKILL).
 KillWait=15
 Epilog={folder}/epilog
@@ -52,7 +52,13 @@ exit 0
 
 
 def write_configuration(
-    folder: Path, *, controller: str, addresses: Mapping[str, str], gpus: int, version: str
+    folder: Path,
+    *,
+    controller: str,
+    addresses: Mapping[str, str],
+    gpus: int,
+    version: str,
+    silence_s: int,
 ) -> None:
     """Write everything that Slurm's daemons read.
 
@@ -66,12 +72,16 @@ def write_configuration(
         GPUs of each node.
     version
         What ``slurmd -V`` prints.
+    silence_s
+        Seconds after which the controller takes a silent node for dead.
     """
     gres = f" Gres=gpu:gh200:{gpus}" if gpus else ""
     nodes = "\n".join(
         f"NodeName={node} NodeHostname={node} NodeAddr={address}" for node, address in addresses.items()
     )
-    configuration = _SLURM_CONF.format(controller=controller, folder=folder, gres=gres, nodes=nodes)
+    configuration = _SLURM_CONF.format(
+        controller=controller, folder=folder, gres=gres, nodes=nodes, silence_s=silence_s
+    )
     (folder / "slurm.conf").write_text(configuration)
     # Every node on a leaf switch of its own.
     leaves = [f"SwitchName=leaf{n} Nodes={node}\n" for n, node in enumerate(addresses, start=1)]

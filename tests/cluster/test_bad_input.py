@@ -1,17 +1,15 @@
 """A mistake gives one line with the problem and the fix, and never a traceback."""
 
 import os
-import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from edf_files import write_edf
 from hub_process import HubProcess
 from hub_user import HubUser
 from images import Images
-from one_machine import OneMachine, wait_until
+from one_machine import OneMachine
 from unix_users import UnixUser
 
 pytestmark = pytest.mark.cluster
@@ -150,42 +148,3 @@ def test_a_job_that_dies_at_once_is_told_with_its_reason(
         runs.unlink()
     assert time.monotonic() - began < 60
     assert "run folder" in message
-
-
-def test_a_slurm_that_is_silent_refuses_a_start_and_ends_no_server(
-    hub: HubProcess, cluster: OneMachine, plain_users: tuple[UnixUser, UnixUser], images: Images
-) -> None:
-    first, second = plain_users
-    write_edf(first, "silent", image=images.debian)
-    write_edf(second, "silent", image=images.debian)
-    user = hub.user(first.name)
-    user.start_server({"edf": "silent"})
-    controller = _slurmctld(cluster)
-    os.kill(controller, signal.SIGSTOP)
-    try:
-        message = _refusal(hub.user(second.name), {"edf": "silent"})
-        # Whichever gives up first says it, Slurm's own command or our patience with it. Rounds of the
-        # hub's watcher pass meanwhile; test_faults waits for a minute of them.
-        assert "Slurm did not answer" in message
-        assert user.server()
-        assert user.request("api/status").status_code == 200
-    finally:
-        os.kill(controller, signal.SIGCONT)
-        still_there = wait_until(lambda: user.request("api/status").status_code == 200, 10) and user.server()
-        user.stop_server()
-    assert still_there
-    assert wait_until(lambda: not second.processes(), 30)
-
-
-def _slurmctld(cluster: OneMachine) -> int:
-    wanted = f"SLURM_CONF={cluster.environment['SLURM_CONF']}".encode()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if (entry / "comm").read_text() == "slurmctld\n" and wanted in (
-                    entry / "environ"
-                ).read_bytes():
-                    return int(entry.name)
-            except OSError:
-                continue
-    raise LookupError("slurmctld")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 from hub_process import HubProcess, proxy_folder
@@ -70,6 +71,11 @@ class Place:
             each["ready"] for each in self.servers().values()
         )
 
+    def page_of(self, name: str) -> int:
+        """Return the status of a server's own page, through the proxy."""
+        url = f"{self.hub.url}/user/{self.user.name}/{name}/"
+        return httpx.get(url, timeout=10, trust_env=False, follow_redirects=True).status_code
+
     def failure(self, name: str) -> str:
         """The last event of a start that failed."""
         answer = self.hub.call("GET", f"/users/{self.user.name}/servers/{name}/progress")
@@ -104,7 +110,7 @@ def place() -> Iterator[Place]:
         mount = ["mount", "-t", "tmpfs", "-o", f"size=4m,mode=700,uid={user.uid}", "tmpfs", str(user.home)]
         subprocess.run(mount, check=True, timeout=10)
         try:
-            with OneMachine(folder / "slurm") as cluster:
+            with OneMachine(folder / "slurm", silence_s=15) as cluster:
                 environment = {
                     **cluster.environment,
                     "GIPFEL_SCHEDULER": "slurm",
@@ -136,8 +142,10 @@ def test_a_controller_that_stands_still_ends_no_server_and_leaves_no_job(place: 
     try:
         answer = place.start("late")
         began = time.monotonic()
-        while time.monotonic() - began < 60:
+        # Twenty rounds of the hub's watcher, and four of its polls.
+        while time.monotonic() - began < 20:
             assert place.ready(running)
+            assert place.page_of(running) == 200
             time.sleep(1)
         answer = answer.text + place.failure("late")
     finally:
@@ -157,7 +165,8 @@ def test_a_squeue_that_hangs_ends_no_server(place: Place, running: str) -> None:
     (place.folder / "hang").touch()
     try:
         place.behave("")
-        time.sleep(15)
+        # Rounds of the watcher, each of which waits a second for an answer.
+        time.sleep(6)
         assert set(place.servers()) == {running, "waiting"}
         assert len(place.slurms_jobs()) == 2
     finally:
@@ -211,7 +220,7 @@ def test_a_node_that_dies_is_told_on_the_page(place: Place, running: str) -> Non
     job = next(iter(place.hubs_jobs()))
     node = place.cluster.call(["squeue", "--noheader", f"--jobs={job}", "--format=%N"]).strip()
     psutil.Process(place.cluster.pid(node)).send_signal(signal.SIGKILL)
-    # Slurm gives a silent node 30 s (SlurmdTimeout), and looks every third of that.
+    # Slurm gives a silent node 15 s here (SlurmdTimeout), and looks every third of that.
     assert wait_until(lambda: running not in place.servers(), 90), place.servers()
     assert wait_until(place.agree, 30)
     # The job that Slurm ended is not started a second time.

@@ -53,8 +53,8 @@ def test_four_ranks_on_two_nodes_find_each_other(place: LaunchPlace, launcher: s
 def test_a_killed_rank_is_started_again_and_the_weights_are_those_of_an_undisturbed_run(
     place: LaunchPlace, tmp_path: Path
 ) -> None:
-    both = ("--nodes", "2", "--gpus-per-node", "2", "--restarts", "1", "--no-preflight")
-    program = ("--", "train.py", "steps=12", "kill=3:5")
+    both = ("--nodes", "2", "--gpus-per-node", "1", "--restarts", "1", "--no-preflight")
+    program = ("--", "train.py", "steps=12", "kill=1:5")
     runs = [
         place.launched("--launcher", launcher, *both, "--checkpoint", f"killed-{launcher}", *program)
         for launcher in ("torchrun", "srun")
@@ -63,7 +63,7 @@ def test_a_killed_rank_is_started_again_and_the_weights_are_those_of_an_undistur
         started.wait()
         assert started.state["outcome"] == "completed", started.everything()
         assert started.state["restarts"] == 1
-        assert "START 5 world 4 resume 1" in started.log(0)
+        assert "START 5 world 2 resume 1" in started.log(0)
         assert started.final() == reference(12, tmp_path)
     assert place.nothing_left()
 
@@ -77,11 +77,11 @@ def test_a_node_leaves_and_comes_back_and_meanwhile_the_first_failing_rank_is_na
     _look_into(place, elastic)
     leaving = next(node for node in elastic.state["nodes"] if node != elastic.state["nodes"][0])
     place.kill("torch.distributed.run", node=leaving)
-    how = ("--nodes", "2", "--gpus-per-node", "2", "--checkpoint", "failed", "--no-preflight", "--wait")
-    done = place.gipfel("launch", "--edf", "torch", *how, "--", "train.py", "fail=2:3")
+    how = ("--nodes", "2", "--gpus-per-node", "1", "--checkpoint", "failed", "--no-preflight", "--wait")
+    done = place.gipfel("launch", "--edf", "torch", *how, "--", "train.py", "fail=1:3")
     assert done.returncode == 1, done.stderr
-    assert "rank 2 on node02: ValueError: the loss went to the moon" in done.stderr
-    assert "r2 | ValueError: the loss went to the moon" in done.stdout
+    assert "rank 1 on node02: ValueError: the loss went to the moon" in done.stderr
+    assert "r1 | ValueError: the loss went to the moon" in done.stdout
     shown = place.gipfel("launch", "show")
     assert 'raise ValueError("the loss went to the moon")' in shown.stdout
     assert "run.py" not in shown.stdout

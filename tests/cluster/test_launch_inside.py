@@ -138,7 +138,7 @@ def test_launches_share_a_job_and_outlive_kernel_server_and_controller(
         nodes=2,
         arguments=("steps=100002", "pause=0.3"),
         checkpoint="second",
-        gpus_per_node=2,
+        gpus_per_node=1,
         launcher="srun",
         preflight=False,
     )
@@ -153,8 +153,8 @@ def test_launches_share_a_job_and_outlive_kernel_server_and_controller(
         assert not set(states[0]["gpus"][node]) & set(states[1]["gpus"][node])
     _check_cell(cell.wait())
     place.user.write(".edf/odd.toml", (place.user.home / ".edf/torch.toml").read_text() + "[oddity]\n")
-    _, refused = server.ask(nodes=2, gpus_per_node=2, checkpoint="third", edf="odd")
-    assert "1 of the job's 4 are free" in refused, refused
+    _, refused = server.ask(nodes=2, gpus_per_node=3, checkpoint="third", edf="odd")
+    assert "2 of the job's 4 are free" in refused, refused
     assert "#1 first" in refused
     # The host's EDF was checked on the host, though the kernel is in a container.
     (edf,) = [each for each in _outcomes(one.folder.with_name("4")) if each["check"] == "edf"]

@@ -62,7 +62,7 @@ def mortal() -> Iterator[OneMachine]:
     """A separate cluster, of which a node may die."""
     with tempfile.TemporaryDirectory(prefix="gipfel-d-", dir="/var/tmp") as name:
         Path(name).chmod(0o755)
-        with OneMachine(Path(name) / "slurm") as machine:
+        with OneMachine(Path(name) / "slurm", silence_s=15) as machine:
             yield machine
 
 

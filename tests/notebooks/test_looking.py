@@ -96,7 +96,9 @@ def test_a_job_is_explained_from_its_folder(execute_notebook: Execute, tmp_path:
 
 
 def test_three_ways_to_read_give_the_same_samples(execute_notebook: Execute, tmp_path: Path) -> None:
-    done = execute_notebook("load-data", samples=300, rounds=1, shards=4, interval=0.1, try_workers="1,2", try_seconds=0.1)
+    done = execute_notebook(
+        "load-data", samples=300, rounds=1, shards=4, interval=0.1, try_workers="1,2", try_seconds=0.1
+    )
     table = done.text("result")
     assert "| small files |" in table
     assert "| tar shards |" in table

@@ -1,6 +1,7 @@
 """The training notebooks on CPUs with gloo: values, and resuming from a checkpoint."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,17 @@ def test_data_parallel_goes_on_from_a_checkpoint_as_if_nothing_had_been(
     execute_notebook: Execute, run_cell: Cell, tmp_path: Path
 ) -> None:
     apart, whole = tmp_path / "apart", tmp_path / "whole"
-    run_cell("train-ddp", 2, apart, steps=6, checkpoint_every=3, log_every=1)
     undisturbed = losses(run_cell("train-ddp", 2, whole, steps=12, checkpoint_every=6, log_every=1))
+    # As a run that was ended after its sixth step has left it.
+    shutil.copytree(whole / "step-6", apart / "step-6")
     done = execute_notebook("train-ddp", steps=12, checkpoint=str(apart), resume=True, log_every=1)
     assert losses(done.logged) == pytest.approx({step: undisturbed[step] for step in range(7, 13)}, rel=1e-4)
     ends = []
     for folder in (apart, whole):
-        assert [(each.step, each.state) for each in find_checkpoints(folder, verify=True)][-1] == (12, "verified")
+        assert [(each.step, each.state) for each in find_checkpoints(folder, verify=True)][-1] == (
+            12,
+            "verified",
+        )
         dcp_to_torch_save(folder / "step-12", tmp_path / "end.pt")
         ends.append(torch.load(tmp_path / "end.pt", weights_only=False)["model"])
     for name, value in ends[1].items():

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,17 @@ class TestedSpawner(EDFSpawner):
 
     use_this_api_token: str | None = None
 
+    # Each start and stop of their tests would wait for a poll of the scheduler.
+    @default("watch_interval")
+    def _default_watch_interval(self) -> float:
+        return 0.1
+
     @default("state_folder")
     def _default_state_folder(self) -> str:
-        folder = os.environ["GIPFEL_OWN_TESTS"]
-        return tempfile.mkdtemp(dir=folder)
+        # One for all: a spawner that the hub makes again for a server must find the job of the one before.
+        folder = Path(os.environ["GIPFEL_OWN_TESTS"]) / "state"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return str(folder)
 
     @default("python")
     def _default_python(self) -> str:

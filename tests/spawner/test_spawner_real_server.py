@@ -184,8 +184,8 @@ def test_an_idle_server_is_warned_and_culled_a_busy_one_is_not(new_hub: Any) -> 
     hub = new_hub(
         *REAL,
         QUICK,
-        "c.EDFSpawner.idle_limit = 12",
-        "c.EDFSpawner.idle_warning = 6",
+        "c.EDFSpawner.idle_limit = 8",
+        "c.EDFSpawner.idle_warning = 4",
         "c.EDFSpawner.default_time = '2:00:00'",
         f"c.JupyterHub.services += [{service!r}]",
         f"c.JupyterHub.load_roles += [{{'name': 'culling', 'services': ['culling'], 'scopes': {scopes!r}}}]",
@@ -201,7 +201,7 @@ def test_an_idle_server_is_warned_and_culled_a_busy_one_is_not(new_hub: Any) -> 
         timeout=20,
     )
     header = {"msg_id": "1", "msg_type": "execute_request", "username": "", "session": "1", "version": "5.3"}
-    code = "import time; time.sleep(20)"
+    code = "import time; time.sleep(14)"
     content = {
         "code": code,
         "silent": False,
@@ -211,7 +211,7 @@ def test_an_idle_server_is_warned_and_culled_a_busy_one_is_not(new_hub: Any) -> 
     }
     message = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
     client.send(json.dumps(message))
-    end = time.monotonic() + 17
+    end = time.monotonic() + 11
     while time.monotonic() < end:
         # An open tab polls all the time; that does not count as use.
         leaving = ask(hub, "rolf", token, "gipfel/lifetime")
@@ -220,7 +220,7 @@ def test_an_idle_server_is_warned_and_culled_a_busy_one_is_not(new_hub: Any) -> 
     (row,) = hub.call("GET", "/gipfel/servers").content["servers"]
     assert row["busy_with"] == ["1 busy kernel"]
     idle = until(lambda: ask(hub, "rolf", token, "gipfel/lifetime")["idle"], 30, hub)
-    assert idle["stop_ms"] - idle["since_ms"] >= 12_000
+    assert idle["stop_ms"] - idle["since_ms"] >= 8_000
     ask(hub, "rolf", token, "gipfel/lifetime/keep-alive", content={})
     assert ask(hub, "rolf", token, "gipfel/lifetime")["idle"] is None
     until(lambda: servers(hub, "rolf") == {}, 40, hub)
