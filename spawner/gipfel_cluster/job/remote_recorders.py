@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from ..process.supervisor import append_event
+from ..process.supervisor import FLUSH_S, append_event
 from ..process.tree import descendants
 from ..scheduler.notation import expand_hostlist
 
@@ -19,8 +19,10 @@ from ..scheduler.notation import expand_hostlist
 END_SIGNAL = signal.SIGUSR2
 _POLL_S = 0.5
 _CHECK_S = 5.0
-#: Seconds that the recorders have to end; part of `scheduler.supervisor.GRACE_SECONDS`.
-END_S = 15.0
+#: Seconds that the recorders have to end: those that each supervisor gives its recorder, and Slurm's way there
+#: and back, else srun would be ended beside a recorder that is closing its segment. Part of
+#: `scheduler.supervisor.GRACE_SECONDS`.
+END_S = FLUSH_S + 5.0
 _FIRST_PAUSE_S = 5.0
 _MAX_PAUSE_S = 60.0
 #: A recorder that starts this much later than the job is reported as an event.
@@ -120,7 +122,7 @@ class RemoteRecorders:
         return receiver if process is None else receiver | {process.pid, *descendants(process.pid)}
 
     def stop(self) -> None:
-        """End the recorders so that they flush and close their segments; after 15 s with SIGKILL."""
+        """End the recorders so that they flush and close their segments; after 20 s with SIGKILL."""
         self._ending.set()
         process = self._process
         if process is not None and process.poll() is None:

@@ -27,9 +27,9 @@ from ..runs import write_atomically
 from .protocol import RUNNER, batch_script
 
 #: Seconds between SIGTERM and SIGKILL for a job. A server and its kernels take 10, its other processes 10
-#: (`end_descendants`), the recorders of this node and of other nodes 15 each, the score 10 (`close_run`), the
+#: (`end_descendants`), the recorders of this node 15 and of other nodes 20, the score 10 (`close_run`), the
 #: tracking server 20 (`track_runs`); if many jobs end together, each takes longer.
-GRACE_SECONDS = 95.0
+GRACE_SECONDS = 100.0
 #: The same for processes that a job leaves behind.
 _REMAINING_SECONDS = 10.0
 #: The file in the job's directory with the seconds by which its time limit was extended.
