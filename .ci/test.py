@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
-#: Tests of `tests/cluster` that do not share its Slurm and hub: with other parts, so that all four take as long.
+#: Tests of `tests/cluster` that don't share its Slurm and hub run with other parts, so that all take as long.
 OWN_CLUSTER = tuple(f"tests/cluster/test_{name}.py" for name in ("clusters", "faults", "many", "node_lost"))
 NO_CLUSTER = tuple(f"tests/cluster/test_engines_{name}.py" for name in ("hardware", "run"))
 #: What runs beside the rest: each waits for Slurm, browsers and time-outs more than it computes.

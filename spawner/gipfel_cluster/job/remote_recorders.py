@@ -19,8 +19,8 @@ from ..scheduler.notation import expand_hostlist
 END_SIGNAL = signal.SIGUSR2
 _POLL_S = 0.5
 _CHECK_S = 5.0
-#: Seconds that the recorders have to end: those that each supervisor gives its recorder, and Slurm's way there
-#: and back, else srun would be ended beside a recorder that is closing its segment. Part of
+#: Seconds that the recorders have to end: those that each supervisor gives its recorder, and those of Slurm's
+#: signal on its way; else srun would be ended beside a recorder that is closing its segment. Part of
 #: `scheduler.supervisor.GRACE_SECONDS`.
 END_S = FLUSH_S + 5.0
 _FIRST_PAUSE_S = 5.0
