@@ -248,6 +248,29 @@ def test_ctrl_c_leaves_nothing(
     assert (listed[-1]["state"], listed[-1]["title"]) == ("stopped", "image slow.sqsh")
 
 
+@pytest.mark.parametrize("killed", ["supervisor", "build"])
+def test_a_build_that_is_killed_leaves_nothing(
+    killed: str,
+    slow_build: "subprocess.Popen[str]",
+    gipfel: Gipfel,
+    home: Path,
+    engine_user: UnixUser,
+) -> None:
+    newest = max((home / ".gipfel/runs/builds").iterdir(), key=lambda each: int(each.name))
+    child = json.loads((newest / "state.json").read_text())["supervisor"]["pid"]
+    parent = int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(parent if killed == "supervisor" else child, signal.SIGKILL)
+    _, said = slow_build.communicate(timeout=60)
+    assert wait_until(lambda: not _sleeping(), 15)
+    assert wait_until(lambda: not _left(home, engine_user, "slow"), 15)
+    listed = json.loads(gipfel("ps", "--all", "--kind", "build", "--json").stdout)
+    if killed == "build":
+        assert "The build's process was ended by SIGKILL" in said
+        assert (slow_build.returncode, listed[-1]["state"]) == (137, "failed")
+    else:
+        assert listed[-1]["state"] == "stopped"
+
+
 def test_a_detached_build_is_stopped(gipfel: Gipfel, home: Path, engine_user: UnixUser) -> None:
     engine_user.write("context/Slow", 'FROM scratch\nADD base.tar /\nUSER 1234\nRUN ["sleep", "4321"]\n')
     identifier = gipfel("image", "build", "context/Slow", "-o", "slow.sqsh", "--detach").stdout.strip()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import threading
 from pathlib import Path
 
@@ -237,3 +238,16 @@ def test_a_recorder_applies_rules_live_to_samples_and_logged_metrics(tmp_path, m
     assert [each.device for each in events] == ["GPU-1", ""]
     assert "over 10 s, rank 7; rule hot). See https://example.org/hot" in events[0].message
     assert "missing 100.0%, above 0.0%, over 10 s, rank 3; rule nan)" in events[1].message
+
+
+def test_a_reader_of_rules_that_ends_without_a_message_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "python"
+    monkeypatch.setattr(sys, "executable", str(program))
+    program.write_text("#!/bin/sh\nkill -TERM $$\n")
+    program.chmod(0o700)
+    assert load_rules(os.environ) == [], "its job ends"
+    program.write_text("#!/bin/sh\nexit 3\n")
+    with pytest.raises(OSError, match="ended with the status 3 and no message"):
+        load_rules(os.environ)

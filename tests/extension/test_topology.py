@@ -16,7 +16,7 @@ from gipfel_extension.cli.main import main
 from gipfel_extension.diagnosis.roles import roles_of_layout
 from gipfel_extension.job.ranks import read_job
 from gipfel_extension.telemetry.ranks import RankLocation, ranks_file, ranks_json
-from gipfel_extension.topology.collect import collect_node, slurm_topology, store_node
+from gipfel_extension.topology.collect import collect_node, is_first_node, slurm_topology, store_node
 from gipfel_extension.topology.collect.gpus import KfdTopology
 from gipfel_extension.topology.model import FOLDER, SLURM_FILE, NodeTopology, slurm_place
 from gipfel_extension.topology.read import (
@@ -288,3 +288,15 @@ def test_the_fewest_leaves_have_room_and_one_less_has_none(nodes: int, sizes: li
     else:
         assert sum(largest[:fewest]) >= nodes
         assert fewest == 0 or sum(largest[: fewest - 1]) < nodes
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [("nid[001-004,7],login", "nid001"), ("a,b", "a"), ("r1[2-3]c[4,5]x", "r12c4x"), ("n1", "n1")],
+)
+def test_the_first_node_is_that_of_the_job_and_not_of_a_step(nodes: str, first: str) -> None:
+    step = {"SLURM_JOB_ID": "1", "SLURM_NODEID": "0", "SLURM_JOB_NODELIST": nodes}
+    assert is_first_node(step, first)
+    assert not is_first_node(step, "nid002")
+    assert not is_first_node({}, first)
+    assert not is_first_node({"SLURM_JOB_NODELIST": ""}, "")

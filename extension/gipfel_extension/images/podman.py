@@ -164,7 +164,11 @@ class Podman:
             os.killpg(process.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             process.wait(_GRACE_S)
-        # The user may not signal processes of its subordinate ids; the namespace's root may.
+        # The user may end processes of its subordinate ids, too: their namespace is its own. Some have lost
+        # their parent by now, and are in no tree below podman.
+        for each in below:
+            with suppress(PermissionError):
+                each.signal(signal.SIGKILL)
         if left := [str(each.pid) for each in below if each.alive]:
             self._quietly("unshare", "kill", "-KILL", *left)
         kill_tree(process.pid)

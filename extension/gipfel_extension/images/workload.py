@@ -5,14 +5,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
 from pydantic import ValidationError
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.process.tree import Process
+from gipfel_cluster.process.tree import Process, continue_in_child, kill_tree
 from gipfel_cluster.runs import write_atomically
 from gipfel_cluster.workloads.directory import (
     COMMAND,
@@ -23,12 +23,14 @@ from gipfel_cluster.workloads.directory import (
     hold_supervisor_lock,
     new_directory,
     parent_directory,
+    read_state,
     start_detached,
     workload_id,
     write_state,
 )
 from gipfel_cluster.workloads.kinds import DirectoryKind, Report, Workload
 
+from ..data.pack import work_directory
 from ..telemetry.files import open_log, read_regular
 from .build import BuildContext, BuildSpec, BuiltImage, build, check_build
 from .podman import Stopped
@@ -60,7 +62,9 @@ def new_build(spec: BuildSpec, environment: Mapping[str, str]) -> Path:
 
 
 def run_build(folder: Path, environment: Mapping[str, str], report: Callable[[str], None]) -> BuiltImage:
-    """Run a build in this process, and write its state and log.
+    """Run a build in a child of this process, which exits with its status; write its state and log.
+
+    Whichever of the two is killed, the other one ends what podman has started, and says so in the state.
 
     Raises
     ------
@@ -70,6 +74,7 @@ def run_build(folder: Path, environment: Mapping[str, str], report: Callable[[st
         It was interrupted; its state says so.
     """
     spec = _read_spec(folder)
+    continue_in_child(lambda name: _report_killed(folder, spec, name, report))
     now = time.time_ns()
     state = WorkloadState(
         phase="running",
@@ -86,6 +91,8 @@ def run_build(folder: Path, environment: Mapping[str, str], report: Callable[[st
         try:
             built = _build(folder, spec, environment, report, state)
         except BaseException as error:
+            # What podman has started and lost is a child of this process by now.
+            kill_tree(os.getpid())
             write_state(folder, _ended(state, error))
             if isinstance(error, Stopped):
                 raise GipfelError("The build was stopped; nothing of it was kept.") from None
@@ -94,6 +101,16 @@ def run_build(folder: Path, environment: Mapping[str, str], report: Callable[[st
         update = {"phase": "ended", "outcome": "completed", "exit_status": 0, "reason": reason}
         write_state(folder, state.model_copy(update={**update, "ended_ns": time.time_ns()}))
         return built
+
+
+def _report_killed(folder: Path, spec: BuildSpec, name: str, report: Callable[[str], None]) -> None:
+    """Write the end of a build whose process was killed, and remove what it had written beside its target."""
+    error = GipfelError(f"The build's process was ended by {name}.", f"See {folder / LOG}.")
+    with suppress(OSError, GipfelError), hold_supervisor_lock(folder):
+        write_state(folder, _ended(read_state(folder, WorkloadState, "build"), error))
+    with suppress(OSError, GipfelError), work_directory(Path(spec.target)):
+        pass
+    report(str(error))
 
 
 def _build(

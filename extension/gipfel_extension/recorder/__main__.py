@@ -239,7 +239,7 @@ def _storage_monitor(
         root_pid=options.root_pid,
         environment=environment,
         clock=clock,
-        probing=not environment.get("SLURM_JOB_ID") or is_first_node(environment),
+        probing=not environment.get("SLURM_JOB_ID") or is_first_node(environment, environment["GIPFEL_NODE"]),
     )
 
 
@@ -267,11 +267,10 @@ def _metrics_follower(
             followers.append(directory)
         except PatternError as error:
             log.warning("%s %s", error.problem, error.fix)
-    if is_first_node(environment):
-        from ..topology.cluster import ClusterRecorder, is_first_of_job  # noqa: PLC0415 - slow, for one node
+    if is_first_node(environment, node):
+        from ..topology.cluster import ClusterRecorder  # noqa: PLC0415 - slow, for one node
 
-        if is_first_of_job(environment, node):
-            followers.append(ClusterRecorder(run, environment))
+        followers.append(ClusterRecorder(run, environment))
     return MetricsFollowers(followers) if followers else None
 
 

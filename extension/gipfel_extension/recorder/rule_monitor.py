@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -23,6 +24,8 @@ from .journal import Journal
 _LOAD_S = 60.0
 #: Age of a recording from which rules are read: no window is that short, and most commands are.
 _START_NS = 3 * 10**9
+#: How `subprocess` reports a process that was ended by SIGHUP, SIGINT or SIGTERM.
+_ENDED = (-signal.SIGHUP, -signal.SIGINT, -signal.SIGTERM)
 _METRICS_NS = 5 * 10**9
 _ROLES_NS = 60 * 10**9
 #: Time after which no rank writes an older value.
@@ -57,9 +60,13 @@ def load_rules(environment: Mapping[str, str]) -> list[Rule]:
         timeout=_LOAD_S,
         check=False,
     )
+    if done.returncode in _ENDED:
+        # The job ends, and with it every process of its step.
+        return []
     if done.returncode:
         if b"ModuleNotFoundError" not in done.stderr:
-            raise OSError(done.stderr.decode(errors="replace").strip().rpartition("\n")[2])
+            said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+            raise OSError(said or f"their reader ended with the status {done.returncode} and no message")
         # An image with numpy and pyarrow alone records, and applies no rules.
         return []
     for line in done.stderr.decode(errors="replace").splitlines():

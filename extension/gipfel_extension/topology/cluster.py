@@ -304,11 +304,6 @@ def run_fabric(run: Path) -> Fabric:
         return Fabric()
 
 
-def is_first_of_job(environment: Mapping[str, str], node: str) -> bool:
-    """Return whether a node is the first of its Slurm job; SLURM_NODEID counts those of a step."""
-    return node in _job_nodes(environment)[:1]
-
-
 def _job_nodes(environment: Mapping[str, str]) -> tuple[str, ...]:
     try:
         return expand_hostlist(environment.get("SLURM_JOB_NODELIST", ""))

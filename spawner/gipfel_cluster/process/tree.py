@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from ..model import Frozen
@@ -153,6 +154,44 @@ def adopt_orphans() -> None:
     node's init, where neither this job nor a scheduler that follows the process tree finds it.
     """
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def continue_in_child(on_killed: Callable[[str], None]) -> None:
+    """Continue in a child process; this one waits for it, and exits with its status.
+
+    A signal that asks to end is passed on once, so that the child can clean up. If this process is killed,
+    the child gets SIGTERM; if the child is killed, all that it has started is ended, also what runs as
+    other users of a user namespace. A program whose children would outlive it calls this first.
+
+    Parameters
+    ----------
+    on_killed
+        Function that is called with the name of the signal that has ended the child.
+    """
+    adopt_orphans()
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        # A terminal's Ctrl-C reaches it once, through the parent.
+        os.setpgid(0, 0)
+        adopt_orphans()
+        end_with_parent(parent)
+        return
+    passed_on: list[int] = []
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        if not passed_on:
+            passed_on.append(number)
+            with suppress(ProcessLookupError):
+                os.kill(child, number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, pass_on)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    kill_tree(parent)
+    if status < 0 and not passed_on:
+        on_killed(signal.Signals(-status).name)
+    raise SystemExit(status if status >= 0 else 128 - status)
 
 
 def create_lock_file(folder: Path) -> tuple[Path, int]:

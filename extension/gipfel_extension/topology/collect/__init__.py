@@ -6,6 +6,7 @@ no web server.
 
 import json
 import logging
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ from .system import GpuTopologyReader, nics_of, numa_nodes, short_text
 log = logging.getLogger(__name__)
 _SCONTROL = ("scontrol", "show", "topology")
 _SCONTROL_S = 10.0
+#: The first name of a list of nodes, and its brackets: ``nid[001-004,7],login`` begins with nid001.
+_FIRST_OF_LIST, _BRACKETS = re.compile(r"(?:[^,\[\]]|\[[^\]]*\])+"), re.compile(r"\[(\w+)[^\]]*\]")
 
 
 def collect_node(
@@ -70,9 +73,13 @@ def store_node(run: Path, topology: NodeTopology) -> Path:
     return _write(run / FOLDER, name, json.dumps(topology.to_json()) + "\n")
 
 
-def is_first_node(environment: Mapping[str, str]) -> bool:
-    """Return whether this process is on the first node of a Slurm job, which alone queries the controller."""
-    return bool(environment.get("SLURM_JOB_ID")) and environment.get("SLURM_NODEID", "0") in ("", "0")
+def is_first_node(environment: Mapping[str, str], node: str) -> bool:
+    """Return whether a node is the first one of its Slurm job, which alone queries the controller.
+
+    SLURM_NODEID does not say so: it counts the nodes of a step, and each recorder's step has one node.
+    """
+    first = _FIRST_OF_LIST.match(environment.get("SLURM_JOB_NODELIST", ""))
+    return bool(node) and first is not None and _BRACKETS.sub(r"\1", first[0]) == node
 
 
 def slurm_topology(environment: Mapping[str, str], command: Sequence[str] = _SCONTROL) -> str:
@@ -98,7 +105,7 @@ def record_topology(run: Path, node: str, environment: Mapping[str, str], time_n
     """Store this node's topology, and on the first node of a job Slurm's; log what fails."""
     try:
         store_node(run, collect_node(node, environment, time_ns))
-        if is_first_node(environment) and (text := slurm_topology(environment)):
+        if is_first_node(environment, node) and (text := slurm_topology(environment)):
             _write(run / FOLDER, SLURM_FILE, text)
     except Exception as error:  # noqa: BLE001 - the recording is worth more than its map
         log.warning("The topology of %s can't be stored: %s", node, error)
