@@ -1091,13 +1091,15 @@ export interface IJobVerdicts {
 
 /**
  * What one program does at one peer and port; `port` is the peer's for `out`, else the job's own. `sent` and
- * `received` are null where bytes are not counted; `inside` tells the cluster's addresses.
+ * `received` are null where bytes are not counted; `inside` tells the cluster's addresses. `name` is known
+ * where a gate connected to the address, else empty.
  */
 export interface IJobConnection {
   readonly node: string;
   readonly direction: 'out' | 'in' | 'listen';
   readonly protocol: string;
   readonly address: string;
+  readonly name: string;
   readonly port: number;
   readonly program: string;
   readonly rank: number | null;
@@ -1111,12 +1113,34 @@ export interface IJobConnection {
 }
 
 /**
- * Connections of a run's programs, most bytes first; `recorded` is false where none were recorded. `left_out`
- * is the number of further ones.
+ * A destination that programs behind a gate asked for, on one node; times are the first and the last one.
+ * `place` is its name and port; `protocol` is `outside` for ranks that run outside of their gate, whose names
+ * `place` has then. `reason` says why it was refused, or why they run outside.
+ */
+export interface IJobGateRow {
+  readonly node: string;
+  readonly place: string;
+  readonly protocol: string;
+  readonly allowed: boolean;
+  readonly reason: string;
+  readonly count: number;
+  readonly sent: number;
+  readonly received: number;
+  readonly first_ms: number;
+  readonly last_ms: number;
+}
+
+/**
+ * Connections of a run's programs, most bytes first; `recorded` is false where none were recorded. `gated` is
+ * true where something of the run was behind a gate; `gate` has its destinations, refused ones first, and
+ * `closed` says who ended its network. `left_out` counts what is not listed.
  */
 export interface IJobNetwork {
   readonly recorded: boolean;
   readonly connections: readonly IJobConnection[];
+  readonly gated: boolean;
+  readonly gate: readonly IJobGateRow[];
+  readonly closed: string;
   readonly left_out: number;
   readonly notes: readonly string[];
 }

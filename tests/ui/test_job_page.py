@@ -18,6 +18,7 @@ from playwright.sync_api import Page, expect
 from test_checkpoint_cost import course, run_with
 from topology_trees import collected, gh200
 
+from gipfel_cluster.egress.log import GateLog
 from gipfel_extension.network import Limits, Owner, Socket, TrafficWatch
 from gipfel_extension.network.record import NetworkFile
 from gipfel_extension.recorder.journal import Journal
@@ -89,6 +90,12 @@ def made_run(run: Path, system: Path) -> None:
     ]
     changed, _ = watch.update(sockets, [], start_ns)
     NetworkFile(run, "nid000").append(watch.flows, changed)
+    gate = GateLog(run / "gate", "nid000", clock_ns=lambda: start_ns)
+    found = gate.note("data.example", 443, "tcp", allowed=True, address="203.0.113.9")
+    gate.add_bytes(found, sent=400, received=5_000_000)
+    for _ in range(2):
+        gate.note("files.example", 22, "tcp", allowed=False, reason="not on the allow list")
+    gate.flush(at_once=True)
     for minute in range(2):
         counts = NodeCounts(allocated=60 + minute, idle=3, down=1)
         neighbours = SwitchLoad(name="leaf1", own=4, others=2, idle=1, jobs=2)
@@ -228,6 +235,10 @@ def test_a_role_expression_selects_in_every_tab_and_a_reload_keeps_it(
     expect(peer).to_contain_text("python (rank 3)")
     expect(peer).to_contain_text("3.2 MB")
     expect(job.get_by_text("1 port open on all interfaces")).to_be_visible()
+    expect(job.get_by_text("Gate: 1 destination refused · 1 allowed")).to_be_visible()
+    refused = job.get_by_role("row", name="▲ refused")
+    expect(refused).to_contain_text("files.example:22/tcp2")
+    expect(refused).to_contain_text("not on the allow list")
     screenshot(lab.page, "95-job-network-light")
     job.get_by_role("tab", name="Metrics").click()
     expect(job.locator("[data-figure='roofline'] .scatterlayer .point").first).to_be_visible()

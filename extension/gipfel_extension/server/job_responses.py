@@ -119,12 +119,14 @@ class JobConnection(ResponseModel):
     """What one program does at one peer and port; ``port`` is the peer's for ``out``, else the job's own.
 
     ``sent`` and ``received`` are null where bytes are not counted; ``inside`` tells the cluster's addresses.
+    ``name`` is known where a gate connected to the address, else empty.
     """
 
     node: str
     direction: Literal["out", "in", "listen"]
     protocol: str
     address: str
+    name: str
     port: int
     program: str
     rank: int | None
@@ -137,14 +139,37 @@ class JobConnection(ResponseModel):
     all_interfaces: bool
 
 
+class JobGateRow(ResponseModel):
+    """A destination that programs behind a gate asked for, on one node; times are the first and the last one.
+
+    ``place`` is its name and port; ``protocol`` is ``outside`` for ranks that run outside of their gate,
+    whose names ``place`` has then. ``reason`` says why it was refused, or why they run outside.
+    """
+
+    node: str
+    place: str
+    protocol: str
+    allowed: bool
+    reason: str
+    count: int
+    sent: int
+    received: int
+    first_ms: int
+    last_ms: int
+
+
 class JobNetwork(ResponseModel):
     """Connections of a run's programs, most bytes first; ``recorded`` is false where none were recorded.
 
-    ``left_out`` is the number of further ones.
+    ``gated`` is true where something of the run was behind a gate; ``gate`` has its destinations, refused
+    ones first, and ``closed`` says who ended its network. ``left_out`` counts what is not listed.
     """
 
     recorded: bool
     connections: list[JobConnection]
+    gated: bool
+    gate: list[JobGateRow]
+    closed: str
     left_out: int
     notes: list[str]
 

@@ -28,7 +28,7 @@ from ..job.checkpoints import (
 from ..job.run_roles import launch_folder
 from ..job.run_storage import storage_report
 from ..job.topology import JobTopology, Vetted, job_topology
-from ..network import read_network
+from ..network import read_gate, read_network
 from ..telemetry.mounts import CLASSES
 from ..telemetry.sample import SourceError
 from ..telemetry.store.overview import read_overview
@@ -55,6 +55,7 @@ from .job_responses import (
     JobConnection,
     JobDip,
     JobFiles,
+    JobGateRow,
     JobNetwork,
     JobStorage,
 )
@@ -73,6 +74,7 @@ _QUERY_S, _RECORD_S = 30.0, 60.0
 
 #: Rows of a table that a page can show at once.
 _MOST_CONNECTIONS, _MOST_DIRECTORIES = 500, 100
+_GATE_FIELDS = ("node", "place", "protocol", "allowed", "reason", "count", "sent", "received")
 _QUOTA_S = 300.0
 
 
@@ -157,22 +159,37 @@ def _report(source: Path, nodes: dict[int, str]) -> CommunicationReport | Gipfel
 
 
 def network_document(folder: Path) -> dict[str, Any]:
-    """Return the connections of a run, at most 500: those with peers outside of the cluster first."""
-    record = read_network(folder)
-    if record is None:
-        return JobNetwork(recorded=False, connections=[], left_out=0, notes=[]).model_dump(mode="json")
-    rows = sorted(record.rows, key=lambda row: (row.direction == "listen", row.inside))
+    """Return connections of a run and destinations of its gates, at most 500 each, the notable ones first."""
+    record, gate = read_network(folder), read_gate(folder)
+    names = {(row.address, row.port): row.name for row in gate.rows if row.allowed}
+    rows = sorted(record.rows if record else (), key=lambda row: (row.direction == "listen", row.inside))
     shown = [
         JobConnection(
             **{name: value for name, value in vars(row).items() if not name.endswith("_ns")},
+            name=names.get((row.address, row.port), "") if row.direction == "out" else "",
             first_ms=row.first_ns // 10**6,
             last_ms=row.last_ns // 10**6,
             all_interfaces=row.all_interfaces,
         )
         for row in rows[:_MOST_CONNECTIONS]
     ]
+    destinations = [
+        JobGateRow(
+            **{name: getattr(row, name) for name in _GATE_FIELDS},
+            first_ms=row.first_ns // 10**6,
+            last_ms=row.last_ns // 10**6,
+        )
+        for row in gate.rows[:_MOST_CONNECTIONS]
+    ]
+    damaged = [f"{gate.damaged} lines of the gate's log can't be read."] if gate.damaged else []
     document = JobNetwork(
-        recorded=True, connections=shown, left_out=len(rows) - len(shown), notes=list(record.notes)
+        recorded=record is not None,
+        connections=shown,
+        gated=gate.used,
+        gate=destinations,
+        closed=gate.closed,
+        left_out=len(rows) - len(shown) + len(gate.rows) - len(destinations),
+        notes=[*(record.notes if record else ()), *damaged],
     )
     return document.model_dump(mode="json")
 

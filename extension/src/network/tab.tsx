@@ -1,7 +1,8 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import type { IJobConnection, IJobNetwork } from '../api';
+import type { IJobConnection, IJobGateRow, IJobNetwork } from '../api';
+import { formatTimeOfDay, zoneName } from '../common/clock';
 import { Notice } from '../common/notice';
 import { Table } from '../common/table';
 import { sizeText } from '../communication/matrix';
@@ -20,7 +21,7 @@ export function networkTab(trans: TranslationBundle): IDocumentTab<IJobNetwork> 
 
 function Content(props: { trans: TranslationBundle; value: IJobNetwork }): React.JSX.Element {
   const { trans, value } = props;
-  if (!value.recorded) {
+  if (!value.recorded && !value.gated && value.gate.length === 0) {
     return (
       <Notice
         shape="○"
@@ -32,7 +33,9 @@ function Content(props: { trans: TranslationBundle; value: IJobNetwork }): React
   const peers = value.connections.filter(each => each.direction !== 'listen');
   return (
     <>
-      <h3>{summary(peers, ports, trans)}</h3>
+      {value.closed !== '' && <Notice shape="▲" text={trans.__('The gates are closed: %1.', value.closed)} />}
+      {(value.gated || value.gate.length > 0) && <Gate value={value} trans={trans} />}
+      <h3>{value.recorded ? summary(peers, ports, trans) : trans.__('No connections were recorded')}</h3>
       {peers.length > 0 && <Peers rows={peers} trans={trans} />}
       {ports.length > 0 && <Ports rows={ports} trans={trans} />}
       {value.left_out > 0 && <p>{trans.__('%1 more: gipfel net lists them.', value.left_out)}</p>}
@@ -43,11 +46,72 @@ function Content(props: { trans: TranslationBundle; value: IJobNetwork }): React
       ))}
       <p className="jp-Gipfel-small">
         {trans.__(
-          'Seen once a second, without names of peers. Connections within a node, and RDMA, are not seen.'
+          'Seen once a second; a gate alone knows names. Connections within a node, and RDMA, are not seen.'
         )}
       </p>
     </>
   );
+}
+
+/** What programs behind a gate asked for: what was refused first, then what was allowed. */
+function Gate(props: { value: IJobNetwork; trans: TranslationBundle }): React.JSX.Element {
+  const { value, trans } = props;
+  if (value.gate.length === 0) {
+    return <h3>{trans.__('Gate: no program has asked for a destination yet')}</h3>;
+  }
+  const heads = [
+    trans.__('Gate'),
+    trans.__('Destination'),
+    trans.__('Times'),
+    trans.__('Last'),
+    trans.__('Sent'),
+    trans.__('Received'),
+    trans.__('Why'),
+    trans.__('Node')
+  ];
+  return (
+    <>
+      <h3>{gateSummary(value.gate, trans)}</h3>
+      <Table heads={heads}>
+        {value.gate.map(each => (
+          <tr key={[each.node, each.place, each.protocol, each.allowed].join(' ')}>
+            <th scope="row">{outcome(each, trans)}</th>
+            <td>{each.protocol === 'outside' ? each.place : `${each.place}/${each.protocol}`}</td>
+            <td>{each.count}</td>
+            <td>
+              <time dateTime={new Date(each.last_ms).toISOString()}>
+                {formatTimeOfDay(each.last_ms)} {zoneName(each.last_ms)}
+              </time>
+            </td>
+            <td>{each.allowed ? sizeText(each.sent) : ''}</td>
+            <td>{each.allowed ? sizeText(each.received) : ''}</td>
+            <td>{each.reason}</td>
+            <td>{each.node}</td>
+          </tr>
+        ))}
+      </Table>
+    </>
+  );
+}
+
+function gateSummary(rows: readonly IJobGateRow[], trans: TranslationBundle): string {
+  const outside = rows.filter(each => each.protocol === 'outside').length;
+  const allowed = rows.filter(each => each.allowed).length - outside;
+  const texts = [
+    trans._n('1 destination refused', '%1 destinations refused', rows.length - outside - allowed),
+    trans._n('1 allowed', '%1 allowed', allowed)
+  ];
+  if (outside > 0) {
+    texts.push(trans.__('ranks outside of the gate'));
+  }
+  return trans.__('Gate: %1', texts.join(' · '));
+}
+
+function outcome(each: IJobGateRow, trans: TranslationBundle): string {
+  if (each.protocol === 'outside') {
+    return trans.__('▲ outside');
+  }
+  return each.allowed ? trans.__('● allowed') : trans.__('▲ refused');
 }
 
 function summary(
@@ -93,7 +157,7 @@ function Peers(props: { rows: readonly IJobConnection[]; trans: TranslationBundl
         <tr key={rowKey(each)}>
           <th scope="row">{program(each, trans)}</th>
           <td>{`${each.direction === 'out' ? '→' : '←'} ${each.address} ${each.port}/${each.protocol}`}</td>
-          <td>{each.inside ? trans.__('cluster') : trans.__('▲ outside, name unknown')}</td>
+          <td>{each.inside ? trans.__('cluster') : outsideText(each, trans)}</td>
           <td>{each.connections}</td>
           <td>{each.sent === null ? trans.__('not counted') : sizeText(each.sent)}</td>
           <td>{each.received === null ? trans.__('not counted') : sizeText(each.received)}</td>
@@ -102,6 +166,10 @@ function Peers(props: { rows: readonly IJobConnection[]; trans: TranslationBundl
       ))}
     </Table>
   );
+}
+
+function outsideText(each: IJobConnection, trans: TranslationBundle): string {
+  return each.name === '' ? trans.__('▲ outside, name unknown') : trans.__('▲ outside, %1', each.name);
 }
 
 function Ports(props: { rows: readonly IJobConnection[]; trans: TranslationBundle }): React.JSX.Element {
