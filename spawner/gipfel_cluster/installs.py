@@ -100,7 +100,8 @@ def logical_lines(text: str) -> Iterator[tuple[int, str]]:
         line = "" if raw.lstrip().startswith("#") else re.sub(r"\s#.*", "", raw)[:_MAX_LINE]
         start = number if not held else start
         if line.endswith("\\") and len(held) < _MAX_LINE:
-            held += line[:-1] + " "
+            # Without a space, as shells and pip join them.
+            held += line[:-1]
             continue
         yield start, held + line
         held = ""

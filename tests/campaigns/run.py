@@ -29,6 +29,7 @@ NAMES = (
     "hangs",
     "jobs",
     "packing",
+    "scanning",
     "services",
     "stragglers",
     "vetting",

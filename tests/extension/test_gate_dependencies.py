@@ -50,6 +50,13 @@ def test_what_confuses_an_installer_is_found(name):
     )
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+def test_what_pip_reads_is_read_and_joined_as_pip_does(encoding):
+    text = "--extra-\\\nindex-url https://a\ntorch==1\n"
+    found = {each.rule for each in dependency_findings("requirements.txt", text.encode(encoding))}
+    assert found == {"extra-index", "no-hashes"}
+
+
 @pytest.mark.parametrize("name", SAFE)
 def test_safe_files_have_no_finding(name):
     assert is_dependency_file(name)

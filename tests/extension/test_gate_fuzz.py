@@ -19,43 +19,16 @@ from gipfel_extension.gate.scan.targets import scan_targets
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "campaigns"))
 
-import model_zoo as zoo
 import package_images as images
 import scanning
 
-CANARY = Path("/tmp/gipfel-gate-canary")
-
-
-def good_files(folder: Path) -> dict[str, bytes]:
-    """A file of each kind that the scanner reads, by path."""
-    files = {name: content for name, (content, _) in {**zoo.BENIGN, **zoo.HOSTILE}.items() if "/" not in name}
-    for make in (images.debian, images.alpine, images.rocky):
-        root = make(folder / make.__name__)
-        files |= {
-            f"{make.__name__}/{path.relative_to(root)}": path.read_bytes()
-            for path in root.rglob("*")
-            if path.is_file()
-        }
-    layer = {"etc/os-release": b"ID=debian\nVERSION_ID=12\n", "srv/model.pkl": zoo.SYSTEM}
-    files["image.tar"] = images.oci_archive(
-        folder / "image.tar", [layer, {"srv/.wh.model.pkl": b""}]
-    ).read_bytes()
-    if shutil.which("mksquashfs"):
-        command = ["mksquashfs", str(folder / "debian"), str(folder / "image.sqsh"), "-quiet", "-no-progress"]
-        subprocess.run(command, check=True)
-        files["image.sqsh"] = (folder / "image.sqsh").read_bytes()
-    files["requirements.txt"] = b"--extra-index-url https://a\ntorch==1 --hash=sha256:aa\n"
-    files["uv.lock"] = b'[[package]]\nname = "x"\nsource = { registry = "https://a" }\n'
-    files["Containerfile"] = b"FROM debian:12\nRUN curl https://a | sh\n"
-    return files
-
 
 def test_damaged_files_never_raise_hang_or_run(tmp_path):
-    files = good_files(tmp_path / "good")
+    files = scanning.good_files(tmp_path / "good")
     osv = images.mirror(tmp_path / "osv", images.advisory("A", "PyPI", "x", {"introduced": "0"}))
     wrong = list(scanning.scan_damaged(files, tmp_path / "draws", seed=17, draws=600, advisories=osv))
     assert wrong == []
-    assert not CANARY.exists()
+    assert not scanning.CANARY.exists()
 
 
 def test_a_damaged_mirror_never_raises(tmp_path):

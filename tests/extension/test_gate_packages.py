@@ -13,9 +13,11 @@ import pytest
 from gipfel_extension.cli import main
 from gipfel_extension.gate.advisories.mirror import Mirror
 from gipfel_extension.gate.advisories.versions import compare
+from gipfel_extension.gate.contents.squashfs import Unreadable
 from gipfel_extension.gate.model import Package
 from gipfel_extension.gate.packages.images import image_files
 from gipfel_extension.gate.packages.inventory import Inventory
+from gipfel_extension.gate.scan.targets import scan_targets
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -184,10 +186,48 @@ def test_a_hostile_view_in_place_of_the_table_is_refused(tmp_path):
 
 def test_links_of_an_image_do_not_lead_out_of_it(tmp_path):
     images.put(tmp_path / "outside", {"status": "Package: x\nVersion: 1\n"})
-    (tmp_path / "root/var/lib/dpkg").mkdir(parents=True)
-    (tmp_path / "root/var/lib/dpkg/status").symlink_to(tmp_path / "outside/status")
+    (tmp_path / "root/etc").mkdir(parents=True)
+    (tmp_path / "root/etc/os-release").symlink_to(tmp_path / "outside/status")
     with image_files(tmp_path / "root") as files:
         assert files == {}
+    # Without the database of packages nothing could be called clean.
+    (tmp_path / "root/var/lib/dpkg").mkdir(parents=True)
+    for target in (tmp_path / "outside/status", "status"):
+        link = tmp_path / "root/var/lib/dpkg/status"
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+        assert scan_targets([tmp_path / "root"], advisories=None, max_age_s=1.0).exit_status("high") == 2
+        with pytest.raises(Unreadable, match="status is not a file"), image_files(tmp_path / "root"):
+            pass
+
+
+_INSTALLED = "Package: openssl\nStatus: install ok installed\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "words"),
+    [
+        ("var/lib/dpkg/status", "", "lists no packages"),
+        ("var/lib/dpkg/status", f"{_INSTALLED}\n", "1 of its entries have no name or no single version"),
+        ("var/lib/dpkg/status", f"{_INSTALLED}Version: 9\nVersion: 1\n\n", "no single version"),
+        ("var/lib/dpkg/status", f"{_INSTALLED}garbage\nVersion: 1\n\n", "no single version"),
+        ("var/lib/dpkg/status", f"{_INSTALLED}Version: 1\n\nPackage: zlib\nVersion: 1", "is cut off"),
+        ("var/lib/dpkg/status", f"{_INSTALLED}Version: 1\n".encode("utf-16"), "no name"),
+        ("lib/apk/db/installed", "P:openssl\nV:", "no single version"),
+        ("lib/apk/db/installed", "\0" * 4096, "no name"),
+    ],
+)
+def test_a_database_that_hides_packages_is_not_judged(path, content, words, tmp_path):
+    images.put(tmp_path, {"etc/os-release": "ID=debian\nVERSION_ID=12\n", path: content})
+    (line,) = Inventory(tmp_path).not_judged
+    assert words in line
+
+
+def test_a_release_that_the_mirror_does_not_know_is_not_judged(tmp_path):
+    images.mirror(tmp_path, images.advisory("A", "Debian:12", "openssl", {"introduced": "0"}, {"fixed": "2"}))
+    assert ids(tmp_path, package("Debian:12", "bash", "1")) == ([], [])
+    found, lines = ids(tmp_path, package("Debian:99", "bash", "1"))
+    assert (found, lines) == ([], ["The mirror has no advisories for Debian:99. Update it."])
 
 
 def ids(mirror_dir: Path, *packages: Package) -> tuple[list[str], list[str]]:

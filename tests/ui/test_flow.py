@@ -216,5 +216,29 @@ def test_the_verdict_on_the_image_is_in_panel_job_page_and_operators_page(
         operator.page.close()
 
 
+def test_save_this_environment_is_in_the_menu_and_says_why_it_can_not(
+    lab: LabPage, image: Path | None, screenshot: Screenshot
+) -> None:
+    if image is None:
+        pytest.skip("There is no image.")
+    page = lab.page
+    page.locator(".lm-MenuBar-item", has_text="Gipfel").click()
+    page.locator(".lm-Menu").get_by_text("Save This Environment…").click()
+    dialog = page.locator(".jp-Dialog")
+    screenshot(page, "13-save-environment")
+    dialog.locator("input").fill("../outside")
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog).to_contain_text("is outside of the server's root")
+    dialog.locator(".jp-Dialog-button").last.click()
+    expect(dialog).to_have_count(0)
+    page.locator(".lm-MenuBar-item", has_text="Gipfel").click()
+    page.locator(".lm-Menu").get_by_text("Save This Environment…").click()
+    dialog.get_by_role("button", name="Save").click()
+    # This image has no Python of its own.
+    expect(dialog).to_contain_text("There is no Python in this container")
+    dialog.locator(".jp-Dialog-button").last.click()
+    expect(dialog).to_have_count(0)
+
+
 def test_the_page_threw_nothing(lab: LabPage) -> None:
     assert not lab.errors

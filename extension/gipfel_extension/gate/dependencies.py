@@ -4,6 +4,7 @@ Requirement files come first, then names that may be typing errors, settings of 
 and last :func:`dependency_findings`, which recognizes a file by its name.
 """
 
+import codecs
 import configparser
 import json
 import re
@@ -260,6 +261,14 @@ def _insecure_index(line: str) -> Finding:
 
 
 _MAX_FINDINGS = 50
+#: Byte order marks; that of UTF-32 begins with that of UTF-16. Source: pip's ``_decode_req_file``.
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
 _FROM = re.compile(r"\s*FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?", re.IGNORECASE)
 _RUN = re.compile(r"^\s*(RUN|ENV|ARG)\b", re.IGNORECASE)
 _ADD = re.compile(r"^\s*ADD\s+(?!.*--checksum=)(?:--\S+\s+)*https?://", re.IGNORECASE)
@@ -311,6 +320,14 @@ def is_dependency_file(path: str) -> bool:
     return _kind(path) is not None
 
 
+def _text(content: bytes) -> str:
+    """Return a file as text; like pip, by its mark of UTF-16 or UTF-32 if it has one."""
+    for mark, encoding in _MARKS:
+        if content.startswith(mark):
+            return content[len(mark) :].decode(encoding, errors="replace")
+    return content.decode(errors="replace")
+
+
 def dependency_findings(path: str, content: bytes) -> list[Finding]:
     """Return what is wrong with a file of dependencies; nothing for another file.
 
@@ -323,7 +340,7 @@ def dependency_findings(path: str, content: bytes) -> list[Finding]:
     if kind is None:
         return []
     try:
-        found = dict.fromkeys(kind(content.decode(errors="replace")))
+        found = dict.fromkeys(kind(_text(content)))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     return [each.model_copy(update={"message": one_line(each.message)}) for each in found][:_MAX_FINDINGS]

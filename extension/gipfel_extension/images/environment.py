@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from gipfel_cluster.model import BREAKS, Frozen, GipfelError, one_line
 from gipfel_cluster.runs import RunFolder
 
-from ..gate.packages.inventory import read_dpkg
+from ..gate.packages.databases import read_dpkg
 from ..telemetry.files import read_regular
 
 _MAX_BYTES = 64 << 20
@@ -219,8 +219,12 @@ def _new_debian(root: Path, started: float) -> tuple[str, ...]:
         text = read_regular(status, _MAX_BYTES).decode(errors="replace")
     except OSError as error:
         raise GipfelError(f"{status} can't be read: {error.strerror}.") from error
+    try:
+        installed = list(read_dpkg(text, "", str(status)))
+    except ValueError as error:
+        raise GipfelError(f"{status} can't be read: {error}.") from error
     found = []
-    for each in read_dpkg(text, "", str(status)):
+    for each in installed:
         lists = [*(root / "var/lib/dpkg/info").glob(f"{_escaped(each.name)}.list")]
         lists += (root / "var/lib/dpkg/info").glob(f"{_escaped(each.name)}:*.list")
         if any(path.lstat().st_ctime >= started for path in lists):

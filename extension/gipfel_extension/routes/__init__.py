@@ -46,6 +46,7 @@ from .saturation import (
 from .security import (
     EndNetworkRouteHandler,
     KeptVerdictsRouteHandler,
+    SaveEnvironmentRouteHandler,
     ScanRouteHandler,
     SharedSecurityRouteHandler,
 )
@@ -93,6 +94,7 @@ ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/sharing", SharingRouteHandler),
     (r"gipfel/sharing/saturation", SharedSaturationRouteHandler),
     (r"gipfel/sharing/security", SharedSecurityRouteHandler),
+    (r"gipfel/environment/save", SaveEnvironmentRouteHandler),
     (r"gipfel/network/end", EndNetworkRouteHandler),
     (r"gipfel/scan", ScanRouteHandler),
     (r"gipfel/scan/kept", KeptVerdictsRouteHandler),

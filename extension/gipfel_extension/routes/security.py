@@ -1,4 +1,4 @@
-"""``gipfel/scan``, ``gipfel/network/end``, ``gipfel/sharing/security``: scans, and what operators see."""
+"""``gipfel/scan``, ``gipfel/environment/save``, ``gipfel/network/end``, ``gipfel/sharing/security``."""
 
 import asyncio
 import os
@@ -8,7 +8,7 @@ from pydantic import Field
 
 from gipfel_cluster.model import Frozen, GipfelError, OneLine
 
-from ..server.security import end_network, kept_verdicts, scan_path, shared_security
+from ..server.security import end_network, kept_verdicts, save_environment, scan_path, shared_security
 from .base import GipfelRouteHandler, route
 
 _MOST_PATHS = 500
@@ -18,6 +18,12 @@ class ScanRequest(Frozen):
     """A file or directory to scan; relative to the server's root."""
 
     path: OneLine = Field(max_length=4096)
+
+
+class SaveRequest(Frozen):
+    """Directory to save an environment in; relative to the server's root."""
+
+    directory: OneLine = Field(min_length=1, max_length=1000)
 
 
 class KeptRequest(Frozen):
@@ -60,6 +66,22 @@ class ScanRouteHandler(GipfelRouteHandler):
         request = self.body_as(ScanRequest)
         path = await asyncio.to_thread(_below_root, request.path, self.settings["server_root_dir"])
         self.finish(await scan_path(path, request.path, os.environ))
+
+
+class SaveEnvironmentRouteHandler(GipfelRouteHandler):
+    """``POST``: save what was installed in this container as a directory that builds the same."""
+
+    @route
+    async def post(self) -> None:
+        """Send what was saved, and what could not be."""
+        request = self.body_as(SaveRequest)
+        root = self.settings["server_root_dir"]
+        parent, _, name = request.directory.strip("/").rpartition("/")
+        if name in ("", ".", ".."):
+            raise GipfelError(f"{request.directory[:80]!r} is not a valid name.", "Give a new directory.")
+        folder = await asyncio.to_thread(_below_root, parent, root)
+        path = folder / name
+        self.finish(await save_environment(path, request.directory.strip("/"), os.environ))
 
 
 class KeptVerdictsRouteHandler(GipfelRouteHandler):

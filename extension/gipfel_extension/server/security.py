@@ -1,10 +1,11 @@
 """Security of this server's job: the verdict on its image, its gates, and scans of files."""
 
 import asyncio
+import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from gipfel_cluster.runs import user_cache
 from ..gate.model import SEVERITIES, ScanDocument, worst
 from ..gate.scan.cache import ScanCache
 from ..gate.scan.verdict import image_verdict
+from ..images.environment import SavedEnvironment
 from ..job.run_roles import launch_folder
 from ..network import read_gate
 from ..telemetry.events import read_events, report_to_job
@@ -124,6 +126,68 @@ def end_network(run: Path, by: str, reason: str) -> bool:
     return True
 
 
+async def _run_gipfel(
+    arguments: Sequence[str], environment: Mapping[str, str], task: str, command: str
+) -> tuple[bytes, bytes]:
+    """Run a ``gipfel`` command in a process of its own, and return what it wrote to stdout and stderr.
+
+    Raises
+    ------
+    GipfelError
+        It takes longer than two minutes.
+    """
+    async with _SCANS:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-I", "-m", "gipfel_extension.cli", *arguments,
+            env=dict(environment), stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE, limit=_MAX_DOCUMENT_BYTES,
+        )  # fmt: skip
+        try:
+            return await asyncio.wait_for(process.communicate(), _SCAN_S)
+        except TimeoutError:
+            raise GipfelError(
+                f"{task} took longer than {_SCAN_S:.0f} s.", f"Run `{command}` in a terminal."
+            ) from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+def _last_line(output: bytes) -> str:
+    lines = output.decode(errors="replace").splitlines()
+    return lines[-1][:300] if lines else ""
+
+
+async def save_environment(path: Path, shown: str, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Save what pip and apt installed in this container as a directory that builds the same.
+
+    Returns
+    -------
+    dict
+        Lines of what is installed and of what could not be saved, and the command that builds the image.
+
+    Raises
+    ------
+    GipfelError
+        Nothing could be saved, such as in a server without an image.
+    """
+    command = f"gipfel image save-environment {shlex.quote(str(path))}"
+    arguments = ("image", "save-environment", "--json", str(path))
+    output, problem = await _run_gipfel(arguments, environment, "Saving the environment", command)
+    try:
+        saved = SavedEnvironment.model_validate_json(output)
+    except ValueError as error:
+        reason = _last_line(problem).removeprefix("gipfel: ")
+        raise GipfelError(f"The environment could not be saved. {reason}".strip()) from error
+    return {
+        "directory": shown,
+        "installed": [*saved.debian, *saved.python][:_MOST_FINDINGS],
+        "notes": list(saved.notes)[:_MOST_FINDINGS],
+        "build": f"gipfel image build {shlex.quote(str(path))} -o NAME.sqsh",
+    }
+
+
 async def scan_path(path: Path, shown: str, environment: Mapping[str, str]) -> dict[str, Any]:
     """Scan a file or a directory in a process of its own, and return its verdict and at most 200 findings.
 
@@ -132,36 +196,12 @@ async def scan_path(path: Path, shown: str, environment: Mapping[str, str]) -> d
     GipfelError
         The scan takes longer than two minutes, or fails.
     """
-    async with _SCANS:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-I",
-            "-m",
-            "gipfel_extension.cli",
-            "scan",
-            "--json",
-            str(path),
-            env=dict(environment),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            limit=_MAX_DOCUMENT_BYTES,
-        )
-        try:
-            output, problem = await asyncio.wait_for(process.communicate(), _SCAN_S)
-        except TimeoutError:
-            raise GipfelError(
-                f"The scan of {shown} took longer than {_SCAN_S:.0f} s.", "Run `gipfel scan` in a terminal."
-            ) from None
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+    arguments = ("scan", "--json", str(path))
+    output, problem = await _run_gipfel(arguments, environment, f"The scan of {shown}", "gipfel scan")
     try:
         document = ScanDocument.model_validate_json(output)
     except ValueError as error:
-        lines = problem.decode(errors="replace").splitlines()
-        raise GipfelError(f"{shown} could not be scanned.", lines[-1][:300] if lines else "") from error
+        raise GipfelError(f"{shown} could not be scanned.", _last_line(problem)) from error
     return scanned(document, shown, environment)
 
 

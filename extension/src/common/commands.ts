@@ -31,7 +31,9 @@ export const CommandIDs = {
   /** Run the current notebook as a batch job. */
   runAsBatchJob: 'gipfel:run-as-batch-job',
   /** Scan the file that is selected in the file browser. */
-  scan: 'gipfel:scan'
+  scan: 'gipfel:scan',
+  /** Save what was installed in this container as a directory that builds the same. */
+  saveEnvironment: 'gipfel:save-environment'
 } as const;
 
 /** The arguments of a command that takes none. */

@@ -1,5 +1,5 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
-import { Notification, showErrorMessage } from '@jupyterlab/apputils';
+import { ICommandPalette, Notification, showErrorMessage } from '@jupyterlab/apputils';
 import { IDefaultFileBrowser, IFileBrowserFactory } from '@jupyterlab/filebrowser';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
@@ -10,6 +10,7 @@ import { IGipfelJob } from '../tokens';
 import { VerdictBadges } from './badges';
 import { showScan } from './dialog';
 import { ScanRequests } from './requests';
+import { addSaveEnvironment } from './save-environment';
 import { securityTab } from './security-tab';
 
 /** Scans: a command in the file browser's context menu, badges on model files, the verdict on a job's image. */
@@ -18,15 +19,18 @@ export const scanPlugin: JupyterFrontEndPlugin<void> = {
   description: "Scans files of the file browser, and shows the verdicts on model files and on a job's image.",
   autoStart: true,
   requires: [IFileBrowserFactory],
-  optional: [IDefaultFileBrowser, IGipfelJob, ITranslator],
+  optional: [IDefaultFileBrowser, IGipfelJob, ICommandPalette, ITranslator],
   activate: (
     app: JupyterFrontEnd,
     factory: IFileBrowserFactory,
     browser: IDefaultFileBrowser | null,
     job: IGipfelJob | null,
+    palette: ICommandPalette | null,
     translator: ITranslator | null
   ) => {
     const trans = (translator ?? nullTranslator).load('gipfel');
+    addSaveEnvironment(app, browser, trans);
+    palette?.addItem({ command: CommandIDs.saveEnvironment, category: trans.__('Gipfel') });
     const requests = new ScanRequests(app.serviceManager.serverSettings);
     if (job !== null) {
       addDocumentTab(app, job, trans, securityTab(trans));

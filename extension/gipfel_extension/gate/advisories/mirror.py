@@ -43,6 +43,7 @@ class Mirror:
         self.not_judged: list[str] = []
         self.newest_s: float | None = None
         self._by_commits: dict[str, set[str]] = {}
+        self._unseen: set[str] = set()
 
     def vulnerabilities(self, packages: Sequence[Package]) -> tuple[Vulnerability, ...]:
         """Return the vulnerabilities of packages, each advisory once for each package and version."""
@@ -94,6 +95,8 @@ class Mirror:
         wanted: dict[str, list[Package]] = {}
         for package in packages:
             wanted.setdefault(normalized(package.ecosystem, package.advisory_name), []).append(package)
+        # A distribution's release that no advisory names, such as one newer than the mirror, is not clean.
+        self._unseen = {each.ecosystem for each in packages if ":" in each.ecosystem} if archives else set()
         for path in archives:
             try:
                 with open_regular(path, follow=True) as file:
@@ -110,6 +113,8 @@ class Mirror:
                 self.not_judged.append(
                     one_line(f"The advisories {path} can't be read ({text}). Update the mirror.")
                 )
+        for name in sorted(self._unseen):
+            self.not_judged.append(one_line(f"The mirror has no advisories for {name}. Update it."))
 
     def _archives(self, family: str, ecosystems: set[str]) -> list[Path]:
         names = [family, *sorted(ecosystems - {family})]
@@ -132,6 +137,7 @@ class Mirror:
                     )
                     continue
                 content = archive.read(entry)
+                self._unseen -= {each for each in self._unseen if _names(content, each)}
                 newest = max(newest, modified_s(content))
                 yield from self._of_record(content, entry.filename, family, packages)
         # The oldest archive decides how old the answer is.
@@ -162,6 +168,14 @@ class Mirror:
                 continue
             if found is not None:
                 yield found
+
+
+def _names(content: bytes, ecosystem: str) -> bool:
+    """Return whether an advisory concerns a release of a distribution, or the distribution as a whole."""
+    family = re.escape(ecosystem.partition(":")[0].encode())
+    return f'"{ecosystem}"'.encode() in content or bool(
+        re.search(rb'"ecosystem"\s*:\s*"' + family + b'"', content)
+    )
 
 
 def _concerned(record: Any, packages: dict[str, list[Package]]) -> Iterator[Package]:

@@ -67,14 +67,19 @@ class TreeScan:
                     self.not_judged.append(f"{_shown(root)} has more than {pluralize(_MAX_FILES, 'file')}.")
                     return
                 # The cache of Hugging Face holds its models as links into the same directory.
-                yield (
-                    path.resolve()
-                    if path.is_symlink() and path.resolve().is_relative_to(root.resolve())
-                    else path
-                )
+                yield _inside(path, root)
 
     def _on_error(self, error: OSError) -> None:
         self.not_judged.append(f"{_shown(Path(error.filename or ''))}: {error.strerror}.")
+
+
+def _inside(path: Path, root: Path) -> Path:
+    """Return the target of a link into the same directory, else the path itself."""
+    if not path.is_symlink():
+        return path
+    # Unlike Path.resolve, it has no error for links in a circle.
+    target = Path(os.path.realpath(path))
+    return target if target.is_relative_to(os.path.realpath(root)) else path
 
 
 def _judge(path: Path, *, follow: bool) -> Judgement | None:

@@ -54,17 +54,26 @@ def _of_directory(root: Path) -> dict[str, Path]:
     for folder, names, files in os.walk(root):
         names.sort()
         inside = os.path.relpath(folder, root)
-        for name in files:
+        for name in (*files, *names):
             path = name if inside == "." else f"{inside}/{name}"
-            if kind_of(path) and not Path(folder, name).is_symlink():
+            kind = kind_of(path)
+            regular = bool(kind) and stat.S_ISREG(Path(folder, name).lstat().st_mode)
+            if kind in DATABASES and not regular:
+                raise Unreadable(f"{path} is not a file.")
+            if regular:
                 found[path] = Path(folder, name)
         _check_count(found)
     return found
 
 
 def _of_squashfs(path: Path, target: Path) -> dict[str, Path]:
-    regular = (entry.path for entry in squashfs_entries(path) if stat.S_ISREG(entry.mode))
-    wanted = [name for name in regular if kind_of(name)]
+    wanted = []
+    for entry in squashfs_entries(path):
+        kind = kind_of(entry.path)
+        if kind in DATABASES and not stat.S_ISREG(entry.mode):
+            raise Unreadable(f"{entry.path} in {path} is not a file.")
+        if kind and stat.S_ISREG(entry.mode):
+            wanted.append(entry.path)
     _check_count(dict.fromkeys(wanted))
     if not wanted:
         return {}
@@ -98,7 +107,10 @@ def _of_archive(path: Path, target: Path) -> dict[str, Path]:
     taken = 0
     for entry, stream in archive_files(path, one_image=True):
         _remove(entry.path, found)
-        if stream is None or not kind_of(entry.path):
+        kind = kind_of(entry.path)
+        if kind in DATABASES and stream is None and not stat.S_ISREG(entry.mode):
+            raise Unreadable(f"{entry.path} in {path} is not a file.")
+        if stream is None or not kind:
             continue
         taken += entry.size
         if entry.size > MAX_BYTES or taken > _MAX_TOTAL_BYTES:
@@ -153,6 +165,8 @@ _KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("go", r"(usr/local/bin|usr/local/go/bin|(root/|home/[^/]+/)?go/bin|opt/[^/]+/bin|app)/[^/.]+"),
     )
 )
+#: Kinds of files that have all packages of a distribution.
+DATABASES = frozenset(("dpkg", "apk", "rpm"))
 MAX_FILES = 50_000
 #: Bytes that are read of one file.
 MAX_BYTES = 256 << 20

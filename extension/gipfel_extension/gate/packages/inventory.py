@@ -1,14 +1,11 @@
 """All packages of an image, and who owns those of Python.
 
-Databases of distributions come first: dpkg, apk and rpm, with the files that each package owns. Then
-packages of languages: Python, Conda, npm, and modules that are built into Go programs. :class:`Inventory`
-takes them all.
+Packages of languages come first: Python, Conda, npm, and modules that are built into Go programs.
+:class:`Inventory` takes them all, with those of distributions (`databases`).
 """
 
 import json
 import re
-import sqlite3
-import struct
 from collections.abc import Callable, Iterable, Iterator
 from email.parser import HeaderParser
 from pathlib import Path
@@ -18,162 +15,8 @@ from gipfel_cluster.model import one_line
 
 from ...telemetry.files import read_regular
 from ..model import Package
-from .images import MAX_BYTES, distribution, image_files, image_text, kind_of, parse_os_release
-
-_MAX_PACKAGES = 200_000
-_SOURCE = re.compile(r"(\S+)(?:\s+\(([^)]+)\))?")
-_NAME, _VERSION, _RELEASE, _EPOCH, _SOURCE_RPM = 1000, 1001, 1002, 1003, 1044
-_DIR_INDEXES, _BASE_NAMES, _DIR_NAMES = 1116, 1117, 1118
-_STRING, _STRINGS, _I18N, _INT32 = 6, 8, 9, 4
-#: Distributions whose advisories name the source package.
-_BY_SOURCE = ("Rocky Linux", "openSUSE")
-
-
-def read_dpkg(text: str, ecosystem: str, path: str) -> Iterator[Package]:
-    """Yield the installed packages of dpkg's ``status``."""
-    parser = HeaderParser()
-    for paragraph in re.split(r"\n\s*\n", text)[:_MAX_PACKAGES]:
-        fields = parser.parsestr(paragraph.lstrip("\n"))
-        name, version = fields.get("Package"), fields.get("Version")
-        # Distroless images have no Status.
-        if not name or not version or not fields.get("Status", "x installed").endswith(" installed"):
-            continue
-        source = _SOURCE.match(fields.get("Source", ""))
-        yield Package(
-            ecosystem=ecosystem,
-            name=name.strip(),
-            version=version.strip(),
-            path=path,
-            source=source[1] if source else "",
-            source_version=(source[2] or "") if source else "",
-        )
-
-
-def read_apk(text: str, ecosystem: str, path: str) -> Iterator[tuple[Package, list[str]]]:
-    """Yield each package of apk's ``installed`` with the files it owns."""
-    for paragraph in text.split("\n\n")[:_MAX_PACKAGES]:
-        values: dict[str, str] = {}
-        folder, files = "", []
-        for line in paragraph.splitlines():
-            key, _, value = line.partition(":")
-            if key == "F":
-                folder = value
-            elif key == "R":
-                files.append(f"{folder}/{value}".lstrip("/"))
-            else:
-                values.setdefault(key, value)
-        if values.get("P") and values.get("V"):
-            package = Package(
-                ecosystem=ecosystem,
-                name=values["P"],
-                version=values["V"],
-                path=path,
-                source=values.get("o", ""),
-            )
-            yield package, files
-
-
-def read_rpm(content: bytes, ecosystem: str, path: str) -> Iterator[tuple[Package, list[str]]]:
-    """Yield each package of ``rpmdb.sqlite`` with the files it owns.
-
-    Raises
-    ------
-    ValueError
-        The database or a header in it is broken.
-    """
-    for blob in _blobs(content):
-        tags = _header(blob)
-        name, version, release = (_first(tags, tag) for tag in (_NAME, _VERSION, _RELEASE))
-        if not name or not version:
-            raise ValueError("a header has no name")
-        if name == "gpg-pubkey":
-            continue
-        epoch = _first(tags, _EPOCH)
-        source = re.sub(r"-[^-]+-[^-]+\.(no)?src\.rpm$", "", str(_first(tags, _SOURCE_RPM) or ""))
-        by_source = ecosystem.partition(":")[0] in _BY_SOURCE
-        package = Package(
-            ecosystem=ecosystem,
-            name=str(name),
-            version=f"{f'{epoch}:' if epoch else ''}{version}-{release}",
-            path=path,
-            source=source if by_source else "",
-        )
-        yield package, _files(tags)
-
-
-def _blobs(content: bytes) -> Iterator[bytes]:
-    if content[:15] != b"SQLite format 3":
-        raise ValueError("it is not a database of SQLite")
-    # In memory there is no write-ahead log: 1 in these bytes means a database without one.
-    content = content[:18] + b"\x01\x01" + content[20:]
-    database = sqlite3.connect(":memory:")
-    try:
-        database.deserialize(content)
-        database.execute("PRAGMA trusted_schema = OFF")
-        steps = iter(range(1_000))
-        # A hostile view could run for ever: it is ended after a number of steps.
-        database.set_progress_handler(lambda: next(steps, None) is None, 1_000_000)
-        kind = database.execute("SELECT type FROM sqlite_master WHERE name = 'Packages'").fetchone()
-        if kind != ("table",):
-            raise ValueError("it has no table of packages")
-        for (blob,) in database.execute(f"SELECT blob FROM Packages LIMIT {_MAX_PACKAGES}"):  # noqa: S608 - a constant
-            if not isinstance(blob, bytes):
-                raise ValueError("a header is not bytes")  # noqa: TRY004 - it is about a file's content
-            yield blob
-    except sqlite3.Error as error:
-        raise ValueError(f"the database is broken ({error})") from error
-    finally:
-        database.close()
-
-
-def _header(blob: bytes) -> dict[int, list[int | str]]:
-    """Return the values of a header by tag. Source: rpm's docs/manual/format.md, "Header"."""
-    try:
-        count, size = struct.unpack_from(">II", blob)
-        start = 8 + 16 * count
-        if count > 10_000 or start + size > len(blob):
-            raise ValueError("a header is cut off")
-        wanted = {_NAME, _VERSION, _RELEASE, _EPOCH, _SOURCE_RPM, _DIR_INDEXES, _BASE_NAMES, _DIR_NAMES}
-        entries = (struct.unpack_from(">IIII", blob, 8 + 16 * index) for index in range(count))
-        return {
-            tag: _values(blob, kind, start + offset, number)
-            for tag, kind, offset, number in entries
-            if tag in wanted
-        }
-    except struct.error as error:
-        raise ValueError("a header is cut off") from error
-
-
-def _values(blob: bytes, kind: int, at: int, count: int) -> list[int | str]:
-    if kind == _INT32:
-        if at + 4 * count > len(blob):
-            raise ValueError("a header is cut off")
-        return list(struct.unpack_from(f">{count}I", blob, at))
-    if kind not in (_STRING, _STRINGS, _I18N):
-        return []
-    found: list[int | str] = []
-    for _ in range(count):
-        end = blob.find(b"\0", at)
-        if end < 0:
-            raise ValueError("a header is cut off")
-        found.append(blob[at:end].decode(errors="replace"))
-        at = end + 1
-    return found
-
-
-def _first(tags: dict[int, list[int | str]], tag: int) -> int | str | None:
-    return next(iter(tags.get(tag, [])), None)
-
-
-def _files(tags: dict[int, list[int | str]]) -> list[str]:
-    folders = tags.get(_DIR_NAMES, [])
-    pairs = zip(tags.get(_DIR_INDEXES, []), tags.get(_BASE_NAMES, []), strict=False)
-    return [
-        f"{folders[index]}{name}".lstrip("/")
-        for index, name in pairs
-        if isinstance(index, int) and index < len(folders)
-    ]
-
+from .databases import read_apk, read_dpkg, read_rpm
+from .images import DATABASES, MAX_BYTES, distribution, image_files, image_text, kind_of, parse_os_release
 
 _HEADERS = 1 << 16
 _GO_MAGIC = b"\xff Go buildinf:"
@@ -292,11 +135,17 @@ class Inventory:
         self.packages: tuple[Package, ...] = ()
         self.not_judged: list[str] = []
         self._owners: dict[str, str] = {}
+        self._broken: set[str] = set()
         with image_files(target) as files:
             self.os_release = self._read_os_release(files)
             self._distribution = distribution(self.os_release)
             found = [package for path in sorted(files, key=_order) for package in self._of(path, files[path])]
+            kinds = {kind: path for path in files if (kind := kind_of(path)) in DATABASES}
         self.packages = tuple(dict.fromkeys(found))
+        filled = {kind_of(each.path) for each in found}
+        for kind, path in sorted(kinds.items()):
+            if kind not in filled and path not in self._broken:
+                self.not_judged.append(one_line(f"The package database {path} lists no packages."))
 
     def _read_os_release(self, files: dict[str, Path]) -> dict[str, str]:
         for name in ("etc/os-release", "usr/lib/os-release"):
@@ -305,12 +154,14 @@ class Inventory:
         return {}
 
     def _of(self, path: str, place: Path) -> list[Package]:
-        """Return the packages of one file; what is broken is noted."""
+        """Return the packages of one file, those before what is broken, which is noted."""
+        found: list[Package] = []
         try:
-            return list(self._read(kind_of(path), path, place))
+            found.extend(self._read(kind_of(path), path, place))
         except (ValueError, OSError, RecursionError) as error:
-            self.not_judged.append(one_line(f"The packages of {path} can't be read: {error}."))
-            return []
+            self._broken.add(path)
+            self.not_judged.append(one_line(f"The packages of {path} can't all be read: {error}."))
+        return found
 
     def _read(self, kind: str, path: str, place: Path) -> Iterable[Package]:
         if kind in _LANGUAGES:
