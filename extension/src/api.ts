@@ -888,7 +888,7 @@ export interface IBatchJobs {
 
 /**
  * A workload of a kind that has no view of its own; times in UTC nanoseconds. `state` is its outcome if it
- * has ended, else its phase.
+ * has ended, else its phase; `progress` is a share of 1, null if unknown.
  */
 export interface IOtherWorkload {
   readonly id: string;
@@ -903,6 +903,7 @@ export interface IOtherWorkload {
   readonly started_ns: number | null;
   readonly ended_ns: number | null;
   readonly exit_status: number | null;
+  readonly progress: number | null;
 }
 
 /** Workloads of such kinds, the newest first. */
@@ -934,6 +935,7 @@ export interface IService {
   readonly started_ns: number | null;
   readonly ended_ns: number | null;
   readonly exit_status: number | null;
+  readonly progress: number | null;
   readonly url: string;
   readonly in_hub: boolean;
   readonly shares: readonly IServiceAccess[];

@@ -21,6 +21,9 @@ from sftp_share import SftpShare
 from unix_users import UnixUser
 
 from gipfel_cluster.model import GipfelError
+from gipfel_extension.data.stage.exchange import Exchange, ExchangeError, FileCopy, Peer
+from gipfel_extension.data.stage.model import StageSpec, list_items
+from gipfel_extension.data.stage.wire import CHUNK_BYTES
 
 pytestmark = pytest.mark.cluster
 
@@ -119,6 +122,30 @@ class Place:
     def nothing_left(self) -> bool:
         return not any("gipfel-staged" in each for each in self.left())
 
+    @contextlib.contextmanager
+    def limited_memory(self, node: str, limit: int) -> Iterator[None]:
+        """Limit the memory of what Slurm starts on a node from now on, as with its cgroups."""
+        group = Path(f"/sys/fs/cgroup/memory/gipfel-{os.getpid()}")
+        try:
+            group.mkdir()
+            (group / "memory.limit_in_bytes").write_text(str(limit))
+        except OSError as error:
+            pytest.skip(f"This machine has no control groups of version 1 to limit memory: {error}.")
+        daemons = [str(each) for each in _processes_in(self.cluster.pid(node)) if _is_slurmd(each)]
+        before = Path(f"/proc/{daemons[-1]}/cgroup").read_text()
+        home = next(line.split(":", 2)[2] for line in before.splitlines() if ":memory:" in line)
+        try:
+            for each in daemons:
+                (group / "cgroup.procs").write_text(each)
+            yield
+        finally:
+            back = Path("/sys/fs/cgroup/memory") / home.strip("/") / "cgroup.procs"
+            wait_until(self.nothing_left, 15)
+            for each in (group / "cgroup.procs").read_text().split():
+                with contextlib.suppress(OSError):
+                    back.write_text(each)
+            group.rmdir()
+
     def kill_agent(self, node: str) -> None:
         """SIGKILL the staging's processes on a node."""
         ours = os.readlink(f"/proc/{self.cluster.pid(node)}/ns/net")
@@ -126,6 +153,21 @@ class Place:
             line = Path(f"/proc/{pid}/cmdline").read_bytes()
             if b"data.stage.agent" in line and os.readlink(f"/proc/{pid}/ns/net") == ours:
                 os.kill(pid, signal.SIGKILL)
+
+
+def _processes_in(pid: int) -> Iterator[int]:
+    """Yield the processes in the network namespace of another one."""
+    ours = os.readlink(f"/proc/{pid}/ns/net")
+    for each in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if each.name.isdecimal() and os.readlink(each / "ns/net") == ours:
+                yield int(each.name)
+
+
+def _is_slurmd(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"slurmd\0")
+    return False
 
 
 @pytest.fixture(scope="module")
@@ -214,6 +256,70 @@ def test_a_disk_that_is_too_small_is_named_and_the_others_copies_are_removed(pla
     assert f"{node} could not be staged: The data does not fit: " in found["reason"]
     assert "32.0 MiB are needed" in found["reason"]
     assert wait_until(place.nothing_left, 10), place.left()
+
+
+def test_a_disk_that_fills_in_the_middle_does_not_take_the_reserved_space(place: Place) -> None:
+    node = place.cluster.node_names[0]
+    disk = place.user.home.parent / "disk"
+    place.share.reset()
+    place.share.rate = _BYTES / 2
+    try:
+        number = place.start(
+            f"{place.runtime}/bin/gipfel data stage {place.data} --to nvme --nodes {node} --json"
+        )
+        assert wait_until(lambda: place.share.sent[node] > 2 << 20, 30)
+        filled = place.on(node, "sh", "-c", f"dd if=/dev/zero of={disk}/other bs=1M 2>&1; df {disk}")
+        assert "No space left" in filled
+        assert "100%" in filled
+        assert place.share.sent[node] < _BYTES
+        status, out, err = place.end(number)
+    finally:
+        place.share.rate = None
+        place.on(node, "rm", "-f", f"{disk}/other")
+    assert status == 0, err
+    found = json.loads(out)
+    assert found["copies"][0]["done"] == _BYTES
+    copy = place.on(node, "sh", "-c", f"sha256sum {disk}/gipfel-staged-*/*/data").split()[0]
+    assert copy == hashlib.sha256((place.share.source / "data.bin").read_bytes()).hexdigest()
+    place.stop(found["id"])
+    assert wait_until(place.nothing_left, 10), place.left()
+
+
+def test_a_disk_that_is_full_before_the_last_chunk_ends_the_copy_with_one_line(tmp_path: Path) -> None:
+    (tmp_path / "source.bin").write_bytes(os.urandom(3 * CHUNK_BYTES))
+    (item,) = list_items(StageSpec(data=(str(tmp_path / "source.bin"),)))
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={2 * CHUNK_BYTES}", "tmpfs", disk], check=True)
+    try:
+        # Without reserved space, as on a file system that can't reserve any.
+        with (disk / "part").open("w+b", buffering=0) as file:
+            copy = FileCopy(item, file, complete=False)
+            exchange = Exchange([copy], b"k" * 32, rank=0, patience_s=1, notify=lambda *_: None)
+            with pytest.raises(ExchangeError, match="No space left on device"):
+                exchange.fill({0: Peer(("127.0.0.1", exchange.port), frozenset())})
+            exchange.close()
+            assert copy.root == ""
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_the_jobs_memory_limit_is_kept_and_named(place: Place) -> None:
+    node = place.cluster.node_names[1]
+    with (place.share.source / "large.bin").open("wb") as file:
+        # Not read: it must be refused before.
+        file.truncate(400 << 20)
+    with place.limited_memory(node, 512 << 20):
+        large = place.share.at / "large.bin"
+        command = f"{place.runtime}/bin/gipfel data stage {large} --to memory --json"
+        status, out, _ = place.end(place.start(command))
+        assert status == 1
+        reason = json.loads(out)["reason"]
+        assert f"{node} could not be staged: The data does not fit: memory has " in reason
+        status, found, err = place.stage("--to", "memory")
+        assert status == 0, err
+        place.stop(found["id"])
+        assert wait_until(place.nothing_left, 10), place.left()
 
 
 def test_a_node_killed_in_the_middle_is_named_and_nothing_is_left_after_a_kill(place: Place) -> None:

@@ -22,7 +22,7 @@ from gipfel_cluster.storage_classes import node_stores
 from gipfel_extension.data.manifest import summary_path
 from gipfel_extension.data.stage.exchange import Exchange, ExchangeError, FileCopy, Peer
 from gipfel_extension.data.stage.model import StageItem, StageSpec, list_items
-from gipfel_extension.data.stage.store import NodeStore
+from gipfel_extension.data.stage.store import NodeStore, available_memory
 from gipfel_extension.data.stage.wire import CHUNK_BYTES, Channel, WireError
 
 KEY = b"k" * 32
@@ -222,6 +222,27 @@ def test_limits_are_kept_and_named(tmp_path: Path) -> None:
     assert not node_stores({"GIPFEL_STORAGE_FAST": str(tmp_path)})["nvme"].exists()
 
 
+def test_memory_is_what_the_control_groups_of_a_job_allow(tmp_path: Path) -> None:
+    own = tmp_path / "cgroup"
+    job = tmp_path / "memory" / "slurm" / "job_7"
+    (job / "step_0").mkdir(parents=True)
+    (job / "memory.limit_in_bytes").write_text("3000000\n")
+    (job / "memory.usage_in_bytes").write_text("1500000\n")
+    (job / "memory.stat").write_text("cache 900000\ntotal_inactive_file 500000\n")
+    own.write_text("4:cpu,memory:/slurm/job_7/step_0\n0::/\n")
+    assert available_memory(own, tmp_path) == 2_000_000
+    (job / "memory.usage_in_bytes").write_text("9000000\n")
+    assert available_memory(own, tmp_path) == 0
+    group = tmp_path / "job_8"
+    group.mkdir()
+    for name, text in (("max", "max"), ("current", "400000"), ("stat", "inactive_file 100000\n")):
+        (group / f"memory.{name}").write_text(text)
+    own.write_text("0::/job_8\n")
+    assert available_memory(own, tmp_path) > 3_000_000
+    (group / "memory.max").write_text("1000000\n")
+    assert available_memory(own, tmp_path) == 700_000
+
+
 def test_containers_get_the_copies_at_the_same_paths(tmp_path: Path) -> None:
     item = _source(tmp_path, 0.1)
     environment = {"GIPFEL_STORAGE_FAST": str(tmp_path)}
@@ -234,10 +255,11 @@ def test_containers_get_the_copies_at_the_same_paths(tmp_path: Path) -> None:
         Mount(source=str(tmp_path), destination="/shared"),
         Mount(source="/usr", destination="/usr2"),
     )
-    edf = Edf(name="e", path=None, mounts=mounts)
+    edf = Edf(name="e", path=None, image=item.path, mounts=mounts)
     request = ContainerRequest(edf=edf, command=("true",), scratch="/s")
     changed, notes = use_copies(request, staged_paths(node_stores(environment)))
     staged = str(store.path / item.key / "data")
+    assert changed.edf.image == staged
     assert changed.edf.mounts == (
         Mount(source=staged, destination="/data", flags=("sqsh", "ro")),
         mounts[1],

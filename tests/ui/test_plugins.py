@@ -1,6 +1,7 @@
 """The labextension's plugins in a browser: menu, launcher tile, status bar, and a site that disables one."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +13,10 @@ from lab_page import LabPage
 from lab_server import LabServer
 from playwright.sync_api import Locator, Page, expect
 from sleep_kind import SleepKind, install_sleep_kind
+
+from gipfel_cluster.workloads.directory import STOP
+from gipfel_extension.data.stage.model import StageSpec
+from gipfel_extension.data.stage.transfer import start_staging
 
 pytestmark = pytest.mark.browser
 
@@ -161,6 +166,31 @@ def test_a_workload_of_another_packages_kind_is_listed_with_its_log_and_stopped(
     expect(card.get_by_role("button", name="Run again")).to_be_visible()
     lab.choose_theme("JupyterLab Dark")
     screenshot(lab.page, "83-other-workload-dark")
+
+
+def test_the_progress_of_a_staging_is_shown(lab: LabPage, server: LabServer, screenshot: Screenshot) -> None:
+    data = server.folder / "imagenet.sqsh"
+    with data.open("wb") as file:
+        # Holes take no space here; the copy in memory is made in seconds.
+        file.truncate(1 << 30)
+    environment = {**os.environ, "GIPFEL_RUNS": str(server.folder / "runs"), "HOME": str(server.folder)}
+    lab.choose_theme("JupyterLab Light")
+    lab.open_panel()
+    workloads = lab.open_section("Workloads")
+    started = start_staging(StageSpec(data=(str(data),), to="memory"), environment)
+    card = workloads.locator(f"[data-workload='transfer:{started.name}']")
+    try:
+        expect(card.get_by_role("progressbar")).to_have_attribute(
+            "value", re.compile("0[.]."), timeout=_LIMIT_MS
+        )
+        expect(card).to_contain_text("% copied")
+        screenshot(lab.page, "84-staging-light")
+        expect(card).to_contain_text("staged on 1 of 1 nodes (memory)", timeout=_LIMIT_MS)
+        expect(card.get_by_role("progressbar")).to_have_count(0)
+        card.get_by_role("button", name="Stop").click()
+        expect(card).to_have_attribute("data-state", "stopped", timeout=_LIMIT_MS)
+    finally:
+        (started / STOP).touch()
 
 
 def test_a_site_disables_one_feature_and_keeps_the_others(

@@ -26,7 +26,7 @@ _ID = "^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?$"
 #: What the panel shows of a workload.
 WORKLOAD_FIELDS = {
     *("id", "kind", "name", "title", "state", "ended", "reason", "nodes"),
-    *("created_ns", "started_ns", "ended_ns", "exit_status"),
+    *("created_ns", "started_ns", "ended_ns", "exit_status", "progress"),
 }
 _WITH_OWN_ROUTES = frozenset(("launch", "batch", "service"))
 _MAX_SERVICES = 100

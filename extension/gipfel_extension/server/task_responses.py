@@ -251,7 +251,7 @@ class BatchJobs(ResponseModel):
 class OtherWorkload(ResponseModel):
     """A workload of a kind that has no view of its own; times in UTC nanoseconds.
 
-    ``state`` is its outcome if it has ended, else its phase.
+    ``state`` is its outcome if it has ended, else its phase; ``progress`` is a share of 1, null if unknown.
     """
 
     id: str
@@ -266,6 +266,7 @@ class OtherWorkload(ResponseModel):
     started_ns: int | None
     ended_ns: int | None
     exit_status: int | None
+    progress: float | None
 
 
 class OtherWorkloads(ResponseModel):

@@ -131,6 +131,13 @@ export function OtherWorkload<T extends IOtherWorkload>(props: IProps<T>): React
         </StateLabel>{' '}
         {joinParts([nodes.join(', '), reason])}
       </p>
+      {!workload.ended && workload.progress !== null && (
+        <progress
+          max={1}
+          value={workload.progress}
+          aria-label={trans.__('Progress of %1', itemOf(workload))}
+        />
+      )}
       {props.children}
       <WorkloadLog log={log} item={itemOf(workload)} trans={trans} />
     </article>

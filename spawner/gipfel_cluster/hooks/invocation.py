@@ -117,17 +117,23 @@ def engine_invocation(
 def use_copies(
     request: ContainerRequest, staged: Iterable[tuple[str, StagedPath]]
 ) -> tuple[ContainerRequest, tuple[str, ...]]:
-    """Return a request whose mounts have this node's copies of staged files, at the same paths, and notes.
+    """Return a request whose mounts and image are this node's copies of staged files, and notes.
 
     A file that has changed since it was copied is not replaced.
     """
     copies = {os.path.realpath(each.path): each for _, each in staged if each.is_current()}
     if not copies:
         return request, ()
-    edf = request.edf.model_copy(update={"mounts": tuple(_with_copies(request.edf.mounts, copies))})
+    image = request.edf.image or ""
+    copy = copies.get(os.path.realpath(image)) if image.startswith("/") else None
+    changes = {
+        "mounts": tuple(_with_copies(request.edf.mounts, copies)),
+        "image": copy.copy if copy else request.edf.image,
+    }
+    edf = request.edf.model_copy(update=changes)
     mounts = tuple(_with_copies(request.mounts, copies))
     used = {each.copy for each in copies.values()}
-    count = len({mount.source for mount in (*edf.mounts, *mounts)} & used)
+    count = len({edf.image, *(mount.source for mount in (*edf.mounts, *mounts))} & used)
     notes = (f"{pluralize(count, 'staged file')} of this node used instead of the shared ones.",)
     if not count:
         return request, ()

@@ -75,6 +75,8 @@ class WorkloadState(Frozen, extra="ignore"):
     ended_ns: int | None = None
     updated_ns: int = 0
     exit_status: int | None = None
+    progress: float | None = None
+    """Share of the work that is done, 0 to 1; None where it is unknown."""
 
     @property
     def ended(self) -> bool:

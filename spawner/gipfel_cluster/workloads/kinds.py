@@ -44,6 +44,7 @@ class Workload(Frozen):
     started_ns: int | None = None
     ended_ns: int | None = None
     exit_status: int | None = None
+    progress: float | None = None
     folder: str
 
     @classmethod
@@ -61,7 +62,7 @@ class Workload(Frozen):
 
 _COMMON_FIELDS = {
     *("name", "title", "reason", "nodes", "job_id"),
-    *("created_ns", "started_ns", "ended_ns", "exit_status"),
+    *("created_ns", "started_ns", "ended_ns", "exit_status", "progress"),
 }
 
 

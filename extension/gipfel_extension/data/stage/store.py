@@ -2,6 +2,7 @@
 
 import errno
 import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,7 +14,6 @@ from gipfel_cluster.staged import describe_path, lock_content, open_store, share
 from gipfel_cluster.storage_classes import node_stores
 
 from ...telemetry.files import read_regular
-from ...telemetry.sources.host import job_cgroup
 from .exchange import ExchangeError, FileCopy
 from .model import StageItem, StageSpec
 
@@ -105,6 +105,8 @@ class NodeStore:
                 if error.errno not in {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}:
                     raise
                 os.ftruncate(descriptor, item.size)
+        # Before the disk can be full; without `data` it describes nothing yet.
+        describe_path(content, item.path, item.size, item.mtime_ns, self._job)
         return FileCopy(item, file, complete=complete)
 
     def _lock(self, content: Path, key: str) -> bool:
@@ -140,7 +142,6 @@ class NodeStore:
         if not copy.complete:
             os.fchmod(copy.file.fileno(), 0o400)
             (content / "part").rename(content / "data")
-        describe_path(content, item.path, item.size, item.mtime_ns, self._job)
         if not share_content(self._locks[item.key]):
             raise ExchangeError(f"the copy of {item.path} was removed by another process")
 
@@ -159,16 +160,41 @@ class NodeStore:
         return f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
 
 
-def available_memory() -> int:
-    """Return the bytes that this job may still use: of the node, and of its cgroup's limit."""
+def available_memory(own: Path = Path("/proc/self/cgroup"), groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the bytes that this job may still use: of the node, and of its control groups' limits.
+
+    Slurm limits a job by a group, of version 1 or 2, above that of each process.
+    """
     available = 0
     for line in read_regular(Path("/proc/meminfo"), _MAX_BYTES).decode().splitlines():
         if line.startswith("MemAvailable:"):
             available = int(line.split()[1]) * 1024
-    group = job_cgroup(os.getpid())
-    if group is not None and (limit := group.memory_limit()) is not None:
-        available = min(available, int(limit - (group.memory_bytes() or 0)))
+    with suppress(OSError):
+        for line in read_regular(own, _MAX_BYTES).decode(errors="replace").splitlines():
+            number, controllers, name = line.split(":", 2)
+            if number == "0":
+                top, files = groups, ("memory.max", "memory.current", "inactive_file")
+            elif "memory" in controllers.split(","):
+                files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+                top = groups / "memory"
+            else:
+                continue
+            group = top / name.strip("/")
+            for each in (group, *group.parents):
+                if each.is_relative_to(top):
+                    available = min(available, _left_in(each, *files))
     return max(0, available)
+
+
+def _left_in(group: Path, limit: str, current: str, cached: str) -> int:
+    """Return the bytes below a control group's limit; files in the page cache make room."""
+    try:
+        texts = [read_regular(group / name, _MAX_BYTES).decode() for name in (limit, current, "memory.stat")]
+        counters = dict(line.split(maxsplit=1) for line in texts[2].splitlines())
+        return int(texts[0]) - int(texts[1]) + int(counters.get(cached, 0))
+    except (OSError, ValueError):
+        # Without a file, or with the limit ``max``, it has no limit.
+        return sys.maxsize
 
 
 def _size(count: float) -> str:

@@ -290,8 +290,8 @@ class Supervisor:
                 planned = coordinator.plan()
             elif not self._state.ready:
                 coordinator.fail_silent(self._spec.silent_s)
-            self._show(coordinator)
             problem = self._problem(coordinator)
+            self._show(coordinator, failed=bool(problem))
             if problem:
                 return 1, "failed", problem
             if status is not None:
@@ -315,10 +315,10 @@ class Supervisor:
             return f"{failed[0].node} could not be staged: {failed[0].problem}{others}"
         return ""
 
-    def _show(self, coordinator: Coordinator) -> None:
+    def _show(self, coordinator: Coordinator, *, failed: bool) -> None:
         """Write the state where it changed, at most once a second, and otherwise every ten seconds."""
         copies = tuple(each.copy for each in coordinator.members)
-        ready = all(each.phase in {"staged", "failed"} for each in copies)
+        ready = not failed and all(each.phase in {"staged", "failed"} for each in copies)
         pause = time.monotonic() - self._written
         changed = copies != self._state.copies
         if not (pause > _BEAT_S or (changed and pause > _WRITE_S) or ready != self._state.ready):
@@ -326,7 +326,8 @@ class Supervisor:
         self._written = time.monotonic()
         became = {"ready_ns": time.time_ns()} if ready and not self._state.ready else {}
         reason = _describe(copies, self._state.total, ready=ready)
-        self._change(copies=copies, ready=ready, reason=reason, **became)
+        progress = None if ready else _share(copies, self._state.total)
+        self._change(copies=copies, ready=ready, reason=reason, progress=progress, **became)
 
     def _change(self, **changes: object) -> None:
         self._state = self._state.model_copy(update=changes)
@@ -345,11 +346,16 @@ def _describe(copies: tuple[NodeCopy, ...], total: int, *, ready: bool) -> str:
     if ready:
         tiers = " and ".join(sorted({each.tier for each in staged}))
         return f"staged on {len(staged)} of {len(copies)} nodes ({tiers}).{without}"
-    done = sum(each.done for each in copies if each.phase != "failed")
-    wanted = total * max(1, len(copies) - len(failed))
     slow = [each for each in copies if each.problem and each.phase != "failed"]
     doubt = f" {slow[0].node}: {slow[0].problem}" if slow else ""
-    return f"{100 * done / wanted if wanted else 100:.0f} % copied.{doubt}{without}"
+    return f"{100 * _share(copies, total):.0f} % copied.{doubt}{without}"
+
+
+def _share(copies: tuple[NodeCopy, ...], total: int) -> float:
+    """Return the share of all nodes' data that they have, without nodes that failed."""
+    usable = [each for each in copies if each.phase != "failed"]
+    wanted = total * len(usable)
+    return sum(each.done for each in usable) / wanted if wanted else 1.0
 
 
 def main(arguments: list[str]) -> int:
