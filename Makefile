@@ -26,7 +26,8 @@ slurm: install system ## start a hub and a two-node Slurm on this machine (needs
 	@exec $(BIN)/python tests/cluster/serve.py
 
 quick: install ## run the tests that start no Slurm, browser, server or container: minutes on two cores
-	@$(BIN)/pytest -q -n auto --dist loadfile -m "not integration" --durations=10 --junitxml=build/quick.xml \
+	@# One process more than cores: tests also wait.
+	@$(BIN)/pytest -q -n $$(( $$(nproc) + 1 )) --dist loadfile -m "not integration" --durations=10 --junitxml=build/quick.xml \
 	  tests/spawner tests/extension tests/widgets tests/documentation
 
 test: install system ## run all tests; tests that this machine can't run are skipped with a reason
