@@ -73,21 +73,23 @@ def test_sharded_checkpoints_are_whole_few_and_good_to_go_on_from(
 ) -> None:
     apart, whole = tmp_path / "apart", tmp_path / "whole"
     shared = {"checkpoint_every": 2, "log_every": 1, "stagger": 0.05}
-    run_cell("train-fsdp", 2, apart, steps=6, **shared)
-    # A checkpoint that was broken off is newer, and is left alone.
-    (apart / "step-7").mkdir()
-    (apart / "step-7" / "__0_0.distcp").write_bytes(b"torn")
     undisturbed = losses(run_cell("train-fsdp", 2, whole, steps=12, **shared))
+    assert [each.path.name for each in find_checkpoints(whole)] == ["step-10", "step-12"]
+    # As a run that was ended after its tenth step has left it.
+    shutil.copytree(whole / "step-10", apart / "step-10")
+    # A checkpoint that was broken off is newer, and is left alone.
+    (apart / "step-11").mkdir()
+    (apart / "step-11" / "__0_0.distcp").write_bytes(b"torn")
     done = execute_notebook("train-fsdp", steps=12, checkpoint=str(apart), resume=True, **shared)
-    assert losses(done.logged) == pytest.approx({step: undisturbed[step] for step in range(7, 13)}, rel=1e-4)
+    assert losses(done.logged) == pytest.approx({step: undisturbed[step] for step in (11, 12)}, rel=1e-4)
     left = find_checkpoints(apart, verify=True)
     assert [(each.path.name, each.state) for each in left] == [
         ("step-10", "verified"),
         ("step-12", "verified"),
     ]
     stood = [line["checkpoint_s"] for line in done.logged if "checkpoint_s" in line]
-    assert len(stood) == 3
-    assert "resumes after step 6" in (done.launch / "rank-1.log").read_text()
+    assert len(stood) == 1
+    assert "resumes after step 10" in (done.launch / "rank-1.log").read_text()
 
 
 def test_a_model_cut_both_ways_learns_what_an_uncut_one_does(
