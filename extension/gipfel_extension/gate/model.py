@@ -1,10 +1,11 @@
-"""Values of a scan, and the document of ``gipfel scan --json``."""
+"""Values of a scan, the verdict on one file, and the document of ``gipfel scan --json``."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from gipfel_cluster.image_verdict import Excepted
-from gipfel_cluster.model import Frozen
+from gipfel_cluster.model import Frozen, one_line
 
 __all__ = [
     "SEVERITIES",
@@ -12,6 +13,7 @@ __all__ = [
     "Excepted",
     "Finding",
     "Item",
+    "Judgement",
     "Package",
     "ScanDocument",
     "Severity",
@@ -122,3 +124,47 @@ class ScanDocument(Frozen):
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """Return the least harmless of verdicts; ``plain`` if there are none."""
     return max(verdicts, key=VERDICTS.index, default="plain")
+
+
+_MAX_FINDINGS = 50
+_MAX_MESSAGE = 2000
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A verdict and the findings that led to it; ``recognized`` is False for data of an unknown kind."""
+
+    verdict: Verdict = "plain"
+    findings: tuple[Finding, ...] = ()
+    recognized: bool = True
+
+    @classmethod
+    def of(cls, findings: Iterable[tuple[Verdict, Finding]]) -> "Judgement":
+        """Return the judgement that these findings lead to."""
+        pairs = list(findings)
+        clean = [
+            each.model_copy(update={"message": one_line(each.message)[:_MAX_MESSAGE]}) for _, each in pairs
+        ]
+        return cls(worst(verdict for verdict, _ in pairs), tuple(clean[:_MAX_FINDINGS]))
+
+    @classmethod
+    def unclear(cls, why: str) -> "Judgement":
+        """Return the judgement on a file that could not be judged."""
+        message = f"It can't be judged: {why}."
+        fix = "Load it only where you trust its author."
+        return cls.of(
+            [("not understood", Finding(rule="not-understood", severity="medium", message=message, fix=fix))]
+        )
+
+    @classmethod
+    def union(cls, parts: Iterable["Judgement"]) -> "Judgement":
+        """Return the judgement on a whole by those on its parts; findings that repeat count once."""
+        found = list(parts)
+        findings = dict.fromkeys(finding for part in found for finding in part.findings)
+        return cls(worst(part.verdict for part in found), tuple(findings)[:_MAX_FINDINGS])
+
+    def inside(self, member: str) -> "Judgement":
+        """Return the same with the member's name before each message."""
+        name = one_line(member)[:200]
+        findings = (each.model_copy(update={"message": f"{name}: {each.message}"}) for each in self.findings)
+        return replace(self, findings=tuple(findings))

@@ -17,8 +17,7 @@ from gipfel_cluster.model import GipfelError, one_line, pluralize
 
 from ...telemetry.files import open_regular
 from ..dependencies import dependency_findings
-from ..model import Finding, Item
-from ..models.judgement import Judgement
+from ..model import Finding, Item, Judgement
 from ..models.scan_stream import Forward, scan_member
 from ..models.streams import Budget
 from ..secret_texts import secret_kind

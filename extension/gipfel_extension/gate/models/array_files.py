@@ -9,9 +9,8 @@ import struct
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from ..model import Finding
+from ..model import Finding, Judgement
 from .configs import template_findings
-from .judgement import Judgement
 from .streams import Budget, NotUnderstoodError, skip
 
 _MAX_NPY_HEADER_BYTES = 1 << 20

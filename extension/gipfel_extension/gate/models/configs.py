@@ -9,9 +9,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from ..model import Finding, Severity, Verdict
+from ..model import Finding, Judgement, Severity, Verdict
 from ..secret_texts import holds_secret
-from .judgement import Judgement
 from .pickle_values import is_dangerous
 from .streams import NotUnderstoodError
 

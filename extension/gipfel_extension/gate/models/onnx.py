@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import BinaryIO
 
-from ..model import Finding, Verdict
-from .judgement import Judgement
+from ..model import Finding, Judgement, Verdict
 from .streams import Budget, NotUnderstoodError
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import BinaryIO
 
-from ..model import Finding, Verdict
-from .judgement import Judgement
+from ..model import Finding, Judgement, Verdict
 from .pickle_values import is_dangerous, is_plain
 from .pickle_walk import Walk
 from .streams import Budget, NotUnderstoodError

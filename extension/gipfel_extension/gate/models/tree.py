@@ -7,8 +7,7 @@ from pathlib import Path
 from gipfel_cluster.model import pluralize
 
 from ...telemetry.files import open_regular
-from ..model import Item
-from .judgement import Judgement
+from ..model import Item, Judgement
 from .scan_stream import MODEL_ENDINGS, scan_file
 from .streams import Budget
 
