@@ -1,5 +1,6 @@
 """A JupyterLab without a hub, with simulated GPUs in place of this machine's."""
 
+import json
 import os
 import shutil
 import signal
@@ -15,6 +16,11 @@ from types import TracebackType
 _TOKEN = "a-token-of-the-tests"
 _START_S = 120.0
 _END_S = 30.0
+#: Else the lab asks whether it may get news, above the panel's buttons, and for a name at the first save.
+_SETTINGS = {
+    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+    "docmanager-extension/plugin": {"renameUntitledFileOnSave": False},
+}
 
 
 class LabServer:
@@ -57,12 +63,10 @@ class LabServer:
         }
         command = [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root"]
         command += [f"--port={self._port}", "--port-retries=0", f"--ServerApp.root_dir={self._folder}"]
-        # Else the lab asks whether it may get news, above the panel's buttons.
-        settings = self._folder / ".jupyter/lab/user-settings/@jupyterlab/apputils-extension"
-        settings.mkdir(parents=True)
-        (settings / "notification.jupyterlab-settings").write_text(
-            '{"fetchNews": "false", "checkForUpdates": false}'
-        )
+        for plugin, setting in _SETTINGS.items():
+            path = self._folder / ".jupyter/lab/user-settings/@jupyterlab" / f"{plugin}.jupyterlab-settings"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(setting))
         # What is advised is to be seen at once.
         command += ["--GipfelExtension.advice_hold=0"]
         command += [f"--GipfelExtension.sources={source}" for source in self._sources]
