@@ -7,6 +7,7 @@ import sys
 import time
 
 import numpy as np
+import psutil
 import pytest
 
 from gipfel_extension.server.activity import (
@@ -101,11 +102,15 @@ def test_a_programs_name_and_its_cores_are_seen():
     step = subprocess.Popen(["bash", "-c", f"exec -a srun {sys.executable} -c 'input()'"], stdin=-1)
     try:
         watch = ProgramWatch(os.getpid())
-        watch.read(time.monotonic())
-        time.sleep(1.5)
-        steps, cores = watch.read(time.monotonic())
+        watch.read(0.0)
+        # A busy machine may give it little of a core: on this clock it has got half of one.
+        times = psutil.Process(burn.pid).cpu_times
+        began = sum(times()[:2])
+        while sum(times()[:2]) - began < 0.5:
+            time.sleep(0.02)
+        steps, cores = watch.read(1.0)
         assert steps == ("srun",)
-        assert cores > 0.2
+        assert cores > 0.4
     finally:
         for each in (burn, step):
             each.kill()
