@@ -1,19 +1,24 @@
 """Images that a plain user builds on the nodes of a real Slurm, from a tar file and without a registry."""
 
+import hashlib
+import importlib.util
 import json
 import os
 import signal
 import subprocess
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from engine_containers import Containers, make_root
+from images import Images
 from one_machine import OneMachine, wait_until
 from unix_users import UnixUser
 
 from gipfel_cluster.engines.podman import Podman
+from gipfel_cluster.engines.protocol import Mount
 from gipfel_cluster.environment import parse_environment
 
 pytestmark = [
@@ -294,3 +299,88 @@ def test_an_engine_runs_the_image(built: Path, engine_place: Path, engine_user: 
         containers.end()
     assert status == 0, err
     assert {"COLOUR=sky blue", "SPACED= a ", "ENTERED=yes", "PWD=/opt"} <= set(out.splitlines())
+
+
+_HELLO = """\
+Package: gipfel-hello
+Version: 1.2-3
+Architecture: all
+Maintainer: Ada <ada@example.org>
+Description: nothing
+"""
+#: Typed by the user in a container of the image, whose account apt takes for root's.
+_INSTALL = """\
+set -e
+echo "deb [trusted=yes] file:{folder} ./" > /etc/apt/sources.list.d/own.list
+apt="unshare --map-root-user apt-get -qq -o APT::Sandbox::User=root"
+$apt update -o Dir::Etc::sourcelist=/dev/null
+$apt install -y gipfel-hello > /dev/null
+/usr/bin/python3 -m pip -q install --break-system-packages --no-index --find-links {folder} tiny
+{gipfel} image save-environment {home}/saved --image {image} --python /usr/bin/python3 --wheels {folder}
+"""
+
+
+@pytest.fixture
+def sources(engine_place: Path) -> Path:
+    """A directory with a wheel, and with a package that apt finds in it."""
+    folder = engine_place / "sources"
+    control = folder / "hello/DEBIAN/control"
+    control.parent.mkdir(parents=True)
+    control.write_text(_HELLO)
+    deb = folder / "gipfel-hello.deb"
+    subprocess.run(["dpkg-deb", "--root-owner-group", "-b", folder / "hello", deb], check=True)
+    about = f"Filename: ./{deb.name}\nSize: {deb.stat().st_size}\n"
+    digest = hashlib.sha256(deb.read_bytes()).hexdigest()
+    (folder / "Packages").write_text(f"{_HELLO}{about}SHA256: {digest}\n")
+    with zipfile.ZipFile(folder / "tiny-2.5-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("tiny.py", "VERSION = 2.5\n")
+        wheel.writestr("tiny-2.5.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 2.5\n")
+        wheel.writestr(
+            "tiny-2.5.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr("tiny-2.5.dist-info/RECORD", "tiny.py,,\n")
+    return folder
+
+
+def test_an_environment_that_is_saved_in_a_container_builds_the_same_packages(
+    gipfel: Gipfel,
+    home: Path,
+    engine_place: Path,
+    engine_user: UnixUser,
+    images: Images,
+    runtime: Path,
+    sources: Path,
+) -> None:
+    image, root = engine_place / "apt.sqsh", engine_place / "apt"
+    found = importlib.util.find_spec("pip")
+    assert found is not None
+    assert found.origin
+    # Debian with apt, and Python of another image: no package has to be fetched.
+    commands = (
+        ["cp", "-a", images.unpacked, root],
+        ["unsquashfs", "-quiet", "-no-progress", "-f", "-d", root, images.python, "usr/lib", "usr/bin"],
+        ["mkdir", "-p", root / "usr/local/lib/python3.11/dist-packages"],
+        ["cp", "-r", Path(found.origin).parent, root / "usr/local/lib/python3.11/dist-packages/pip"],
+        ["mksquashfs", root, image, "-quiet", "-no-progress", "-comp", "lz4"],
+    )
+    for each in commands:
+        subprocess.run(each, check=True, stdout=subprocess.DEVNULL)
+    containers = Containers(engine_place, engine_user, "bubblewrap", str(image))
+    names = {"folder": sources, "home": home, "image": image, "gipfel": f"{runtime}/bin/gipfel"}
+    mounts = [Mount(source=str(each), destination=str(each)) for each in (sources, home, runtime)]
+    try:
+        status, out, err = containers.shell(_INSTALL.format(**names), mounts=mounts)
+    finally:
+        containers.end()
+    assert status == 0, err + out
+    assert out.splitlines()[:2] == ["gipfel-hello=1.2-3", "tiny==2.5"], out
+    refused = gipfel("image", "build", "saved", "-o", "saved.sqsh", "--no-network")
+    assert refused.returncode == 1
+    assert f"If that is right: --mount {sources}" in refused.stderr
+    words = ("image", "build", "saved", "-o", "saved.sqsh", "--mount", str(sources), "--no-network", "--json")
+    built = gipfel(*words)
+    assert built.returncode == 0, built.stderr
+    bill = json.loads((home / "saved.sqsh.cdx.json").read_text())
+    packages = {(each["name"], each["version"]) for each in bill["components"]}
+    assert {("gipfel-hello", "1.2-3"), ("tiny", "2.5")} <= packages
+    assert (home / "saved.toml").is_file()

@@ -10,8 +10,15 @@ from one_machine import OneMachine, wait_until
 from unix_users import UnixUser
 
 from gipfel_cluster.model import GipfelError
+from gipfel_extension.network import read_gate
 
 pytestmark = pytest.mark.cluster
+
+_WARNED = """\
+[annotations.com.gipfel.network]
+allow = "example.org"
+mode = "warn"
+"""
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +36,10 @@ def place(
 @pytest.mark.parametrize("launcher", ["torchrun", "srun", "accelerate"])
 def test_four_ranks_on_two_nodes_find_each_other(place: LaunchPlace, launcher: str) -> None:
     how = ("--launcher", launcher, "--nodes", "2", "--gpus-per-node", "2", "--env", "MINE=x y")
+    if launcher == "srun":
+        edf = (place.user.home / ".edf/torch.toml").read_text()
+        place.user.write(".edf/warned.toml", f"{edf}\n{_WARNED}")
+        how = (*how, "--edf", "warned")
     started = place.launched(*how, "--", "reduce.py", *HOSTILE).wait()
     assert started.state["outcome"] == "completed", started.everything()
     told = sorted(started.told(), key=lambda each: each["rank"])
@@ -38,7 +49,12 @@ def test_four_ranks_on_two_nodes_find_each_other(place: LaunchPlace, launcher: s
     assert {each["address"] for each in told} == {place.cluster.addresses[started.state["nodes"][0]]}
     assert {each["mine"] for each in told} == {"x y"}
     assert all(len(each["gpus"].split(",")) == 2 for each in told)
-    if launcher != "srun":
+    if launcher == "srun":
+        rows = read_gate(Path(started.state["run"])).rows
+        named = {(row.name, row.node) for row in rows if row.protocol == "outside"}
+        assert named == {(f"rank {each['rank']}", each["node"]) for each in told}
+        assert "A gate can't hold a launch on 2 nodes" in rows[0].reason
+    else:
         assert {tuple(each["leaked"]) for each in told} == {()}
     command = (started.folder / "command.txt").read_text()
     assert "srun --overlap --nodes=2" in command
@@ -47,6 +63,21 @@ def test_four_ranks_on_two_nodes_find_each_other(place: LaunchPlace, launcher: s
     shown = place.gipfel("launch", "logs", started.folder.name)
     assert shown.stdout.count("TOLD") == 4
     assert shown.stdout.startswith("r")
+    assert place.nothing_left()
+
+
+def test_ranks_of_one_node_find_each_other_behind_a_gate_and_those_of_two_are_refused(
+    place: LaunchPlace,
+) -> None:
+    how = ("--nodes", "2", "--allow-host", "example.org", "--", "reduce.py")
+    refused = place.gipfel("launch", "--edf", "torch", *how)
+    assert refused.returncode == 1
+    assert "A gate can't hold a launch on 2 nodes" in refused.stderr
+    words = ("--nodes", "1", "--gpus-per-node", "2", "--no-network", "--no-preflight", "--", "reduce.py")
+    started = place.launched(*words, *HOSTILE).wait()
+    assert started.state["outcome"] == "completed", started.everything()
+    assert sorted(each["sum"] for each in started.told()) == [3.0, 3.0]
+    assert read_gate(Path(started.state["run"])).used
     assert place.nothing_left()
 
 

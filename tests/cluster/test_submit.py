@@ -15,6 +15,7 @@ from notebook_files import printed, write_notebook
 from one_machine import OneMachine, wait_until
 from unix_users import UnixUser
 
+from gipfel_extension.network import read_gate
 from gipfel_extension.training.papermill.progress import Progress, read_progress
 
 pytestmark = pytest.mark.cluster
@@ -60,20 +61,25 @@ def test_a_notebook_runs_in_an_image_without_python(
 import glob, os, socket, sys
 print(text.encode().hex())
 print(os.path.exists("/opt/marker.txt"), glob.glob("/usr/bin/python3*"), os.environ["GREETING"])
-print(os.environ["CUDA_VISIBLE_DEVICES"], os.getcwd(), os.getuid(), socket.gethostname(), sys.prefix)"""
+print(os.environ["CUDA_VISIBLE_DEVICES"], os.getcwd(), os.getuid(), socket.gethostname(), sys.prefix)
+try:
+    socket.create_connection(("203.0.113.7", 5000), 5)
+except OSError as error:
+    print(type(error).__name__)"""
     _given(user, body=body)
     _edf(user, images)
     value = 'it\'s "$(id)"\n`x` {python} ü✓'
     done = gipfel(
         *("submit", "in.ipynb", "out.ipynb", "-p", "text", value),
         *("--edf", "batch", "--gpus-per-node", "2", "--partition", "debug", "--time", "5", "--wait"),
+        "--no-network",
     )
     assert done.returncode == 0, done.stderr
     job_id = done.stdout.strip()
     assert job_id.isdecimal()
     out = user.home / "batch" / "out.ipynb"
     assert out.stat().st_uid == user.uid
-    carried, image, place = printed(out)
+    carried, image, place, refused = printed(out)
     assert carried == value.encode().hex()
     assert image == "True [] grüezi"
     gpus, folder, uid, node, prefix = place.split()
@@ -88,6 +94,10 @@ print(os.environ["CUDA_VISIBLE_DEVICES"], os.getcwd(), os.getuid(), socket.getho
     ((name, text),) = record["options"]["parameters"]
     assert (name, yaml.safe_load(text)) == ("text", value)
     assert list(run.glob("telemetry/*.closed.*"))
+    # The notebook's kernel is behind a gate, and talks with papermill there.
+    assert refused == "ConnectionRefusedError"
+    (row,) = (row for row in read_gate(run).rows if row.port == 5000)
+    assert (row.name, row.allowed) == ("203.0.113.7", False)
 
 
 def test_a_failing_notebook_gives_the_jobs_status_and_its_last_words(

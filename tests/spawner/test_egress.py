@@ -180,6 +180,8 @@ def test_programs_reach_what_is_allowed_and_the_rest_is_logged(tmp_path: Path, s
     ]
     log = _log(tmp_path)
     assert log["127.0.0.1", server, "tcp", True]["received"]
+    # Of the head of the request, in which data could leave.
+    assert log["127.0.0.1", server, "tcp", True]["sent"]
     assert {key for key in log if not key[3]} == {
         ("evil.example", 80, "tcp", False),
         ("127.0.0.1", 9, "tcp", False),
@@ -209,7 +211,14 @@ def test_an_operator_ends_the_network_and_not_the_program(tmp_path: Path, server
                 pass  # a connection that was open is cut
             time.sleep(0.1)
     """
-    threading.Timer(1.0, close_gates, (tmp_path, "operator ada", "it crawls", time.time_ns())).start()
+
+    def close() -> None:
+        end = time.monotonic() + 30
+        while not ((tmp_path / "gate").is_dir() and _log(tmp_path)) and time.monotonic() < end:
+            time.sleep(0.05)
+        close_gates(tmp_path, "operator ada", "it crawls", time.time_ns())
+
+    threading.Thread(target=close).start()
     done = _run(_gates(f"127.0.0.1:{server}"), tmp_path, program)
     assert done.returncode == 0, done.stderr
     assert "operator ada ended the network of this job: it crawls" in done.stdout
@@ -280,10 +289,18 @@ def _ask(port: int, request: bytes) -> bytes:
         "GET https://allowed.example/ HTTP/1.1\r\n\r\n",
         "\x16\x03\x01\x02\x00\x01\r\n\r\n",
         "GET ftp://allowed.example/ HTTP/1.1\r\n\r\n",
+        # A lenient server would find a second Host in these.
+        "GET http://allowed.example/ HTTP/1.1\r\nX: a\nHost: evil.example\r\n\r\n",
+        "GET http://allowed.example/ HTTP/1.1\r\nX: a\rHost: evil.example\r\n\r\n",
+        "GET http://allowed.example/a\nHost:evil HTTP/1.1\r\n\r\n",
+        f"CONNECT {'a' * 80}.below.example:443 HTTP/1.1\r\n\r\n",
+        "CONNECT ..below.example:443 HTTP/1.1\r\n\r\n",
+        "CONNECT \x1b[2Jbelow.example:443 HTTP/1.1\r\n\r\n",
+        "",
     ],
 )
 def test_a_request_that_can_not_be_read_is_refused(request_text: str) -> None:
-    listener, port = _serve(Proxy(_gates("allowed.example"), GateLog(None, "n1")))
+    listener, port = _serve(Proxy(_gates("allowed.example", "*.below.example"), GateLog(None, "n1")))
     with listener:
         assert _ask(port, request_text.encode("latin-1")).startswith(b"HTTP/1.1 400 ")
 
@@ -329,7 +346,8 @@ def test_names_are_answered_and_hostile_questions_are_not() -> None:
 
 def test_the_log_is_bounded_and_survives_a_directory_that_can_not_be_written(tmp_path: Path) -> None:
     (tmp_path / "gate").write_text("")
-    GateLog(tmp_path / "gate", "n1").note("a\nb", 1, "tcp", allowed=False)
+    noted = GateLog(tmp_path / "gate", "n1").note("a\nb\x1b[2J", 1, "tcp", allowed=False)
+    assert noted.name == "a b?[2J"
     log = GateLog(tmp_path / "many", "n1", clock_ns=lambda: 1)
     for number in range(5050):
         log.note(f"h{number}.example", 443, "tcp", allowed=False)

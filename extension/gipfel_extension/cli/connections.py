@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .completion import complete_runs
-from .terminal import examples, report_line, table_lines
+from .terminal import examples, printable, report_line, table_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -90,7 +90,8 @@ def net(recording: str, *, outside: bool, reason: str | None, as_document: bool)
         return 0
     names = {(row.address, row.port): row.name for row in gate.rows if row.allowed}
     for line in (*_gate_lines(gate), *_lines(rows, names)):
-        click.echo(line)
+        # Programs choose their names, and what they ask for.
+        click.echo(printable(line, colours=False))
     for note in notes:
         report_line(note)
     return 0
@@ -209,7 +210,6 @@ def communication(which: str, *, now: bool, as_document: bool) -> int:
     from ..training.launches.hang_cause import read_document  # noqa: PLC0415
     from ..training.record.state import find_folder  # noqa: PLC0415
     from .launch_view import request_dumps  # noqa: PLC0415
-    from .terminal import printable  # noqa: PLC0415
 
     try:
         is_directory = bool(which) and Path(which).is_dir()

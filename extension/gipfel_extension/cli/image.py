@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,13 @@ def image() -> None:
 )
 @click.option(
     "--build-arg", "arguments", multiple=True, metavar="K=V", help="Value of an ARG; it is recorded."
+)
+@click.option(
+    "--mount",
+    "mounts",
+    multiple=True,
+    metavar="DIR",
+    help="Directory that the Containerfile may mount, such as an apt repository of a saved environment.",
 )
 @click.option("--no-network", is_flag=True, help="Run the RUN commands without a network.")
 @click.option("--key", default="", metavar="FILE", help="SSH key; by default $GIPFEL_IMAGE_KEY, or ~/.ssh.")
@@ -119,6 +127,7 @@ def _spec(source: Path, target: Path, options: dict[str, Any]) -> "BuildSpec":
             context=str(options["context"].absolute()) if options["context"] else "",
             base=base if base.startswith("debian:") or not base else str(Path(base).expanduser().absolute()),
             arguments=pairs,
+            mounts=options["mounts"],
             network=not options["no_network"],
             key=str(Path(options["key"]).expanduser().absolute()) if options["key"] else "",
             signed=not options["no_sign"],
@@ -307,5 +316,8 @@ def save_environment(
             click.echo(each)
         for line in saved.notes:
             report_line(line)
-        click.echo(f"{folder}: build it with gipfel image build {folder} -o NAME.sqsh")
+        mounts = "".join(f" --mount {shlex.quote(each)}" for each in saved.mounts)
+        click.echo(
+            f"{folder}: build it with gipfel image build {shlex.quote(str(folder))} -o NAME.sqsh{mounts}"
+        )
     return 1 if saved.notes else 0

@@ -66,6 +66,8 @@ class BuildSpec(Frozen):
     base: OneLine = ""
     #: Values of ARG; they are part of the record, so none may be secret.
     arguments: Mapping[str, OneLine] = {}
+    #: Directories of this machine that the Containerfile may mount: it may be another person's.
+    mounts: tuple[OneLine, ...] = ()
     network: bool = True
     key: OneLine = ""
     signed: bool = True
@@ -186,6 +188,11 @@ def _build_layers(
             name, found = load_base(base, podman, folder, digests, context.report)
         options, taken = ["--from", name, "--pull-never"], [found]
     for mount in file.mounts:
+        if mount not in spec.mounts:
+            raise GipfelError(
+                f"The Containerfile mounts {mount} of this machine, so that its commands can read it.",
+                f"If that is right: --mount {shlex.quote(mount)}",
+            )
         if not Path(mount).is_absolute() or ":" in mount or not Path(mount).is_dir():
             raise GipfelError(f"{mount}, which the Containerfile mounts, is not a directory here.", "")
         options += ["--volume", f"{mount}:{mount}:ro"]

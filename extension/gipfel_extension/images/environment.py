@@ -70,6 +70,8 @@ class SavedEnvironment(Frozen):
     python: tuple[str, ...]
     debian: tuple[str, ...]
     notes: tuple[str, ...]
+    #: Directories of ``file:`` repositories, which `BuildSpec.mounts` must name.
+    mounts: tuple[str, ...] = ()
 
 
 class Origin(Frozen):
@@ -207,6 +209,7 @@ def save_environment(
         python=tuple(f"{each.name}=={each.version}" for each in installed),
         debian=debian,
         notes=(*notes, *more),
+        mounts=tuple(mounts),
     )
 
 
@@ -341,7 +344,9 @@ def _find_wheel(package: PythonPackage, source: Mapping[str, Any], folders: Iter
 
 def _containerfile(origin: Origin, mounts: Iterable[str], lines: Iterable[str]) -> str:
     is_file = origin.image.startswith("/")
-    head = ["# Saved from a running container. Build it: gipfel image build DIR -o NAME.sqsh"]
+    mounts = tuple(mounts)
+    options = "".join(f" --mount {shlex.quote(each)}" for each in mounts)
+    head = [f"# Saved from a running container. Build it: gipfel image build DIR -o NAME.sqsh{options}"]
     head += [f"# gipfel: base {origin.image}"] if is_file else []
     head += [f"# gipfel: edf {origin.edf}"] if origin.edf else []
     head += [f"# gipfel: mount {each}" for each in mounts]

@@ -88,7 +88,8 @@ class GateLog:
         self, name: str, port: int, protocol: str, *, allowed: bool, reason: str = "", address: str = ""
     ) -> Destination:
         """Count an attempt to reach a destination; the first one is written at once."""
-        name = " ".join(name.split())[:253]
+        # People read it in terminals, which obey control characters.
+        name = "".join(each if each.isprintable() else "?" for each in " ".join(name.split())[:253])
         with self._lock:
             key = (name, port, protocol, allowed)
             if key not in self._found and len(self._found) >= _MOST:

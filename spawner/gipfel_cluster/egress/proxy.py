@@ -8,9 +8,11 @@ one that the program asked for.
 """
 
 import os
+import re
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from ipaddress import ip_address
@@ -27,6 +29,8 @@ _CONNECT_S = 30.0
 _PIPE_BYTES = 1 << 20
 _MOST_CONNECTIONS, _MOST_QUESTIONS = 512, 32
 _MOST_NAMES = 4096
+_MOST_HEAD_S = 120.0
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _HOP_HEADERS = (b"proxy-", b"connection:", b"keep-alive:", b"host:", b"te:", b"upgrade:")
 #: IP_PKTINFO of linux/in.h, which carries the address that a datagram was sent to.
 _PACKET_INFO = (socket.IPPROTO_IP, 8)
@@ -103,8 +107,8 @@ class Proxy:
 
     def _handle_proxy(self, client: socket.socket) -> None:
         client.settimeout(_HEAD_S)
-        head, rest = _read_head(client)
         try:
+            head, rest = _read_head(client)
             method, name, port, forwarded = _parse_head(head)
         except ValueError as error:
             client.sendall(_response("400 Bad Request", f"The gate of this job can't read it: {error}."))
@@ -119,10 +123,15 @@ class Proxy:
             why = error.strerror or str(error)
             client.sendall(_response("502 Bad Gateway", f"{name}:{port} can't be reached: {why}."))
             return
+        except ValueError:
+            client.sendall(_response("400 Bad Request", f"{name} is not a name that a host can have."))
+            return
         with server:
             if method == b"CONNECT":
                 client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
             server.sendall(forwarded + rest)
+            # Data can leave in a path or a header, too.
+            self._log.add_bytes(destination, sent=len(forwarded) + len(rest))
             self._relay(client, server, destination)
 
     def _handle_direct(self, client: socket.socket) -> None:
@@ -263,10 +272,11 @@ def _first_connection(addresses: Iterable[str], port: int) -> socket.socket:
 def _read_head(client: socket.socket) -> tuple[bytes, bytes]:
     """Return the head of a request, and what was already received after it."""
     data = b""
+    latest = time.monotonic() + _MOST_HEAD_S
     while b"\r\n\r\n" not in data:
         piece = client.recv(16 << 10)
-        if not piece or len(data) + len(piece) > _HEAD_BYTES:
-            raise ValueError("the request has no end")
+        if not piece or len(data) + len(piece) > _HEAD_BYTES or time.monotonic() > latest:
+            raise ValueError("its head has no end")
         data += piece
     head, _, rest = data.partition(b"\r\n\r\n")
     return head, rest
@@ -275,6 +285,9 @@ def _read_head(client: socket.socket) -> tuple[bytes, bytes]:
 def _parse_head(head: bytes) -> tuple[bytes, str, int, bytes]:
     """Return method, host and port of a request, and what to send to the host."""
     first, *headers = head.split(b"\r\n")
+    # A server that takes a single CR or LF for the end of a line would read another Host in it.
+    if any(_CONTROL.search(each) for each in (first, *headers)):
+        raise ValueError("its head has a control character")
     try:
         method, target, version = first.split(b" ")
         text = target.decode("ascii")
