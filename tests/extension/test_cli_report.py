@@ -235,7 +235,7 @@ def test_the_report_is_one_file_that_needs_nothing(gipfel, run, options):
         assert words in re.sub(r"<[^>]+>", "", plain), words
     # Whole on a page that has room, though a terminal's line has not.
     assert f"Saturation {name}" in re.sub(r"\s+", " ", plain)
-    (lost,) = re.findall(r"lost: ([^<]+)<", plain)
+    (lost,) = re.findall(r"points lost: ([^<]+)<", plain)
     points = [int(each.split()[-1]) for each in lost.split(" · ")]
     assert points == sorted(points, reverse=True)
     if options:

@@ -91,7 +91,7 @@ def test_the_lines(gipfel, run):
     assert lines[0] == "GIPFEL   nid1 · 2 \u00d7 H100 80GB HBM3 · ngc-25.05"
     assert lines[1].startswith("Saturation   alps-4711   20 s, a sample every 1 s, confidence 0.")
     assert lines[2].endswith("┃ bottleneck: input")
-    assert lines[3] == "lost: input 50 · unexplained 10  (40 + 60 = 100)"
+    assert lines[3] == "60 points lost: input 50 · unexplained 10"
     assert max(len(line) for line in lines) <= 80
     assert "\x1b" not in written
 

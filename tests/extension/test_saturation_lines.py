@@ -23,7 +23,7 @@ def test_the_first_four_lines():
         "GIPFEL   nid1 · 2 \u00d7 H100 80GB HBM3 · ngc-25.05",
         "Saturation   alps-48812   10 s, a sample every 1 s, confidence 0.70",
         "  48  ┃███████████████·················┃ compute-bound 60 % of the time",
-        "lost: input 40 · unexplained 12  (48 + 52 = 100)",
+        "52 points lost: input 40 · unexplained 12",
     ]
     assert found[4].startswith("utilization 100 %")
     assert " ".join(found[5:7]).startswith("⚑ All GPUs waited for input 40 % of the time while its host used")

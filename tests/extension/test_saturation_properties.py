@@ -155,6 +155,8 @@ def test_the_terminals_lines_fit_and_the_document_is_json(found):
 @given(st.lists(st.floats(0.0, 1.0), min_size=2, max_size=9).filter(lambda parts: sum(parts) > 0.01))
 def test_whole_points_add_up(parts):
     share = {str(place): 100.0 * part / sum(parts) for place, part in enumerate(parts)}
+    share["score"] = share.pop("0")
     whole = integer_points(share)
+    assert whole["score"] == round(share["score"])
     assert sum(whole.values()) == 100
     assert all(abs(whole[name] - share[name]) < 1.0 for name in share)

@@ -81,7 +81,7 @@ def test_a_job_is_explained_from_its_folder(execute_notebook: Execute, tmp_path:
     (run,) = (tmp_path / "runs").iterdir()
     done = execute_notebook("explain-job", run=run.name)
     assert "measurement" in done.text("record")
-    assert "lost: launch" in done.text("saturation")
+    assert "points lost: launch" in done.text("saturation")
     shown = [
         o.data[_PLOTLY]
         for cell in ("saturation", "heat", "evidence")
@@ -91,7 +91,7 @@ def test_a_job_is_explained_from_its_folder(execute_notebook: Execute, tmp_path:
     assert {trace["type"] for figure in shown for trace in figure["data"]} >= {"bar", "heatmap"}
     assert "recorder_started" in done.text("events")
     assert "There is no launch" in done.text("launches")
-    assert "No node of this run was vetted yet" in done.text("vetted")
+    assert "Not vetted yet" in done.text("vetted")
     assert "CUDA graph" in done.text("next")
 
 

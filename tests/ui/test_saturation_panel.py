@@ -59,7 +59,7 @@ def drag(lab: LabPage, figure: Locator) -> None:
 
 
 def test_score_and_losses_add_up_and_name_what_binds(lab, screenshot):
-    expect(lab.panel.locator(".jp-Gipfel-sum")).to_contain_text("= 100)", timeout=_SOON_MS)
+    expect(lab.panel.locator(".jp-Gipfel-lost")).to_contain_text("points lost: ", timeout=_SOON_MS)
     # Read at once: the next score comes any second.
     line, points = lab.panel.evaluate(
         "node => ['.jp-Gipfel-lost', '.jp-Gipfel-points'].map(each => node.querySelector(each).innerText)"

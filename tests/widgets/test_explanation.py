@@ -40,7 +40,7 @@ def test_a_run_is_explained_by_its_name_its_folder_and_as_the_newest(
     assert ("nodes", f"1: {json.loads((run / 'record.json').read_text())['node']}") in job.record.rows
     assert [row[2] for row in job.events.rows] == ["recorder_started", "recorder_ended"]
     assert "CUDA graph" in job.next_steps.rows[0][0]
-    assert "lost: launch" in repr(job)
+    assert "points lost: launch" in repr(job)
     figures = {each.title: each._repr_mimebundle_() for each in job.figures}
     assert {"Score and losses", "Shares over time", "GPUs over time", "Activity"} <= set(figures)
     for bundle in figures.values():

@@ -378,7 +378,7 @@ def test_score_and_other_plots_stand_beside_the_lines(open_page):
     document, plots = document_and_plots(table, dark=False)
     page.evaluate("score => change('score', score)", document)
     page.evaluate("plots => change('plots', plots)", plots)
-    assert "= 100)" in page.locator(".jp-Gipfel-sum").inner_text()
+    assert "points lost: " in page.locator(".jp-Gipfel-lost").inner_text()
     assert page.locator(".jp-Gipfel-advice li").count() == min(3, len(document["advice"]))
     for name, kind in (("score", "bar"), ("heat", "heatmap"), ("series", "scatter"), ("shares", "scatter")):
         page.get_by_label("Which plot is shown").select_option(name)

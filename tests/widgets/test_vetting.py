@@ -83,7 +83,7 @@ def test_a_report_that_grows_is_followed(home: Path, wait_for: Any) -> None:
     run = home / "a-run"
     run.mkdir()
     view = Vetting(run)
-    assert (view.grid, "No node of this run was vetted yet" in view.message) == ({}, True)
+    assert (view.grid, "Not vetted yet" in view.message) == ({}, True)
     protocol = VettingProtocol(name="quick", checks=(ProtocolCheck(name="only", type="dns"),))
     nodes = [f"nid{number:04}" for number in range(200)]
     results = [

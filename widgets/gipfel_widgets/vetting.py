@@ -85,7 +85,7 @@ class Vetting(LiveWidget):
         report = self.report
         if report is None:
             if not self.message:
-                self.message = "No node of this run was vetted yet: vet('quick')."
+                self.message = "Not vetted yet: run vet('quick')."
         elif changed or not self.grid:
             self.grid, self.message = make_grid(report, max_rows=_MAX_ROWS).model_dump(), ""
 

@@ -159,8 +159,8 @@ def open_run(*, run: str, job_page: bool, browser: bool) -> int:
     base = server_url(os.environ, _local_servers())
     if not base:
         raise GipfelError(
-            "No notebook server of yours runs on this machine.",
-            f"Start one, or write the page into a file: gipfel report {name}",
+            "No notebook server of yours can be found from here.",
+            f"Run this in JupyterLab's terminal, or write the page into a file: gipfel report {name}",
         )
     link = job_link(base, name) if job_page else report_link(base, name)
     click.echo(link)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gipfel_cluster.runs import runs_root
+from gipfel_cluster.workloads.run_folders import named_folders
 
 from ..job.ranks import read_job
 from ..job.roofline import roofline_figure
@@ -143,16 +144,26 @@ class ScoredRun:
 def resolve_recording(recording: str) -> Path:
     """Return the path of a recording: an existing path, else the run of this name; the newest run if empty.
 
+    A name is that of a run folder, or the one that its user gave the run.
+
     Raises
     ------
     SourceError
-        ``recording`` is empty, and there is no run.
+        ``recording`` is empty, and there is no run; or several runs have this name.
     """
     if not recording:
         return _default_run()
     path = Path(recording).expanduser()
-    run = runs_root(dict(os.environ)) / recording
-    return run if path.name == recording and not path.exists() and run.is_dir() else path
+    if path.name != recording or path.exists():
+        return path
+    root = runs_root(dict(os.environ))
+    if (root / recording).is_dir():
+        return root / recording
+    named = named_folders(recording, root)
+    if len(named) > 1:
+        names = ", ".join(each.name for each in named[:5])
+        raise SourceError(f"Several runs have the name {recording[:80]!r}.", f"Give one of {names}.")
+    return named[0] if named else path
 
 
 def _default_run() -> Path:

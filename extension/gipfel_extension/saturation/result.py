@@ -18,11 +18,17 @@ _FINE_S = Thresholds().fine
 
 
 def integer_points(parts: Mapping[str, float]) -> dict[str, int]:
-    """Return parts of 100 as integers that still add up to 100: the largest remainders are rounded up."""
-    floors = {name: int(value) for name, value in parts.items()}
-    remaining = round(sum(parts.values())) - sum(floors.values())
-    by_remainder = sorted(parts, key=lambda name: parts[name] - floors[name], reverse=True)
-    return {name: floors[name] + (name in by_remainder[:remaining]) for name in parts}
+    """Return the score and its losses as integers with the same sum; the largest remainders are rounded up.
+
+    The score is the nearest integer, so that it is the same wherever it is shown alone.
+    """
+    losses = [name for name in parts if name != "score"]
+    floors = {name: int(parts[name]) for name in losses}
+    score = {"score": round(parts["score"])} if "score" in parts else {}
+    remaining = round(sum(parts.values())) - sum(score.values()) - sum(floors.values())
+    losses.sort(key=lambda name: parts[name] - floors[name], reverse=True)
+    rounded_up = {name: floors[name] + 1 for name in losses[:remaining]}
+    return {name: (score | floors | rounded_up)[name] for name in parts}
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,9 @@ export function tourSteps(trans: TranslationBundle, commands: CommandRegistry): 
       )
     },
     {
+      section: 'saturation',
       text: trans.__(
-        'The notebook “Start here” tries all of this in five minutes, without a GPU. It is also in the launcher, below Gipfel.'
+        'The notebook “Start here” tries all of this in five minutes, without a GPU. It is also in the launcher, in the section Gipfel.'
       ),
       action: {
         label: trans.__('Open “Start here”'),

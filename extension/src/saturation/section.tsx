@@ -119,7 +119,7 @@ function Actions(props: IViewsProps): React.JSX.Element {
             void commands.execute(CommandIDs.openNotebook);
           }}
         >
-          {trans.__('Open the measure-saturation notebook')}
+          {trans.__('Open the notebook that measures saturation')}
         </button>
       )}
     </div>

@@ -77,7 +77,9 @@ export function Notices(props: IStatusProps): React.JSX.Element | null {
   if (status.gpus > 0 || status.simulated) {
     return null;
   }
-  const none = trans.__('No GPU found: only the host is shown. A simulated source shows how GPUs look.');
+  const none = trans.__(
+    'No GPU found: only this machine’s CPU, memory and disks are shown. Simulated GPUs show what this panel is for.'
+  );
   const missing = model.run?.no_gpu ?? '';
   const text = status.state === 'live' ? (missing === '' ? none : missing) : inLocalTime(status.message);
   return (

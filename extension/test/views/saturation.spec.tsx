@@ -108,7 +108,7 @@ describe('the saturation in a cell', () => {
       kernel.set('score', score);
       kernel.set('plots', { score: figure });
     });
-    expect(el.querySelector('.jp-Gipfel-sum')?.textContent).toBe('(42 + 58 = 100)');
+    expect(el.querySelector('.jp-Gipfel-lost')?.textContent).toContain('58 points lost: ');
     expect(el.querySelector('.jp-Gipfel-advice')?.textContent).toContain('Use more workers.');
 
     const traces = { 'GPU-0/SM_ACTIVE': { x: [START_MS + 2000], y: [30] } };

@@ -221,13 +221,18 @@ def find_folder(name: str, root: Path) -> Path:
     """Return the run folder with this name, else the only one whose notes have it; see `find_run`."""
     if name and "/" not in name and is_run_folder(root / name):
         return root / name
-    named = [each for each in _folders(root) if name and read_notes(each).display_name == name]
+    named = named_folders(name, root)
     if len(named) > 1:
-        names = ", ".join(sorted(each.name for each in named)[:5])
+        names = ", ".join(each.name for each in named[:5])
         raise GipfelError(f"Several runs have the name {name[:80]!r}.", f"Give one of {names}.")
     if not named:
         raise GipfelError(f"There is no run {name[:80]!r}.", "See `gipfel runs list`.")
     return named[0]
+
+
+def named_folders(name: str, root: Path) -> list[Path]:
+    """Return the run folders to which their user gave this name, sorted."""
+    return sorted(each for each in _folders(root) if name and read_notes(each).display_name == name)
 
 
 def _folders(root: Path) -> list[Path]:

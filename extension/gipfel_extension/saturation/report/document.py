@@ -198,18 +198,18 @@ def score_lines(job: JobScore) -> tuple[str, str]:
     """Return the third and the fourth line: the bar of the score, and the losses."""
     total = job.total
     if total is None:
-        return f"  --  ┃{'·' * _BAR}┃ no score", "lost: unknown"
+        return f"  --  ┃{'·' * _BAR}┃ no score", "points lost: unknown"
     parts = total.integer_points
     score = parts.pop("score")
     full = score * _BAR // 100
     bar = f"{score:>4}  ┃{'█' * full}{'·' * (_BAR - full)}┃ {_bottleneck_text(total, job.scored_interval)}"
     lost = sorted((name for name in LOSSES if parts[name]), key=lambda name: -parts[name])
-    listed = " · ".join(f"{name} {parts[name]}" for name in lost) or "nothing"
-    tail = f"({score} + {100 - score} = 100)"
+    listed = " · ".join(f"{name} {parts[name]}" for name in lost)
+    head = f"{100 - score} points lost: " if lost else "nothing is lost"
     # Short losses go first where there are too many for a line.
-    while len(f"lost: {listed}  {tail}") > WIDTH and " · " in listed:
+    while len(head + listed) > WIDTH and " · " in listed:
         listed = listed.removesuffix(" · …").rpartition(" · ")[0] + " · …"
-    return bar, f"lost: {listed}  {tail}"
+    return bar, head + listed
 
 
 def score_text(

@@ -129,7 +129,7 @@ def _score(document: Mapping[str, Any]) -> Iterator[str]:
             f'<p class="score"><strong>{points["score"]}</strong> of 100{mark}, '
             f"{_escaped(_bottleneck_text(document))}</p>"
         )
-        yield f"<p>lost: {_escaped(' · '.join(lost) or 'nothing')}</p>"
+        yield f"<p>points lost: {_escaped(' · '.join(lost) or 'none')}</p>"
         if (range_note := range_sentence(document["range"], document["interval_s"])) is not None:
             yield f"<p>{_escaped(range_note)}</p>"
         utilization = document.get("utilization")

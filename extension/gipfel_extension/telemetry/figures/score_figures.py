@@ -37,7 +37,11 @@ def score_figure(document: Mapping[str, Any], *, dark: bool = False, title: str 
     lengths = [float(score), *(lost for _, lost in losses)]
     starts = [0.0, *np.cumsum(lengths)[:-1].tolist()]
     colors = [area_color(name, dark=dark) for name in names]
-    labels = [f"{length:.0f}" if length >= 0.95 else f"{length:.1f}" for length in lengths]
+    points = document.get("integer_points") or dict(zip(names, map(round, lengths), strict=True))
+    labels = [
+        str(points[name]) if points[name] else f"{each:.1f}"
+        for name, each in zip(names, lengths, strict=True)
+    ]
     trace = {
         "type": "bar",
         "orientation": "h",

@@ -72,9 +72,7 @@ def decide(report: VettingReport, action: Action, min_nodes: int | None) -> Deci
     if not report.complete:
         return Decision(status=1, outcome="The run was not completed, so no node is vetted.")
     if report.vetted and good >= required:
-        return Decision(
-            status=0, outcome=f"All {total} nodes are vetted." if total > 1 else "The node is vetted."
-        )
+        return Decision(status=0, outcome=f"All {total} nodes passed." if total > 1 else "The node passed.")
     if action in {Action.REPORT, Action.ABORT}:
         suffix = " The run was aborted." if action is Action.ABORT else ""
         return Decision(

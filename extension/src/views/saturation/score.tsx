@@ -97,15 +97,12 @@ function Measuring(props: { gpus: number; trans: ITranslation }): React.JSX.Elem
 /** The losses in one line, the largest first. */
 function Losses(props: IBreakdownProps): React.JSX.Element {
   const { points, lost, trans } = props;
+  const listed = lost.map(([name, each]) => `${name.replace('_', '-')}\u00a0${each}`).join(' · ');
   return (
     <p className="jp-Gipfel-lost">
-      {trans.__('lost:')}{' '}
       {lost.length > 0
-        ? lost.map(([name, each]) => `${name.replace('_', '-')}\u00a0${each}`).join(' · ')
-        : trans.__('nothing')}{' '}
-      <span className="jp-Gipfel-sum">
-        ({points} + {100 - points} = 100)
-      </span>{' '}
+        ? trans._n('%1 point lost: %2', '%1 points lost: %2', 100 - points, listed)
+        : trans.__('Nothing is lost.')}{' '}
       <Help term={LOSS} trans={trans} />
     </p>
   );
@@ -161,7 +158,10 @@ function Bounds(props: { score: IScore; trans: ITranslation }): React.JSX.Elemen
   const { score, trans } = props;
   return score.range && score.range[1] - score.range[0] >= MIN_RANGE ? (
     <p className="jp-Gipfel-small">
-      {trans.__('Between %1 and %2: shorter intervals narrow the range.', ...score.range.map(Math.round))}
+      {trans.__(
+        'The exact score is between %1 and %2. Sampling more often narrows this range.',
+        ...score.range.map(Math.round)
+      )}
     </p>
   ) : null;
 }
