@@ -249,7 +249,7 @@ def test_the_report_is_one_file_that_needs_nothing(gipfel, run, options):
         drawn = [each for each in figures if any(t.get("name") == "engine active" for t in each["data"])]
         assert drawn
         assert all(each["layout"]["shapes"] for each in drawn)
-        assert "GR_ENGINE_ACTIVE" in plain
+        assert re.search(r"<figcaption>[^<]*(<time.*?</time>[^<]*)*engine active", plain)
         assert set(page.scripts) == {"figures", "plotly", ""}
 
 

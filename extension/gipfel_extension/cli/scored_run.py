@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gipfel_cluster.runs import runs_root
-from gipfel_cluster.workloads.run_folders import named_folders
+from gipfel_cluster.workloads.run_folders import named_folders, read_notes
 
 from ..job.ranks import read_job
 from ..job.roofline import roofline_figure
@@ -193,7 +193,15 @@ def build_content(scored: ScoredRun) -> ReportContent:
         tuple(_event_rows(scored.path, events)),
         f"Made by gipfel on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.",
         _vetting(scored.path),
+        name=read_notes(scored.path).display_name or scored.path.name,
+        user=_owner(scored.path),
     )
+
+
+def _owner(path: Path) -> str:
+    with suppress(OSError, KeyError):
+        return path.owner()
+    return ""
 
 
 def _event_rows(path: Path, events: tuple[Event, ...]) -> Iterator[tuple[str, str, str, str]]:
@@ -275,9 +283,11 @@ def _evidence(scored: ScoredRun, overview: Overview) -> Iterator[ReportFigure]:
 
 
 def _plotted_metrics(figure: Mapping[str, Any], metrics: Sequence[str]) -> list[str]:
-    """Return the metrics that a figure has lines for."""
-    lines = {str(trace.get("uid", "")).rpartition("/")[2] for trace in figure["data"]}
-    return [metric for metric in metrics if metric in lines]
+    """Return the metrics that a figure has lines for, by the names in its legend."""
+    lines = {
+        str(trace.get("uid", "")).rpartition("/")[2]: str(trace.get("name", "")) for trace in figure["data"]
+    }
+    return [lines[metric] or metric for metric in metrics if metric in lines]
 
 
 def _metrics(path: Path) -> UserMetrics | None:

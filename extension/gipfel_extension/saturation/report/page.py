@@ -17,6 +17,8 @@ from .document import range_sentence
 
 _MAX_VALUE = 400
 _MAX_RECORD_LINES = 10
+#: A table of more GPUs is folded: their scores are in its heading.
+_MAX_OPEN_GPUS = 16
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class ReportContent:
         Vetting of the run's nodes, as HTML that is already escaped; empty where they were not vetted.
     job_page
         Address of the run's job page; empty where no notebook server is known.
+    name, user
+        Name that its user gave the run, else that of its folder; and the user, empty where unknown.
     """
 
     heading: str
@@ -63,6 +67,8 @@ class ReportContent:
     created: str = ""
     vetting: str = ""
     job_page: str = ""
+    name: str = ""
+    user: str = ""
 
 
 #: The page loads nothing, even if a name in a figure contains an address.
@@ -100,6 +106,7 @@ def report_page(
         f"<title>{_escaped(content.subject or content.heading)}</title>",
         f"<style>{_package_file('report.css')}</style></head><body>",
         f"<h1>{_escaped(content.heading)}</h1>",
+        *_about(content),
         f"<p>{_escaped(content.subject)}</p>",
         *([f'<p><a href="{_escaped(content.job_page)}">All ranks</a></p>'] if content.job_page else []),
         *_score(content.document),
@@ -114,6 +121,19 @@ def report_page(
         "</body></html>",
     ]
     return "\n".join(parts) + "\n"
+
+
+def _about(content: ReportContent) -> Iterator[str]:
+    """Yield the first lines: which run this is, and a warning where nothing was measured."""
+    record = dict(content.record)
+    by = f"by {content.user}" if content.user else ""
+    parts = [_escaped(content.name), _escaped(by), _escaped_with_times(record.get("time", ""))]
+    if command := record.get("command", ""):
+        parts.append(f"<code>{_escaped(command)}</code>")
+    yield f'<p class="about">{" · ".join(part for part in parts if part)}</p>'
+    if content.document.get("simulated"):
+        yield '<p class="simulated">◇ <strong>Simulated</strong> or replayed samples, '
+        yield "not a measurement of your GPUs.</p>"
 
 
 def _score(document: Mapping[str, Any]) -> Iterator[str]:
@@ -201,7 +221,13 @@ def _gpus(document: Mapping[str, Any]) -> Iterator[str]:
     ranks = {uuid: rank["rank"] for rank in document.get("ranks", ()) for uuid in rank["gpus"]}
     if not document.get("gpus"):
         return
-    yield '<section id="gpus"><h2>GPUs</h2><div class="wide"><table><thead><tr>'
+    yield '<section id="gpus"><h2>GPUs</h2>'
+    folded = len(document["gpus"]) > _MAX_OPEN_GPUS
+    if folded:
+        scores = [gpu["score"] for gpu in document["gpus"] if gpu["score"] is not None]
+        scored = f", scores from {min(scores):.0f} to {max(scores):.0f}" if scores else ""
+        yield f"<details><summary>{len(document['gpus'])} GPUs{scored}</summary>"
+    yield '<div class="wide"><table><thead><tr>'
     for title in ("node", "GPU", "model", "rank", "score", "bottleneck", "utilization", "confidence"):
         yield f"<th>{title}</th>"
     yield "</tr></thead><tbody>"
@@ -212,7 +238,7 @@ def _gpus(document: Mapping[str, Any]) -> Iterator[str]:
         used = None if gpu["utilization"] is None else 100 * gpu["utilization"]
         cells += [_number(used, ".0f", " %"), _number(gpu["confidence"], ".2f")]
         yield "<tr>" + "".join(f"<td>{_escaped(cell)}</td>" for cell in cells) + "</tr>"
-    yield "</tbody></table></div></section>"
+    yield f"</tbody></table></div>{'</details>' if folded else ''}</section>"
 
 
 def _events(events: Sequence[tuple[str, str, str, str]]) -> Iterator[str]:
