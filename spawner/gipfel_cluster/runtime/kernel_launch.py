@@ -6,6 +6,7 @@ Python, 3.7 or newer, and imports the standard library and ipykernel only.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from typing import Any
@@ -28,6 +29,10 @@ def launch(arguments: list[str] | None = None, **options: Any) -> None:
     sys.path[:] = [each for each in sys.path if each not in ("", here)]
     from ipykernel import kernelapp  # noqa: PLC0415 - after sys.path was changed
 
+    # An idle kernel is interrupted before it is shut down, which ipykernel reports as an error.
+    logging.getLogger("IPKernelApp").addFilter(
+        lambda each: "KeyboardInterrupt caught" not in each.getMessage()
+    )
     application: Any = kernelapp
     application.IOPubThread = private_pipe(application.IOPubThread)
     application.IPKernelApp.launch_instance(arguments, **options)
