@@ -165,7 +165,7 @@ def open_run(*, run: str, job_page: bool, browser: bool) -> int:
     link = job_link(base, name) if job_page else report_link(base, name)
     click.echo(link)
     if link.startswith("/"):
-        report_line("This link begins after the address of your hub, which this server does not know.")
+        report_line("Write your hub's address before it, as in your browser: this server does not know that.")
     elif browser and not webbrowser.open(link):
         report_line("No browser can be opened here.")
     return 0

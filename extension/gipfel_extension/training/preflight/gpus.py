@@ -43,7 +43,7 @@ class GpuCheck:
         if not granted:
             run = "runs" if spec.gpus_per_node == 1 else "run"
             message = (
-                f"The job has no GPUs: {pluralize(spec.gpus_per_node, 'rank')} a node {run} on its CPUs."
+                f"The job has no GPUs: {pluralize(spec.gpus_per_node, 'rank')} per node {run} on its CPUs."
             )
             return CheckOutcome(check=self.name, verdict="pass", message=message)
         job = context.environment.get("SLURM_JOB_ID") or context.environment.get("GIPFEL_JOB_ID") or ""
