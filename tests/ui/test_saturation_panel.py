@@ -165,12 +165,15 @@ def test_it_stands_still_zooms_and_goes_on_by_keyboard(lab, screenshot):
     expect(status).to_contain_text("live", timeout=_SOON_MS)
     job = plot(lab, "job")
     assert moves(job)
-    for back in ("0", "Escape"):
+    for back in ("0", "Escape", "double click"):
         job.focus()
         lab.page.keyboard.press("+")
         expect(status).to_contain_text("history", timeout=_SOON_MS)
         screenshot(lab.page, "23-saturation-keys")
-        lab.page.keyboard.press(back)
+        if back == "double click":
+            job.locator(".nsewdrag").first.dblclick()
+        else:
+            lab.page.keyboard.press(back)
         expect(status).to_contain_text("live", timeout=_SOON_MS)
     assert moves(job)
 
@@ -213,8 +216,14 @@ def test_the_whole_run_and_two_times_are_shown(lab, screenshot):
     fields.nth(1).fill(start)
     fields.nth(1).press("Enter")
     expect(lab.panel.get_by_text("must be before")).to_be_visible()
-    shown.select_option("10 min")
-    expect(status).to_contain_text("live", timeout=_SOON_MS)
+    for minutes in (15, 10):
+        shown.select_option(f"{minutes} min")
+        expect(status).to_contain_text("live", timeout=_SOON_MS)
+        lab.page.wait_for_function(
+            "window_s => document.querySelector('[data-figure=job]').layout.meta.window_s === window_s",
+            arg=60 * minutes,
+            timeout=_SOON_MS,
+        )
 
 
 def test_advice_shows_its_evidence_on_the_plot(lab):

@@ -144,7 +144,8 @@ def test_no_run_is_a_sentence(watch, run):
 
 
 def test_the_browser_half_is_small():
-    assert len(str(Saturation._esm).encode()) + len(str(Saturation._css).encode()) < 60_000
+    assert len(str(Saturation._esm).encode()) < 55_000
+    assert len(str(Saturation._css).encode()) < 10_000
 
 
 def test_what_is_logged_is_drawn_beside_and_comes_once(recording, watch, wait_for, monkeypatch):

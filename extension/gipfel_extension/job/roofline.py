@@ -271,8 +271,8 @@ def _layout(roofs: Sequence[Roof], *, dark: bool) -> dict[str, Any]:
         "type": "linear",
         "range": [knee - _DECADES, knee + _DECADES],
         "tickvals": list(x),
-        "ticktext": [f"{10.0**each:g}" for each in x],
-        "title": {"text": "operations per byte of memory", "standoff": 4},
+        "ticktext": [f"{10 ** (each - 3)}k" if each >= 3 else f"{10.0**each:g}" for each in x],
+        "title": {"text": "operations per byte", "standoff": 4},
     }
     layout["yaxis"] = {
         **grid,

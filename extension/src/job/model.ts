@@ -15,7 +15,7 @@ const GROWING_MS = 5_000;
 const SETTLE_MS = 120;
 /** A figure needs another legend at each of these widths. */
 const WIDTH_STEP = 100;
-const LEAST_WIDTH = 300;
+const LEAST_WIDTH = 200;
 /** From this age on, what a growing run shows is stale. */
 const STALE_MS = 30_000;
 

@@ -1,4 +1,4 @@
-import { isDark, themedFigure } from '../../src/views/figures/theme';
+import { fitLegend, isDark, themedFigure } from '../../src/views/figures/theme';
 
 const LIGHT_PAGE_TEXT = '#303030';
 
@@ -71,5 +71,28 @@ describe('a browser that forces colours', () => {
     expect(isDark(page)).toBe(dark);
     const { layout } = themedFigure(figure, page);
     expect(layout).toMatchObject({ font: { color: ink }, xaxis2: { gridcolor: '#808080' } });
+  });
+});
+
+describe('the first legend of a figure', () => {
+  const drawn = (width: number): Record<string, unknown> => {
+    const layout = {
+      margin: { l: 48, r: 10, t: 4 },
+      height: 300,
+      annotations: [{ yshift: 39 }, { yshift: 1 }]
+    };
+    const names = ['utilization', 'SM active', 'tensor active', 'DRAM active'];
+    const traces = names.map(name => ({ uid: name, name, legend: 'legend', showlegend: true }));
+    fitLegend(layout, traces, width);
+    return layout;
+  };
+
+  it('gets space for the lines that it has in a narrow figure, below the title', () => {
+    expect(drawn(234)).toEqual({
+      margin: { l: 48, r: 10, t: 42 },
+      height: 338,
+      annotations: [{ yshift: 77 }, { yshift: 1 }]
+    });
+    expect(drawn(320).height).toBe(300);
   });
 });

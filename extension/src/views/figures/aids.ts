@@ -12,7 +12,6 @@ const MOVES: Readonly<Record<string, readonly [number, number]>> = {
   ArrowLeft: [-0.25, -0.25],
   ArrowRight: [0.25, 0.25]
 };
-const BACK = new Set(['0', 'Escape']);
 const SHORTEST_MS = 5_000;
 
 /**
@@ -33,7 +32,12 @@ export function attachKeys(
   const onKey = (event: KeyboardEvent): void => {
     const move = MOVES[event.key];
     const axis = axisOf(node, offsetMs());
-    if (event.ctrlKey || event.altKey || event.metaKey || (!move && !BACK.has(event.key))) {
+    if (
+      event.ctrlKey ||
+      event.altKey ||
+      event.metaKey ||
+      (!move && event.key !== '0' && event.key !== 'Escape')
+    ) {
       return;
     }
     event.preventDefault();

@@ -11,7 +11,7 @@ import {
   type IPlotlyNode,
   type PlotlyLoader
 } from './plotly';
-import { isDark, markSpan, themed, withRange } from './theme';
+import { fitLegend, isDark, markSpan, themed, withRange } from './theme';
 import { extendHeat, extendLines, newestOf, type ITrace, type SampleUpdate } from './traces';
 
 /** Shortest time axis: a few points should not fill the whole width. */
@@ -142,6 +142,7 @@ export class FigureView {
       own.height = Math.max(Number(own.height), this.node.clientHeight);
     }
     this._setRange(own);
+    fitLegend(own, this._traces, this.node.clientWidth);
     if (this._span) {
       markSpan(own, this._span, this.node);
     }

@@ -1,7 +1,6 @@
 import type { PartialJSONObject } from '@lumino/coreutils';
 
-/** A narrower figure has no space for two columns of a legend beside its axis. */
-const NARROW_PIXELS = 300;
+import type { ITrace } from './traces';
 
 /** Return the layout in the colours of the page's theme. */
 export function themed(layout: PartialJSONObject, node: HTMLElement): PartialJSONObject {
@@ -33,13 +32,6 @@ export function themed(layout: PartialJSONObject, node: HTMLElement): PartialJSO
     )
   };
   delete result.width;
-  if (node.clientWidth < NARROW_PIXELS) {
-    for (const [key, value] of Object.entries(layout)) {
-      if (/^legend\d*$/.test(key) && (value as PartialJSONObject).xanchor === 'left') {
-        result[key] = { ...(value as PartialJSONObject), xref: 'container', x: 0.01 };
-      }
-    }
-  }
   for (const [key, value] of Object.entries(layout)) {
     if (/^[xy]axis\d*$/.test(key)) {
       result[key] = {
@@ -131,6 +123,28 @@ function isDarkColour(ground: string): boolean {
   canvas.fillRect(0, 0, 1, 1);
   const [red = 255, green = 255, blue = 255] = canvas.getImageData(0, 0, 1, 1).data;
   return red + green + blue < 384;
+}
+
+const SAMPLE_PIXELS = 45;
+const LETTER_PIXELS = 6;
+const LINE_PIXELS = 19;
+
+/** Make space for the first legend of a figure that is narrower than its server expected: it has more lines. */
+export function fitLegend(layout: PartialJSONObject, traces: readonly ITrace[], width: number): void {
+  const margin = layout.margin as Readonly<Record<'l' | 'r' | 't', number>>;
+  const lengths = traces
+    .filter(each => each.legend === 'legend' && each.showlegend)
+    .map(each => each.name?.length ?? 0);
+  const [title, ...others] = layout.annotations as { yshift?: number }[];
+  const columns = (width - margin.l - margin.r) / (SAMPLE_PIXELS + LETTER_PIXELS * Math.max(...lengths));
+  // The title of the first plot is above its legend.
+  const yshift = LINE_PIXELS * Math.ceil(lengths.length / (Math.floor(columns) || 1)) + 1;
+  const more = yshift - Number(title?.yshift);
+  if (more > 0) {
+    layout.annotations = [{ ...title, yshift }, ...others];
+    layout.margin = { ...margin, t: margin.t + more };
+    layout.height = Number(layout.height) + more;
+  }
 }
 
 /** Highlight a time span in each plot of a figure, in the colour of the page; between plots are titles and legends. */

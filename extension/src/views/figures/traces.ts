@@ -15,6 +15,7 @@ export type Figures = Readonly<Record<string, IFigure>>;
 export interface ITrace extends PartialJSONObject {
   uid: string;
   type?: string;
+  name?: string;
   /** Points of a line. */
   x?: number[];
   y?: (number | null)[];
