@@ -162,6 +162,18 @@ def test_a_time_says_what_it_means(pages: HubPages) -> None:
     assert not time.evaluate("each => each.checkValidity()")
 
 
+def test_data_to_copy_is_named_by_paths_and_storage_classes(pages: HubPages, screenshot: Screenshot) -> None:
+    page = pages.page
+    pages.open_form()
+    page.locator("#gipfel-more summary").click()
+    field = page.get_by_label("Copy data to the nodes first")
+    for text, valid in (("imagenet.sqsh", False), ("/scratch/a shared:imagenet.sqsh", True)):
+        field.fill(text)
+        assert field.evaluate("each => each.validity.valid") is valid
+    screenshot(page, "25-form-stage")
+    field.fill("")
+
+
 def test_a_mistake_is_shown_at_its_field(pages: HubPages, screenshot: Screenshot) -> None:
     pages.open_form()
     page = pages.page
