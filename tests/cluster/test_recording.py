@@ -7,6 +7,8 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -204,9 +206,29 @@ def _told(run: Path, folder: Path) -> str:
     return "\n".join([*texts, *(event.message for event in read_events(run / "telemetry"))])
 
 
+def _runs(cluster: OneMachine, job: str) -> bool:
+    return cluster.call(["squeue", "--noheader", "--format=%T", f"--job={job}"]).strip() == "RUNNING"
+
+
+def _end_network(run: Path, user: UnixUser, gipfel: str, runs: Callable[[], bool]) -> None:
+    """End the network of a batch job that no hub has started, as an operator does with sudo."""
+    began = time.monotonic()
+    variables = [f"HOME={user.home}", "PATH=/usr/bin:/bin", "SUDO_USER=ada"]
+    done = user.run("env", "-i", *variables, gipfel, "net", str(run), "--end", "it crawls")
+    assert done.returncode == 0, done.stderr
+
+    def ended() -> list[Event]:
+        return [event for event in read_events(run / "telemetry") if event.kind == "network_closed"]
+
+    assert wait_until(lambda: bool(ended()), _LIMIT_S), _told(run, user.home)
+    assert ended()[0].message == "Ada ended the network of this job: it crawls."
+    assert time.monotonic() - began < 10
+    assert runs(), "the job itself continues"
+
+
 _LEAK = """
-import socket, sys, time
-host, port = sys.argv[1], int(sys.argv[2])
+import os, socket, sys, time
+host, port, wait = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 opened = socket.create_server(("", 0))
 question = b"\\0\\1\\1\\0\\0\\1\\0\\0\\0\\0\\0\\0\\4leak\\7example\\0\\0\\1\\0\\1"
 asked = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -225,6 +247,9 @@ for _ in range(12):
     except OSError as error:
         print(type(error).__name__, flush=True)
     time.sleep(0.5)
+latest = time.monotonic() + 60
+while wait and not os.path.exists(wait[0]) and time.monotonic() < latest:
+    time.sleep(0.2)
 """
 
 
@@ -244,9 +269,11 @@ def test_a_job_that_leaks_is_seen_and_with_a_gate_refused(
     with socket.create_server((cluster.hub_address, 0)) as server:
         server.settimeout(0.1)
         port = server.getsockname()[1]
+        enough = user.home / "enough"
+        wait = (str(enough),) if gate else ()
         spec = JobSpec(
             kind="notebook",
-            command=(PYTHON, "-c", _LEAK, cluster.hub_address, str(port)),
+            command=(PYTHON, "-c", _LEAK, cluster.hub_address, str(port), *wait),
             cluster="net",
             edf="leak",
             runtime=str(runtime),
@@ -275,6 +302,9 @@ def test_a_job_that_leaks_is_seen_and_with_a_gate_refused(
 
         try:
             assert wait_until(lambda: bool(seen()), _LIMIT_S), _told(run, user.home)
+            if gate:
+                _end_network(run, user, f"{runtime}/bin/gipfel", lambda: _runs(cluster, job))
+                enough.touch()
             assert wait_until(
                 lambda: not cluster.call(["squeue", "--noheader", f"--job={job}"]).strip(), _LIMIT_S
             )
