@@ -1,6 +1,10 @@
 """Launches as separate jobs: each launcher, broken ranks, elastic nodes, time limits."""
 
+import hashlib
 import json
+import os
+import shutil
+import signal
 from pathlib import Path
 
 import images as image_builder
@@ -9,7 +13,11 @@ from launches import HOSTILE, LIMIT_S, LaunchPlace, Started, reference
 from one_machine import OneMachine, wait_until
 from unix_users import UnixUser
 
+import gipfel_cluster
+import gipfel_extension
+import gipfel_widgets
 from gipfel_cluster.model import GipfelError
+from gipfel_extension.data.checkpoints import find_checkpoints
 from gipfel_extension.network import read_gate
 
 pytestmark = pytest.mark.cluster
@@ -181,12 +189,75 @@ REFUSED = [
 ]  # fmt: skip
 
 
-def test_it_goes_on_in_the_queue_and_what_would_fail_never_gets_there(
-    place: LaunchPlace, tmp_path: Path
-) -> None:
+def _drained(place: LaunchPlace, how: tuple[str, ...], *words: str) -> Started:
+    """Launch ranks whose checkpoints are copied from the memory of their nodes."""
+    packages = place.folder / "packages"
+    for package in (gipfel_cluster, gipfel_extension, gipfel_widgets):
+        target = packages / package.__name__
+        if not target.exists():
+            shutil.copytree(package.__path__[0], target, ignore=shutil.ignore_patterns("static"))
+            for each in (packages, target, *target.rglob("*")):
+                place.user.own(each, 0o700 if each.is_dir() else 0o600)
+    return place.launched(
+        *how, "--no-preflight", "--env", f"PYTHONPATH={packages}", "--", "drained.py", *words
+    )
+
+
+def _first_left(started: Started) -> int:
+    """Return the step at which rank 0 left first."""
+    lines = started.log(0).splitlines()
+    before = lines[: lines.index("LEFT")]
+    return max(int(line[5:]) for line in before if line.startswith("STEP "))
+
+
+def _undisturbed(steps: int) -> str:
+    import torch  # noqa: PLC0415 - takes seconds
+
+    weights = torch.arange(float(1 << 20)).reshape(1 << 10, 1 << 10)
+    for step in range(1, steps + 1):
+        weights.mul_(0.5).add_(step)
+    return "FINAL " + hashlib.sha256(weights.numpy().tobytes()).hexdigest()
+
+
+def _whole(place: LaunchPlace, name: str) -> tuple[int, str]:
+    """Return the step and the state of the newest checkpoint; nothing of it is left on the nodes."""
+    directory = place.folder / name
+    local = f"gipfel-{place.user.uid}-{hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]}"
+    nodes = [
+        Path(f"/proc/{place.cluster.pid(node)}/root/dev/shm", local) for node in place.cluster.node_names
+    ]
+    assert any(each.is_dir() for each in nodes)
+    assert not [step for each in nodes for step in each.glob("step-*")]
+    newest = find_checkpoints(directory, verify=True)[-1]
+    return newest.step or 0, newest.state
+
+
+def _four_two_four(place: LaunchPlace) -> None:
+    """End four ranks by a signal, kill the two that resume while files are copied, and finish on four."""
+    both = ("--nodes", "2", "--checkpoint", "drained", "--gpus-per-node")
+    four = _drained(place, (*both, "2"), "steps=100000", "pause=0.3", "every=1000", "limit=2e6").until(2)
+    os.kill(next(each for each in place.find(f"{four.folder}/run.py")), signal.SIGUSR1)
+    four.wait()
+    assert four.logs.count("LEFT") == 4, four.everything()
+    left = four.steps()
+    assert _whole(place, "drained") == (left, "verified")
+    # Copying 2 MiB of each rank takes four seconds more than the ranks have.
+    words = f"steps={left + 40}", f"kill={left + 3}", f"every={left + 3}", "limit=5e5"
+    two = _drained(place, (*both, "1"), *words).wait()
+    assert f"START {left} world 2" in two.log(0), two.everything()
+    assert two.state["outcome"] == "failed"
+    # The job ended after the processes that copy.
+    assert _whole(place, "drained") == (left + 3, "verified"), two.everything()
+    again = _drained(place, (*both, "2"), f"steps={left + 6}", "every=1000").wait()
+    assert again.state["outcome"] == "completed", again.everything()
+    assert f"START {left + 3} world 4" in again.log(0)
+    assert again.final() == _undisturbed(left + 6)
+
+
+def test_it_goes_on_in_the_queue_and_what_would_fail_never_gets_there(place: LaunchPlace) -> None:
     # More seconds of steps than the job has: it comes to its end of time however fast the machine is.
-    words = ("--time", "1", "--grace", "10", "--checkpoint", "time", "--no-preflight", "--gpus-per-node", "2")
-    started = place.launched(*words, "--", "train.py", "steps=40", "pause=1")
+    words = ("--time", "1", "--grace", "10", "--checkpoint", "time", "--gpus-per-node", "2")
+    started = _drained(place, words, "steps=40", "pause=1", "every=1000")
     place.user.write(".edf/bare.toml", f'image = "{image_builder.images_folder()}/debian"\n')
     job = started.state["job_id"]
     for refused, said in REFUSED:
@@ -195,6 +266,8 @@ def test_it_goes_on_in_the_queue_and_what_would_fail_never_gets_there(
         assert said in done.stderr, done.stderr
         assert "Traceback" not in done.stderr
         assert [line.split()[0] for line in place.jobs().splitlines()] in ([job], [])
+    started.until(1)
+    _four_two_four(place)
     assert wait_until(lambda: "LEFT" in started.logs, 120), started.everything()
 
     def ended() -> bool:
@@ -207,7 +280,9 @@ def test_it_goes_on_in_the_queue_and_what_would_fail_never_gets_there(
     assert started.state["outcome"] == "completed", started.everything()
     assert started.state["requeues"] >= 1
     assert "resume 1" in started.log(0)
-    assert started.final() == reference(40, tmp_path)
+    assert f"START {_first_left(started)} world 2 resume 1" in started.log(0)
+    assert started.final() == _undisturbed(40)
+    assert _whole(place, "time")[1] == "verified"
     assert place.nothing_left()
 
 

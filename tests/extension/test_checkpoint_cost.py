@@ -1,6 +1,7 @@
 """What checkpoints cost a run: dips that are found, none where there is none, and what is shown of them."""
 
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,12 @@ from gipfel_extension.cli import main
 from gipfel_extension.diagnosis.checkpoint_cost import Write, checkpoint_cost
 from gipfel_extension.diagnosis.steps import StepTable
 from gipfel_extension.job.checkpoints import checkpoint_figure, read_checkpoints
+from gipfel_extension.saturation.advice.checkpoint import daly
+from gipfel_extension.saturation.settings import Settings
 from gipfel_extension.server.job_tabs import CheckpointsQuery, checkpoints_document
 from gipfel_extension.telemetry.figures.image import static_image
+from gipfel_extension.vetting.history.store import History, HistoryEntry, VettingRecord
+from gipfel_extension.vetting.model import Scope, Verdict
 
 START = 1_800_000_000 * 10**9
 STEP_S = 0.5
@@ -200,6 +205,54 @@ def test_command_page_and_figure_show_what_checkpoints_cost(
     assert figure
     assert sum(each["name"] == "evidence" for each in figure["layout"]["shapes"]) == 10
     assert static_image(figure).startswith(b"\x89PNG")
+
+
+def test_the_interval_is_dalys_by_the_vettings_and_the_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps, writes, _ = course(0.1, stall_s=0.2)
+    run = run_with(tmp_path, writes, steps)
+    monkeypatch.setenv("GIPFEL_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("GIPFEL_VETTING_HISTORY", str(tmp_path / "vetting"))
+    (run / "record.json").write_text(json.dumps({"nodes": ["n1", "n2"], "cluster": "alps"}))
+    gpu_s = 3600.0 * Settings().gpu_hours_per_failure
+    plain = read_checkpoints([tmp_path / "kept"], run).interval
+    assert plain
+    assert plain.failure_s == pytest.approx(gpu_s / 2)
+    assert plain.cost_s == pytest.approx(0.64, rel=0.1)
+    assert plain.best_s == pytest.approx(daly(plain.cost_s, gpu_s / 2), rel=1e-6)
+    assert plain.used_s == pytest.approx(95 * STEP_S, rel=0.05)
+    history = History(tmp_path / "vetting", "alps")
+    day_ns = 86_400 * 10**9
+    now = time.time_ns() - 20 * day_ns
+    for day, failed in ((0, ""), (5, "n2"), (6, ""), (10, "n1")):
+        at = now + day * day_ns
+        vetted = tuple(each for each in ("n1", "n2") if each != failed)
+        entries = [
+            HistoryEntry(node=failed, check="c", type="gemm", scope=Scope.NODE, verdict=Verdict.FAIL)
+        ] * bool(failed)
+        history.store(
+            VettingRecord(cluster="alps", protocol="quick", started_ns=at, ended_ns=at, complete=True,
+                          vetted=vetted, entries=tuple(entries))
+        )  # fmt: skip
+    # n1 was seen for 10 days and failed once, n2 for 5 and for 4, and failed once.
+    known = read_checkpoints([tmp_path / "kept"], run).interval
+    assert known
+    assert known.failure_s == pytest.approx((19 * 86_400 + gpu_s / 2) / 2.5 / 2, rel=0.01)
+    assert main(["checkpoints", "alps-17"]) == 0
+    assert "your vettings: 2 failures in 19 node days" in capsys.readouterr().out
+    assert "(Daly): one costs" in " ".join(checkpoints_document(run, CheckpointsQuery())["lines"])
+    kept = json.loads((tmp_path / "kept/.history.json").read_text())
+    for broken in ({"starts": "x"}, {"starts": 4, "ends": 1, "seconds": 1e300}, {}):
+        (tmp_path / "kept/.history.json").write_text(json.dumps(kept | broken))
+        same = read_checkpoints([tmp_path / "kept"], run).interval
+        assert same
+        assert same.failure_s == known.failure_s
+    (tmp_path / "kept/.history.json").write_text(json.dumps(kept | {"starts": 4, "ends": 1, "seconds": 7200}))
+    own = read_checkpoints([tmp_path / "kept"], run).interval
+    assert own
+    assert own.failure_s == pytest.approx((7200 + known.failure_s / 2) / 2.5)
+    assert "2 unintended ends in 2 h 0 min of this training" in own.sentence()
 
 
 def test_one_that_will_not_fit_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,6 +69,7 @@ _MEMORY = "/dev/shm"  # noqa: S108 - a directory of the user's own is made in it
 #: Seconds of training before the first checkpoint, whose cost is not known.
 _FIRST_S = 60.0
 _DUE, _ENDING = 1, 2
+_GPU_HOURS = Settings().gpu_hours_per_failure
 
 
 class Checkpoints:
@@ -92,8 +93,9 @@ class Checkpoints:
     limit
         Bytes per second at which a node copies a rank's files from `local`; 0 for no limit.
     failure_s
-        Expected seconds between failures of the job; by default Llama 3's rate for as many GPUs. The failures
-        in this directory's history are counted in.
+        Expected seconds between failures of the job; by default ``$GIPFEL_FAILURE_S``, which a launch sets by
+        your vettings of its nodes, else Llama 3's rate for as many GPUs. The failures in this directory's
+        history are counted in.
     on_phase
         Called in the writing thread with a phase and a step, for example to log progress.
     """
@@ -133,7 +135,7 @@ class Checkpoints:
         self._last = time.monotonic()
         self.history = History(self.directory / HISTORY_NAME)
         self._space = SpaceWatch(self.directory, os.environ)
-        self._failure_s = failure_s or 3600.0 * Settings().gpu_hours_per_failure / self.world
+        self._failure_s = failure_s or _site_failure_s() or 3600.0 * _GPU_HOURS / self.world
         self._staging = self._stage(os.fspath(local) or os.environ.get("GIPFEL_CHECKPOINT_LOCAL", ""))
         # Without word of a failure the other ranks would wait for this one until a time limit.
         self._agree(self._prepare() if self.rank == 0 else "")
@@ -339,3 +341,11 @@ class Checkpoints:
         if self.rank == 0 and self._run is None:
             self._run = uuid.uuid4().hex
             write_synced(self.directory / RUN_NAME, {"run": self._run})
+
+
+def _site_failure_s() -> float:
+    """Return the seconds between failures that a launch knows of its nodes; 0 if it does not."""
+    try:
+        return max(0.0, float(os.environ.get("GIPFEL_FAILURE_S", "") or 0))
+    except ValueError:
+        return 0.0

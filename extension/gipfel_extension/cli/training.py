@@ -208,6 +208,8 @@ def _print(report: "CheckpointReport") -> None:
         click.echo("  ".join(cells).rstrip())
     if report.cost is not None:
         _print_dips(report)
+    for sentence in report.sentences():
+        click.echo(sentence)
     for note in report.notes if report.checkpoints else ():
         report_line(note)
     if not report.checkpoints:
@@ -234,8 +236,6 @@ def _print_dips(report: "CheckpointReport") -> None:
         )  # fmt: skip
     for line in table_lines(rows, [0, 2, 3, 4]) if len(rows) > 1 else ():
         click.echo(line)
-    for sentence in report.cost.sentences():
-        click.echo(sentence)
 
 
 def _time_text(time_ns: int) -> str:

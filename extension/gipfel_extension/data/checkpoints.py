@@ -163,6 +163,19 @@ def read_writes(directory: Path) -> list[dict[str, Any]]:
         return []
 
 
+def read_failures(directory: Path) -> tuple[int, float]:
+    """Return how often trainings of a directory ended unintended, and the seconds that they trained.
+
+    The last start does not count: it may be running.
+    """
+    try:
+        found = read_json(directory / HISTORY_NAME, _MAX_HISTORY_BYTES)
+        starts, ends, seconds = int(found["starts"]), int(found["ends"]), float(found["seconds"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return 0, 0.0
+    return (max(0, starts - 1 - ends), seconds) if 0 <= seconds < 1e10 and starts < 1 << 20 else (0, 0.0)
+
+
 def _is_write(found: Any) -> bool:
     if not isinstance(found, dict):
         return False

@@ -14,14 +14,24 @@ from typing import Any
 
 import numpy as np
 
-from ..data.checkpoints import Checkpoint, deletable, find_checkpoints, other_models, read_writes
+from ..data.checkpoints import (
+    Checkpoint,
+    deletable,
+    find_checkpoints,
+    other_models,
+    read_failures,
+    read_writes,
+)
 from ..diagnosis.checkpoint_cost import CheckpointCost, Write, checkpoint_cost
-from ..diagnosis.phases import step_intervals
+from ..diagnosis.phases import duration_text, step_intervals
 from ..diagnosis.steps import StepTable, steps_of_run
+from ..saturation.advice.checkpoint import daly
+from ..saturation.settings import Settings
 from ..telemetry.figures.palette import COLORS
 from ..telemetry.figures.stack import Plot, stacked, with_time_range
 from ..telemetry.files import read_json
 from ..telemetry.sample import SourceError
+from ..vetting.history.queries import known_failures
 
 #: The site's command that prints the storage quota of the user who runs it.
 STORAGE_VARIABLE = "GIPFEL_STORAGE_QUOTA"
@@ -32,6 +42,9 @@ _MAX_PLAN_BYTES = 4 << 20
 _MAX_POINTS = 2000
 _MAX_MARKED = 100
 _GIB = 1 << 30
+_DAY_S = 86_400.0
+#: Distances between writes from which their median is told.
+_LEAST_BETWEEN = 2
 
 
 @dataclass(frozen=True)
@@ -54,6 +67,40 @@ class Space:
 
 
 @dataclass(frozen=True)
+class Interval:
+    """Seconds between checkpoints that cost least, beside those that were used.
+
+    Parameters
+    ----------
+    best_s
+        Daly's interval, and no less than twice the time that writing takes.
+    used_s
+        Median seconds between the writes; None for fewer than three.
+    cost_s
+        Seconds that a checkpoint costs training: its dip, else the wait that the writer recorded.
+    failure_s
+        Expected seconds between failures of the job.
+    source
+        Where the failure rate is from.
+    """
+
+    best_s: float
+    used_s: float | None
+    cost_s: float
+    failure_s: float
+    source: str
+
+    def sentence(self) -> str:
+        """Return the interval with what it was computed from."""
+        used = "" if self.used_s is None else f" They came every {duration_text(self.used_s)}."
+        return (
+            f"Write a checkpoint every {duration_text(self.best_s)} (Daly): one costs "
+            f"{duration_text(self.cost_s)}, and a failure is expected every {duration_text(self.failure_s)} "
+            f"({self.source}).{used}"
+        )
+
+
+@dataclass(frozen=True)
 class CheckpointReport:
     """Result of `read_checkpoints`; ``notes`` say what is missing."""
 
@@ -65,6 +112,7 @@ class CheckpointReport:
     cost: CheckpointCost | None
     steps: StepTable | None
     notes: tuple[str, ...] = ()
+    interval: Interval | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the document of ``gipfel checkpoints --json`` without its options."""
@@ -87,7 +135,13 @@ class CheckpointReport:
                 for each in self.spaces
             ],
             "notes": list(self.notes),
+            "interval": None if self.interval is None else vars(self.interval),
         }
+
+    def sentences(self) -> list[str]:
+        """Return what checkpoints cost, and how often to write them."""
+        advised = [] if self.interval is None else [self.interval.sentence()]
+        return [*(self.cost.sentences() if self.cost else ()), *advised]
 
 
 def checkpoint_directories(run: Path) -> list[Path]:
@@ -149,7 +203,56 @@ def read_checkpoints(
         cost,
         steps,
         tuple(notes),
+        _interval(directories, writes, cost, run),
     )
+
+
+def _interval(
+    directories: Sequence[Path],
+    writes: Sequence[Write],
+    cost: CheckpointCost | None,
+    run: Path | None,
+) -> Interval | None:
+    """Return the interval that costs least; None where no write was recorded."""
+    if not writes:
+        return None
+    dips = [each.seconds for each in cost.dips] if cost else []
+    cost_s = max(0.0, float(np.median(dips or [each.stall_s for each in writes])))
+    failure_s, source = _failure_s(directories, max(1, len(writes[-1].rank_seconds)), _record_of(run))
+    write_s = float(np.median([each.write_s for each in writes]))
+    # No shorter than a checkpoint and the writing of the next take.
+    best = max(daly(cost_s, failure_s), 2 * write_s)
+    between = np.diff(sorted(each.end_ns for each in writes)) / 1e9
+    used = float(np.median(between)) if len(between) >= _LEAST_BETWEEN else None
+    return Interval(best, used, cost_s, failure_s, source)
+
+
+def _failure_s(directories: Sequence[Path], ranks: int, record: Mapping[str, Any]) -> tuple[float, str]:
+    """Return the expected seconds between failures of a job, and where that is from."""
+    default_s = 3600.0 * Settings().gpu_hours_per_failure / ranks
+    failure_s, source = default_s, f"default: one in {Settings().gpu_hours_per_failure:,.0f} GPU hours"
+    nodes, cluster = record.get("nodes"), record.get("cluster")
+    if isinstance(nodes, list) and nodes and isinstance(cluster, str):
+        known = known_failures(cluster, os.environ)
+        if known.node_s > 0:
+            failure_s = known.between_s(default_s * len(nodes)) / len(nodes)
+            days, times = known.node_s / _DAY_S, "failure" if known.failures == 1 else "failures"
+            source = f"your vettings: {known.failures} {times} in {days:.3g} node days; {source}"
+    # What happened to this training itself counts as well.
+    starts = [read_failures(each) for each in directories]
+    failed, seconds = sum(each[0] for each in starts), sum(each[1] for each in starts)
+    if failed:
+        failure_s = (seconds + failure_s / 2) / (failed + 0.5)
+        source = f"{failed} unintended ends in {duration_text(seconds)} of this training; {source}"
+    return failure_s, source
+
+
+def _record_of(run: Path | None) -> Mapping[str, Any]:
+    try:
+        found = read_json(run / "record.json", _MAX_PLAN_BYTES) if run is not None else {}
+    except (OSError, ValueError):
+        found = {}
+    return found if isinstance(found, dict) else {}
 
 
 def _space(directory: Path, checkpoints: Sequence[Checkpoint]) -> Space:

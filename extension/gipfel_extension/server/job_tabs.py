@@ -232,7 +232,7 @@ def checkpoints_document(folder: Path, query: CheckpointsQuery) -> dict[str, Any
             )
             for each in (report.cost.dips if report.cost else ())
         ],
-        lines=report.cost.sentences() if report.cost else [],
+        lines=report.sentences(),
         warnings=[each.warning for each in report.spaces if each.warning],
         quota=quota,
         notes=[*gone, *report.notes, *filter(None, (problem,))],

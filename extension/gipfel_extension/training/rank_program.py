@@ -112,6 +112,8 @@ def common_environment(plan: dict[str, Any], inherited: Any) -> dict[str, str]:
     variables.update(_virtual_environment(inherited.get("PATH", os.defpath)))
     if plan.get("checkpoint"):
         variables["GIPFEL_CHECKPOINT"] = plan["checkpoint"]
+    if plan.get("failure_s"):
+        variables["GIPFEL_FAILURE_S"] = f"{plan['failure_s']:.0f}"
     variables.update(plan["environment"])
     return variables
 

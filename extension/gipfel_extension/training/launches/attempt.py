@@ -189,8 +189,21 @@ class RunningAttempt:
             "kernel": self._plan.spec.kernel,
             "environment": self._plan.spec.environment,
             "checkpoint": self._plan.checkpoint,
+            "failure_s": self._failure_s(),
             "profile": self._plan.spec.profile,
             "step_hooks": self._plan.spec.step_hooks,
             "hang_after_s": self._plan.spec.hang_after_s,
         }
         write_atomically(Path(self._plan.host_folder, ATTEMPT_FILE), json.dumps(content))
+
+    def _failure_s(self) -> float:
+        """Return the expected seconds between failures of the nodes, by the user's vettings; 0 if unknown."""
+        plan, nodes = self._plan, len(self._attempt.nodes)
+        if not plan.checkpoint:
+            return 0.0
+        from ...saturation.settings import Settings  # noqa: PLC0415 - most launches do not need them
+        from ...vetting.history.queries import known_failures  # noqa: PLC0415
+
+        known = known_failures(plan.spec.cluster, self._environment)
+        default_s = 3600.0 * Settings().gpu_hours_per_failure / max(1, self._attempt.ranks_per_node)
+        return known.between_s(default_s) / nodes if known.node_s > 0 else 0.0

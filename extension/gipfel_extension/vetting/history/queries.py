@@ -6,7 +6,7 @@ functions of records that `store.History` has read.
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Literal
@@ -18,8 +18,8 @@ from gipfel_cluster.runs import make_private, write_atomically
 from gipfel_cluster.scheduler.notation import fold_hostlist
 
 from ...telemetry.files import read_regular
-from ..model import CheckResult, Owner, Verdict
-from .store import BEFORE_HISTORY, HistoryContent, HistoryEntry, locked
+from ..model import CheckResult, Owner, Severity, Verdict
+from .store import BEFORE_HISTORY, History, HistoryContent, HistoryEntry, history_root, locked
 
 _MAX_EXCLUSIONS = 4096
 _MAX_BYTES = 16 << 20
@@ -228,6 +228,53 @@ def recent_fitness(
         )
         for node in nodes
     }
+
+
+class FailureRate(Frozen):
+    """Failures of vetted nodes, and the time in which they were seen.
+
+    ``failures`` counts nodes that were vetted and had a failed check of their own at the next run that tested
+    them; ``node_s`` is the time between those runs, of all nodes. A fault that was mended in between is not
+    seen, and one that comes and goes counts each time.
+    """
+
+    failures: int
+    node_s: float
+
+    def between_s(self, expected_s: float) -> float:
+        """Return the seconds between failures of a node: the mean rate of a Gamma(k + 1/2) posterior.
+
+        With k failures in T seconds it is (T + M/2) / (k + 1/2): `expected_s`, M, without any history, and
+        T / k after many. Source: Jeffreys' prior of a Poisson rate, scaled to the mean 1/M.
+        """
+        return (self.node_s + expected_s / 2) / (self.failures + 0.5)
+
+
+def known_failures(cluster: str, environment: Mapping[str, str]) -> FailureRate:
+    """Return the failures in the user's vettings of a cluster; none in no time where there is no history."""
+    try:
+        return count_failures(History(history_root(environment), cluster).read())
+    except (GipfelError, OSError):
+        return FailureRate(failures=0, node_s=0.0)
+
+
+def count_failures(content: HistoryContent) -> FailureRate:
+    """Return how often nodes that had been vetted failed afterwards."""
+    good_since: dict[str, int] = {}
+    failures, node_ns = 0, 0
+    for record in sorted(content.records, key=lambda each: each.ended_ns):
+        failed = {
+            each.node
+            for each in record.entries
+            if each.verdict is Verdict.FAIL and each.owner is Owner.NODE and each.severity is Severity.ERROR
+        }
+        for node in {*record.vetted, *failed}:
+            if node in good_since:
+                node_ns += max(0, record.ended_ns - good_since.pop(node))
+                failures += node in failed
+            if node not in failed:
+                good_since[node] = record.ended_ns
+    return FailureRate(failures=failures, node_s=node_ns / 1e9)
 
 
 def _conclusive(earlier: Sequence[HistoryEntry]) -> list[HistoryEntry]:
