@@ -65,7 +65,7 @@ def measure_local(phase: str, seed: int, count: int) -> dict[str, Any]:
 
 def one_local_kill(folder: Path, kill: tuple[str, int, int, str], before: int, after: int) -> list[str]:
     """Train with files on nodes first, kill, look, resume; return what was wrong."""
-    from gipfel_cluster.process.tree import lock_holders  # noqa: PLC0415
+    from gipfel_cluster.process.locks import lock_holders  # noqa: PLC0415
     from gipfel_extension.data.checkpoints import find_checkpoints, newest  # noqa: PLC0415
 
     phase, step, _, who = kill

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402 - with torch alone
 
-from gipfel_cluster.process.tree import lock_holders  # noqa: E402
+from gipfel_cluster.process.locks import lock_holders  # noqa: E402
 from gipfel_extension.data.checkpoints import deletable, find_checkpoints  # noqa: E402
 from gipfel_widgets.checkpoint_directory import begin, crc32_of  # noqa: E402
 from gipfel_widgets.checkpoint_drain import Drainer, NodeStaging  # noqa: E402
@@ -297,6 +297,30 @@ def test_a_rank_without_room_on_its_node_writes_to_the_directory(
     monkeypatch.setattr(NodeStaging, "has_room", lambda _self, count: count < 4000)
     saved(alone, 1, local=tmp_path / "node").close()
     assert [each.state for each in find_checkpoints(alone, verify=True)] == ["verified"]
+
+
+_BLOCKED = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"pydantic", "pyarrow", "yaml", "zmq", "tornado", "plotly", "pynvml"}:
+            raise ModuleNotFoundError(name, name=name)
+sys.meta_path.insert(0, Missing())
+import torch, torch.distributed as dist
+from gipfel_widgets import Checkpoints
+where = sys.argv[1]
+dist.init_process_group("gloo", init_method=f"file://{where}/rendezvous", rank=0, world_size=1)
+checkpoints = Checkpoints(f"{where}/kept", local=f"{where}/node", every=1)
+checkpoints.save(1, {"w": torch.ones(10)})
+checkpoints.close()
+"""
+
+
+def test_an_image_with_torch_and_numpy_alone_suffices(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", _BLOCKED, os.fspath(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    assert names(tmp_path / "kept") == ["step-1"]
 
 
 def staged(alone: Path, tmp_path: Path, **more: object) -> NodeStaging:

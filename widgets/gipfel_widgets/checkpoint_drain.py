@@ -25,6 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from gipfel_cluster.process.locks import assign_lock_file, create_lock_file, wait_for_lock_holders
 from gipfel_extension.data.checkpoints import (
     MANIFEST_NAME,
     METADATA_NAME,
@@ -109,8 +110,6 @@ class NodeStaging:
 
     def recover(self) -> None:
         """Copy what an earlier training has left on this node; wait for its process where it still runs."""
-        from gipfel_cluster.process.tree import wait_for_lock_holders  # noqa: PLC0415 - slow to import
-
         wait_for_lock_holders(self.root / _LOCKS, lambda _: None)
         if step_directories(self.root):
             self.start()
@@ -135,11 +134,6 @@ class NodeStaging:
             self._process.kill()
 
     def _launch(self) -> "subprocess.Popen[bytes]":
-        from gipfel_cluster.process.tree import (  # noqa: PLC0415 - slow to import
-            assign_lock_file,
-            create_lock_file,
-        )
-
         lock, descriptor = create_lock_file(self.root / _LOCKS)
         # The path of modules may have been extended by code.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}

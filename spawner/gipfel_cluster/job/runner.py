@@ -20,7 +20,8 @@ from ..environment import PROTECTED_VARIABLES
 from ..hooks import engine_invocation
 from ..model import PYTHON, GipfelError
 from ..process.fork import ForkedProgram, PreloadedProgram, allow_forks
-from ..process.tree import LOCKS_DIRECTORY, adopt_orphans, end_descendants, signal_all, wait_for_lock_holders
+from ..process.locks import LOCKS_DIRECTORY, wait_for_lock_holders
+from ..process.tree import adopt_orphans, end_descendants, signal_all
 from ..runs import RunFolder, ScratchFolder, runs_root, user_cache
 from ..runtime import Runtime
 from ..scheduler.machine import scheduler_of

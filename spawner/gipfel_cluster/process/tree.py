@@ -1,20 +1,14 @@
-"""Identify processes of this machine; find, signal and end process trees; and keep a job alive with locks.
+"""Identify processes of this machine; find, signal and end process trees.
 
 `Process` identifies a process by its id and start time, since the kernel reuses process ids. `end_child` ends
 one child; `descendants`, `kill_tree` and `end_descendants` work on a process tree. `end_with_parent` and
 `adopt_orphans` ask the kernel to tie processes to each other.
-
-A process that must keep the job alive after its server has ended, such as the supervisor of a launch, locks a
-file in the job's scratch folder: its starter calls `create_lock_file` and `assign_lock_file`, and the job
-calls `wait_for_lock_holders` before it ends.
 """
 
 import ctypes
-import fcntl
 import os
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -131,11 +125,6 @@ def _boot() -> str:
     return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
-#: Directory in a job's scratch folder. Each process that keeps the job alive locks a file there, named after
-#: its id.
-LOCKS_DIRECTORY = "k"
-
-_POLL_S = 0.5
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -194,56 +183,8 @@ def continue_in_child(on_killed: Callable[[str], None]) -> None:
     raise SystemExit(status if status >= 0 else 128 - status)
 
 
-def create_lock_file(folder: Path) -> tuple[Path, int]:
-    """Create a locked file for a process that is about to start; see `assign_lock_file`.
-
-    Returns
-    -------
-    tuple
-        The file, and the descriptor that holds the lock, which the new process must inherit.
-    """
-    descriptor, name = tempfile.mkstemp(prefix="new-", dir=folder)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return Path(name), descriptor
-
-
-def assign_lock_file(path: Path, descriptor: int, pid: int) -> None:
-    """Name a lock file after the process that has inherited its descriptor, and close the descriptor here."""
-    path.rename(path.with_name(str(pid)))
-    os.close(descriptor)
-
-
-def lock_holders(folder: Path) -> tuple[int, ...]:
-    """Return the ids of the processes that keep the job alive."""
-    pids: list[int] = []
-    with suppress(OSError):
-        pids += [int(each.name) for each in folder.iterdir() if each.name.isdecimal() and _is_locked(each)]
-    return tuple(pids)
-
-
-def wait_for_lock_holders(folder: Path, report: Callable[[tuple[int, ...]], None]) -> None:
-    """Wait until no process keeps the job alive; call `report` with their ids every half second."""
-    while pids := lock_holders(folder):
-        report(pids)
-        time.sleep(_POLL_S)
-
-
 def signal_all(pids: tuple[int, ...], number: int) -> None:
     """Send a signal to each process that still exists and may be signalled."""
     for pid in pids:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
-
-
-def _is_locked(path: Path) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False

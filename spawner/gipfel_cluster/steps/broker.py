@@ -20,7 +20,8 @@ from ..broker.serving import Connection, relay_until_end
 from ..edf import Mount
 from ..environment import without_tokens
 from ..model import GipfelError
-from ..process.tree import LOCKS_DIRECTORY, assign_lock_file, create_lock_file, kill_tree
+from ..process.locks import LOCKS_DIRECTORY, assign_lock_file, create_lock_file
+from ..process.tree import kill_tree
 from .container import step_job_from_context
 from .handle import supervisor_arguments
 from .spec import StepPlan, StepSpec
