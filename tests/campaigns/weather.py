@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import weather_mount
 from intervals import wilson
 from numpy.typing import NDArray
 
@@ -56,10 +55,7 @@ _TRUTH = {
 
 def cells(seed: int, draws: int) -> dict[str, Callable[[], dict[str, Any]]]:
     """Return the runs of each cell, each of 15 minutes to 3 hours."""
-    found = {name: partial(measure, name, seed, draws) for name in CELLS}
-    if weather_mount.is_possible():
-        found |= {name: partial(weather_mount.measure, name) for name in ("real.job", "real.everybody")}
-    return found
+    return {name: partial(measure, name, seed, draws) for name in CELLS}
 
 
 def measure(name: str, seed: int, draws: int) -> dict[str, Any]:
@@ -83,7 +79,7 @@ def summary(documents: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a row for what was said wrongly in each cell, and one for what was found where it can be."""
     rows = []
     for name, each in documents.items():
-        truth = _TRUTH[name.removeprefix("later.").removeprefix("real.").partition(".")[0]]
+        truth = _TRUTH[name.removeprefix("later.").partition(".")[0]]
         draws = each["draws"]
         wrong = sum(count for answer, count in each["slow"].items() if answer in {"job", "everybody"} - truth)
         low, high = wilson(wrong, draws)

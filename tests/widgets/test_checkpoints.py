@@ -313,6 +313,10 @@ dist.init_process_group("gloo", init_method=f"file://{where}/rendezvous", rank=0
 checkpoints = Checkpoints(f"{where}/kept", local=f"{where}/node", every=1)
 checkpoints.save(1, {"w": torch.ones(10)})
 checkpoints.close()
+try:
+    Checkpoints("shared:kept")
+except Exception as error:
+    print(error)
 """
 
 
@@ -321,6 +325,7 @@ def test_an_image_with_torch_and_numpy_alone_suffices(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     assert names(tmp_path / "kept") == ["step-1"]
+    assert done.stdout.startswith("'shared:kept' needs pydantic in this image: ")
 
 
 def staged(alone: Path, tmp_path: Path, **more: object) -> NodeStaging:

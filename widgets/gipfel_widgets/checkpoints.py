@@ -40,7 +40,6 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load as load_state
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
-from gipfel_cluster.storage_classes import resolve_path
 from gipfel_extension.data.checkpoints import (
     HISTORY_NAME,
     RUN_NAME,
@@ -112,7 +111,7 @@ class Checkpoints:
         failure_s: float | None = None,
         on_phase: OnPhase = lambda _phase, _step: None,
     ) -> None:
-        path = resolve_path(os.fspath(directory) or os.environ.get("GIPFEL_CHECKPOINT", ""), os.environ)
+        path = _resolve_path(os.fspath(directory) or os.environ.get("GIPFEL_CHECKPOINT", ""))
         if not path or keep < 1 or (every != "auto" and every < 1):
             raise CheckpointError("Give a directory, and at least 1 for `keep` and `every`.")
         self.directory = Path(path)
@@ -272,7 +271,7 @@ class Checkpoints:
     def _stage(self, local: str) -> NodeStaging | None:
         """Return this node's directory for files, after what an earlier training left there was copied."""
         named = {"memory": _MEMORY, "fast": "fast:"}.get(local, local)
-        place = Path(resolve_path(named, os.environ)).absolute() if local else None
+        place = Path(_resolve_path(named)).absolute() if local else None
         nodes: list[Any] = [None] * self.world
         dist.all_gather_object(nodes, f"{os.uname().nodename} {place}", group=self._flags)
         self._turn = turn_order(nodes)[self.rank]
@@ -341,6 +340,19 @@ class Checkpoints:
         if self.rank == 0 and self._run is None:
             self._run = uuid.uuid4().hex
             write_synced(self.directory / RUN_NAME, {"run": self._run})
+
+
+def _resolve_path(text: str) -> str:
+    """Return a path in which ``shared:``, ``keep:`` or ``fast:`` stands for the directory of that class."""
+    if not text.startswith(("shared:", "keep:", "fast:")):
+        return text
+    try:
+        from gipfel_cluster.storage_classes import resolve_path  # noqa: PLC0415 - pydantic, in few images
+    except ImportError as error:
+        raise CheckpointError(
+            f"{text[:200]!r} needs {error.name} in this image: install it, or write the path in full."
+        ) from error
+    return resolve_path(text, os.environ)
 
 
 def _site_failure_s() -> float:
