@@ -1,4 +1,4 @@
-"""Detection and false-positive rates of ``gipfel scan`` and three other scanners on model files.
+"""Detection and false-positive rates of ``gipfel scan`` and four other scanners on model files.
 
 Prints two rows for each peer: files found (peer/ours), and false alarms (ours, of the harmless files).
 The files are those of the tests' zoo. Each peer is installed by pip into an environment of its own below
@@ -43,6 +43,14 @@ def accuses(path):
     "modelscan": """
 from modelscan.modelscan import ModelScan
 def accuses(path): return ModelScan().scan(path)["summary"]["total_issues"] > 0
+""",
+    # Its exit status is 1 for these severities, and 2 for files that it can't read.
+    "modelaudit": """
+from modelaudit.core import scan_model_directory_or_file
+def accuses(path):
+    issues = scan_model_directory_or_file(path).issues
+    severities = [str(getattr(each.severity, "value", each.severity)) for each in issues]
+    return "warning" in severities or "critical" in severities
 """,
 }
 #: Packages that a peer imports without requiring them.
