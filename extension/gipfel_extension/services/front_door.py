@@ -17,6 +17,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
+from multidict import CIMultiDict
 from yarl import URL
 
 from gipfel_cluster.model import Frozen
@@ -267,21 +268,33 @@ class FrontDoor:
     ) -> web.StreamResponse:
         if upstream.status < 200 or upstream.status > 599:
             raise RefusedError(502, "The service did not answer with valid HTTP.")
-        response = web.StreamResponse(status=upstream.status)
-        route = self._route
+        route, headers = self._route, CIMultiDict[str]()
         for name, value in headers_to_browser(upstream.headers.items(), prefix=route.prefix, mode=route.mode):
-            response.headers.add(name, value)
+            headers.add(name, value)
         has_body = request.method != "HEAD" and upstream.status not in _NO_BODY
         length = upstream.headers.get("Content-Length", "")
-        if length.isdecimal() and upstream.status != 204:
+        is_sized = length.isdecimal() and upstream.status != 204
+        piece = b""
+        if has_body and is_sized and int(length):
+            try:
+                piece = await upstream.content.readany()
+            except (aiohttp.ClientError, HttpProcessingError, OSError) as error:
+                raise RefusedError(502, "The service did not answer with valid HTTP.") from error
+            if len(piece) == int(length):
+                # In one write with the headers: most answers are small, and each write wakes the client.
+                return web.Response(status=upstream.status, headers=headers, body=piece)
+        response = web.StreamResponse(status=upstream.status, headers=headers)
+        if is_sized:
             response.content_length = int(length)
         elif has_body and request.version >= (1, 1):
             response.enable_chunked_encoding()
         await response.prepare(request)
         try:
             if has_body:
-                async for piece in upstream.content.iter_any():
+                if piece:
                     await response.write(piece)
+                async for each in upstream.content.iter_any():
+                    await response.write(each)
             await response.write_eof()
         except (aiohttp.ClientError, HttpProcessingError, OSError):
             # The client must notice that the rest is missing.
