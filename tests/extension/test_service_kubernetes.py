@@ -143,10 +143,25 @@ def test_the_shipped_blueprints_are_rendered_or_refused_with_a_reason() -> None:
             refused[spec.name] = error.problem
             continue
         rendered.add(spec.name)
-        kubernetes_validate.validate(yaml.safe_load(files["workload.yaml"]), "1.37", strict=True)
+        for version in VERSIONS:
+            kubernetes_validate.validate(yaml.safe_load(files["workload.yaml"]), version, strict=True)
     assert {"mlflow", "tensorboard", "code-server"} <= rendered
     assert "Containers of a pod" in refused.pop("open-webui")
     assert all("program of Gipfel" in problem for problem in refused.values()), refused
+
+
+def test_a_program_that_keeps_its_path_gets_one_that_is_not_empty() -> None:
+    spec = _spec((CATALOGUE / "mlflow.yaml").read_text())
+    target = Target.model_validate(TARGETS["cscs"] | {"gpu_part": ""})
+    objects = _objects(render(spec, target))
+    pod = yaml.safe_dump(objects["StatefulSet"]["spec"]["template"]["spec"])
+    assert "- /mlflow\n" in pod
+    assert "path: /mlflow/health" in pod
+    (rule,) = objects["Ingress"]["spec"]["rules"]
+    assert [each["path"] for each in rule["http"]["paths"]] == ["/mlflow/"]
+    for each in (objects["StatefulSet"], objects["Ingress"]):
+        for version in VERSIONS:
+            kubernetes_validate.validate(each, version, strict=True)
 
 
 def test_the_bytes_are_the_same_and_kustomize_reads_them(tmp_path: Path) -> None:

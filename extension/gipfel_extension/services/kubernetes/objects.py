@@ -9,7 +9,7 @@ from gipfel_cluster.scheduler.notation import parse_duration
 from ..blueprint import Environment
 from ..plan import ServiceSpec
 from . import bridge
-from .pod import BRIDGE_FILE, DOOR_PORT, HOST, Object, speaks_http, uses_storage
+from .pod import BRIDGE_FILE, DOOR_PORT, HOST, Object, speaks_http, url_prefix, uses_storage
 from .target import Target
 
 _PRIVATE_NETWORKS = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "100.64.0.0/10")
@@ -189,7 +189,7 @@ def _outbound_ports(spec: ServiceSpec) -> set[int]:
 def _paths(spec: ServiceSpec) -> Iterator[tuple[str, bool]]:
     """Yield the paths that may be requested, each with whether it includes all paths below it."""
     for path in spec.blueprint.parts[spec.blueprint.front_part].allow_paths or ("/",):
-        yield path, path.endswith("/")
+        yield url_prefix(spec).rstrip("/") + path, path.endswith("/")
 
 
 def ingress(spec: ServiceSpec, target: Target) -> Object:

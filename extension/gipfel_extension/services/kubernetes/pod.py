@@ -120,6 +120,12 @@ def speaks_http(spec: ServiceSpec) -> bool:
     return spec.blueprint.parts[spec.blueprint.front_part].path in {"strip", "keep"}
 
 
+def url_prefix(spec: ServiceSpec) -> str:
+    """Return the path of the service's URL: its name if the program keeps the path, which can't be empty."""
+    is_kept = spec.blueprint.parts[spec.blueprint.front_part].path == "keep"
+    return f"/{spec.name}/" if is_kept else "/"
+
+
 def uses_storage(spec: ServiceSpec) -> bool:
     """Return whether a part keeps files."""
     return any("${storage}" in text for part in spec.blueprint.parts.values() for _, text in part.texts())
@@ -208,8 +214,8 @@ def _references(spec: ServiceSpec, name: str) -> dict[str, str]:
         **{f"parts.{each}.port": str(_port(spec, each)) for each in part.needs},
         **{f"secrets.{each}": f"{_SECRETS}/{each}" for each in part.secrets},
         "python": _PYTHON,
-        "prefix": "/",
-        "path": "",
+        "prefix": url_prefix(spec),
+        "path": url_prefix(spec).rstrip("/"),
         "storage": _STORAGE,
     }
 
@@ -236,12 +242,13 @@ def _routes(spec: ServiceSpec) -> list[str]:
 def _probe(spec: ServiceSpec, name: str, part: Part) -> Object:
     ready = part.ready
     is_front = name == spec.blueprint.front_part
+    path = url_prefix(spec).rstrip("/") + ready.path if part.path == "keep" else ready.path
     if ready.accepts == "http" and is_front and not ready.status:
         headers = [{"name": "Host", "value": HOST}]
-        return {"httpGet": {"path": ready.path, "port": DOOR_PORT, "httpHeaders": headers}}
+        return {"httpGet": {"path": path, "port": DOOR_PORT, "httpHeaders": headers}}
     command = [*_BRIDGE, "check", _address(spec, name)]
     if ready.accepts == "http":
-        command += [ready.path, *([",".join(map(str, ready.status))] if ready.status else [])]
+        command += [path, *([",".join(map(str, ready.status))] if ready.status else [])]
     return {"exec": {"command": [_escaped(word) for word in command]}}
 
 
