@@ -34,9 +34,10 @@ _HEADER_BYTES = 16 << 10
 _HEADERS = 100
 _CHUNK_BYTES = 64 << 10
 _MAX_MESSAGE_BYTES = 16 << 20
-#: Seconds for a client to show that it has access, and for the service to accept a connection.
+#: Seconds for a client to show that it has access, for the service to accept a connection, and to close one.
 _ACCESS_S = 20.0
 _CONNECT_S = 10.0
+_CLOSE_S = 5.0
 #: Seconds without a byte of a request's body after which the request ends.
 _BODY_S = 120.0
 _KEEPALIVE_S = 75.0
@@ -274,15 +275,10 @@ class FrontDoor:
         has_body = request.method != "HEAD" and upstream.status not in _NO_BODY
         length = upstream.headers.get("Content-Length", "")
         is_sized = length.isdecimal() and upstream.status != 204
-        piece = b""
-        if has_body and is_sized and int(length):
-            try:
-                piece = await upstream.content.readany()
-            except (aiohttp.ClientError, HttpProcessingError, OSError) as error:
-                raise RefusedError(502, "The service did not answer with valid HTTP.") from error
-            if len(piece) == int(length):
-                # In one write with the headers: most answers are small, and each write wakes the client.
-                return web.Response(status=upstream.status, headers=headers, body=piece)
+        first = await _first_piece(upstream) if has_body and is_sized and int(length) else b""
+        if first and len(first) == int(length):
+            # In one write with the headers: most answers are small, and each write wakes the client.
+            return web.Response(status=upstream.status, headers=headers, body=first)
         response = web.StreamResponse(status=upstream.status, headers=headers)
         if is_sized:
             response.content_length = int(length)
@@ -291,8 +287,8 @@ class FrontDoor:
         await response.prepare(request)
         try:
             if has_body:
-                if piece:
-                    await response.write(piece)
+                if first:
+                    await response.write(first)
                 async for each in upstream.content.iter_any():
                     await response.write(each)
             await response.write_eof()
@@ -339,10 +335,19 @@ class FrontDoor:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
         finally:
-            await upstream.close()
-            with contextlib.suppress(OSError, RuntimeError):
-                await client.close(code=_close_code(upstream.close_code))
+            # Without a limit of its own, closing would read messages of a service that never stops sending.
+            with contextlib.suppress(TimeoutError, OSError, RuntimeError):
+                async with asyncio.timeout(_CLOSE_S):
+                    await upstream.close()
+                    await client.close(code=_close_code(upstream.close_code))
         return client
+
+
+async def _first_piece(upstream: aiohttp.ClientResponse) -> bytes:
+    try:
+        return await upstream.content.readany()
+    except (aiohttp.ClientError, HttpProcessingError, OSError) as error:
+        raise RefusedError(502, "The service did not answer with valid HTTP.") from error
 
 
 async def _copy(source: Any, target: Any) -> None:
