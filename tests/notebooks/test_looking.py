@@ -1,7 +1,5 @@
 """The notebooks that inspect nodes, a job, and formats of stored samples."""
 
-import contextlib
-import io
 import json
 import subprocess
 import sys
@@ -10,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from notebook_runs import Executed, job_environment
+
+from gipfel_widgets import Lesson
 
 Execute = Callable[..., Executed]
 
@@ -34,20 +34,31 @@ def test_a_newcomer_sees_gpus_trains_on_two_ranks_and_submits_a_notebook(execute
     assert "Hello, Gipfel!" in done.text("greeting")
 
 
+@pytest.mark.parametrize(
+    ("name", "steps"), [("container", 3), ("launch", 4), ("vetting", 2), ("service", 4), ("slow", 2)]
+)
 def test_a_learner_is_told_of_each_step_whether_it_was_done(
-    execute_notebook: Execute, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    execute_notebook: Execute, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, steps: int
 ) -> None:
     # Its service is in the home directory.
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "small.yaml").write_text(_PROTOCOL % "1 MiB")
-    done = execute_notebook("learn", seconds=5, protocol=str(tmp_path / "small.yaml"))
-    assert "8 of 8 steps are done" in done.text("summary")
-    assert done.text("summary").count("\ndone ") == 8
-    setup = next(cell.source for cell in done.notebook.cells if cell.id == "setup")
-    names: dict[str, object] = {}
-    with contextlib.redirect_stdout(io.StringIO()) as shown:
-        exec(f"{setup}\ncheck('a step', False, 'Do this.')", names)
-    assert (names["steps"], shown.getvalue()) == ({"a step": False}, "NOT DONE  a step. Do this.\n")
+    given = {"slow": {"seconds": 5}, "vetting": {"protocol": str(tmp_path / "small.yaml")}}
+    done = execute_notebook(f"learn-{name}", **given.get(name, {}))
+    assert f"{steps} of {steps} steps are done" in done.text("summary")
+    assert done.text("summary").count("\ndone ") == steps
+
+
+def test_a_step_that_was_not_done_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    lesson = Lesson()
+    answer = lesson.gipfel("edf", "check", "/no/such.toml")
+    assert (bool(answer), answer.json()) == (False, {})
+    assert "/no/such.toml" in capsys.readouterr().out
+    lesson.check("a step", answer, "Do this.")
+    lesson.check("another", True, "")
+    lesson.summary()
+    expected = ["NOT DONE  a step. Do this.", "done      another", "1 of 2 steps are done."]
+    assert capsys.readouterr().out.splitlines()[:3] == expected
 
 
 def test_vetted_nodes_get_the_next_launch(execute_notebook: Execute, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .explanation import Explanation, explain
     from .launch_cell import LaunchCell, launch
     from .launch_static import LaunchList, launches
+    from .lesson import Lesson
     from .loading import load
     from .measurement import Measurement, measure, run_workload
     from .run import KernelRun, present_run
@@ -29,6 +30,7 @@ __all__ = [
     "KernelRun",
     "LaunchCell",
     "LaunchList",
+    "Lesson",
     "Measurement",
     "PlanTable",
     "Saturation",
@@ -54,6 +56,7 @@ _MODULES = {
     "KernelRun": "run",
     "LaunchCell": "launch_cell",
     "LaunchList": "launch_static",
+    "Lesson": "lesson",
     "Measurement": "measurement",
     "PlanTable": "displays",
     "Saturation": "saturation",
