@@ -161,6 +161,17 @@ class ServerLifetime:
         if self._spawner.job_id:
             self.history().on_running(self._spawner.user.name, self._spawner.name, self._spawner.job_id)
 
+    def on_successor(self, job_id: str) -> None:
+        """Record that the next job of a service has taken over from its present one."""
+        earlier = self._spawner.job_id
+        self._end_session("ended", f"Job {job_id} has taken over.")
+        self.activity, self.extended = ServerActivity(), 0
+        # As at a start: the new job's ID is recorded.
+        self._starting = True
+        self._spawner.job_id = job_id
+        self._starting = False
+        self._spawner.log.info("Job %s has taken over from job %s.", job_id, earlier)
+
     def on_start_failed(self, error: Exception) -> None:
         """Record in history and audit log why a start failed."""
         reason = getattr(error, "jupyterhub_message", "") or str(error)

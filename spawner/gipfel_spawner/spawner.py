@@ -23,6 +23,7 @@ from .start.placement import ServerPlacement
 from .start.services import ServiceShares, prepare_service, restrict_token, with_resources
 from .start.spawn_options import SpawnOptions
 from .start.submission import POLL_SECONDS, JobSubmission, StartFollower
+from .start.successor import ServiceSuccessor
 from .start.traits import SpawnerTraits
 
 
@@ -31,7 +32,8 @@ class EDFSpawner(SpawnerTraits):
 
     This class has JupyterHub's hooks and the configuration, and delegates the work to its collaborators:
     ``placement`` (cluster, account), ``options`` (form and job request), ``submission`` (the job and its
-    mark), ``follower`` (from the job to a server that answers) and ``lifetime`` (activity, extension, audit).
+    mark), ``follower`` (from the job to a server that answers), ``lifetime`` (activity, extension, audit) and
+    ``successor`` (the next job of a service).
     """
 
     _token_digest = ""
@@ -41,9 +43,10 @@ class EDFSpawner(SpawnerTraits):
         # Created before the traits are configured, because the traits' observers use them.
         self.placement = ServerPlacement(self)
         self.options = SpawnOptions(self, self.placement)
-        self.submission = JobSubmission(self, self.placement, save=self._save_state)
+        self.submission = JobSubmission(self, self.placement, save=self.save_state)
         self.follower = StartFollower(self, self.placement)
         self.lifetime = ServerLifetime(self, self.placement, self.options)
+        self.successor = ServiceSuccessor(self, self.lifetime)
         super().__init__(*args, **kwargs)
 
     @observe(
@@ -168,7 +171,7 @@ class EDFSpawner(SpawnerTraits):
         await commands.create_log_directory()
         self.job_id = await self.submission.submit(request)
         # Saved now rather than when the server answers, so that a restarted hub finds the job again.
-        self._save_state()
+        self.save_state()
         cluster = f" to {self.placement.cluster_name}" if self.clusters else ""
         self.follower.progress.report(10, f"Job {self.job_id} is submitted{cluster}.")
 
@@ -187,6 +190,7 @@ class EDFSpawner(SpawnerTraits):
         )
         self.follower.limit_s = max(self.server_timeout, prepared.limit_s)
         self.follower.keep_up, self.follower.has_pages = prepared.keep_up, prepared.has_pages
+        self.successor.overlap_s = prepared.overlap_s
         options = with_resources(options, prepared)
         # Stored, so that pages show the service's resources rather than the hub's defaults.
         self.user_options = self.orm_spawner.user_options = options.model_dump(exclude_defaults=True)
@@ -206,12 +210,12 @@ class EDFSpawner(SpawnerTraits):
     def set_port(self, port: int) -> bool:
         """Record the server's port, once per start; return False if no server is starting."""
         if not self._awaits_server:
-            return False
+            return self.successor.set_port(port)
         self.follower.set_port(port)
         self.lifetime.on_running()
         # A server can report its port before the submit command has returned.
         if self.job_id:
-            self._save_state()
+            self.save_state()
         return True
 
     def on_vetting(self, progress: VettingProgress) -> bool:
@@ -247,6 +251,7 @@ class EDFSpawner(SpawnerTraits):
             return None if self._starting or self.submission.mark else 0
         if self.ready:
             self.follower.watch_end()
+            self.successor.end_left()
         watcher = self.placement.watcher
         status = watcher.status(self.job_id)
         if status is NOT_POLLED:
@@ -348,6 +353,7 @@ class EDFSpawner(SpawnerTraits):
         self.follower.port_received = self.port > 0
         self.follower.keep_up = bool(state.get("keep_up"))
         self.follower.has_pages = bool(state.get("has_pages", True))
+        self.successor.job_id = str(state.get("successor") or "")
         self._token_digest = str(state.get("token_digest", ""))
         self.submission.mark = str(state.get("mark", ""))
 
@@ -361,6 +367,8 @@ class EDFSpawner(SpawnerTraits):
                 state["extended"] = self.lifetime.extended
             if self.follower.keep_up:
                 state["keep_up"] = True
+            if self.successor.job_id:
+                state["successor"] = self.successor.job_id
             if not self.follower.has_pages:
                 state["has_pages"] = False
             state["token_digest"] = self._token_digest
@@ -372,13 +380,15 @@ class EDFSpawner(SpawnerTraits):
 
     def clear_state(self) -> None:
         """Forget the job and its cluster."""
+        self.successor.end()
         if self.job_id:
             self.placement.watcher.forget(self.job_id)
         self.follower.port_received, self._token_digest, self.submission.mark = False, "", ""
         super().clear_state()
         self.placement.cluster_name = ""
 
-    def _save_state(self) -> None:
+    def save_state(self) -> None:
+        """Commit the state to the hub's database."""
         self.orm_spawner.state = self.get_state()
         session = object_session(self.orm_spawner)
         if session is not None:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +76,19 @@ parts:
     command:
       ["${python}", -I, -m, gipfel_extension.services.programs, files, "${socket}", "${parameters.directory}"]
 resources: {gpus: 0, cpus: 1, memory: 100M, time: "00:20:00"}
+"""
+_RELAY = """
+name: relay
+title: Relay
+parameters: {program: {help: Its program.}}
+parts:
+  relay:
+    listen: port
+    command: ["${python}", -I, "${parameters.program}", "${port}"]
+    secrets: [word]
+keep_up: true
+handover: overlap
+resources: {gpus: 0, cpus: 1, memory: 200M, time: "00:02:00"}
 """
 
 
@@ -166,10 +180,51 @@ def board(
         assert output.startswith("http://"), output
         yield found
     finally:
-        for name in ("board", "postgresql", "idler"):
+        for name in ("board", "postgresql", "idler", "relay"):
             owner._client.delete(f"/hub/api/users/{owner.name}/servers/{name}")
         with contextlib.suppress(httpx.HTTPError):
             owner.stop_server()
+
+
+@dataclass
+class Relay:
+    """A service whose next job takes over before the time limit, and a visitor who keeps asking for it."""
+
+    board: Board
+    folder: Path
+    statuses: list[int]
+
+    @property
+    def state(self) -> dict[str, Any]:
+        state: dict[str, Any] = json.loads((self.folder / "state.json").read_text())
+        return state
+
+    def ask(self, ending: threading.Event) -> None:
+        while not ending.wait(0.5):
+            self.statuses.append(self.board.owner.request("relay/").status_code)
+
+
+@pytest.fixture(scope="module")
+def relay(board: Board) -> Iterator[Relay]:
+    """Started early, because its time limit is two minutes."""
+    unix, owner = board.unix, board.owner
+    unix.write(".gipfel/blueprints/relay.yaml", _RELAY)
+    unix.write(".gipfel/secrets/word", "open sesame").chmod(0o600)
+    options = {"service": "relay", "parameters": {"program": str(unix.home / "board.py")}, "edf": "board"}
+    api = f"/hub/api/users/{owner.name}/servers/relay"
+    assert owner._client.post(api, json=options).status_code in {201, 202}
+    found = Relay(board, unix.home / ".gipfel/services/relay", [])
+    assert wait_until(lambda: owner.request("relay/").status_code == 200, 60), board.hub_server("relay")
+    ending = threading.Event()
+    visitor = threading.Thread(target=found.ask, args=(ending,))
+    visitor.start()
+    yield found
+    ending.set()
+    visitor.join()
+
+
+def test_a_service_of_two_minutes_has_started(relay: Relay) -> None:
+    assert len(relay.state["runs"]) == 1
 
 
 def test_a_service_runs_in_a_container_behind_one_port(board: Board) -> None:
@@ -340,6 +395,22 @@ def test_a_service_ends_when_it_is_idle_and_wakes_with_its_options(board: Board)
     assert "Start idler again" in page
     assert board.owner._client.post(api, json={}).status_code in {201, 202}
     assert wait_until(lambda: "state.json" in board.owner.request("idler/").text, 40)
+
+
+def test_the_next_job_takes_over_in_time_and_no_request_fails(relay: Relay, hub: HubProcess) -> None:
+    assert wait_until(lambda: len(relay.state["runs"]) == 2, 120), hub.last_words(60)
+    state = relay.state
+    assert state["phase"] == "running"
+    # The job before has left secrets and state to this one, whose log now has the usual name.
+    assert (relay.folder / "secrets/word").read_text() == "open sesame"
+    assert sorted(each.name for each in relay.folder.glob("*.log")) == ["relay.log"]
+    queue = ["squeue", "-h", "-o", "%i", "--name=gipfel-relay"]
+    assert wait_until(lambda: relay.board.cluster.call(queue).split() == [state["job_id"]], 40)
+    assert len(relay.statuses) > 20
+    assert set(relay.statuses) == {200}
+    api = f"/hub/api/users/{relay.board.owner.name}/servers/relay"
+    relay.board.owner._client.delete(api)
+    assert wait_until(lambda: relay.state["outcome"] == "stopped", 30)
 
 
 def test_a_service_answers_again_after_its_time_limit(board: Board) -> None:

@@ -97,6 +97,8 @@ def _parts(text: str) -> str:
         ("#" * 250_000, 0, "more than 200000 characters", "shorten it"),
         (_parts(f"  c:\n{COMMAND}    needs: [c]\nfront: a\n"), 8, "'c' is not another", "a"),
         (_parts(f"    needs: [c]\n  c:\n{COMMAND}    needs: [a]\nfront: a\n"), 3, "in a circle", "needs"),
+        (_parts("handover: overlap\n"), 6, "not started again", "keep_up"),
+        (_parts("    variables: {D: '${storage}'}\nkeep_up: true\nhandover: overlap\n"), 8, "two jobs", ""),
         (_parts("    variables: {A: \"x\\ny\"}\n"), 6, "line break", CORRECT),
     ],
 )  # fmt: skip

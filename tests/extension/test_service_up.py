@@ -18,9 +18,8 @@ from gipfel_cluster.process.tree import Process, descendants
 from gipfel_cluster.workloads.directory import new_directory, write_state
 from gipfel_cluster.workloads.kinds import Workload, Workloads
 from gipfel_extension.services.blueprint import read_blueprint
-from gipfel_extension.services.plan import ServiceSpec
-from gipfel_extension.services.start import ServiceKind
-from gipfel_extension.services.supervisor import ServiceState, read_service_state
+from gipfel_extension.services.plan import ServiceSpec, ServiceState, read_service_state
+from gipfel_extension.services.start import ServiceKind, service_url
 from gipfel_extension.training.record.state import LaunchState
 
 _BLUEPRINT = """\
@@ -281,6 +280,72 @@ def test_a_supervisor_whose_part_cannot_start_says_why_and_leaves_nothing(
     (found,) = _services(tmp_path)
     assert problem in found.reason
     assert problem in ended.stderr
+    assert not (folder / "secrets").exists()
+
+
+_RELAY = """\
+name: relay
+title: Relay
+keep_up: true
+handover: overlap
+parts:
+  a:
+    command:
+      ["${python}", -I, -m, gipfel_extension.services.programs, files, "${socket}", "${parameters.directory}"]
+    secrets: [word]
+parameters: {directory: {}}
+"""
+
+
+def test_the_next_supervisor_takes_over_state_logs_and_secrets_when_the_first_has_ended(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "relay.yaml").write_text(_RELAY)
+    parameters = {"directory": str(tmp_path)}
+    spec = ServiceSpec(name="relay", blueprint=read_blueprint(tmp_path / "relay.yaml"), parameters=parameters)
+    folder = tmp_path / ".gipfel/services/relay"
+    (folder / "secrets").mkdir(parents=True)
+    (folder / "secrets/word").write_text("w")
+    (folder / "token").write_text("x" * 40)
+    (folder / "spec.json").write_text(spec.model_dump_json())
+    write_state(folder, ServiceState(phase="queued", name="relay"))
+    argv = (sys.executable, "-m", "gipfel_extension.services.supervisor", str(folder))
+
+    def started(ready: Callable[[], bool]) -> subprocess.Popen[bytes]:
+        found = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        while not ready():
+            assert found.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        return found
+
+    def state_is(pid: int, phase: str) -> bool:
+        state = read_service_state(folder)
+        return state.phase == phase and state.supervisor is not None and state.supervisor.pid == pid
+
+    first = started(lambda: read_service_state(folder).phase == "running")
+    # One that gives up before it has taken over changes nothing.
+    given_up = started((folder / "successor").exists)
+    given_up.terminate()
+    assert given_up.wait(30) == 0
+    assert state_is(first.pid, "running")
+    assert not (folder / "successor").exists()
+    second = started((folder / "successor").exists)
+    assert state_is(first.pid, "running")
+    assert _get(service_url(folder), "x" * 40)[0] == 200
+    first.terminate()
+    assert first.wait(30) == 0
+    deadline = time.monotonic() + 30
+    while not state_is(second.pid, "running"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert _get(service_url(folder), "x" * 40)[0] == 200
+    assert (folder / "secrets/word").exists()
+    assert [each.name for each in folder.glob("*.log")] == ["a.log"]
+    (folder / "stop").touch()
+    assert second.wait(30) == 0
+    assert state_is(second.pid, "ended")
     assert not (folder / "secrets").exists()
 
 

@@ -167,8 +167,7 @@ def _tunnel_of(name: str) -> tuple[str, str]:
 def _access_token(folder: Path, expires_s: int) -> str:
     """Return a token that gives access to a service: a new one of its hub, else the service's own."""
     from ..services.hub_services import hub_services  # noqa: PLC0415 - pydantic
-    from ..services.plan import HUB  # noqa: PLC0415
-    from ..services.supervisor import read_spec, read_token  # noqa: PLC0415
+    from ..services.plan import HUB, read_spec, read_token  # noqa: PLC0415 - pydantic
 
     if read_spec(folder).scheduler != HUB:
         return read_token(folder)
@@ -201,7 +200,7 @@ def _public_url(path: str) -> str:
 
 def _is_raw(folder: Path) -> bool:
     """Return whether a service does not speak HTTP."""
-    from ..services.supervisor import read_spec  # noqa: PLC0415 - pydantic
+    from ..services.plan import read_spec  # noqa: PLC0415 - pydantic
 
     blueprint = read_spec(folder).blueprint
     return blueprint.parts[blueprint.front_part].path == "raw"
@@ -209,8 +208,7 @@ def _is_raw(folder: Path) -> bool:
 
 def how_to_connect(folder: Path) -> tuple[str, ...]:
     """Return how people and programs reach a running service, one line each."""
-    from ..services.plan import HUB  # noqa: PLC0415 - pydantic
-    from ..services.supervisor import read_service_state  # noqa: PLC0415 - pydantic
+    from ..services.plan import HUB, read_service_state  # noqa: PLC0415 - pydantic
 
     if _is_raw(folder):
         return (f"programs connect by: gipfel service connect {folder.name} -- CMD",)

@@ -14,9 +14,8 @@ from gipfel_cluster.workloads.logs import last_lines
 from ..services.blueprint import NAME, find_blueprint
 from ..services.hub_commands import service_offers
 from ..services.hub_services import hub_services
-from ..services.plan import HUB, ServiceSpec, parameter_values
+from ..services.plan import HUB, ServiceSpec, parameter_values, read_service_state
 from ..services.start import ServiceKind, start_service
-from ..services.supervisor import read_service_state
 from .base import GipfelRouteHandler, route
 
 #: Largest number of workloads in a response, and of lines of a log.

@@ -178,7 +178,9 @@ class Blueprint(Frozen):
     reach these alone, and none where they listen on a port. ``storage`` is the storage class of
     ``${storage}``; without one it is in the service's own directory. The service ends after
     ``idle_s`` seconds without a request; 0 means never. With ``keep_up`` a hub starts it again, at the same
-    URL, after a job that was killed, failed or reached its time limit.
+    URL, after a job that was killed, failed or reached its time limit. With ``handover: overlap`` the next
+    job is submitted ``overlap_s`` seconds before the time limit, at the earliest after a quarter of the time,
+    and the URL leads to it as soon as it is ready.
     """
 
     name: Annotated[str, Field(pattern=rf"^{NAME}$")]
@@ -193,6 +195,8 @@ class Blueprint(Frozen):
     storage: ClassName | None = None
     idle_s: Annotated[int, Field(ge=0, le=10**7)] = 0
     keep_up: bool = False
+    handover: Literal["stop-first", "overlap"] = "stop-first"
+    overlap_s: Annotated[int, Field(ge=30, le=86400)] = 600
     parts: dict[_PartName, Part] = Field(min_length=1, max_length=8)
     front: str = ""
     resources: Resources = Resources()
@@ -252,6 +256,7 @@ def cross_problems(blueprint: Blueprint) -> Iterator[BlueprintProblem]:
         yield BlueprintProblem(
             path=("front",), problem=f"there is no part {blueprint.front!r}", fix=_list(sorted(names))
         )
+    yield from _handover_problems(blueprint)
     for name, part in blueprint.parts.items():
         for number, needed in enumerate(part.needs):
             if needed not in names or needed == name:
@@ -271,6 +276,17 @@ def cross_problems(blueprint: Blueprint) -> Iterator[BlueprintProblem]:
             blueprint.start_order()
         except ValueError as error:
             yield BlueprintProblem(path=("parts",), problem=str(error), fix="Remove one of the 'needs'.")
+
+
+def _handover_problems(blueprint: Blueprint) -> Iterator[BlueprintProblem]:
+    if blueprint.handover != "overlap":
+        return
+    if not blueprint.keep_up:
+        problem = "nothing takes over from a service that is not started again"
+        yield BlueprintProblem(path=("handover",), problem=problem, fix="Add 'keep_up: true'.")
+    if any("${storage}" in text for part in blueprint.parts.values() for _, text in part.texts()):
+        problem = "two jobs would write to ${storage} at the same time"
+        yield BlueprintProblem(path=("handover",), problem=problem, fix="Use 'stop-first'.")
 
 
 def ports_of(blueprint: Blueprint, part: Part) -> tuple[str, ...]:

@@ -22,7 +22,15 @@ from gipfel_cluster.job.service import (
 from gipfel_cluster.model import GipfelError, one_line
 
 from .blueprint import Blueprint, Environment, find_blueprint, known_blueprints
-from .plan import HUB, INSTALL_S, ServiceSpec, find_environment, parameter_values, service_directory
+from .plan import (
+    HUB,
+    INSTALL_S,
+    ServiceSpec,
+    find_environment,
+    parameter_values,
+    read_spec,
+    service_directory,
+)
 from .start import write_service
 
 _MARGIN_S = 120.0
@@ -46,6 +54,9 @@ def prepare(order: ServiceOrder, environment: Mapping[str, str]) -> PreparedServ
     GipfelError
         The blueprint, a parameter or a secret can't be used, or this service runs.
     """
+    if order.is_successor:
+        # The running job's values count, whatever has become of the blueprint's file since.
+        return _prepared(read_spec(service_directory(order.name, environment)), environment)
     home = Path(environment.get("HOME") or Path.home())
     blueprint = find_blueprint(order.blueprint, directory=home, environment=environment)
     if blueprint.parts[blueprint.front_part].path == "root":
@@ -65,6 +76,11 @@ def prepare(order: ServiceOrder, environment: Mapping[str, str]) -> PreparedServ
         source=order.blueprint,
     )
     write_service(spec, environment)
+    return _prepared(spec, environment)
+
+
+def _prepared(spec: ServiceSpec, environment: Mapping[str, str]) -> PreparedService:
+    blueprint = spec.blueprint
     limit_s = _MARGIN_S + sum(part.ready.timeout_s for part in blueprint.parts.values())
     packages = find_environment(blueprint, environment)
     if blueprint.environment != Environment() and packages is None:
@@ -76,6 +92,7 @@ def prepare(order: ServiceOrder, environment: Mapping[str, str]) -> PreparedServ
         resources=_resources(blueprint),
         limit_s=limit_s,
         keep_up=blueprint.keep_up,
+        overlap_s=blueprint.overlap_s if blueprint.handover == "overlap" else 0,
         has_pages=blueprint.has_pages,
     )
 

@@ -9,25 +9,28 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from gipfel_cluster.definition_files import suggestion
 from gipfel_cluster.edf.gate import Gate, gates_of
 from gipfel_cluster.egress.start import VARIABLES, gate_invocation
 from gipfel_cluster.engines import Invocation
 from gipfel_cluster.model import BREAKS, Frozen, GipfelError
-from gipfel_cluster.regular_files import read_secret
+from gipfel_cluster.regular_files import read_regular, read_secret
 from gipfel_cluster.runs import make_private, write_atomically
 from gipfel_cluster.staged import open_store
 from gipfel_cluster.storage_classes import resolve_path
-from gipfel_cluster.workloads.directory import last_line
+from gipfel_cluster.workloads.directory import MAX_BYTES, SPEC, WorkloadState, last_line, read_state
 
 from .blueprint import NAME, REFERENCE, Blueprint, Environment, Parameter, ParameterValue, Part, has_type
 
 SERVICES, TOKEN, STORAGE, SECRETS = "services", "token", "storage", "secrets"
+#: Exists from when the service of the next job is ready until that job has taken over.
+SUCCESSOR = "successor"
 #: Scheduler of a service that a hub starts and ends.
 HUB = "hub"
 _MAX_TEXT = 4096
+_MAX_TOKEN_BYTES = 1024
 _BOOLS = {"true": True, "false": False}
 VARIABLE = "GIPFEL_SERVICE_ENVIRONMENTS"
 #: Seconds that an installation may take.
@@ -54,6 +57,57 @@ class ServiceSpec(Frozen):
     """Working directory of the service's programs."""
     source: str = ""
     """Name that the user gave: a blueprint's name or file."""
+
+
+class ServiceState(WorkloadState):
+    """State of a service; ``address`` and ``port`` are those of the front door, on ``nodes[0]``.
+
+    ``runs`` are the run folders of the jobs that it has used, the newest last.
+    """
+
+    runs: tuple[str, ...] = ()
+    address: str = ""
+    port: int = 0
+    prefix: str = "/"
+
+
+def read_spec(folder: Path) -> ServiceSpec:
+    """Return the content of ``spec.json``.
+
+    Raises
+    ------
+    GipfelError
+        It can't be read.
+    """
+    try:
+        return ServiceSpec.model_validate_json(read_regular(folder / SPEC, MAX_BYTES))
+    except (OSError, ValidationError) as error:
+        raise GipfelError(
+            f"The service in {folder} can't be read by this version of Gipfel.",
+            "Start it again with `gipfel service up`.",
+        ) from error
+
+
+def read_service_state(folder: Path) -> ServiceState:
+    """Return the state of a service."""
+    return read_state(folder, ServiceState, "service")
+
+
+def read_token(folder: Path) -> str:
+    """Return the front door's token.
+
+    Raises
+    ------
+    GipfelError
+        It can't be read, or is too short to be a token.
+    """
+    try:
+        token = read_regular(folder / TOKEN, _MAX_TOKEN_BYTES).decode().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise GipfelError(f"The token in {folder} can't be read.", "Start the service again.") from error
+    if len(token) < 32:
+        raise GipfelError(f"The token in {folder} is too short.", "Start the service again.")
+    return token
 
 
 def service_directory(name: str, environment: Mapping[str, str]) -> Path:

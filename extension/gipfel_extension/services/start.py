@@ -40,15 +40,18 @@ from .hub_services import hub_services
 from .plan import (
     HUB,
     SECRETS,
+    SUCCESSOR,
     TOKEN,
     VARIABLE,
     ServiceSpec,
+    ServiceState,
     copy_secrets,
     find_environment,
+    read_service_state,
+    read_spec,
     remove_secrets,
     service_directory,
 )
-from .supervisor import ServiceState, read_service_state, read_spec
 
 JOB_LOG = "job.log"
 _MODULE = "gipfel_extension.services.supervisor"
@@ -136,7 +139,7 @@ def _write(spec: ServiceSpec, folder: Path, environment: Mapping[str, str]) -> S
     runs: tuple[str, ...] = ()
     with suppress(GipfelError):
         runs = read_service_state(folder).runs
-    for name in (EXIT, STOP):
+    for name in (EXIT, STOP, SUCCESSOR):
         (folder / name).unlink(missing_ok=True)
     write_atomically(folder / SPEC, spec.model_dump_json(indent=1) + "\n")
     state = ServiceState(

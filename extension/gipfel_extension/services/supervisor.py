@@ -2,6 +2,9 @@
 
 ``python -m gipfel_extension.services.supervisor DIRECTORY`` runs it; `start.py` submits a job with this
 command. Parts use Unix sockets in a private directory: the front door alone listens on a port.
+
+While the supervisor of an earlier job of the same service runs, one of a blueprint with ``handover: overlap``
+is its successor: it leaves state and logs alone until the hub has ended that job, and then takes them over.
 """
 
 import asyncio
@@ -12,26 +15,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-
-from pydantic import ValidationError
 
 from gipfel_cluster.environment import without_tokens
 from gipfel_cluster.job.hub_requests import report_port
 from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.ports import bind_port
 from gipfel_cluster.process.tree import Process, adopt_orphans, end_descendants
-from gipfel_cluster.regular_files import read_regular
 from gipfel_cluster.runs import ScratchFolder
 from gipfel_cluster.workloads.directory import (
-    MAX_BYTES,
-    SPEC,
     STOP,
-    WorkloadState,
     hold_supervisor_lock,
+    is_supervised,
     last_line,
-    read_state,
     write_state,
 )
 
@@ -41,11 +38,13 @@ from .front_door import FrontDoor, Route, accepts_connections, is_ready
 from .plan import (
     HUB,
     SECRETS,
-    TOKEN,
-    ServiceSpec,
+    SUCCESSOR,
     gated_part,
     make_environment,
     parameter_references,
+    read_service_state,
+    read_spec,
+    read_token,
     remove_secrets,
     resolve_part,
     storage_directory,
@@ -54,25 +53,12 @@ from .plan import (
 _POLL_S = 0.2
 _HEARTBEAT_S = 10.0
 _PROBE_S = 5.0
-_MAX_TOKEN_BYTES = 1024
 _MAX_RUNS = 200
 #: In a network namespace of its own, every port is free.
 _PORT = "8080"
 #: Ports in it that lead to other parts, one after the other.
 _FIRST_OTHER_PORT = 8101
 _PRIVATE_NETWORK = (sys.executable, "-I", "-m", "gipfel_extension.services.programs", "port")
-
-
-class ServiceState(WorkloadState):
-    """State of a service; ``address`` and ``port`` are those of the front door, on ``nodes[0]``.
-
-    ``runs`` are the run folders of the jobs that it has used, the newest last.
-    """
-
-    runs: tuple[str, ...] = ()
-    address: str = ""
-    port: int = 0
-    prefix: str = "/"
 
 
 class ServiceSupervisor:
@@ -89,6 +75,10 @@ class ServiceSupervisor:
         self._packages = ""
         self._is_idle = False
         self._reporter: asyncio.Task[None] | None = None
+        self._overlaps = self._spec.blueprint.handover == "overlap"
+        # Whether it waits for the supervisor of an earlier job, and what it holds as the only supervisor.
+        self._is_successor = False
+        self._held = ExitStack()
 
     @property
     def _of_hub(self) -> bool:
@@ -97,16 +87,44 @@ class ServiceSupervisor:
     def run(self) -> int:
         """Run the service to its end, and return its exit status."""
         adopt_orphans()
-        # The recorder and others are not this process's descendants: it ends only what it has started.
-        with hold_supervisor_lock(self._folder):
+        try:
+            self._held.enter_context(hold_supervisor_lock(self._folder))
+            (self._folder / STOP).unlink(missing_ok=True)
+        except GipfelError:
+            if not self._overlaps:
+                raise
+            self._is_successor = True
+        with self._held:
+            # The recorder and others are not this process's descendants: it ends only what it has started.
             sockets = ScratchFolder.create()
             try:
-                (self._folder / STOP).unlink(missing_ok=True)
                 return asyncio.run(self._supervise(sockets.path))
             finally:
                 end_descendants()
                 sockets.remove()
-                remove_secrets(self._folder)
+                if self._is_successor:
+                    (self._folder / SUCCESSOR).unlink(missing_ok=True)
+                elif not self._has_successor:
+                    remove_secrets(self._folder)
+
+    @property
+    def _has_successor(self) -> bool:
+        """True if the next job's service is ready, and takes over state, logs and secrets."""
+        return self._overlaps and not self._is_successor and (self._folder / SUCCESSOR).exists()
+
+    def _try_to_succeed(self) -> None:
+        """Take over state and logs if the supervisor of the earlier job has ended."""
+        if not is_supervised(self._folder):
+            with suppress(GipfelError, OSError):
+                self._held.enter_context(hold_supervisor_lock(self._folder))
+                earlier = read_service_state(self._folder).runs
+                run = self._state.run
+                runs = (*(each for each in earlier if each != run), *((run,) if run else ()))
+                for log in self._folder.glob("*.next.log"):
+                    log.replace(log.with_name(f"{log.name.removesuffix('.next.log')}.log"))
+                self._is_successor = False
+                (self._folder / SUCCESSOR).unlink(missing_ok=True)
+                self._write(runs=runs[-_MAX_RUNS:])
 
     async def _supervise(self, sockets: Path) -> int:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -240,6 +258,9 @@ class ServiceSupervisor:
         door = FrontDoor(route, access)
         await door.start(listener)
         address, port = listener.getsockname()[:2]
+        if self._is_successor:
+            # From now on the earlier job may end: its supervisor leaves state and secrets to this one.
+            (self._folder / SUCCESSOR).touch(mode=0o600)
         if self._of_hub:
             # Bound to all addresses, it is reached from other nodes by the node's name.
             address = self._state.nodes[0] if address in {"::", "0.0.0.0"} else address  # noqa: S104
@@ -259,6 +280,8 @@ class ServiceSupervisor:
         idle_s = self._spec.blueprint.idle_s
         while not await self._is_stopping():
             self._check_parts()
+            if self._is_successor:
+                await asyncio.to_thread(self._try_to_succeed)
             self._is_idle = bool(idle_s) and door.idle_s > idle_s
             if self._is_idle:
                 return
@@ -303,7 +326,7 @@ class ServiceSupervisor:
         return {name: _FIRST_OTHER_PORT + number for number, name in enumerate(names)}
 
     def _log(self, name: str) -> Path:
-        return self._folder / f"{name}.log"
+        return self._folder / (f"{name}.next.log" if self._is_successor else f"{name}.log")
 
     def _end(self, number: int) -> None:
         self._ending = signal.Signals(number)
@@ -312,6 +335,8 @@ class ServiceSupervisor:
         self._written = time.monotonic()
         # A full disk must not end a service.
         self._state = self._state.model_copy(update=changes)
+        if self._is_successor or self._has_successor:
+            return
         with suppress(OSError):
             self._state = write_state(self._folder, self._state)
 
@@ -345,45 +370,6 @@ def _service_environment(environment: Mapping[str, str]) -> dict[str, str]:
         for name, value in without_tokens(environment).items()
         if not name.startswith(("JUPYTERHUB_", "JPY_"))
     }
-
-
-def read_spec(folder: Path) -> ServiceSpec:
-    """Return the content of ``spec.json``.
-
-    Raises
-    ------
-    GipfelError
-        It can't be read.
-    """
-    try:
-        return ServiceSpec.model_validate_json(read_regular(folder / SPEC, MAX_BYTES))
-    except (OSError, ValidationError) as error:
-        raise GipfelError(
-            f"The service in {folder} can't be read by this version of Gipfel.",
-            "Start it again with `gipfel service up`.",
-        ) from error
-
-
-def read_service_state(folder: Path) -> ServiceState:
-    """Return the state of a service."""
-    return read_state(folder, ServiceState, "service")
-
-
-def read_token(folder: Path) -> str:
-    """Return the front door's token.
-
-    Raises
-    ------
-    GipfelError
-        It can't be read, or is too short to be a token.
-    """
-    try:
-        token = read_regular(folder / TOKEN, _MAX_TOKEN_BYTES).decode().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise GipfelError(f"The token in {folder} can't be read.", "Start the service again.") from error
-    if len(token) < 32:
-        raise GipfelError(f"The token in {folder} is too short.", "Start the service again.")
-    return token
 
 
 def main() -> int:

@@ -72,7 +72,10 @@ class ServiceOffers(Frozen):
 
 
 class ServiceOrder(Frozen):
-    """A service to prepare: the options of a start, the server's name and the path of its URL."""
+    """A service to prepare: the options of a start, the server's name and the path of its URL.
+
+    A successor is the next job of the service that runs: its directory stays as it is.
+    """
 
     name: str
     blueprint: str
@@ -80,6 +83,7 @@ class ServiceOrder(Frozen):
     prefix: str
     edf: str = ""
     engine: str = ""
+    is_successor: bool = False
 
 
 class PreparedService(Frozen):
@@ -87,7 +91,8 @@ class PreparedService(Frozen):
 
     ``packages`` is a directory with its packages, empty if the job makes it. ``limit_s`` is how many seconds
     it may take from the start of its job until it is ready. ``keep_up`` asks for another start after a job
-    that was killed or reached its time limit; with ``has_pages`` browsers show what the service answers.
+    that was killed or reached its time limit, and ``overlap_s`` for one so many seconds before that limit,
+    which takes over (0: none); with ``has_pages`` browsers show what the service answers.
     """
 
     directory: OneLine = ""
@@ -96,6 +101,7 @@ class PreparedService(Frozen):
     resources: ServiceResources = ServiceResources()
     limit_s: float = 0.0
     keep_up: bool = False
+    overlap_s: int = 0
     has_pages: bool = True
     problem: OneLine = ""
     fix: OneLine = ""

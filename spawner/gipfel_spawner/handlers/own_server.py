@@ -116,9 +116,11 @@ class ActivityRouteHandler(OwnServerHandler):
         """Record the report; 403 for an unknown token, upon which a server may shut down."""
         spawner = self.own_spawner()
         orm.Share.purge_expired(self.db)
-        self.answer(
-            spawner.lifetime.on_activity(self.body_as(ActivityReport, "The body is not an activity report."))
+        status = spawner.lifetime.on_activity(
+            self.body_as(ActivityReport, "The body is not an activity report.")
         )
+        spawner.successor.on_report()
+        self.answer(status)
 
 
 class ExtendRouteHandler(OwnServerHandler):

@@ -53,7 +53,14 @@ async def service_offers(commands: UserCommands) -> ServiceOffers:
 
 
 async def prepare_service(
-    options: UserOptions, *, server: str, prefix: str, edf: str, engine: str, commands: UserCommands
+    options: UserOptions,
+    *,
+    server: str,
+    prefix: str,
+    edf: str,
+    engine: str,
+    commands: UserCommands,
+    is_successor: bool = False,
 ) -> PreparedService:
     """Write the directory of the service that the options name, and return what its job needs.
 
@@ -63,6 +70,8 @@ async def prepare_service(
         Name of the server, which is the service's name, too.
     prefix
         Path of the server's URL.
+    is_successor
+        Only return what the next job of the running service needs.
 
     Raises
     ------
@@ -82,6 +91,7 @@ async def prepare_service(
         prefix=prefix,
         edf=edf,
         engine=engine,
+        is_successor=is_successor,
     )
     prepared = await commands.service("prepare", order, PreparedService)
     if prepared.problem:

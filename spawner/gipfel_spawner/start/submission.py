@@ -154,6 +154,8 @@ class StartFollower:
         self.keep_up = False
         #: Whether browsers show what a service answers.
         self.has_pages = True
+        #: When the hub first saw the job run, in seconds since 1970; 0 before.
+        self.running_since = 0.0
         self._deadline: float | None = None
         # Whether the job is vetting its nodes now, and the time of its last report.
         self._is_vetting = False
@@ -161,7 +163,7 @@ class StartFollower:
 
     def begin(self) -> None:
         """Reset the state of the previous start."""
-        self.progress, self.has_image = Progress(), None
+        self.progress, self.has_image, self.running_since = Progress(), None, 0.0
         self._is_vetting, self._last_vetting_report = False, 0.0
         self.limit_s = self._spawner.server_timeout
         # Shortly before JupyterHub's own limit, whose message does not explain the queue.
@@ -229,6 +231,7 @@ class StartFollower:
                 self._placement.watcher.poll_soon()
             if status.state == "RUNNING" or self.port_received:
                 running = running or now
+                self.running_since = self.running_since or time.time()
             if self.port_received and status.nodes:
                 address = address or await self._address(status.nodes[0])
                 if address and await self._reaches(address, status):
