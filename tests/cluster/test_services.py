@@ -398,14 +398,14 @@ def test_a_service_ends_when_it_is_idle_and_wakes_with_its_options(board: Board)
 
 
 def test_the_next_job_takes_over_in_time_and_no_request_fails(relay: Relay, hub: HubProcess) -> None:
-    assert wait_until(lambda: len(relay.state["runs"]) == 2, 120), hub.last_words(60)
-    state = relay.state
-    assert state["phase"] == "running"
+    # More than one handover, if the tests before took long.
+    assert wait_until(lambda: len(relay.state["runs"]) >= 2, 120), hub.last_words(60)
+    assert relay.state["phase"] == "running"
     # The job before has left secrets and state to this one, whose log now has the usual name.
     assert (relay.folder / "secrets/word").read_text() == "open sesame"
-    assert sorted(each.name for each in relay.folder.glob("*.log")) == ["relay.log"]
+    assert (relay.folder / "relay.log").exists()
     queue = ["squeue", "-h", "-o", "%i", "--name=gipfel-relay"]
-    assert wait_until(lambda: relay.board.cluster.call(queue).split() == [state["job_id"]], 40)
+    assert wait_until(lambda: relay.board.cluster.call(queue).split() == [relay.state["job_id"]], 60)
     assert len(relay.statuses) > 20
     assert set(relay.statuses) == {200}
     api = f"/hub/api/users/{relay.board.owner.name}/servers/relay"

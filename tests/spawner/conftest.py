@@ -89,12 +89,21 @@ def _node_folder() -> str:
 
 class RunningHub:
     def __init__(
-        self, folder: Path, proxy: str, more: Sequence[str] = (), environment: dict[str, str] | None = None
+        self,
+        folder: Path,
+        proxy: str,
+        more: Sequence[str] = (),
+        environment: dict[str, str] | None = None,
+        host: str = "",
     ):
         self.folder = folder
         self.token = "test-service-token"
         public, hub, api = _free_ports(3)
         self.public, self.hub = f"http://127.0.0.1:{public}", f"http://127.0.0.1:{hub}"
+        #: The hub's name in requests to the proxy: with one, each user has a name below it.
+        self.host = f"{host or '127.0.0.1'}:{public}"
+        if host:
+            more = (*more, f'c.JupyterHub.subdomain_host = "http://{self.host}"')
         python = folder / "python"
         python.write_text(
             f'#!/bin/sh\n[ "$3" = gipfel_cluster.job ] && exec {sys.executable} {_HERE}/tiny_server.py\n'
@@ -131,7 +140,8 @@ class RunningHub:
             return False
 
     def _proxied(self) -> bool:
-        with urllib.request.urlopen(f"{self.public}/hub/health", timeout=5) as answer:
+        request = urllib.request.Request(f"{self.public}/hub/health", headers={"Host": self.host})
+        with urllib.request.urlopen(request, timeout=5) as answer:
             return bool(answer.status == 200)
 
     def end(self, *, hard: bool = False) -> None:
@@ -260,8 +270,8 @@ def hub(proxy: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runnin
 def new_hub(proxy: str, tmp_path: Path) -> Iterator[Callable[..., RunningHub]]:
     hubs: list[RunningHub] = []
 
-    def make(*more: str, environment: dict[str, str] | None = None) -> RunningHub:
-        hubs.append(RunningHub(tmp_path, proxy, more, environment))
+    def make(*more: str, environment: dict[str, str] | None = None, host: str = "") -> RunningHub:
+        hubs.append(RunningHub(tmp_path, proxy, more, environment, host))
         hubs[-1].start()
         return hubs[-1]
 

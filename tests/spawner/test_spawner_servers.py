@@ -1,5 +1,6 @@
 """The administrators' page, its JSON, culling and the audit log, in a real hub with tiny servers."""
 
+import http.client
 import json
 import re
 import stat
@@ -256,3 +257,53 @@ class TestPage:
         status, page = browser.get("/hub/gipfel/servers")
         assert status == 403
         assert re.search("403", page)
+
+
+def test_pages_of_a_service_are_shared_where_each_user_has_a_host(new_hub: Any) -> None:
+    hub = new_hub(
+        f"c.EDFSpawner.python = {sys.executable!r}",
+        *PAGES,
+        "c.JupyterHub.load_groups = {'lab': {'users': ['ada', 'cy']}, 'others': {'users': ['cy']}}",
+        host="hub.localhost",
+    )
+    tokens = {}
+    for name in ("ada", "ben", "cy"):
+        hub.call("POST", f"/users/{name}")
+        tokens[name] = hub.call("POST", f"/users/{name}/tokens", {}).content["token"]
+    (hub.user_home("ada") / "shown.html").write_text("<h1>Ada's page</h1>")
+    options = {"service": "files", "parameters": {"directory": str(hub.user_home("ada"))}}
+    assert hub.call("POST", "/users/ada/servers/board", options).status in {201, 202}
+
+    def page(user: str, host: str = f"ada.{hub.host}") -> tuple[int, str]:
+        headers = {"Host": host, "Authorization": f"Bearer {tokens.get(user, 'x' * 40)}"}
+        connection = http.client.HTTPConnection("127.0.0.1", int(hub.public.rpartition(":")[2]), timeout=30)
+        connection.request("GET", "/user/ada/board/shown.html", headers=headers)
+        answer = connection.getresponse()
+        content = answer.read().decode()
+        return answer.status, content if answer.status == 200 else ""
+
+    def share(owner: str, **content: Any) -> Any:
+        content = {"service": "board", "kind": "user", "seconds": 3600, **content}
+        return hub.call("POST", f"/gipfel/users/{owner}/share", content, token=tokens[owner])
+
+    until(lambda: page("ada")[0] == 200, 60, hub)
+    # The page is of the owner's host, and of no other.
+    assert page("ada", hub.host)[1] == ""
+    assert [page(each)[0] for each in ("ben", "cy", "nobody")] == [403, 403, 403]
+    assert [each["name"] for each in share("ada", name="ben").content["shares"]] == ["ben"]
+    assert "others" in share("ada", name="others", kind="group").content["problem"]
+    given = share("ada", name="lab", kind="group").content
+    # A group is shared with as its members.
+    assert given["refusal"] == ""
+    assert sorted((each["kind"], each["name"]) for each in given["shares"]) == [
+        ("user", "ben"),
+        ("user", "cy"),
+    ]
+    # A refusal counts for two seconds in the front door.
+    until(lambda: page("ben") == page("cy") == (200, "<h1>Ada's page</h1>"), 20, hub)
+    assert "There is no service board" in share("ben", name="cy").content["problem"]
+    assert share("ada", name="ben", seconds=0).content["shares"][0]["name"] == "cy"
+    assert share("ada", name="lab", kind="group", seconds=0).content["shares"] == []
+    until(lambda: page("ben")[0] == page("cy")[0] == 403, 30, hub)
+    assert page("ada")[0] == 200
+    hub.call("DELETE", "/users/ada/servers/board")

@@ -244,9 +244,15 @@ class ServiceShares:
         """
         spawner, who = self._spawner, f"{request.kind} {request.name}"
         found = self._find(request)
+        owner = spawner.user.orm_user
+        # JupyterHub's tokens do not get what is shared with a group of their owner: each member gets a share.
+        given = (
+            [each for each in found.users if each is not owner] if isinstance(found, orm.Group) else [found]
+        )
         if not request.seconds:
             if found is not None:
-                orm.Share.revoke(self._db, self._stored, found)
+                for each in {*given, found}:
+                    orm.Share.revoke(self._db, self._stored, each)
                 spawner.lifetime.audit("unshare", reason=who)
             return
         if not (spawner.user_options or {}).get("service") or not spawner.active:
@@ -254,13 +260,16 @@ class ServiceShares:
         if self.refusal:
             fix = "Ask the hub's administrators for subdomains (JupyterHub.subdomain_host)."
             raise GipfelError(self.refusal, fix)
-        if found is None:
-            known = "has logged in to this hub" if request.kind == "user" else "of yours is known to this hub"
+        if found is None or not given:
+            known = (
+                "has logged in to this hub" if request.kind == "user" else "of yours has other members here"
+            )
             raise GipfelError(f"No {request.kind} {request.name[:80]!r} {known}.", "Check the name.")
-        if found is spawner.user.orm_user:
+        if found is owner:
             raise GipfelError("This service is yours already.", "Name a colleague.")
-        share = orm.Share.grant(self._db, self._stored, found)
-        share.expires_at = orm.Share.now() + timedelta(seconds=request.seconds)
+        for each in given:
+            share = orm.Share.grant(self._db, self._stored, each)
+            share.expires_at = orm.Share.now() + timedelta(seconds=request.seconds)
         self._db.commit()
         spawner.lifetime.audit("share", reason=f"{who}, {request.seconds} s")
 
