@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import jsonschema
@@ -10,6 +12,7 @@ import yaml
 
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.cli.main import main
+from gipfel_extension.network import read_gate
 from gipfel_extension.services.blueprint import (
     Blueprint,
     blueprint_schema,
@@ -21,6 +24,7 @@ from gipfel_extension.services.blueprint import (
 from gipfel_extension.services.plan import (
     ServiceSpec,
     copy_secrets,
+    gated_part,
     parameter_references,
     parameter_values,
     resolve_part,
@@ -273,3 +277,14 @@ def test_the_commands_list_check_and_print_the_schema(
     assert document["valid"] is False
     assert main(["service", "schema"]) == 0
     assert json.loads(capsys.readouterr().out)["additionalProperties"] is False
+
+
+def test_a_part_behind_a_gate_reaches_no_other_host(tmp_path: Path) -> None:
+    blueprint = read_blueprint(_write(tmp_path, GOOD)).model_copy(update={"gate": True})
+    code = "import socket; socket.create_connection(('203.0.113.7', 5000), 5)"
+    variables = {"PATH": os.environ["PATH"], "GIPFEL_RUN": str(tmp_path), "GIPFEL_NODE": "n1"}
+    argv, environment = gated_part(blueprint, (sys.executable, "-c", code), variables, tmp_path)
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert "ConnectionRefusedError" in done.stderr
+    (row,) = read_gate(tmp_path).rows
+    assert (row.place, row.node, row.allowed) == ("203.0.113.7:5000", "n1", False)
