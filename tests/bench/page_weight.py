@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent / "ui"), str(HERE.parent / "cluster")]
+sys.path[:0] = [str(HERE.parent / each) for each in ("ui", "cluster", "extension")]
 
 from conftest import chromium  # noqa: E402 - of tests/ui
 from lab_page import LabPage  # noqa: E402
