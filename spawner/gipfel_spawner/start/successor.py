@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.notation import parse_duration
 
-from ..lifetime import ServerLifetime
 from .services import prepare_service, with_resources
 from .submission import POLL_SECONDS, JobSubmission
 
 if TYPE_CHECKING:
+    from ..lifetime import ServerLifetime
     from ..spawner import EDFSpawner
 
 #: Seconds that requests to the earlier job get for their answers, after new ones go to the next job.
@@ -32,7 +32,7 @@ class ServiceSuccessor:
     ``successor.overlap_s = 600`` at the start; at each report of the service, ``successor.on_report()``.
     """
 
-    def __init__(self, spawner: "EDFSpawner", lifetime: ServerLifetime) -> None:
+    def __init__(self, spawner: "EDFSpawner", lifetime: "ServerLifetime") -> None:
         self._spawner, self._lifetime = spawner, lifetime
         #: Seconds before the time limit at which the next job is submitted; 0 for none.
         self.overlap_s = 0
