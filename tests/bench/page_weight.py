@@ -106,10 +106,7 @@ def _notebook_bytes(lab: LabPage, folder: Path) -> int:
     expect(lab.widget_figure).to_be_visible(timeout=60_000)
     lab.page.wait_for_timeout(5000)
     lab.page.keyboard.press("Control+s")
-    lab.page.wait_for_timeout(1000)
-    # The lab asks for a name when an untitled notebook is first saved.
-    lab.page.keyboard.press("Enter")
-    lab.page.wait_for_timeout(3000)
+    lab.page.wait_for_timeout(4000)
     return max(path.stat().st_size for path in folder.glob("*.ipynb"))
 
 

@@ -106,12 +106,10 @@ def _run_instead(page: Page, source: str) -> None:
 
 
 def _save(page: Page) -> None:
-    """Save the notebook; the lab asks for a name once."""
     page.locator(
         ".jp-NotebookPanel-toolbar [data-jp-item-name='save'] button, "
         ".jp-NotebookPanel-toolbar [data-command='docmanager:save']"
     ).first.click()
-    page.locator(".jp-Dialog button.jp-mod-accept").click(timeout=_LIMIT_MS)
     expect(page.locator(".lm-TabBar-tab.jp-mod-dirty")).to_have_count(0, timeout=_LIMIT_MS)
 
 
