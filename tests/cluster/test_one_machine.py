@@ -35,8 +35,8 @@ def test_nodes_have_their_own_name_address_shared_memory_and_gpus(
     cluster: OneMachine, plain_users: tuple[UnixUser, UnixUser]
 ) -> None:
     user = plain_users[0]
-    # podman keeps its locks there, also after the builds of other tests.
-    others = "ls /dev/shm | grep -cv ^libpod_"
+    # Left by other tests' jobs of a node: locks of podman, and the directory of checkpoints in memory.
+    others = "ls /dev/shm | grep -cv -e ^libpod_ -e ^gipfel-"
     seen = f"hostname; hostname -i; {others}; touch /dev/shm/mine; echo $CUDA_VISIBLE_DEVICES; id -un"
     printed = cluster.call(
         ["srun", "--nodes=2", "--gres=gpu:gh200:3", "--label", "sh", "-c", seen], user=user.name, limit_s=30
