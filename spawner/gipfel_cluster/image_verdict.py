@@ -32,7 +32,7 @@ POLICY = "GIPFEL_SCAN_POLICY"
 EXCEPTIONS = "GIPFEL_SCAN_EXCEPTIONS"
 #: Variables by which a site configures verdicts: its hub, jobs, and the jobs that these submit need them.
 SECURITY_VARIABLES = (ADVISORIES, POLICY, EXCEPTIONS)
-#: Time limit of a verdict that somebody waits for.
+#: Time limit of a verdict that a person waits for.
 VERDICT_S = 45.0
 #: Reason of a verdict that took too long.
 LATE = (

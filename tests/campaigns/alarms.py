@@ -149,7 +149,7 @@ def watch(course: Course, kind: str, hang: str = "") -> tuple[list[float], list[
 
 
 class _Storage:
-    """What is seen of a checkpoint's writes."""
+    """The writes of a checkpoint, as a look from outside sees them."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import contextlib
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 
 import aiohttp
@@ -85,6 +86,15 @@ def test_a_response_that_breaks_off_does_not_look_complete() -> None:
     run(scenario, raw=_answer(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhal"))
 
 
+async def _assert_held_up(sent: Callable[[], int]) -> None:
+    """Wait until a service can send no more, which is after the buffers of three sockets are full."""
+    before = -1
+    while sent() != before:
+        before = sent()
+        await asyncio.sleep(0.5)
+    assert before < 24 << 20
+
+
 def test_an_endless_answer_is_not_kept_in_memory_and_ends_with_its_reader() -> None:
     sent = 0
     ended = asyncio.Event()
@@ -104,12 +114,8 @@ def test_an_endless_answer_is_not_kept_in_memory_and_ends_with_its_reader() -> N
         reader, writer = await asyncio.open_connection("127.0.0.1", site.port, limit=65536)
         writer.write(f"GET {PREFIX} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode())
         assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
-        # The client reads no more: the service must be held up, after the buffers of three sockets are full.
-        before = -1
-        while sent != before:
-            before = sent
-            await asyncio.sleep(0.5)
-        assert before < 24 << 20
+        # The client reads no more: the service must be held up.
+        await _assert_held_up(lambda: sent)
         writer.transport.abort()
         async with asyncio.timeout(10):
             await ended.wait()
@@ -144,11 +150,7 @@ def test_a_websocket_that_floods_is_held_up_and_ends_with_its_reader() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", site.port, limit=65536)
         writer.write(upgrade.encode())
         assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
-        before = -1
-        while sent != before:
-            before = sent
-            await asyncio.sleep(0.5)
-        assert before < 24 << 20
+        await _assert_held_up(lambda: sent)
         writer.transport.abort()
         async with asyncio.timeout(20):
             await ended.wait()

@@ -72,7 +72,7 @@ class RoleReports:
 
     @property
     def source(self) -> str:
-        """Where most roles come from: ``rank``, ``mesh``, ``wrapper`` or ``launch``; empty if unknown."""
+        """The most frequent source of roles: ``rank``, ``mesh``, ``wrapper`` or ``launch``; or empty."""
         sources = [each.source for each in self.ranks.values() if each.roles]
         return max(sources, key=sources.count, default="")
 
