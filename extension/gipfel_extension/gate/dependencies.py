@@ -1,24 +1,41 @@
 """Judge files that name dependencies: what of them lets others choose what is installed.
 
-Requirement files come first, then names that may be typing errors, settings of pip and uv with lock files,
-and last :func:`dependency_findings`, which recognizes a file by its name.
+Requirement files come first, then settings of pip, uv and npm, and last :func:`dependency_findings`, which
+recognizes a file by its name.
 """
 
 import codecs
 import configparser
-import json
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from gipfel_cluster.installs import command_problems, installed, logical_lines
 from gipfel_cluster.model import one_line
 
+from .install_hooks import RULE as INSTALL_HOOK
+from .install_hooks import (
+    package_json_findings,
+    project_hook_findings,
+    setup_findings,
+)
+from .lock_files import (
+    MAX_NAMES,
+    at_line,
+    insecure_index,
+    line_of_name,
+    lock_findings,
+    npm_lock_findings,
+    toml,
+)
 from .model import Finding, Severity
+from .package_index import PackageIndex, Pin, normal_package
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(\[[^\]]*\])?\s*(.*)")
 _COMMIT = re.compile(r"@[0-9a-f]{40}(?:$|[#&\s])")
+_VERSION = re.compile(r"===?\s*([A-Za-z0-9.!+_-]+)(?=$|[\s;])")
+_INDEX = re.compile(r"^(?:-i|--index-url)[ =]\s*(\S+)")
+_FROM_SOURCE = re.compile(r"--no-binary[ =]\s*\S+")
 _SHOWN = 4
 _SEVERITIES: dict[str, Severity] = {
     "piped-script": "high", "extra-index": "high", "insecure-index": "high", "unpinned-install": "low",
@@ -36,95 +53,59 @@ def problem_findings(text: str) -> Iterator[Finding]:
         )
 
 
-def name_findings(names: Iterator[str]) -> Iterator[Finding]:
-    """Yield a finding for each name that may be a typing error."""
-    for name in dict.fromkeys(names):
-        if meant := likely_meant(name):
-            yield Finding(
-                rule="similar-name",
-                severity="high",
-                message=f"{name[:80]} is one letter away from {meant}, and may be another package.",
-                fix=f"Write {meant} if you mean that, else except this finding with the reason.",
-            )
-
-
-def requirements_findings(text: str) -> Iterator[Finding]:
+def requirements_findings(text: str, index: PackageIndex) -> Iterator[Finding]:
     """Yield what is wrong with a requirements file. Source: pip's reference, Requirements File Format."""
-    lines = [line.strip() for _, line in logical_lines(text) if line.strip()]
-    # Options of a requirements file are those of the command.
-    options = "\n".join(line if line.startswith("-") else "" for line in lines)
-    yield from problem_findings(options)
-    listed = [line for line in lines if not line.startswith("-")]
-    yield from name_findings(match[1] for line in listed if (match := _REQUIREMENT.match(line)))
-    loose = [line for line in listed if not _is_pinned(line)]
+    lines = [(number, line.strip()) for number, line in logical_lines(text) if line.strip()]
+    # Options of a requirements file are those of the command; each keeps the number of its line.
+    options = [""] * (max((number for number, _ in lines), default=0))
+    for number, line in lines:
+        options[number - 1] = line if line.startswith("-") else ""
+    problems = list(problem_findings("\n".join(options)))
+    yield from problems
+    if line := next((line for line in options if _FROM_SOURCE.search(line)), ""):
+        yield build_finding(options.index(line) + 1, line)
+    listed = [(number, line) for number, line in lines if not line.startswith("-")]
+    hashed = any("--hash=" in line for _, line in listed)
+    several = not hashed and any(each.rule == "extra-index" for each in problems)
+    named = next((match[1] for line in options if (match := _INDEX.search(line))), "")
+    yield from index.findings(_requirement_pins(listed, named), several=several)
+    loose = [(number, line) for number, line in listed if not _is_pinned(line)]
     if loose:
-        names = ", ".join(re.split(r"[\s<>=!~;\[@]", line)[0][:60] for line in loose[:_SHOWN])
+        names = ", ".join(re.split(r"[\s<>=!~;\[@]", line)[0][:60] for _, line in loose[:_SHOWN])
         more = f" and {len(loose) - _SHOWN} more" if len(loose) > _SHOWN else ""
-        message = f"Without a version: {names}{more}. Each installation may bring other code."
+        message = (
+            f"Line {loose[0][0]}: without a version: {names}{more}. Each installation may bring other code."
+        )
         fix = "Lock them: uv pip compile --generate-hashes requirements.in -o requirements.txt."
         yield Finding(rule="unpinned-install", severity="low", message=message, fix=fix)
-    elif listed and not any("--hash=" in line for line in listed):
+    elif listed and not hashed:
         message = "Versions are pinned, but not their content: an index can deliver other files."
         fix = "Add hashes: uv pip compile --generate-hashes requirements.in -o requirements.txt."
         yield Finding(rule="no-hashes", severity="low", message=message, fix=fix)
+
+
+def _requirement_pins(listed: Iterable[tuple[int, str]], index: str) -> Iterator[Pin]:
+    """Yield the packages of requirements; ``NAME @ URL`` names its own source."""
+    for number, line in listed:
+        if match := _REQUIREMENT.match(line):
+            version = _VERSION.match(match[3])
+            source = match[3][1:].strip() if match[3].startswith("@") else index
+            yield Pin(match[1], version[1] if version else "", number, source)
+
+
+def build_finding(line: int, option: str) -> Finding:
+    """Return the finding on an option that makes pip build packages, which runs their code."""
+    message = (
+        f"Line {line}: {option[:80]} builds from source, so that code of the package runs at installation."
+    )
+    fix = "Write --only-binary :all:, or build a wheel once without a network, and install that."
+    return Finding(rule=INSTALL_HOOK, severity="low", message=message, fix=fix)
 
 
 def _is_pinned(line: str) -> bool:
     if re.match(r"(\S+\s*@\s*)?(git|hg|svn|bzr)\+", line):
         return _COMMIT.search(line) is not None
     return "==" in line or "--hash=" in line or " @ " in line or line.startswith((".", "/", "file:", "http"))
-
-
-#: Well-known packages. Source: chosen from Gipfel's `.ci/constraints.txt` and packages of deep learning; a
-#: test compares all names of that file. Short names are left out: too much is one letter away from them.
-_NAMES = (
-    "accelerate aiohttp albumentations apache-airflow beautifulsoup4 bitsandbytes boto3 certifi chardet "
-    "colorama colossalai cryptography datasets deepspeed diffusers django docker einops fairscale fastapi "
-    "flash-attn gradio httpx huggingface-hub ipykernel ipywidgets jinja2 joblib jsonschema jupyterhub "
-    "jupyterlab jupyter keras langchain lightning litellm llama-cpp-python matplotlib megatron-core "
-    "mlflow mpi4py "
-    "nibabel notebook numpy nvidia-ml-py openai opencv-python optuna pandas papermill paramiko pillow plotly "
-    "polars protobuf psutil psycopg2 pyarrow pycryptodome pydantic pytest python-dateutil pytorch-lightning "
-    "pyyaml rasterio requests safetensors scikit-image scikit-learn scipy seaborn selenium sentencepiece "
-    "setuptools sqlalchemy sentence-transformers tensorboard tensorflow tiktoken tokenizers torch torchaudio "
-    "torchvision tornado transformers triton typing-extensions urllib3 virtualenv vllm wandb websockets "
-    "xarray xformers xgboost"
-)
-KNOWN = frozenset(_NAMES.split())
-#: Real packages that are one letter away from one of them.
-_REAL = frozenset(("tensorboardx", "torchx", "torchao", "psycopg"))
-_MIN_CHARACTERS = 5
-
-
-def likely_meant(name: str) -> str:
-    """Return the well-known package that a name is one typing error away from; empty if there is none."""
-    normal = re.sub(r"[-_.]+", "-", name).lower()
-    if len(normal) < _MIN_CHARACTERS or normal in KNOWN or normal in _REAL:
-        return ""
-    candidates = {normal.replace("-", "")}
-    for known in sorted(KNOWN):
-        if len(known) >= _MIN_CHARACTERS and (
-            _is_one_error(normal, known) or known.replace("-", "") in candidates
-        ):
-            return known
-    return ""
-
-
-def _is_one_error(one: str, other: str) -> bool:
-    """Return whether one letter was left out, added, replaced, or changed places with its neighbour."""
-    if abs(len(one) - len(other)) > 1 or one == other:
-        return False
-    start = next((at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), None)
-    if start is None:
-        return True
-    left, right = one[start:], other[start:]
-    if len(left) == len(right):
-        swapped = left[1:2] + left[:1] + left[2:]
-        return left[1:] == right[1:] or (len(left) > 1 and swapped == right)
-    return left[1:] == right if len(left) > len(right) else left == right[1:]
-
-
-_MAX_NAMES = 20_000
 
 
 def pip_findings(text: str) -> Iterator[Finding]:
@@ -144,100 +125,70 @@ def pip_findings(text: str) -> Iterator[Finding]:
         key.replace("_", "-"): value for name in settings.sections() for key, value in settings.items(name)
     }
     if values.get("extra-index-url"):
-        yield _extra_index("index-url = URL of one index that has all packages")
+        line = _line_with(text, r"extra[-_]index[-_]url")
+        yield _extra_index("index-url = URL of one index that has all packages", line)
     insecure = values.get("trusted-host") or any(
         each.strip().startswith("http://")
         for key in ("index-url", "extra-index-url")
         for each in values.get(key, "").split()
     )
     if insecure:
-        yield _insecure_index("index-url = https://… without trusted-host")
+        line = _line_with(text, r"trusted[-_]host|http://")
+        yield insecure_index("index-url = https://… without trusted-host", line)
 
 
-def uv_findings(document: dict[str, Any]) -> Iterator[Finding]:
+def uv_findings(document: dict[str, Any], text: str) -> Iterator[Finding]:
     """Yield what is wrong with a ``uv.toml``, or ``[tool.uv]`` of a ``pyproject.toml``."""
     pip = document.get("pip")
     places = [document, pip if isinstance(pip, dict) else {}]
     if any(str(each.get("index-strategy", "")).startswith("unsafe") for each in places):
-        yield _extra_index('index-strategy = "first-index"')
+        yield _extra_index('index-strategy = "first-index"', _line_with(text, "index-strategy"))
     elif any(each.get("extra-index-url") for each in places):
-        yield _extra_index("[[index]] with explicit = true, and [sources] for its packages")
+        line = _line_with(text, "extra-index-url")
+        yield _extra_index("[[index]] with explicit = true, and [sources] for its packages", line)
     indexes = document.get("index")
     listed = [each for each in indexes if isinstance(each, dict)] if isinstance(indexes, list) else []
     urls = [str(each.get("url", "")) for each in listed] + [str(each.get("index-url", "")) for each in places]
     if any(url.startswith("http://") for url in urls) or document.get("allow-insecure-host"):
-        yield _insecure_index('url = "https://…" without allow-insecure-host')
+        line = _line_with(text, "http://|allow-insecure-host")
+        yield insecure_index('url = "https://…" without allow-insecure-host', line)
 
 
-def project_findings(document: dict[str, Any]) -> Iterator[Finding]:
+def _line_with(text: str, pattern: str) -> int:
+    """Return the first line that has a pattern outside of a comment; 0 where none has it."""
+    lines = enumerate(text.splitlines(), 1)
+    return next((n for n, line in lines if re.search(pattern, line) and line.lstrip()[:1] not in "#;"), 0)
+
+
+def project_findings(text: str, index: PackageIndex) -> Iterator[Finding]:
     """Yield what is wrong with a ``pyproject.toml``; versions belong into its lock file."""
+    document = toml(text)
     tool = document.get("tool")
     uv = tool.get("uv") if isinstance(tool, dict) else None
-    if isinstance(uv, dict):
-        yield from uv_findings(uv)
+    problems = list(uv_findings(uv, text)) if isinstance(uv, dict) else []
+    yield from problems
+    yield from project_hook_findings(document, text)
+    sources = uv.get("sources") if isinstance(uv, dict) else None
+    known = {normal_package(each) for each in sources} if isinstance(sources, dict) else set()
     project = document.get("project")
     listed = project.get("dependencies") if isinstance(project, dict) else None
     names = [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
-    yield from name_findings(_name(each) for each in names[:_MAX_NAMES])
-
-
-def lock_findings(document: dict[str, Any]) -> Iterator[Finding]:
-    """Yield what is wrong with a ``uv.lock``, a ``poetry.lock`` or a ``pylock.toml``."""
-    packages = document.get("package") or document.get("packages")
-    listed = [each for each in packages if isinstance(each, dict)] if isinstance(packages, list) else []
-    yield from name_findings(str(each.get("name", "")) for each in listed[:_MAX_NAMES])
-    unhashed = [
-        str(each.get("name", ""))[:60]
-        for each in listed[:_MAX_NAMES]
-        if _has_files(each) and "hash" not in repr(each)
+    pins = [
+        Pin(name, line=line_of_name(text, name), source="its own" if normal_package(name) in known else "")
+        for name in map(_name, names[:MAX_NAMES])
     ]
-    if unhashed:
-        message = f"Locked without hashes: {', '.join(unhashed[:4])}."
-        yield Finding(rule="no-hashes", severity="medium", message=message, fix="Lock again: uv lock.")
-    http = [str(each.get("name", ""))[:60] for each in listed[:_MAX_NAMES] if "'http://" in repr(each)]
-    if http:
-        yield _insecure_index(f"https:// for {', '.join(http[:4])}")
+    several = any(each.rule == "extra-index" for each in problems)
+    yield from index.findings(pins, several=several)
 
 
-def npm_lock_findings(text: str) -> Iterator[Finding]:
-    """Yield what is wrong with a ``package-lock.json``.
-
-    Raises
-    ------
-    ValueError
-        It is broken.
-    """
-    document = json.loads(text)
-    entries = document.get("packages") if isinstance(document, dict) else None
-    unhashed, http = [], []
-    for name, entry in entries.items() if isinstance(entries, dict) else ():
-        resolved = entry.get("resolved") if isinstance(entry, dict) else None
-        if isinstance(resolved, str) and resolved.startswith("http"):
-            unhashed += [name] if not entry.get("integrity") else []
-            http += [name] if resolved.startswith("http://") else []
-    if unhashed:
-        message = f"Locked without hashes: {', '.join(each[:80] for each in unhashed[:4])}."
-        yield Finding(rule="no-hashes", severity="medium", message=message, fix="Lock again: npm install.")
-    if http:
-        yield _insecure_index(f"https:// for {', '.join(each[:80] for each in http[:4])}")
-
-
-def toml(text: str) -> dict[str, Any]:
-    """Return the values of a TOML file.
-
-    Raises
-    ------
-    ValueError
-        It is broken.
-    """
-    return tomllib.loads(text)
-
-
-def _has_files(package: dict[str, Any]) -> bool:
-    source = package.get("source")
-    if isinstance(source, dict) and not ("registry" in source or "url" in source):
-        return False
-    return any(key in package for key in ("files", "wheels", "sdist", "archive"))
+def npm_settings_findings(text: str) -> Iterator[Finding]:
+    """Yield what is wrong with an ``.npmrc``."""
+    for number, line in enumerate(text.splitlines(), 1):
+        name, _, value = (each.strip() for each in line.partition("="))
+        insecure = name.endswith("registry") and re.match(r"http://(?!localhost|127\.|\[::1\])", value)
+        if insecure or (name == "strict-ssl" and value == "false"):
+            yield insecure_index("registry=https://… with strict-ssl=true", number)
+            return
 
 
 def _name(requirement: str) -> str:
@@ -247,17 +198,12 @@ def _name(requirement: str) -> str:
     return requirement[:end]
 
 
-def _extra_index(line: str) -> Finding:
+def _extra_index(line: str, number: int = 0) -> Finding:
     message = (
-        "Packages come from several indexes: the highest version of all is installed, so a public package "
-        "can replace your own of the same name."
+        f"{at_line(number)}packages come from several indexes: the highest version of all is installed, so a "
+        "public package can replace your own of the same name."
     )
     return Finding(rule="extra-index", severity="high", message=message, fix=f"Write {line}.")
-
-
-def _insecure_index(line: str) -> Finding:
-    message = "An index is not authenticated: an attacker in the network can choose what is installed."
-    return Finding(rule="insecure-index", severity="high", message=message, fix=f"Write {line}.")
 
 
 _MAX_FINDINGS = 50
@@ -272,44 +218,51 @@ _MARKS = (
 _FROM = re.compile(r"\s*FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?", re.IGNORECASE)
 _RUN = re.compile(r"^\s*(RUN|ENV|ARG)\b", re.IGNORECASE)
 _ADD = re.compile(r"^\s*ADD\s+(?!.*--checksum=)(?:--\S+\s+)*https?://", re.IGNORECASE)
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def _shell(text: str) -> Iterator[Finding]:
-    yield from problem_findings(text)
-    words = (each for _, line in logical_lines(text) for each in installed(line))
-    yield from name_findings(match[0] for each in words if (match := _NAME.match(each)))
+def _shell(text: str, index: PackageIndex) -> Iterator[Finding]:
+    problems = list(problem_findings(text))
+    yield from problems
+    named = [(number, each) for number, line in logical_lines(text) for each in installed(line)]
+    several = any(each.rule == "extra-index" for each in problems)
+    yield from index.findings(_requirement_pins(named, ""), several=several)
 
 
-def _containerfile(text: str) -> Iterator[Finding]:
+def _containerfile(text: str, index: PackageIndex) -> Iterator[Finding]:
     """Yield what is wrong with a Containerfile: images without a digest, and its commands."""
     stages: set[str] = set()
     loose: list[str] = []
-    for _, line in logical_lines(text):
+    first = 0
+    for number, line in logical_lines(text):
         if match := _FROM.match(line):
             image = match[1]
             if image.lower() not in {"scratch", *stages} and "@sha256:" not in image and "$" not in image:
                 loose.append(image[:200])
+                first = first or number
             stages |= {match[2].lower()} if match[2] else set()
     if loose:
-        message = f"Images without a digest, which may change: {', '.join(loose[:4])}."
+        message = f"Line {first}: images without a digest, which may change: {', '.join(loose[:4])}."
         fix = f"Write FROM {loose[0]}@sha256:DIGEST (podman inspect --format '{{{{.Digest}}}}' {loose[0]})."
         yield Finding(rule="unpinned-image", severity="low", message=message, fix=fix)
-    if any(_ADD.match(line) for _, line in logical_lines(text)):
-        message = "ADD takes a file from the internet without a checksum."
+    if number := next((number for number, line in logical_lines(text) if _ADD.match(line)), 0):
+        message = f"Line {number}: ADD takes a file from the internet without a checksum."
         yield Finding(
             rule="unpinned-download", severity="medium", message=message, fix="Write ADD --checksum=sha256:…."
         )
-    yield from _shell("\n".join(_RUN.sub("", line) for line in text.splitlines()))
+    yield from _shell("\n".join(_RUN.sub("", line) for line in text.splitlines()), index)
 
 
-_KINDS: tuple[tuple[re.Pattern[str], Callable[[str], Iterable[Finding]]], ...] = (
+_Kind = Callable[[str, PackageIndex], Iterable[Finding]]
+_KINDS: tuple[tuple[re.Pattern[str], _Kind], ...] = (
     (re.compile(r"(.*[-_.])?(requirements|constraints)([-_.].*)?\.(txt|in)"), requirements_findings),
-    (re.compile(r"pip\.(conf|ini)"), pip_findings),
-    (re.compile(r"uv\.toml"), lambda text: uv_findings(toml(text))),
-    (re.compile(r"pyproject\.toml"), lambda text: project_findings(toml(text))),
-    (re.compile(r"(uv|poetry)\.lock|pylock(\..+)?\.toml"), lambda text: lock_findings(toml(text))),
-    (re.compile(r"package-lock\.json"), npm_lock_findings),
+    (re.compile(r"pip\.(conf|ini)"), lambda text, _: pip_findings(text)),
+    (re.compile(r"uv\.toml"), lambda text, _: uv_findings(toml(text), text)),
+    (re.compile(r"pyproject\.toml"), project_findings),
+    (re.compile(r"(uv|poetry)\.lock|pylock(\..+)?\.toml"), lock_findings),
+    (re.compile(r"package-lock\.json|npm-shrinkwrap\.json"), npm_lock_findings),
+    (re.compile(r"package\.json"), lambda text, _: package_json_findings(text)),
+    (re.compile(r"\.npmrc"), lambda text, _: npm_settings_findings(text)),
+    (re.compile(r"setup\.py"), lambda text, _: setup_findings(text)),
     (re.compile(r"((.+\.)?(Containerfile|Dockerfile)|(Containerfile|Dockerfile)\..+)"), _containerfile),
     (re.compile(r".+\.setup"), _shell),
 )
@@ -328,8 +281,13 @@ def _text(content: bytes) -> str:
     return content.decode(errors="replace")
 
 
-def dependency_findings(path: str, content: bytes) -> list[Finding]:
+def dependency_findings(path: str, content: bytes, index: PackageIndex | None = None) -> list[Finding]:
     """Return what is wrong with a file of dependencies; nothing for another file.
+
+    Parameters
+    ----------
+    index
+        What is known of packages by their names; it notes what it could not answer.
 
     Raises
     ------
@@ -340,12 +298,12 @@ def dependency_findings(path: str, content: bytes) -> list[Finding]:
     if kind is None:
         return []
     try:
-        found = dict.fromkeys(kind(_text(content)))
+        found = dict.fromkeys(kind(_text(content), index or PackageIndex()))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     return [each.model_copy(update={"message": one_line(each.message)}) for each in found][:_MAX_FINDINGS]
 
 
-def _kind(path: str) -> Callable[[str], Iterable[Finding]] | None:
+def _kind(path: str) -> _Kind | None:
     name = path.rpartition("/")[2]
     return next((kind for pattern, kind in _KINDS if pattern.fullmatch(name)), None)

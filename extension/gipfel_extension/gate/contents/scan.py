@@ -20,6 +20,7 @@ from ..dependencies import dependency_findings
 from ..model import Finding, Item, Judgement
 from ..models.scan_stream import Forward, scan_member
 from ..models.streams import Budget
+from ..package_index import PackageIndex
 from ..secret_texts import secret_kind
 from .archive import archive_errors, archive_files
 from .permissions import Entry, Permissions
@@ -56,7 +57,8 @@ class ContentScan:
         Number of files of an image that hold no model.
     """
 
-    def __init__(self, target: Path, *, image: bool) -> None:
+    def __init__(self, target: Path, *, image: bool, index: PackageIndex | None = None) -> None:
+        self._index = index or PackageIndex()
         self.items: list[Item] = []
         self.not_judged: list[str] = []
         self.not_scanned: list[str] = []
@@ -134,7 +136,7 @@ class ContentScan:
             return
         findings = [*_secret(entry, start)]
         try:
-            findings += dependency_findings(entry.path, start)
+            findings += dependency_findings(entry.path, start, self._index)
         except ValueError as error:
             self.not_judged.append(one_line(f"{self._name(entry)} is broken: {str(error)[:200]}."))
         if findings:

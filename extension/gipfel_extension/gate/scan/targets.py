@@ -3,6 +3,7 @@
 Exceptions are findings that someone has judged and accepted, with a reason and a last day.
 """
 
+import os
 import stat
 import tomllib
 from collections.abc import Iterable, Sequence
@@ -21,6 +22,7 @@ from ..contents.scan import ContentScan, shown, support_finding, unknown_support
 from ..dependencies import dependency_findings, is_dependency_file
 from ..model import Excepted, Item, Package, ScanDocument, Vulnerability
 from ..models.tree import TreeScan
+from ..package_index import PackageIndex
 from ..packages.images import is_image
 from ..packages.inventory import Inventory
 from .cache import Digest, FilePart, Matched, ScanCache
@@ -166,6 +168,7 @@ def scan_targets(
     exceptions: Exceptions | None = None,
     cache: ScanCache | None = None,
     packages_only: bool = False,
+    index: PackageIndex | None = None,
 ) -> ScanDocument:
     """Return what was found in files, directories and images.
 
@@ -177,6 +180,8 @@ def scan_targets(
         Seconds after which advisories are too old.
     packages_only
         Whether to leave out all files that say nothing about packages, and the digest.
+    index
+        What is known of packages by their names; by default what the environment names.
 
     Raises
     ------
@@ -184,12 +189,13 @@ def scan_targets(
         A target does not exist.
     """
     cache = cache or ScanCache(None)
+    index = index or PackageIndex.from_environment(os.environ)
     parts: list[FilePart] = []
     digests: dict[str, str] = {}
     for target in targets:
         if not target.exists():
             raise GipfelError(f"{target} does not exist.", "Give a file, a directory or an image.")
-        part = _part(target, cache, packages_only=packages_only)
+        part = _part(target, cache, index, packages_only=packages_only)
         parts.append(_with_support(part, shown(str(target))))
         digests |= {shown(str(target)): part.digest} if part.digest else {}
     packages = [package for part in parts for package in part.packages]
@@ -204,30 +210,33 @@ def scan_targets(
         vulnerabilities=tuple(left),
         advisories_age_s=age_s,
         not_judged=tuple(dict.fromkeys([*lines, *matched.not_judged])),
-        not_scanned=tuple(line for part in parts for line in part.not_scanned),
+        not_scanned=tuple(dict.fromkeys(line for part in parts for line in part.not_scanned)),
         excepted=(*excepted, *further),
         other_files=sum(part.other_files for part in parts),
         digests=digests,
     )
 
 
-def _part(target: Path, cache: ScanCache, *, packages_only: bool) -> FilePart:
+def _part(target: Path, cache: ScanCache, index: PackageIndex, *, packages_only: bool) -> FilePart:
     about = target.stat()
     if not stat.S_ISREG(about.st_mode):
-        return _scan(target, cache.digests, packages_only=packages_only)
+        return _scan(target, cache.digests, index, packages_only=packages_only)
     options = "packages" if packages_only else "all"
+    if not packages_only and (is_dependency_file(target.name) or is_image(target)):
+        options = f"all {index.state}"
     found = cache.part(target, about, options)
     if found is None:
-        found = _scan(target, cache.digests, packages_only=packages_only)
+        found = _scan(target, cache.digests, index, packages_only=packages_only)
         cache.keep_part(target, about, options, found)
     return found
 
 
-def _scan(target: Path, digests: Path | None, *, packages_only: bool) -> FilePart:
+def _scan(target: Path, digests: Path | None, index: PackageIndex, *, packages_only: bool) -> FilePart:
     """Scan one target."""
+    index = index.unused()
     image = target.is_file() and is_image(target)
     if target.is_file() and not image and is_dependency_file(target.name):
-        return _dependencies(target)
+        return _dependencies(target, index)
     if not (image or target.is_dir()):
         tree = TreeScan()
         items = tuple(tree.items(target))
@@ -239,27 +248,31 @@ def _scan(target: Path, digests: Path | None, *, packages_only: bool) -> FilePar
     digest = Digest(target, digests) if image else None
     tree = TreeScan()
     items = () if image else tuple(tree.items(target))
-    content = ContentScan(target, image=image)
+    content = ContentScan(target, image=image, index=index)
     return FilePart(
         items=(*items, *content.items),
         packages=packages.packages,
-        not_judged=(*packages.not_judged, *tree.not_judged, *content.not_judged),
-        not_scanned=tuple(content.not_scanned),
+        not_judged=(*packages.not_judged, *tree.not_judged, *content.not_judged, *index.not_judged),
+        not_scanned=(*content.not_scanned, *index.not_scanned),
         other_files=tree.other_files + content.other_files,
         os_release=packages.os_release,
         digest=digest.value() if digest else "",
     )
 
 
-def _dependencies(target: Path) -> FilePart:
+def _dependencies(target: Path, index: PackageIndex) -> FilePart:
     """Judge one file of dependencies."""
     name = shown(str(target))
     try:
-        found = dependency_findings(target.name, read_regular(target, _MAX_TEXT_BYTES, follow=True))
+        found = dependency_findings(target.name, read_regular(target, _MAX_TEXT_BYTES, follow=True), index)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", "") or str(error)
         return FilePart(not_judged=(one_line(f"{name} can't be judged: {reason[:200]}."),))
-    return FilePart(items=(Item(path=name, verdict="plain", findings=tuple(found)),))
+    return FilePart(
+        items=(Item(path=name, verdict="plain", findings=tuple(found)),),
+        not_judged=tuple(index.not_judged),
+        not_scanned=tuple(index.not_scanned),
+    )
 
 
 def _packages(target: Path, *, image: bool) -> FilePart:

@@ -1,0 +1,190 @@
+"""Find code that runs while a package is installed, before any of it is imported.
+
+pip runs ``setup.py`` or a build backend for whatever it has no wheel of; npm runs install
+scripts of packages. Nothing is run or imported to look at it: ``setup.py`` is parsed, and its calls
+are named.
+"""
+
+import ast
+import json
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gipfel_cluster.installs import command_problems
+
+from .model import Finding, Severity
+
+RULE = "install-hook"
+WHEELS_ONLY = (
+    "Write pip install --only-binary :all: NAME==VERSION, or build its wheel once without a network, and "
+    "install that."
+)
+NO_SCRIPTS = (
+    "Write ignore-scripts=true into .npmrc, and run npm rebuild NAME for those that need it after reading it."
+)
+_SHOWN = 4
+_MOST_NODES = 500_000
+_PROGRAMS = frozenset(
+    ("os.system", "os.popen", "os.execv", "os.execvp", "os.spawnl", "os.spawnv", "pty.spawn")
+)
+_NETWORK = frozenset(
+    (
+        *("urllib.request.urlopen", "urllib.request.urlretrieve", "urlopen", "urlretrieve", "socket.socket"),
+        *("socket.create_connection", "http.client.HTTPConnection", "http.client.HTTPSConnection"),
+    )
+)
+_NETWORK_MODULES = ("requests.", "httpx.", "urllib3.", "aiohttp.")
+_DECODERS = frozenset(
+    (
+        *("b64decode", "b32decode", "b16decode", "b85decode", "a85decode", "unhexlify", "fromhex"),
+        *("decompress", "loads", "decrypt"),
+    )
+)
+_NPM_HOOKS = ("preinstall", "install", "postinstall")
+_DOWNLOADS = re.compile(r"\b(curl|wget|fetch|https?://|base64|atob|node\s+-e|eval)\b", re.IGNORECASE)
+
+
+def setup_findings(text: str) -> Iterator[Finding]:
+    """Yield what a ``setup.py`` does beyond describing its package; nothing for one that only calls setup."""
+    try:
+        with warnings.catch_warnings():
+            # An invalid escape in a foreign file is not this program's warning.
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        message = "This setup.py runs at installation, and is not valid in this version of Python."
+        yield Finding(rule=RULE, severity="low", message=message, fix=WHEELS_ONLY)
+        return
+    found: dict[Severity, dict[str, int]] = {}
+    names = _imported(tree)
+    for count, node in enumerate(ast.walk(tree)):
+        if count > _MOST_NODES:
+            found.setdefault("low", {})["more code than is read"] = 1
+            break
+        if isinstance(node, ast.Call) and (call := _judged_call(node, names)):
+            severity, words = call
+            found.setdefault(severity, {}).setdefault(words, node.lineno)
+    for severity, calls in sorted(found.items(), key=lambda each: ("high", "medium", "low").index(each[0])):
+        listed = ", ".join(f"{words} (line {line})" for words, line in list(calls.items())[:_SHOWN])
+        message = f"Line {min(calls.values())}: this setup.py acts at installation: {listed}."
+        yield Finding(rule=RULE, severity=severity, message=message, fix=WHEELS_ONLY)
+
+
+def _imported(tree: ast.AST) -> dict[str, str]:
+    """Return the full name behind each name that a file imports."""
+    names: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {each.asname: each.name for each in node.names if each.asname}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
+    return names
+
+
+def _judged_call(node: ast.Call, names: Mapping[str, str]) -> tuple[Severity, str] | None:
+    """Return how serious a call is and its name; None for one that is not."""
+    name = _dotted(node.func, names)
+    if name in ("exec", "eval") and any(_decodes(each, names) for each in node.args):
+        return "high", f"{name} of text that it decodes or downloads"
+    if _is_network(name):
+        return "medium", name
+    if name in _PROGRAMS or name.startswith("subprocess."):
+        if any(_piped(each) for each in (*node.args, *(each.value for each in node.keywords))):
+            return "high", f"{name} of a downloaded script"
+        return "low", name
+    if name.rpartition(".")[2] == "setup" and any(each.arg == "cmdclass" for each in node.keywords):
+        return "low", "setup(cmdclass=…)"
+    return None
+
+
+def _dotted(node: ast.expr, names: Mapping[str, str]) -> str:
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return ""
+    return ".".join([names.get(node.id, node.id), *reversed(parts)])
+
+
+def _is_network(name: str) -> bool:
+    return name in _NETWORK or name.startswith(_NETWORK_MODULES)
+
+
+def _decodes(argument: ast.expr, names: Mapping[str, str]) -> bool:
+    for node in ast.walk(argument):
+        if isinstance(node, ast.Call):
+            last = node.func.attr if isinstance(node.func, ast.Attribute) else _dotted(node.func, names)
+            if last.rpartition(".")[2] in _DECODERS or _is_network(_dotted(node.func, names)):
+                return True
+    return False
+
+
+def _piped(argument: ast.expr) -> bool:
+    texts = (each.value for each in ast.walk(argument) if isinstance(each, ast.Constant))
+    return any(isinstance(each, str) and any(_piped_scripts(each)) for each in texts)
+
+
+def _piped_scripts(text: str) -> Iterator[str]:
+    return (each.code for each in command_problems(text) if each.code == "piped-script")
+
+
+#: Where a project names a file of its own that runs while it is built, as keys of ``[tool]``.
+_BUILD_SCRIPTS = (
+    ("hatch.build.hooks.custom", ("hatch", "build", "hooks", "custom")),
+    ("hatch.build.targets.wheel.hooks.custom", ("hatch", "build", "targets", "wheel", "hooks", "custom")),
+    ("hatch.build.targets.sdist.hooks.custom", ("hatch", "build", "targets", "sdist", "hooks", "custom")),
+    ("poetry.build", ("poetry", "build")),
+    ("pdm.build.custom-hook", ("pdm", "build", "custom-hook")),
+    ("setuptools.cmdclass", ("setuptools", "cmdclass")),
+)
+
+
+def project_hook_findings(document: Mapping[str, Any], text: str) -> Iterator[Finding]:
+    """Yield what of a ``pyproject.toml`` runs files of its own directory while the package is built."""
+    system = document.get("build-system")
+    if isinstance(system, dict) and system.get("backend-path"):
+        message = (
+            f"{line_of(text, 'backend-path')}the build backend {str(system.get('build-backend'))[:80]} is in "
+            f"this directory ({str(system['backend-path'])[:80]}), and runs at installation."
+        )
+        yield Finding(rule=RULE, severity="low", message=message, fix=WHEELS_ONLY)
+    for name, keys in _BUILD_SCRIPTS:
+        value: Any = document.get("tool")
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        if value is not None:
+            message = f"{line_of(text, name)}[tool.{name}] names a file that runs at installation."
+            yield Finding(rule=RULE, severity="low", message=message, fix=WHEELS_ONLY)
+
+
+def line_of(text: str, word: str) -> str:
+    """Return ``Line N: `` for the first line that has a word; empty where none has it."""
+    at = text.find(word)
+    return f"Line {text.count(chr(10), 0, at) + 1}: " if at >= 0 else ""
+
+
+def package_json_findings(text: str) -> Iterator[Finding]:
+    """Yield the install scripts of a ``package.json``.
+
+    Raises
+    ------
+    ValueError
+        It is broken.
+    """
+    document = json.loads(text)
+    found = document.get("scripts") if isinstance(document, dict) else None
+    scripts = found if isinstance(found, dict) else {}
+    for name in _NPM_HOOKS:
+        command = scripts.get(name)
+        if not isinstance(command, str):
+            continue
+        severity: Severity = "low"
+        if any(_piped_scripts(command)):
+            severity = "high"
+        elif _DOWNLOADS.search(command):
+            severity = "medium"
+        message = f"{line_of(text, f'{chr(34)}{name}{chr(34)}')}npm runs at installation: {command[:200]}."
+        yield Finding(rule=RULE, severity=severity, message=message, fix=NO_SCRIPTS)

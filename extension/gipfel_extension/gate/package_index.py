@@ -1,0 +1,391 @@
+"""What is known of packages by their names: withdrawn releases, the site's own names, typing errors.
+
+Nothing is fetched. `PackageIndex` reads a local mirror of a public index, ``<dir>/simple/<name>/`` with the
+answer of its simple API: ``index.v1_json`` or ``index.json`` (PEP 691), or ``index.html`` with
+``data-yanked`` (PEP 592), as bandersnatch and devpi keep it. Without a mirror that is said, and nothing of it
+is called clean.
+"""
+
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
+from packaging.version import InvalidVersion, Version
+
+from gipfel_cluster.model import one_line
+
+from ..telemetry.files import read_regular
+from .model import Finding
+
+INDEX, OWN = "GIPFEL_PACKAGE_INDEX", "GIPFEL_OWN_PACKAGES"
+_FILES = ("index.v1_json", "index.json", "index.html")
+_PLACES = ("simple", "web/simple", "")
+_MAX_BYTES = 64 << 20
+_MAX_AGE_S = 7 * 86400.0
+_SHOWN = 4
+_PUBLIC = re.compile(
+    r"https?://(?:[^/@]*@)?(?:pypi\.org|(?:test|upload)\.pypi\.org|pypi\.python\.org|files\.pythonhosted\.org|"
+    r"registry\.npmjs\.org|registry\.yarnpkg\.com)(?:[:/]|$)"
+)
+#: The source of a locked package without one, which poetry takes from PyPI.
+PYPI = "PyPI"
+_MOST_PATTERNS = 1000
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A package that a file names.
+
+    ``version`` is empty where the file allows several; ``source`` is the URL of its index or file, if the
+    file names one; ``ecosystem`` is the one of OSV.
+    """
+
+    name: str
+    version: str = ""
+    line: int = 0
+    source: str = ""
+    ecosystem: str = "PyPI"
+
+
+@dataclass(frozen=True)
+class _Listing:
+    """The answer of an index about one package; `withdrawn` has the reason of each yanked release."""
+
+    releases: frozenset[Version]
+    withdrawn: Mapping[Version, str]
+    status: str = ""
+
+
+class PackageIndex:
+    """A local mirror of a public index, and the names of the site's own packages.
+
+    Parameters
+    ----------
+    root
+        Directory of the mirror; None if there is none.
+    own
+        Patterns of the site's own names, such as ``acme-*`` or ``@acme/*``.
+
+    Attributes
+    ----------
+    not_judged
+        Lines on what the mirror could not answer.
+    not_scanned
+        Lines on what could not be judged, since there is no mirror.
+    """
+
+    def __init__(
+        self, root: Path | None = None, own: Sequence[str] = (), *, now: float | None = None
+    ) -> None:
+        self._root, self._now = root, time.time() if now is None else now
+        self._own = tuple(normal_package(each) for each in own[:_MOST_PATTERNS])
+        self._missing: list[str] = []
+        self._newest_s = 0.0
+        self._asked = self._asked_own = False
+        self._broken: list[str] = []
+        self._listings: dict[str, _Listing | None] = {}
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> "PackageIndex":
+        """Return the one of ``GIPFEL_PACKAGE_INDEX`` and ``GIPFEL_OWN_PACKAGES``."""
+        named = environment.get(INDEX, "")
+        own = environment.get(OWN, "").replace(",", " ").split()
+        return cls(Path(named) if named else None, own)
+
+    def unused(self) -> "PackageIndex":
+        """Return one that has answered nothing yet, for another target."""
+        return PackageIndex(self._root, self._own, now=self._now)
+
+    @property
+    def state(self) -> str:
+        """Return what changes the answers; a new day does, too, since a mirror has no one file of its own."""
+        words = [str(self._root), *self._own, datetime.fromtimestamp(self._now, UTC).date().isoformat()]
+        return hashlib.sha256("\n".join(words).encode(errors="surrogateescape")).hexdigest()[:16]
+
+    @property
+    def not_judged(self) -> list[str]:
+        """Return a line for each thing that a mirror should have answered and did not."""
+        lines = list(self._broken)
+        if self._missing:
+            more = f" and {len(self._missing) - _SHOWN} more" if len(self._missing) > _SHOWN else ""
+            names = ", ".join(self._missing[:_SHOWN])
+            lines.append(
+                f"Whether releases were withdrawn could not be judged: {self._root} does not list "
+                f"{names}{more}."
+            )
+        age_s = self._now - self._newest_s
+        if self._newest_s and age_s > _MAX_AGE_S:
+            lines.append(
+                f"The package index {self._root} is {age_s / 86400:.0f} days old. Update the mirror."
+            )
+        return [one_line(each) for each in lines]
+
+    @property
+    def not_scanned(self) -> list[str]:
+        """Return what could not be judged without a mirror."""
+        if self._root is not None or not self._asked:
+            return []
+        own = " and names of the site's own packages are on a public index" if self._asked_own else ""
+        line = f"Whether releases were withdrawn (yanked){own} could not be judged: {INDEX} names no mirror."
+        return [line]
+
+    def findings(self, pins: Iterable[Pin], *, several: bool = False) -> Iterator[Finding]:
+        """Yield mistyped names, withdrawn releases, and own names that a public index may or does serve.
+
+        Parameters
+        ----------
+        several
+            Whether the file names several indexes for all of its packages.
+        """
+        named = list(dict.fromkeys(pins))
+        yield from name_findings(named)
+        for pin in named:
+            if self._is_own(pin):
+                self._asked = self._asked_own = True
+                yield from self._own_findings(pin, several=several)
+            elif pin.ecosystem == "PyPI" and pin.version:
+                self._asked = True
+                yield from self._withdrawn(pin)
+
+    def _is_own(self, pin: Pin) -> bool:
+        name = normal_package(pin.name)
+        return any(fnmatchcase(name, each) for each in self._own)
+
+    def _own_findings(self, pin: Pin, *, several: bool) -> Iterator[Finding]:
+        if pin.source == PYPI or _PUBLIC.match(pin.source):
+            why = "comes from a public index, so it is a package of someone else"
+        elif several and not pin.source:
+            why = (
+                "is looked for on several indexes: who has the name on a public one chooses what is installed"
+            )
+        elif not pin.source and self._listing(pin) is not None:
+            why = f"is also the name of a public package, which {self._root} lists"
+        else:
+            return
+        name = pin.name[:80]
+        fix = (
+            f'Write [tool.uv.sources] {name} = {{ index = "NAME" }} with [[tool.uv.index]] explicit = true, '
+            "or for pip --index-url with the site's index alone."
+        )
+        if pin.ecosystem == "npm":
+            fix = f"Write {name.partition('/')[0]}:registry=https://SITE into .npmrc, and lock again."
+        message = f"{_line(pin)}{name} is a name of the site's own packages, and {why}."
+        yield Finding(rule="own-name", severity="high", message=message, fix=fix)
+
+    def _withdrawn(self, pin: Pin) -> Iterator[Finding]:
+        if self._root is None:
+            return
+        listing = self._listing(pin)
+        if listing is not None and listing.status == "quarantined":
+            # Its files are no longer listed.
+            message = f"{_line(pin)}the index has quarantined {pin.name}, as it does for malware."
+            fix = "Write another package, and treat machines that had it as taken over."
+            yield Finding(rule="quarantined", severity="critical", message=message, fix=fix)
+            return
+        try:
+            version = Version(pin.version)
+        except InvalidVersion:
+            listing = None
+        if listing is None or version not in listing.releases:
+            self._missing.append(f"{pin.name[:60]} {pin.version[:40]}")
+        elif version in listing.withdrawn:
+            reason = listing.withdrawn[version]
+            why = f": {reason}" if reason else ""
+            message = f"{_line(pin)}{pin.name} {pin.version} was withdrawn (yanked){why}."
+            better = _better(version, listing)
+            fix = f"Write {pin.name}=={better}, and lock again." if better else "Write another package."
+            yield Finding(rule="yanked", severity="medium", message=message, fix=fix)
+
+    def _listing(self, pin: Pin) -> _Listing | None:
+        """Return the mirror's listing of a package; None where there is none, or it can't be read."""
+        name = normal_package(pin.name)
+        if self._root is None or pin.ecosystem != "PyPI" or not re.fullmatch(r"[a-z0-9-]+", name):
+            return None
+        if name not in self._listings:
+            self._listings[name] = self._read(name)
+        return self._listings[name]
+
+    def _read(self, name: str) -> _Listing | None:
+        for place in _PLACES:
+            for file in _FILES:
+                path = Path(self._root or "", place, name, file)
+                try:
+                    content = read_regular(path, _MAX_BYTES, follow=True)
+                    self._newest_s = max(self._newest_s, *map(_mtime, (path, path.parents[1], *_marks(path))))
+                    return _parse_html(content) if file == "index.html" else _parse_json(content)
+                except FileNotFoundError:
+                    continue
+                except (OSError, ValueError, RecursionError, TypeError, AttributeError) as error:
+                    why = getattr(error, "strerror", "") or "it is broken"
+                    self._broken.append(
+                        f"The listing {path} could not be judged: {why[:100]}. Update the mirror."
+                    )
+                    return None
+        return None
+
+
+def normal_package(name: str) -> str:
+    """Return a name as PyPI compares it; one of npm's scopes in lower case."""
+    return name.lower() if name.startswith("@") else re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _line(pin: Pin) -> str:
+    return f"Line {pin.line}: " if pin.line else ""
+
+
+def _marks(path: Path) -> Iterator[Path]:
+    """Yield the files that mirrors rewrite at each update, while listings stay as they are."""
+    simple = path.parents[1]
+    yield from (simple / "index.html", simple / "index.v1_json", simple.parent / "last-modified")
+
+
+def _mtime(path: Path) -> float:
+    try:
+        return os.stat(path).st_mtime  # noqa: PTH116 - a missing one is usual
+    except OSError:
+        return 0.0
+
+
+def _better(version: Version, listing: _Listing) -> Version | None:
+    """Return the release to take instead: the newest of the same major version, else the newest."""
+    left = [each for each in listing.releases - listing.withdrawn.keys() if not each.is_prerelease]
+    return max(left, key=lambda each: (each.major == version.major, each), default=None)
+
+
+def _listing_of(files: Iterable[tuple[str, str | None]], status: str = "") -> _Listing:
+    """Return the listing of file names, each with the reason why it was withdrawn; None where it was not."""
+    reasons: dict[Version, list[str | None]] = {}
+    for name, reason in files:
+        if (version := _version_of(name)) is not None:
+            reasons.setdefault(version, []).append(reason)
+    withdrawn = {
+        version: next((each for each in found if each), "")[:200]
+        for version, found in reasons.items()
+        if None not in found
+    }
+    return _Listing(frozenset(reasons), {key: one_line(each) for key, each in withdrawn.items()}, status)
+
+
+def _version_of(file: str) -> Version | None:
+    try:
+        return parse_wheel_filename(file)[1] if file.endswith(".whl") else parse_sdist_filename(file)[1]
+    except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
+        # Eggs, installers and signatures, which pip does not take.
+        return None
+
+
+def _parse_json(content: bytes) -> _Listing:
+    document: Any = json.loads(content)
+    files = document["files"] if isinstance(document, dict) and "files" in document else None
+    if not isinstance(files, list):
+        raise ValueError("it lists no files")  # noqa: TRY004 - it is about a file's content
+    status = document.get("project-status")
+    pairs = ((str(each["filename"]), _reason(each.get("yanked", False))) for each in files)
+    return _listing_of(pairs, str(status.get("status", "")) if isinstance(status, dict) else "")
+
+
+def _reason(yanked: object) -> str | None:
+    return None if yanked in (False, None) else yanked if isinstance(yanked, str) else ""
+
+
+class _Links(HTMLParser):
+    """The links of a page of a simple index, with the reason of each withdrawn one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.files: list[tuple[str, str | None]] = []
+        self.ended = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        if tag == "a" and (target := found.get("href")):
+            name = unquote(target.partition("#")[0].rpartition("/")[2])
+            self.files.append((name, (found["data-yanked"] or "") if "data-yanked" in found else None))
+
+    def handle_endtag(self, tag: str) -> None:
+        self.ended |= tag == "html"
+
+
+def _parse_html(content: bytes) -> _Listing:
+    page = _Links()
+    page.feed(content.decode(errors="replace"))
+    if not page.ended:
+        raise ValueError("it is cut off")
+    return _listing_of(page.files)
+
+
+def name_findings(pins: Iterable[Pin]) -> Iterator[Finding]:
+    """Yield a finding for each name that may be a typing error."""
+    for name, pin in {each.name: each for each in pins if each.ecosystem == "PyPI"}.items():
+        if meant := likely_meant(name):
+            yield Finding(
+                rule="similar-name",
+                severity="high",
+                message=f"{_line(pin)}{name[:80]} is one letter away from {meant}, and may be another one.",
+                fix=f"Write {meant} if you mean that, else except this finding with the reason.",
+            )
+
+
+#: Well-known packages. Source: chosen from Gipfel's `.ci/constraints.txt` and packages of deep learning; a
+#: test compares all names of that file. Short names are left out: too much is one letter away from them.
+_NAMES = (
+    "accelerate aiohttp albumentations apache-airflow beautifulsoup4 bitsandbytes boto3 certifi chardet "
+    "colorama colossalai cryptography datasets deepspeed diffusers django docker einops fairscale fastapi "
+    "flash-attn gradio httpx huggingface-hub ipykernel ipywidgets jinja2 joblib jsonschema jupyterhub "
+    "jupyterlab jupyter keras langchain lightning litellm llama-cpp-python matplotlib megatron-core "
+    "mlflow mpi4py "
+    "nibabel notebook numpy nvidia-ml-py openai opencv-python optuna pandas papermill paramiko pillow plotly "
+    "polars protobuf psutil psycopg2 pyarrow pycryptodome pydantic pytest python-dateutil pytorch-lightning "
+    "pyyaml rasterio requests safetensors scikit-image scikit-learn scipy seaborn selenium sentencepiece "
+    "setuptools sqlalchemy sentence-transformers tensorboard tensorflow tiktoken tokenizers torch torchaudio "
+    "torchvision tornado transformers triton typing-extensions urllib3 virtualenv vllm wandb websockets "
+    "xarray xformers xgboost"
+)
+KNOWN = frozenset(_NAMES.split())
+#: Real packages that are one letter away from one of them.
+_REAL = frozenset(("tensorboardx", "torchx", "torchao", "psycopg"))
+_MIN_CHARACTERS = 5
+
+
+def likely_meant(name: str) -> str:
+    """Return the well-known package that a name is one typing error away from; empty if there is none."""
+    normal = re.sub(r"[-_.]+", "-", name).lower()
+    if len(normal) < _MIN_CHARACTERS or normal in KNOWN or normal in _REAL:
+        return ""
+    candidates = {normal.replace("-", "")}
+    for known in sorted(KNOWN):
+        if len(known) >= _MIN_CHARACTERS and (
+            _is_one_error(normal, known) or known.replace("-", "") in candidates
+        ):
+            return known
+    return ""
+
+
+def _is_one_error(one: str, other: str) -> bool:
+    """Return whether one letter was left out, added, replaced, or changed places with its neighbour."""
+    if abs(len(one) - len(other)) > 1 or one == other:
+        return False
+    start = next((at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), None)
+    if start is None:
+        return True
+    left, right = one[start:], other[start:]
+    if len(left) == len(right):
+        swapped = left[1:2] + left[:1] + left[2:]
+        return left[1:] == right[1:] or (len(left) > 1 and swapped == right)
+    return left[1:] == right if len(left) > len(right) else left == right[1:]
