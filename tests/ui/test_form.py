@@ -179,8 +179,13 @@ def test_a_mistake_is_shown_at_its_field(pages: HubPages, screenshot: Screenshot
     page = pages.page
     # What the browser itself refuses is let through, as an older browser would.
     page.locator("#spawn_form").evaluate("form => { form.noValidate = true; }")
+    gpus = page.get_by_label("GPUs per node")
+    gpus.fill("999")
+    expect(gpus).to_have_attribute("aria-invalid", "true")
+    expect(page.locator("#gipfel-start")).to_have_text("unknown (fix “GPUs per node” above)")
+    gpus.fill("0")
+    expect(gpus).not_to_have_attribute("aria-invalid", "true")
     page.get_by_label("Time", exact=True).fill("soon")
-    page.get_by_label("GPUs per node").fill("0")
     pages.start()
     time = page.get_by_label("Time", exact=True)
     expect(time).to_have_attribute("aria-invalid", "true")

@@ -51,8 +51,19 @@ def pages(hub: HubProcess, new_page: Callable[[], Page]) -> Iterator[HubPages]:
     pages.page.close()
 
 
-def test_login_has_no_serious_findings(pages: HubPages) -> None:
-    check(pages.page, f"{pages.url}/hub/login")
+def test_login_and_an_address_without_a_page_have_no_serious_findings(pages: HubPages) -> None:
+    page = pages.page
+    check(page, f"{pages.url}/hub/login")
+    check(page, f"{pages.url}/hub/login", then=_mistype_password)
+    check(page, f"{pages.url}/hub/nowhere")
+    expect(page.get_by_role("link", name="Go to your sessions")).to_be_visible()
+
+
+def _mistype_password(page: Page) -> None:
+    page.get_by_label("Username").fill(_USER)
+    page.get_by_label("Password").fill("mistyped")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_text("Invalid username or password")).to_be_visible()
 
 
 def test_home_form_and_a_failure_have_none(

@@ -170,9 +170,24 @@
     );
   }
 
+  /** Mark numbers beyond their limits; returns what to do about the first field that can't be submitted. */
+  function firstMistake() {
+    for (const each of form.querySelectorAll("input[type=number]:not([aria-errormessage])")) {
+      each.classList.toggle("is-invalid", !each.validity.valid);
+      each.toggleAttribute("aria-invalid", !each.validity.valid);
+      if (!each.validity.valid) {
+        each.setAttribute("aria-invalid", "true");
+      }
+    }
+    const wrong = [...form.elements].find((each) => each.willValidate && !each.validity.valid);
+    const name = wrong && wrong.labels.length ? wrong.labels[0].textContent.replace("(required)", "").trim() : "";
+    return wrong && `${wrong.validity.valueMissing ? "fill in" : "fix"} “${name}” above`;
+  }
+
   const updateExpectedStart = debounced(async (signal) => {
-    if (!form.checkValidity()) {
-      start.textContent = "unknown (fix the field marked above)";
+    const mistake = firstMistake();
+    if (mistake) {
+      start.textContent = `unknown (${mistake})`;
       return;
     }
     start.textContent = "querying the scheduler…";
