@@ -32,6 +32,8 @@ from typing import NamedTuple
 
 #: The annotation of an EDF that lists data to stage, and the prefix of those that say how.
 ANNOTATION = "com.gipfel.stage"
+#: The begin of an address of S3.
+OBJECTS = "s3://"
 MEMORY = Path("/dev/shm")  # noqa: S108 - the store in it is accessible to its owner alone
 _MAX_BYTES = 64 << 10
 _SWEEP_S, _SWEEP_POLL_S = 2.0, 0.05
@@ -48,8 +50,18 @@ class StagedPath(NamedTuple):
     job: str
     copy: str
 
+    @property
+    def in_containers(self) -> str:
+        """Return the path that containers have it at, which for an object of S3 is below ``/s3``."""
+        return f"/s3/{self.path.removeprefix(OBJECTS)}" if self.path.startswith(OBJECTS) else self.path
+
     def is_current(self) -> bool:
-        """Return whether the original still has the size and time of change of when it was copied."""
+        """Return whether the original still has the size and time of change of when it was copied.
+
+        Objects of S3 count as unchanged while they are staged.
+        """
+        if self.path.startswith(OBJECTS):
+            return True
         try:
             found = Path(self.path).stat()
         except OSError:

@@ -17,6 +17,7 @@ import sftp_share
 from edf_files import write_edf
 from images import Images
 from one_machine import OneMachine, wait_until
+from s3_stand_in import s3_stand_in
 from sftp_share import SftpShare
 from unix_users import UnixUser
 
@@ -224,6 +225,24 @@ def test_the_shared_file_system_sends_the_data_once_and_a_copy_is_used_again(pla
     # The second staging still needs the copies.
     assert not place.nothing_left()
     place.stop(second["id"])
+    assert wait_until(place.nothing_left, 10), place.left()
+
+
+def test_an_object_of_s3_is_read_once_for_all_nodes(place: Place) -> None:
+    with s3_stand_in(place.cluster.hub_address) as service:
+        service.objects = {"data.bin": os.urandom(_SMALL)}
+        keys = " ".join(f"{name}={value}" for name, value in service.environment.items())
+        command = f"{keys} {place.runtime}/bin/gipfel data stage s3://sets/data.bin --to memory --json"
+        status, out, err = place.end(place.start(command))
+        assert status == 0, err
+        assert service.sent == _SMALL
+        content = service.objects["data.bin"]
+    found = json.loads(out)
+    assert all(each["read"] and each["received"] for each in found["copies"])
+    for node in place.cluster.node_names:
+        copy = place.on(node, "sh", "-c", "sha256sum /dev/shm/gipfel-staged-*/*/data").split()[0]
+        assert copy == hashlib.sha256(content).hexdigest()
+    place.stop(found["id"])
     assert wait_until(place.nothing_left, 10), place.left()
 
 

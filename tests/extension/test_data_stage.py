@@ -7,10 +7,13 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from s3_stand_in import KEY as S3_KEY
+from s3_stand_in import SECRET, S3StandIn, s3_stand_in
 
 from gipfel_cluster.edf.model import Edf, Mount
 from gipfel_cluster.engines.protocol import ContainerRequest
@@ -20,6 +23,7 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.staged import lock_content, staged_paths, sweep
 from gipfel_cluster.storage_classes import node_stores
 from gipfel_extension.data.manifest import summary_path
+from gipfel_extension.data.s3 import S3Error, S3Service
 from gipfel_extension.data.stage.exchange import Exchange, ExchangeError, FileCopy, Peer
 from gipfel_extension.data.stage.model import StageItem, StageSpec, list_items
 from gipfel_extension.data.stage.store import NodeStore, available_memory
@@ -272,8 +276,9 @@ def test_containers_get_the_copies_at_the_same_paths(tmp_path: Path) -> None:
     store.release()
 
 
-def _gipfel(runs: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "GIPFEL_RUNS": str(runs), "GIPFEL_STORAGE_FAST": str(runs)}
+def _gipfel(runs: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    own = {"GIPFEL_RUNS": str(runs), "GIPFEL_STORAGE_FAST": str(runs)}
+    environment = {**os.environ, **own, **variables}
     argv = [sys.executable, "-m", "gipfel_extension.cli", "data", *words]
     return subprocess.run(argv, capture_output=True, text=True, timeout=60, env=environment, check=False)
 
@@ -351,3 +356,73 @@ def test_staging_on_this_machine_is_a_workload_that_is_stopped(tmp_path: Path) -
         end.wait(0.1)
     assert list(staged_paths(node_stores({"GIPFEL_STORAGE_FAST": str(tmp_path)}))) == []
     assert not (folder / "rendezvous.json").exists()
+
+
+@pytest.fixture
+def s3() -> Iterator[S3StandIn]:
+    with s3_stand_in() as service:
+        service.objects = {"set/a.bin": os.urandom(5_000_000), "set/deep/b": b"22", "other": b"3"}
+        yield service
+
+
+def test_objects_of_s3_are_staged_once_and_containers_have_them(tmp_path: Path, s3: S3StandIn) -> None:
+    runs, environment = tmp_path / "runs", {"GIPFEL_STORAGE_FAST": str(tmp_path)}
+    done = _gipfel(runs, "stage", "s3://sets/set/", "--to", "nvme", "--json", **environment, **s3.environment)
+    assert done.returncode == 0, done.stderr
+    try:
+        assert s3.sent == 5_000_002
+        found = {each.in_containers: each for _, each in staged_paths(node_stores(environment))}
+        assert sorted(found) == ["/s3/sets/set/a.bin", "/s3/sets/set/deep/b"]
+        copy = found["/s3/sets/set/a.bin"].copy
+        assert Path(copy).read_bytes() == s3.objects["set/a.bin"]
+        request = ContainerRequest(edf=Edf(name="e", path=None, image="/i"), command=("true",), scratch="/s")
+        changed, _ = use_copies(request, staged_paths(node_stores(environment)))
+        assert Mount(source=copy, destination="/s3/sets/set/a.bin", flags=("ro",)) in changed.mounts
+        written = b"".join(each.read_bytes() for each in runs.rglob("*") if each.is_file())
+        assert b"s3://sets/set/" in written
+        assert SECRET.encode() not in written
+        assert S3_KEY.encode() not in written
+    finally:
+        (runs / "transfers" / "1" / "stop").touch()
+
+
+def test_what_can_not_be_read_from_s3_is_one_line_without_keys(tmp_path: Path, s3: S3StandIn) -> None:
+    good, path = s3.environment, tmp_path / ".aws" / "credentials"
+    url = {"AWS_ENDPOINT_URL": good["AWS_ENDPOINT_URL"]}
+    path.parent.mkdir()
+    path.write_text(f"[default]\naws_access_key_id={S3_KEY}\naws_secret_access_key={SECRET}\n")
+    home = {**url, "HOME": str(tmp_path)}
+    for address, environment, words in (
+        ("s3://sets/none", good, "there is no such object"),
+        ("s3://sets/none/", good, "there is no such object"),
+        ("s3://none/x", good, "there is no such bucket"),
+        ("s3://sets/other", {**good, "AWS_SECRET_ACCESS_KEY": "wrong"}, "it refuses access"),
+        ("s3://sets/other", {**url, "HOME": "/none"}, "it refuses access"),
+        (
+            "s3://sets/other",
+            {**good, "AWS_ENDPOINT_URL": "http://127.0.0.1:9"},
+            "127.0.0.1:9: it does not ans",
+        ),
+        ("s3://sets/other", home, "Other users may read the secret"),
+        (f"s3://{S3_KEY}:{SECRET}@sets/other", good, "An address of S3 is not valid"),
+    ):
+        with pytest.raises(GipfelError, match=words) as caught:
+            list_items(StageSpec(data=(address,)), environment)
+        assert SECRET not in str(caught.value)
+        assert "\n" not in str(caught.value)
+    path.chmod(0o600)
+    assert list_items(StageSpec(data=("s3://sets/other",)), home)[0].size == 1
+
+
+def test_an_object_that_changes_or_is_cut_while_it_is_read_is_refused(s3: S3StandIn) -> None:
+    (item,) = list_items(StageSpec(data=("s3://sets/set/a.bin",)), s3.environment)
+    service = S3Service(s3.environment)
+    assert service.read(item.object, CHUNK_BYTES, 10) == s3.objects["set/a.bin"][CHUNK_BYTES:][:10]
+    s3.cut = True
+    with pytest.raises(S3Error, match="cut off"):
+        service.read(item.object, 0, 100)
+    s3.cut, s3.change_after = False, 0
+    with pytest.raises(S3Error, match="changed while it was staged"):
+        service.check_unchanged(item.object)
+    with pytest.raises(S3Error, match="changed while it was staged"):
+        S3Service(s3.environment).read(item.object, 0, 100)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gipfel_cluster.staged import OBJECTS
+
 from .runs import size_text
 from .terminal import LiveTable, examples, report_line, table_lines
 
@@ -41,6 +43,7 @@ def parse_size(text: str) -> int:
         "gipfel data stage /scratch/imagenet.sqsh",
         "gipfel data stage shared:imagenet.sqsh        below the site's storage class shared",
         "gipfel data stage /scratch/imagenet.sqsh /scratch/model --to memory --max-memory 40G",
+        "gipfel data stage s3://sets/imagenet.sqsh     in containers /s3/sets/imagenet.sqsh",
         "gipfel data stage /scratch/imagenet.sqsh --on-failure continue",
         "gipfel stop transfer:1           removes the copies",
     )
@@ -99,6 +102,9 @@ def stage(
     job get the copies at the same paths. The copies are kept until the job ends or `gipfel stop` removes
     them, and other jobs of yours on a node use them, too.
 
+    Objects of S3 need AWS_ENDPOINT_URL for another service than Amazon's, and AWS_ACCESS_KEY_ID and
+    AWS_SECRET_ACCESS_KEY, or ~/.aws/credentials with mode 0600.
+
     Exit status: 0 staged, 1 not.
     """
     from gipfel_cluster.scheduler.notation import expand_hostlist  # noqa: PLC0415
@@ -130,6 +136,11 @@ def _source(text: str) -> str:
     """Return the absolute path of data that is named by a path or below a storage class."""
     from gipfel_cluster.storage_classes import resolve_path  # noqa: PLC0415 - pydantic
 
+    if text.startswith(OBJECTS):
+        from ..data.s3 import split_address  # noqa: PLC0415
+
+        split_address(text)
+        return text
     return str(Path(resolve_path(text, os.environ)).expanduser().absolute())
 
 
@@ -172,9 +183,10 @@ def _follow(folder: Path, *, as_json: bool) -> int:
         click.echo(json.dumps(found))
     elif state.ready and not state.ended:
         seconds = ((state.ready_ns or 0) - (state.started_ns or 0)) / 1e9
+        place = "S3" if all(each.startswith(OBJECTS) for each in state.data) else "the shared file system"
         report_line(
             f"transfer {folder.name}: {size_text(state.total)} {state.reason} "
-            f"{size_text(state.shared_reads)} were read from the shared file system, in {seconds:.1f} s."
+            f"{size_text(state.shared_reads)} were read from {place}, in {seconds:.1f} s."
         )
     else:
         report_line(f"transfer {folder.name} {state.outcome or state.phase}: {state.reason}")
@@ -254,7 +266,8 @@ def status(*, as_json: bool) -> int:
     for tier, each in local:
         current = "staged" if each.is_current() else "outdated"
         job = f"job {each.job}" if each.job else ""
-        rows.append([job, "this node", tier, current, size_text(each.size), each.path])
+        path = f"{each.path} ({each.copy})" if each.path.startswith(OBJECTS) else each.path
+        rows.append([job, "this node", tier, current, size_text(each.size), path])
     if len(rows) == 1:
         report_line("Nothing is staged. `gipfel data stage DATA` copies data to the nodes of a job.")
     for line in table_lines(rows, right=(4,)) if len(rows) > 1 else ():

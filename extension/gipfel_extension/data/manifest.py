@@ -271,16 +271,29 @@ def earlier_summary_path(image: Path) -> Path:
 
 def _read_summary(path: Path) -> Summary | None:
     try:
-        found = Summary.model_validate(read_json(path, _MAX_SUMMARY_BYTES, follow=True))
+        content = read_json(path, _MAX_SUMMARY_BYTES, follow=True)
     except FileNotFoundError:
         return None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise GipfelError(f"{path} can't be read: {reason}.", "Copy it again.") from error
+    return parse_summary(content, str(path))
+
+
+def parse_summary(content: object, path: str) -> Summary:
+    """Return a summary from its JSON value.
+
+    Raises
+    ------
+    GipfelError
+        It is inconsistent.
+    """
+    try:
+        found = Summary.model_validate(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(each) for each in first["loc"])
         raise GipfelError(f"{path} is not valid: {where}: {first['msg']}.", "Copy it again.") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise GipfelError(f"{path} can't be read: {reason}.", "Copy it again.") from error
     if found.root != root_of(found.bytes, found.chunks) or len(found.chunks) != -(
         -found.bytes // CHUNK_BYTES
     ):

@@ -24,7 +24,7 @@ from ..engines.srun import ContainerEngine, Pyxis
 from ..model import GipfelError, one_line, pluralize
 from ..runtime.model import Runtime
 from ..staged import ANNOTATION as STAGE_PREFIX
-from ..staged import StagedPath, staged_paths
+from ..staged import OBJECTS, StagedPath, staged_paths
 from ..storage_classes import node_stores
 from .libraries import AwsOfiNccl, Dcgm
 from .protocol import Hook, HookContext, HookResult, HostNode, Node
@@ -121,7 +121,15 @@ def use_copies(
 
     A file that has changed since it was copied is not replaced.
     """
-    copies = {os.path.realpath(each.path): each for _, each in staged if each.is_current()}
+    current = [each for _, each in staged if each.is_current()]
+    objects = tuple(
+        Mount(source=each.copy, destination=each.in_containers, flags=("ro",))
+        for each in current
+        if each.path.startswith(OBJECTS)
+    )
+    if objects and request.edf.image:
+        request = request.model_copy(update={"mounts": (*request.mounts, *objects)})
+    copies = {os.path.realpath(each.path): each for each in current if not each.path.startswith(OBJECTS)}
     if not copies:
         return request, ()
     image = request.edf.image or ""

@@ -3,7 +3,7 @@
 An EDF requests it by annotations, beside the options of a job:
 
 ``com.gipfel.stage``, or in a table with the next ones ``com.gipfel.stage.data``
-    Absolute paths, or below a storage class: ``/scratch/imagenet.sqsh keep:model``.
+    Absolute paths, below a storage class, or of S3: ``/scratch/imagenet.sqsh keep:model s3://sets/a.sqsh``.
 ``com.gipfel.stage.to``, ``com.gipfel.stage.on_failure``
     ``auto`` (default), ``nvme`` or ``memory``; ``continue`` (default) on the shared file system, or ``stop``.
 """
@@ -23,8 +23,8 @@ from ..regular_files import read_tail
 from ..staged import ANNOTATION
 
 MAX_PATHS = 64
-#: The begin of a path to stage: absolute, or below the directory of a storage class.
-SOURCE = r"^(?:/|shared:|keep:)"
+#: The begin of a path to stage: absolute, below the directory of a storage class, or an address of S3.
+SOURCE = r"^(?:/|shared:|keep:|s3://)"
 _POLL_S = 0.2
 _END_S = 15.0
 _LOG = "stage.log"

@@ -85,7 +85,9 @@ def _reject_boolean(value: object) -> object:
 def _paths(value: str) -> str:
     paths = split_paths(value)
     if not all(re.match(SOURCE, each) for each in paths):
-        raise ValueError("give absolute paths, or such as shared:imagenet.sqsh, separated by spaces")
+        raise ValueError(
+            "give absolute paths, or such as shared:imagenet.sqsh or s3://bucket/key, separated by spaces"
+        )
     if len(paths) > MAX_PATHS:
         raise ValueError(f"give at most {MAX_PATHS} paths")
     return " ".join(paths)

@@ -19,6 +19,7 @@ from pydantic import TypeAdapter
 from gipfel_cluster.model import GipfelError
 
 from ...telemetry.files import read_regular
+from ..s3 import S3Service
 from .exchange import Exchange, ExchangeError, Peer
 from .model import ITEMS, RENDEZVOUS, StageItem, StageSpec
 from .store import NodeStore
@@ -56,8 +57,9 @@ class Agent:
         self._send(channel, {"kind": "connected", "rank": self._rank})
         store = None
         try:
+            service = S3Service(self._environment) if any(each.is_remote for each in self._items) else None
             store = NodeStore(self._spec, self._items, self._environment)
-            self._stage(channel, store)
+            self._stage(channel, store, service)
         except (ExchangeError, GipfelError, OSError) as error:
             known = isinstance(error, OSError) and store is not None
             problem = store.explain(error) if known and store and isinstance(error, OSError) else str(error)
@@ -84,7 +86,7 @@ class Agent:
                 raise problem
             time.sleep(_POLL_S)
 
-    def _stage(self, channel: Channel, store: NodeStore) -> None:
+    def _stage(self, channel: Channel, store: NodeStore, service: S3Service | None) -> None:
         copies = store.open()
         exchange = Exchange(
             copies,
@@ -94,6 +96,7 @@ class Agent:
             notify=lambda rank, problem: self._send(
                 channel, {"kind": "doubt", "rank": rank, "problem": problem}
             ),
+            service=service,
         )
         complete = [number for number, each in enumerate(copies) if each.complete]
         hello = {"port": exchange.port, "complete": complete, "tier": store.tier}
@@ -113,7 +116,7 @@ class Agent:
             ended.set()
             reporter.join()
         for copy in copies:
-            store.finish(copy)
+            store.finish(copy, service)
         roots = [each.root for each in copies]
         self._send(channel, {"kind": "staged", **_counts(exchange), "roots": roots})
         # Until its supervisor ends, or ends this staging.

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..manifest import root_of
+from ..s3 import S3Service
 from .model import StageItem
 from .wire import CHUNK_BYTES, Channel, WireError
 
@@ -76,6 +77,8 @@ class Exchange:
         Seconds after which a parent that does not deliver is left out.
     notify
         Called with a node's rank and what is wrong with it.
+    service
+        The service of objects among the files.
     """
 
     def __init__(
@@ -86,9 +89,10 @@ class Exchange:
         rank: int,
         patience_s: float,
         notify: Callable[[int, str], None],
+        service: S3Service | None = None,
     ) -> None:
         self._copies, self._key, self._rank = copies, key, rank
-        self._patience_s, self._notify = patience_s, notify
+        self._patience_s, self._notify, self._service = patience_s, notify, service
         self._changed = threading.Condition()
         self._left_out: set[int] = set()
         self._peers: dict[int, Peer] = {}
@@ -204,13 +208,10 @@ class Exchange:
     def _read(self, number: int, index: int) -> None:
         copy = self._copies[number]
         size, offset = copy.size_of(index), index * CHUNK_BYTES
-        source = os.open(copy.item.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            # Otherwise the kernel reads ahead, into a chunk that another node reads.
-            os.posix_fadvise(source, offset, size, os.POSIX_FADV_RANDOM)
-            content = os.pread(source, size, offset)
-        finally:
-            os.close(source)
+        if copy.item.is_remote and self._service is not None:
+            content = self._service.read(copy.item.object, offset, size)
+        else:
+            content = _read_file(copy.item.path, offset, size)
         if len(content) != size:
             raise ExchangeError(f"{copy.item.path} became shorter while it was read")
         with self._changed:
@@ -264,6 +265,16 @@ class Exchange:
             channel.send({"sha256": digest}, copy.file, index * CHUNK_BYTES, size)
         else:
             channel.send({"wait": True})
+
+
+def _read_file(path: str, offset: int, size: int) -> bytes:
+    source = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        # Otherwise the kernel reads ahead, into a chunk that another node reads.
+        os.posix_fadvise(source, offset, size, os.POSIX_FADV_RANDOM)
+        return os.pread(source, size, offset)
+    finally:
+        os.close(source)
 
 
 class _Queue:

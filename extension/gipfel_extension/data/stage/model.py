@@ -3,7 +3,7 @@
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,7 +13,8 @@ from gipfel_cluster.model import Frozen, GipfelError, OneLine
 from gipfel_cluster.steps.spec import NodeName
 from gipfel_cluster.workloads.directory import WorkloadState
 
-from ..manifest import Digest, read_summary, summary_path
+from ..manifest import Digest, Summary, parse_summary, read_summary, summary_path
+from ..s3 import SCHEME, S3Object, S3Service
 
 #: Directory of stagings in a run folder.
 TRANSFERS = "transfers"
@@ -27,11 +28,11 @@ OnFailure = Literal["stop", "continue"]
 class StageSpec(Frozen):
     """Data to copy to the nodes of a job.
 
-    ``data`` are absolute paths of files or directories; ``to`` is the tier, ``auto`` the local disk where
-    there is one with enough space, else memory; ``nodes`` are nodes of the job, empty for all. With
-    ``on_failure`` ``continue``, a node that fails reads the shared file system instead. The limits are for
-    all copies of the user on a node, in bytes; None for half of the free memory, and for 90 % of the free
-    space.
+    ``data`` are absolute paths of files or directories, or addresses of S3; ``to`` is the tier, ``auto`` the
+    local disk where there is one with enough space, else memory; ``nodes`` are nodes of the job, empty for
+    all. With ``on_failure`` ``continue``, a node that fails reads the shared file system instead. The limits
+    are for all copies of the user on a node, in bytes; None for half of the free memory, and for 90 % of the
+    free space.
     """
 
     data: tuple[OneLine, ...] = Field(min_length=1, max_length=64)
@@ -45,14 +46,28 @@ class StageSpec(Frozen):
 
 
 class StageItem(Frozen):
-    """A file to copy; ``key`` names its content, ``chunks`` are its hashes if a summary lists them."""
+    """A file to copy; ``key`` names its content, ``chunks`` are its hashes if a summary lists them.
+
+    An object of S3 has an ETag instead of a time of change.
+    """
 
     path: OneLine
     size: int = Field(ge=0)
     mtime_ns: int
     key: Digest
+    etag: str = ""
     root: str = ""
     chunks: tuple[Digest, ...] = ()
+
+    @property
+    def is_remote(self) -> bool:
+        """Return whether it is an object of S3."""
+        return self.path.startswith(SCHEME)
+
+    @property
+    def object(self) -> S3Object:
+        """Return it as an object of S3."""
+        return S3Object(self.path, self.size, self.etag)
 
 
 class NodeCopy(Frozen):
@@ -85,8 +100,8 @@ class TransferState(WorkloadState):
         return sum(each.read for each in self.copies)
 
 
-def list_items(spec: StageSpec) -> tuple[StageItem, ...]:
-    """Return the files to copy.
+def list_items(spec: StageSpec, environment: Mapping[str, str] = os.environ) -> tuple[StageItem, ...]:
+    """Return the files to copy; an S3 service is that of the environment.
 
     Raises
     ------
@@ -94,16 +109,28 @@ def list_items(spec: StageSpec) -> tuple[StageItem, ...]:
         A path does not exist, is not a file or directory, or a directory has too many files.
     """
     found: dict[str, StageItem] = {}
+    service = S3Service(environment) if any(each.startswith(SCHEME) for each in spec.data) else None
     for name in spec.data:
-        for path in _files(Path(name)):
-            item = _item(path)
-            if any(each.key == item.key and each.path != item.path for each in found.values()):
-                # Two paths with one content: a copy each, since a copy has one lock.
-                item = item.model_copy(update={"key": _digest(f"{item.key}\0{path}")})
-            found.setdefault(item.path, item)
+        for item in _objects(service, name) if service and name.startswith(SCHEME) else _local_items(name):
+            twice = any(each.key == item.key and each.path != item.path for each in found.values())
+            # Two paths with one content: a copy each, since a copy has one lock.
+            key = _digest(f"{item.key}\0{item.path}") if twice else item.key
+            found.setdefault(item.path, item.model_copy(update={"key": key}))
     if not found:
         raise GipfelError(f"There are no files in {spec.data[0]}.", "Check the path.")
     return tuple(found.values())
+
+
+def _local_items(name: str) -> Iterator[StageItem]:
+    for path in _files(Path(name)):
+        yield _item(path)
+
+
+def _objects(service: S3Service, address: str) -> Iterator[StageItem]:
+    for each in service.objects(address, _MAX_FILES):
+        content = service.summary(each.address) if each.address.endswith(".sqsh") else None
+        summary = None if content is None else parse_summary(content, f"{each.address}.json")
+        yield _described(each.address, each.size, 0, each.etag, summary)
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -146,17 +173,22 @@ def _raise(error: OSError) -> None:
 def _item(path: Path) -> StageItem:
     about = path.stat()
     summary = read_summary(path) if summary_path(path).exists() else None
-    if summary is not None and summary.bytes != about.st_size:
+    return _described(str(path), about.st_size, about.st_mtime_ns, "", summary)
+
+
+def _described(path: str, size: int, mtime_ns: int, etag: str, summary: Summary | None) -> StageItem:
+    if summary is not None and summary.bytes != size:
         raise GipfelError(
-            f"{path} has {about.st_size} bytes, but its summary says {summary.bytes}: it was cut or changed.",
+            f"{path} has {size} bytes, but its summary says {summary.bytes}: it was cut or changed.",
             "Copy it again, or pack it again.",
         )
-    # Without a summary the content is unknown before it is read: its place and time of change stand for it.
-    identity = f"{path}\0{about.st_size}\0{about.st_mtime_ns}" if summary is None else summary.root
+    # Without a summary the content is unknown before it is read: its place and version stand for it.
+    identity = f"{path}\0{size}\0{etag or mtime_ns}" if summary is None else summary.root
     return StageItem(
-        path=str(path),
-        size=about.st_size,
-        mtime_ns=about.st_mtime_ns,
+        path=path,
+        size=size,
+        mtime_ns=mtime_ns,
+        etag=etag,
         key=_digest(identity),
         root=summary.root if summary else "",
         chunks=summary.chunks if summary else (),

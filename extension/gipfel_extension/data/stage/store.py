@@ -14,6 +14,7 @@ from gipfel_cluster.staged import describe_path, lock_content, open_store, share
 from gipfel_cluster.storage_classes import node_stores
 
 from ...telemetry.files import read_regular
+from ..s3 import S3Service
 from .exchange import ExchangeError, FileCopy
 from .model import StageItem, StageSpec
 
@@ -126,18 +127,23 @@ class NodeStore:
                     continue
             time.sleep(_POLL_S)
 
-    def finish(self, copy: FileCopy) -> None:
+    def finish(self, copy: FileCopy, service: S3Service | None = None) -> None:
         """Give a filled copy its name and share its lock, unless its original changed meanwhile.
 
         Raises
         ------
         ExchangeError
             It changed.
+        OSError
+            It changed, or can't be read any more.
         """
         item = copy.item
-        about = Path(item.path).stat()
-        if (about.st_size, about.st_mtime_ns) != (item.size, item.mtime_ns):
-            raise ExchangeError(f"{item.path} changed while it was staged")
+        if item.is_remote and service is not None:
+            service.check_unchanged(item.object)
+        else:
+            about = Path(item.path).stat()
+            if (about.st_size, about.st_mtime_ns) != (item.size, item.mtime_ns):
+                raise ExchangeError(f"{item.path} changed while it was staged")
         content = self.path / item.key
         if not copy.complete:
             os.fchmod(copy.file.fileno(), 0o400)

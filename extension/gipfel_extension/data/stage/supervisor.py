@@ -245,7 +245,7 @@ class Supervisor:
         return status
 
     def _supervise(self) -> tuple[int, str, str]:
-        items = list_items(self._spec)
+        items = list_items(self._spec, self._environment)
         nodes = self._spec.nodes or self._setting.nodes
         unknown = [each for each in nodes if each not in self._setting.nodes]
         if unknown:
