@@ -437,6 +437,25 @@ def test_many_opens_are_told_where_the_file_system_keeps_up_only_if_it_is_shared
     assert [each.kind for each in judge_storage(unknown_load).verdicts()] != ["file_system"]
 
 
+def test_a_job_that_fills_a_slow_link_is_not_taken_for_others(tmp_path: Path) -> None:
+    # FUSE counts nothing: the job's reads are known from its processes alone, here 8 MB/s.
+    def period(number: int, *, busy: bool) -> Period:
+        each = _period(number, latency=120.0 if busy else 1.0, opened=0.0)
+        (mount,), (rank,) = each.mounts, each.ranks
+        rank = replace(rank, read=8e6 if busy else 1e3, storage_read=0.0, storage_written=0.0)
+        return replace(each, mounts=(replace(mount, kind="fuse.sshfs", read_bytes=None),), ranks=(rank,))
+
+    (always,) = series_of([period(n, busy=True) for n in range(60)])
+    (unknown,) = judge_storage(always).verdicts()
+    assert unknown.kind == "unknown"
+    assert "the job moves up to 8" in unknown.evidence
+    (bursts,) = series_of([period(n, busy=n % 12 < 4) for n in range(72)])
+    (own,) = judge_storage(bursts).verdicts()
+    assert own.kind == "own_io"
+    (others,) = series_of([replace(period(n, busy=n % 12 < 4), ranks=()) for n in range(72)])
+    assert [each.kind for each in judge_storage(others).verdicts()] == ["file_system"]
+
+
 def test_the_load_of_all_nodes_counts_beside_a_probe() -> None:
     first = [_period(n, opened=300.0) for n in range(10)]
     second = [replace(each, node="n2", probes=(), time_ns=each.time_ns + 5 * _S) for each in first]

@@ -4,6 +4,10 @@ The latency of probes (a name that is looked up, a file that is created, 4 KiB t
 between times with and without a heavy load of this job. A file system that is slow without it is slow for
 everybody. One that is slow only with it may still be slowed by others who happen to work at the same times:
 the job's loads are shifted along the run, and where shifted ones fit as well, nothing is said of the job.
+
+What is heavy depends on the file system: a link of 10 MB/s is full with 10 MB/s. So a load is light only if
+it is next to nothing, or if the mount was seen to keep up with twice as much. The bytes at a mount of FUSE
+are known only as a bound: all that the job's processes read and wrote, from caches and connections, too.
 """
 
 from dataclasses import dataclass
@@ -16,8 +20,12 @@ from .verdict import Verdict, cannot_tell
 _Floats = NDArray[np.float64]
 _Flags = NDArray[np.bool_]
 
-#: Requests per second from which the job's load is heavy: opened files, and MiB.
+#: Requests per second from which the job's load is heavy anywhere: opened files, and MiB.
 HEAVY_REQUESTS = 500.0
+#: From so many requests on it is heavy where it is so many times the usual load of the job.
+_LEAST_HEAVY, _HEAVY_FACTOR = 5.0, 10.0
+#: Opened files and MiB per second that no file system feels; share of quick answers where one keeps up.
+_LIGHT_OPENS, _LIGHT_MIB, _KEEPS_UP = 20.0, 1.0, 0.5
 #: Opened files per second that are worth a sentence, however fast the file system is.
 MANY_OPENS = 1000.0
 #: A probe is slow from so many times the usual latency on, and from so many milliseconds.
@@ -27,6 +35,7 @@ _USUAL_MS = (0.5, 2.0, 4.0)
 _LEAST_PROBES, _LEAST_SIDE, _LEAST_SLOW = 8, 5, 3
 #: Share of the probes without load that must be slow, or how many in a row; the share of those with load.
 _SLOW_LIGHT, _IN_A_ROW, _SLOW_HEAVY, _QUIET_LIGHT = 0.2, 4, 0.5, 0.1
+_CLEARLY = 2.0
 #: Share of shifted loads that may fit as well, and changes of the load that must be seen.
 _CHANCE, _LEAST_CHANGES, _SAME_LOAD = 0.03, 3, 0.9
 #: Share of the probes beside which the load is heavy, from which it is worth a sentence.
@@ -45,7 +54,9 @@ class StorageSeries:
     opens
         Files per second that the job opened at this mount; NaN where they were not counted.
     moved
-        Bytes per second that the job moved; NaN where unknown.
+        Bytes per second that the job moved at this mount, at least; NaN where unknown.
+    most
+        The same, at most; None where `moved` is exact.
     shared
         True for a file system of the cluster, where many opened files matter even if it keeps up.
     """
@@ -56,6 +67,7 @@ class StorageSeries:
     opens: _Floats
     moved: _Floats
     shared: bool = True
+    most: _Floats | None = None
 
 
 @dataclass(frozen=True)
@@ -137,16 +149,30 @@ def judge_storage(series: StorageSeries) -> StorageJudgement:
     """Return what can be said of a mount."""
     known = np.isfinite(series.latency_ms)
     times, latency = series.time_ns[known], series.latency_ms[known]
-    opens, moved = series.opens[known], series.moved[known]
+    opens, least = series.opens[known], series.moved[known]
+    moved = np.maximum(least, least if series.most is None else series.most[known])
     requests = np.nan_to_num(opens) + np.nan_to_num(moved) / _MIB
-    unknown_load = ~np.isfinite(opens) & (requests < HEAVY_REQUESTS)
-    heavy = (requests >= HEAVY_REQUESTS) & ~unknown_load
+    level = _heavy_level(requests)
+    unknown_load = ~np.isfinite(opens) & (requests < level)
+    heavy = (requests >= level) & ~unknown_load
     # Servers still work on what was asked just before.
     near = heavy | np.r_[False, heavy[:-1]] | np.r_[heavy[1:], False]
-    light = ~near & ~unknown_load
-    slow = latency >= _threshold(latency[light])
+    apart = ~near & ~unknown_load
+    threshold = _threshold(latency[apart])
+    slow = latency >= threshold
+    light = (
+        apart
+        & (
+            np.nan_to_num(opens)
+            <= max(_LIGHT_OPENS, _kept_up(opens, slow), _kept_up(opens[apart], slow[apart]))
+        )
+        & (
+            np.nan_to_num(moved)
+            <= max(_LIGHT_MIB * _MIB, _kept_up(least, slow), _kept_up(least[apart], slow[apart]))
+        )
+    )
     slow_light = int((slow & light).sum())
-    kind, chance, because = _kind(latency, slow, heavy, light)
+    kind, chance, because = _kind(latency, slow, heavy, light, threshold)
     chosen = slow & (light if kind == "everybody" else heavy if kind == "job" else slow)
     rate = _median(opens[heavy])
     often = heavy.sum() >= max(_LEAST_SLOW, _OFTEN * len(latency))
@@ -164,22 +190,44 @@ def judge_storage(series: StorageSeries) -> StorageJudgement:
         since=int(times[chosen][0]) if kind and chosen.any() else None,
         chance=chance,
         many_opens=bool(series.shared and often and rate is not None and rate >= MANY_OPENS),
-        because=because and _reason(because, series.mount, latency[slow], opens[heavy], len(latency)),
+        because=because
+        and _reason(because, series.mount, latency[slow], opens[heavy], len(latency), moved=moved[slow]),
     )
 
 
-def _kind(latency: _Floats, slow: _Flags, heavy: _Flags, light: _Flags) -> tuple[str, float, str]:
+def _heavy_level(requests: _Floats) -> float:
+    """Return the requests per second from which a load is heavy at this mount."""
+    usual, busy = np.quantile(requests, (0.25, 0.9)) if len(requests) else (0.0, 0.0)
+    if busy < _HEAVY_FACTOR * max(usual, _LEAST_HEAVY / _HEAVY_FACTOR):
+        return HEAVY_REQUESTS
+    return float(np.clip(busy / 2, _LEAST_HEAVY, HEAVY_REQUESTS))
+
+
+def _kept_up(load: _Floats, slow: _Flags) -> float:
+    """Return half of the highest load at or above which most answers were quick; 0 where there is none.
+
+    Half, because of a constant load that nearly fills a link some answers are quick by chance.
+    """
+    known = np.isfinite(load)
+    order = np.argsort(-load[known], kind="stable")
+    loads, quick = load[known][order], np.cumsum(~slow[known][order])
+    counts = np.arange(1, len(loads) + 1)
+    enough = np.flatnonzero((counts >= _LEAST_SIDE) & (quick >= _KEEPS_UP * counts))
+    return float(loads[enough[0]]) / 2 if len(enough) else 0.0
+
+
+def _kind(
+    latency: _Floats, slow: _Flags, heavy: _Flags, light: _Flags, threshold: float
+) -> tuple[str, float, str]:
     """Return who makes it slow, the chance of that by coincidence, and for ``unknown`` why."""
     n_light, n_heavy = int(light.sum()), int(heavy.sum())
     slow_light, slow_heavy = int((slow & light).sum()), int((slow & heavy).sum())
     if len(latency) < _LEAST_PROBES or int(slow.sum()) < _LEAST_SLOW:
         return ("unknown", 1.0, "few") if int(slow.sum()) >= _LEAST_SLOW else ("", 0.0, "")
-    lasts = _longest(slow[light]) >= _IN_A_ROW
-    if (
-        n_light >= _LEAST_SIDE
-        and slow_light >= _LEAST_SLOW
-        and (lasts or slow_light >= _SLOW_LIGHT * n_light)
-    ):
+    # A few in a row that are hardly slow are noise that lasts for a while.
+    clearly = slow_light and float(np.median(latency[slow & light])) >= _CLEARLY * threshold
+    lasts = clearly and _longest(slow[light]) >= _IN_A_ROW
+    if n_light >= _LEAST_SIDE and slow_light >= _IN_A_ROW and (lasts or slow_light >= _SLOW_LIGHT * n_light):
         return "everybody", 0.0, ""
     if n_light + n_heavy < len(latency) / 2:
         often = _longest(slow) >= _IN_A_ROW or slow.sum() >= _SLOW_LIGHT * len(latency)
@@ -220,12 +268,17 @@ def _threshold(light: _Floats) -> float:
     return max(_SLOW_MS, _SLOW_FACTOR * usual)
 
 
-def _reason(because: str, mount: str, slow: _Floats, opens: _Floats, probes: int) -> str:
+def _reason(because: str, mount: str, slow: _Floats, opens: _Floats, probes: int, *, moved: _Floats) -> str:
     answer = f"{mount} answers in {_ms(_median(slow))}"
     rate = _median(opens)
     load = "its load is heavy" if rate is None or not rate else f"it opens {_count(rate)} files per second"
     if because == "few":
         return f"{answer}, but was probed only {probes} times."
+    if because == "uncounted" and (_median(moved) or 0.0) > _LIGHT_MIB * _MIB:
+        amount = f"{(_median(moved) or 0.0) / 1e6:,.3g} MB per second"
+        return (
+            f"{answer} at times, but the job moves up to {amount} then: that may fill a slow link by itself."
+        )
     if because == "uncounted":
         return f"{answer} at times, but how many files the job opened then is not known."
     if because == "always":

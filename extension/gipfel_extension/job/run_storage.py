@@ -95,10 +95,16 @@ def series_of(periods: Sequence[Period]) -> list[StorageSeries]:
     for name, pairs in latencies.items():
         times = np.array([time for time, _ in pairs], np.int64)
         opens = _sum_of_nodes(times, _by_node(periods, lambda each, name=name: _opened(each, name)))
-        moved = _sum_of_nodes(times, _by_node(periods, lambda each, name=name: _moved(each, name)))
+        least, most = (
+            _sum_of_nodes(
+                times, _by_node(periods, lambda each, name=name, place=place: _moved(each, name)[place])
+            )
+            for place in (0, 1)
+        )
         tiers = {row.tier for each in periods for row in each.mounts if row.mount == name}
         values = np.array([value for _, value in pairs], np.float64)
-        found.append(StorageSeries(name, times, values, opens, moved, shared=not tiers or "shared" in tiers))
+        shared = not tiers or "shared" in tiers
+        found.append(StorageSeries(name, times, values, opens, least, shared=shared, most=most))
     return found
 
 
@@ -222,9 +228,16 @@ def _opened(period: Period, mount: str) -> float:
     return np.nan if period.why else 0.0
 
 
-def _moved(period: Period, mount: str) -> float:
-    """Return bytes per second at a mount by its client's counters, else those of the job at all mounts."""
+def _moved(period: Period, mount: str) -> tuple[float, float]:
+    """Return the least and the most bytes per second at a mount that the job can have moved.
+
+    Where the mount's client has no counters, the most is what the job's processes read and wrote at all
+    mounts, from caches and connections, too. The kernel counts storage for blocks and NFS, but not for FUSE.
+    """
     for row in period.mounts:
         if row.mount == mount and row.read_bytes is not None:
-            return row.read_bytes + (row.written_bytes or 0.0)
-    return sum(each.storage_read + each.storage_written for each in period.ranks)
+            exact = row.read_bytes + (row.written_bytes or 0.0)
+            return exact, exact
+    counted = sum(each.storage_read + each.storage_written for each in period.ranks)
+    kinds = {row.kind for row in period.mounts if row.mount == mount}
+    return (0.0 if any(each.startswith("fuse") for each in kinds) else counted), max(counted, period.moved)
