@@ -122,6 +122,44 @@ def file_system_type(path: Path) -> str:
     return found
 
 
+def available_memory(own: Path = Path("/proc/self/cgroup"), groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the bytes that this process may still use: of the node, and of its control groups' limits.
+
+    Slurm limits a job by a group, of version 1 or 2, above that of each process. Pages of files in the cache
+    make room, those of tmpfs don't.
+    """
+    available = 0
+    for line in Path("/proc/meminfo").read_text(errors="replace").splitlines():
+        if line.startswith("MemAvailable:"):
+            available = int(line.split()[1]) * 1024
+    with suppress(OSError):
+        for line in own.read_text(errors="replace").splitlines():
+            number, controllers, name = line.split(":", 2)
+            if number == "0":
+                top, files = groups, ("memory.max", "memory.current", "")
+            elif "memory" in controllers.split(","):
+                top, files = groups / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+            else:
+                continue
+            group = top / name.strip("/")
+            for each in (group, *group.parents):
+                if each.is_relative_to(top):
+                    available = min(available, _left_in(each, *files))
+    return max(0, available)
+
+
+def _left_in(group: Path, limit: str, current: str, prefix: str) -> int:
+    try:
+        texts = [(group / name).read_text() for name in (limit, current, "memory.stat")]
+        counters = dict(line.split(maxsplit=1) for line in texts[2].splitlines())
+        cached = counters.get(f"{prefix}cache" if prefix else "file", "0")
+        memory_files = counters.get(f"{prefix}shmem", "0")
+        return int(texts[0]) - int(texts[1]) + int(cached) - int(memory_files)
+    except (OSError, ValueError):
+        # Without a file, or with the limit ``max``, it has no limit.
+        return sys.maxsize
+
+
 def open_store(store: Path) -> None:
     """Create a store, or check that it is a directory which only this user can enter.
 

@@ -1,8 +1,9 @@
 """Staging on four nodes of a Slurm on this machine, beside every node's own ``cp`` and beside ``sbcast``.
 
 Prints three rows as JSON. The nodes mount a shared directory each by itself with sshfs; its server counts the
-bytes, and sends 60 MB/s to all nodes together. Times are of whole commands. `sbcast` checks nothing, and does
-not know what is there already. The nodes share this machine's cores, and their network is not a cluster's.
+bytes, and sends 60 MB/s to all nodes together; each node's link passes 125 MB/s. Times are of whole commands.
+`sbcast` checks nothing, and does not know what is there already. The nodes share this machine's cores, and
+their network is not a cluster's.
 """
 
 import json
@@ -24,7 +25,7 @@ from sftp_share import SftpShare  # noqa: E402
 from unix_users import UnixUser, unix_user  # noqa: E402
 
 _NODES = 4
-_RATE = 60e6
+_RATE, _LINK = 60e6, 125e6
 _LIMIT_S = 200
 #: Of the data for the bytes; of the peer for the times.
 _BYTES_BOUND, _COPY_BOUND, _SBCAST_BOUND = 1.1, 1.0, 2.0
@@ -46,7 +47,7 @@ def main(megabytes: int) -> int:
     data.chmod(0o644)
     try:
         with OneMachine(root / "slurm", nodes=_NODES) as cluster, unix_user("b", root) as user:
-            share = SftpShare(cluster, root / "served", root / "shared", rate=_RATE)
+            share = SftpShare(cluster, root / "served", root / "shared", rate=_RATE, link=_LINK)
             with share.mounted():
                 found = {
                     name: _measure(user, cluster, share, name, command)

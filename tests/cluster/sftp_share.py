@@ -33,10 +33,20 @@ class SftpShare:
         The directory, and where each node sees it.
     rate
         Bytes per second of all nodes together, as of a file server; None for no limit.
+    link
+        Bytes per second of each node's own link, in each direction; None for no limit.
     """
 
-    def __init__(self, cluster: OneMachine, source: Path, at: Path, *, rate: float | None = None) -> None:
-        self._cluster, self.source, self.at, self.rate = cluster, source, at, rate
+    def __init__(
+        self,
+        cluster: OneMachine,
+        source: Path,
+        at: Path,
+        *,
+        rate: float | None = None,
+        link: float | None = None,
+    ) -> None:
+        self._cluster, self.source, self.at, self.rate, self._link = cluster, source, at, rate, link
         self.sent: Counter[str] = Counter()
         self._turn, self._due = threading.Lock(), 0.0
         self._listener = socket.create_server((cluster.hub_address, 0))
@@ -50,6 +60,10 @@ class SftpShare:
         host, port = self._listener.getsockname()
         options = f"directport={port},allow_other,default_permissions,ro,cache_timeout=1"
         try:
+            for name in self._cluster.node_names if self._link else ():
+                # What it gets passes the bridge's port, what it sends its own end of the link.
+                self._limit("add", "controller", name)
+                self._limit("add", name, "eth0")
             for name in self._cluster.node_names:
                 inside = ["nsenter", f"--target={self._cluster.pid(name)}", "--mount", "--net", "--"]
                 argv = [*inside, "sshfs", "-f", f"{host}:{self.source}", str(self.at), "-o", options]
@@ -65,7 +79,16 @@ class SftpShare:
                     each.wait(5)
                 each.kill()
                 each.wait()
+            for name in self._cluster.node_names if self._link else ():
+                self._limit("del", "controller", name)
+                self._limit("del", name, "eth0")
             self._listener.close()
+
+    def _limit(self, action: str, member: str, device: str) -> None:
+        enter = ["nsenter", f"--target={self._cluster.pid(member)}", "--net", "--"]
+        bucket = ["tbf", "rate", f"{round((self._link or 0) * 8)}bit", "burst", "256kb", "latency", "100ms"]
+        words = ["tc", "qdisc", action, "dev", device, "root", *(bucket if action == "add" else ())]
+        subprocess.run([*enter, *words], timeout=10, check=action == "add")
 
     def _is_mounted(self, inside: list[str]) -> bool:
         done = subprocess.run([*inside, "mountpoint", "-q", str(self.at)], timeout=10, check=False)

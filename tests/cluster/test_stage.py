@@ -31,6 +31,8 @@ pytestmark = pytest.mark.cluster
 _BYTES = 32 << 20
 _SMALL = 16 << 20
 _LIMIT_S = 60
+#: Bytes per second of each node's link.
+_LINK = 60e6
 #: Runs what the test writes, as a user would type it in a job.
 _SHELL = """#!/bin/sh
 while :; do
@@ -188,7 +190,7 @@ def place(
     disk = shared_folder / "disk"
     disk.mkdir(mode=0o1777)
     disk.chmod(0o1777)
-    with SftpShare(cluster, source, shared_folder / "shared").mounted() as share:
+    with SftpShare(cluster, source, shared_folder / "shared", link=_LINK).mounted() as share:
         place = Place(plain_users[0], cluster, share, runtime)
         # A disk for each node, of which the second one's is too small.
         for node, size in zip(cluster.node_names, (_BYTES * 4, _SMALL), strict=True):

@@ -20,13 +20,13 @@ from gipfel_cluster.engines.protocol import ContainerRequest
 from gipfel_cluster.hooks.invocation import use_copies
 from gipfel_cluster.job.staging import StageRequest, stage_before_start, stage_request
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.staged import lock_content, staged_paths, sweep
+from gipfel_cluster.staged import available_memory, lock_content, staged_paths, sweep
 from gipfel_cluster.storage_classes import node_stores
 from gipfel_extension.data.manifest import summary_path
 from gipfel_extension.data.s3 import S3Error, S3Service
 from gipfel_extension.data.stage.exchange import Exchange, ExchangeError, FileCopy, Peer
 from gipfel_extension.data.stage.model import StageItem, StageSpec, list_items
-from gipfel_extension.data.stage.store import NodeStore, available_memory
+from gipfel_extension.data.stage.store import NodeStore
 from gipfel_extension.data.stage.wire import CHUNK_BYTES, Channel, WireError
 
 KEY = b"k" * 32
@@ -232,14 +232,14 @@ def test_memory_is_what_the_control_groups_of_a_job_allow(tmp_path: Path) -> Non
     (job / "step_0").mkdir(parents=True)
     (job / "memory.limit_in_bytes").write_text("3000000\n")
     (job / "memory.usage_in_bytes").write_text("1500000\n")
-    (job / "memory.stat").write_text("cache 900000\ntotal_inactive_file 500000\n")
+    (job / "memory.stat").write_text("cache 0\ntotal_cache 900000\ntotal_shmem 400000\n")
     own.write_text("4:cpu,memory:/slurm/job_7/step_0\n0::/\n")
     assert available_memory(own, tmp_path) == 2_000_000
     (job / "memory.usage_in_bytes").write_text("9000000\n")
     assert available_memory(own, tmp_path) == 0
     group = tmp_path / "job_8"
     group.mkdir()
-    for name, text in (("max", "max"), ("current", "400000"), ("stat", "inactive_file 100000\n")):
+    for name, text in (("max", "max"), ("current", "400000"), ("stat", "file 150000\nshmem 50000\n")):
         (group / f"memory.{name}").write_text(text)
     own.write_text("0::/job_8\n")
     assert available_memory(own, tmp_path) > 3_000_000

@@ -22,7 +22,6 @@ from gipfel_extension.data.checkpoints import deletable, find_checkpoints  # noq
 from gipfel_widgets.checkpoint_directory import begin, crc32_of  # noqa: E402
 from gipfel_widgets.checkpoint_drain import Drainer, NodeStaging  # noqa: E402
 from gipfel_widgets.checkpoint_interval import turn_order, turns  # noqa: E402
-from gipfel_widgets.checkpoint_space import memory_left  # noqa: E402
 from gipfel_widgets.checkpoints import CheckpointError, Checkpoints, History, interval  # noqa: E402
 
 CAMPAIGNS = Path(__file__).resolve().parents[1] / "campaigns"
@@ -395,14 +394,3 @@ def test_ranks_take_turns_by_the_seconds_that_each_needs() -> None:
     assert turns([1.0, 2.0, 1.0, 1.0], 60.0) == (2.0, 1)
     assert turns([10.0] * 8, 20.0) == (10.0, 4)
     assert turns([], 60.0) == turns([1.0], 0.0) == (0.0, 1)
-
-
-def test_memory_that_the_jobs_control_group_leaves_is_the_limit(tmp_path: Path) -> None:
-    (tmp_path / "own").write_text("0::/job/step\n")
-    group = tmp_path / "groups/job/step"
-    group.mkdir(parents=True)
-    assert memory_left(tmp_path / "own", tmp_path / "groups") == float("inf")
-    for each, limit in ((group, "max"), (group.parent, "1000"), (tmp_path / "groups", "max")):
-        (each / "memory.max").write_text(limit + "\n")
-        (each / "memory.stat").write_text("anon 300\nfile 600\nshmem 100\n")
-    assert memory_left(tmp_path / "own", tmp_path / "groups") == 600

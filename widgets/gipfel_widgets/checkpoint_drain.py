@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from gipfel_cluster.process.locks import assign_lock_file, create_lock_file, wait_for_lock_holders
+from gipfel_cluster.staged import available_memory
 from gipfel_extension.data.checkpoints import (
     MANIFEST_NAME,
     METADATA_NAME,
@@ -46,7 +47,6 @@ from .checkpoint_directory import (
     work_directory,
     write_part,
 )
-from .checkpoint_space import memory_left
 
 #: Command that runs `main`; its arguments are the node's directory and that of the checkpoints.
 COMMAND: Sequence[str] = (sys.executable, "-m", "gipfel_widgets.checkpoint_drain")
@@ -105,7 +105,7 @@ class NodeStaging:
         about = os.statvfs(self.root)
         free = float(about.f_bavail * about.f_frsize)
         if os.fspath(self.root).startswith(_SHARED_MEMORY):
-            free = min(free, memory_left(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")))
+            free = min(free, available_memory())
         return 2 * count <= free
 
     def recover(self) -> None:

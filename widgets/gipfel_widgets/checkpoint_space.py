@@ -8,14 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gipfel_extension.telemetry.events import report_to_job
-from gipfel_extension.telemetry.files import read_regular
 
 _GIB = 1 << 30
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 #: Bytes that are written to learn whether a quota is used up.
 _PROBE_BYTES = 1 << 20
 _MAX_CAUSES = 10
-_MAX_GROUP_BYTES = 1 << 20
 
 
 class SpaceWatch:
@@ -77,30 +75,6 @@ class SpaceWatch:
     def _report(self, message: str) -> None:
         sys.stderr.write(f"gipfel: {message}\n")
         report_to_job(self._environment, "checkpoint_space", message, "checkpoints")
-
-
-def memory_left(own: Path, groups: Path) -> float:
-    """Return the bytes that this process' control groups still allow; infinity without a limit."""
-    left = float("inf")
-    try:
-        names = [line.split("::", 1)[1] for line in _text(own).splitlines() if line.startswith("0::")]
-        group = groups / names[0].strip("/") if names else groups
-        for each in (group, *group.parents):
-            limit = _text(each / "memory.max").strip() if each.is_relative_to(groups) else "max"
-            # What the page cache holds makes room.
-            stat_lines = _text(each / "memory.stat").splitlines() if limit != "max" else []
-            used = {name: int(value) for name, value in (line.split() for line in stat_lines)}
-            if used:
-                left = min(left, int(limit) - used["anon"] - used.get("shmem", 0))
-            if each == groups:
-                break
-    except (OSError, ValueError, KeyError):
-        return left
-    return left
-
-
-def _text(path: Path) -> str:
-    return read_regular(path, _MAX_GROUP_BYTES).decode(errors="replace")
 
 
 def _has_full_error(error: BaseException | None) -> bool:

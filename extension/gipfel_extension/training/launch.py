@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,14 +11,11 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from gipfel_cluster.broker.client import send_request_sync
-from gipfel_cluster.broker.messages import Done, PathRef, SuperviseRequest, broker_socket
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.runs import write_atomically
 from gipfel_cluster.scheduler.machine import run_sync
-from gipfel_cluster.steps.broker import LAUNCH_SUPERVISOR_MODULE, LOG
-from gipfel_cluster.workloads.directory import is_supervised, refresh_queued_state, start_detached
-from gipfel_cluster.workloads.submission import SubmissionContext, submission_context
+from gipfel_cluster.workloads.directory import is_supervised, refresh_queued_state
+from gipfel_cluster.workloads.submission import SubmissionContext, start_supervisor, submission_context
 
 from ..telemetry.files import read_json, read_regular
 from .launches.attempt import PROBE_FILE, PROGRAM_FILE
@@ -359,12 +355,7 @@ def _start_supervisor(
             write_state(folder, queued.model_copy(update={"job_id": job_id, "reason": ""}))
         return
     write_state(folder, state.model_copy(update={"phase": "queued", "reason": "its supervisor starts"}))
-    socket = broker_socket(environment)
-    if socket is not None:
-        send_request_sync(socket, SuperviseRequest(folder=PathRef.of(folder)), Done)
-        return
-    argv = (sys.executable, "-I", "-m", LAUNCH_SUPERVISOR_MODULE, str(folder))
-    start_detached(argv, folder / LOG, environment)
+    start_supervisor(folder, "launch", environment)
 
 
 def _mark_failed(folder: Path, error: BaseException) -> None:

@@ -5,13 +5,14 @@ import sys
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from pydantic import Field
 
 from gipfel_cluster.broker.client import BrokerScheduler, send_request_sync
 from gipfel_cluster.broker.context import find_runtime, variables_for_new_job
 from gipfel_cluster.broker.messages import (
+    Done,
     EdfAnswer,
     EdfRequest,
     FactsAnswer,
@@ -21,6 +22,7 @@ from gipfel_cluster.broker.messages import (
     LocateAnswer,
     LocateRequest,
     PathRef,
+    SuperviseRequest,
     VerdictAnswer,
     VerdictRequest,
     broker_socket,
@@ -37,6 +39,9 @@ from gipfel_cluster.scheduler.notation import format_duration, parse_duration
 from gipfel_cluster.scheduler.protocol import JobRequest, Partition, Quota, QuotaFacts
 from gipfel_cluster.scheduler.slurm_limits import exceeded, problem_text, requested_job
 from gipfel_cluster.scheduler.slurm_usage import bound_text, find_waits
+from gipfel_cluster.steps.broker import LAUNCH_SUPERVISOR_MODULE, LOG, TRANSFER_SUPERVISOR_MODULE
+
+from .directory import start_detached
 
 SCHEDULERS = ("slurm", "local")
 
@@ -143,6 +148,26 @@ def submission_context(environment: Mapping[str, str]) -> SubmissionContext:
     if socket is None:
         raise GipfelError("This job's broker does not answer.", "Run the command in a terminal of the host.")
     return ContainerContext(socket)
+
+
+def start_supervisor(
+    folder: Path, program: Literal["launch", "transfer"], environment: Mapping[str, str]
+) -> None:
+    """Start the supervisor of a workload: by the broker in a container, else as a process of its own.
+
+    Raises
+    ------
+    GipfelError
+        The broker can't start it.
+    OSError
+        It can't be started.
+    """
+    socket = broker_socket(environment)
+    if socket is not None:
+        send_request_sync(socket, SuperviseRequest(folder=PathRef.of(folder), program=program), Done)
+        return
+    module = LAUNCH_SUPERVISOR_MODULE if program == "launch" else TRANSFER_SUPERVISOR_MODULE
+    start_detached((sys.executable, "-I", "-m", module, str(folder)), folder / LOG, environment)
 
 
 class HostContext:

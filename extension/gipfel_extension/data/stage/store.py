@@ -2,7 +2,6 @@
 
 import errno
 import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -10,17 +9,22 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.staged import describe_path, lock_content, open_store, share_content, sweep
+from gipfel_cluster.staged import (
+    available_memory,
+    describe_path,
+    lock_content,
+    open_store,
+    share_content,
+    sweep,
+)
 from gipfel_cluster.storage_classes import node_stores
 
-from ...telemetry.files import read_regular
 from ..s3 import S3Service
 from .exchange import ExchangeError, FileCopy
 from .model import StageItem, StageSpec
 
 _POLL_S = 0.2
 _DISK_SHARE, _MEMORY_SHARE = 0.9, 0.5
-_MAX_BYTES = 64 << 10
 
 
 class NodeStore:
@@ -164,43 +168,6 @@ class NodeStore:
         if error.errno == errno.ENOSPC:
             return f"There is no space left in {'memory' if self.tier == 'memory' else self.path.parent}."
         return f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
-
-
-def available_memory(own: Path = Path("/proc/self/cgroup"), groups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the bytes that this job may still use: of the node, and of its control groups' limits.
-
-    Slurm limits a job by a group, of version 1 or 2, above that of each process.
-    """
-    available = 0
-    for line in read_regular(Path("/proc/meminfo"), _MAX_BYTES).decode().splitlines():
-        if line.startswith("MemAvailable:"):
-            available = int(line.split()[1]) * 1024
-    with suppress(OSError):
-        for line in read_regular(own, _MAX_BYTES).decode(errors="replace").splitlines():
-            number, controllers, name = line.split(":", 2)
-            if number == "0":
-                top, files = groups, ("memory.max", "memory.current", "inactive_file")
-            elif "memory" in controllers.split(","):
-                files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-                top = groups / "memory"
-            else:
-                continue
-            group = top / name.strip("/")
-            for each in (group, *group.parents):
-                if each.is_relative_to(top):
-                    available = min(available, _left_in(each, *files))
-    return max(0, available)
-
-
-def _left_in(group: Path, limit: str, current: str, cached: str) -> int:
-    """Return the bytes below a control group's limit; files in the page cache make room."""
-    try:
-        texts = [read_regular(group / name, _MAX_BYTES).decode() for name in (limit, current, "memory.stat")]
-        counters = dict(line.split(maxsplit=1) for line in texts[2].splitlines())
-        return int(texts[0]) - int(texts[1]) + int(counters.get(cached, 0))
-    except (OSError, ValueError):
-        # Without a file, or with the limit ``max``, it has no limit.
-        return sys.maxsize
 
 
 def _size(count: float) -> str:

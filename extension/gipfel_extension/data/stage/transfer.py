@@ -1,16 +1,12 @@
 """Stagings as workloads: start one, wait for it, list and stop them; and what is staged on this node."""
 
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from gipfel_cluster.broker.client import send_request_sync
-from gipfel_cluster.broker.messages import Done, PathRef, SuperviseRequest, broker_socket
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runs import write_atomically
-from gipfel_cluster.steps.broker import LOG, TRANSFER_SUPERVISOR_MODULE
 from gipfel_cluster.workloads.directory import (
     COMMAND,
     SPEC,
@@ -19,11 +15,11 @@ from gipfel_cluster.workloads.directory import (
     parent_directory,
     read_state,
     refresh_state,
-    start_detached,
     workload_id,
     write_state,
 )
 from gipfel_cluster.workloads.kinds import DirectoryKind, Report, Workload
+from gipfel_cluster.workloads.submission import start_supervisor
 
 from ...telemetry.files import read_regular
 from .model import TRANSFERS, StageSpec, TransferState
@@ -59,13 +55,8 @@ def start_staging(spec: StageSpec, environment: Mapping[str, str], parent: Path 
     write_atomically(folder / SPEC, spec.model_dump_json(indent=1) + "\n")
     write_atomically(folder / COMMAND, f"gipfel data stage {' '.join(spec.data)}\n")
     write_state(folder, state)
-    socket = broker_socket(environment)
     try:
-        if socket is not None:
-            send_request_sync(socket, SuperviseRequest(folder=PathRef.of(folder), program="transfer"), Done)
-            return folder
-        argv = (sys.executable, "-I", "-m", TRANSFER_SUPERVISOR_MODULE, str(folder))
-        start_detached(argv, folder / LOG, environment)
+        start_supervisor(folder, "transfer", environment)
     except (GipfelError, OSError) as error:
         ended = {"phase": "ended", "outcome": "failed", "exit_status": 1, "reason": str(error)}
         write_state(folder, state.model_copy(update=ended))
