@@ -21,7 +21,7 @@ from gipfel_extension.vetting.protocol_files import (
     protocol_schema,
     shipped_protocols,
 )
-from gipfel_extension.vetting.quantities import quantity, with_unit
+from gipfel_extension.vetting.threshold import quantity, with_unit
 
 ROOT = Path(__file__).resolve().parents[2]
 VETNODE = """\

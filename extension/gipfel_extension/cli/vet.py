@@ -200,7 +200,7 @@ def _load(name: str) -> "VettingProtocol | None":
 
 
 def _seconds(text: str) -> float:
-    from ..vetting.quantities import quantity  # noqa: PLC0415
+    from ..vetting.threshold import quantity  # noqa: PLC0415
 
     try:
         seconds = quantity(text) if text else 0.0

@@ -17,8 +17,7 @@ from gipfel_cluster.model import Frozen, GipfelError, one_line
 from ..telemetry.files import read_regular
 from .check import UnknownCheck, check_class
 from .model import CheckResult, Owner, Scope, Severity, Verdict
-from .quantities import quantity
-from .threshold import Threshold
+from .threshold import Threshold, quantity
 
 #: Check name and type of results about the protocol itself.
 PROTOCOL = "protocol"

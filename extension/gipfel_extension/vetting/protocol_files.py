@@ -24,8 +24,7 @@ from .protocol import (
     unusable_entry,
 )
 from .protocol_vetnode import PREFIX, from_vetnode
-from .quantities import quantity
-from .threshold import Limits, Threshold
+from .threshold import Limits, Threshold, quantity
 
 SHIPPED = Path(__file__).parent / "protocols"
 _KEYS = ("name", "description", "time_limit", "checks", "evals", "scheduler", "pip")

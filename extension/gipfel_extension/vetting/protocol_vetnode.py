@@ -13,7 +13,7 @@ from gipfel_cluster.model import Frozen, one_line
 
 from .check import check_class
 from .protocol import KEYS, ProtocolCheck, unusable_entry, validate_entry
-from .quantities import quantity
+from .threshold import quantity
 
 PREFIX = "vetnode."
 _MODULES = "vetnode.evaluations."

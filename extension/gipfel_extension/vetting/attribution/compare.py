@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from ..model import CheckResult, Verdict, worst
 from ..protocol import ProtocolCheck, VettingProtocol
-from ..quantities import with_unit
 from ..statistics import NORMAL, mad
-from ..threshold import Threshold
+from ..threshold import Threshold, with_unit
 
 #: With fewer measurements, their median is not used.
 _MIN_MEASUREMENTS = 3

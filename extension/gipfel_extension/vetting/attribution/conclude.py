@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pydantic import JsonValue
 
 from ..model import CheckResult, Scope, Verdict
-from ..quantities import with_unit
 from ..statistics import percentile, student_t_tail, summary, two_modes
+from ..threshold import with_unit
 from .evidence import Evidence, SlowGroup, collect_evidence, slow_switches
 from .measurements import LOW_MODE_DEVIATIONS, PairState, Reading
 

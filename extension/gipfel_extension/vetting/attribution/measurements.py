@@ -18,8 +18,8 @@ from pydantic import Field
 
 from gipfel_cluster.model import Frozen
 
-from ..quantities import Quantity
 from ..statistics import NORMAL, mad
+from ..threshold import Quantity
 
 Role = Literal["survey", "ring", "suspect", "control"]
 

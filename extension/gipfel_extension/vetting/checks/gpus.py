@@ -13,7 +13,7 @@ from gipfel_cluster.model import Frozen, OneLine
 from ..check import CheckContext, Host, MissingRequirement
 from ..gpus import GpuReading, Process, ReadingError
 from ..model import Finding, Owner, Scope, Verdict
-from ..quantities import Quantity, with_unit
+from ..threshold import Quantity, with_unit
 
 Mode = Literal["default", "exclusive_process", "exclusive_thread", "prohibited"]
 

@@ -13,7 +13,7 @@ from gipfel_cluster.model import Frozen, OneLine
 from ..check import CheckContext, MissingRequirement
 from ..gpus import GpuReading, ReadingError
 from ..model import Finding, Scope, Verdict
-from ..quantities import Quantity, with_unit
+from ..threshold import Quantity, with_unit
 from .gpus import failed, passed
 from .storage import RandomContent, file_system_usage, lacks_space, temporary_file
 

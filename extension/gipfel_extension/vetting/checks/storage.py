@@ -18,7 +18,7 @@ from gipfel_cluster.model import Frozen, OneLine
 
 from ..check import CheckContext, MissingRequirement
 from ..model import Finding, Scope, Verdict
-from ..quantities import Quantity, with_unit
+from ..threshold import Quantity, with_unit
 from .gpus import failed, passed
 
 #: Bytes that are written and read at a time.

@@ -14,7 +14,7 @@ from gipfel_cluster.model import Frozen
 from ..check import CheckContext
 from ..gpus import GpuReading, ReadingError
 from ..model import Finding, Scope, Verdict
-from ..quantities import Quantity
+from ..threshold import Quantity
 from .gpus import failed, finding_per_gpu, not_reported, passed, read_gpus
 
 #: Bits of NVML's clock-event mask that indicate a problem; idle, application clocks and sync boost do not.

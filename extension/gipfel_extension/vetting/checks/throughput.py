@@ -15,8 +15,8 @@ from ..check import CheckContext, MissingRequirement
 from ..gpus import ReadingError
 from ..model import Finding, Owner, Scope, Verdict
 from ..probing import ProbeAnswer, ProbeSpec, probe_file
-from ..quantities import Quantity, with_unit
 from ..statistics import summary
+from ..threshold import Quantity, with_unit
 from .thermal import ThrottleMonitor
 
 #: A probe gets this share of a check's time limit, so that it is killed before the check is.

@@ -20,8 +20,8 @@ from ..check import check_class
 from ..model import CheckResult, Owner, Verdict
 from ..probing import ProbeAnswer, ProbeSpec
 from ..protocol import ProtocolCheck
-from ..quantities import with_unit
 from ..reference_values import ReferenceValue, network_reference
+from ..threshold import with_unit
 from .dispatch import Dispatcher, RunEnded
 from .groups import GroupOutcome, run_groups
 from .report_builder import ReportBuilder
