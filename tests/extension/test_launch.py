@@ -31,8 +31,7 @@ from gipfel_extension.training.launches.launchers import (
     check_attempt,
     launcher_of,
 )
-from gipfel_extension.training.launches.logs import read_logs
-from gipfel_extension.training.launches.progress import read_progress
+from gipfel_extension.training.launches.logs import read_logs, read_progress
 from gipfel_extension.training.record.spec import LaunchSpec, nodes_range, parameter_value
 from gipfel_extension.training.record.state import (
     LaunchState,

@@ -17,8 +17,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.training.batch.job import NotebookOptions, plan_notebook_job
 from gipfel_extension.training.papermill.output import claim_output
-from gipfel_extension.training.papermill.progress import progress_file, read_progress
-from gipfel_extension.training.papermill.run import run_notebook
+from gipfel_extension.training.papermill.run import progress_file, read_progress, run_notebook
 
 _LIMIT_S = 300
 _KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}

@@ -14,8 +14,13 @@ from papermill import PapermillExecutionError, execute_notebook
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.cli.launch import start
 from gipfel_extension.training.launch import Launch, find_running_duplicate
-from gipfel_extension.training.launches.logs import ErrorLines, LogLine, read_logs, tail_cursor
-from gipfel_extension.training.launches.progress import read_training_curve
+from gipfel_extension.training.launches.logs import (
+    ErrorLines,
+    LogLine,
+    read_logs,
+    read_training_curve,
+    tail_cursor,
+)
 from gipfel_extension.training.record.state import LaunchState, read_state, write_state
 from gipfel_widgets.launch_form import LaunchForm
 from gipfel_widgets.launch_options import equivalent, json_value, launch_command, parse_arguments, parse_line

@@ -16,7 +16,7 @@ from gipfel_cluster.workloads.run_folders import Run, list_runs
 
 from ..telemetry.files import read_tail
 from ..telemetry.redaction import redact_value
-from ..training.launches.progress import RATES
+from ..training.launches.logs import RATES
 from ..training.results import program_of_run
 
 _MAX_PARAMETERS, _MAX_VALUE = 50, 200

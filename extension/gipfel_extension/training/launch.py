@@ -19,9 +19,8 @@ from gipfel_cluster.workloads.submission import SubmissionContext, start_supervi
 
 from ..telemetry.files import read_json, read_regular
 from .launches.attempt import PROBE_FILE, PROGRAM_FILE
-from .launches.logs import Cursor, LogPage, read_logs
+from .launches.logs import Cursor, LogPage, Progress, read_logs, read_progress
 from .launches.planning import plan_launch, shown_command, started_command
-from .launches.progress import Progress, read_progress
 from .preflight import CheckOutcome, run_preflight
 from .record.spec import LaunchPlan, LaunchSpec
 from .record.state import (

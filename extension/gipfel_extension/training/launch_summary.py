@@ -17,8 +17,7 @@ from gipfel_cluster.workloads.kinds import Report, Workload
 from gipfel_cluster.workloads.logs import LogFiles
 
 from .launch import Launch, launch
-from .launches.logs import launch_logs
-from .launches.progress import Progress, TrainingCurve, read_training_curve
+from .launches.logs import Progress, TrainingCurve, launch_logs, read_training_curve
 from .preflight import CheckOutcome
 from .record.state import LAUNCHES, LaunchState, known_folders
 

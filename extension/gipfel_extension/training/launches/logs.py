@@ -1,9 +1,12 @@
-"""Logs of a launch's ranks: ``rank-<r>.log``, the times of their lines, and the lines about errors.
+"""Output of a launch's ranks: their logs, and the progress and curve that they log as metrics.
 
 Lines of programs have no times, so `LogTimes` regularly writes the size of each log to ``times.jsonl``.
+Progress comes from the end of ``metrics.jsonl``. Several launches may log into one run, so `metric_lines`
+selects the lines of the launch's ranks.
 """
 
 import json
+import math
 import os
 import re
 import time
@@ -11,22 +14,34 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from pydantic import Field
+
+from gipfel_cluster.model import Frozen
 from gipfel_cluster.workloads import logs
 from gipfel_cluster.workloads.logs import MAX_BYTES, Cursor, LogFiles, LogLine, LogPage
 
-from ...telemetry.files import open_log
+from ...telemetry.files import open_log, read_tail
+from ..record.state import LaunchState
 
 __all__ = [
+    "RATES",
     "Cursor",
     "ErrorLines",
     "LogLine",
     "LogPage",
     "LogTimes",
+    "MetricLine",
+    "Progress",
+    "TrainingCurve",
     "last_lines",
     "launch_logs",
+    "metric_lines",
     "read_logs",
+    "read_progress",
+    "read_training_curve",
     "tail_cursor",
 ]
+
 
 TIMES = "times.jsonl"
 _EVERY_S = 1.0
@@ -131,3 +146,128 @@ class LogTimes:
             if grown:
                 with os.fdopen(open_log(self._folder / TIMES), "a") as file:
                     file.write(json.dumps([time.time_ns(), grown], separators=(",", ":")) + "\n")
+
+
+#: Rank, time since 1970 in ns, finite numbers by name.
+MetricLine = tuple[int, int, dict[str, float]]
+_TAIL_BYTES = 64 << 10
+_TOTALS = ("total_steps", "max_steps", "steps")
+_CURVE_TAIL_BYTES = 256 << 10
+_MAX_POINTS = 120
+_LOSSES = ("loss", "train_loss", "train/loss")
+RATES = ("tokens_per_s", "samples_per_s", "images_per_s")
+#: Number of the last lines from which steps per second are computed.
+_RECENT_LINES = 20
+
+
+class Progress(Frozen):
+    """The last metrics of rank 0, or of the lowest rank that logs any."""
+
+    values: dict[str, float] = Field(default={})
+    step: float | None = None
+    total: float | None = None
+    time_ns: int | None = None
+
+    @property
+    def fraction(self) -> float | None:
+        """Return the finished share, from 0 to 1."""
+        if self.step is None or not self.total:
+            return None
+        return max(0.0, min(1.0, self.step / self.total))
+
+
+def read_progress(folder: Path, state: LaunchState) -> Progress:
+    """Read the end of the launch's metrics, else of the metrics in its run since the launch started."""
+    for path in (folder / "metrics.jsonl", Path(state.run, "metrics.jsonl") if state.run else None):
+        found = _last(path, folder, state) if path is not None else None
+        if found is not None:
+            return found
+    return Progress()
+
+
+class TrainingCurve(Frozen):
+    """Recent metrics of a rank: pairs of step and loss, steps per second, and the program's own rate."""
+
+    losses: tuple[tuple[float, float], ...] = Field(default=())
+    steps_per_s: float | None = None
+    rate: float | None = None
+    rate_name: str = ""
+
+
+def read_training_curve(folder: Path, state: LaunchState) -> TrainingCurve:
+    """Read the end of the metrics of the lowest rank that logs: those of the launch, else of its run."""
+    for path in (folder / "metrics.jsonl", Path(state.run, "metrics.jsonl") if state.run else None):
+        ranks: dict[int, list[tuple[int, dict[str, float]]]] = {}
+        lines = metric_lines(path, folder, state, max_bytes=_CURVE_TAIL_BYTES) if path is not None else []
+        for rank, time_ns, values in lines:
+            ranks.setdefault(rank, []).append((time_ns, values))
+        if ranks:
+            return _training_curve(ranks[min(ranks)])
+    return TrainingCurve()
+
+
+def metric_lines(path: Path, folder: Path, state: LaunchState, *, max_bytes: int) -> list[MetricLine]:
+    """Return the lines that a launch's ranks have logged, in the order of the file; empty if unreadable.
+
+    Lines without the name of a launch, which an older ``gipfel_widgets`` writes, are used if there are no
+    others.
+    """
+    own_lines: list[MetricLine] = []
+    unnamed_lines: list[MetricLine] = []
+    name = f"{folder.parents[1].name}/{folder.name}"
+    for line in _tail(path, max_bytes):
+        try:
+            logged = json.loads(line)
+            rank, time_ns = int(logged.get("rank") or 0), int(logged["time_ns"])
+            numbers = {
+                str(key): float(each)
+                for key, each in logged["values"].items()
+                if isinstance(each, int | float) and math.isfinite(each)
+            }
+            launch = logged.get("launch")
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+            continue
+        if (state.started_ns or 0) <= time_ns <= (state.ended_ns or time_ns) and launch in (None, name):
+            (unnamed_lines if launch is None else own_lines).append((rank, time_ns, numbers))
+    return own_lines or unnamed_lines
+
+
+def _tail(path: Path, max_bytes: int) -> list[bytes]:
+    try:
+        return read_tail(path, max_bytes).splitlines()
+    except OSError:
+        return []
+
+
+def _last(path: Path, folder: Path, state: LaunchState) -> Progress | None:
+    best: tuple[int, int] | None = None
+    values: dict[str, float] = {}
+    for rank, time_ns, numbers in metric_lines(path, folder, state, max_bytes=_TAIL_BYTES):
+        if best is None or rank <= best[0]:
+            values = numbers if best is None or rank < best[0] else values | numbers
+            best = (rank, time_ns)
+    if best is None:
+        return None
+    total = next((values[name] for name in _TOTALS if name in values), None)
+    return Progress(values=values, step=values.get("step"), total=total, time_ns=best[1])
+
+
+def _training_curve(lines: list[tuple[int, dict[str, float]]]) -> TrainingCurve:
+    steps = [(time_ns, values["step"]) for time_ns, values in lines if "step" in values]
+    losses = []
+    for number, (_, values) in enumerate(lines):
+        name = next((each for each in _LOSSES if each in values), None)
+        if name is not None:
+            losses.append((values.get("step", float(number)), values[name]))
+    recent = steps[-_RECENT_LINES:]
+    steps_per_s = None
+    if len(recent) > 1 and recent[-1][0] > recent[0][0] and recent[-1][1] > recent[0][1]:
+        steps_per_s = (recent[-1][1] - recent[0][1]) / ((recent[-1][0] - recent[0][0]) / 1e9)
+        # The difference of two finite numbers may overflow.
+        steps_per_s = steps_per_s if math.isfinite(steps_per_s) else None
+    found = [(name, values[name]) for _, values in lines for name in RATES if name in values]
+    rate = found[-1] if found else ("", None)
+    every = max(1, -(-len(losses) // _MAX_POINTS))
+    return TrainingCurve(
+        losses=tuple(losses[::-every][::-1]), steps_per_s=steps_per_s, rate=rate[1], rate_name=rate[0]
+    )

@@ -26,7 +26,7 @@ from .manager import Manager
 from .notebook_file import find_kernel
 from .output import claim_output, local_path, writer
 from .parameters import check_names, check_types, known_parameters
-from .progress import Progress, ResumePlan, plan_resume
+from .run import Progress, ResumePlan, plan_resume
 
 _MAX_BYTES = 256 << 10
 _MAX_READ_BYTES = 64 << 20
