@@ -15,7 +15,7 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.ports import PORTS_VARIABLE, PortRange
 
 from .cluster.watcher import NOT_POLLED
-from .failure.problem import Failure, SpawnProblem
+from .failure import Failure, SpawnProblem
 from .form.options import UserOptions
 from .lifetime import ServerLifetime
 from .start.account import UserCommands

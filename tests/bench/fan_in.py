@@ -27,8 +27,8 @@ from lab_server import TOKEN, LabServer, lab_server  # noqa: E402
 from many_nodes import devices_of, node_samples  # noqa: E402
 
 from gipfel_cluster.runs import RunFolder  # noqa: E402
+from gipfel_extension.telemetry.live import LiveReader, Tick  # noqa: E402
 from gipfel_extension.telemetry.live.fan_in import FanInKeys, FanInSender  # noqa: E402
-from gipfel_extension.telemetry.live.ticks import LiveReader, Tick  # noqa: E402
 
 NODES, GPUS = 256, 4
 LIMIT = 0.5

@@ -12,7 +12,7 @@ import numpy as np
 
 from gipfel_extension.diagnosis.rule_run import Place, Reading, RuleWatch, hits_of
 from gipfel_extension.diagnosis.rules import Rule
-from gipfel_extension.rules.rule_file import enabled_rules, known_rules
+from gipfel_extension.rules import enabled_rules, known_rules
 from gipfel_extension.telemetry.sample import Device, SampleTable
 
 GPUS, SECONDS, HOUR_S = 1024, 120, 3600

@@ -34,7 +34,7 @@ _WORK = """
 import os, socket, subprocess, sys, time
 from pathlib import Path
 opened = socket.create_server(("", 0))
-from gipfel_extension.telemetry.live.ticks import LiveReader
+from gipfel_extension.telemetry.live import LiveReader
 run = os.environ["GIPFEL_RUN"]
 seen, ends = set(), time.monotonic() + 60
 with LiveReader(Path(os.environ["GIPFEL_SOCKETS"])) as reader:

@@ -11,8 +11,8 @@ from gipfel_extension.recorder.sample_files import SampleWriter, Settings
 from gipfel_extension.telemetry.ranks import RankLocation, ranks_file, ranks_json
 from gipfel_extension.telemetry.sample import Device, Provenance, Sample
 from gipfel_extension.telemetry.sources import SystemClock
+from gipfel_extension.topology import Gpu, NodeTopology
 from gipfel_extension.topology.collect import store_node
-from gipfel_extension.topology.model import Gpu, NodeTopology
 
 GPUS_PER_NODE = 4
 #: Seconds between two samples of a GPU.

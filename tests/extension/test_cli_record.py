@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from gipfel_extension.telemetry.live.ticks import LiveReader
+from gipfel_extension.telemetry.live import LiveReader
 from gipfel_extension.telemetry.store.segments import read_samples
 from gipfel_extension.telemetry.user_metrics import read_metrics
 from gipfel_widgets.run import node_name, run_at

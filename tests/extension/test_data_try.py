@@ -16,7 +16,7 @@ from gipfel_cluster.model import GipfelError
 from gipfel_extension.cli.main import gipfel, main
 from gipfel_extension.data.trial import Rate, Trial, TrialRequest, try_data
 from gipfel_extension.data.trial_advice import Demand, advise, demand_of
-from gipfel_extension.storage.record import Period, RankRow, StorageFile
+from gipfel_extension.storage import Period, RankRow, StorageFile
 
 _GIPFEL = Path(sys.executable).with_name("gipfel")
 needs_mounts = pytest.mark.skipif(

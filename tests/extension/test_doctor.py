@@ -13,7 +13,7 @@ import pytest
 
 from gipfel_cluster.engines.bubblewrap import namespace_problem
 from gipfel_cluster.scheduler import SlurmPresence
-from gipfel_extension.doctor import cluster, containers, gpus, hub_operation
+from gipfel_extension.doctor import cluster, containers, gpus, hub_operation, probes
 from gipfel_extension.doctor.examine import (
     Answer,
     Examination,
@@ -26,7 +26,6 @@ from gipfel_extension.doctor.examine import (
     run_locally,
     summary,
 )
-from gipfel_extension.doctor.probes import probes
 
 NO_COMMANDS = SlurmPresence(commands=False, problem="Slurm's commands are not on PATH.")
 NO_CONFIGURATION = SlurmPresence(commands=True, problem="Slurm is not configured.")

@@ -16,8 +16,7 @@ from click.testing import CliRunner
 from gipfel_cluster.egress.log import CLOSED, GateLog
 from gipfel_extension.cli.main import gipfel
 from gipfel_extension.network import Limits, Owner, Socket, SocketTable, TrafficWatch, read_network
-from gipfel_extension.network.gate import GateTail, read_gate
-from gipfel_extension.network.record import NetworkFile
+from gipfel_extension.network.record import GateTail, NetworkFile, read_gate
 from gipfel_extension.telemetry.events import read_events
 
 _S = 10**9

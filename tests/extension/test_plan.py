@@ -8,9 +8,8 @@ import pytest
 
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.cli.main import main
-from gipfel_extension.training.layout_plan import Transformer, plan
+from gipfel_extension.training.layout_plan import Transformer, layouts, plan, step_of
 from gipfel_extension.training.layout_plan.layout import Layout, StepWork, machine_of
-from gipfel_extension.training.layout_plan.planner import layouts, step_of
 
 #: Maximum deviation of the estimate from torch's tracker: temporaries are not in the formulas.
 TOLERANCE = 0.10

@@ -19,7 +19,7 @@ from gipfel_extension.diagnosis.rules import ConditionError, Rule, parse_conditi
 from gipfel_extension.recorder.loop import Recorder
 from gipfel_extension.recorder.rule_monitor import load_rules
 from gipfel_extension.recorder.sample_files import Settings
-from gipfel_extension.rules.rule_file import FILE, enabled_rules, known_rules
+from gipfel_extension.rules import FILE, enabled_rules, known_rules
 from gipfel_extension.telemetry.events import append_event, read_events
 from gipfel_extension.telemetry.ranks import RankLocation
 from gipfel_extension.telemetry.sample import Device, Sample, SampleTable

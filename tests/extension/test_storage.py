@@ -23,12 +23,18 @@ from gipfel_extension.diagnosis.file_system import StorageSeries, judge_storage
 from gipfel_extension.job.run_roles import diagnose_run
 from gipfel_extension.job.run_storage import series_of, storage_figure, storage_report
 from gipfel_extension.recorder.storage_monitor import StorageMonitor
-from gipfel_extension.storage import read_storage
+from gipfel_extension.storage import FilesRow, MountRow, Period, ProbeRow, RankRow, StorageFile, read_storage
+from gipfel_extension.storage.file_systems import (
+    SiteStripes,
+    Target,
+    mending,
+    parse_getstripe,
+    probe,
+    read_stripes,
+    stripes_of,
+)
 from gipfel_extension.storage.job_files import JobFiles
 from gipfel_extension.storage.opens import OpenCounter
-from gipfel_extension.storage.probe import Target, probe
-from gipfel_extension.storage.record import FilesRow, MountRow, Period, ProbeRow, RankRow, StorageFile
-from gipfel_extension.storage.striping import SiteStripes, mending, parse_getstripe, read_stripes, stripes_of
 from gipfel_extension.telemetry.mounts import MountTable, class_of, parse_mountinfo
 from gipfel_extension.telemetry.sources import SystemClock
 from gipfel_extension.telemetry.sources.file_systems import parse_nfs, rates_of, read_clients

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import zmq
 
+from gipfel_extension.telemetry.live import LiveReader, Tick
 from gipfel_extension.telemetry.live.fan_in import FanInKeys, FanInReceiver, FanInSender
-from gipfel_extension.telemetry.live.ticks import LiveReader, Tick
 from gipfel_extension.telemetry.sample import Device, Sample, SourceError
 
 LIMIT_S = 60.0

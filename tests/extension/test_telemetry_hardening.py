@@ -14,7 +14,7 @@ import pytest
 from recorder_process import OneGpu, TwoClocks, kinds, running, until
 
 from gipfel_extension.recorder import Recorder, Settings
-from gipfel_extension.telemetry.live.ticks import LiveReader
+from gipfel_extension.telemetry.live import LiveReader
 from gipfel_extension.telemetry.store.segments import read_samples
 
 

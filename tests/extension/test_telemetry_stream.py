@@ -14,8 +14,8 @@ import pytest
 import zmq
 
 from gipfel_extension.telemetry.events import Event
+from gipfel_extension.telemetry.live import LiveReader, Publisher, Tick
 from gipfel_extension.telemetry.live.feed import RecorderState, SaturationFeed, status_of
-from gipfel_extension.telemetry.live.ticks import LiveReader, Publisher, Tick
 from gipfel_extension.telemetry.sample import Device, Sample, SourceError
 from gipfel_extension.telemetry.store.segments import read_samples
 

@@ -16,9 +16,9 @@ from gipfel_extension.cli.main import main
 from gipfel_extension.diagnosis.roles import roles_of_layout
 from gipfel_extension.job.ranks import read_job
 from gipfel_extension.telemetry.ranks import RankLocation, ranks_file, ranks_json
+from gipfel_extension.topology import FOLDER, SLURM_FILE, NodeTopology, slurm_place
 from gipfel_extension.topology.collect import collect_node, is_first_node, slurm_topology, store_node
-from gipfel_extension.topology.collect.gpus import KfdTopology
-from gipfel_extension.topology.model import FOLDER, SLURM_FILE, NodeTopology, slurm_place
+from gipfel_extension.topology.collect.hardware import KfdTopology
 from gipfel_extension.topology.read import (
     Fabric,
     cabinet_path,

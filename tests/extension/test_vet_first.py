@@ -22,8 +22,8 @@ from gipfel_extension.vetting.model import CheckResult, Owner, Scope, Verdict
 from gipfel_extension.vetting.protocol import ProtocolCheck, VettingProtocol
 from gipfel_extension.vetting.report import VettingReport, make_report, read_report
 from gipfel_extension.vetting.run.location import Location
+from gipfel_spawner.failure import explain
 from gipfel_spawner.failure.cause import Evidence
-from gipfel_spawner.failure.problem import explain
 from gipfel_spawner.start.progress import vetting_page, vetting_text
 
 _LIMIT_S = 120

@@ -9,9 +9,9 @@ from typing import Any
 import pynvml
 from nvml_fake import FakeNvml
 
+from gipfel_extension.topology import NodeTopology
 from gipfel_extension.topology.collect import collect_node
-from gipfel_extension.topology.collect.gpus import KfdTopology, NvmlTopology
-from gipfel_extension.topology.model import NodeTopology
+from gipfel_extension.topology.collect.hardware import KfdTopology, NvmlTopology
 
 _GH200 = tuple(f"{domain}9:01:00.0" for domain in ("000", "001", "002", "003"))
 _HGX = ("18", "2a", "3a", "5d", "9a", "ab", "ba", "db")

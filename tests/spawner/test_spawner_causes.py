@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gipfel_spawner.failure import CATALOGUE, Failure, explain
 from gipfel_spawner.failure.cause import Evidence
-from gipfel_spawner.failure.problem import CATALOGUE, Failure, explain
 
 LOGS = Path(__file__).parent / "data/logs"
 

@@ -13,7 +13,7 @@ from gipfel_cluster.broker.hub_client import HubBrokerScheduler
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.protocol import JobRequest, LostJobError, Partition
 from gipfel_cluster.scheduler.slurm_output import parse_daemon_users
-from gipfel_spawner.cluster.clusters import (
+from gipfel_spawner.cluster import (
     ClusterSettings,
     PollSettings,
     RemovedClusterScheduler,

@@ -10,7 +10,7 @@ def test_a_port_that_comes_before_the_jobs_number_is_taken(new_hub: Any, tmp_pat
         "import asyncio\n"
         "from gipfel_cluster.scheduler.local import LocalScheduler\n"
         "from gipfel_spawner import EDFSpawner\n"
-        "from gipfel_spawner.cluster.clusters import Cluster\n"
+        "from gipfel_spawner.cluster import Cluster\n"
         "from gipfel_spawner.cluster.watcher import JobWatcher\n"
         "class SlowScheduler(LocalScheduler):\n"
         "    async def submit(self, request):\n"

@@ -9,7 +9,7 @@ import pytest
 
 from gipfel_cluster.runtime.distributions import required_distributions
 from gipfel_cluster.runtime.model import DESCRIPTION
-from gipfel_spawner.cluster.clusters import ClusterSettings
+from gipfel_spawner.cluster import ClusterSettings
 from gipfel_spawner.form.options import OptionError, UserOptions, describe_options, read_form
 from gipfel_spawner.form.page import FieldError, FormContent, render_form
 from gipfel_spawner.start import placement

@@ -23,7 +23,7 @@ from gipfel_extension.network import Limits, Owner, Socket, TrafficWatch
 from gipfel_extension.network.record import NetworkFile
 from gipfel_extension.recorder.journal import Journal
 from gipfel_extension.recorder.sample_files import SampleWriter, Settings
-from gipfel_extension.storage.record import FilesRow, MountRow, Period, ProbeRow, RankRow, StorageFile
+from gipfel_extension.storage import FilesRow, MountRow, Period, ProbeRow, RankRow, StorageFile
 from gipfel_extension.telemetry.ranks import RankLocation, ranks_file, ranks_json
 from gipfel_extension.telemetry.sample import Device, Provenance, Sample
 from gipfel_extension.telemetry.sources import SystemClock

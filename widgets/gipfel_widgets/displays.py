@@ -19,7 +19,7 @@ from gipfel_extension.telemetry.metric_table import METRICS
 from gipfel_extension.telemetry.sample import Device, SampleTable
 from gipfel_extension.telemetry.user_metrics import UserMetrics
 from gipfel_extension.training import layout_plan as planning
-from gipfel_extension.training.layout_plan.planner import ESTIMATE, gigabytes, lines_of, name_of
+from gipfel_extension.training.layout_plan import ESTIMATE, gigabytes, lines_of, name_of
 
 PLOTLY = "application/vnd.plotly.v1+json"
 

@@ -33,13 +33,13 @@ def doctor(*, operator: bool, as_document: bool) -> int:
 
     Exit status: 0 nothing required is missing, 1 something is.
     """
+    from ..doctor import probes  # noqa: PLC0415
     from ..doctor.examine import (  # noqa: PLC0415
         Machine,
         examine,
         format_lines,
         status_colour,
     )
-    from ..doctor.probes import probes  # noqa: PLC0415
 
     machine = Machine.local(os.environ)
     examination = examine(machine, probes(machine, operator=operator))

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     from ..communication.report import CommunicationReport, TrafficMatrix
     from ..job.topology import JobTopology
-    from ..network.gate import GateRecord
-    from ..network.record import NetworkRow
+    from ..network.record import GateRecord, NetworkRow
 
 _MOST_ROWS, _MOST_PAIRS, _MOST_COLUMNS = 12, 8, 8
 _WIDTH = 80

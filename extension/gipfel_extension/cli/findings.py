@@ -150,7 +150,7 @@ def rules() -> None:
 @click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
 def list_rules(*, as_document: bool) -> int:
     """List the rules that are applied, and where each is from. Exit status: 0; 1 if a file can't be used."""
-    from ..rules.rule_file import known_rules  # noqa: PLC0415 - pydantic, which --help can do without
+    from ..rules import known_rules  # noqa: PLC0415 - pydantic, which --help can do without
 
     known, problems = known_rules(os.environ)
     if as_document:
@@ -178,7 +178,7 @@ def check(*, files: tuple[Path, ...], as_document: bool) -> int:
 
     Exit status: 0 all can be used; 1 otherwise.
     """
-    from ..rules.rule_file import FILE  # noqa: PLC0415
+    from ..rules import FILE  # noqa: PLC0415
 
     return report_checked([(path, *FILE.check(path)) for path in files], as_document=as_document)
 
@@ -186,7 +186,7 @@ def check(*, files: tuple[Path, ...], as_document: bool) -> int:
 @rules.command(epilog=examples("gipfel rules schema > rules.schema.json"))
 def schema() -> int:
     """Print the JSON Schema of rules, for editors."""
-    from ..rules.rule_file import FILE  # noqa: PLC0415
+    from ..rules import FILE  # noqa: PLC0415
 
     click.echo(json.dumps(FILE.json_schema("Rules of Gipfel"), indent=2))
     return 0
@@ -221,7 +221,7 @@ def run_rules(run: str, *, files: tuple[Path, ...], save: bool, as_document: boo
     """
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415
 
-    from ..rules.rule_file import run_hits, save_hits  # noqa: PLC0415
+    from ..rules import run_hits, save_hits  # noqa: PLC0415
     from ..telemetry.sample import SourceError  # noqa: PLC0415
     from .scored_run import resolve_recording  # noqa: PLC0415
 
@@ -250,7 +250,7 @@ def run_rules(run: str, *, files: tuple[Path, ...], save: bool, as_document: boo
 
 
 def _chosen(files: tuple[Path, ...]) -> list["Rule"]:
-    from ..rules.rule_file import FILE, enabled_rules, known_rules  # noqa: PLC0415
+    from ..rules import FILE, enabled_rules, known_rules  # noqa: PLC0415
 
     if files:
         return [each.compiled() for path in files for each in FILE.read(path).rules]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ..job.run_storage import StorageReport
-    from ..storage.record import FilesRow, Period
+    from ..storage import FilesRow, Period
 
 _UNREADABLE = 2
 _WIDEST = 96

@@ -80,15 +80,15 @@ def plan(*, model: float | None, as_document: bool, **options: Any) -> int:
 
     Exit status: 0 a layout fits, 1 none does.
     """
-    from ..training.layout_plan import planner  # noqa: PLC0415 - pydantic
+    from ..training import layout_plan  # noqa: PLC0415 - pydantic
 
     shape = {name: options.pop(name) for name in ("layers", "hidden", "heads", "kv_heads", "ffn")}
     more = {name: options.pop(name) for name in ("vocabulary", "gated")}
-    found = planner.plan(_model(model, shape, more), **options)
+    found = layout_plan.plan(_model(model, shape, more), **options)
     if as_document:
-        click.echo(json.dumps(planner.document_of(found)))
+        click.echo(json.dumps(layout_plan.document_of(found)))
     else:
-        for line in planner.lines_of(found):
+        for line in layout_plan.lines_of(found):
             click.echo(line)
     return 0
 

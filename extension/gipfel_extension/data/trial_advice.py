@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gipfel_cluster.model import Frozen
 
-from ..storage.record import read_storage
+from ..storage import read_storage
 from ..telemetry.files import read_json
 from ..telemetry.user_metrics import UserMetric, UserMetrics, read_metrics
 from .trial import Rate, Trial

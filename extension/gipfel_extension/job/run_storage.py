@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from ..diagnosis.file_system import StorageJudgement, StorageSeries, judge_storage
 from ..diagnosis.verdict import Verdict
-from ..storage.record import FilesRow, Period, StorageRecord, read_storage
-from ..storage.striping import SiteStripes, mending
+from ..storage import FilesRow, Period, StorageRecord, read_storage
+from ..storage.file_systems import SiteStripes, mending
 from ..telemetry.figures.palette import COLORS
 from ..telemetry.figures.stack import Plot, stacked
 

@@ -9,7 +9,7 @@ from gipfel_cluster.model import Frozen
 
 from ..diagnosis.roles import RoleSelection
 from ..telemetry.sample import Device
-from ..topology.model import LinkKind, NicKind, NodeTopology
+from ..topology import LinkKind, NicKind, NodeTopology
 from ..topology.read import LEAVES, SOURCES, Fragmentation, Topology, fragmentation
 from .ranks import JobContent, JobRank, Problem
 

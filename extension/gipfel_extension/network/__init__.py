@@ -1,7 +1,6 @@
 """Connections of a job, as a plain user can see them: who talks to whom, how much, and what listens."""
 
-from .gate import GateRecord, GateRow, read_gate
-from .record import NetworkRecord, read_network
+from .record import GateRecord, GateRow, NetworkRecord, read_gate, read_network
 from .sockets import ClosedSockets, Socket, SocketTable
 from .traffic import Limits, Owner, TrafficWatch
 

@@ -191,7 +191,7 @@ def _publisher(options: argparse.Namespace, name: str) -> TickSink | None:
     if options.sockets is None:
         return None
     try:
-        from ..telemetry.live.ticks import Publisher  # noqa: PLC0415 - recording alone needs no ZeroMQ
+        from ..telemetry.live import Publisher  # noqa: PLC0415 - recording alone needs no ZeroMQ
 
         return Publisher(options.sockets, name)
     except (SourceError, ImportError) as error:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ..network.gate import GateTail
-from ..network.record import NetworkFile
+from ..network.record import GateTail, NetworkFile
 from ..network.sockets import ClosedSockets, Socket, SocketTable, has_only_loopback, read_process_sockets
 from ..network.traffic import FlowKey, Limits, Owner, TrafficWatch
 from ..telemetry.ranks import rank_of_environment, read_environment

@@ -22,7 +22,7 @@ from .sample_files import FineRecording, SampleWriter, ScoreParts, Settings, fin
 from .storage_monitor import StorageMonitor
 
 if TYPE_CHECKING:
-    from ..telemetry.live.ticks import Tick
+    from ..telemetry.live import Tick
 
 
 #: Seconds between two checks whether the parent process is still running.
@@ -259,7 +259,7 @@ class Recorder:
         events = self.journal.drain()
         if not self._publishers:
             return
-        from ..telemetry.live.ticks import Tick  # noqa: PLC0415 - recording alone needs no ZeroMQ
+        from ..telemetry.live import Tick  # noqa: PLC0415 - recording alone needs no ZeroMQ
 
         self._seq += 1
         origin = self._provenance

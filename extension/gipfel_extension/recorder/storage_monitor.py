@@ -8,10 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ..storage.job_files import FileGroup, JobFiles
-from ..storage.opens import OpenCounter
-from ..storage.probe import ProbeTimes, Target, probe
-from ..storage.record import (
+from ..storage import (
     MountRow,
     Period,
     ProbeRow,
@@ -21,7 +18,9 @@ from ..storage.record import (
     probe_row,
     rank_row,
 )
-from ..storage.striping import LARGE_BYTES, read_stripes
+from ..storage.file_systems import LARGE_BYTES, ProbeTimes, Target, probe, read_stripes
+from ..storage.job_files import FileGroup, JobFiles
+from ..storage.opens import OpenCounter
 from ..telemetry.mounts import Mount, MountTable, read_mounts
 from ..telemetry.sources import Clock
 from ..telemetry.sources.file_systems import ClientCounters, rates_of, read_clients

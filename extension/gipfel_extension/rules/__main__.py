@@ -7,7 +7,7 @@ import json
 import os
 import sys
 
-from .rule_file import enabled_rules, known_rules
+from . import enabled_rules, known_rules
 
 if __name__ == "__main__":
     known, problems = known_rules(os.environ)

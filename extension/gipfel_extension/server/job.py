@@ -19,8 +19,8 @@ from ..job.roofline import ROOFLINE_METRICS, roofline_figure
 from ..job.rows import DeviceRow, Order, device_rows, ordered, selected_rows
 from ..job.run_roles import launch_events
 from ..job.run_storage import storage_figure
-from ..storage.record import DIRECTORY as STORAGE
-from ..storage.record import read_storage
+from ..storage import DIRECTORY as STORAGE
+from ..storage import read_storage
 from ..telemetry.events import read_events
 from ..telemetry.figures.heat import HEAT_METRICS
 from ..telemetry.figures.lines import gpus_of

@@ -13,7 +13,7 @@ from ..communication import DUMPS, INSPECTOR
 from ..diagnosis.reported_roles import REPORTS_FILE
 from ..job.run_roles import ROLES_FILE
 from ..telemetry.user_metrics import METRICS_FILE
-from ..topology.model import FOLDER as TOPOLOGY
+from ..topology import FOLDER as TOPOLOGY
 from ..training.record.state import LAUNCHES
 
 _Value = TypeVar("_Value")

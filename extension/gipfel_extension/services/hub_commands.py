@@ -1,7 +1,7 @@
 """``python -m gipfel_extension.services.hub_commands list|prepare``: what the hub asks of a user's files.
 
 The hub runs it as the user, before the start of a server. The answer on stdout, and the order on stdin, are
-the models of `gipfel_cluster.job.service`.
+the models of `gipfel_cluster.job.hub`.
 """
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from gipfel_cluster.job.service import (
+from gipfel_cluster.job.hub import (
     PreparedService,
     ServiceOffer,
     ServiceOffers,

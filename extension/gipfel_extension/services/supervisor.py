@@ -19,7 +19,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from gipfel_cluster.environment import without_tokens
-from gipfel_cluster.job.hub_requests import report_port
+from gipfel_cluster.job.hub import report_port
 from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.ports import bind_port
 from gipfel_cluster.process.tree import Process, adopt_orphans, end_descendants

@@ -23,7 +23,7 @@ from gipfel_cluster.scheduler.notation import expand_hostlist
 from ..telemetry.files import open_log, read_regular
 from ..telemetry.sample import SourceError
 from ..telemetry.sources.web import checked_url, get_json
-from .model import FOLDER, MOST_SLURM_BYTES, SLURM_FILE
+from . import FOLDER, MOST_SLURM_BYTES, SLURM_FILE
 from .read import Fabric, parse_fabric
 
 log = logging.getLogger("gipfel.recorder")

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from gipfel_cluster.scheduler.notation import expand_hostlist
 
 from ..telemetry.files import read_json, read_regular
-from .model import FOLDER, MOST_SLURM_BYTES, SLURM_FILE, Gpu, NodeTopology
+from . import FOLDER, MOST_SLURM_BYTES, SLURM_FILE, Gpu, NodeTopology
 
 _WORD = re.compile(r"([A-Za-z]+)=(\S*)")
 _XNAME = re.compile(r"((x\d{1,5})c\d{1,2})s\d{1,3}b\d{1,2}n\d{1,2}", re.ASCII)

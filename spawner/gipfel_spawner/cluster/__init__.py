@@ -1,1 +1,212 @@
-"""Clusters of a hub: their settings, one scheduler and watcher for each, and cached answers for all pages."""
+"""Clusters of a hub: `ClusterSettings` of each by name, and its shared scheduler and watcher as a `Cluster`.
+
+All pages of the hub share the answers that `cache` keeps of a scheduler. A cluster that was removed from
+the configuration gets a `RemovedClusterScheduler` while its servers run.
+"""
+
+import logging
+import os
+from collections.abc import Mapping, MutableMapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from gipfel_cluster.broker.hub_client import HubBrokerScheduler
+from gipfel_cluster.model import Frozen, GipfelError, OneLine
+from gipfel_cluster.scheduler import LocalScheduler, Scheduler, SlurmScheduler
+from gipfel_cluster.scheduler.protocol import JobRequest, JobStatus, Partition
+
+from .cache import ClusterCache
+from .watcher import JobWatcher
+
+#: Part of the names of run folders.
+ClusterName = Annotated[OneLine, Field(pattern=r"^(?:[A-Za-z0-9][A-Za-z0-9._-]{0,31})?$")]
+
+PartitionName = Annotated[OneLine, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$", max_length=128)]
+
+
+class ClusterSettings(Frozen):
+    """Settings of one cluster, or of a named group of a cluster's partitions.
+
+    ``partitions`` are those that are offered (empty: all); ``environment`` goes to the scheduler's
+    commands and to jobs; ``hub_connect_url`` is the hub's address for the nodes (empty: the
+    default). The other fields have the meaning of the spawner's traits of the same names, their defaults.
+    """
+
+    name: Annotated[ClusterName, Field(min_length=1)]
+    scheduler: Literal["local", "slurm", "broker"]
+    partitions: tuple[PartitionName, ...] = ()
+    environment: dict[str, OneLine] = Field(default_factory=dict)
+    exec_prefix: OneLine = ""
+    broker_socket: OneLine = ""
+    engine: OneLine = ""
+    engines: tuple[OneLine, ...] = ()
+    runtime: OneLine = ""
+    python: OneLine = ""
+    hub_connect_url: OneLine = ""
+
+    @property
+    def is_local(self) -> bool:
+        """True if jobs are processes on the hub's machine."""
+        return self.scheduler == "local"
+
+
+def read_clusters(configured: Mapping[str, object], default: ClusterSettings) -> dict[str, ClusterSettings]:
+    """Return the clusters by name, the default one first.
+
+    ``default`` provides the fields that a cluster leaves out, and is the only cluster if none is configured.
+
+    Raises
+    ------
+    GipfelError
+        The settings of a cluster are not valid.
+    """
+    if not configured:
+        return {default.name: default}
+    found: dict[str, ClusterSettings] = {}
+    for name, content in configured.items():
+        if not isinstance(content, Mapping) or "name" in content:
+            raise GipfelError(f"EDFSpawner.clusters: {name!r} needs a dictionary of its settings.")
+        found[str(name)] = _read_settings(str(name), content, default)
+    return found
+
+
+def _read_settings(name: str, content: Mapping[Any, object], default: ClusterSettings) -> ClusterSettings:
+    try:
+        settings = ClusterSettings.model_validate(default.model_dump() | dict(content) | {"name": name})
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        raise GipfelError(f"EDFSpawner.clusters: {name!r}: {key}: {first['msg']}.") from None
+    if settings.scheduler == "broker" and not settings.broker_socket.startswith("/"):
+        raise GipfelError(
+            f"EDFSpawner.clusters: {name!r} has no broker_socket.", "Give the path of the broker's socket."
+        )
+    return settings
+
+
+class RemovedClusterScheduler:
+    """Scheduler of a cluster that is no longer configured: every job's state is unknown, so none is ended."""
+
+    name = "removed"
+
+    def __init__(self, cluster: str) -> None:
+        self._error = GipfelError(
+            f"The cluster {cluster} is no longer configured in this hub.", "Tell the hub's administrators."
+        )
+
+    async def submit(self, request: JobRequest) -> str:  # noqa: ARG002 - required by the Protocol
+        """Raise the error."""
+        raise self._error
+
+    async def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
+        """Return the state of every job as unknown."""
+        return dict.fromkeys(job_ids, JobStatus(answer="unknown", reason=self._error.problem))
+
+    async def cancel(self, job_id: str, *, user: str = "") -> None:  # noqa: ARG002 - required by the Protocol
+        """Raise the error."""
+        raise self._error
+
+    async def address(self, node: str) -> str:  # noqa: ARG002 - required by the Protocol
+        """Raise the error."""
+        raise self._error
+
+    async def partitions(self) -> tuple[Partition, ...]:
+        """Raise the error."""
+        raise self._error
+
+
+class Cluster:
+    """Scheduler of a cluster with the watcher of its jobs and the cache of its partitions and choices.
+
+    Parameters
+    ----------
+    partitions
+        The partitions that are offered; all if it is empty.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, watcher: JobWatcher, *, partitions: tuple[str, ...] = ()
+    ) -> None:
+        self.scheduler = scheduler
+        self.watcher = watcher
+        self.cache = ClusterCache(scheduler, only=partitions)
+
+
+class PollSettings(Frozen):
+    """Intervals and time limit of a hub's scheduler commands, in seconds; see the traits of these names."""
+
+    answer_limit: float
+    interval: float
+    calm_interval: float
+
+
+def shared_cluster(
+    hub_settings: MutableMapping[str, Any],
+    settings: ClusterSettings | str,
+    *,
+    is_only_cluster: bool,
+    state_folder: Path,
+    polling: PollSettings,
+    log: logging.Logger,
+) -> Cluster:
+    """Return the hub's `Cluster` of these settings, created at the first call.
+
+    Parameters
+    ----------
+    hub_settings
+        JupyterHub's ``settings``, in which the `Cluster` is stored.
+    settings
+        Settings of the cluster, or only its name if it is no longer configured.
+    is_only_cluster
+        Whether the hub has a single cluster.
+    state_folder
+        The directory in which the local scheduler stores its jobs.
+    """
+    if isinstance(settings, str):
+        key = f"gipfel_absent_{settings}"
+    else:
+        key = f"gipfel_{settings.scheduler}" if is_only_cluster else f"gipfel_cluster_{settings.name}"
+    if key not in hub_settings:
+        hub_settings[key] = _cluster(hub_settings, settings, state_folder, polling, log)
+    cluster: Cluster = hub_settings[key]
+    return cluster
+
+
+def _cluster(
+    hub_settings: MutableMapping[str, Any],
+    settings: ClusterSettings | str,
+    state_folder: Path,
+    polling: PollSettings,
+    log: logging.Logger,
+) -> Cluster:
+    def with_watcher(scheduler: Scheduler) -> tuple[Scheduler, JobWatcher]:
+        return scheduler, JobWatcher(
+            scheduler, interval=polling.interval, calm_interval=polling.calm_interval, log=log
+        )
+
+    if isinstance(settings, str):
+        return Cluster(*with_watcher(RemovedClusterScheduler(settings)))
+    # Groups of one cluster's partitions share its queue, so one query covers the jobs of all groups.
+    queues = hub_settings.setdefault("gipfel_queues", {})
+    queue = (
+        settings.scheduler,
+        settings.exec_prefix,
+        settings.broker_socket,
+        tuple(sorted(settings.environment.items())),
+    )
+    if queue not in queues:
+        queues[queue] = with_watcher(_scheduler(settings, state_folder, polling.answer_limit))
+    return Cluster(*queues[queue], partitions=settings.partitions)
+
+
+def _scheduler(settings: ClusterSettings, state_folder: Path, limit: float) -> Scheduler:
+    environment = {**os.environ, **settings.environment}
+    match settings.scheduler:
+        case "slurm":
+            return SlurmScheduler(environment=environment, exec_prefix=settings.exec_prefix, limit=limit)
+        case "broker":
+            return HubBrokerScheduler(Path(settings.broker_socket))
+        case "local":
+            return LocalScheduler(state_folder / "jobs", environment=environment)

@@ -19,7 +19,7 @@ from gipfel_cluster.model import Frozen, GipfelError, OneLine
 from gipfel_cluster.scheduler.notation import parse_duration
 from gipfel_cluster.scheduler.protocol import Memory, Placement
 
-from ..cluster.clusters import ClusterName
+from ..cluster import ClusterName
 
 _EDF = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.+@-]*|~?/.*)?")
 _SERVICE = re.compile(r"(?:[a-z0-9](?:-?[a-z0-9]){0,29}|~?/.*\.ya?ml)?")

@@ -34,7 +34,7 @@ from gipfel_cluster.edf.draft import Draft
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.slurm_usage import bound_text, wait_row
 
-from ..failure.problem import SpawnProblem, options_problems
+from ..failure import SpawnProblem, options_problems
 from ..form.options import OptionError, read_options
 from ..spawner import EDFSpawner
 from ..start.progress import clock_text

@@ -19,7 +19,7 @@ from tornado.httputil import url_concat
 
 from gipfel_cluster.model import Frozen, GipfelError, OneLine
 
-from ..failure.problem import Failure
+from ..failure import Failure
 from ..form.options import describe_options
 from ..form.page import PartitionRow, format_limit, partition_rows
 from ..history import Session

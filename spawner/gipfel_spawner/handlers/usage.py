@@ -15,7 +15,7 @@ from tornado.httpclient import AsyncHTTPClient, HTTPError, HTTPRequest
 from gipfel_cluster.model import Frozen
 from gipfel_cluster.scheduler.protocol import GpuUsage
 
-from ..cluster.clusters import Cluster, ClusterSettings
+from ..cluster import Cluster, ClusterSettings
 from ..history import SessionHistory
 from ..spawner import EDFSpawner
 

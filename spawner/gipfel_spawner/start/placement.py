@@ -20,8 +20,8 @@ from gipfel_cluster.runtime.model import DESCRIPTION, Description, read_descript
 from gipfel_cluster.scheduler.machine import current_user_name
 from gipfel_cluster.scheduler.protocol import Scheduler
 
+from ..cluster import Cluster, ClusterSettings, PollSettings, read_clusters, shared_cluster
 from ..cluster.cache import AsyncCache, Cached
-from ..cluster.clusters import Cluster, ClusterSettings, PollSettings, read_clusters, shared_cluster
 from ..cluster.watcher import JobWatcher
 from ..form.options import OptionError
 from .account import Account, UserCommands, account_environment, account_of

@@ -10,9 +10,9 @@ from gipfel_cluster.edf.draft import Draft
 from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.scheduler.protocol import Choices, JobRequest, Partition
 
+from ..cluster import ClusterSettings
 from ..cluster.cache import Cached, Forecast
-from ..cluster.clusters import ClusterSettings
-from ..failure.problem import SpawnProblem, options_problems
+from ..failure import SpawnProblem, options_problems
 from ..form.options import (
     OptionError,
     UserOptions,

@@ -15,8 +15,8 @@ from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.scheduler.protocol import JobRequest, JobStatus, LostJobError
 
 from ..cluster.watcher import NOT_POLLED, MarkFinder
+from ..failure import Failure, SpawnProblem
 from ..failure.cause import Evidence
-from ..failure.problem import Failure, SpawnProblem
 from .account import JobLog
 from .placement import ServerPlacement
 from .progress import (

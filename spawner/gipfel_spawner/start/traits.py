@@ -12,7 +12,7 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.ports import PortRange
 from gipfel_cluster.scheduler.notation import parse_duration
 
-from ..cluster.clusters import ClusterSettings, read_clusters
+from ..cluster import ClusterSettings, read_clusters
 from ..form.options import UserOptions, read_options
 from .request import SiteOptions
 

@@ -15,7 +15,7 @@ from ..events import read_events
 from ..sample import Device, Sample, SampleTable
 from ..sources import Clock, SystemClock
 from ..store.segments import read_samples
-from .ticks import LiveReader, Tick
+from . import LiveReader, Tick
 
 __all__ = ["LiveReader", "SaturationFeed", "Status", "Tick"]
 

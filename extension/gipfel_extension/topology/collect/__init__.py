@@ -13,9 +13,8 @@ from pathlib import Path
 
 from ...telemetry.events import file_name
 from ...telemetry.files import replace_file
-from ..model import FOLDER, MOST_SLURM_BYTES, SLURM_FILE, NodeTopology, slurm_place
-from .gpus import KfdTopology, NvmlTopology
-from .system import GpuTopologyReader, nics_of, numa_nodes, short_text
+from .. import FOLDER, MOST_SLURM_BYTES, SLURM_FILE, NodeTopology, slurm_place
+from .hardware import GpuTopologyReader, KfdTopology, NvmlTopology, nics_of, numa_nodes, short_text
 
 log = logging.getLogger(__name__)
 _SCONTROL = ("scontrol", "show", "topology")

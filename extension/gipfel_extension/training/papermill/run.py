@@ -1,6 +1,17 @@
 """Run of a notebook in this process, with its progress and outcome in a small file next to its output.
 
-The same file says from which cell a run may resume.
+`plan_resume` says from which cell a run resumes. Its rules are pure; in the order in which they are applied:
+
+1. Only an output of Gipfel's engine is resumed, because papermill marks a cell in which the kernel died as
+   finished.
+2. The parameters must be equal; otherwise nothing is run.
+3. The run resumes at the first code cell that has not finished, or whose code has changed, or that follows a
+   changed cell. With another kernel it starts at the first cell.
+4. Cells before that point are kept with their outputs and not executed again, except cells tagged ``setup``
+   and the cells with parameters.
+5. The new kernel has only the state of these executed cells. Variables, imports, open files and GPU memory of
+   kept cells are lost, so later cells must read them from files.
+6. Data, modules and the environment are not compared.
 """
 
 import json
@@ -15,21 +26,6 @@ from gipfel_cluster.model import Frozen, GipfelError, one_line
 
 from ...telemetry.files import read_regular
 from .notebook_file import escape_braces, find_kernel, kernel_of
-
-__all__ = [
-    "ERROR_MARKER",
-    "STATUS",
-    "Outcome",
-    "Progress",
-    "ResumePlan",
-    "State",
-    "first_code_line",
-    "plan_resume",
-    "progress_file",
-    "read_progress",
-    "run_notebook",
-    "write_progress",
-]
 
 State = Literal["running", "completed", "failed", "died", "interrupted"]
 _MAX_LINE = 80

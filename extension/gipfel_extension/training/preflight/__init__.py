@@ -15,11 +15,11 @@ from .checks import (
     NotebookCheck,
     SchedulerCheck,
     ScriptCheck,
+    SecurityCheck,
     VettingCheck,
 )
 from .context import Check, CheckOutcome, Context, Holder, run_probe
 from .gpus import GpuCheck, free_gpus, terminate_holders
-from .security import SecurityCheck
 
 __all__ = ["CHECKS", "Check", "CheckOutcome", "Context", "Holder", "run_preflight", "terminate_holders"]
 

@@ -18,7 +18,7 @@ import zmq
 from gipfel_cluster.model import Frozen, GipfelError, one_line
 from gipfel_cluster.process.tree import adopt_orphans, end_descendants
 
-from ...topology.model import slurm_place
+from ...topology import slurm_place
 from ..probing import ProbeAnswer
 from .location import node_name
 from .messages import (
