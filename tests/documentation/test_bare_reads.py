@@ -28,7 +28,7 @@ _ALLOWED = {
     "extension/gipfel_extension/recorder/metrics_directory.py": "what the kernel says of processes",
     "extension/gipfel_extension/network/sockets.py": "what the kernel says of processes",
     "extension/gipfel_extension/recorder/job_processes.py": "what the kernel says of processes",
-    "extension/gipfel_extension/topology/collect/system.py": "sysfs, which no user can replace",
+    "extension/gipfel_extension/topology/collect/hardware.py": "sysfs, which no user can replace",
     "extension/gipfel_extension/cli/report.py": "a script that is installed with plotly",
     "extension/gipfel_extension/kernels/__init__.py": "the runtime's own kernel",
     "extension/gipfel_extension/registry/settings.py": "the administrator's, read once at the start",
