@@ -101,8 +101,10 @@ def server() -> Iterator[ForkServer]:
     server.close()
 
 
-def _both(server: ForkServer, name: str, request: dict[str, Any]) -> tuple[ProbeAnswer, ProbeAnswer]:
-    spec = ProbeSpec(argv=(probe_file(name),), request=request, torch=True, time_limit_s=_LIMIT_S)
+def _both(
+    server: ForkServer, name: str, mode: str, request: dict[str, Any]
+) -> tuple[ProbeAnswer, ProbeAnswer]:
+    spec = ProbeSpec(argv=(probe_file(name), mode), request=request, torch=True, time_limit_s=_LIMIT_S)
     environment = {"PATH": "/usr/bin:/bin"}
     # A Python that can't run shows that the server does it.
     forked = LocalProbes("/no/python", environment, server).run(spec)
@@ -110,10 +112,10 @@ def _both(server: ForkServer, name: str, request: dict[str, Any]) -> tuple[Probe
 
 
 def test_a_forked_probe_says_what_one_by_itself_does(server: ForkServer) -> None:
-    forked, alone = _both(server, "container", {})
+    forked, alone = _both(server, "container", "environment", {})
     assert (forked, forked.evidence["torch"] is not None) == (alone, True)
     request = {"device": "cpu", "samples": 5, "seconds": 0.001, "shapes": [[128] * 3]}
-    for answer in _both(server, "matmul", request):
+    for answer in _both(server, "throughput", "matmul", request):
         values: Any = answer.devices[0]
         assert (answer.error, answer.unit, values["wrong"], len(values["samples"])) == ("", "FLOP/s", 0, 5)
 
@@ -184,7 +186,7 @@ def test_without_a_server_or_with_one_that_died_each_probe_runs_by_itself(tmp_pa
     environment = {**_fake_torch(tmp_path), "IMPORT_S": "0"}
     server = ForkServer(sys.executable, environment)
     _until(lambda: not server.importing)
-    spec = ProbeSpec(argv=(probe_file("container"),), torch=True)
+    spec = ProbeSpec(argv=(probe_file("container"), "environment"), torch=True)
     probes = LocalProbes(sys.executable, environment, server)
     assert probes.run(spec).evidence["torch"] == "2.9"
     server.close()

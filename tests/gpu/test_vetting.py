@@ -23,10 +23,15 @@ MEMORY = {**SHORT, "bytes": 2**31}
 HOST = {"bytes": 2**28, "samples": 5, "seconds": 0.05}
 
 
+def argv_of(name: str) -> list[str]:
+    """Return the program and the argument of a measurement, or of the report on the environment."""
+    return [str(PROBES / ("container.py" if name == "environment" else "throughput.py")), name]
+
+
 def probe(name: str, request: dict[str, object]) -> dict[str, object]:
     """Return what a probe says of this machine; with the Python of these tests."""
     done = subprocess.run(
-        [sys.executable, str(PROBES / f"{name}.py")], input=json.dumps(request), capture_output=True,
+        [sys.executable, *argv_of(name)], input=json.dumps(request), capture_output=True,
         text=True, env=environment(), timeout=300, check=False,
     )  # fmt: skip
     answer = json.loads(done.stdout.strip().splitlines()[-1])
@@ -47,7 +52,7 @@ def forked(*asked: tuple[str, dict[str, object]]) -> list[dict[str, object]]:
             with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as output, control, child:
                 given.write(json.dumps(request).encode())
                 given.seek(0)
-                wanted = {"argv": [str(PROBES / f"{name}.py")], "environment": {}}
+                wanted = {"argv": argv_of(name), "environment": {}}
                 streams = [given.fileno(), output.fileno(), 2, child.fileno()]
                 socket.send_fds(ours, [json.dumps(wanted).encode()], streams)
                 child.close()
@@ -98,7 +103,7 @@ def test_the_probes_of_quick_use_the_gpu_behind_one_import_within_half_a_minute(
     torch()
     start = time.monotonic()
     names = {gpu.uuid for gpu in Nvml(os.environ).read()}
-    container, *measured = forked(("container", {}), ("memory_bandwidth", MEMORY), ("matmul", MATMUL))
+    container, *measured = forked(("environment", {}), ("memory_bandwidth", MEMORY), ("matmul", MATMUL))
     seconds = time.monotonic() - start
     print(json.dumps({"quick_seconds": round(seconds, 1), "gpus": len(names)}))
     assert (container.get("error"), container["evidence"]["gpus"]) == (None, len(names))  # type: ignore[index]

@@ -167,7 +167,9 @@ def unmet_requirement(requirements: Sequence[str], probes: ProbeRunner) -> Findi
             return _unmet(f"{text[:80]!r} is not a valid requirement.", "Write it like 'torch>=2.5'.")
     names = [each.name for each in parsed.values()]
     spec = ProbeSpec(
-        argv=(probe_file("versions"),), request={"names": list(names)}, time_limit_s=_VERSIONS_LIMIT_S
+        argv=(probe_file("container"), "versions"),
+        request={"names": list(names)},
+        time_limit_s=_VERSIONS_LIMIT_S,
     )
     answer = probes.run(spec)
     if answer.error:

@@ -35,7 +35,9 @@ class Container(Frozen):
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding for the node."""
-        spec = ProbeSpec(argv=(probe_file("container"),), time_limit_s=context.time_limit_s * 0.9, torch=True)
+        spec = ProbeSpec(
+            argv=(probe_file("container"), "environment"), time_limit_s=context.time_limit_s * 0.9, torch=True
+        )
         answer = context.probes.run(spec)
         if answer.missing:
             raise MissingRequirement(answer.error, "Use an image with Python.", Owner.IMAGE)
@@ -186,7 +188,7 @@ class Libraries(Frozen):
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """Return one finding for the node."""
         spec = ProbeSpec(
-            argv=(probe_file("libraries"),),
+            argv=(probe_file("container"), "libraries"),
             request={"folder": self.folder},
             time_limit_s=context.time_limit_s * 0.9,
         )

@@ -41,8 +41,8 @@ def choose_device(context: CheckContext, device: str) -> str:
         return "cpu"
 
 
-def measure(context: CheckContext, probe: str, request: dict[str, JsonValue]) -> Sequence[Finding]:
-    """Run a probe and return one finding per device.
+def measure(context: CheckContext, name: str, request: dict[str, JsonValue]) -> Sequence[Finding]:
+    """Measure something by the probe ``throughput``, and return one finding per device.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def measure(context: CheckContext, probe: str, request: dict[str, JsonValue]) ->
         The image lacks Python or a module that the probe needs.
     """
     limit = context.time_limit_s * _PROBE_SHARE
-    spec = ProbeSpec(argv=(probe_file(probe),), request=request, time_limit_s=limit, torch=True)
+    spec = ProbeSpec(argv=(probe_file("throughput"), name), request=request, time_limit_s=limit, torch=True)
     answer = context.probes.run(spec)
     if answer.missing:
         fix = f"Install {answer.missing} in the image: nothing is installed at run time."
