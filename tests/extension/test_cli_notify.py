@@ -8,7 +8,7 @@ import click
 import pytest
 from notify_servers import Webhook, running, write_settings
 
-from gipfel_cluster.notify.event import KINDS, NotifySettings
+from gipfel_cluster.notify import KINDS, NotifySettings
 from gipfel_extension.cli import main
 from gipfel_extension.cli.publish import notify
 

@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from gipfel_cluster.notify.event import Event
+from gipfel_cluster.notify import Event
 from gipfel_cluster.notify.journal import append_event
 from gipfel_extension.server.changes import job_events
 from gipfel_extension.server.responses import JobEvent

@@ -35,9 +35,15 @@ from gipfel_extension.storage.file_systems import (
 )
 from gipfel_extension.storage.job_files import JobFiles
 from gipfel_extension.storage.opens import OpenCounter
-from gipfel_extension.telemetry.mounts import MountTable, class_of, parse_mountinfo
 from gipfel_extension.telemetry.sources import SystemClock
-from gipfel_extension.telemetry.sources.file_systems import parse_nfs, rates_of, read_clients
+from gipfel_extension.telemetry.sources.file_systems import (
+    MountTable,
+    class_of,
+    parse_mountinfo,
+    parse_nfs,
+    rates_of,
+    read_clients,
+)
 
 _DATA = Path(__file__).parent / "data"
 _S = 10**9

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from gipfel_cluster.notify.event import NotifySettings
+from gipfel_cluster.notify import NotifySettings
 
 
 class Webhook(ThreadingHTTPServer):

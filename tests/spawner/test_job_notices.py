@@ -13,7 +13,7 @@ from notify_servers import Webhook, write_settings
 from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
 from gipfel_cluster.job.notices import EventFollower, JobNotices, duration
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.notify.event import Event
+from gipfel_cluster.notify import Event
 from gipfel_cluster.notify.journal import read_events
 from gipfel_cluster.runs import RunFolder
 

@@ -15,8 +15,8 @@ import pytest
 from notify_servers import MailServer, Webhook, slack_settings, write_settings
 
 from gipfel_cluster.model import GipfelError
+from gipfel_cluster.notify import Event, Message, NotifySettings, read_settings
 from gipfel_cluster.notify.channels import deliver, send_to_all
-from gipfel_cluster.notify.event import Event, Message, NotifySettings, read_settings
 from gipfel_cluster.notify.journal import (
     Outcome,
     Reporter,

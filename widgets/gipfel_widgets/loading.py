@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gipfel_extension.cli.scored_run import resolve_recording
 from gipfel_extension.telemetry.sample import SourceError
-from gipfel_extension.telemetry.store.load import load_run
+from gipfel_extension.telemetry.store.catalogue import load_run
 
 if TYPE_CHECKING:
     import pyarrow as pa

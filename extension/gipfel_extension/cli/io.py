@@ -127,7 +127,7 @@ def _lines(report: "StorageReport") -> "Iterable[str]":
 
 
 def _file_lines(files: "Sequence[FilesRow]") -> list[str]:
-    from ..telemetry.mounts import CLASSES  # noqa: PLC0415
+    from ..telemetry.sources.file_systems import CLASSES  # noqa: PLC0415
     from .runs import size_text  # noqa: PLC0415
 
     rows = [

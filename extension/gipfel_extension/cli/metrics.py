@@ -225,8 +225,8 @@ def catalogue(text: str, *, as_document: bool, as_page: bool) -> int:
 
     TEXT selects entries whose name or meaning contains it. Exit status: 0; 1 nothing contains TEXT.
     """
-    from ..telemetry.catalogue import catalogue as entries  # noqa: PLC0415 - numpy, which --help can do without
-    from ..telemetry.catalogue import markdown  # noqa: PLC0415
+    from ..telemetry.store.catalogue import catalogue as entries  # noqa: PLC0415 - numpy, which --help can do without
+    from ..telemetry.store.catalogue import markdown  # noqa: PLC0415
 
     if as_page:
         click.echo(markdown(), nl=False)

@@ -12,7 +12,7 @@ import click
 from .terminal import examples, report_line
 
 if TYPE_CHECKING:
-    from gipfel_cluster.notify.event import NotifySettings
+    from gipfel_cluster.notify import NotifySettings
     from gipfel_cluster.workloads.run_folders import Run
 
     from ..exporters.mlflow_client import MlflowClient
@@ -83,8 +83,8 @@ def test(*, as_json: bool) -> int:
     Exit status: 0 every service accepted it, 1 one did not, or none is set up.
     """
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which --help can do without
+    from gipfel_cluster.notify import Event, message_of  # noqa: PLC0415
     from gipfel_cluster.notify.channels import send_to_all  # noqa: PLC0415
-    from gipfel_cluster.notify.event import Event, message_of  # noqa: PLC0415
 
     settings, file = _settings()
     if settings is None or not settings.channels:
@@ -124,13 +124,13 @@ def status(*, as_json: bool) -> int:
 
 
 def _settings() -> "tuple[NotifySettings | None, str]":
-    from gipfel_cluster.notify.event import read_settings, settings_file  # noqa: PLC0415
+    from gipfel_cluster.notify import read_settings, settings_file  # noqa: PLC0415
 
     return read_settings(os.environ), str(settings_file(os.environ))
 
 
 def _status(settings: "NotifySettings | None", problem: str) -> dict[str, Any]:
-    from gipfel_cluster.notify.event import settings_file  # noqa: PLC0415
+    from gipfel_cluster.notify import settings_file  # noqa: PLC0415
     from gipfel_cluster.notify.journal import read_events, read_state  # noqa: PLC0415
 
     state = read_state(os.environ)

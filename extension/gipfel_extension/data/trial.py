@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gipfel_cluster.model import Frozen, GipfelError
 
-from ..telemetry.mounts import read_mounts
+from ..telemetry.sources.file_systems import read_mounts
 from .pack import PackRequest, pack
 from .shards import read_index
 from .trial_workers import drop_content, mounted, run_readers

@@ -21,9 +21,15 @@ from ..storage import (
 from ..storage.file_systems import LARGE_BYTES, ProbeTimes, Target, probe, read_stripes
 from ..storage.job_files import FileGroup, JobFiles
 from ..storage.opens import OpenCounter
-from ..telemetry.mounts import Mount, MountTable, read_mounts
 from ..telemetry.sources import Clock
-from ..telemetry.sources.file_systems import ClientCounters, rates_of, read_clients
+from ..telemetry.sources.file_systems import (
+    ClientCounters,
+    Mount,
+    MountTable,
+    rates_of,
+    read_clients,
+    read_mounts,
+)
 from .job_processes import JobProcesses
 
 _LOOK_S, _PERIOD_S, _PROBE_S = 2.0, 10.0, 20.0

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.notify.event import Event, message_of
+from gipfel_cluster.notify import Event, message_of
 from gipfel_cluster.notify.journal import read_events
 from gipfel_cluster.runs import runs_root
 

@@ -29,8 +29,8 @@ from ..job.run_roles import launch_folder
 from ..job.run_storage import storage_report
 from ..job.topology import JobTopology, Vetted, job_topology
 from ..network import read_gate, read_network
-from ..telemetry.mounts import CLASSES
 from ..telemetry.sample import SourceError
+from ..telemetry.sources.file_systems import CLASSES
 from ..telemetry.store.overview import read_overview
 from ..topology.cluster import (
     CLUSTER_FILE,

@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 
 from ..telemetry.events import file_name
 from ..telemetry.files import open_log, read_regular
-from ..telemetry.mounts import Mount
-from ..telemetry.sources.file_systems import ClientRates
+from ..telemetry.sources.file_systems import ClientRates, Mount
 from .file_systems import ProbeTimes
 from .job_files import FileGroup, RankIo
 

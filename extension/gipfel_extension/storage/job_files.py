@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from ..telemetry.mounts import MountTable, class_of, read_mounts
 from ..telemetry.ranks import rank_of_environment, read_environment
+from ..telemetry.sources.file_systems import MountTable, class_of, read_mounts
 
 _MOST_BESIDE, _MOST_FILES, _MOST_NEW, _MOST_DESCRIPTORS = 3, 100_000, 400, 4000
 #: Mean size up to which files count as small, and number of them from which they do.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..model import GipfelError
-from ..notify.event import Event, JobKind
+from ..notify import Event, JobKind
 from ..notify.journal import Reporter
 from ..regular_files import open_regular, read_regular
 from ..runs import RunFolder

@@ -5,8 +5,8 @@ import os
 import resource
 import sys
 
+from . import Event
 from .channels import deliver
-from .event import Event
 
 _MAX_BYTES = 64 << 10
 #: Address space of this process: a service's endless response must not take the job's memory.

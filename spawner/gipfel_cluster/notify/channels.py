@@ -28,7 +28,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..model import GipfelError
-from .event import (
+from . import (
     EmailSettings,
     Event,
     Message,

@@ -19,7 +19,7 @@ from ..environment import without_tokens
 from ..model import Frozen
 from ..regular_files import read_regular, read_tail
 from ..runs import make_private, write_atomically
-from .event import Event, PlainText, settings_file
+from . import Event, PlainText, settings_file
 
 HOUR_NS = 3600 * 10**9
 _STATE, _LOCK = "state.json", "lock"

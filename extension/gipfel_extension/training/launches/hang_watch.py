@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from gipfel_cluster.notify.event import Event
+from gipfel_cluster.notify import Event
 from gipfel_cluster.notify.journal import Reporter
 from gipfel_cluster.workloads.directory import workload_id
 

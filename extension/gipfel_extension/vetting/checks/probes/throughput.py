@@ -242,7 +242,7 @@ def host_copies_on_gpu(torch: Any, index: int, source: Any, target: Any, request
 
 
 #: What can be measured: its unit, and how GPUs and the CPU are measured.
-MEASUREMENTS = {
+MEASUREMENTS: dict[str, Any] = {
     "matmul": ("FLOP/s", matmul_on_gpus, matmul_on_cpu),
     "memory_bandwidth": ("B/s", copies_on_gpus, copies_on_host),
     "host_copy": ("B/s", host_copies_on_gpus, None),
