@@ -17,7 +17,7 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.process.tree import Process
 from gipfel_cluster.scheduler.notation import expand_hostlist
 from gipfel_cluster.workloads.directory import new_directory
-from gipfel_extension.training import rank_program
+from gipfel_extension.training import rank_program, run_program
 from gipfel_extension.training.launches.allocation import (
     choose_gpus,
     granted_gpus,
@@ -283,6 +283,33 @@ def test_a_notebook_is_a_script_for_the_other_ranks(tmp_path: Path) -> None:
         exec(compile(source, title, "exec"), names)
     assert (names["z"], names["name"]) == (11, "a'b\n")
     assert found[-1][0] == "n.ipynb, cell 5"
+
+
+def test_a_traceback_of_a_rank_shows_the_line_of_the_cell(tmp_path: Path) -> None:
+    program = Path(run_program.__file__)
+    for name in ("run_program.py", "step_hooks.py", "rank_requests.py"):
+        shutil.copy(program.with_name(name), tmp_path)
+    cells = [
+        {
+            "cell_type": "code",
+            "source": "import inspect\ndef step():\n    raise ValueError(2)\n",
+            "metadata": {},
+        },
+        {"cell_type": "code", "source": "print(inspect.getsource(step))\nstep()", "metadata": {}},
+    ]
+    (tmp_path / "n.ipynb").write_text(json.dumps({"cells": cells}))
+    plan = {"kind": "notebook", "target": str(tmp_path / "n.ipynb"), "arguments": [], "parameters": {}}
+    (tmp_path / "attempt.json").write_text(json.dumps({**plan, "step_hooks": False}))
+    argv = [sys.executable, str(tmp_path / "run_program.py")]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 1
+    # Compilers of kernels, too, read the source of a function that a cell defines.
+    assert "raise ValueError(2)" in done.stdout
+    assert done.stderr.splitlines()[:3] == [
+        "Traceback (most recent call last):",
+        '  File "n.ipynb, cell 2", line 2, in <module>',
+        "    step()",
+    ]
 
 
 class _Payload:

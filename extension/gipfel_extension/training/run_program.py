@@ -126,6 +126,7 @@ def dump_flight_recorder() -> None:
 
 
 def _execute(plan: dict[str, Any]) -> None:
+    import linecache  # noqa: PLC0415
     import runpy  # noqa: PLC0415
 
     kind, target = plan["kind"], plan["target"]
@@ -142,6 +143,9 @@ def _execute(plan: dict[str, Any]) -> None:
     module = sys.modules["__main__"]
     names: dict[str, Any] = module.__dict__
     for title, source in notebook_cells(target, plan["parameters"]):
+        # Without an entry of its own, tracebacks and `inspect.getsource`, which compilers use, read the lines
+        # of this file, because the cells share the loader of __main__.
+        linecache.cache[title] = (len(source), None, source.splitlines(keepends=True), title)
         # The names are those of __main__, so that objects that a cell defines can be pickled.
         exec(compile(source, title, "exec"), names)  # noqa: S102 - the user's own code
 
