@@ -413,6 +413,8 @@ def test_a_link_names_the_server_and_no_token() -> None:
     )
     plain = {"JUPYTERHUB_SERVICE_PREFIX": "/user/ada/", "JUPYTERHUB_PUBLIC_URL": ""}
     assert server_url(plain, []) == "/user/ada/"
+    seen = {**plain, "GIPFEL_BROWSER_ORIGIN": "https://hub.example"}
+    assert server_url(seen, []) == "https://hub.example/user/ada/"
     servers = [{"url": "http://127.0.0.1:1/", "token": "t"}, {"url": "http://127.0.0.1:2/", "token": "t"}]
     assert server_url({}, servers) == "http://127.0.0.1:2/"
     assert server_url({}, [{"url": "file:///x"}]) == ""

@@ -1,5 +1,6 @@
 """The labextension's plugins in a browser: menu, launcher tile, status bar, and a site that disables one."""
 
+import json
 import os
 import subprocess
 import sys
@@ -165,6 +166,65 @@ def test_a_workload_of_another_packages_kind_is_listed_with_its_log_and_stopped(
     expect(card.get_by_role("button", name="Run again")).to_be_visible()
     lab.choose_theme("JupyterLab Dark")
     screenshot(lab.page, "83-other-workload-dark")
+
+
+def _make_run(server: LabServer, number: int) -> None:
+    folder = server.folder / "runs" / f"made-{number}"
+    folder.mkdir(parents=True)
+    times = {"started": "2026-01-01T00:00:00+00:00", "ended": "2026-01-01T01:00:00+00:00"}
+    command = {"directory": "/project", "command": ["python", "train.py", "30", "--lr", f"{number}e-4"]}
+    (folder / "record.json").write_text(
+        json.dumps({"kind": "recording", "exit_status": 0, **times, **command})
+    )
+    (folder / "score.json").write_text(json.dumps({"score": 40.0 + number, "losses": {}, "binding": {}}))
+    for each in (*folder.iterdir(), folder):
+        os.utime(each, (1_800_000_000 + number, 1_800_000_000 + number))
+
+
+def test_runs_are_named_pinned_sorted_compared_pruned_and_deleted(
+    lab: LabPage, server: LabServer, screenshot: Screenshot
+) -> None:
+    for number in range(1, 5):
+        _make_run(server, number)
+    lab.choose_theme("JupyterLab Light")
+    lab.open_panel()
+    lab.panel.get_by_role("button", name="Open wide").first.click()
+    wide = lab.page.locator("#gipfel-wide-panel")
+    wide.get_by_role("tab", name="Runs").click()
+    rows = wide.locator("tr[data-run^='made-']")
+    expect(rows).to_have_count(4)
+    # A parameter without a name has none here.
+    expect(rows.first.locator("[data-column='parameters']")).to_have_text("30 lr=4e-4")
+    expect(wide.get_by_role("button", name="Open wide")).to_have_count(0)
+
+    rows.last.locator("th button").click()
+    for label, text in (("Name", "baseline"), ("Tags", "lr sweep"), ("Note", "first\nsecond")):
+        wide.get_by_label(label, exact=True).fill(text)
+    wide.get_by_role("button", name="Save").click()
+    expect(rows.last).to_contain_text("lr sweep")
+    wide.get_by_role("button", name="Pin made-2").click()
+    expect(rows.first).to_have_attribute("data-run", "made-2")
+    wide.get_by_role("columnheader", name="Score").get_by_role("button").first.click()
+    expect(rows.nth(1)).to_have_attribute("data-run", "made-4")
+    for name in ("baseline", "made-2", "made-4"):
+        wide.get_by_label(f"Select {name}").check()
+    wide.get_by_role("button", name="Compare 3").click()
+    comparison = wide.get_by_role("region", name="Comparison", exact=True)
+    expect(comparison.locator("tr", has_text="score (points)")).to_contain_text("44 better")
+    screenshot(lab.page, "85-runs")
+    comparison.get_by_role("button", name="Close").click()
+
+    wide.get_by_text("Old runs").click()
+    wide.get_by_label("Keep the newest").fill("0")
+    wide.get_by_role("button", name="Select the others").click()
+    # Neither the pinned nor the tagged one.
+    expect(wide.locator("tr[data-run^='made-'] input:checked")).to_have_count(2)
+    wide.get_by_role("button", name="Delete…").click()
+    wide.get_by_role("button", name="Delete 2 runs with their samples").click()
+    expect(rows).to_have_count(2)
+    assert sorted(each.name for each in (server.folder / "runs").glob("made-*")) == ["made-1", "made-2"]
+    # The wide panel is closed, so that the other tests find the one in the sidebar.
+    lab.page.locator("#jp-main-dock-panel .lm-TabBar-tab.lm-mod-current .lm-TabBar-tabCloseIcon").click()
 
 
 def test_the_progress_of_a_staging_is_shown(lab: LabPage, server: LabServer, screenshot: Screenshot) -> None:

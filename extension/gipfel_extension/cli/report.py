@@ -166,6 +166,7 @@ def open_run(*, run: str, job_page: bool, browser: bool) -> int:
     click.echo(link)
     if link.startswith("/"):
         report_line("Write your hub's address before it, as in your browser: this server does not know that.")
+        report_line("Terminals know it that are opened after the lab's page; or set JupyterHub.public_url.")
     elif browser and not webbrowser.open(link):
         report_line("No browser can be opened here.")
     return 0
@@ -185,11 +186,12 @@ def job_link(base: str, name: str) -> str:
 def server_url(environment: Mapping[str, str], local_servers: Iterable[Mapping[str, Any]]) -> str:
     """Return the URL of the server in whose terminal this is, else of the newest one on this machine.
 
-    On a hub without a configured public URL it is the server's prefix. The URL has no token.
+    On a hub without a configured public URL it starts with the address of the user's browser; where that is
+    unknown, too, it is the server's prefix. The URL has no token.
     """
     prefix = environment.get("JUPYTERHUB_SERVICE_PREFIX", "")
     if prefix:
-        host = environment.get("JUPYTERHUB_HOST", "")
+        host = environment.get("JUPYTERHUB_HOST") or environment.get("GIPFEL_BROWSER_ORIGIN", "")
         return environment.get("JUPYTERHUB_PUBLIC_URL") or f"{host}{prefix}"
     urls = [str(each.get("url", "")) for each in local_servers]
     return next((url for url in reversed(urls) if url.startswith(("http://", "https://"))), "")

@@ -36,7 +36,10 @@ def run_lines(runs: "Sequence[Run]") -> list[str]:
 
 def facts_of(row: "TableRow") -> dict[str, str]:
     """Return what `gipfel runs show` prints, by name; ``-`` for what is unknown."""
-    parameters = " ".join(f"{name}={value}" for name, value in row.parameters.items())
+    # A positional argument has its position as its name.
+    parameters = " ".join(
+        value if name.isdecimal() else f"{name}={value}" for name, value in row.parameters.items()
+    )
     facts = {
         "folder": row.folder,
         "name": row.display_name,

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import wraps
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from jupyter_core.utils import ensure_async
 from jupyter_server.auth.decorator import authorized, ws_authenticated
@@ -21,6 +23,7 @@ from ..server.telemetry import ServerTelemetry
 
 #: Resource name of these routes for a Jupyter server authorizer.
 AUTH_RESOURCE = "gipfel"
+_MAX_ORIGIN = 300
 
 _Method = Callable[..., Awaitable[None] | None]
 _Body = TypeVar("_Body", bound=Frozen)
@@ -114,6 +117,11 @@ class GipfelSocketHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
     def open(self, *arguments: Any, **keywords: Any) -> None:
         """Start sending."""
         super().open(*arguments, **keywords)
+        # The address by which the user's browser reaches this server, for links that its terminals print: a
+        # hub tells its servers only if a site has configured it. Jupyter Server has checked it.
+        origin = self.request.headers.get("Origin", "")
+        if urlsplit(origin).scheme in {"http", "https"} and len(origin) <= _MAX_ORIGIN:
+            os.environ["GIPFEL_BROWSER_ORIGIN"] = origin
         self._sending = asyncio.ensure_future(self._send())
 
     def on_message(self, message: str | bytes) -> None:

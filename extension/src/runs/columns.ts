@@ -132,8 +132,13 @@ function throughputText(value: number, run: ITableRow): string {
 
 function parametersText(run: ITableRow): string {
   return Object.entries(run.parameters)
-    .map(([name, value]) => `${name}=${value}`)
+    .map(([name, value]) => (isPosition(name) ? value : `${name}=${value}`))
     .join(' ');
+}
+
+/** Return true for the name of a parameter that has none: its position among the program's arguments. */
+export function isPosition(name: string): boolean {
+  return /^\d+$/.test(name);
 }
 
 function endText(run: ITableRow, trans: TranslationBundle): string {

@@ -2,6 +2,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import type { ITableRow } from '../api';
+import { isPosition } from './columns';
 import type { RunsModel } from './model';
 
 const MAX_NAME = 100;
@@ -45,7 +46,7 @@ export function RunDetails(props: IProps): React.JSX.Element {
         <dl>
           {Object.entries(run.parameters).map(([name, value]) => (
             <div key={name}>
-              <dt>{name}</dt>
+              <dt>{isPosition(name) ? trans.__('argument %1', Number(name) + 1) : name}</dt>
               <dd>{value}</dd>
             </div>
           ))}

@@ -56,6 +56,15 @@ export class RunsModel {
     this.set({ selected: without.length < this.selected.length ? without : [...without, name] });
   }
 
+  /** Select the runs before the newest ones, except those pinned, tagged or in use; return their number. */
+  selectOld(keep: number): number {
+    const older = [...(this.runs ?? [])].sort((one, other) => other.modified - one.modified).slice(keep);
+    const old = older.filter(each => !each.pinned && each.tags.length === 0 && each.in_use_reason === '');
+    const selected = old.map(each => each.name).slice(-MAX_REMOVED);
+    this.set({ selected });
+    return selected.length;
+  }
+
   change(name: string, changes: INotesChange): Promise<void> {
     return this._attempt(async () => {
       await this.requests.change(name, changes);

@@ -80,10 +80,11 @@ function Controls(props: IRunsProps & { readonly openWide?: () => void }): React
         {trans.__('Refresh')}
       </button>
       {props.openWide && (
-        <button className="jp-Gipfel-button" onClick={props.openWide}>
+        <button className="jp-Gipfel-button jp-Gipfel-openWide" onClick={props.openWide}>
           {trans.__('Open wide')}
         </button>
       )}
+      <Prune model={model} trans={trans} />
     </div>
   );
 }
@@ -139,5 +140,51 @@ function Delete({ model, trans }: { model: RunsModel; trans: IRunsProps['trans']
     >
       {trans.__('Delete…')}
     </button>
+  );
+}
+
+/** Selects the runs that `gipfel runs prune --keep N` would remove. */
+function Prune({ model, trans }: Pick<IRunsProps, 'model' | 'trans'>): React.JSX.Element {
+  const [keep, setKeep] = React.useState('20');
+  const [found, setFound] = React.useState<number | null>(null);
+  return (
+    <details className="jp-Gipfel-prune">
+      <summary>{trans.__('Old runs')}</summary>
+      <form
+        onSubmit={event => {
+          event.preventDefault();
+          setFound(model.selectOld(Number(keep)));
+        }}
+      >
+        <label>
+          <span>{trans.__('Keep the newest')}</span>
+          <input
+            className="jp-Gipfel-field"
+            type="number"
+            min={0}
+            max={9999}
+            required
+            value={keep}
+            onChange={event => {
+              setKeep(event.target.value);
+            }}
+          />
+        </label>
+        <button className="jp-Gipfel-button" type="submit" disabled={model.busy || model.runs === null}>
+          {trans.__('Select the others')}
+        </button>
+        <small role="status">
+          {found === null
+            ? trans.__('except pinned and tagged runs, and those in use')
+            : found === 0
+              ? trans.__('There are no others that are not pinned, tagged or in use.')
+              : trans._n(
+                  '%1 is selected; Delete… removes it.',
+                  '%1 are selected; Delete… removes them.',
+                  found
+                )}
+        </small>
+      </form>
+    </details>
   );
 }

@@ -66,6 +66,9 @@ describe('the table of runs', () => {
       energy_wh: 31000
     };
     const texts = Object.fromEntries(columns.map(each => [each.id, each.text(run('a', values))]));
+    expect(columns.find(each => each.id === 'parameters')?.text(run('b', { parameters: { 0: '30' } }))).toBe(
+      '30'
+    );
     expect([texts.parameters, texts.score, texts.throughput, texts.energy_wh]).toEqual([
       'lr=1e-4', '62', '41.2 k tokens/s', '31 kWh'
     ]); // prettier-ignore
@@ -109,6 +112,21 @@ describe('the table of runs', () => {
     expect(names(model.runs ?? [])).toEqual(['a', 'c']);
     expect(model.selected).toEqual(['a']);
     expect(model.problems).toEqual(['a was kept: it is pinned.']);
+  });
+
+  it('selects the runs to prune: neither the newest, nor those pinned, tagged or in use', async () => {
+    const old = { tags: ['x'], modified: 1 };
+    const { model } = modelOf(
+      run('a', { modified: 9 }),
+      run('b', old),
+      run('c', { pinned: true }),
+      run('d', { modified: 2 }),
+      run('e', { in_use_reason: 'its job runs' })
+    );
+    await model.refresh();
+    expect(model.selectOld(1)).toBe(1);
+    expect(model.selected).toEqual(['d']);
+    expect(model.selectOld(2)).toBe(0);
   });
 
   it('compares in the order of selection, and shows the error of a comparison that fails', async () => {

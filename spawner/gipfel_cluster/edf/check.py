@@ -113,7 +113,7 @@ def missing_checks(edf: Edf) -> tuple[Diagnostic, ...]:
             "architecture-unknown",
             "image",
             f"no program could be read in the image {path}, so it is unknown whether it fits this machine.",
-            "Install squashfs-tools, or see 'file' on a program in the image.",
+            "Install squashfs-tools, or run `file` on a program in the image.",
             "warning",
         )
     return tuple(checks.found)

@@ -242,7 +242,7 @@ class EdfFile(Frozen):
         default="",
         title="Image",
         description="[USER@][REGISTRY#]IMAGE[:TAG], or a SquashFS file that begins with '/', './' or '${'. "
-        "Without one there is no container.",
+        "Leave it empty to run without a container.",
         json_schema_extra=_schema_extra(
             "nvcr.io#nvidia/pytorch:25.11-py3", "${SCRATCH}/images/pytorch.sqsh", path="image"
         ),
