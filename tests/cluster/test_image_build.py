@@ -106,6 +106,48 @@ def test_two_nodes_build_the_same_bytes(gipfel: Gipfel, built: Path, home: Path)
     assert (same.returncode, same.stdout) == (0, "0 packages differ\n")
 
 
+def test_a_job_of_its_own_builds_the_same_bytes(gipfel: Gipfel, built: Path, home: Path) -> None:
+    words = ("image", "build", "context", "-o", "job.sqsh", "--build-arg", "COLOUR=sky")
+    done = gipfel(*words, "--time", "10:00", "--memory", "500M", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["image"] == str(home / "job.sqsh")
+    assert (home / "job.sqsh").read_bytes() == built.read_bytes()
+    listed = json.loads(gipfel("ps", "--all", "--kind", "build", "--json").stdout)[-1]
+    assert (listed["state"], listed["job_id"] != "", len(listed["nodes"])) == ("completed", True, 1)
+    assert "Packing the image" in gipfel("logs", f"build:{listed['id']}").stdout
+    refused = gipfel("image", "build", "context", "-o", "x.sqsh", "--partition", "absent")
+    assert (refused.returncode, len(refused.stderr.splitlines())) == (1, 1), refused.stderr
+
+
+@pytest.mark.parametrize("end", ["stop", "cancel"])
+def test_a_job_of_its_own_that_is_ended_leaves_nothing(
+    end: str, gipfel: Gipfel, home: Path, engine_user: UnixUser, cluster: OneMachine
+) -> None:
+    engine_user.write("context/Slow", 'FROM scratch\nADD base.tar /\nUSER 1234\nRUN ["sleep", "4321"]\n')
+    words = ("image", "build", "context/Slow", "-o", "slow.sqsh", "--new-job", "--no-cache", "--detach")
+    started = gipfel(*words)
+    identifier = started.stdout.strip()
+    assert started.returncode == 0, started.stderr
+    assert wait_until(lambda: bool(_sleeping()), 60), gipfel("logs", f"build:{identifier}").stdout
+    found = {each["id"]: each for each in json.loads(gipfel("ps", "--kind", "build", "--json").stdout)}
+    assert found[identifier]["state"] == "running"
+    if end == "stop":
+        assert gipfel("stop", f"build:{identifier}").returncode == 0
+    else:
+        variables = [f"{name}={value}" for name, value in cluster.environment.items()]
+        engine_user.run("env", *variables, "scancel", found[identifier]["job_id"])
+    assert wait_until(lambda: not _sleeping(), 40)
+    # On a busy machine Slurm kills all of it after `KillWait`: then the next look at it removes what is left.
+    outcomes = ("stopped",) if end == "stop" else ("stopped", "lost")
+    assert wait_until(lambda: _state_of(gipfel, identifier) in outcomes, 60)
+    assert wait_until(lambda: not _left(home, engine_user, "slow"), 10)
+
+
+def _state_of(gipfel: Gipfel, identifier: str) -> str:
+    listed = json.loads(gipfel("ps", "--all", "--kind", "build", "--json").stdout)
+    return next(str(each["state"]) for each in listed if each["id"] == identifier)
+
+
 def test_the_image_holds_what_an_engine_needs(gipfel: Gipfel, built: Path, home: Path) -> None:
     listing = subprocess.run(["unsquashfs", "-l", built], capture_output=True, text=True, check=True).stdout
     assert "opt/made" in listing
@@ -216,7 +258,7 @@ def slow_build(
 ) -> Iterator["subprocess.Popen[str]"]:
     """A build whose command runs as another user of the namespace, after it has begun."""
     engine_user.write("context/Slow", 'FROM scratch\nADD base.tar /\nUSER 1234\nRUN ["sleep", "4321"]\n')
-    words = (f"{runtime}/bin/gipfel", "image", "build", "context/Slow", "-o", "slow.sqsh")
+    words = (f"{runtime}/bin/gipfel", "image", "build", "context/Slow", "-o", "slow.sqsh", "--no-cache")
     become = ["setpriv", f"--reuid={engine_user.uid}", f"--regid={engine_user.uid}", "--clear-groups"]
     process = subprocess.Popen(
         [*become, *_environment(cluster, home), *words], stderr=subprocess.PIPE, text=True

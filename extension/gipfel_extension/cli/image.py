@@ -11,7 +11,7 @@ import click
 from .terminal import examples, report_line, table_lines
 
 if TYPE_CHECKING:
-    from ..images.build import BuildSpec, BuiltImage
+    from ..images.build import BuildJob, BuildSpec
 
 _path = click.Path(path_type=Path)
 _json_option = click.option(
@@ -37,7 +37,7 @@ def image() -> None:
         "gipfel image build . -o ~/images/my.sqsh",
         "gipfel image build Containerfile -o my.sqsh --base debian:bookworm,python3,python3-pip",
         "gipfel image build . -o my.sqsh --base pytorch.sqsh --no-network",
-        "srun --mem 32G gipfel image build . -o /scratch/my.sqsh",
+        "gipfel image build . -o /scratch/my.sqsh --partition normal --memory 32G --time 30:00",
     )
 )
 @click.argument("source", metavar="CONTAINERFILE|DIR", type=_path, required=False)
@@ -67,6 +67,15 @@ def image() -> None:
 @click.option("--no-cache", is_flag=True, help="Neither use nor keep layers of other builds.")
 @click.option("--replace", is_flag=True, help="Replace NAME.sqsh and the files beside it.")
 @click.option("--detach", is_flag=True, help="Build in the background, and print the build's ID.")
+@click.option("--new-job", is_flag=True, help="Build in a job of its own; so does each option below.")
+@click.option("--partition", default="", metavar="P", help="By default the cluster's.")
+@click.option("--account", default="", metavar="A", help="By default yours.")
+@click.option("--qos", default="", metavar="Q", help="By default your account's.")
+@click.option("--reservation", default="", metavar="R", help="Slurm reservation of the job.")
+@click.option("--time", default="", metavar="T", help="Time limit of the job in Slurm's syntax.")
+@click.option("--memory", default="", metavar="M", help="Memory of the job, such as 32G.")
+@click.option("--cpus", default=0, type=click.IntRange(0, 4096), metavar="N", help="CPUs of the job.")
+@click.option("--scheduler", default="", metavar="NAME", help="slurm or local; by default the machine's.")
 @click.option("--continue", "folder", type=_path, hidden=True)
 @_json_option
 def build(
@@ -78,7 +87,7 @@ def build(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Build a SquashFS image from a Containerfile, as a plain user, on this node.
+    """Build a SquashFS image from a Containerfile, as a plain user, on this node or in a job of its own.
 
     Beside NAME.sqsh it writes NAME.toml (an EDF), NAME.sqsh.cdx.json (packages, CycloneDX),
     NAME.sqsh.provenance.json (inputs, commands, digests) and its signature. The same inputs give the same
@@ -90,25 +99,55 @@ def build(
 
     Exit status: 0 built, 1 not built; then nothing of it stays.
     """
-    from ..images.workload import new_build, run_build, start_build  # noqa: PLC0415
+    from ..images.workload import new_build, run_build, start_build, submit_build  # noqa: PLC0415
 
+    of_job, report = folder is not None, report_line
     if folder is None:
         if source is None or target is None:
             raise click.UsageError("Give a Containerfile or its directory, and -o NAME.sqsh.")
-        folder = new_build(_spec(source, target, options), os.environ)
+        spec = _spec(source, target, options)
+        folder = new_build(spec, os.environ)
+        if spec.job is not None:
+            job_id = submit_build(folder, os.environ)
+            report_line(f"Build {folder.name} is job {job_id}.")
+            if detach:
+                click.echo(folder.name)
+                return 0
+            return _wait(folder, as_json=as_json)
     if detach:
         start_build(folder, os.environ)
         click.echo(folder.name)
         return 0
-    built = run_build(folder, os.environ, report_line)
-    if as_json:
-        click.echo(json.dumps(_built(built)))
-        return 0
-    click.echo(f"{built.image}: {built.packages} packages, sha256:{built.sha256}")
-    click.echo(f"use it: --edf {built.edf}")
-    if built.note:
-        report_line(built.note)
+    # One that continues has its log already, which has all of its lines.
+    built = run_build(folder, os.environ, (lambda _: None) if of_job else report)
+    _print_built(built.to_json(), as_json=as_json)
     return 0
+
+
+def _print_built(built: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(built))
+        return
+    click.echo(f"{built['image']}: {built['packages']} packages, sha256:{built['sha256']}")
+    click.echo(f"use it: --edf {built['edf']}")
+    if built["note"]:
+        report_line(built["note"])
+
+
+def _wait(folder: Path, *, as_json: bool) -> int:
+    """Follow the job of a build until it ends, and print what it has made."""
+    from gipfel_cluster.workloads.directory import MAX_BYTES  # noqa: PLC0415
+    from gipfel_cluster.workloads.kinds import Workloads  # noqa: PLC0415
+
+    from ..images.workload import BUILT, BuildKind  # noqa: PLC0415
+    from ..telemetry.files import read_regular  # noqa: PLC0415
+    from .workloads import follow_workload  # noqa: PLC0415
+
+    found, name = Workloads(os.environ, {"build": BuildKind}), f"build:{folder}"
+    status = follow_workload(found, found.find(name), quiet=as_json)
+    if status == 0:
+        _print_built(json.loads(read_regular(folder / BUILT, MAX_BYTES)), as_json=as_json)
+    return status
 
 
 def _spec(source: Path, target: Path, options: dict[str, Any]) -> "BuildSpec":
@@ -133,22 +172,19 @@ def _spec(source: Path, target: Path, options: dict[str, Any]) -> "BuildSpec":
             signed=not options["no_sign"],
             keep_layers=not options["no_cache"],
             replace=options["replace"],
+            job=_job(options),
         )
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise GipfelError(one_line(first["msg"].removeprefix("Value error, ")), "Correct it.") from None
 
 
-def _built(built: "BuiltImage") -> dict[str, Any]:
-    return {
-        "image": str(built.image),
-        "edf": str(built.edf),
-        "sha256": built.sha256,
-        "packages": built.packages,
-        "signature": str(built.signature) if built.signature else None,
-        "files": [str(each) for each in built.files],
-        "note": built.note,
-    }
+def _job(options: dict[str, Any]) -> "BuildJob | None":
+    """Return the resources of a job of the build's own; None where no option asks for one."""
+    from ..images.build import BuildJob  # noqa: PLC0415
+
+    values = {name: options[name] for name in BuildJob.model_fields if options[name]}
+    return BuildJob(**values) if values or options["new_job"] else None
 
 
 @image.command(epilog=examples("gipfel image show my.sqsh", "gipfel image show my.sqsh --json"))

@@ -278,7 +278,7 @@ def logs(*, which: str, ranks: tuple[int, ...], last: int | None, follow: bool) 
         for line in lines:
             print_line(line)
     if follow:
-        return _follow(found, workload, ranks, cursor)
+        return follow_workload(found, workload, ranks, cursor)
     if last is None:
         print_logs(lambda cursor: read_logs(found.logs(workload), cursor, ranks=ranks))
     return 0
@@ -364,10 +364,16 @@ def _age(start_ns: int, end_ns: int | None) -> str:
     return f"{seconds}s"
 
 
-def _follow(
-    workloads: "Workloads", workload: "Workload", ranks: tuple[int, ...], cursor: "Cursor | None"
+def follow_workload(
+    workloads: "Workloads",
+    workload: "Workload",
+    ranks: tuple[int, ...] = (),
+    cursor: "Cursor | None" = None,
+    *,
+    quiet: bool = False,
 ) -> int:
-    from gipfel_cluster.workloads.logs import read_logs  # noqa: PLC0415
+    """Print a workload's logs until it ends, and return its exit status; `quiet` prints states alone."""
+    from gipfel_cluster.workloads.logs import LogFiles, read_logs  # noqa: PLC0415
 
     name, looked = f"{workload.kind}:{workload.id}", 0.0
 
@@ -380,7 +386,7 @@ def _follow(
 
     return follow_logs(
         read_status,
-        lambda cursor: read_logs(workloads.logs(workload), cursor, ranks=ranks),
+        lambda cursor: read_logs(LogFiles({}) if quiet else workloads.logs(workload), cursor, ranks=ranks),
         cursor,
         on_interrupt=f"{workload.kind} {workload.id} keeps running; `gipfel stop {workload.id}` ends it.",
     )

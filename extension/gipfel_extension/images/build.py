@@ -57,8 +57,24 @@ exec {entrypoint} {command}
 """
 
 
+class BuildJob(Frozen):
+    """Resources of a job of the build's own; the scheduler's defaults where a text is empty."""
+
+    scheduler: OneLine = ""
+    partition: OneLine = ""
+    account: OneLine = ""
+    qos: OneLine = ""
+    reservation: OneLine = ""
+    time: OneLine = ""
+    memory: OneLine = ""
+    cpus: int = 0
+
+
 class BuildSpec(Frozen):
-    """The request of a build. ``base`` replaces the image of the first FROM; paths are absolute."""
+    """The request of a build. ``base`` replaces the image of the first FROM; paths are absolute.
+
+    ``job`` is None for a build on the machine of the command.
+    """
 
     containerfile: OneLine
     target: OneLine
@@ -73,6 +89,7 @@ class BuildSpec(Frozen):
     signed: bool = True
     keep_layers: bool = True
     replace: bool = False
+    job: BuildJob | None = None
 
     @field_validator("arguments")
     @classmethod
@@ -103,6 +120,18 @@ class BuiltImage:
     signature: Path | None
     note: str = ""
     files: tuple[Path, ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document of ``gipfel image build --json``."""
+        return {
+            "image": str(self.image),
+            "edf": str(self.edf),
+            "sha256": self.sha256,
+            "packages": self.packages,
+            "signature": str(self.signature) if self.signature else None,
+            "files": [str(each) for each in self.files],
+            "note": self.note,
+        }
 
 
 def build(spec: BuildSpec, context: BuildContext) -> BuiltImage:

@@ -12,7 +12,6 @@ import signal
 import stat
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -252,13 +251,14 @@ def open_podman(
         kept = keep_layers and _try_lock(handle)
         if keep_layers and not kept:
             report("Another build uses the kept layers; this one starts without them.")
-        store = parent / "kept" if kept else Path(tempfile.mkdtemp(prefix="build-", dir=parent))
-        store.mkdir(mode=0o700, exist_ok=True)
-        lock = os.open(store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NONBLOCK)
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        with _stores_lock(parent):
+            store = parent / "kept" if kept else Path(tempfile.mkdtemp(prefix="build-", dir=parent))
+            store.mkdir(mode=0o700, exist_ok=True)
+            lock = os.open(store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NONBLOCK)
+            fcntl.flock(lock, fcntl.LOCK_EX)
         podman = Podman(store, log, environment, is_stopping)
         try:
-            _remove_abandoned(parent, podman)
+            remove_abandoned(environment)
             yield podman
         finally:
             if not kept:
@@ -312,20 +312,43 @@ def file_system_of(path: Path, mounts: str | None = None) -> str:
     return kind
 
 
-def _remove_abandoned(parent: Path, podman: Podman) -> None:
-    """Remove the stores of builds that were killed."""
-    for store in parent.glob("build-*"):
-        with suppress(OSError):
-            handle = os.open(
-                store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
-            )
-            try:
-                is_new = time.time() - os.fstat(handle).st_mtime < 60.0
-                if store != podman.store and not is_new and _try_lock(handle):
-                    podman.remove(store / "data")
-                    shutil.rmtree(store, ignore_errors=True)
-            finally:
-                os.close(handle)
+def remove_abandoned(environment: Mapping[str, str]) -> None:
+    """Remove the stores of builds that were killed on this machine, and what they left in the user's."""
+    parent = store_directory(environment)
+    with suppress(OSError), tempfile.TemporaryFile() as log:
+        for store in (*parent.glob("build-*"), parent / "kept"):
+            with suppress(OSError), _stores_lock(parent):
+                handle = os.open(
+                    store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+                )
+                try:
+                    if _try_lock(handle):
+                        _clear_store(Podman(store, log, environment, lambda: False))
+                finally:
+                    os.close(handle)
+
+
+def _clear_store(podman: Podman) -> None:
+    """Remove a store that no build uses; of the user's, only what a build unpacks."""
+    try:
+        podman.remove(podman.store / "unpacked")
+        if podman.store.name != "kept":
+            podman.remove(podman.store / "data")
+    finally:
+        podman.close()
+    if podman.store.name != "kept":
+        shutil.rmtree(podman.store, ignore_errors=True)
+
+
+@contextmanager
+def _stores_lock(parent: Path) -> Iterator[None]:
+    """Hold the lock under which stores are made and removed: a new one is never taken for abandoned."""
+    handle = os.open(parent / "stores.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _try_lock(handle: int) -> bool:

@@ -1,5 +1,6 @@
 """Builds as workloads, for ``gipfel ps``, ``logs``, ``stop`` and ``rerun``."""
 
+import json
 import os
 import signal
 import sys
@@ -11,9 +12,12 @@ from types import FrameType
 
 from pydantic import ValidationError
 
-from gipfel_cluster.model import GipfelError
+from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
+from gipfel_cluster.model import PYTHON, GipfelError
 from gipfel_cluster.process.tree import Process, continue_in_child, kill_tree
 from gipfel_cluster.runs import write_atomically
+from gipfel_cluster.scheduler import JobRequest
+from gipfel_cluster.scheduler.machine import run_sync
 from gipfel_cluster.workloads.directory import (
     COMMAND,
     MAX_BYTES,
@@ -21,22 +25,34 @@ from gipfel_cluster.workloads.directory import (
     STOP,
     WorkloadState,
     hold_supervisor_lock,
+    is_supervised,
     new_directory,
     parent_directory,
     read_state,
+    refresh_queued_state,
+    refresh_state,
     start_detached,
     workload_id,
     write_state,
 )
 from gipfel_cluster.workloads.kinds import DirectoryKind, Report, Workload
+from gipfel_cluster.workloads.logs import LogFiles
+from gipfel_cluster.workloads.submission import (
+    SCHEDULERS,
+    SubmissionContext,
+    check_limits,
+    submission_context,
+)
 
 from ..data.pack import work_directory
 from ..telemetry.files import open_log, read_regular
-from .build import BuildContext, BuildSpec, BuiltImage, build, check_build
-from .podman import Stopped
+from .build import BuildContext, BuildJob, BuildSpec, BuiltImage, build, check_build
+from .podman import Stopped, remove_abandoned, store_directory
 
 DIRECTORY = "builds"
 LOG = "build.log"
+#: What a build has made, as `BuiltImage.to_json` returns it.
+BUILT = "built.json"
 _START_S = 20.0
 _REFRESH_S = 10.0
 
@@ -61,6 +77,73 @@ def new_build(spec: BuildSpec, environment: Mapping[str, str]) -> Path:
     return folder
 
 
+def submit_build(folder: Path, environment: Mapping[str, str]) -> str:
+    """Submit the job of a build whose directory was written, and return the job's ID.
+
+    Raises
+    ------
+    GipfelError
+        An option can't be used, or the scheduler refuses the job.
+    """
+    spec = _read_spec(folder)
+    # A job that starts at once waits for the lock, and so for its ID.
+    with hold_supervisor_lock(folder):
+        state = read_state(folder, WorkloadState, "build")
+        try:
+            context = submission_context(environment)
+            scheduler = _scheduler_name(spec, context)
+            request = _job_request(spec, folder, scheduler, context)
+            submitter = context.scheduler(scheduler)
+            run_sync(check_limits(submitter, request))
+            job_id = run_sync(submitter.submit(request))
+        except GipfelError as error:
+            write_state(folder, _ended(state, error))
+            raise
+        write_state(folder, state.model_copy(update={"job_id": job_id, "scheduler": scheduler}))
+    return job_id
+
+
+def _scheduler_name(spec: BuildSpec, context: SubmissionContext) -> str:
+    name = (spec.job.scheduler if spec.job else "") or context.default_setting("scheduler")
+    if name not in SCHEDULERS:
+        raise GipfelError(f"There is no scheduler {name!r}.", f"Choose one of {', '.join(SCHEDULERS)}.")
+    return name
+
+
+def _job_request(spec: BuildSpec, folder: Path, scheduler: str, context: SubmissionContext) -> JobRequest:
+    wanted = spec.job or BuildJob()
+    if context.in_container:
+        raise GipfelError(
+            "A build of its own job is submitted from the host: a container has other paths.",
+            "Run this in a terminal of the host, or build in this job without these options.",
+        )
+    runtime = context.runtime("", scheduler)
+    try:
+        job = JobSpec(
+            kind="build",
+            command=(PYTHON, "-I", "-m", "gipfel_extension.cli", "image", "build", "--continue", str(folder)),
+            cluster=context.default_setting("cluster") or scheduler,
+            runtime=runtime.root,
+            options={"build": str(folder), "target": spec.target, "containerfile": spec.containerfile},
+            directory=str(Path(spec.target).parent),
+        )
+        return JobRequest(
+            name=f"gipfel-image-{Path(spec.target).stem}"[:128],
+            script=batch_script(runtime.python),
+            directory=job.directory,
+            output=str(folder / "job.log"),
+            cpus_per_task=wanted.cpus,
+            requeue=False,
+            environment={**context.environment(), JOB_VARIABLE: job.model_dump_json()},
+            **wanted.model_dump(exclude={"scheduler", "cpus"}),
+        )
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        field = ".".join(map(str, first["loc"])) or "options"
+        message = first["msg"].removeprefix("Value error, ")
+        raise GipfelError(f"The build's {field} can't be used: {message}.", "Correct it.") from None
+
+
 def run_build(folder: Path, environment: Mapping[str, str], report: Callable[[str], None]) -> BuiltImage:
     """Run a build in a child of this process, which exits with its status; write its state and log.
 
@@ -74,19 +157,22 @@ def run_build(folder: Path, environment: Mapping[str, str], report: Callable[[st
         It was interrupted; its state says so.
     """
     spec = _read_spec(folder)
-    continue_in_child(lambda name: _report_killed(folder, spec, name, report))
-    now = time.time_ns()
-    state = WorkloadState(
-        phase="running",
-        name=Path(spec.target).stem,
-        title=f"image {Path(spec.target).name}",
-        nodes=(os.uname().nodename.partition(".")[0],),
-        job_id=environment.get("SLURM_JOB_ID", ""),
-        supervisor=Process.of(os.getpid()),
-        created_ns=now,
-        started_ns=now,
-    )
+    if spec.job is not None and store_directory(environment).is_relative_to("/dev/shm"):  # noqa: S108 - compared
+        # Layers in the memory of a node would outlive the job.
+        spec = spec.model_copy(update={"keep_layers": False})
+    continue_in_child(lambda name: _report_killed(folder, spec, environment, name, report))
     with hold_supervisor_lock(folder), _interrupted_by_sigterm():
+        queued = read_state(folder, WorkloadState, "build")
+        state = queued.model_copy(
+            update={
+                "phase": "running",
+                "nodes": (_node(environment),),
+                "job_id": queued.job_id or environment.get("SLURM_JOB_ID", ""),
+                "run": environment.get("GIPFEL_RUN", ""),
+                "supervisor": Process.of(os.getpid()),
+                "started_ns": time.time_ns(),
+            }
+        )
         state = write_state(folder, state)
         try:
             built = _build(folder, spec, environment, report, state)
@@ -97,20 +183,33 @@ def run_build(folder: Path, environment: Mapping[str, str], report: Callable[[st
             if isinstance(error, Stopped):
                 raise GipfelError("The build was stopped; nothing of it was kept.") from None
             raise
+        write_atomically(folder / BUILT, json.dumps(built.to_json()) + "\n")
         reason = f"{built.image.name}, {built.packages} packages"
         update = {"phase": "ended", "outcome": "completed", "exit_status": 0, "reason": reason}
         write_state(folder, state.model_copy(update={**update, "ended_ns": time.time_ns()}))
         return built
 
 
-def _report_killed(folder: Path, spec: BuildSpec, name: str, report: Callable[[str], None]) -> None:
-    """Write the end of a build whose process was killed, and remove what it had written beside its target."""
+def _node(environment: Mapping[str, str]) -> str:
+    return environment.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+
+
+def _report_killed(
+    folder: Path, spec: BuildSpec, environment: Mapping[str, str], name: str, report: Callable[[str], None]
+) -> None:
+    """Write the end of a build whose process was killed, and remove what it has left."""
     error = GipfelError(f"The build's process was ended by {name}.", f"See {folder / LOG}.")
     with suppress(OSError, GipfelError), hold_supervisor_lock(folder):
         write_state(folder, _ended(read_state(folder, WorkloadState, "build"), error))
+    _clean_up(spec, environment)
+    report(str(error))
+
+
+def _clean_up(spec: BuildSpec, environment: Mapping[str, str]) -> None:
+    """Remove what killed builds have left beside the target and in stores of this machine."""
     with suppress(OSError, GipfelError), work_directory(Path(spec.target)):
         pass
-    report(str(error))
+    remove_abandoned(environment)
 
 
 def _build(
@@ -200,6 +299,21 @@ class BuildKind(DirectoryKind):
     name = "build"
     directory = DIRECTORY
 
+    def logs(self, workload: Workload) -> LogFiles:
+        """Return its log, and that of its job or background process where that has anything to say."""
+        found = sorted(Path(workload.folder).glob("*.log"))
+        return LogFiles(dict(enumerate(each for each in found if each.stat().st_size)))
+
+    def stop(self, workload: Workload, environment: Mapping[str, str]) -> None:
+        """Ask its process to end it; cancel the job of a queued one."""
+        super().stop(workload, environment)
+        folder = Path(workload.folder)
+        state = read_state(folder, WorkloadState, "build")
+        if state.phase == "queued" and state.job_id:
+            run_sync(submission_context(environment).scheduler(state.scheduler).cancel(state.job_id))
+            if not is_supervised(folder):
+                write_state(folder, _ended(state, Stopped()))
+
     def rerun(
         self,
         workload: Workload,
@@ -209,9 +323,24 @@ class BuildKind(DirectoryKind):
         report: Report,
         kill_holders: bool = False,  # noqa: ARG002 - a build uses no GPUs
     ) -> Workload:
-        """Start the same build again on this node, in the background; it replaces its image."""
+        """Start the same build again, in the background or in a job of its own; it replaces its image."""
         spec = _read_spec(Path(workload.folder)).model_copy(update={"replace": True})
         folder = new_build(spec, environment)
-        start_build(folder, environment)
+        if spec.job is None:
+            start_build(folder, environment)
+        else:
+            submit_build(folder, environment)
         report(f"{spec.target} is replaced when the build has succeeded.")
         return self._workload(folder)
+
+    def _workload(self, folder: Path) -> Workload:
+        before = read_state(folder, WorkloadState, "build")
+        state = refresh_state(folder, before)
+        if state.phase == "queued" and state.scheduler:
+            with suppress(GipfelError):
+                scheduler = submission_context(os.environ).scheduler(state.scheduler)
+                state = refresh_queued_state(folder, state, scheduler)
+        if state.outcome == "lost" and not before.ended:
+            with suppress(GipfelError):
+                _clean_up(_read_spec(folder), os.environ)
+        return Workload.of(self.name, folder, state)

@@ -23,12 +23,12 @@ _Count = Annotated[int, Field(ge=0, le=100_000)]
 
 
 class JobSpec(Frozen):
-    """A notebook server, a batch notebook, a training launch or a service; a recorder records it.
+    """A notebook server, a batch notebook, a training launch, a service or a build; a recorder records it.
 
     The command of a launch runs on the host and starts steps in containers of the EDF.
     """
 
-    kind: Literal["server", "notebook", "launch", "service"]
+    kind: Literal["server", "notebook", "launch", "service", "build"]
     command: tuple[str, ...] = Field(min_length=1, max_length=4096)
     """The argv inside the container; `PYTHON` stands for the interpreter of the runtime."""
     cluster: OneLine = Field("local", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$")

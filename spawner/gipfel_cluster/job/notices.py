@@ -254,6 +254,8 @@ def _what(spec: JobSpec) -> str:
         return f"Launch {spec.options.get('name') or ''}".strip()
     if spec.kind == "service":
         return f"Service {spec.options.get('service') or ''}".strip()
+    if spec.kind == "build":
+        return f"Image {Path(str(spec.options.get('target') or '')).name}".strip()
     return f"Batch notebook {Path(str(spec.options.get('notebook') or '')).name}".strip()
 
 
@@ -263,6 +265,8 @@ def _workload(spec: JobSpec, job_id: str) -> str:
         return f"batch:{job_id}"
     if spec.kind == "service":
         return f"service:{spec.options.get('service') or ''}"
+    if spec.kind == "build":
+        return f"build:{Path(str(spec.options.get('build') or '')).name}"
     folder = Path(str(spec.options.get("launch") or ""))
     if spec.kind != "launch" or not folder.is_absolute() or len(folder.parents) < 2:
         return ""

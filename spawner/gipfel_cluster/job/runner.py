@@ -175,11 +175,11 @@ class JobRunner:
     ) -> Invocation:
         """Render the request; behind a gate where site, EDF or the job's spec declare one.
 
-        What a launch or a service starts has gates of its own, in its steps.
+        What a launch or a service starts has gates of its own, in its steps; a build has none.
         """
         if self.spec.kind == "service":
             request = with_gates(request, self.environment)
-        if self.spec.kind in {"launch", "service"}:
+        if self.spec.kind in {"launch", "service", "build"}:
             return engine_invocation(request, engine, python=sys.executable, runtime=runtime)
         gates, outside = applied_gates(
             request.edf,
