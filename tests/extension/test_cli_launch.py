@@ -14,7 +14,7 @@ from gipfel_extension.cli.launch import launch
 from gipfel_extension.cli.launch_view import row
 from gipfel_extension.cli.terminal import printable
 from gipfel_extension.training.launches.logs import last_lines, read_logs
-from gipfel_extension.training.record.state import LaunchState, write_state
+from gipfel_extension.training.record import LaunchState, write_state
 
 
 @pytest.fixture

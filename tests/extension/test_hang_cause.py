@@ -23,7 +23,7 @@ from gipfel_extension.training.launches.hang_cause import (
     status_of,
 )
 from gipfel_extension.training.launches.hang_watch import HangWatch
-from gipfel_extension.training.record.state import LaunchState
+from gipfel_extension.training.record import LaunchState
 
 STACK = """\
 Current thread 0x00007f (most recent call first):

@@ -29,8 +29,8 @@ from gipfel_extension.telemetry.ranks import (
 from gipfel_extension.telemetry.sample import SourceError
 from gipfel_extension.telemetry.user_metrics import read_metrics
 from gipfel_extension.training.launch import Launch, launch
+from gipfel_extension.training.record import LaunchState
 from gipfel_extension.training.record.spec import LaunchSpec
-from gipfel_extension.training.record.state import LaunchState
 
 LAYOUT = "pp=8,dp=2,tp=2"
 

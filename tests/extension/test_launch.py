@@ -32,8 +32,7 @@ from gipfel_extension.training.launches.launchers import (
     launcher_of,
 )
 from gipfel_extension.training.launches.logs import read_logs, read_progress
-from gipfel_extension.training.record.spec import LaunchSpec, nodes_range, parameter_value
-from gipfel_extension.training.record.state import (
+from gipfel_extension.training.record import (
     LaunchState,
     find_folder,
     first_failure,
@@ -42,6 +41,7 @@ from gipfel_extension.training.record.state import (
     read_state,
     write_state,
 )
+from gipfel_extension.training.record.spec import LaunchSpec, nodes_range, parameter_value
 from gipfel_extension.training.run_program import notebook_cells
 
 #: As Slurm writes them on different sites.

@@ -19,8 +19,8 @@ from gipfel_extension.job.looks import LaunchRoles, cost_of, default_ranks, sele
 from gipfel_extension.training.launch import Launch, launch
 from gipfel_extension.training.launches.requests import LookRequest, earlier_looks, main_frames, request_look
 from gipfel_extension.training.rank_looks import permission_problem
+from gipfel_extension.training.record import HangNotice, LaunchState, read_state, write_state
 from gipfel_extension.training.record.spec import LaunchSpec
-from gipfel_extension.training.record.state import HangNotice, LaunchState, read_state, write_state
 
 _PROGRAM = """
 import os, re, time

@@ -20,8 +20,8 @@ from gipfel_extension.training.launches.allocation import excluded_nodes, held_g
 from gipfel_extension.training.launches.logs import read_progress, read_training_curve
 from gipfel_extension.training.launches.notebook import resumes
 from gipfel_extension.training.launches.supervisor import requeue
+from gipfel_extension.training.record import LaunchState, read_state, refresh_state, write_state
 from gipfel_extension.training.record.spec import LaunchSpec
-from gipfel_extension.training.record.state import LaunchState, read_state, refresh_state, write_state
 from gipfel_extension.vetting.history.queries import Exclusion, Exclusions
 from gipfel_extension.vetting.history.store import History
 

@@ -14,8 +14,8 @@ from gipfel_extension.telemetry.ranks import RankLocation, ranks_file, ranks_jso
 from gipfel_extension.telemetry.store.segments import Provenance, SegmentWriter
 from gipfel_extension.training.launch import Launch
 from gipfel_extension.training.launches.score import launch_advice_effect, launch_score
+from gipfel_extension.training.record import LaunchState
 from gipfel_extension.training.record.spec import LaunchPlan, LaunchSpec
-from gipfel_extension.training.record.state import LaunchState
 from gipfel_widgets.launch_static import FollowedLaunch
 
 _LENGTH = 20

@@ -14,8 +14,8 @@ from gipfel_cluster.workloads.submission import submission_context
 from gipfel_extension.training.launch import DryRun, launch
 from gipfel_extension.training.launches.launchers import Attempt, launcher_of
 from gipfel_extension.training.launches.planning import plan_launch, shown_command, started_command
+from gipfel_extension.training.record import launches_folder
 from gipfel_extension.training.record.spec import LaunchSpec
-from gipfel_extension.training.record.state import launches_folder
 
 _CELL = {
     "cell_type": "code",

@@ -17,13 +17,13 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runtime import Runtime
 from gipfel_cluster.runtime.model import Description
 from gipfel_cluster.workloads.submission import ContainerContext
-from gipfel_extension.training.batch.dry_run import dry_run_document, dry_run_lines
-from gipfel_extension.training.batch.job import (
+from gipfel_extension.training.batch import (
     NotebookJob,
     NotebookOptions,
     plan_notebook_job,
     scheduler_of,
 )
+from gipfel_extension.training.batch.dry_run import dry_run_document, dry_run_lines
 from gipfel_extension.training.papermill.__main__ import task_of
 from gipfel_extension.training.papermill.notebook_file import read_notebook
 from gipfel_extension.training.papermill.parameters import known_parameters

@@ -15,7 +15,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from gipfel_cluster.model import GipfelError
-from gipfel_extension.training.batch.job import NotebookOptions, plan_notebook_job
+from gipfel_extension.training.batch import NotebookOptions, plan_notebook_job
 from gipfel_extension.training.papermill.output import claim_output
 from gipfel_extension.training.papermill.run import progress_file, read_progress, run_notebook
 

@@ -15,7 +15,7 @@ from papermill.cli import _resolve_type
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler import JobStatus
-from gipfel_extension.training.batch.job import NotebookTask
+from gipfel_extension.training.batch import NotebookTask
 from gipfel_extension.training.batch.submitted import TaskView, status_line, status_table
 from gipfel_extension.training.papermill.notebook_file import find_kernel
 from gipfel_extension.training.papermill.output import Document, Saver

@@ -15,7 +15,7 @@ import pytest
 from gipfel_extension.telemetry.files import open_log, open_regular, read_json, read_regular, read_tail
 from gipfel_extension.telemetry.user_metrics import MetricsReader
 from gipfel_extension.training.flight_recorder import read_dump, report_of
-from gipfel_extension.training.record.state import LaunchState, write_state
+from gipfel_extension.training.record import LaunchState, write_state
 from gipfel_extension.vetting.report_display import ReportFile
 
 _OF_A_LAUNCH = (

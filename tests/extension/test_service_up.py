@@ -20,7 +20,7 @@ from gipfel_cluster.workloads.kinds import Workload, Workloads
 from gipfel_extension.services.blueprint import read_blueprint
 from gipfel_extension.services.plan import ServiceSpec, ServiceState, read_service_state
 from gipfel_extension.services.start import ServiceKind, service_url
-from gipfel_extension.training.record.state import LaunchState
+from gipfel_extension.training.record import LaunchState
 
 _BLUEPRINT = """\
 name: pair

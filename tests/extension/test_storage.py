@@ -25,6 +25,7 @@ from gipfel_extension.job.run_storage import series_of, storage_figure, storage_
 from gipfel_extension.recorder.storage_monitor import StorageMonitor
 from gipfel_extension.storage import FilesRow, MountRow, Period, ProbeRow, RankRow, StorageFile, read_storage
 from gipfel_extension.storage.file_systems import (
+    OpenCounter,
     SiteStripes,
     Target,
     mending,
@@ -34,7 +35,6 @@ from gipfel_extension.storage.file_systems import (
     stripes_of,
 )
 from gipfel_extension.storage.job_files import JobFiles
-from gipfel_extension.storage.opens import OpenCounter
 from gipfel_extension.telemetry.sources import SystemClock
 from gipfel_extension.telemetry.sources.file_systems import (
     MountTable,

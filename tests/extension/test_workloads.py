@@ -23,7 +23,7 @@ from gipfel_cluster.workloads.directory import (
 from gipfel_cluster.workloads.run_folders import list_runs, remove_run
 from gipfel_extension.cli.main import gipfel
 from gipfel_extension.training.batch.submitted import SubmittedNotebook, submitted_folder
-from gipfel_extension.training.record.state import LaunchState
+from gipfel_extension.training.record import LaunchState
 
 _OLD_S = 40 * 86_400
 

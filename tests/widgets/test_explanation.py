@@ -9,7 +9,7 @@ import pytest
 
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.training.launch import Launch
-from gipfel_extension.training.record.state import Failure, LaunchState, write_state
+from gipfel_extension.training.record import Failure, LaunchState, write_state
 from gipfel_widgets import explain, measure
 
 

@@ -21,7 +21,7 @@ from gipfel_extension.training.launches.logs import (
     read_training_curve,
     tail_cursor,
 )
-from gipfel_extension.training.record.state import LaunchState, read_state, write_state
+from gipfel_extension.training.record import LaunchState, read_state, write_state
 from gipfel_widgets.launch_form import LaunchForm
 from gipfel_widgets.launch_options import equivalent, json_value, launch_command, parse_arguments, parse_line
 from gipfel_widgets.launch_static import launch_html, launch_text, launches

@@ -10,7 +10,7 @@ import ipywidgets as ipw
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.training.launch import Launch
 from gipfel_extension.training.preflight import Holder, terminate_holders
-from gipfel_extension.training.record.state import LaunchState
+from gipfel_extension.training.record import LaunchState
 
 from .launch_form import LaunchForm
 from .launch_options import LaunchRequest, equivalent, parse_arguments

@@ -23,7 +23,7 @@ from gipfel_extension.training.launch_summary import (
 )
 from gipfel_extension.training.launches.logs import ErrorLines, LogRow, tail_cursor
 from gipfel_extension.training.launches.score import launch_advice_effect, launch_score
-from gipfel_extension.training.record.state import find_folder, known_folders
+from gipfel_extension.training.record import find_folder, known_folders
 
 _MAX_SHOWN_LINES = 200
 _MAX_RANKS = 8

@@ -13,7 +13,7 @@ from gipfel_cluster.model import GipfelError, pluralize
 from ..training.launch import Launch
 from ..training.launch_summary import TRACE_HELP, TRACE_VIEWER, rank_file, ranks_with
 from ..training.launches.logs import Cursor, last_lines, read_logs
-from ..training.record.state import STATE, LaunchState, find_folder, known_folders
+from ..training.record import STATE, LaunchState, find_folder, known_folders
 from .terminal import Status, follow_logs, print_line, print_logs, printable, report_line, shorten
 
 #: Ranks look once a second.

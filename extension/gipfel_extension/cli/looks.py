@@ -148,7 +148,7 @@ def _run(
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which --help can do without
 
     from ..training.launch import Launch  # noqa: PLC0415
-    from ..training.record.state import find_folder  # noqa: PLC0415
+    from ..training.record import find_folder  # noqa: PLC0415
 
     try:
         folder = Launch.open(find_folder(which, os.environ)).folder

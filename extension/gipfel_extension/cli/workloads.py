@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gipfel_cluster.workloads.kinds import Workload, Workloads
     from gipfel_cluster.workloads.logs import Cursor
 
-    from ..training.batch.job import NotebookJob
+    from ..training.batch import NotebookJob
     from ..training.batch.submitted import TaskView
     from ..training.batch.wait import OnStatus
 
@@ -140,7 +140,7 @@ def submit(*, wait: bool, dry_run: bool, as_document: bool, **options: Any) -> i
     """
     import asyncio  # noqa: PLC0415 - --help can do without it
 
-    from ..training.batch.job import scheduler_of  # noqa: PLC0415
+    from ..training.batch import scheduler_of  # noqa: PLC0415
     from ..training.batch.submitted import submit_notebook  # noqa: PLC0415
 
     job = _planned(options)
@@ -168,7 +168,7 @@ def submit(*, wait: bool, dry_run: bool, as_document: bool, **options: Any) -> i
 def _planned(options: dict[str, Any]) -> "NotebookJob":
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415
 
-    from ..training.batch.job import NotebookOptions, plan_notebook_job  # noqa: PLC0415
+    from ..training.batch import NotebookOptions, plan_notebook_job  # noqa: PLC0415
     from .launch_spec import gate_of_options  # noqa: PLC0415
 
     try:

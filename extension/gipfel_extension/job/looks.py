@@ -18,7 +18,7 @@ from ..diagnosis.verdict import named
 from ..telemetry.files import read_regular
 from ..telemetry.sample import SourceError
 from ..training.launches.requests import Look, LookRequest, running_ranks
-from ..training.record.state import read_rank_records, read_state
+from ..training.record import read_rank_records, read_state
 from .run_roles import diagnose_run, roles_of_run
 
 #: Largest number of accused ranks by default: of an uneven stage that has hundreds, a few show it.

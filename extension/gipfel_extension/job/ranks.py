@@ -11,7 +11,7 @@ from gipfel_cluster.model import Frozen
 from ..diagnosis.roles import Roles
 from ..telemetry.ranks import RankLocation
 from ..training.launches.logs import launch_logs
-from ..training.record.state import RankRecord, first_failure, read_rank_records
+from ..training.record import RankRecord, first_failure, read_rank_records
 from .run_roles import RunRoles, launch_folder, roles_of_run, state_of
 
 RankState = Literal["seen", "ended", "failed", "missing"]

@@ -20,8 +20,8 @@ from ..telemetry.imports import open_recording
 from ..telemetry.ranks import RankLocation, gpu_uuids_by_rank, read_ranks
 from ..telemetry.sample import SampleTable, SourceError
 from ..topology.read import read_topology
+from ..training.record import LAUNCHES, MAX_BYTES, SPEC, LaunchState, read_rank_records, read_state
 from ..training.record.spec import LaunchSpec
-from ..training.record.state import LAUNCHES, MAX_BYTES, SPEC, LaunchState, read_rank_records, read_state
 from .run_storage import storage_report
 
 #: Table in a run folder that a person wrote.

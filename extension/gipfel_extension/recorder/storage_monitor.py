@@ -18,9 +18,8 @@ from ..storage import (
     probe_row,
     rank_row,
 )
-from ..storage.file_systems import LARGE_BYTES, ProbeTimes, Target, probe, read_stripes
+from ..storage.file_systems import LARGE_BYTES, OpenCounter, ProbeTimes, Target, probe, read_stripes
 from ..storage.job_files import FileGroup, JobFiles
-from ..storage.opens import OpenCounter
 from ..telemetry.sources import Clock
 from ..telemetry.sources.file_systems import (
     ClientCounters,

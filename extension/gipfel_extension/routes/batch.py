@@ -18,7 +18,7 @@ from gipfel_cluster.scheduler import Scheduler, slurm_presence
 from gipfel_cluster.workloads.submission import SubmissionContext, submission_context
 
 from ..telemetry.files import read_json
-from ..training.batch.job import NotebookOptions, plan_notebook_job, scheduler_of
+from ..training.batch import NotebookOptions, plan_notebook_job, scheduler_of
 from ..training.batch.submitted import (
     SubmittedNotebook,
     TaskView,

@@ -14,7 +14,7 @@ from ..diagnosis.reported_roles import REPORTS_FILE
 from ..job.run_roles import ROLES_FILE
 from ..telemetry.user_metrics import METRICS_FILE
 from ..topology import FOLDER as TOPOLOGY
-from ..training.record.state import LAUNCHES
+from ..training.record import LAUNCHES
 
 _Value = TypeVar("_Value")
 #: State of a file or directory on disk; None where there is none.

@@ -27,7 +27,7 @@ from ..training.launch_summary import RankFileKind, rank_file, summarize_or_repo
 from ..training.launches.logs import Cursor, ErrorLines, LogRow, tail_cursor
 from ..training.launches.requests import LookRequest, check_running, earlier_looks, find_look
 from ..training.launches.score import ended_score
-from ..training.record.state import LAUNCHES, known_folders
+from ..training.record import LAUNCHES, known_folders
 
 _MAX_LAUNCHES = 30
 #: Launches of the list whose score is shown: computing it reads their samples.

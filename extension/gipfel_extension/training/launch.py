@@ -22,8 +22,7 @@ from .launches.attempt import PROBE_FILE, PROGRAM_FILE
 from .launches.logs import Cursor, LogPage, Progress, read_logs, read_progress
 from .launches.planning import plan_launch, shown_command, started_command
 from .preflight import CheckOutcome, run_preflight
-from .record.spec import LaunchPlan, LaunchSpec
-from .record.state import (
+from .record import (
     COMMAND,
     EXIT,
     MAX_BYTES,
@@ -39,6 +38,7 @@ from .record.state import (
     refresh_state,
     write_state,
 )
+from .record.spec import LaunchPlan, LaunchSpec
 
 __all__ = ["DryRun", "Launch", "find_running_duplicate", "launch"]
 

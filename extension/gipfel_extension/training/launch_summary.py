@@ -19,7 +19,7 @@ from gipfel_cluster.workloads.logs import LogFiles
 from .launch import Launch, launch
 from .launches.logs import Progress, TrainingCurve, launch_logs, read_training_curve
 from .preflight import CheckOutcome
-from .record.state import LAUNCHES, LaunchState, known_folders
+from .record import LAUNCHES, LaunchState, known_folders
 
 RankFileKind = Literal["trace", "dump"]
 #: Viewer for Chrome's trace format, which torch's profiler writes.

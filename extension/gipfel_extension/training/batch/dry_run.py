@@ -4,7 +4,7 @@ import shlex
 
 from gipfel_cluster.scheduler.slurm import submit_arguments
 
-from .job import NotebookJob
+from . import NotebookJob
 
 _MAX_TASKS = 20
 

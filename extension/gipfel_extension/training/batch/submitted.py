@@ -33,8 +33,8 @@ from gipfel_cluster.workloads.submission import check_limits, submission_context
 
 from ...telemetry.files import read_regular
 from ..papermill.run import Progress, read_progress
+from . import NotebookJob, NotebookOptions, NotebookTask, plan_notebook_job, scheduler_of
 from .dry_run import dry_run_lines
-from .job import NotebookJob, NotebookOptions, NotebookTask, plan_notebook_job, scheduler_of
 
 WIDTH = 80
 _MAX_ROWS = 16

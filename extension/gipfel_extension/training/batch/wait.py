@@ -15,7 +15,7 @@ from gipfel_cluster.workloads.submission import local_jobs_directory
 
 from ...telemetry.files import read_regular, read_tail
 from ..papermill.run import progress_file, read_progress
-from .job import NotebookJob, NotebookTask
+from . import NotebookJob, NotebookTask
 from .submitted import TaskView, status_line
 
 _FIRST_S = 0.5

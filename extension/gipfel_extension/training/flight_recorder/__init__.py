@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gipfel_cluster.model import GipfelError
 
-from ..record.state import read_rank_records
+from ..record import read_rank_records
 from .analyse import analyse
 from .dump import Call, Dump
 from .read import check_one_job, read_dump, read_dumps

@@ -16,7 +16,7 @@ from gipfel_cluster.steps.container import step_job_from_environment
 from gipfel_cluster.steps.spec import StepJob
 from gipfel_cluster.workloads.directory import hold_supervisor_lock
 
-from ..record.state import read_state, write_state
+from ..record import read_state, write_state
 from .hang_watch import report_end
 from .supervisor import Supervisor
 

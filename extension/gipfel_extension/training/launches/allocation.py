@@ -21,8 +21,8 @@ from gipfel_cluster.steps.tasks import last_line
 from gipfel_cluster.workloads.directory import is_supervised
 
 from ...telemetry.files import open_log, read_json
+from ..record import LaunchState, known_folders, refresh_state
 from ..record.spec import LaunchPlan, LaunchSpec
-from ..record.state import LaunchState, known_folders, refresh_state
 
 if TYPE_CHECKING:
     from ...data.stage.model import TransferState

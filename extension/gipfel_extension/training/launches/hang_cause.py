@@ -14,7 +14,7 @@ from gipfel_cluster.model import Frozen, GipfelError, pluralize
 
 from ..flight_recorder import FlightReport, report_of
 from ..flight_recorder.report import name_ranks
-from ..record.state import read_rank_records
+from ..record import read_rank_records
 from .requests import Look, LookRequest, request_dumps, request_look, running_ranks
 
 ADDRESS = ("127.0.0.1", 28028)

@@ -17,7 +17,7 @@ from gipfel_cluster.workloads.directory import workload_id
 
 from ...telemetry.events import report_failure, report_to_job
 from ...telemetry.files import read_regular
-from ..record.state import HangNotice, LaunchState
+from ..record import HangNotice, LaunchState
 from .hang_cause import HangCause, find_cause
 
 AlarmEvent = Literal["", "alarm", "resumed"]

@@ -21,7 +21,7 @@ from gipfel_cluster.workloads import logs
 from gipfel_cluster.workloads.logs import MAX_BYTES, Cursor, LogFiles, LogLine, LogPage
 
 from ...telemetry.files import open_log, read_tail
-from ..record.state import LaunchState
+from ..record import LaunchState
 
 __all__ = [
     "RATES",

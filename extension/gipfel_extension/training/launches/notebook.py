@@ -18,7 +18,7 @@ from gipfel_cluster.model import GipfelError, one_line
 from ...telemetry.files import read_json
 from ..papermill.notebook_file import MAX_NOTEBOOK_BYTES, NATIVE, find_kernel, is_native, requested_kernel
 from ..papermill.run import run_notebook
-from ..record.state import MAX_BYTES
+from ..record import MAX_BYTES
 
 OUTPUT = "notebook.ipynb"
 #: Code that the kernel runs before the first cell, to arm and profile it like the other ranks.

@@ -27,8 +27,8 @@ from gipfel_cluster.workloads.submission import SCHEDULERS, ChosenEdf, Submissio
 from ...telemetry.files import open_regular, read_json
 from ...telemetry.redaction import redact_command_line, redact_value
 from ..papermill.notebook_file import check_format, language_of, read_content
+from ..record import MAX_BYTES
 from ..record.spec import LaunchPlan, LaunchSpec, cell_notebook, mounts_of
-from ..record.state import MAX_BYTES
 from .allocation import VETTING_PROTOCOL, excluded_nodes
 from .attempt import ATTEMPT_FILE
 from .launchers import Attempt, launcher_of

@@ -20,7 +20,7 @@ from gipfel_cluster.model import Frozen, GipfelError, pluralize
 from gipfel_cluster.runs import write_atomically
 
 from ...telemetry.files import read_regular
-from ..record.state import read_rank_records, read_state
+from ..record import read_rank_records, read_state
 
 DUMP, STACKS, TRACE = "dump", "stacks.json", "trace.json"
 What = Literal["stacks", "flame", "trace", "memory"]

@@ -24,7 +24,7 @@ from ...telemetry.ranks import gpu_uuids_by_rank, read_ranks
 from ...telemetry.sample import SampleTable
 from ...telemetry.store.fine import read_finest
 from ...telemetry.user_metrics import METRICS_FILE, UserMetrics, read_metrics
-from ..record.state import LaunchState, known_folders, read_state
+from ..record import LaunchState, known_folders, read_state
 from ..results import observed_of, program_of_launch, workload_of
 from ..results.advice_effect import AdviceEffect, compare_results
 from ..results.result import MAX_BYTES, MAX_METRICS_BYTES, Rates, Result, SavedResult, rates_of

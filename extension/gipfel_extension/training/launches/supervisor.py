@@ -16,8 +16,7 @@ from gipfel_cluster.process.tree import Process
 from gipfel_cluster.steps import StepJob
 from gipfel_cluster.steps.tasks import last_line
 
-from ..record.spec import LaunchPlan
-from ..record.state import (
+from ..record import (
     STOP,
     LaunchState,
     RankRecord,
@@ -28,6 +27,7 @@ from ..record.state import (
     read_state,
     write_state,
 )
+from ..record.spec import LaunchPlan
 from .allocation import (
     allocation_lock,
     choose_gpus,

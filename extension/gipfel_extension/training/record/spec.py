@@ -18,7 +18,7 @@ from gipfel_cluster.workloads.submission import SubmissionContext
 
 from ...telemetry.files import read_regular
 from ...telemetry.redaction import redact_command_line
-from .state import MAX_BYTES, PLAN
+from . import MAX_BYTES, PLAN
 
 LaunchKind = Literal["script", "module", "notebook", "cell"]
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
